@@ -842,21 +842,29 @@ def test_read_only_shows_marks_and_takes_none_back(browser: Any, tmp_path: Path)
 
 
 @contextmanager
-def lesson_of(page: Any) -> Iterator[dict[str, Any]]:
-    """Let the server say that a lesson is under way; change its "state", or make it "lost" to break the connection."""
+def lesson_of(page: Any, *versions: int) -> Iterator[dict[str, Any]]:
+    """Let the server say that a lesson is under way; change its "state", or make it "lost" to break the connection.
+
+    It follows lessons that made the `versions`.
+    """
     work = {"state": "working", "kind": "teach", "number": 1, "progress": "round 1"}
+    made = [
+        {"version": one, "parent": one - 1, "kind": "lesson", "rounds": 1, "spans": 1, "responses": 1, "kl": 0.1}
+        | dict.fromkeys(("negative", "positive", "unmarked"))
+        for one in versions
+    ]
 
     def answer(route: Any) -> None:
         if work["state"] == "lost":
             route.abort("connectionrefused")
             return
         found = route.fetch().json()
-        found["teaching"] |= {"policy": {"path": "policy"}, "work": dict(work)}
+        found["teaching"] |= {"policy": {"path": "policy"}, "work": dict(work), "versions": made}
         route.fulfill(json=found)
 
     page.route("**/api/studio", answer)
     yield work
-    page.unroute("**/api/studio")
+    page.unroute_all(behavior="ignoreErrors")  # an answer may be on its way
 
 
 def heard(page: Any) -> None:
@@ -998,6 +1006,318 @@ def test_a_response_of_another_run_brings_the_list_of_that_run(browser: Any, tmp
         page.locator(".same", has_text="one").click()
         expect(page.locator(".item .preview")).to_have_text([*texts["alpha"], "eight"])
         expect(page.locator("#response")).to_have_text("one")
+
+
+def test_a_note_stays_when_its_mark_is_turned_or_moved_at_once(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "notes") as page:
+        mark(page, "cat", "n")
+        note = page.locator("[data-field^=note]")
+        note.click()
+        page.keyboard.type("a dog")
+        page.get_by_role("button", name="→ good").click()  # the click ends the typing
+        expect(page.locator(".marks .spans").first.locator("li")).to_have_class("is-good")
+        expect(note).to_have_value("a dog")
+        drag(page, segment(page, "cat"), segment(page, "sat"))
+        note.click()
+        page.keyboard.press("End")
+        page.keyboard.type(", I think")
+        page.keyboard.press("Enter")
+        page.keyboard.press("m")
+        expect(page.locator("#response .good")).to_have_text(["cat", " ", "sat"])
+        expect(note).to_have_value("a dog, I think")
+        expect(page.get_by_role("button", name="Move mark here")).to_have_count(0)  # it is there
+        saved(page)
+    [marked] = MarkStore(server.store).marked("notes").values()
+    assert [(one["label"], one["note"]) for one in marked.spans.values()] == [("positive", "a dog, I think")]
+
+
+def test_keys_wait_for_a_response_to_the_same_prompt_that_is_on_its_way(browser: Any, tmp_path: Path) -> None:
+    file = write_responses(tmp_path / "own.jsonl", 4)
+    with served(tmp_path / "store", file) as server, page_of(browser, server, "ann") as page:
+        page.keyboard.press("o")
+        with held(page, "**/api/marks/*") as requests:
+            page.locator(".same", has_text="Text 3.").click()
+            wait_for(page, requests, 1)
+            page.keyboard.press("d")
+        expect(page.locator("#response")).to_have_text("Text 4.")
+        saved(page)
+    done = [one.opened["response"] for one in MarkStore(tmp_path / "store").marked("ann").values() if one.state]
+    assert done == ["Text 3."]
+
+
+def test_what_is_opened_while_lessons_are_left_stays_open(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "leaver") as page:
+        page.keyboard.press("t")
+        expect(page.locator("#detail h2").first).to_have_text("Teach")
+        with held(page, LIST) as requests:
+            page.click("[data-view=read]")
+            wait_for(page, requests, 1)
+            page.locator(".item").nth(1).click()
+            expect(page.locator(".where")).to_contain_text("step 1 · response 3")
+        heard(page)
+        expect(page.locator(".where")).to_contain_text("step 1 · response 3")
+        expect(page.locator(".item[aria-selected=true]")).to_have_attribute("data-index", "1")
+
+
+def test_the_end_of_a_lesson_leaves_the_question_that_is_typed_and_the_choice_of_versions(
+    browser: Any, server: Served
+) -> None:
+    with page_of(browser, server, "asks") as page, lesson_of(page, 1, 2) as work:
+        page.click("[data-view=teach]")
+        page.wait_for_selector(".work progress")
+        page.get_by_label("Begin from").select_option("1")
+        page.get_by_label("First version").select_option("1")
+        page.get_by_label("Second version").select_option("0")
+        page.fill("#ask-prompt", "Who ")
+        work["state"] = "done"
+        expect(page.locator(".work progress")).to_have_count(0)
+        page.keyboard.type("jumped?")  # no key is a command
+        assert page.input_value("#ask-prompt") == "Who jumped?"
+        chosen = ("Begin from", "First version", "Second version")
+        assert [page.get_by_label(name).input_value() for name in chosen] == ["1", "1", "0"]
+        page.get_by_label("Seed").fill("3")
+        work["number"] = 2  # of another tab
+        page.locator("#ask-start").focus()
+        heard(page)
+        expect(page.locator("#ask-start")).to_be_focused()
+        assert [page.get_by_label(name).input_value() for name in (*chosen, "Seed")] == ["1", "1", "0", "3"]
+
+
+def test_the_changes_of_the_version_that_was_asked_for_last_are_shown(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "versions") as page, lesson_of(page, 1, 2) as work:
+        work["state"] = "done"
+        page.click("[data-view=teach]")
+        with held(page, "**/api/versions/*") as requests:
+            for number in (1, 2):
+                page.get_by_role("button", name=f"version {number}").click()
+                wait_for(page, requests, number)
+            requests.pop(1).fulfill(json={"version": 2, "changes": []})
+            expect(page.locator(".changes h4")).to_contain_text("version 2")
+            requests.pop(0).fulfill(json={"version": 1, "changes": []})
+            heard(page)
+        expect(page.locator(".changes h4")).to_contain_text("version 2")
+
+
+def test_the_keyboard_stays_where_it_was_after_an_action(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "focus") as page:
+
+        def press(name: str, key: str = "Enter") -> None:
+            page.get_by_role("button", name=name).first.focus()
+            page.keyboard.press(key)
+
+        def focused(name: str) -> None:
+            expect(page.get_by_role("button", name=name).first).to_be_focused()
+
+        press("Next")
+        expect(page.locator(".where")).to_contain_text("response 3")
+        focused("Next")
+        mark(page, "cat", "n")
+        page.keyboard.press("e")
+        page.keyboard.type("a dog")
+        page.keyboard.press("Tab")
+        focused("→ good")
+        page.keyboard.press("Enter")
+        focused("→ poor")
+        press("Undo", " ")
+        expect(page.get_by_role("button", name="→ good")).to_be_visible()
+        focused("Undo")
+        press("remove the mark on cat")
+        expect(page.locator(".marks")).to_contain_text("None yet.")
+        expect(page.locator("#response")).to_be_focused()
+        press("Undo")
+        segment(page, "cat").click()
+        press("Remove mark")
+        expect(page.locator("#response")).to_be_focused()
+        press("Reject mat")
+        expect(page.locator("#response")).to_be_focused()
+        press("Done, next")
+        expect(page.locator(".where")).to_contain_text("response 2")
+        expect(page.locator("#response")).to_be_focused()  # Enter once more finishes no response that nobody read
+        saved(page)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_next_response_is_read_from_its_beginning(browser: Any, tmp_path: Path, width: int) -> None:
+    texts = [f"Text {n}. " + "It goes on and on. " * 300 for n in range(2)]
+    (tmp_path / "own.jsonl").write_text(
+        "".join(json.dumps({"prompt": "Say.", "response": one}) + "\n" for one in texts)
+    )
+    with (
+        served(tmp_path / "store", tmp_path / "own.jsonl") as server,
+        page_of(browser, server, "ann", viewport={"width": width, "height": 780}) as page,
+    ):
+        page.locator("#response .s").last.scroll_into_view_if_needed()
+        page.keyboard.press("j")
+        expect(page.locator("#response")).to_contain_text("Text 1.")
+        expect(page.locator(".where")).to_be_in_viewport()
+
+
+def test_a_server_that_is_started_with_other_runs_keeps_the_run_that_is_read(browser: Any, tmp_path: Path) -> None:
+    for name in ("alpha", "beta"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"prompt": "Say.", "response": f"Text of {name}."}))
+    files = [tmp_path / "alpha.jsonl", tmp_path / "beta.jsonl"]
+    with served(tmp_path / "store", *files) as server, page_of(browser, server, "ann") as page:
+        server.kill()
+        expect(page.locator("#saved")).to_contain_text("No connection")
+        server.paths = (files[1], files[0])
+        server.start()
+        expect(page.locator("#run option")).to_have_text(["beta", "alpha"])
+        assert page.locator("#run option:checked").inner_text() == "alpha"
+        expect(page.locator(".item .preview")).to_have_text(["Text of alpha."])
+        page.keyboard.press("o")
+        expect(page.locator(".beside h3")).to_have_text(["beta: 1 response", "alpha: 1 response"])
+        server.kill()
+        expect(page.locator("#saved")).to_contain_text("No connection")
+        server.paths = (files[1],)
+        server.start()
+        expect(page.locator("#run option")).to_have_text(["beta"])
+        expect(page.locator(".item .preview")).to_have_text(["Text of beta."])
+
+
+def test_a_run_that_is_made_anew_gives_no_other_response_for_the_open_one(browser: Any, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=1)
+    with served(tmp_path / "store", run) as server, refused_page_of(browser, server, "ann") as page:
+        expect(page.locator(".where")).to_contain_text("response 4")
+        (run / "rollouts" / "00000.jsonl").unlink()
+        append(run, [record(0, row, prompt=f"Other {row}.", response=f"Other text {row}.") for row in range(5)])
+        expect(page.locator("#count")).to_have_text("5 responses")
+        assert page.locator(".item[aria-selected=true]").count() == 0
+        expect(page.locator("#response")).to_have_text("The cat sat on the mat.")
+        page.keyboard.press("o")
+        expect(page.locator(".beside")).to_contain_text("made anew")
+        share = page.get_by_role("link", name="Share").get_attribute("href")
+        answer = page.request.get(f"http://127.0.0.1:{server.port}{share}")
+        assert "Other text" not in answer.text()
+        assert answer.status == 400
+
+
+def test_an_act_that_was_saved_before_the_answer_was_lost_is_saved_once(browser: Any, server: Served) -> None:
+    with refused_page_of(browser, server, "twice") as page:
+        mark(page, "cat", "n")
+        mark(page, "mat", "p")
+        saved(page)
+
+        def cut(route: Any) -> None:
+            route.fetch()  # the server has it, and the page never hears of it
+            route.abort("connectionreset")
+
+        page.route("**/api/marks", cut)
+        page.keyboard.press("u")
+        expect(page.locator("#saved")).to_contain_text("Not saved")
+        page.unroute("**/api/marks")
+        saved(page)
+        page.reload()
+        expect(page.locator("#response .poor")).to_have_text("cat")
+        page.keyboard.press("u")
+        expect(page.locator("#response .poor")).to_have_count(0)
+        page.keyboard.press("r")
+        expect(page.locator("#response .poor")).to_have_text("cat")
+        page.keyboard.press("r")
+        expect(page.locator("#response .good")).to_have_text("mat")
+        saved(page)
+
+
+def test_a_typing_error_that_is_mended_faster_than_the_server_is_mended(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "errors") as page:
+        page.keyboard.press("n")
+        hints = page.locator("#response .hint").all_text_contents()
+        page.keyboard.press("Escape")
+        page.evaluate(SLOW_RECORDS)
+        for key in ["d", "n", *hints[1], "Enter", "e", *"a cod", "Backspace", "Backspace", "Shift", *"at", "Enter"]:
+            page.keyboard.press(key)
+        expect(page.locator("[data-field^=note]")).to_have_value("a cat")
+        saved(page)
+    assert MarkStore(server.store).events("errors")[-1]["note"] == "a cat"
+    assert len([one for one in MarkStore(server.store).events("errors") if one["op"] == "span"]) == 2
+
+
+def test_words_that_are_typed_while_marks_of_a_left_page_come_stay(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "late-left") as page:
+        for request in ("marks", "tab"):
+            page.route(f"**/api/{request}", lambda route: route.abort("connectionreset"))
+        mark(page, "sat", "n")
+        expect(page.locator("#saved")).to_contain_text("Not saved")
+        other = page.context.new_page()
+        other.goto(page.url)
+        expect(other.locator("#detail")).to_contain_text("None yet.")
+        with held(other, "**/api/marks/*") as requests:
+            page.close()
+            wait_for(other, requests, 1)
+            answer = requests[0].fetch()  # without the marks that follow
+            other.keyboard.press("c")
+            other.keyboard.type("Short")
+            mark(other, "mat", "p")
+            other.keyboard.press("c")
+            other.keyboard.press("End")
+            other.keyboard.type(" and wrong.")
+            requests.pop(0).fulfill(response=answer)
+        other.keyboard.type(" Yes.")
+        expect(other.locator("#response .poor")).to_have_text("sat")
+        expect(other.locator("#response .good")).to_have_text("mat")
+        expect(other.locator("[data-field=critique]")).to_have_value("Short and wrong. Yes.")
+        saved(other)
+
+
+def test_the_same_prompt_of_a_response_that_was_left_is_not_shown_beside_the_next(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "beside") as page:
+        with held(page, "**/prompt/*") as requests:
+            page.keyboard.press("o")
+            wait_for(page, requests, 1)
+            page.keyboard.press("j")
+            expect(page.locator(".where")).to_contain_text("response 3")
+        heard(page)
+        assert page.locator(".beside .same").count() == 0
+
+
+def test_a_response_that_is_on_its_way_when_new_rows_come_is_the_chosen_one(browser: Any, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=2)
+    with served(tmp_path / "store", run) as server, page_of(browser, server, "ann") as page:
+        with held(page, "**/api/marks/*") as requests:
+            page.keyboard.press("j")
+            wait_for(page, requests, 1)
+            append(run, [record(2, row, response="A new text.") for row in range(3)])
+            expect(page.locator("#count")).to_have_text("11 responses")
+        expect(page.locator(".where")).to_contain_text("step 1 · response 3")
+        expect(page.locator(".item[aria-selected=true]")).to_have_attribute("data-index", "4")
+
+
+def test_a_mark_that_becomes_the_last_one_stays_chosen_when_its_list_is_fetched_anew(
+    browser: Any, tmp_path: Path
+) -> None:
+    file = write_responses(tmp_path / "own.jsonl", 2)
+    with served(tmp_path / "store", file) as server, page_of(browser, server, "ann") as page:
+        for text in ("Text 1.", "Text 2."):
+            expect(page.locator("#response")).to_have_text(text)
+            mark(page, "Text", "n")
+            page.keyboard.press("j")
+        saved(page)
+        page.click("[data-view=mine]")
+        page.locator(".item", has_text="Text 1.").click()
+        page.locator("#response .poor").wait_for()
+        mark(page, "1", "p")
+        saved(page)
+        with file.open("a") as more:
+            more.write('{"prompt": "q", "response": "r"}\n')
+        expect(page.locator(".item .preview").first).to_have_text("Text 1.")  # marked last
+        expect(page.locator(".item[aria-selected=true]")).to_contain_text("Text 1.")
+
+
+def test_the_button_that_stops_a_lesson_is_not_replaced_while_it_is_pressed(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "stops") as page, lesson_of(page) as work:
+        page.click("[data-view=teach]")
+        page.wait_for_selector(".work progress")
+        page.evaluate("stop = document.querySelector('.work button')")
+        work |= {"progress": "round 2", "share": 0.5}
+        expect(page.locator(".work")).to_contain_text("round 2")
+        assert page.evaluate("stop.isConnected")
+        assert page.evaluate("document.querySelector('.work progress').value") == 0.5
+
+
+def test_a_damaged_address_costs_only_the_response_that_it_names(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "damaged") as page:
+        page.goto(f"{server.address}&rater=damaged#/100%/0.1")
+        page.reload()
+        page.wait_for_selector(".item .preview")
 
 
 def test_a_button_beside_a_field_that_is_filled_in_needs_one_click(browser: Any, server: Served) -> None:

@@ -8,10 +8,14 @@ import { NAMES, ResponseView } from "./response.js";
 const CRITIC_POLL_MS = 700;
 const ALL = ["delta", "reward", "value", "advantage", "kl", "change"];
 
-/** A button; `key` is shown beside its name, `about` is for screen readers, behind the name. */
-export const button = (text, act, { key = "", name = "", about = "" } = {}) => {
+/**
+ * A button; `key` is shown beside its name, `about` is for screen readers, behind the name. `field` is its name in
+ * `replaceIn` where its text changes.
+ */
+export const button = (text, act, { key = "", name = "", about = "", field = "" } = {}) => {
   const element = line("button", text, name);
   element.type = "button";
+  element.dataset.button = field || `${text} ${about}`;
   if (about) element.append(line("span", about, "sr"));
   if (key) {
     const sign = line("kbd", key);
@@ -23,11 +27,29 @@ export const button = (text, act, { key = "", name = "", about = "" } = {}) => {
   return element;
 };
 
+const nameOf = ({ dataset, id }) => dataset.field || dataset.button || id;
+
+/** Replace what an element holds; the focus stays on the control of the same name, or goes to `otherwise`. */
+export const replaceIn = (root, parts, otherwise = null) => {
+  const { activeElement } = document;
+  const isInside = root !== activeElement && root.contains(activeElement);
+  const caret = isInside && activeElement.matches("input:not([type=number], [type=radio]), textarea")
+    ? [activeElement.selectionStart, activeElement.selectionEnd] : null;
+  root.replaceChildren(...parts);
+  if (!isInside) return;
+  const name = nameOf(activeElement);
+  const same = name && [...root.querySelectorAll("button, input, select, textarea")].find(one => nameOf(one) === name);
+  const target = same && !same.disabled ? same : otherwise;
+  if (!target) return;
+  target.focus({ preventScroll: true });
+  if (target === same && caret) same.setSelectionRange(...caret);
+};
+
 export class Detail {
   constructor(root, tip, context) {
     this.root = root;
     this.tip = tip;
-    this.context = context; // { rater(), readOnly(), outbox, onMarks(record, marks), next(), ask(record), run(), teach() }
+    this.context = context; // { rater(), readOnly(), outbox, keepTyped(), onMarks(record, marks), run(), … }
     for (const name of ["pointerup", "pointercancel"]) {
       document.addEventListener(name, () => setTimeout(() => this.release())); // after the click
     }
@@ -48,16 +70,30 @@ export class Detail {
   async open(record) {
     const rater = this.context.rater();
     const asked = { record };
+    const { outbox } = this.context;
     this.opening = asked;
-    await this.context.outbox.flush(); // the server's answer has every mark of this page that it takes now
-    const pending = this.context.outbox.pending(rater, record.item);
-    const saved = await get(`marks/${record.item}`, { rater });
-    if (this.opening !== asked) return false;
+    let pending = [];
+    let saved = null;
+    for (let added = -1; added !== outbox.added;) { // a person can go on with the response that is opened again
+      ({ added } = outbox);
+      await outbox.flush(); // the server's answer has every mark of this page that it takes now
+      pending = outbox.pending(rater, record.item);
+      saved = await get(`marks/${record.item}`, { rater });
+      if (this.opening !== asked) return false;
+      this.context.keepTyped();
+    }
+    const isAgain = this.record !== null && this.record.item === record.item;
+    const typing = isAgain && this.panel.contains(document.activeElement) ? document.activeElement : null;
     this.record = record;
     this.critic = { state: "none" };
-    this.marks = new Marks(record, saved, pending, rater, this.context.outbox, () => this.changed());
+    this.marks = new Marks(record, saved, pending, rater, outbox, () => this.changed());
     this.build();
     this.showMarks();
+    const field = typing && this.fields.get(typing.dataset.field);
+    if (field) {
+      field.focus({ preventScroll: true });
+      field.setSelectionRange(typing.selectionStart, typing.selectionEnd);
+    }
     if (this.criticAt() >= 0) this.recallCritic(record);
     return true;
   }
@@ -149,6 +185,7 @@ export class Detail {
 
   build() {
     const { record } = this;
+    const run = this.context.run();
     const head = line("header", "", "detail-head");
     const where = record.place
       ? `${record.source} · ${record.place[0] === null ? "" : `step ${record.place[0]} · `}response ${record.place[1] + 1}`
@@ -160,9 +197,9 @@ export class Detail {
       button("Next", () => this.context.move(1), { key: "j" }),
       button("Same prompt", () => this.samePrompt(), { key: "o" }),
     );
-    if (record.id) {
+    if (record.id && run >= 0) {
       const share = line("a", "Share");
-      share.href = `/api/export/response.html?run=${this.context.run()}&number=${record.id}&rater=${encodeURIComponent(this.context.rater())}`;
+      share.href = `/api/export/response.html?run=${run}&number=${record.id}&item=${record.item}&rater=${encodeURIComponent(this.context.rater())}`;
       share.title = "Download this response with its numbers and your marks as one page";
       share.className = "share";
       moves.append(share);
@@ -199,7 +236,12 @@ export class Detail {
     this.beside = line("section", "", "beside");
     const columns = line("div", "", "columns");
     columns.append(card, this.panel);
-    this.root.replaceChildren(head, prompt, columns, this.beside);
+    replaceIn(this.root, [head, prompt, columns, this.beside], text);
+    if (this.read !== record.item) { // from its beginning
+      this.root.scrollTop = 0;
+      scrollTo(0, 0); // on a phone
+    }
+    this.read = record.item;
     this.selected(null, null);
   }
 
@@ -263,12 +305,21 @@ export class Detail {
         tools.push(button("Remove mark", () => this.remove(), { key: "⌫" }));
         const one = at[0];
         if (one.start !== start || one.end !== end) {
-          tools.push(button("Move mark here", () => this.marks.act({ op: "span", ...one, start, end }), { key: "m" }));
+          tools.push(button("Move mark here", () => {
+            this.alter(one.id, () => ({ start, end }));
+            this.selected(start, end);
+          }, { key: "m" }));
         }
       }
       tools.push(line("q", quote.length > 80 ? `${quote.slice(0, 78)}…` : quote));
     }
-    this.tools.replaceChildren(...tools);
+    replaceIn(this.tools, tools, this.text);
+  }
+
+  /** Change a mark as it is now: its note may be younger than the button. */
+  alter(id, change) {
+    const now = this.marks.spans.get(id);
+    if (now) this.marks.act({ op: "span", ...now, ...change(now) });
   }
 
   /** The marks that touch a range. */
@@ -309,13 +360,22 @@ export class Detail {
     if (postponed) this.showMarks();
   }
 
+  /** Save typed words by `act`; the marks are drawn when the focus has moved on, since its new place must not be replaced before. */
+  saveTyped(act) {
+    const { pressed } = this;
+    this.pressed = true;
+    act();
+    this.pressed = pressed;
+    setTimeout(() => { if (!this.pressed) this.release(); });
+  }
+
   showMarks() {
     if (!this.record) return;
     if (this.pressed) { // a button that is replaced under the pointer would not be clicked
       this.postponed = true;
       return;
     }
-    const { marks, view } = this;
+    const { marks } = this;
     const focused = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.field : "";
     if (focused && this.panel.contains(document.activeElement) && this.fields && this.fields.has(focused)) {
       if (this.shownSpans === this.spanIds()) { // a person types: the field stays until it is left
@@ -333,9 +393,7 @@ export class Detail {
     parts.push(this.doneRow());
     parts.push(...this.criticPart(), ...this.othersPart());
     this.shownSpans = this.spanIds();
-    this.panel.replaceChildren(...parts);
-    if (focused && this.fields.has(focused)) this.fields.get(focused).focus();
-    void view;
+    replaceIn(this.panel, parts, this.text);
   }
 
   spanIds() {
@@ -356,7 +414,7 @@ export class Detail {
     this.fields.set(note.dataset.field, note);
     note.addEventListener("change", () => {
       const now = this.marks.spans.get(one.id);
-      if (now && now.note !== note.value) this.marks.act({ op: "span", ...now, note: note.value });
+      if (now && now.note !== note.value) this.saveTyped(() => this.alter(one.id, () => ({ note: note.value })));
     });
     note.addEventListener("keydown", event => {
       if (event.key === "Enter" || event.key === "Escape") {
@@ -370,8 +428,8 @@ export class Detail {
     row.append(note);
     if (!this.context.readOnly()) {
       row.append(
-        button(one.label === "positive" ? "→ poor" : "→ good", () => this.marks.act({ op: "span", ...one,
-          label: one.label === "positive" ? "negative" : "positive" }), { name: "quiet" }),
+        button(one.label === "positive" ? "→ poor" : "→ good", () => this.alter(one.id,
+          ({ label }) => ({ label: label === "positive" ? "negative" : "positive" })), { name: "quiet", field: `turn-${one.id}` }),
         button("×", () => this.marks.act({ op: "unspan", id: one.id }), { name: "quiet", about: `remove the mark on ${quote}` }),
       );
     }
@@ -389,7 +447,7 @@ export class Detail {
     area.disabled = this.context.readOnly();
     this.fields.set("critique", area);
     area.addEventListener("change", () => {
-      if (area.value !== this.marks.critique) this.marks.act({ op: "critique", text: area.value });
+      if (area.value !== this.marks.critique) this.saveTyped(() => this.marks.act({ op: "critique", text: area.value }));
     });
     area.addEventListener("keydown", event => {
       if (event.key === "Escape" || (event.key === "Enter" && (event.ctrlKey || event.metaKey))) {
@@ -511,8 +569,17 @@ export class Detail {
   }
 
   async samePrompt() {
-    if (!this.record.id) return;
-    const found = await get(`runs/${this.context.run()}/prompt/${this.record.id}`);
+    const { record } = this;
+    const run = this.context.run();
+    if (!record.id || run < 0) return;
+    const found = await get(`runs/${run}/prompt/${record.id}`, { item: record.item }).catch(error => error);
+    if (this.record !== record) return; // another response was opened meanwhile
+    if (found instanceof Error) {
+      const problem = line("p", found.message, "problem");
+      problem.setAttribute("role", "alert");
+      this.beside.replaceChildren(problem);
+      return;
+    }
     const parts = [line("h2", "The same prompt")];
     for (const { run, total, rows } of found.groups) {
       if (!rows.length) continue;

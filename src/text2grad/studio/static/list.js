@@ -49,8 +49,11 @@ export class VirtualList {
     this.root.removeAttribute("aria-activedescendant");
   }
 
-  /** Fetch the rows anew. With `keep` the old rows can be opened until the new ones come, and the open one stays open. */
-  async refresh({ keep = false, place = () => this.at } = {}) {
+  /**
+   * Fetch the rows anew. With `keep` the old rows can be opened until the new ones come, and the open one stays open;
+   * then `place()` is its place among the new ones.
+   */
+  async refresh({ keep = false, place = null } = {}) {
     if (keep) {
       this.asked.clear();
       this.stale = true;
@@ -62,7 +65,7 @@ export class VirtualList {
     const { turn, at: before } = this;
     await this.need(Math.floor(this.root.scrollTop / ROW / PAGE));
     if (turn !== this.turn) return; // a later refresh has its own place
-    const at = keep ? place() : -1; // rows that came before the open one push it down, and the view follows
+    const at = keep ? (place ? place() : before) : -1; // rows that came before the open one push it down, and the view follows
     const pushed = before >= 0 && at >= 0 ? at - before : 0;
     if (pushed) this.root.scrollTop += pushed * ROW;
     this.at = this.at === before ? at : this.at + pushed; // another row was opened meanwhile
@@ -136,10 +139,15 @@ export class VirtualList {
   }
 
   async open(index) {
+    await this.openBy(() => this.openNow(index));
+  }
+
+  /** Open a response, of the list or not, by an action that answers whether it is shown. */
+  async openBy(act) {
     this.opening += 1;
     this.shown = false;
     try {
-      if (await this.openNow(index)) this.shown = true; // one that was asked for before answers false
+      if (await act()) this.shown = true; // one that was asked for before answers false
     } finally {
       this.opening -= 1;
       if (!this.opening) this.opened(this.shown);

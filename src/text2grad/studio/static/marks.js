@@ -23,7 +23,8 @@ export class Outbox {
     this.onAdopted = onAdopted;
     this.tab = null;
     this.opened = new Set();
-    this.queue = [];
+    this.queue = []; // {id, rater, events}
+    this.added = 0; // acts of this page
     this.flushing = null;
     this.retry = 0;
     this.problem = "";
@@ -63,7 +64,8 @@ export class Outbox {
   }
 
   add(rater, events) {
-    this.queue.push({ rater, events });
+    this.queue.push({ id: newId(), rater, events });
+    this.added += 1;
     this.keep();
     return this.flush();
   }
@@ -84,10 +86,11 @@ export class Outbox {
     this.onState({ waiting: this.queue.length, problem, refused: this.refused, kept: this.kept });
   }
 
-  /** The acts on a response that the server does not have yet, each a list of operations. */
+  /** The acts on a response of which no answer says that the server has them: {id, events}. */
   pending(rater, item) {
-    return this.queue.filter(one => one.rater === rater).map(one => one.events.filter(event => event.item === item))
-      .filter(events => events.length);
+    return this.queue.filter(one => one.rater === rater)
+      .map(({ id, events }) => ({ id, events: events.filter(event => event.item === item) }))
+      .filter(({ events }) => events.length);
   }
 
   /** Send all that waits; resolves when nothing does, or when the server cannot be reached. */
@@ -99,10 +102,10 @@ export class Outbox {
   async send() {
     clearTimeout(this.retry);
     while (this.queue.length) {
-      const { rater, events } = this.queue[0];
+      const { id, rater, events } = this.queue[0];
       try {
         if (!this.tab) this.tab = (await post("tab")).tab;
-        await post("marks", { rater, tab: this.tab, events, store: this.store });
+        await post("marks", { act: id, rater, tab: this.tab, events, store: this.store });
       } catch (error) {
         if (error.status === MALFORMED) {
           this.drop(error.message);
@@ -134,7 +137,7 @@ export class Outbox {
 
 /** The marks of one response. */
 export class Marks {
-  /** `saved` is the server's answer, `pending` the acts that it did not have. */
+  /** `saved` is the server's answer, `pending` the acts that it perhaps did not have: an answer can be lost. */
   constructor(record, saved, pending, rater, outbox, onChange) {
     this.record = record;
     this.rater = rater;
@@ -146,7 +149,9 @@ export class Marks {
     this.suggestions = {};
     this.undone = [];
     this.done = [];
-    for (const events of [...saved.history, ...pending]) this.replay(events);
+    const known = new Set(saved.history.map(([{ act }]) => act));
+    const more = pending.filter(({ id }) => !known.has(id)).map(({ events }) => events);
+    for (const events of [...saved.history, ...more]) this.replay(events);
     this.others = saved.others;
   }
 

@@ -35,9 +35,7 @@ const outbox = new Outbox(({ waiting, problem, refused, kept }) => {
     : refused ? `Refused, and not saved: ${refused}. Reload the page to see the saved marks.`
       : waiting ? "Saving…" : "All marks saved";
 }, items => { // the response was perhaps opened before
-  if (!detail.record || !items.has(detail.record.item)) return;
-  keepTyped();
-  detail.open(detail.record);
+  if (detail.record && items.has(detail.record.item)) detail.open(detail.record);
 });
 
 /** The number of the run that a response comes from; −1 if it is none of the session's. */
@@ -46,7 +44,8 @@ const runOf = record => record ? state.runs.findIndex(one => one.name === record
 const detail = new Detail($("detail"), $("tip"), {
   rater: () => state.rater,
   readOnly: () => state.readOnly,
-  run: () => Math.max(0, runOf(detail.record)),
+  run: () => runOf(detail.record),
+  keepTyped: () => keepTyped(),
   criticOf: record => {
     const source = runOf(record);
     const number = source >= 0 ? source : state.run;
@@ -67,14 +66,21 @@ const teach = new Teach($("detail"), {
   shown: () => state.view === "teach",
   openRecord: async record => {
     const own = await post("own", { prompt: record.prompt, response: record.response });
-    await show({ ...record, item: own.item, offsets: record.offsets || [] });
+    await list.openBy(() => show({ ...record, item: own.item, offsets: record.offsets || [] }));
   },
 });
+
+/** Show why something cannot be opened or listed. */
+const tell = error => {
+  $("count").textContent = error.message;
+  $("count").classList.add("problem");
+  return null;
+};
 
 const filters = () => Object.fromEntries(new FormData($("filters")));
 
 /** A page of the rater's marks of all runs, the last first; the search words filter them. */
-const myMarks = async (start, count) => {
+const myMarks = async (start, count, item) => {
   const words = filters().text.toLowerCase();
   const found = (await get("marks", { rater: state.rater })).items
     .filter(one => `${one.prompt}\n${one.response}\n${one.critique}`.toLowerCase().includes(words));
@@ -82,19 +88,21 @@ const myMarks = async (start, count) => {
     ...one, step: one.place ? one.place[0] : null, reward: null, positive: 0, negative: 0, status: "",
     marks: one.spans.length, words: Boolean(one.critique), kept: one,
   }));
-  return { total: rows.length, rows: rows.slice(start, start + count) };
+  return { total: rows.length, rows: rows.slice(start, start + count), at: rows.findIndex(row => row.item === item) };
 };
 
 const list = new VirtualList($("list"), {
   fetchPage: async (start, count, first) => {
     const { run } = state;
-    const near = runOf(detail.record) === run ? detail.record.id : "";
-    const found = await (state.view === "mine" ? myMarks(start, count)
-      : get(`runs/${run}/rollouts`, { ...filters(), rater: state.rater, start, count, near, operations: first && first.operations }))
-      .catch(error => { $("count").textContent = error.message; $("count").classList.add("problem"); return null; });
+    const row = list.row(list.at); // shown, or on its way
+    const open = state.view === "mine" || (row && row.id) ? row : runOf(detail.record) === run ? detail.record : null;
+    const { id: near = "", item = "" } = open || {};
+    const found = await (state.view === "mine" ? myMarks(start, count, item)
+      : get(`runs/${run}/rollouts`, { ...filters(), rater: state.rater, start, count, near, item, operations: first && first.operations }))
+      .catch(error => tell(error));
     if (!found || run !== state.run) return null;
     state.total = found.total;
-    if (found.at >= 0) state.at = found.at;
+    if (open) state.at = found.at;
     $("count").classList.remove("problem");
     const unread = found.unread ? `; the expression was too slow for ${found.unread.toLocaleString("en")} of them` : "";
     $("count").textContent = `${found.total.toLocaleString("en")} response${found.total === 1 ? "" : "s"}${unread}`;
@@ -130,7 +138,8 @@ const leaveTeach = () => {
 const show = async record => {
   $("tip").hidden = true;
   leaveTeach();
-  if (!await detail.open(record)) return false;
+  const isShown = await detail.open(record).catch(error => tell(error));
+  if (!isShown) return false;
   document.body.classList.add("shows-detail");
   const place = placeOf(record);
   history.replaceState(null, "", place ? `#/${encodeURIComponent(record.source)}/${place}` : location.pathname + location.search);
@@ -159,7 +168,7 @@ const openRow = async row => {
     }
     return mine === turn && show(record || { prompt, response, ids, item, source: run, place: null, own: !run });
   }
-  const record = await get(`runs/${state.run}/rollouts/${row.id}`).catch(error => { $("count").textContent = error.message; });
+  const record = await get(`runs/${state.run}/rollouts/${row.id}`, { item: row.item }).catch(error => tell(error));
   return Boolean(record) && mine === turn && show(record);
 };
 
@@ -175,7 +184,7 @@ const chooseRun = async run => {
 };
 
 /** Open a response of a run, which the list then shows, with the response chosen. */
-const openIn = async (run, open) => {
+const openIn = (run, open) => list.openBy(async () => {
   const mine = state.view === "mine";
   if (mine) {
     state.view = "read";
@@ -185,11 +194,12 @@ const openIn = async (run, open) => {
   const isShown = await open();
   const now = turn;
   await listed;
-  if (!isShown || now !== turn) return;
-  state.at = -1;
+  if (!isShown || now !== turn) return false;
+  state.at = list.at = -1; // its row is looked for
   await list.refresh({ keep: true, place: () => now === turn ? state.at : list.at });
   if (list.at >= 0) list.reveal(list.at);
-};
+  return now === turn;
+});
 
 const pressView = () => {
   document.body.classList.toggle("in-mine", state.view === "mine");
@@ -208,13 +218,18 @@ const setView = async view => {
     const { record } = detail;
     if (before !== "teach") state.left = before === "read" ? record : null;
     if (before === "mine") list.first = null; // the list becomes that of a run
+    $("detail").replaceChildren();
     leave();
     await teach.open(record);
     return;
   }
   if (view === "read" && before === "teach" && state.left) { // back to where the lesson began
-    await list.refresh({ keep: true });
-    await show(state.left);
+    turn += 1;
+    const now = turn;
+    await list.openBy(async () => {
+      await list.refresh({ keep: true });
+      return now === turn && show(state.left);
+    });
     return;
   }
   document.body.classList.remove("shows-detail");
@@ -284,18 +299,25 @@ const showCurves = async () => {
   $("alarms").textContent = alarmsOf(found).join(" · ");
 };
 
+/** Take what the server says of the session; answers whether it was started anew with other runs. */
 const takeOverview = found => {
+  const names = found.runs.map(run => run.name);
+  const before = state.runs.map(run => run.name);
+  const areOthers = names.length !== before.length || names.some((name, n) => name !== before[n]);
   Object.assign(state, { runs: found.runs, rater: state.rater || found.rater, readOnly: found.read_only, hasCritic: found.has_critic });
   if (!state.readOnly && !outbox.store) outbox.begin(found.store);
   const choice = $("run");
-  if (choice.options.length !== found.runs.length) {
+  if (areOthers) {
+    state.run = Math.max(0, names.indexOf(before[state.run]));
     choice.replaceChildren(...found.runs.map((run, n) => {
       const option = line("option", run.name);
       option.value = String(n);
       return option;
     }));
+    choice.value = String(state.run);
     choice.parentElement.hidden = !found.runs.length;
   }
+  return areOthers;
 };
 
 /** Troubles with the run's files, or the progress of the index. */
@@ -311,7 +333,8 @@ const showTroubles = run => {
 const watch = async () => {
   try {
     const found = await get("studio");
-    takeOverview(found);
+    const { name } = state.runs[state.run] || {};
+    if (takeOverview(found) && state.runs.length && state.runs[state.run].name !== name) await chooseRun(state.run);
     if (state.lost) {
       state.lost = false;
       sayWhatIsSaved();
@@ -339,14 +362,23 @@ const sayWhatIsSaved = () => {
   else Object.assign(saved, { className: "saved", textContent: "read-only" });
 };
 
+/** The text of a part of an address; "" if a hand has damaged it. */
+const decoded = text => {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return "";
+  }
+};
+
 const followAddress = async () => {
-  const [, name, place] = decodeURIComponent(location.hash.slice(1)).match(/^\/(.*)\/([-\d]+\.\d+)$/) || [];
+  const [, name, place] = decoded(location.hash.slice(1)).match(/^\/(.*)\/([-\d]+\.\d+)$/) || [];
   const run = state.runs.findIndex(one => one.name === name);
   if (run < 0) return;
   turn += 1;
   const now = turn;
   await openIn(run, async () => {
-    const record = await get(`runs/${run}/places/${place}`).catch(error => { $("count").textContent = error.message; });
+    const record = await get(`runs/${run}/places/${place}`).catch(error => tell(error));
     return Boolean(record) && now === turn && show(record);
   });
 };
@@ -360,9 +392,11 @@ const ownText = () => {
     label.append(area);
     return label;
   });
-  const go = button("Mark it", async () => {
-    if (response.value) await show(await post("own", { prompt: prompt.value, response: response.value }));
-  }, { name: "main-button" });
+  const go = button("Mark it", () => response.value && list.openBy(async () => {
+    const now = turn;
+    const record = await post("own", { prompt: prompt.value, response: response.value }).catch(error => tell(error));
+    return Boolean(record) && now === turn && show(record);
+  }), { name: "main-button" });
   form.append(line("h2", "A response of your own"), ...labels, go);
   form.addEventListener("submit", event => event.preventDefault());
   leaveTeach();
@@ -385,7 +419,7 @@ const changeRater = async name => {
     detail.leave();
   }
   if (state.view === "teach") await teach.open(null);
-  else if (record) await show(record);
+  else if (record) await list.openBy(() => show(record));
   else if (hasSummary) await showSummary();
   state.at = list.at;
   list.first = null; // the filters ask for marks of this person
@@ -449,7 +483,15 @@ const replay = shown => {
 
 /** Type a key into a field, as the browser does with a key of its own. */
 const type = (field, key) => {
-  if (key.length > 1) { // Enter or Escape leaves the field
+  if (key === "Backspace") {
+    const before = field.value.slice(0, field.selectionStart);
+    const [last = ""] = Array.from(before).slice(-1);
+    if (field.selectionStart === field.selectionEnd) field.selectionStart -= last.length;
+    field.setRangeText("");
+    field.dispatchEvent(new Event("input", { bubbles: true }));
+  } else if (key.length > 1 && !["Enter", "Escape"].includes(key)) {
+    field.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+  } else if (key.length > 1) { // leaves the field
     field.dispatchEvent(new Event("change", { bubbles: true }));
     field.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
   } else {

@@ -2,7 +2,7 @@
 
 import { colourOf, line, shown, visible } from "./tokens.js";
 import { get, post } from "./api.js";
-import { button } from "./detail.js";
+import { button, replaceIn } from "./detail.js";
 
 const POLL_MS = 400;
 
@@ -46,6 +46,9 @@ export class Teach {
     this.settings = { target: 2, kl: 0.5, reward_steps: 60, steps: 20 };
     this.prompt = "";
     this.parent = null;
+    this.pair = [0, null]; // the versions to ask
+    this.changes = line("div", "", "changes");
+    this.changesOf = null;
     this.asked = null;
   }
 
@@ -53,6 +56,8 @@ export class Teach {
     if (record) this.prompt = record.prompt;
     this.marked = (await get("marks", { rater: this.context.rater() })).items.filter(one => one.spans.length && one.state !== "skipped");
     this.teaching = (await get("studio")).teaching;
+    this.changesOf = null;
+    this.changes.replaceChildren();
     this.draw();
     if (this.teaching.work.state === "working") this.watch();
   }
@@ -62,10 +67,16 @@ export class Teach {
     if (!this.teaching || this.watching) return;
     const same = teaching.versions.length === this.teaching.versions.length && teaching.work.number === this.teaching.work.number;
     const { activeElement } = document;
-    if (same || (this.root.contains(activeElement) && activeElement.matches("input, textarea"))) return;
+    if (same || (this.root.contains(activeElement) && activeElement.matches("input, textarea, select"))) return;
     this.teaching = teaching;
     this.draw();
     if (teaching.work.state === "working") this.watch();
+  }
+
+  /** Take the server's state during work; a version that is made is the one to begin from and to ask. */
+  take(teaching) {
+    if (teaching.versions.length !== this.teaching.versions.length) this.parent = this.pair[1] = null;
+    this.teaching = teaching;
   }
 
   /** Draw the view, unless a response or a text has taken its place. */
@@ -80,13 +91,16 @@ export class Teach {
     }
     const last = teaching.versions.length ? teaching.versions[teaching.versions.length - 1].version : 0;
     if (this.parent === null || this.parent > last) this.parent = last;
-    parts.push(this.lessonPart(last), this.workPart(), this.versionsPart(), this.askPart(last), this.answersPart());
-    this.root.replaceChildren(...parts);
+    this.pair = this.pair.map(one => one === null || one > last ? last : one);
+    parts.push(this.lessonPart(), this.workPart(), this.versionsPart(), this.askPart(), this.answersPart());
+    replaceIn(this.root, parts, this.root);
   }
 
-  versionChoice(chosen, name) {
+  versionChoice(chosen, name, choose) {
     const select = document.createElement("select");
     select.setAttribute("aria-label", name);
+    select.id = `choice-${name.toLowerCase().replaceAll(" ", "-")}`;
+    select.addEventListener("change", () => choose(Number(select.value)));
     for (const number of [0, ...this.teaching.versions.map(one => one.version)]) {
       const option = line("option", number ? `version ${number}` : "the run's policy");
       option.value = String(number);
@@ -101,10 +115,9 @@ export class Teach {
     const spans = this.marked.reduce((sum, one) => sum + one.spans.length, 0);
     part.append(line("p", `${this.marked.length} marked response${this.marked.length === 1 ? "" : "s"}, ${spans} span${spans === 1 ? "" : "s"} of ${this.context.rater()}.`));
     part.append(this.waysPart());
-    const from = this.versionChoice(this.parent, "Begin from");
-    from.addEventListener("change", () => { this.parent = Number(from.value); });
+    const from = this.versionChoice(this.parent, "Begin from", number => { this.parent = number; });
     const number = (text, name, attributes) => {
-      const element = input(this.settings[name], { type: "number", ...attributes });
+      const element = input(this.settings[name], { type: "number", id: `set-${name}`, ...attributes });
       element.addEventListener("input", () => { this.settings[name] = Number(element.value); });
       return field(text, element);
     };
@@ -155,10 +168,21 @@ export class Teach {
       const bar = document.createElement("progress");
       if (work.share) bar.value = work.share;
       bar.setAttribute("aria-label", "Progress");
-      part.append(bar, line("span", work.progress), button("Stop", async () => { this.teaching = await post("stop"); this.draw(); }));
+      part.append(bar, line("span", work.progress), button("Stop", async () => { this.take(await post("stop")); this.draw(); }));
     } else if (work.state === "failed") part.append(line("p", work.error, "problem"));
     else if (work.state === "stopped") part.append(line("p", "Stopped; no version was made."));
     return part;
+  }
+
+  /** Show the progress in place: a button that is replaced under the pointer would not be clicked. */
+  showProgress() {
+    const part = this.context.shown() && this.root.querySelector(".work");
+    const bar = part && part.querySelector("progress");
+    if (!bar) return;
+    const { share, progress } = this.teaching.work;
+    if (share) bar.value = share;
+    else bar.removeAttribute("value");
+    bar.nextElementSibling.replaceWith(line("span", progress));
   }
 
   versionsPart() {
@@ -188,7 +212,6 @@ export class Teach {
     frame.setAttribute("role", "region");
     frame.setAttribute("aria-label", "Versions");
     frame.append(table);
-    this.changes = line("div", "", "changes");
     part.append(line("h3", "Versions"), frame, line("p", "To undo a version, begin the next one from an earlier one. Nothing is overwritten.", "how"), this.changes);
     return part;
   }
@@ -210,7 +233,9 @@ export class Teach {
   }
 
   async showChanges(about) {
+    this.changesOf = about.version;
     const found = await get(`versions/${about.version}`);
+    if (this.changesOf !== about.version) return; // another was asked for meanwhile
     const texts = new Map(this.marked.map(one => [one.item, one]));
     const parts = about.kind === "retraining" ? [this.retrainedPart(about)] : [];
     parts.push(line("h4", `Change of log p of each token, version ${about.version}`));
@@ -235,20 +260,20 @@ export class Teach {
     this.changes.replaceChildren(...parts);
   }
 
-  askPart(last) {
+  askPart() {
     const part = line("section", "", "card ask");
     const prompt = document.createElement("textarea");
     prompt.rows = 3;
     prompt.value = this.prompt;
     prompt.id = "ask-prompt";
     prompt.addEventListener("input", () => { this.prompt = prompt.value; });
-    const left = this.versionChoice(0, "First version");
-    const right = this.versionChoice(last, "Second version");
-    const seed = input(String(this.seed), { type: "number", min: "0", "aria-label": "Seed" });
+    const [left, right] = ["First version", "Second version"].map((name, n) =>
+      this.versionChoice(this.pair[n], name, number => { this.pair[n] = number; }));
+    const seed = input(String(this.seed), { type: "number", min: "0", "aria-label": "Seed", id: "ask-seed" });
+    seed.addEventListener("input", () => { this.seed = Number(seed.value); });
     const row = line("div", "", "row");
     const ask = button("Ask both", async () => {
-      this.seed = Number(seed.value);
-      await this.begin("ask", { prompt: prompt.value, versions: [Number(left.value), Number(right.value)], seed: this.seed });
+      await this.begin("ask", { prompt: prompt.value, versions: this.pair, seed: this.seed });
     }, { name: "main-button" });
     ask.id = "ask-start";
     ask.disabled = this.context.readOnly();
@@ -274,11 +299,8 @@ export class Teach {
   }
 
   async begin(kind, request) {
-    try {
-      this.teaching.work = await post(kind, request);
-    } catch (error) {
-      this.teaching.work = { state: "failed", error: error.message };
-    }
+    const work = await post(kind, request).catch(error => ({ state: "failed", error: error.message }));
+    this.teaching = { ...this.teaching, work };
     this.draw();
     if (this.teaching.work.state === "working") await this.watch();
   }
@@ -290,14 +312,9 @@ export class Teach {
       await new Promise(done => { setTimeout(done, POLL_MS); });
       const found = await get("studio").catch(() => null);
       if (!found) continue; // the connection was lost: look again
-      this.teaching = found.teaching;
-      if (this.teaching.work.state === "working") {
-        const old = this.context.shown() && this.root.querySelector(".work");
-        if (old) old.replaceWith(this.workPart());
-      } else {
-        this.parent = null;
-        this.draw();
-      }
+      this.take(found.teaching);
+      if (this.teaching.work.state === "working") this.showProgress();
+      else this.draw();
     }
     this.watching = false;
   }
