@@ -275,7 +275,7 @@ def test_an_adapter_that_cannot_be_loaded_is_one_clear_message(damage: str, tmp_
         assert str(refused.value).endswith(
             ". Copy it again, or name in its adapter_config.json the base that it was trained on"
         )
-        assert len(str(refused.value)) < 500
+        assert len(str(refused.value)) < 450 + len(path)  # peft's own reason is shortened
 
 
 def test_an_adapter_that_cannot_be_merged_is_refused(tmp_path: Path) -> None:
