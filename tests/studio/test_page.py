@@ -372,6 +372,7 @@ def test_touch_marks_a_word_and_a_phone_shows_all_of_it(browser: Any, server: Se
         saved(page)
         page.get_by_role("button", name="All responses").tap()
         assert page.locator("#list").is_visible()
+        expect(page.locator("#own")).to_be_in_viewport(ratio=1)  # below the list
     assert spans(server.store, "touch") == [("cat", "negative")]
 
 
