@@ -2,13 +2,11 @@
 
 import json
 from pathlib import Path
-from subprocess import STDOUT
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pretended_runs import Process
+from pretended_runs import pretend_runs
 from text2grad.cli import main
 
 RECIPE = """
@@ -27,16 +25,9 @@ out = "runs/one"
 
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(command: list[str], **more: Any) -> Process:
-        return Process(command[2:], **more)  # without `python -m`
-
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("JOURNAL", str(tmp_path / "journal"))
-    monkeypatch.setenv("FAULTS", str(tmp_path / "faults"))
-    monkeypatch.setattr("text2grad.experiments.jobs.POLL_SECONDS", 0.0)
-    monkeypatch.setattr("text2grad.experiments.jobs.subprocess", SimpleNamespace(Popen=start, STDOUT=STDOUT))
+    pretend_runs(monkeypatch, tmp_path, words=2)  # `python -m`
     Path("my.toml").write_text(RECIPE)
-    Path("faults").write_text("{}")
 
 
 def told() -> Any:

@@ -4,13 +4,11 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import STDOUT
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pretended_runs import PROGRAM, Process
+from pretended_runs import PROGRAM, pretend_runs
 from text2grad.cli.__main__ import main
 from text2grad.config import digest_of
 from text2grad.errors import ConfigError, TrainingError
@@ -53,12 +51,8 @@ other_trials = 2
 
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JOURNAL", str(tmp_path / "journal"))
-    monkeypatch.setenv("FAULTS", str(tmp_path / "faults"))
-    monkeypatch.setattr("text2grad.experiments.jobs.POLL_SECONDS", 0.0)
-    monkeypatch.setattr("text2grad.experiments.jobs.subprocess", SimpleNamespace(Popen=Process, STDOUT=STDOUT))
+    pretend_runs(monkeypatch, tmp_path)
     (tmp_path / "recipe.toml").write_text(RECIPE)
-    (tmp_path / "faults").write_text("{}")
 
 
 def write_plan(tmp_path: Path, text: str = STUDY, head: str = HEAD) -> Path:

@@ -3,13 +3,12 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from subprocess import STDOUT
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pretended_runs import PROGRAM, Process
+from pretended_runs import PROGRAM, pretend_runs
 from text2grad.config.recipe import load_recipe
 from text2grad.errors import CheckpointError, ConfigError, TrainingError
 from text2grad.experiments.jobs import run_jobs
@@ -29,12 +28,8 @@ steps = 3
 
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JOURNAL", str(tmp_path / "journal"))
-    monkeypatch.setenv("FAULTS", str(tmp_path / "faults"))
-    monkeypatch.setattr("text2grad.experiments.jobs.POLL_SECONDS", 0.0)
-    monkeypatch.setattr("text2grad.experiments.jobs.subprocess", SimpleNamespace(Popen=Process, STDOUT=STDOUT))
+    pretend_runs(monkeypatch, tmp_path)
     (tmp_path / "recipe.toml").write_text(RECIPE)
-    faults(tmp_path)
 
 
 def faults(tmp_path: Path, **known: Sequence[Any]) -> None:

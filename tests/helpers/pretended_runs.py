@@ -16,7 +16,11 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from subprocess import STDOUT
+from types import SimpleNamespace
 from typing import IO, Any
+
+import pytest
 
 from text2grad.config import Recipe, load_recipe
 from text2grad.files import to_json
@@ -89,6 +93,19 @@ def pretend(argv: Sequence[str], log: IO[bytes]) -> int:
         return int(code)
     write_run(directory, recipe, [value] * ITEMS)
     return 0
+
+
+def pretend_runs(monkeypatch: pytest.MonkeyPatch, directory: Path, *, words: int = 0) -> None:
+    """Let jobs run the program, with journal and faults in a directory; a command has `words` before the program."""
+
+    def start(command: Sequence[str], **more: Any) -> "Process":
+        return Process(command[words:], **more)
+
+    monkeypatch.setenv("JOURNAL", str(directory / "journal"))
+    monkeypatch.setenv("FAULTS", str(directory / "faults"))
+    monkeypatch.setattr("text2grad.experiments.jobs.POLL_SECONDS", 0.0)
+    monkeypatch.setattr("text2grad.experiments.jobs.subprocess", SimpleNamespace(Popen=start, STDOUT=STDOUT))
+    (directory / "faults").write_text("{}")
 
 
 class Process:

@@ -454,15 +454,21 @@ def test_what_a_closed_page_could_not_save_is_saved_by_the_next(browser: Any, se
     assert spans(server.store, "closed") == [("sat", "negative")]
 
 
+def beside_unsent_marks(page: Any) -> Any:
+    """Mark "sat" where no mark reaches the server, and return another page of the rater, which does not know it."""
+    for request in ("marks", "tab"):
+        page.route(f"**/api/{request}", lambda route: route.abort("connectionreset"))
+    mark(page, "sat", "n")
+    expect(page.locator("#saved")).to_contain_text("Not saved")
+    other = page.context.new_page()
+    other.goto(page.url)
+    expect(other.locator("#detail")).to_contain_text("None yet.")
+    return other
+
+
 def test_marks_of_a_page_that_is_still_being_left_are_shown_when_it_is_gone(browser: Any, server: Served) -> None:
     with page_of(browser, server, "leaving") as page:
-        for request in ("marks", "tab"):
-            page.route(f"**/api/{request}", lambda route: route.abort("connectionreset"))
-        mark(page, "sat", "n")
-        expect(page.locator("#saved")).to_contain_text("Not saved")
-        other = page.context.new_page()
-        other.goto(page.url)
-        expect(other.locator("#detail")).to_contain_text("None yet.")
+        other = beside_unsent_marks(page)
         page.close()  # now its lock is free
         expect(other.locator("#detail")).not_to_contain_text("None yet.")
         saved(other)
@@ -1234,13 +1240,7 @@ def test_a_typing_error_that_is_mended_faster_than_the_server_is_mended(browser:
 
 def test_words_that_are_typed_while_marks_of_a_left_page_come_stay(browser: Any, server: Served) -> None:
     with page_of(browser, server, "late-left") as page:
-        for request in ("marks", "tab"):
-            page.route(f"**/api/{request}", lambda route: route.abort("connectionreset"))
-        mark(page, "sat", "n")
-        expect(page.locator("#saved")).to_contain_text("Not saved")
-        other = page.context.new_page()
-        other.goto(page.url)
-        expect(other.locator("#detail")).to_contain_text("None yet.")
+        other = beside_unsent_marks(page)
         with held(other, "**/api/marks/*") as requests:
             page.close()
             wait_for(other, requests, 1)

@@ -170,7 +170,7 @@ def recipe_of_run(directory: Path) -> Recipe:
 
 def all_checkpoints(directory: Path) -> list[Path]:
     """Return the whole checkpoints in a run's `checkpoints`, the newest last."""
-    return sorted(path for path in directory.glob("step-*") if (path / "state.json").exists())
+    return sorted(path for path in directory.glob("step-*") if _is_whole(path))
 
 
 def best_checkpoint(directory: Path) -> Path | None:
@@ -180,12 +180,13 @@ def best_checkpoint(directory: Path) -> Path | None:
         CheckpointError: if its file cannot be read.
     """
     known = read_best(directory)
-    path = directory / f"step-{known['step']:06d}" if known else None
-    return path if path is not None and (path / "state.json").exists() else None
+    return _checkpoint(directory, known["step"]) if known else None
 
 
 def read_best(directory: Path) -> dict[str, Any]:
-    """Return `step` and `value` of the best evaluation, from a run's `checkpoints`; empty without `run.keep_best`.
+    """Return `step` and `value` of the best evaluation, from a run's `checkpoints`.
+
+    Empty without `run.keep_best`, and where the checkpoint is gone.
 
     Raises:
         CheckpointError: if the file cannot be read.
@@ -195,11 +196,20 @@ def read_best(directory: Path) -> dict[str, Any]:
         return {}
     try:
         known = json.loads(path.read_bytes())
-        return {"step": int(known["step"]), "value": float(known["value"])}
+        found: dict[str, Any] = {"step": int(known["step"]), "value": float(known["value"])}
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise CheckpointError(
             f"cannot read {path}: {error}. Remove it: the next evaluation names the best checkpoint again"
         ) from error
+    return found if _is_whole(_checkpoint(directory, found["step"])) else {}
+
+
+def _checkpoint(directory: Path, step: int) -> Path:
+    return directory / f"step-{step:06d}"
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    return (checkpoint / "state.json").exists()
 
 
 def latest_checkpoint(directory: Path) -> Path | None:

@@ -82,6 +82,7 @@ from .prompts import (
     padding_id as padding_id,
     plain_ids as plain_ids,
     stop_ids as stop_ids,
+    templated as templated,
 )
 from .randomness import (
     batch_indices as batch_indices,

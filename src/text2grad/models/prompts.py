@@ -1,6 +1,6 @@
 """Prompts → token ids; the ids that end a response, and the id that pads a batch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from text2grad.errors import DataError, ModelError
@@ -87,15 +87,37 @@ def chat_texts(tokenizer: Any, examples: Sequence[Example]) -> list[str]:
     for row, example in enumerate(examples):
         prompt = example.prompt
         chat = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-        try:
-            texts.append(tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False))
-        except Exception as error:
-            raise DataError(
-                f"the tokenizer's chat template refuses example {row} (roles "
-                f"{', '.join(repr(message['role']) for message in chat)}): {error}. Change its messages, or set "
-                'rollout.prompt_format = "plain"'
-            ) from error
+        refusal = f"the tokenizer's chat template refuses example {row}"
+        way_out = 'Change its messages, or set rollout.prompt_format = "plain"'
+        texts.append(templated(tokenizer, chat, refusal=refusal, way_out=way_out, add_generation_prompt=True))
     return texts
+
+
+def templated(
+    tokenizer: Any,
+    chat: Sequence[Mapping[str, Any]],
+    *,
+    refusal: str,
+    way_out: str,
+    add_generation_prompt: bool = False,
+) -> str:
+    """Return a chat in the chat template.
+
+    Args:
+        tokenizer: has the template.
+        chat: the messages.
+        refusal: begins the message of the error.
+        way_out: ends it.
+        add_generation_prompt: add the beginning of the answer.
+
+    Raises:
+        DataError: if the template, a program of the model's authors, refuses the chat.
+    """
+    try:
+        return str(tokenizer.apply_chat_template(chat, add_generation_prompt=add_generation_prompt, tokenize=False))
+    except Exception as error:
+        roles = ", ".join(repr(message["role"]) for message in chat)
+        raise DataError(f"{refusal} (roles {roles}): {error}. {way_out}") from error
 
 
 def fitting_prompts(

@@ -26,6 +26,7 @@ from text2grad.models import (
     load_tokenizer,
     measured_arguments,
     optimizers,
+    templated,
     train_saved,
     train_with,
     training_arguments,
@@ -141,20 +142,10 @@ def scored_ids(
         [*prompt, {"role": "assistant", "content": response}]
         for prompt, response in zip(prompts, responses, strict=True)
     ]
-    texts = [_chat_text(tokenizer, chat) for chat in chats]
+    refusal = "the chat template of the scalar reward model refuses a prompt with its response"
+    way_out = "Change the messages, or take a reward model that has such roles, or was trained on plain text"
+    texts = [templated(tokenizer, chat, refusal=refusal, way_out=way_out) for chat in chats]
     return list(tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"])
-
-
-def _chat_text(tokenizer: Any, chat: Sequence[Any]) -> str:
-    """Return a chat that ends with a response in the chat template, a program of the model's authors."""
-    try:
-        return str(tokenizer.apply_chat_template(chat, tokenize=False))
-    except Exception as error:
-        raise DataError(
-            "the chat template of the scalar reward model refuses a prompt with its response (roles "
-            f"{', '.join(repr(message['role']) for message in chat)}): {error}. Change the messages, or take a reward "
-            "model that has such roles, or was trained on plain text"
-        ) from error
 
 
 def too_long(ids: Sequence[int], context: float) -> Critique:

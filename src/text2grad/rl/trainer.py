@@ -29,7 +29,6 @@ from text2grad.config import (
     Interruption,
     ModelConfig,
     Recipe,
-    best_checkpoint,
     check_directory,
     check_world_size,
     latest_checkpoint,
@@ -497,7 +496,7 @@ class Text2GradTrainer:
         directory, sign = self.directory / "checkpoints", 1.0 if self.recipe.run.keep_best == "highest" else -1.0
         is_better = False
         if self.accelerator.is_main_process:
-            best = read_best(directory) if best_checkpoint(directory) else {}
+            best = read_best(directory)
             is_better = not best or sign * value > sign * best["value"]
         if not gather_object([is_better])[0]:
             return

@@ -99,7 +99,7 @@ const list = new VirtualList($("list"), {
     const { id: near = "", item = "" } = open || {};
     const found = await (state.view === "mine" ? myMarks(start, count, item)
       : get(`runs/${run}/rollouts`, { ...filters(), rater: state.rater, start, count, near, item, operations: first && first.operations }))
-      .catch(error => tell(error));
+      .catch(tell);
     if (!found || run !== state.run) return null;
     state.total = found.total;
     if (open) state.at = found.at;
@@ -138,7 +138,7 @@ const leaveTeach = () => {
 const show = async record => {
   $("tip").hidden = true;
   leaveTeach();
-  const isShown = await detail.open(record).catch(error => tell(error));
+  const isShown = await detail.open(record).catch(tell);
   if (!isShown) return false;
   document.body.classList.add("shows-detail");
   const place = placeOf(record);
@@ -168,7 +168,7 @@ const openRow = async row => {
     }
     return mine === turn && show(record || { prompt, response, ids, item, source: run, place: null, own: !run });
   }
-  const record = await get(`runs/${state.run}/rollouts/${row.id}`, { item: row.item }).catch(error => tell(error));
+  const record = await get(`runs/${state.run}/rollouts/${row.id}`, { item: row.item }).catch(tell);
   return Boolean(record) && mine === turn && show(record);
 };
 
@@ -378,7 +378,7 @@ const followAddress = async () => {
   turn += 1;
   const now = turn;
   await openIn(run, async () => {
-    const record = await get(`runs/${run}/places/${place}`).catch(error => tell(error));
+    const record = await get(`runs/${run}/places/${place}`).catch(tell);
     return Boolean(record) && now === turn && show(record);
   });
 };
@@ -394,7 +394,7 @@ const ownText = () => {
   });
   const go = button("Mark it", () => response.value && list.openBy(async () => {
     const now = turn;
-    const record = await post("own", { prompt: prompt.value, response: response.value }).catch(error => tell(error));
+    const record = await post("own", { prompt: prompt.value, response: response.value }).catch(tell);
     return Boolean(record) && now === turn && show(record);
   }), { name: "main-button" });
   form.append(line("h2", "A response of your own"), ...labels, go);
