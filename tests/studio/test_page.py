@@ -1303,6 +1303,15 @@ def test_a_mark_that_becomes_the_last_one_stays_chosen_when_its_list_is_fetched_
         expect(page.locator(".item[aria-selected=true]")).to_contain_text("Text 1.")
 
 
+def test_rows_of_a_run_cannot_be_chosen_any_more_when_my_marks_are_asked_for(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "fast") as page:
+        with held(page, "**/api/agreement") as requests:
+            page.click("[data-view=mine]")
+            wait_for(page, requests, 1)
+            expect(page.locator(".item")).to_have_count(0)  # no marks yet, and no rows of the run
+        expect(page.locator(".summary")).to_be_visible()
+
+
 def test_the_button_that_stops_a_lesson_is_not_replaced_while_it_is_pressed(browser: Any, server: Served) -> None:
     with page_of(browser, server, "stops") as page, lesson_of(page) as work:
         page.click("[data-view=teach]")

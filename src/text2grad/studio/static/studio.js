@@ -235,8 +235,7 @@ const setView = async view => {
   document.body.classList.remove("shows-detail");
   detail.empty();
   leave();
-  if (view === "mine") await showSummary();
-  await list.refresh();
+  await Promise.all([list.refresh(), view === "mine" ? showSummary() : null]); // the rows of the view before go at once
 };
 
 /** My marks: how many, how far raters agree, and files to take away. */
