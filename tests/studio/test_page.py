@@ -1304,7 +1304,7 @@ def test_a_mark_that_becomes_the_last_one_stays_chosen_when_its_list_is_fetched_
 
 
 def test_rows_of_a_run_cannot_be_chosen_any_more_when_my_marks_are_asked_for(browser: Any, server: Served) -> None:
-    with page_of(browser, server, "fast") as page:
+    with page_of(browser, server, "markless") as page:
         with held(page, "**/api/agreement") as requests:
             page.click("[data-view=mine]")
             wait_for(page, requests, 1)
