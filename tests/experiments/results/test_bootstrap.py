@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from text2grad.evaluation.intervals import student
-from text2grad.experiments.results.bootstrap import Interval, Resamples, bounds, difference, interval
+from text2grad.experiments.results.bootstrap import Interval, Resamples, bounds, difference, interval, own_items
 
 
 def seeds_of(rng: np.random.Generator, seeds: int, items: int, *, of_seed: float, of_item: float) -> list[np.ndarray]:
@@ -15,7 +15,7 @@ def seeds_of(rng: np.random.Generator, seeds: int, items: int, *, of_seed: float
 
 def test_the_variance_of_the_resamples_is_the_formula() -> None:
     values = seeds_of(np.random.default_rng(0), 5, 30, of_seed=1.0, of_item=3.0)
-    drawn = Resamples([30] * 5, range(5), draws=40_000).means(values)[:, 0]
+    drawn = Resamples(own_items([30] * 5), draws=40_000).means(values)[:, 0]
     means, within = np.array([v.mean() for v in values]), np.array([v.var() for v in values])
     expected = (means.var() + within.mean() / 30) / 5  # as in the docstring of the module
     assert drawn.var() == pytest.approx(expected, rel=0.03)
@@ -26,10 +26,54 @@ def test_items_that_all_seeds_share_are_drawn_once() -> None:
     """Seeds that differ by a constant: of the variance, the items' part stays whole with more seeds."""
     items = np.random.default_rng(0).normal(0, 1, (50, 1))
     values = [items + 0.0 for _ in range(8)]
-    crossed = Resamples([50] * 8, [3] * 8, draws=20_000).means(values)[:, 0]
-    nested = Resamples([50] * 8, range(8), draws=20_000).means(values)[:, 0]
+    crossed = Resamples([tuple(range(50))] * 8, draws=20_000).means(values)[:, 0]
+    nested = Resamples(own_items([50] * 8), draws=20_000).means(values)[:, 0]
     assert crossed.var() == pytest.approx(items.var() / 50, rel=0.05)
     assert nested.var() == pytest.approx(items.var() / 50 / 8, rel=0.05)
+
+
+def test_items_that_some_seeds_share_have_one_weight() -> None:
+    """Two seeds have three of four items in common, whose noise is not averaged out.
+
+    With the weights w the mean is Σ w x / 800 over 100 items of each seed alone, and Σ w x / 400 over 300 shared
+    items; a weight has the variance 1, so that the variance is Σ x² / 800² and Σ x² / 400² (their mean is nearly 0).
+    """
+    rng = np.random.default_rng(0)
+    alone, shared = rng.normal(0, 1, (2, 100)), rng.normal(0, 1, 300)
+    names = [tuple(range(400)), (*range(100, 400), *range(400, 500))]
+    values = [np.concatenate([alone[0], shared])[:, None], np.concatenate([shared, alone[1]])[:, None]]
+    drawn = Resamples(names, draws=20_000)
+    both = (drawn.seed_weights == 0.5).all(axis=1)
+    found = drawn.means(values)[both, 0]
+    expected = ((alone**2).sum() / 4 + (shared**2).sum()) / 400**2
+    assert found.var() == pytest.approx(expected, rel=0.1)
+    apart = Resamples(own_items([400, 400]), draws=20_000).means(values)[both, 0]
+    assert found.var() > 1.3 * apart.var()
+
+
+def test_items_of_one_seed_alone_are_drawn_for_each_place_also_beside_shared_ones() -> None:
+    """With one of 400 items in common, the variance is nearly that of seeds without; all crossed it were 1.5 times."""
+    values = [np.random.default_rng(n).normal(0, 1, (400, 1)) for n in range(2)]
+    values = [one - one.mean() for one in values]
+    found = Resamples([tuple(range(400)), tuple(range(399, 799))], draws=20_000).means(values)
+    assert found.var() == pytest.approx(Resamples(own_items([400, 400]), draws=20_000).means(values).var(), rel=0.06)
+
+
+def test_seeds_with_the_same_items_share_weights_with_a_third_one() -> None:
+    """Half of each seed's 100 items are those of all (Σ x = 0): the mean is 3 Σ w x / 300, its variance Σ x² / 100²."""
+    shared = np.random.default_rng(0).normal(0, 1, 50)
+    of_seed = np.concatenate([shared - shared.mean(), np.zeros(50)])[:, None]
+    drawn = Resamples([tuple(range(100))] * 2 + [(*range(50), *range(100, 150))], draws=20_000)
+    every = (drawn.seed_weights > 0).all(axis=1)
+    found = drawn.means([of_seed] * 3)[every, 0]
+    assert found.var() == pytest.approx((of_seed**2).sum() / 100**2, rel=0.1)
+
+
+def test_two_seeds_with_an_item_in_common_have_a_mean_in_every_resample() -> None:
+    drawn = Resamples([("a", "b"), ("b", "c")], draws=4_000).means([np.array([[0.0], [1.0]]), np.array([[1.0], [2.0]])])
+    assert np.isfinite(drawn).all()
+    assert drawn.mean() == pytest.approx(1.0, abs=0.05)
+    assert (drawn.min(), drawn.max()) == (0.0, 2.0)
 
 
 @pytest.mark.parametrize(

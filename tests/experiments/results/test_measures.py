@@ -264,7 +264,7 @@ def test_seeds_with_the_same_items_share_their_draw() -> None:
     own = [record(m, s) for m in ("text2grad", "grpo") for s in range(5)]
     items = {m: [one.items for one in made if one.method == m] for m in ("text2grad", "grpo")}
     values = [np.stack(pair, axis=1) for pair in zip(items["text2grad"], items["grpo"], strict=True)]
-    crossed = interval(values, lambda means: means[..., 0] - means[..., 1], sets=[1] * 5)
+    crossed = interval(values, lambda means: means[..., 0] - means[..., 1], items=[tuple(range(len(values[0])))] * 5)
     assert lead(group_of(*made), "text2grad", "grpo") == crossed
     assert lead(group_of(*own), "text2grad", "grpo") != crossed
 
@@ -284,6 +284,20 @@ def test_seeds_whose_items_are_known_to_be_the_same_share_their_draw() -> None:
     assert not paired(same.runs["text2grad"], other)
 
 
+def test_seeds_that_share_a_part_of_their_items_are_not_taken_for_independent() -> None:
+    count = len(record().items)
+    shared = [f"of all {n}" for n in range(count // 2)]
+    part, own = (
+        group_of(*(record(m, s, item_ids=ids(s)) for m in ("text2grad", "grpo") for s in range(5)))
+        for ids in (
+            lambda seed: shared + [f"{seed} {n}" for n in range(count - len(shared))],
+            lambda seed: [f"{seed} {n}" for n in range(count)],
+        )
+    )
+    assert lead(part, "text2grad", "grpo") != lead(own, "text2grad", "grpo")
+    assert lead(part, "text2grad", "grpo").value == lead(own, "text2grad", "grpo").value
+
+
 def test_a_failed_trial_is_the_worst_and_the_same_length_counts() -> None:
     failed = [replace(one, error="TrainingError: x") for one in trials("grpo", [0.99])]
     others = trials("grpo", [0.3, 0.4], length=16)
@@ -292,6 +306,16 @@ def test_a_failed_trial_is_the_worst_and_the_same_length_counts() -> None:
     assert group.tuning.where["grpo"].length == 8
     [group] = groups([*study({"grpo": 0.8}, lengths=(2,)), *failed, *others])
     assert group.tuning.where["grpo"].length == 16  # the longest
+
+
+def test_of_confirmed_trials_that_all_stopped_the_first_is_the_one_that_the_evaluations_have() -> None:
+    """As `Experiment.best`: an unconfirmed trial never wins, and of equally bad ones the better trial does."""
+    first, second, third = trials("grpo", [0.6, 0.7, 0.5])
+    again = [replace(one, seed=101, error="TrainingError: x") for one in (first, second)]
+    curves = [[*again[n].curve[:-1], {**again[n].curve[-1], "value": value}] for n, value in enumerate((0.9, 0.0))]
+    again = [replace(one, curve=curve) for one, curve in zip(again, curves, strict=True)]
+    [group] = groups([*study({"grpo": 0.8}), first, second, third, *again])
+    assert [trial.number for trial in group.tuning.trials["grpo"]] == [1, 0, 2]
 
 
 def test_the_strongest_number_is_no_rival_of_another_signal() -> None:

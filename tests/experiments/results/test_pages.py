@@ -73,6 +73,18 @@ def test_methods_that_end_equal_are_level() -> None:
     assert "The lead is the same at length 1 and 8 (no interval" in length
 
 
+def test_a_policy_that_did_not_move_has_a_kl_of_0() -> None:
+    stays = [
+        replace(one, curve=[{**point, "kl_per_token": 0.0} for point in one.curve])
+        for one in (record("grpo", seed) for seed in range(5))
+    ]
+    made = [*study({"text2grad": 0.9}), *stays]
+    row = next(
+        line for line in text_of(result_pages(made), "comparison.md").splitlines() if line.startswith("| **one number")
+    )
+    assert "| 0.000 |" in row
+
+
 def test_the_tuning_of_methods_that_are_not_compared_is_left_out() -> None:
     """Trials of another study may have another metric and length, and further seeds."""
     tuning = trials("text2grad", [0.8, 0.9]) + trials("grpo", [0.7, 0.8])

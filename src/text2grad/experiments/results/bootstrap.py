@@ -5,8 +5,10 @@ The value of a method is the mean over seeds s of the mean over the items i of t
 **Hierarchical bootstrap.** A resample draws S seeds with replacement, then for each drawn seed N_s of its items with
 replacement; the bounds are the 2.5 % and 97.5 % quantiles of the statistic over the resamples. Two methods with the
 same seeds, items and start weights share every draw, which makes the comparison paired. Seeds that were evaluated on
-the same items share the draw of the items (seeds and items are crossed, not nested). The variance over resamples is,
-with the variance s² of the seeds' means (divisor S) and the variances v_s of the items (divisor N_s),
+the same items share the draw of the items (seeds and items are crossed, not nested). Seeds that share a part of their
+items share the weights of these items; weights are then Poisson numbers of mean 1, and a seed's mean is the weighted
+mean of its items. The variance over resamples is, with the variance s² of the seeds' means (divisor S) and the
+variances v_s of the items (divisor N_s),
 
     Var = 1/S (s² + mean_s v_s / N_s)          (nested items)
 
@@ -21,7 +23,7 @@ than the means of their items are uncertain, the interval holds the truth in abo
 seeds; it is Welch's for two methods that are not paired. Pages show both intervals.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -33,6 +35,9 @@ DRAWS = 4_000
 
 Statistic = Callable[[np.ndarray], np.ndarray]
 """Means [..., columns] → the statistic [...]."""
+
+Items = tuple[Hashable, ...]
+"""Names of the held-out items of a seed."""
 
 
 class Interval(NamedTuple):
@@ -67,29 +72,40 @@ class Interval(NamedTuple):
 class Resamples:
     """The draws of one design, used for every quantity of it, so that all are paired."""
 
-    def __init__(self, sizes: Sequence[int], sets: Sequence[int], *, draws: int = DRAWS, seed: int = 0) -> None:
+    def __init__(self, items: Sequence[Items], *, draws: int = DRAWS, seed: int = 0) -> None:
         """Draw.
 
         Args:
-            sizes: number of held-out items of each seed.
-            sets: number of the item set of each seed; seeds with the same number have the same items.
+            items: names of the held-out items of each seed; items of two seeds with the same name are the same item.
             draws: number of resamples.
             seed: of the random generator.
         """
-        rng, count = np.random.default_rng(seed), len(sizes)
+        rng, count = np.random.default_rng(seed), len(items)
         self.draws = draws
         self._chosen = rng.integers(0, count, size=(draws, count))  # seed in each place of each resample
         self._rows: list[np.ndarray] = []
         self._weights: list[np.ndarray] = []
-        crossed: dict[int, np.ndarray] = {}
-        for number, (size, items) in enumerate(zip(sizes, sets, strict=True)):
+        crossed: dict[Items, np.ndarray] = {}
+        single: dict[Hashable, np.ndarray] = {}
+        for number, own in enumerate(items):
             rows = np.nonzero(self._chosen == number)[0]
-            if list(sets).count(items) > 1:
-                if items not in crossed:
-                    crossed[items] = _weights(rng, size, draws)
-                weights = crossed[items][rows]
+            others = [one for place, one in enumerate(items) if place != number and not set(own).isdisjoint(one)]
+            if not others:
+                weights = _weights(rng, len(own), len(rows))
+            elif all(one == own for one in others):
+                if own not in crossed:
+                    crossed[own] = _weights(rng, len(own), draws)
+                weights = crossed[own][rows]
             else:
-                weights = _weights(rng, size, len(rows))
+                shared = set(own) & {name for one in others for name in one}
+                for name in own:
+                    if name in shared and name not in single:
+                        single[name] = rng.poisson(1.0, size=draws).astype(np.uint16)
+                weights = rng.poisson(1.0, size=(len(rows), len(own))).astype(np.uint16)
+                for place, name in enumerate(own):
+                    if name in shared:
+                        weights[:, place] = single[name][rows]
+                weights[weights.sum(axis=1) == 0] = 1  # a few items may all have the weight 0
             self._rows.append(rows)
             self._weights.append(weights)
 
@@ -97,7 +113,8 @@ class Resamples:
         """Return the means of the resamples, shape [draws, columns], from the items of each seed, [items, columns]."""
         total = np.zeros((self.draws, values[0].shape[1]))
         for rows, weights, of_seed in zip(self._rows, self._weights, values, strict=True):
-            np.add.at(total, rows, weights.astype(float) @ of_seed / len(of_seed))
+            shares = weights.astype(float)
+            np.add.at(total, rows, shares @ of_seed / shares.sum(axis=1, keepdims=True))
         return total / len(values)
 
     @property
@@ -114,16 +131,21 @@ def _weights(rng: np.random.Generator, size: int, draws: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=4)
-def resamples(sizes: tuple[int, ...], sets: tuple[int, ...], draws: int = DRAWS, seed: int = 0) -> Resamples:
+def resamples(items: tuple[Items, ...], draws: int = DRAWS, seed: int = 0) -> Resamples:
     """Return the draws of a design; the last designs are kept, because making them takes longer than using them."""
-    return Resamples(sizes, sets, draws=draws, seed=seed)
+    return Resamples(items, draws=draws, seed=seed)
+
+
+def own_items(sizes: Sequence[int]) -> tuple[Items, ...]:
+    """Return names of items for seeds that have no item in common."""
+    return tuple(tuple((number, place) for place in range(size)) for number, size in enumerate(sizes))
 
 
 def interval(
     values: Sequence[np.ndarray],
     statistic: Statistic = lambda means: means[..., 0],
     *,
-    sets: Sequence[int] | None = None,
+    items: Sequence[Items] | None = None,
     draws: int = DRAWS,
 ) -> Interval:
     """Return a statistic of means with both intervals.
@@ -131,15 +153,15 @@ def interval(
     Args:
         values: for each seed an array [items, columns], such as the values of two methods on the same items.
         statistic: means [..., columns] → values [...]; the default takes the first column.
-        sets: number of each seed's item set; None if every seed has items of its own.
+        items: names of the items of each seed, as of `Resamples`; None if no two seeds share an item.
         draws: number of resamples.
 
     Example:
         >>> interval([np.array([[0.0], [1.0]]), np.array([[1.0], [1.0]])]).value
         0.75
     """
-    own = tuple(range(len(values))) if sets is None else tuple(sets)
-    drawn = statistic(resamples(tuple(map(len, values)), own, draws).means(values))
+    named = own_items([len(of_seed) for of_seed in values]) if items is None else tuple(items)
+    drawn = statistic(resamples(named, draws).means(values))
     of_seeds = np.stack([of_seed.mean(axis=0) for of_seed in values])
     over_seeds = mean_interval(list(map(float, statistic(of_seeds))))
     value = float(statistic(of_seeds.mean(axis=0)))
@@ -157,8 +179,8 @@ def difference(first: Sequence[np.ndarray], second: Sequence[np.ndarray], *, dra
     drawn, means = [], []
     for number, values in enumerate((first, second)):
         columns = [of_seed[:, None] for of_seed in values]
-        design = tuple(map(len, values)), tuple(range(len(values)))
-        drawn.append(resamples(*design, draws, number + 1).means(columns)[:, 0])
+        design = own_items([len(of_seed) for of_seed in values])
+        drawn.append(resamples(design, draws, number + 1).means(columns)[:, 0])
         means.append(np.array([of_seed.mean() for of_seed in values]))
     value = float(means[0].mean() - means[1].mean())
     low, high = bounds(drawn[0] - drawn[1])

@@ -11,7 +11,16 @@ import numpy as np
 
 from text2grad.evaluation import mean_interval
 from text2grad.experiments.analysis.formula import predicted_ratio
-from text2grad.experiments.results.bootstrap import DRAWS, Interval, bounds, difference, interval, resamples
+from text2grad.experiments.results.bootstrap import (
+    DRAWS,
+    Interval,
+    Items,
+    bounds,
+    difference,
+    interval,
+    own_items,
+    resamples,
+)
 from text2grad.experiments.results.curves import first_reached, frontier
 from text2grad.experiments.results.records import Record
 from text2grad.experiments.results.selection import Group, learns_in_rounds
@@ -62,7 +71,7 @@ class Frontiers(NamedTuple):
 
 def final(runs: Mapping[int, Record]) -> Interval:
     """Return the final value of a method."""
-    return interval([np.array(run.items, dtype=float)[:, None] for run in runs.values()], sets=_sets(runs))
+    return interval([np.array(run.items, dtype=float)[:, None] for run in runs.values()], items=_items(runs))
 
 
 def repair(group: Group, method: str) -> Interval:
@@ -76,7 +85,7 @@ def repair(group: Group, method: str) -> Interval:
         repaired: np.ndarray = np.divide(gained, possible, out=np.zeros_like(gained), where=possible != 0)
         return repaired
 
-    return interval(values, share, sets=_sets(runs))
+    return interval(values, share, items=_items(runs))
 
 
 def lead(group: Group, first: str, second: str) -> Interval:
@@ -85,7 +94,7 @@ def lead(group: Group, first: str, second: str) -> Interval:
     if paired(mine, other):
         mine, other = _on_common_seeds(mine, other)
         values = [np.stack([mine[seed].items, other[seed].items], axis=1).astype(float) for seed in mine]
-        return interval(values, lambda means: group.sign * (means[..., 0] - means[..., 1]), sets=_sets(mine))
+        return interval(values, lambda means: group.sign * (means[..., 0] - means[..., 1]), items=_items(mine))
     sides = (mine, other) if group.sign > 0 else (other, mine)
     return difference(*([np.array(run.items, float) for run in runs.values()] for runs in sides))
 
@@ -108,11 +117,10 @@ def _on_common_seeds(
     return {seed: first[seed] for seed in common}, {seed: second[seed] for seed in common}
 
 
-def _sets(runs: Mapping[int, Record]) -> list[int]:
-    """Return the number of each seed's set of items: that of the first seed with the same ones, if they are known."""
-    known: dict[tuple[str, ...], int] = {}
+def _items(runs: Mapping[int, Record]) -> list[Items]:
+    """Return the names of each seed's items; in records without digests of prompts the set of items and the place."""
     return [
-        known.setdefault(tuple(run.item_ids), run.eval_seed) if run.item_ids else run.eval_seed for run in runs.values()
+        tuple(run.item_ids) or tuple((run.eval_seed, place) for place in range(len(run.items))) for run in runs.values()
     ]
 
 
@@ -143,7 +151,7 @@ def band(runs: Mapping[int, Record], column: str = "value") -> tuple[np.ndarray,
 
 def _seed_weights(seeds: int, seed: int = 0) -> np.ndarray:
     """Return weights [draws, seeds] of resampled seeds."""
-    return resamples((1,) * seeds, tuple(range(seeds)), DRAWS, seed).seed_weights
+    return resamples(own_items([1] * seeds), DRAWS, seed).seed_weights
 
 
 def reach(group: Group, method: str, rival: str) -> Reach:
@@ -203,8 +211,8 @@ def rollouts_ratio(group: Group, first: str, rival: str) -> Interval:
     """Return the share of the rival's rollouts with which the first method reaches the rival's final value.
 
     The rival's rollouts are those until its own mean curve first reaches this value, at most all of them. Infinity if
-    the first method does not reach it, NaN if the rival has this value at the start. Student's interval does not
-    exist: single seeds may be infinite.
+    the first method does not reach it, NaN if the rival has this value at the start; a resample in which the rival has
+    it at the start counts as infinite. Student's interval does not exist: single seeds may be infinite.
     """
     runs, others = _compared(group, first, rival)
     level = _end(group, others)

@@ -70,7 +70,7 @@ _MADE = "<!-- Made by `text2grad results` from the records in runs/; edit those,
 _HOW_TO_READ = f"""\
 **How to read.** A run is one seed of the whole pipeline; its held-out items are its own, unless the page says that
 all seeds have the same. "Bootstrap": 95 % interval of {DRAWS:,} hierarchical resamples (seeds, then items within a
-seed; items that all seeds have are drawn once for all), the same draws for both methods of a difference. "Student":
+seed; items that seeds share are drawn once for all), the same draws for both methods of a difference. "Student":
 95 % interval of Student's t over the seeds, in bold where it is the wider one. Where seeds differ by more than the
 noise of their items, the bootstrap is too narrow (it holds the truth in about 84 of 100 cases with five seeds, 75
 with three); Student's t is right for normal seeds. Believe the wider one. Intervals are not corrected for the
@@ -267,7 +267,7 @@ def _values_table(page: _Page, group: Group, rival: str | None) -> str:
         runs = group.runs[method]
         name = f"**{label(method)}**" if method in (group.ours, rival) else label(method)
         kls = [run.curve[-1].get("kl_per_token") for run in runs.values()]
-        kl = number(float(np.mean([one for one in kls if one is not None]))) if any(kls) else "–"
+        known = [kl for kl in kls if kl is not None]
         row = [
             name,
             _kind(method),
@@ -275,7 +275,7 @@ def _values_table(page: _Page, group: Group, rival: str | None) -> str:
             bootstrap_text(final(runs)),
             bootstrap_text(repair(group, method), 2),
         ]
-        row.append(kl)
+        row.append(number(float(np.mean(known))) if known else "–")
         if group.ours in group.runs and method != group.ours:
             ahead = page.stated(lead(group, group.ours, method))
             row += [bootstrap_text(ahead), student_text(ahead), "yes" if ahead.paired else "no"]
