@@ -11,6 +11,7 @@ import small_run
 from text2grad.models.batch import collate
 from text2grad.rl.ppo import TokenMean
 from text2grad.rl.trainer import Text2GradTrainer
+from text2grad.rl.update_effect import EarlierMomentum
 from text2grad.types import Example, Rollout
 from tiny_models import own_logp
 
@@ -55,6 +56,8 @@ def test_the_steps_that_are_due_have_the_log_probs_and_the_norms(runs: tuple[Pat
         if record["step"] != 1:
             assert len(record["logp"]) == len(record["logp_after"]) == len(record["ids"])
             assert record["logp"] != record["logp_after"]
+            assert len(record["logp_without_momentum"]) == len(record["ids"])
+            assert (record["logp_without_momentum"] == record["logp_after"]) == (record["step"] == 0)
     lines = small_run.untimed(runs[0] / "metrics.jsonl")
     assert ["update/gradient_norm" in line for line in lines] == [True, False, True]
     for line in (lines[0], lines[2]):  # the norms of two vectors and of their sum
@@ -77,6 +80,61 @@ def test_log_probs_before_and_after_are_those_of_transformers_alone_and_unpadded
         assert list(rollout.response_ids) == record["ids"]
         for trainer, name in ((before, "logp"), (after, "logp_after")):
             assert record[name] == pytest.approx(own_logp(trainer.model.policy, rollout).tolist(), abs=2e-5)
+
+
+def ways(*, forget: bool) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return the way of two weights in the last four of seven steps, and the part of the momentum before these."""
+    gradients = torch.randn(7, 2, 5, generator=torch.Generator().manual_seed(0)) * torch.tensor([[1.0], [10.0]])
+    weights = [torch.nn.Parameter(torch.zeros(5)) for _ in range(2)]
+    optimizer = torch.optim.AdamW(weights, lr=0.1, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.0)
+
+    def steps(which: range) -> None:
+        for step in which:
+            for weight, gradient in zip(weights, gradients[step], strict=True):
+                weight.grad = gradient.clone()
+            if step == 5:
+                weights[1].grad = None  # it is not stepped, and its momentum stays
+            optimizer.step()
+
+    steps(range(3))
+    if forget:
+        for weight in weights:
+            optimizer.state[weight]["exp_avg"].zero_()
+    before = [weight.detach().clone() for weight in weights]
+    optimizer.param_groups[0]["lr"] = 0.05
+    earlier = EarlierMomentum(optimizer)
+    steps(range(3, 7))
+    way = [weight.detach() - start for weight, start in zip(weights, before, strict=True)]
+    moved = earlier.end()
+    found = [moved[weight].clone() for weight in weights]
+    steps(range(1))  # after the end nothing is added
+    assert all(torch.equal(moved[weight], one) for weight, one in zip(weights, found, strict=True))
+    return way, found
+
+
+def test_the_part_of_earlier_momentum_is_the_way_that_adamw_does_not_go_without_it() -> None:
+    """The oracle is AdamW itself with the same gradients and second moments, and a first moment of zero."""
+    (way, part), (without, nothing) = ways(forget=False), ways(forget=True)
+    for whole, found, rest in zip(way, part, without, strict=True):
+        assert found == pytest.approx(whole - rest, abs=1e-6)
+        assert found.abs().max() > 1e-3
+    assert all((one == 0).all() for one in nothing)
+
+
+def test_log_probs_without_momentum_are_those_of_an_optimizer_that_has_none(tmp_path: Path) -> None:
+    settings = {"run": {**STEPS, "track_update": 1}, "ppo": {"epochs": 1, "minibatches": 1, "gamma": 0.5}}
+    trainers = [small_run.trainer(tmp_path / name, **settings) for name in ("with", "without")]
+    for trainer, forgets in zip(trainers, (False, True), strict=True):
+        trainer.train_step()
+        if forgets:
+            for state in trainer.optimizers.by_name["policy"].state.values():
+                state["exp_avg"].zero_()
+        trainer.train_step()
+    whole, fresh = (records_of(tmp_path / name)[8:] for name in ("with", "without"))
+    for one, other in zip(whole, fresh, strict=True):
+        assert one["ids"] == other["ids"]
+        assert one["logp_without_momentum"] == pytest.approx(other["logp_after"], abs=2e-5)
+        assert one["logp_without_momentum"] != pytest.approx(one["logp_after"], abs=2e-4)
 
 
 def test_the_norms_are_those_of_the_gradients_by_plain_autograd(tmp_path: Path) -> None:

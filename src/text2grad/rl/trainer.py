@@ -283,6 +283,7 @@ class Text2GradTrainer:
             self.model,
             self.accelerator,
             self.sizes,
+            self.optimizers.by_name.get("policy"),
             every=recipe.run.track_update,
             temperature=recipe.rollout.temperature,
             loss_mean=TokenMean(ppo.loss_mean, recipe.rollout.max_new_tokens),

@@ -2,8 +2,9 @@
 
 With `run.track_update = n`, every n-th step adds to the records of its rollouts
 
-    logp          log π_old(y_t)
-    logp_after    log π_θ(y_t) after all epochs of the step
+    logp                     log π_old(y_t)
+    logp_after               log π_θ(y_t) after all epochs of the step
+    logp_without_momentum    the same, had AdamW's momentum been zero before the step (`EarlierMomentum`)
 
 and to its metrics the norms of the surrogate's gradient at π_old, over the whole batch and before clipping,
 
@@ -12,8 +13,9 @@ and to its metrics the norms of the surrogate's gradient at π_old, over the who
 (N: all tokens of the batch; w: the weights of `ppo.loss_mean`) as update/gradient_norm, update/gradient_norm_labelled
 and update/gradient_norm_unlabelled. A KL term in the loss and the entropy bonus are left out.
 
-Nothing of the training changes: no gradient is stored, no random number drawn. A measurement costs a forward pass and
-three forward and backward passes. Shapes: B responses of this process, T response tokens.
+Nothing of the training changes: no gradient is stored, no random number drawn. A measurement costs two forward passes,
+three forward and backward passes, and memory for three copies of the trained weights. Shapes: B responses of this
+process, T response tokens.
 """
 
 from collections.abc import Sequence
@@ -22,7 +24,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import gather_object
-from torch import Tensor
+from torch import Tensor, nn
 
 from text2grad.models import PolicyWithValue, TokenBatch, response_logprobs
 from text2grad.rl.metrics import Record
@@ -30,6 +32,45 @@ from text2grad.rl.piece_sizes import PieceSizes
 from text2grad.rl.ppo import TOKEN_MEAN, TokenMean
 
 DIGITS = 6  # of a log-prob in a record
+LOGGED = ("logp", "logp_after", "logp_without_momentum")
+
+
+class EarlierMomentum:
+    """How far the weights move in an update because of the momentum that AdamW kept of earlier updates.
+
+    AdamW's first moment is m_k = β1 m_{k−1} + (1 − β1) g_k. Of m_0, the moment before the update, β1^k m_0 is left
+    after k optimizer steps, so that of the way of the weights this part is due to earlier gradients:
+
+        −Σ_k lr β1^k m_0 / ((1 − β1^n_k) (√(v_k / (1 − β2^n_k)) + ε)),   n_k: AdamW's count of steps
+    """
+
+    def __init__(self, optimizer: torch.optim.AdamW) -> None:
+        """Keep the momentum, and follow the steps of the optimizer until `end`."""
+        self._momentum = {p: state["exp_avg"].clone() for p, state in optimizer.state.items() if "exp_avg" in state}
+        self._begin = {p: float(optimizer.state[p]["step"]) for p in self._momentum}
+        self._last = dict(self._begin)
+        self.moved = {p: torch.zeros_like(p) for p in self._momentum}
+        self._hook = optimizer.register_step_post_hook(self._add)
+
+    def end(self) -> dict[nn.Parameter, Tensor]:
+        """Follow no more steps; return the way of each parameter that had momentum."""
+        self._hook.remove()
+        return self.moved
+
+    @torch.no_grad()
+    def _add(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        for group in optimizer.param_groups:
+            first, second = group["betas"]
+            for parameter in group["params"]:
+                if parameter not in self._momentum:
+                    continue
+                count = float(optimizer.state[parameter]["step"])
+                if count == self._last[parameter]:  # it had no gradient
+                    continue
+                self._last[parameter] = count
+                root = (optimizer.state[parameter]["exp_avg_sq"] / (1 - second**count)).sqrt() + group["eps"]
+                left = first ** (count - self._begin[parameter]) / (1 - first**count)
+                self.moved[parameter] -= group["lr"] * left * self._momentum[parameter] / root
 
 
 class UpdateEffect:
@@ -40,6 +81,7 @@ class UpdateEffect:
         model: PolicyWithValue,
         accelerator: Any,
         sizes: PieceSizes,
+        optimizer: torch.optim.AdamW | None,
         *,
         every: int,
         temperature: float,
@@ -51,12 +93,15 @@ class UpdateEffect:
             model: policy and value function.
             accelerator: accelerate's.
             sizes: the most tokens of one forward pass.
+            optimizer: of the policy; None if nothing of it is trained.
             every: steps between measurements; 0 measures none.
             temperature: of the rollout.
             loss_mean: the mean of the surrogate.
         """
         self.model, self.accelerator, self.sizes = model, accelerator, sizes
         self.every, self.temperature, self.loss_mean = every, temperature, loss_mean
+        self.optimizer = optimizer
+        self._earlier: EarlierMomentum | None = None
 
     def due(self, step: int) -> bool:
         """Tell whether the update of this step is measured."""
@@ -66,6 +111,8 @@ class UpdateEffect:
         self, step: int, batch: TokenBatch, advantages: Tensor, deltas: Sequence[Sequence[float]]
     ) -> dict[str, float]:
         """Return the norms of the surrogate's gradient before the update, or nothing if the step is not due.
+
+        From here to `after` the steps of the optimizer are followed.
 
         Args:
             step: number of the step.
@@ -87,10 +134,13 @@ class UpdateEffect:
         for name, tokens in parts.items():
             work = partial(self._norm, batch, weighted * tokens)
             norms[f"update/gradient_norm{name}"] = self.sizes.in_micro_batches(batch, work)
+        if self._earlier:
+            self._earlier.end()
+        self._earlier = EarlierMomentum(self.optimizer) if self.optimizer else None
         return norms
 
     def after(self, step: int, batch: TokenBatch, before: Tensor, records: Sequence[Record]) -> None:
-        """Add `logp` and `logp_after` to the records of a step that is due.
+        """Add the log-probs before and after the update to the records of a step that is due.
 
         Args:
             step: number of the step.
@@ -101,10 +151,27 @@ class UpdateEffect:
         if not self.due(step):
             return
         after = self.sizes.in_micro_batches(batch, lambda: self._log_probs(batch))
-        rows = zip(before.tolist(), after.tolist(), batch.response_lengths.tolist(), strict=True)
-        columns = gather_object([(_rounded(old[:length]), _rounded(new[:length])) for old, new, length in rows])
-        for record, (old, new) in zip(records, columns, strict=True):
-            record |= {"logp": old, "logp_after": new}
+        without = self._without_momentum(batch)
+        logged = (one.tolist() for one in (before, after, without, batch.response_lengths))
+        columns = gather_object(
+            [[_rounded(row[:length]) for row in rows] for *rows, length in zip(*logged, strict=True)]
+        )
+        for record, found in zip(records, columns, strict=True):
+            record |= dict(zip(LOGGED, found, strict=True))
+
+    @torch.no_grad()
+    def _without_momentum(self, batch: TokenBatch) -> Tensor:
+        """Return the log-probs after the update without the way that earlier momentum made; the weights stay."""
+        moved = self._earlier.end() if self._earlier else {}
+        self._earlier = None
+        kept = {parameter: parameter.detach().clone() for parameter in moved}
+        try:
+            for parameter, way in moved.items():
+                parameter.sub_(way)
+            return self.sizes.in_micro_batches(batch, lambda: self._log_probs(batch))
+        finally:
+            for parameter, weights in kept.items():
+                parameter.copy_(weights)
 
     @torch.no_grad()
     def _log_probs(self, batch: TokenBatch) -> Tensor:

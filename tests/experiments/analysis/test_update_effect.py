@@ -49,6 +49,9 @@ def test_shares_and_means_by_hand() -> None:
         "open": 3,
         "open_right": pytest.approx(2 / 3),
         "far_distance": pytest.approx(1 / 2),
+        "fresh_right": None,
+        "fresh_open_right": None,
+        "fresh_distance": None,
     }
     labels = found["labels"]
     assert (labels["negative"]["mean_change"], labels["negative"]["right"]) == (pytest.approx(0.25), 0.5)
@@ -59,6 +62,43 @@ def test_shares_and_means_by_hand() -> None:
     assert found["explanation"]["wrong"]["tokens"] == 2
     assert found["explanation"]["far_wrong"]["tokens"] == 1
     assert found["gradient"] is None
+
+
+def test_shares_without_the_momentum_of_earlier_updates_by_hand() -> None:
+    step = logged(
+        [[0.5, -0.25, 0.25, 0.5, 0.5]],
+        [[2.0, 2.0, -2.0, -2.0, 0.1]],
+        logp=[[-1.0, -1.0, -1.0, -0.01, -1.0]],
+        logp_after=[[-0.5, -1.25, -0.75, -0.001, -0.5]],
+        logp_without_momentum=[[-0.75, -0.9, -1.0, 0.0, -1.5]],
+    )
+    tokens = moved_tokens(step, factor=0.5)
+    assert tokens is not None
+    found = update_effect([tokens], [])
+    assert found is not None
+    figures = found["all"]
+    # far: the first four; in total the first is right. Without momentum +.25 and +.1 (right), 0 (still), +.01 (wrong)
+    assert (figures["far"], figures["far_right"], figures["open"], figures["open_right"]) == (4, 0.25, 3, 1 / 3)
+    assert figures["fresh_right"] == pytest.approx(2 / 3)
+    assert figures["fresh_open_right"] == 1.0
+    assert figures["fresh_distance"] == pytest.approx(0.35 / 0.36)
+    # moved wrong: the second and the third by momentum, the last one nearly certain before
+    causes = found["explanation"]["far_wrong"]["causes"]
+    assert (causes["momentum"], causes["certain"]) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
+    assert sum(causes.values()) == pytest.approx(1)
+
+
+def test_the_regression_explains_what_momentum_does_not() -> None:
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(3000, len(FEATURES)))
+    own, fresh = x[:, 0], 2.0 * x[:, 0] + x[:, FEATURES.index("kl")]
+    found = explained([made(fresh + 9.0 * rng.normal(size=3000), x, own, fresh=fresh)])
+    assert found["r2"] == pytest.approx(1.0)
+    assert found["parts"]["own"] == pytest.approx(0.8, abs=0.02)
+    causes = found["wrong"]["causes"]
+    assert causes["momentum"] > 0.7
+    assert causes["unexplained"] == 0.0
+    assert causes["kl"] > 0.02
 
 
 def test_tokens_are_counted_by_the_length_of_their_response() -> None:
@@ -134,11 +174,20 @@ def test_a_context_is_two_tokens_long() -> None:
     assert found[:, 2] == pytest.approx((1 - np.exp(-1)) * np.array([5.0, 0.0, 1.0]))
 
 
-def made(change: np.ndarray, x: np.ndarray, advantage: np.ndarray, *, p: float = 0.5, step: int = 0) -> MovedTokens:  # type: ignore[type-arg]
+def made(
+    change: np.ndarray,  # type: ignore[type-arg]
+    x: np.ndarray,  # type: ignore[type-arg]
+    advantage: np.ndarray,  # type: ignore[type-arg]
+    *,
+    p: float = 0.5,
+    step: int = 0,
+    fresh: np.ndarray | None = None,  # type: ignore[type-arg]
+) -> MovedTokens:
     count = len(change)
     return MovedTokens(
         step=np.full(count, step),
         change=change,
+        fresh=np.full(count, np.nan) if fresh is None else fresh,
         advantage=advantage,
         deviation=np.full(count, advantage.std()),
         label=np.zeros(count, int),
@@ -195,6 +244,8 @@ def test_tokens_that_were_nearly_certain_are_a_cause_and_those_that_did_not_move
     assert found["wrong"]["tokens"] == int((change[:500] * x[:500, 0] < 0).sum())
     assert found["wrong"]["causes"]["certain"] == 1.0
     assert sum(found["far_wrong"]["causes"].values()) == pytest.approx(1)
+    turned = explained([made(change, x, x[:, 0], p=0.95, fresh=-change)])  # by momentum, too
+    assert turned["wrong"]["causes"] == found["wrong"]["causes"]
 
 
 def test_tokens_that_stood_still_or_were_nearly_certain_are_counted_apart() -> None:

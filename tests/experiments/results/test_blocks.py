@@ -44,6 +44,34 @@ def test_the_page_beside_the_papers_tables_is_what_the_json_gives() -> None:
     assert (RESULTS / "paper.md").read_text("utf-8") == paper_page(RESULTS), "run text2grad results paper"
 
 
+def test_the_moves_of_tokens_are_added_up_by_cause(tmp_path: Path) -> None:
+    """A fifth of the tokens moved wrong, a quarter of these for no known reason: 1 − 0.2 · 0.25 are explained."""
+    figures = {"far": 1200, "far_right": 0.8, "open_right": 0.9, "far_distance": 0.97, "fresh_right": None}
+    figures["fresh_open_right"] = 0.94
+    causes = {"certain": 0.3, "momentum": 0.2, "kl": 0.1, "neighbours": 0.04, "shared": 0.06, "drift": 0.05}
+    one = {
+        "all": figures,
+        "labels": {"negative": figures},
+        "lengths": {"9–16": figures, "129–256": {**figures, "open_right": 0.5}},
+        "steps": {"15": figures, "5": figures},
+        "explanation": {"far_wrong": {"causes": {**causes, "unexplained": 0.25}}},
+        "gradient": {"labelled_share": 1.02},
+    }
+    (tmp_path / "moves.json").write_text(json.dumps({"stories-spans": one}))
+    page = filled("".join(f"<!-- results: {name} -->\n<!-- end -->\n" for name in ("moves", "moves-by-part")), tmp_path)
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    shown = {row[0].removeprefix("| "): row[1].removesuffix(" |") for row in rows}
+    assert shown["moved right"] == "80%"
+    assert shown["without the momentum of earlier updates: moved right"] == "–"
+    assert shown["of those that moved wrong: KL, neighbours, the same token elsewhere, all tokens"] == "25%"
+    assert shown["moved right or explained"] == "95%"
+    assert shown["share of the gradient from labelled tokens"] == "102%"
+    assert shown["responses of 129–256 tokens"] == "50%; 94%"
+    names = [row[0] for row in rows]
+    assert names.index("| step 5") < names.index("| step 15")
+    assert names.index("| responses of 9–16 tokens") < names.index("| responses of 129–256 tokens")
+
+
 def test_every_block_stands_in_a_page() -> None:
     used = [name for page in PAGES for name in re.findall(r"<!-- results: ([\w-]+) -->", page.read_text("utf-8"))]
     assert sorted(used) == sorted(BLOCKS)

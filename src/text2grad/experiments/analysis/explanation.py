@@ -6,13 +6,16 @@
     shared      mean push, elsewhere in the batch, of the same token, of the same token after the same two tokens, and
                 of other tokens after the same two tokens, which compete with it for probability
 
-Tokens share all weights, so an update of one moves the others. Changes and regressors are in units of their step's
-deviation, and the regression is one for all steps. The R² is shared out among the four causes as the mean of what each
-adds over all orders of adding them (Lindeman, Merenda and Gold; the Shapley value of R²): no order is preferred.
+Tokens share all weights, so an update of one moves the others. AdamW's momentum of earlier updates moves them, too; its
+part is measured, not estimated (`rl.update_effect`), and the regression explains the rest of the change. The rest and
+the regressors are in units of their step's deviation, and the regression is one for all steps. The R² is shared out
+among the four causes as the mean of what each adds over all orders of adding them (Lindeman, Merenda and Gold; the
+Shapley value of R²): no order is preferred.
 
 A token that moved the wrong way was nearly certain ("certain": p > 0.9, so that its own push was small and others
-decided), or is explained if the regression predicts the direction in which it went; its cause is then the one that
-pushes it furthest in this direction, or the mean change of all tokens ("drift"). Tokens that did not move are left out.
+decided); or without the momentum of earlier updates it would not have gone there ("momentum"); or it is explained if
+the regression predicts the direction in which it went: its cause is then the one that pushes it furthest in this
+direction, or the mean change of all tokens ("drift"). Tokens that did not move are left out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,6 +47,7 @@ class MovedTokens(NamedTuple):
     Attributes:
         step: number of the step.
         change: log p after minus before, nats.
+        fresh: the same without the momentum of earlier updates; NaN where it was not logged.
         advantage: A_t of the update.
         deviation: of the step's advantages.
         label: −1, 0 or 1.
@@ -54,6 +58,7 @@ class MovedTokens(NamedTuple):
 
     step: NDArray[np.int64]
     change: Floats
+    fresh: Floats
     advantage: Floats
     deviation: Floats
     label: NDArray[np.int64]
@@ -123,17 +128,21 @@ def explained(steps: Sequence[MovedTokens]) -> dict[str, Any]:
     Returns:
         "r2": of the whole regression; "parts": of it by cause, which add up to it; "wrong" and "far_wrong": of all
         tokens that moved against their advantage, and of those whose advantage is beyond half a deviation, "tokens"
-        (their number) and "causes" (share by cause: those of `CAUSES` but "own", "certain", "drift" and "unexplained").
+        (their number) and "causes" (share by cause: those of `CAUSES` but "own", "certain", "momentum", "drift" and
+        "unexplained").
     """
+    fresh = [np.where(np.isnan(one.fresh), one.change, one.fresh) for one in steps]
     x = np.concatenate([_in_deviations(one.features) for one in steps])
-    y = np.concatenate([_in_deviations(one.change[:, None])[:, 0] for one in steps])
+    y = np.concatenate([_in_deviations(one[:, None])[:, 0] for one in fresh])
     columns = {cause: [FEATURES.index(name) for name in names] for cause, names in CAUSES.items()}
     parts = _shapley(x, y, columns)
     weights = np.linalg.lstsq(x, y, rcond=None)[0]
     whole = MovedTokens.joined(steps)
-    deviations = np.concatenate([np.full(len(one.change), one.change.std()) for one in steps])
+    deviations = np.concatenate([np.full(len(one), one.std()) for one in fresh])
     pushes = {cause: x[:, chosen] @ weights[chosen] * deviations for cause, chosen in columns.items()}  # nats
-    pushes["drift"] = np.concatenate([np.full(len(one.change), one.change.mean()) for one in steps])
+    pushes["drift"] = np.concatenate([np.full(len(one), one.mean()) for one in fresh])
+    alone = np.concatenate(fresh)
+    turned = whole.change * np.where(np.abs(alone) > STILL, alone, 0.0) <= 0
     wrong = (whole.change * whole.advantage < 0) & (np.abs(whole.change) > STILL)
     far = wrong & (np.abs(whole.advantage) > whole.deviation / 2)
     return {
@@ -145,7 +154,8 @@ def explained(steps: Sequence[MovedTokens]) -> dict[str, Any]:
                 "causes": _causes(
                     {cause: push[rows] for cause, push in pushes.items()},
                     whole.change[rows],
-                    whole.probability[rows] > CERTAIN,
+                    certain=whole.probability[rows] > CERTAIN,
+                    momentum=turned[rows],
                 ),
             }
             for name, rows in (("wrong", wrong), ("far_wrong", far))
@@ -153,15 +163,27 @@ def explained(steps: Sequence[MovedTokens]) -> dict[str, Any]:
     }
 
 
-def _causes(pushes: Mapping[str, Floats], change: Floats, certain: NDArray[np.bool_]) -> dict[str, float]:
-    """Return the share of moves by cause; the token's own advantage pushes it the right way and is no cause."""
-    found = (sum(pushes.values()) * change > 0) & ~certain
+def _causes(
+    pushes: Mapping[str, Floats], change: Floats, *, certain: NDArray[np.bool_], momentum: NDArray[np.bool_]
+) -> dict[str, float]:
+    """Return the share of moves by cause; the token's own advantage pushes it the right way and is no cause.
+
+    Args:
+        pushes: part of each move by cause, nats.
+        change: the moves.
+        certain: whether the token was nearly certain.
+        momentum: whether it would not have moved in this direction without the momentum of earlier updates.
+    """
+    momentum = momentum & ~certain
+    rest = ~certain & ~momentum
+    found = (sum(pushes.values()) * change > 0) & rest
     others = [name for name in pushes if name != "own"]
     furthest = np.stack([pushes[name] * np.sign(change) for name in others]).argmax(0)
     total = max(len(change), 1)
-    shares = {name: float((found & (furthest == n)).sum() / total) for n, name in enumerate(others)}
-    unexplained = float((~found & ~certain).sum() / total)
-    return {"certain": float(certain.sum() / total), **shares, "unexplained": unexplained}
+    known = {"certain": certain, "momentum": momentum}
+    known |= {name: found & (furthest == n) for n, name in enumerate(others)}
+    known["unexplained"] = rest & ~found
+    return {name: float(rows.sum() / total) for name, rows in known.items()}
 
 
 def _in_deviations(values: Floats) -> Floats:

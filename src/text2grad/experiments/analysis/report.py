@@ -5,7 +5,7 @@ analysis.json    {"runs": {NAME: see `run_analysis`, with "verdict"},
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +50,20 @@ MOVED = {
 }
 """Figures of a group of tokens → columns of the table."""
 
+FRESH = {
+    "fresh_right": "moved right, |A| > σ/2",
+    "fresh_open_right": f"the same, p ≤ {CERTAIN:g}",
+    "fresh_distance": "distance to the right, |A| > σ/2",
+}
+"""The same without the momentum of earlier updates."""
+
 CAUSES = {
     "own": "own advantage",
     "kl": "KL term",
     "neighbours": "neighbours",
     "shared": "same token elsewhere",
     "certain": f"p > {CERTAIN:g} before",
+    "momentum": "momentum of earlier updates",
     "drift": "all tokens",
     "unexplained": "unexplained",
 }
@@ -195,6 +203,8 @@ def tables(results: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[s
     logged = {name: one["update"] for name, one in found.items() if one["update"] is not None}
     if logged:
         made.append(("Log-probs of tokens after the update", ["", *MOVED.values()], _update_rows(logged)))
+        if fresh := {name: one for name, one in logged.items() if one["all"]["fresh_right"] is not None}:
+            made.append(("The same without the momentum of earlier updates", ["", *FRESH.values()], _fresh_rows(fresh)))
         made.append(("Gradient of the update", ["", *logged], _gradient_rows(logged)))
         made.append(("Causes of the changes of log-probs", ["", *logged], _cause_rows(logged)))
     return made
@@ -246,14 +256,23 @@ def _moment_rows(found: Mapping[str, Any]) -> list[list[str]]:
 
 def _update_rows(logged: Mapping[str, Any]) -> list[list[str]]:
     rows = []
+    for name, figures in _named_parts(logged):
+        shown = {key: _share(figures[key]) for key in MOVED}
+        shown |= {key: f"{figures[key]:,}" for key in ("tokens", "open")}
+        shown["mean_change"] = _signed(figures["mean_change"])
+        rows.append([name, *shown.values()])
+    return rows
+
+
+def _fresh_rows(logged: Mapping[str, Any]) -> list[list[str]]:
+    return [[name, *(_share(figures[key]) for key in FRESH)] for name, figures in _named_parts(logged)]
+
+
+def _named_parts(logged: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the groups of tokens of each run: name, with that of the run if there are several, and figures."""
     for run, one in logged.items():
         for title, keys in _parts(one):
-            figures = _at(one, keys)
-            shown = {name: _share(figures[name]) for name in MOVED}
-            shown |= {name: f"{figures[name]:,}" for name in ("tokens", "open")}
-            shown["mean_change"] = _signed(figures["mean_change"])
-            rows.append([f"{run}: {title}" if len(logged) > 1 else title, *shown.values()])
-    return rows
+            yield f"{run}: {title}" if len(logged) > 1 else title, _at(one, keys)
 
 
 def _gradient_rows(logged: Mapping[str, Any]) -> list[list[str]]:
@@ -288,7 +307,7 @@ def _cause_rows(logged: Mapping[str, Any]) -> list[list[str]]:
     ]
     for key, title in (("wrong", "moved wrong"), ("far_wrong", "moved wrong, |A| > σ/2")):
         rows.append([f"{title}: tokens", *(f"{one[key]['tokens']:,}" for one in explanations)])
-        for name in ("certain", "neighbours", "shared", "kl", "drift", "unexplained"):
+        for name in ("certain", "momentum", "neighbours", "shared", "kl", "drift", "unexplained"):
             rows.append([f"{title}: {CAUSES[name]}", *(f"{one[key]['causes'][name]:.0%}" for one in explanations)])
     return rows
 

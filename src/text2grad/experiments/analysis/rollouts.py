@@ -19,7 +19,7 @@ from text2grad.feedback import critique_from_json
 Floats = NDArray[np.float64]
 Record = Mapping[str, Any]
 NEEDED = ("prompt", "response", "critique", "ids", "delta", "reward", "kl", "advantage")
-COLUMNS = ("delta", "reward", "kl", "advantage", "logp", "logp_after")
+COLUMNS = ("delta", "reward", "kl", "advantage", "logp", "logp_after", "logp_without_momentum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Batch:
         step: number of the step.
         mask: True on tokens, bool [B, T].
         ids: of the tokens, int64 [B, T].
-        columns: numbers per token by name, each float64 [B, T]; `logp` and `logp_after` only where they were logged.
+        columns: numbers per token by name, each float64 [B, T]; those named `logp…` only where they were logged.
         prompts: number of each response's prompt, int64 [B].
         span_tokens: tokens of each span of each response, in the order of the critique.
         span_signs: sign of each of these spans.

@@ -3,7 +3,9 @@
 A token moved right if its log-prob changed in the direction of its advantage. Tokens that did not move (|change| ≤ 1e-5
 nats, as those of probability 1) are counted apart. Tokens whose advantage is far from zero, |A| > σ/2 (σ: the deviation
 of the step's advantages), are counted again for themselves, since noise decides the sign of a small advantage; and of
-these the open ones, whose probability was at most 0.9. `explanation` tells why tokens moved the other way.
+these the open ones, whose probability was at most 0.9. The same tokens are counted once more by their change without
+the momentum that AdamW kept of earlier updates, where that was logged. `explanation` tells why tokens moved the other
+way.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,9 +35,11 @@ def moved_tokens(batch: Batch, *, factor: float) -> MovedTokens | None:
     change, advantages = (columns["logp_after"] - columns["logp"])[mask], columns["advantage"][mask]
     if not (np.abs(change) > STILL).any():  # only the value function learned (optim.value_warmup_steps)
         return None
+    fresh = columns["logp_without_momentum"] - columns["logp"] if "logp_without_momentum" in columns else None
     return MovedTokens(
         step=np.full(len(advantages), batch.step),
         change=change,
+        fresh=np.full(len(change), np.nan) if fresh is None else fresh[mask],
         advantage=advantages,
         deviation=np.full(len(advantages), advantages.std()),
         label=batch.labels[mask],
@@ -82,14 +86,17 @@ def _figures(tokens: MovedTokens, rows: NDArray[np.bool_]) -> dict[str, float | 
     Returns:
         tokens, still (share that did not move), mean_change (nats); of the tokens that moved and have A ≠ 0: right
         (share that moved right), far and far_right (number and share of those with |A| > σ/2), open and open_right (of
-        these with p ≤ 0.9), and far_distance (share of Σ |change| of the far tokens that went right).
+        these with p ≤ 0.9), and far_distance (share of Σ |change| of the far tokens that went right); of the change
+        without the momentum of earlier updates: fresh_right, fresh_open_right and fresh_distance, in the same way, of
+        the far and open tokens that it moves.
     """
     change, advantage = tokens.change[rows], tokens.advantage[rows]
     moved = (np.abs(change) > STILL) & (advantage != 0)
     far = moved & (np.abs(advantage) > FAR * tokens.deviation[rows])
     is_open = far & (tokens.probability[rows] <= CERTAIN)
     right = change * advantage > 0
-    distance = float(np.abs(change[far]).sum())
+    fresh = tokens.fresh[rows]
+    fresh_right, fresh_far = fresh * advantage > 0, far & (np.abs(fresh) > STILL)
     return {
         "tokens": len(change),
         "still": _mean(np.abs(change) <= STILL),
@@ -99,8 +106,17 @@ def _figures(tokens: MovedTokens, rows: NDArray[np.bool_]) -> dict[str, float | 
         "far_right": _mean(right[far]),
         "open": int(is_open.sum()),
         "open_right": _mean(right[is_open]),
-        "far_distance": float(np.abs(change[far & right]).sum()) / distance if distance else None,
+        "far_distance": _share_of_way(change[far], right[far]),
+        "fresh_right": _mean(fresh_right[fresh_far]),
+        "fresh_open_right": _mean(fresh_right[fresh_far & is_open]),
+        "fresh_distance": _share_of_way(fresh[fresh_far], fresh_right[fresh_far]),
     }
+
+
+def _share_of_way(change: Floats, right: NDArray[np.bool_]) -> float | None:
+    """Return the share of Σ |change| that went right."""
+    way = float(np.abs(change).sum())
+    return float(np.abs(change[right]).sum()) / way if way else None
 
 
 def _mean(values: Floats | NDArray[np.bool_]) -> float | None:

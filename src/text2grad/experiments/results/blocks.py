@@ -565,6 +565,64 @@ def _stories(files: Files) -> str:
     return f"{table(['', *(name.replace('_', ' ') for name in _STORY_COLUMNS)], rows)}\n\n{words}"
 
 
+_MOVED_WRONG = {
+    "p > 0.9 before": ("certain",),
+    "momentum of earlier updates": ("momentum",),
+    "KL, neighbours, the same token elsewhere, all tokens": ("kl", "neighbours", "shared", "drift"),
+    "unexplained": ("unexplained",),
+}
+
+
+def _moves(files: Files) -> str:
+    """Return which way the tokens of updates moved, and why, from benchmarks/moves.py."""
+    found = files("moves.json")
+
+    def row(name: str, value: Callable[[Mapping[str, Any]], float | None]) -> list[str]:
+        return [name, *(_percent(value(one)) for one in found.values())]
+
+    def wrong(causes: Sequence[str]) -> Callable[[Mapping[str, Any]], float]:
+        return lambda one: sum(one["explanation"]["far_wrong"]["causes"][cause] for cause in causes)
+
+    def accounted(one: Mapping[str, Any]) -> float:
+        return 1 - (1 - one["all"]["far_right"]) * float(wrong(["unexplained"])(one))
+
+    rows = [
+        ["tokens with \\|A\\| > σ/2", *(f"{one['all']['far']:,}" for one in found.values())],
+        row("moved right", lambda one: one["all"]["far_right"]),
+        row("the same, p ≤ 0.9 before", lambda one: one["all"]["open_right"]),
+        row("distance to the right", lambda one: one["all"]["far_distance"]),
+        row("without the momentum of earlier updates: moved right", lambda one: one["all"]["fresh_right"]),
+        row("the same, p ≤ 0.9 before", lambda one: one["all"]["fresh_open_right"]),
+        *(row(f"of those that moved wrong: {name}", wrong(causes)) for name, causes in _MOVED_WRONG.items()),
+        row("moved right or explained", accounted),
+        row("share of the gradient from labelled tokens", lambda one: one["gradient"]["labelled_share"]),
+    ]
+    return table(["", *(name.replace("-", ", ") for name in found)], rows)
+
+
+def _moves_by_part(files: Files) -> str:
+    """Return the shares that moved right by label, length and step: in the update, and without earlier momentum."""
+    found, rows = files("moves.json"), []
+    parts = {(kind, name) for one in found.values() for kind in _PARTS for name in one[kind]}
+    for kind, name in sorted(parts, key=lambda part: (list(_PARTS).index(part[0]), *_first_number(part[1]))):
+        shown = [one[kind].get(name, {}) for one in found.values()]
+        shares = [[_percent(one.get(key)) for key in ("open_right", "fresh_open_right")] for one in shown]
+        rows.append([_PARTS[kind].format(name), *("; ".join(one) for one in shares)])
+    return table(["", *(name.replace("-", ", ") for name in found)], rows)
+
+
+_PARTS = {"labels": "{} tokens", "lengths": "responses of {} tokens", "steps": "step {}"}
+
+
+def _first_number(name: str) -> tuple[int, str]:
+    digits = re.match(r"\d+", name)
+    return (int(digits[0]) if digits else 0), name
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.0%}"
+
+
 BLOCKS: Mapping[str, Callable[[Files], str]] = {
     "headline": _headline,
     "grounded-in-short": _grounded_in_short,
@@ -583,5 +641,7 @@ BLOCKS: Mapping[str, Callable[[Files], str]] = {
     "code-words": _code_words,
     "code-reward-model": _code_reward_model,
     "stories": _stories,
+    "moves": _moves,
+    "moves-by-part": _moves_by_part,
 }
 """Name of a block → its lines."""
