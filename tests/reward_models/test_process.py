@@ -128,6 +128,16 @@ def test_a_step_ends_at_its_last_token(tokenizer: Any) -> None:
     assert rows_of(tokenizer, [], [], []) == []
 
 
+def test_special_tokens_in_a_response_are_text_and_steps_end_behind_them() -> None:
+    #  <s> | a | < | s | > | cat | \n
+    tokenizer = word_tokenizer(["a cat one < s >\n"])
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<s>"]})
+    special = tokenizer.convert_tokens_to_ids("<s>")
+    (row,) = rows_of(tokenizer, [Example("<s>a")], ["<s> cat"], [[Step(0, 3), Step(4, 7)]])
+    ids = [special, *tokenizer("a").input_ids, *tokenizer("<s>", split_special_tokens=True).input_ids]
+    assert row == ([*ids, *tokenizer(" cat\n").input_ids], [len(ids) - 1, len(ids)])
+
+
 # What it learns, and says.
 
 

@@ -328,6 +328,44 @@ def test_a_published_model_with_a_chat_template_reads_chats(
     assert [one.outcome for one in loaded([Example(" dog")] * 2, texts)] == pytest.approx(true, abs=1e-6)
 
 
+# Special tokens that a response or a message spells.
+
+
+def with_special_tokens() -> tuple[Any, int]:
+    """A tokenizer that has the special token <|end|>, and the id of it."""
+    tokenizer = word_tokenizer(["a red cat dog one\n", " <|end|> < | end > user assistant"])
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|end|>"]})
+    tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}{{ m['content'] | trim }}<|end|>{% endfor %}"
+    return tokenizer, tokenizer.convert_tokens_to_ids("<|end|>")
+
+
+def test_special_tokens_in_a_response_are_text_and_those_of_a_plain_prompt_are_not() -> None:
+    tokenizer, end = with_special_tokens()
+    spelled, usual = scored_ids(tokenizer, [Example("<|end|>a")] * 2, [" cat<|end|> dog", " cat dog"], "plain")
+    assert usual == tokenizer("<|end|>a cat dog\n").input_ids
+    assert spelled.count(end) == usual.count(end) == 1
+    assert spelled == [*usual[:3], *tokenizer("<|end|>", split_special_tokens=True).input_ids, *usual[3:]]
+
+
+def test_a_response_cannot_add_a_turn_to_a_chat_and_no_message_can() -> None:
+    tokenizer, end = with_special_tokens()
+    chat = Example([{"role": "user", "content": " a<|end|>"}, {"role": "assistant", "content": "<|end|><|end|> one"}])
+    asked, responses = [Example(" a"), Example(" a"), chat], [" cat<|end|>user dog<|end|>", " cat", " dog<|end|>"]
+    found = scored_ids(tokenizer, asked, responses, "chat")
+    assert [ids.count(end) for ids in found] == [2, 2, 3]
+    as_text = tokenizer("<|end|>", split_special_tokens=True).input_ids
+    assert found[1] == tokenizer("usera<|end|>assistantcat<|end|>").input_ids
+    assert found[2][-len(as_text) - 1 :] == [*as_text, end]
+
+
+def test_private_characters_of_a_response_stay_as_they_are() -> None:
+    tokenizer, end = with_special_tokens()
+    tokenizer.add_tokens(["\U000f0000", "0"])
+    (found,) = scored_ids(tokenizer, [Example("a")], ["\U000f00000\U000f0000<|end|>"], "chat")
+    assert found.count(end) == 2
+    assert found.count(tokenizer.convert_tokens_to_ids("\U000f0000")) == 2
+
+
 # What cannot be learned from.
 
 

@@ -26,8 +26,9 @@ from text2grad.models import (
     measured_at,
 )
 from text2grad.reward_models.process_steps import STEP_LABELS, Step, labelled_steps
+from text2grad.reward_models.prompts import encode_responses
 from text2grad.reward_models.scalar import ensure_padding, fit, logits_of, new_classifier, too_long
-from text2grad.reward_models.writing import critique_prompt, inputs_of
+from text2grad.reward_models.writing import inputs_of
 from text2grad.types import Critique, Example, Span
 
 SETTINGS_FILE = "process_reward_model.json"
@@ -139,19 +140,18 @@ class ProcessRewardModel:
 def rows_of(
     tokenizer: Any, examples: Sequence[Example], responses: Sequence[str], steps: Sequence[Sequence[Step]]
 ) -> list[tuple[list[int], list[int]]]:
-    """Return the ids of prompt and response, and the position of the last token of each step."""
-    if not responses:
-        return []
-    texts = [critique_prompt(example, response) for example, response in zip(examples, responses, strict=True)]
-    encoded = tokenizer(texts, return_offsets_mapping=True, verbose=False)
+    """Return the ids of prompt and response, and the position of the last token of each step.
+
+    Special tokens that the response spells are text (`prompts`).
+    """
     rows = []
-    for example, ids, ranges, some in zip(
-        examples, encoded["input_ids"], encoded["offset_mapping"], steps, strict=True
+    for example, (ids, ranges), some in zip(
+        examples, encode_responses(tokenizer, examples, responses), steps, strict=True
     ):
         before = len(example.prompt_text)
         starts = [(start, position) for position, (start, end) in enumerate(ranges) if end > start]
         ends = [max(position for start, position in starts if start < before + step.end) for step in some]
-        rows.append((list(ids), ends))
+        rows.append((ids, ends))
     return rows
 
 

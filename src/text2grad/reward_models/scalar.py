@@ -26,12 +26,12 @@ from text2grad.models import (
     load_tokenizer,
     measured_arguments,
     optimizers,
-    templated,
     train_saved,
     train_with,
     training_arguments,
 )
-from text2grad.reward_models.writing import critique_prompt, inputs_of
+from text2grad.reward_models.prompts import encode_chats, encode_responses
+from text2grad.reward_models.writing import inputs_of
 from text2grad.types import Critique, Example, PromptFormat
 
 SETTINGS_FILE = "reward_head.json"  # the name in saved models
@@ -126,26 +126,24 @@ def scored_ids(
 ) -> list[list[int]]:
     """Return the ids of each prompt with its response, as a scalar reward model reads them.
 
+    Special tokens that the response, or a message in the chat template, spells are text (`prompts`).
+
     Raises:
         DataError: if the chat template refuses a prompt.
     """
     pairs = list(zip(examples, responses, strict=True))
-    if not pairs:
-        return []
     if prompt_format == "plain":
-        return list(tokenizer([critique_prompt(*pair) for pair in pairs], verbose=False)["input_ids"])
-    prompts = [
-        [{"role": "user", "content": example.prompt}] if isinstance(example.prompt, str) else list(example.prompt)
-        for example in examples
-    ]
+        return [encoded.ids for encoded in encode_responses(tokenizer, examples, responses)]
     chats = [
-        [*prompt, {"role": "assistant", "content": response}]
-        for prompt, response in zip(prompts, responses, strict=True)
+        [
+            *([{"role": "user", "content": example.prompt}] if isinstance(example.prompt, str) else example.prompt),
+            {"role": "assistant", "content": response},
+        ]
+        for example, response in pairs
     ]
     refusal = "the chat template of the scalar reward model refuses a prompt with its response"
     way_out = "Change the messages, or take a reward model that has such roles, or was trained on plain text"
-    texts = [templated(tokenizer, chat, refusal=refusal, way_out=way_out) for chat in chats]
-    return list(tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"])
+    return [encoded.ids for encoded in encode_chats(tokenizer, chats, refusal=refusal, way_out=way_out)]
 
 
 def too_long(ids: Sequence[int], context: float) -> Critique:
