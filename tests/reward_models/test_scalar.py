@@ -25,6 +25,7 @@ from text2grad.reward_models.scalar import (
 from text2grad.reward_models.writing import critique_prompt
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example
+from tiny_models import tiny
 
 WORDS = ["red", "cat", "dog", "one"]
 HOW = FineTuning(steps=60, batch_size=16, learning_rate=0.01, max_tokens=32, seed=1)
@@ -364,6 +365,32 @@ def test_private_characters_of_a_response_stay_as_they_are() -> None:
     (found,) = scored_ids(tokenizer, [Example("a")], ["\U000f00000\U000f0000<|end|>"], "chat")
     assert found.count(end) == 2
     assert found.count(tokenizer.convert_tokens_to_ids("\U000f0000")) == 2
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_base_whose_last_states_have_another_width_learns_and_scores(
+    tokenizer: Any, tmp_path: Path, layers: int
+) -> None:
+    """As OPT-350m, whose last states have the width of its embedding."""
+    shape = {"word_embed_proj_dim": 8, "num_hidden_layers": layers, "vocab_size": len(tokenizer)}
+    tiny("opt", do_layer_norm_before=False, **shape).save_pretrained(tmp_path / "base")
+    model, _ = train_scalar_reward_model(
+        tmp_path / "base", tokenizer, annotations(NEW), list(map(reward, NEW)), FineTuning(steps=2, max_tokens=32)
+    )
+    tokenizer.save_pretrained(tmp_path / "model")
+    model.save(tmp_path / "model")
+    assert outcomes(ScalarRewardModel.load(tmp_path / "model"), NEW) == outcomes(model, NEW)
+
+
+def test_a_tokenizer_of_more_ids_than_the_model_has_is_refused(tokenizer: Any, start: Path) -> None:
+    more = copy.deepcopy(tokenizer)
+    more.add_tokens(["violet"])
+    with pytest.raises(ModelError) as refused:
+        train_scalar_reward_model(start, more, annotations(NEW), list(map(reward, NEW)), HOW)
+    assert str(refused.value) == (
+        f"the tokenizer uses the id {len(tokenizer)}, and the model's embedding has {len(tokenizer)} rows; call "
+        "model.resize_token_embeddings(len(tokenizer)) and save the model, or take the tokenizer that belongs to it"
+    )
 
 
 # What cannot be learned from.

@@ -20,6 +20,7 @@ from text2grad.models import (
     Evaluation,
     FineTuning,
     OnStep,
+    check_text_ids,
     context_of,
     load_model,
     load_tokenizer,
@@ -133,6 +134,7 @@ class ProcessRewardModel:
         path = Path(directory) / SETTINGS_FILE
         saved = json.loads(path.read_bytes()) if path.exists() else {}
         tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
+        check_text_ids(model, tokenizer)
         ensure_padding(model, tokenizer)
         return cls(model, tokenizer, **{**saved, **settings})
 

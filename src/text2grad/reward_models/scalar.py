@@ -19,6 +19,8 @@ from text2grad.models import (
     Evaluation,
     FineTuning,
     OnStep,
+    check_ids,
+    check_text_ids,
     checkpoint_path,
     context_of,
     last_saved,
@@ -108,6 +110,7 @@ class ScalarRewardModel:
         model = load_model(kind, what, directory, trust_remote_code=trust_remote_code)
         path = Path(directory) / SETTINGS_FILE
         tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
+        check_text_ids(model, tokenizer)
         ensure_padding(model, tokenizer)
         own = {"prompt_format": format_of(tokenizer)}
         try:
@@ -235,6 +238,8 @@ def fit(
     from datasets import Dataset
     from transformers import Trainer, TrainingArguments
 
+    check_ids(model, [{"input_ids": ids} for ids in data["input_ids"]])
+
     def make_trainer(directory: str, **more: Any) -> Any:
         return Trainer(
             model,
@@ -284,7 +289,9 @@ def new_classifier(start: str | Path, tokenizer: Any, kind: Any, *, seed: int, *
     import torch
 
     torch.manual_seed(seed)
-    model = load_model(kind, "a model to start a reward model from", start, dtype=torch.float32, **config)
+    purpose = "scores" if kind.__name__.endswith("SequenceClassification") else "steps"
+    model = load_model(kind, f"the start of a reward model of {purpose}", start, dtype=torch.float32, **config)
+    check_text_ids(model, tokenizer)
     ensure_padding(model, tokenizer)
     return model
 
@@ -324,6 +331,7 @@ def logits_of(model: Any, tokenizer: Any, rows: Sequence[Sequence[int]], rows_at
 
     context, collate = context_of(model), DataCollatorWithPadding(tokenizer)
     fits = [row for row, ids in enumerate(rows) if len(ids) <= context]
+    check_ids(model, [{"input_ids": rows[row]} for row in fits])
     found: dict[int, Any] = {}
     with torch.no_grad():
         for start in range(0, len(fits), rows_at_once):
