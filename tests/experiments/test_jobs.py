@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from text2grad.errors import TrainingError
-from text2grad.experiments.jobs import Job, run_jobs
+from text2grad.experiments.jobs import STARTED, Job, error_in, run_jobs
 
 JOURNAL = "import os, sys, time; log = open(sys.argv[1], 'a'); print(sys.argv[2], 'begins', file=log, flush=True); "
 JOURNAL += "time.sleep(float(sys.argv[3])); print(sys.argv[2], 'ends', os.environ.get('OMP_NUM_THREADS'), file=log)"
@@ -93,3 +93,40 @@ def test_a_job_has_a_session_of_its_own(job: Callable[..., Job], tmp_path: Path)
     code = "import os; print(os.getsid(0) == os.getpid())"
     run_jobs({"one": job("one", code=code)}, lambda _: None, at_once=1)
     assert (tmp_path / "logs" / "one.log").read_text() == "True\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "error"),
+    [
+        pytest.param(
+            "step 1\nTrainingError: no\n\nUserWarning: leaked semaphores\n  warn(\n",
+            "TrainingError: no",
+            id="a warning of a library",
+        ),
+        pytest.param(
+            "OutOfMemory: no\nException ignored in: <x>\nTraceback:\nOSError: gone\n",
+            "OutOfMemory: no",
+            id="an error at the exit",
+        ),
+        pytest.param("out of memory; see plan\nwarning", "out of memory; see plan", id="out of memory"),
+        pytest.param("a\n  \nKilled \n", "Killed", id="no error of the command line"),
+        pytest.param("", "no output", id="nothing"),
+        pytest.param(f"CriticError: no\n\n{STARTED}train\nConfigError: b\nbye\n", "ConfigError: b", id="two processes"),
+        pytest.param(f"CriticError: no\n\n{STARTED}train\nstep 2\n", "step 2", id="an error of an earlier process"),
+        pytest.param(f"CriticError: no\n\n{STARTED}train\n", "no output", id="nothing after an error"),
+    ],
+)
+def test_the_error_of_a_log_is_that_of_its_last_process_whatever_stands_behind_it(
+    tmp_path: Path, log: str, error: str
+) -> None:
+    (tmp_path / "log").write_text(log)
+    assert error_in(tmp_path / "log") == error
+
+
+def test_a_further_process_begins_a_line_of_its_own_in_the_log(job: Callable[..., Job], tmp_path: Path) -> None:
+    cut = job("one", code="import sys; sys.stdout.write('step 1')")
+    for _ in range(2):
+        run_jobs({"one": cut}, lambda _: None, at_once=1)
+    first, started, second = (tmp_path / "logs" / "one.log").read_text().split("\n")
+    assert (first, second) == ("step 1", "step 1")
+    assert started.startswith(f"{STARTED}{sys.executable} -c ")

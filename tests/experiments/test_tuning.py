@@ -122,6 +122,29 @@ def test_a_killed_trial_is_resumed(tmp_path: Path) -> None:
     assert [name for name, _ in starts(tmp_path, "search")].count("trial-001") == 1
 
 
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [(2, "TrainingError: the loss is not finite"), (1, "OutOfMemory: of step 2"), (2, "CriticError: no")],
+)
+def test_a_warning_behind_the_error_of_a_trial_does_not_hide_it(tmp_path: Path, code: int, error: str) -> None:
+    faults(
+        tmp_path,
+        trial_001=(code, f"step 1\n{error}\nresource_tracker.py:1: UserWarning: leaked semaphores\n  warn(", True),
+    )
+    tuning = finish(search(tmp_path))
+    assert tuning.trials[1].error == error
+    assert tuning.ended == 6
+
+
+def test_a_failure_before_a_resume_is_not_that_of_the_resumed_trial(tmp_path: Path) -> None:
+    faults(tmp_path, trial_001=(-9, "TrainingError: the loss is not finite", False))
+    with pytest.raises(TrainingError, match="exit code -9"):
+        finish(search(tmp_path), at_once=1)
+    faults(tmp_path, trial_001=(2, "ValueError: something else", False))
+    with pytest.raises(TrainingError, match="trial 1 stopped with exit code 2: ValueError: something else"):
+        finish(search(tmp_path), at_once=1)
+
+
 def test_a_diverged_trial_counts_as_the_worst_and_is_not_run_again(tmp_path: Path) -> None:
     faults(tmp_path, trial_001=(2, "TrainingError: the loss is not finite", True))
     tuning = finish(search(tmp_path))

@@ -1,5 +1,6 @@
 """The probe: which states it reads, that its regression is the right one, and that it learns to mark."""
 
+import copy
 import json
 import shutil
 from pathlib import Path
@@ -23,6 +24,7 @@ from text2grad.reward_models.probe_training import ProbeReport, fit, train_probe
 from text2grad.studio.run_critic import RunCritic
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Span
+from tiny_models import tiny
 
 CRITIC = small_run.ColourCritic()
 
@@ -367,6 +369,68 @@ def test_too_few_annotations_and_one_label_alone_are_refused(tokenizer: Any, sta
         train_probe(start, tokenizer, annotations(10, 0, ("cat", "dog")), unit="words")
     with pytest.raises(ConfigError, match="unit"):
         train_probe(start, tokenizer, annotations(10, 0), unit="pages")  # type: ignore[arg-type]
+
+
+def with_more_ids(tokenizer: Any, *, special: bool) -> Any:
+    """A tokenizer with the word "violet", which the base does not know."""
+    more = copy.deepcopy(tokenizer)
+    more.add_tokens(["violet"], special_tokens=special)
+    return more
+
+
+BEYOND = (
+    "the tokenizer uses the id {id}, and the model's embedding has {id} rows; call model.resize_token_embeddings("
+    "len(tokenizer)) and save the model, or take the tokenizer that belongs to it"
+)
+
+
+@pytest.mark.parametrize("features", ["states", "support"])
+def test_a_base_without_ids_of_the_tokenizer_is_refused_before_it_reads(
+    tokenizer: Any, start: Path, features: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "features_of", lambda *_: pytest.fail("it read"))
+    with pytest.raises(ModelError) as refused:
+        train_probe(start, with_more_ids(tokenizer, special=False), annotations(20, 0), unit="words", features=features)
+    assert str(refused.value) == BEYOND.format(id=len(tokenizer))
+    chatty = with_more_ids(tokenizer, special=True)  # a special token, which the template writes
+    chatty.chat_template = "violet"
+    with pytest.raises(ModelError) as refused:
+        train_probe(start, chatty, annotations(20, 0), unit="words", features=features)
+    assert str(refused.value) == BEYOND.format(id=len(tokenizer))
+
+
+def test_a_probe_is_not_loaded_with_a_tokenizer_of_more_ids_but_with_an_unused_special_token(
+    taught: tuple[ProbeRewardModel, ProbeReport], tokenizer: Any, start: Path, tmp_path: Path
+) -> None:
+    taught[0].save(tmp_path / "probe")
+    shutil.copytree(start, tmp_path / "base")
+    saved = json.loads((tmp_path / "probe" / "probe.json").read_bytes())
+    (tmp_path / "probe" / "probe.json").write_text(json.dumps({**saved, "base": str(tmp_path / "base")}))
+    with_more_ids(tokenizer, special=True).save_pretrained(tmp_path / "base")
+    assert ProbeRewardModel.load(tmp_path / "probe")([Example("cat")], ["red one"]) == taught[0](
+        [Example("cat")], ["red one"]
+    )
+    with_more_ids(tokenizer, special=False).save_pretrained(tmp_path / "base")
+    with pytest.raises(ModelError) as refused:
+        ProbeRewardModel.load(tmp_path / "probe")
+    assert str(refused.value) == BEYOND.format(id=len(tokenizer))
+
+
+@pytest.mark.parametrize("layers", [1, 2, 4])
+def test_states_that_the_base_projects_to_another_width_are_not_compared_with_others(
+    tokenizer: Any, tmp_path: Path, layers: int
+) -> None:
+    """As OPT-350m, whose last states have the width of its embedding, 512, and the others 1024."""
+    shape = {"word_embed_proj_dim": 8, "num_hidden_layers": layers, "vocab_size": len(tokenizer)}
+    tiny("opt", do_layer_norm_before=False, **shape).save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    found, report = train_probe(tmp_path / "base", tokenizer, annotations(20, 0), unit="words")
+    assert report.layer is not None
+    assert report.layer < layers or layers == 1
+    assert found.linear.weight.shape[1] == (8 if layers == 1 else 16)
+    found.save(tmp_path / "probe")
+    loaded = ProbeRewardModel.load(tmp_path / "probe")
+    assert loaded([Example("cat")], ["red one"]) == found([Example("cat")], ["red one"])
 
 
 # On disk, and in a run.

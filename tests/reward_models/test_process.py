@@ -34,6 +34,7 @@ from text2grad.reward_models.process_steps import Step, labelled_steps
 from text2grad.reward_models.scalar import ScalarRewardModel
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Span
+from tiny_models import tiny
 
 WORDS = {"red": "positive", "cat": "negative", "one": None}
 HOW = FineTuning(steps=60, batch_size=16, learning_rate=0.01, max_tokens=40, seed=1)
@@ -128,6 +129,16 @@ def test_a_step_ends_at_its_last_token(tokenizer: Any) -> None:
     assert rows_of(tokenizer, [], [], []) == []
 
 
+def test_special_tokens_in_a_response_are_text_and_steps_end_behind_them() -> None:
+    #  <s> | a | < | s | > | cat | \n
+    tokenizer = word_tokenizer(["a cat one < s >\n"])
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<s>"]})
+    special = tokenizer.convert_tokens_to_ids("<s>")
+    (row,) = rows_of(tokenizer, [Example("<s>a")], ["<s> cat"], [[Step(0, 3), Step(4, 7)]])
+    ids = [special, *tokenizer("a").input_ids, *tokenizer("<s>", split_special_tokens=True).input_ids]
+    assert row == ([*ids, *tokenizer(" cat\n").input_ids], [len(ids) - 1, len(ids)])
+
+
 # What it learns, and says.
 
 
@@ -213,6 +224,16 @@ def test_it_comes_back_as_it_was_and_by_a_recipe(
     assert (loaded.rule, loaded.rows_at_once) == ("sentences", 3)
     asked, texts = [Example("a")] * 2, [" red. one cat.", " one"]
     assert loaded(asked, texts) == given(asked, texts)
+
+
+def test_a_family_without_token_classifiers_is_refused_in_one_sentence(tokenizer: Any, tmp_path: Path) -> None:
+    tiny("opt", vocab_size=len(tokenizer)).save_pretrained(tmp_path)
+    with pytest.raises(ModelError) as refused:
+        train_process_reward_model(tmp_path, tokenizer, annotations(4, 0), HOW)
+    assert str(refused.value) == (
+        f"cannot load the start of a reward model of steps from {str(tmp_path)!r}: transformers has no class of this "
+        "purpose for models of its type; name a model of another family, such as Llama, Qwen2 or Gemma"
+    )
 
 
 def test_other_labels_and_other_models_are_refused(tokenizer: Any, start: Path, tmp_path: Path) -> None:

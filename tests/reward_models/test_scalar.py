@@ -25,6 +25,7 @@ from text2grad.reward_models.scalar import (
 from text2grad.reward_models.writing import critique_prompt
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example
+from tiny_models import tiny
 
 WORDS = ["red", "cat", "dog", "one"]
 HOW = FineTuning(steps=60, batch_size=16, learning_rate=0.01, max_tokens=32, seed=1)
@@ -326,6 +327,70 @@ def test_a_published_model_with_a_chat_template_reads_chats(
         ids = [torch.tensor([tokenizer(f"u doga{text}").input_ids]) for text in texts]
         true = [float(taught.model(one).logits) for one in ids]
     assert [one.outcome for one in loaded([Example(" dog")] * 2, texts)] == pytest.approx(true, abs=1e-6)
+
+
+# Special tokens that a response or a message spells.
+
+
+def with_special_tokens() -> tuple[Any, int]:
+    """A tokenizer that has the special token <|end|>, and the id of it."""
+    tokenizer = word_tokenizer(["a red cat dog one\n", " <|end|> < | end > user assistant"])
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|end|>"]})
+    tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}{{ m['content'] | trim }}<|end|>{% endfor %}"
+    return tokenizer, tokenizer.convert_tokens_to_ids("<|end|>")
+
+
+def test_special_tokens_in_a_response_are_text_and_those_of_a_plain_prompt_are_not() -> None:
+    tokenizer, end = with_special_tokens()
+    spelled, usual = scored_ids(tokenizer, [Example("<|end|>a")] * 2, [" cat<|end|> dog", " cat dog"], "plain")
+    assert usual == tokenizer("<|end|>a cat dog\n").input_ids
+    assert spelled.count(end) == usual.count(end) == 1
+    assert spelled == [*usual[:3], *tokenizer("<|end|>", split_special_tokens=True).input_ids, *usual[3:]]
+
+
+def test_a_response_cannot_add_a_turn_to_a_chat_and_no_message_can() -> None:
+    tokenizer, end = with_special_tokens()
+    chat = Example([{"role": "user", "content": " a<|end|>"}, {"role": "assistant", "content": "<|end|><|end|> one"}])
+    asked, responses = [Example(" a"), Example(" a"), chat], [" cat<|end|>user dog<|end|>", " cat", " dog<|end|>"]
+    found = scored_ids(tokenizer, asked, responses, "chat")
+    assert [ids.count(end) for ids in found] == [2, 2, 3]
+    as_text = tokenizer("<|end|>", split_special_tokens=True).input_ids
+    assert found[1] == tokenizer("usera<|end|>assistantcat<|end|>").input_ids
+    assert found[2][-len(as_text) - 1 :] == [*as_text, end]
+
+
+def test_private_characters_of_a_response_stay_as_they_are() -> None:
+    tokenizer, end = with_special_tokens()
+    tokenizer.add_tokens(["\U000f0000", "0"])
+    (found,) = scored_ids(tokenizer, [Example("a")], ["\U000f00000\U000f0000<|end|>"], "chat")
+    assert found.count(end) == 2
+    assert found.count(tokenizer.convert_tokens_to_ids("\U000f0000")) == 2
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_base_whose_last_states_have_another_width_learns_and_scores(
+    tokenizer: Any, tmp_path: Path, layers: int
+) -> None:
+    """As OPT-350m, whose last states have the width of its embedding."""
+    shape = {"word_embed_proj_dim": 8, "num_hidden_layers": layers, "vocab_size": len(tokenizer)}
+    tiny("opt", do_layer_norm_before=False, **shape).save_pretrained(tmp_path / "base")
+    model, _ = train_scalar_reward_model(
+        tmp_path / "base", tokenizer, annotations(NEW), list(map(reward, NEW)), FineTuning(steps=2, max_tokens=32)
+    )
+    tokenizer.save_pretrained(tmp_path / "model")
+    model.save(tmp_path / "model")
+    assert outcomes(ScalarRewardModel.load(tmp_path / "model"), NEW) == outcomes(model, NEW)
+
+
+def test_a_tokenizer_of_more_ids_than_the_model_has_is_refused(tokenizer: Any, start: Path) -> None:
+    more = copy.deepcopy(tokenizer)
+    more.add_tokens(["violet"])
+    with pytest.raises(ModelError) as refused:
+        train_scalar_reward_model(start, more, annotations(NEW), list(map(reward, NEW)), HOW)
+    assert str(refused.value) == (
+        f"the tokenizer uses the id {len(tokenizer)}, and the model's embedding has {len(tokenizer)} rows; call "
+        "model.resize_token_embeddings(len(tokenizer)) and save the model, or take the tokenizer that belongs to it"
+    )
 
 
 # What cannot be learned from.

@@ -155,7 +155,12 @@ def _gap(text: str, visible: Sequence[int], seen: int) -> Range:
 
 
 def span_reward(tokenizer: Any, annotation: Annotation) -> float:
-    """Return Σ δ_t of an annotated response over a tokenizer's tokens: a scalar reward of the annotation."""
-    encoded = tokenizer(annotation.response, add_special_tokens=False, return_offsets_mapping=True)
+    """Return Σ δ_t of an annotated response over a tokenizer's tokens: a scalar reward of the annotation.
+
+    Special tokens that the response spells are encoded as text.
+    """
+    encoded = tokenizer(
+        annotation.response, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True
+    )
     offsets = encoded["offset_mapping"]
     return sum(pseudo_rewards(tokenizer, encoded["input_ids"], annotation.critique.spans, offsets=offsets))

@@ -20,7 +20,7 @@ from typing import Any
 from text2grad.config import Recipe, digest_of, load_recipe
 from text2grad.errors import CheckpointError, ConfigError, DataError, TrainingError
 from text2grad.experiments.experiment_plan import EVALUATION_ITEMS, Plan, Study, check_metric, tuning_study
-from text2grad.experiments.jobs import Job, last_line
+from text2grad.experiments.jobs import Job, error_in
 from text2grad.experiments.methods import METHODS, settings
 from text2grad.experiments.metric import lower_is_better
 from text2grad.experiments.phase_models import refuse_other_settings
@@ -410,7 +410,7 @@ class Experiment:
                 self._base(study),
                 asked=load_recipe(self._recipe(study), settings),
                 metric=study.main_metric,
-                error="" if code in FINISHED else last_line(log),
+                error="" if code in FINISHED else error_in(log),
             )
         except (CheckpointError, DataError):  # it failed before its first evaluation
             return self._failure(name, code, log)
@@ -454,7 +454,7 @@ class Experiment:
         Raises:
             TrainingError: if it is the third.
         """
-        self.failed.append(f"{name} stopped with exit code {code}: {last_line(log)} (all its output is in {log})")
+        self.failed.append(f"{name} stopped with exit code {code}: {error_in(log)} (all its output is in {log})")
         note(self.failed[-1], warning=True)
         if len(self.failed) == MOST_FAILURES:
             raise TrainingError(f"{MOST_FAILURES} jobs failed:\n" + "\n".join(self.failed))

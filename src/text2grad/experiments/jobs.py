@@ -1,7 +1,8 @@
 """Run jobs as processes of their own, several at a time.
 
 A job starts when the job that it needs is finished; of several ready jobs the first in the given order starts. Finished
-jobs are not run. The output of a job is appended to its log. If a job fails, or the user presses Ctrl-C, the jobs under
+jobs are not run. The output of a job is appended to its log, behind a line with the command if an earlier process has
+written there. If a job fails, or the user presses Ctrl-C, the jobs under
 way get SIGTERM, and their ends are awaited: a training run finishes its step and saves it.
 
 A job has one thread. With more, each spins until the others have done their part, and small models take fifty times as
@@ -9,6 +10,7 @@ long as soon as another process wants a core.
 """
 
 import os
+import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,9 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from text2grad.errors import TrainingError
+from text2grad.errors import Text2GradError, TrainingError
 
 POLL_SECONDS = 0.5
+STARTED = "---- started again: "
+"""Begins the line of a log that names the command of a further process."""
 
 
 class Job(NamedTuple):
@@ -54,7 +58,7 @@ def run_jobs(jobs: Mapping[str, Job], on_poll: Callable[[str], None], *, at_once
         at_once: the most processes at a time.
 
     Raises:
-        TrainingError: if a job fails that does not handle its end; holds the last line of its log.
+        TrainingError: if a job fails that does not handle its end; holds the error in its log.
     """
     done = {name for name, job in jobs.items() if job.finished()}
     waiting, running = [name for name in jobs if name not in done], dict[str, "subprocess.Popen[bytes]"]()
@@ -87,10 +91,10 @@ def refuse_failure(name: str, code: int, *, log: Path) -> bool:
     """Return True if the exit code of a job is 0.
 
     Raises:
-        TrainingError: with the last line of the job's log.
+        TrainingError: with the error in the job's log.
     """
     if code:
-        raise TrainingError(f"{name} stopped with exit code {code}: {last_line(log)}\nAll its output is in {log}")
+        raise TrainingError(f"{name} stopped with exit code {code}: {error_in(log)}\nAll its output is in {log}")
     return True
 
 
@@ -107,17 +111,35 @@ def _stop(processes: Iterable["subprocess.Popen[bytes]"]) -> None:
         raise
 
 
-def last_line(log: Path) -> str:
-    """Return the last line of a job's log that is not blank."""
-    lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "no output"
+def error_in(log: Path) -> str:
+    """Return the line in which the last process of a job says why it ended.
+
+    It is the last line that begins as an error of the command line. Warnings may stand behind it, as of libraries at
+    the exit of the interpreter. Without such a line it is the last that is not blank.
+    """
+    _, started, output = log.read_text("utf-8", "replace").rpartition(f"\n{STARTED}")
+    lines = [line for line in output.splitlines()[bool(started) :] if line.strip()]  # behind the command
+    errors = [line for line in lines if line.startswith(_beginnings())]
+    return next(reversed(errors or lines), "no output").strip()
+
+
+def _beginnings() -> tuple[str, ...]:
+    """Return the beginnings of errors that the command line prints."""
+    kinds = [Text2GradError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    return (*(f"{kind.__name__}: " for kind in kinds), "out of memory; ", "cannot read or write ")
 
 
 def _start(job: Job) -> "subprocess.Popen[bytes]":
     job.log.parent.mkdir(parents=True, exist_ok=True)
+    command = list(job.command())
     with job.log.open("ab") as file:
+        if file.tell():  # an earlier process may have been killed within a line
+            file.write(f"\n{STARTED}{shlex.join(command)}\n".encode())
+            file.flush()
         return subprocess.Popen(
-            list(job.command()),
+            command,
             stdout=file,
             stderr=subprocess.STDOUT,
             env={**os.environ, "OMP_NUM_THREADS": "1"},

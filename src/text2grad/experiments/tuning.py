@@ -26,7 +26,7 @@ from statistics import fmean
 
 from text2grad.config import Recipe, changed_settings, inputs_of, load_recipe, make_recipe
 from text2grad.errors import CheckpointError, ConfigError, TrainingError
-from text2grad.experiments.jobs import Job, last_line
+from text2grad.experiments.jobs import Job, error_in
 from text2grad.experiments.methods import METHODS
 from text2grad.experiments.records import rounded
 from text2grad.experiments.reports.run_report import read_run
@@ -36,21 +36,20 @@ from text2grad.files import to_json, write_atomically
 from text2grad.progress import note
 
 FILE = "tuning.json"
-FAILURES = ("TrainingError", "OutOfMemory", "CriticError", "out of memory")
-"""Beginnings of the last line of a run whose settings are at fault."""
+FAILURES = {2: ("TrainingError", "CriticError"), 1: ("OutOfMemory", "out of memory")}
+"""By exit code, beginnings of the error of a run whose settings are at fault; other codes are signals."""
 
 SECTIONS = ("data", "model", "critic", "refresh")
 """Sections of a recipe whose files and models the trials share."""
 
 FINISHED = (0, 3)  # exit codes of a finished run; 3: the critic labelled nothing
-OF_ERROR = (1, 2)  # exit codes of an error; others are signals
 
 OnTrial = Callable[[Trial, Path], None]
 
 
 def run_failed(code: int, log: Path) -> bool:
     """Return whether the exit code and the log of a run show a failure of its settings, as a divergence."""
-    return code in OF_ERROR and last_line(log).startswith(FAILURES)
+    return error_in(log).startswith(FAILURES.get(code, ()))
 
 
 def command_of(program: Sequence[str], method: str, recipe: Path, overrides: Sequence[str]) -> list[str]:
@@ -355,7 +354,7 @@ class Tuning:
             return final_value(directory, self.metric), ""
         if not run_failed(code, log):
             raise TrainingError(f"{_where(name, code, directory)}The same command goes on with this trial")
-        return None, last_line(log)
+        return None, error_in(log)
 
     def _read(self, path: Path, recipe: Recipe) -> None:
         try:
@@ -403,7 +402,7 @@ def _note_failure(name: str, error: str) -> None:
 
 def _where(name: str, code: int, directory: Path) -> str:
     log = directory.with_suffix(".log")
-    return f"{name} stopped with exit code {code}: {last_line(log)}\nAll its output is in {log}. "
+    return f"{name} stopped with exit code {code}: {error_in(log)}\nAll its output is in {log}. "
 
 
 def final_value(directory: Path, metric: str = "") -> float:

@@ -14,7 +14,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -143,18 +143,32 @@ def check_batch_size(section: str, batch_size: int, accumulate: int) -> int:
     return parts
 
 
-def check_ids(model: Any, rows: Sequence[Row]) -> None:
+def check_ids(model: Any, rows: Sequence[Mapping[str, Sequence[int]]]) -> None:
     """Refuse rows whose ids the model's embedding does not have.
 
     Raises:
         ModelError: if there is an id beyond the embedding.
     """
-    size, highest = model.get_input_embeddings().weight.shape[0], max(max(row["input_ids"]) for row in rows)
+    size = model.get_input_embeddings().weight.shape[0]
+    highest = max((max(row["input_ids"], default=0) for row in rows), default=0)
     if highest >= size:
         raise ModelError(
             f"the tokenizer uses the id {highest}, and the model's embedding has {size} rows; call "
             "model.resize_token_embeddings(len(tokenizer)) and save the model, or take the tokenizer that belongs to it"
         )
+
+
+def check_text_ids(model: Any, tokenizer: Any) -> None:
+    """Refuse a tokenizer that reads text as ids which the model's embedding does not have.
+
+    Special tokens may lie beyond the embedding, as many tokens of padding do, until a row holds them (`check_ids`).
+
+    Raises:
+        ModelError: if there is such an id.
+    """
+    special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    ids = [number for number in tokenizer.get_vocab().values() if number not in special]
+    check_ids(model, [{"input_ids": [max(ids, default=0)]}])
 
 
 def train_measured(

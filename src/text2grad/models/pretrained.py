@@ -166,6 +166,11 @@ def _unloadable(what: str, path: str | Path, error: Exception) -> ModelError:
     if policies:
         return ModelError(f"cannot load {what} from {str(path)!r}, which holds a run; its policy is {policies[-1]}")
     reason = str(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}"
+    if reason.startswith("Unrecognized configuration class"):  # and the names of all that are recognized
+        reason = (
+            "transformers has no class of this purpose for models of its type; name a model of another family, such as "
+            "Llama, Qwen2 or Gemma"
+        )
     base = base_named_by(path)
     if base is not None and not Path(base).exists():
         reason = (

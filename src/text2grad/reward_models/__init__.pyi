@@ -5,6 +5,7 @@ from .load import (
     LOCAL as LOCAL,
     critic_from_recipe as critic_from_recipe,
     decoding_of as decoding_of,
+    rows_read_at_once as rows_read_at_once,
     shares_base as shares_base,
 )
 from .probe import ProbeRewardModel as ProbeRewardModel, is_probe as is_probe, saved_probe as saved_probe

@@ -6,14 +6,17 @@ within vLLM ([vllm]) or on a server ([server])
 neither           the critic of the built-in task
 """
 
+import json
 from dataclasses import fields, replace
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from text2grad.config import Recipe
-from text2grad.errors import ConfigError
+from text2grad.errors import ConfigError, ModelError
 from text2grad.feedback import Critic, load_critic
 from text2grad.models import base_named_by
+from text2grad.reward_models import probe, process, scalar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.generative import GenerativeRewardModel, saved_settings
 from text2grad.reward_models.probe import ProbeRewardModel
@@ -25,6 +28,7 @@ from text2grad.reward_models.vllm import VLLMRewardModel
 
 LOCAL = (GenerativeRewardModel, ScalarRewardModel, ProcessRewardModel, ProbeRewardModel)
 """Reward models with a `model` in this process, which has to be on the policy's device."""
+SETTINGS_FILES = {"scalar": scalar.SETTINGS_FILE, "process": process.SETTINGS_FILE, "probe": probe.SETTINGS_FILE}
 _LIMITS = tuple(field.name for field in fields(QuoteLimits))
 _DECODING = ("constrain", "match", "votes", "vote_threshold", *_LIMITS)
 
@@ -81,6 +85,21 @@ def shares_base(recipe: Recipe) -> bool:
     if base is None or base == policy.path:
         return base is not None
     return Path(base).is_dir() and Path(base).resolve() == Path(policy.path).resolve()
+
+
+def rows_read_at_once(directory: str | Path, kind: Literal["scalar", "process", "probe"]) -> int:
+    """Return the responses per pass of a reward model that writes nothing: as saved, or usual where nothing is saved.
+
+    Raises:
+        ModelError: if the saved settings cannot be read.
+    """
+    classes = {"scalar": ScalarRewardModel, "process": ProcessRewardModel, "probe": ProbeRewardModel}
+    path = Path(directory) / SETTINGS_FILES[kind]
+    usual = signature(classes[kind]).parameters["rows_at_once"].default
+    try:
+        return int(json.loads(path.read_bytes()).get("rows_at_once", usual)) if path.exists() else int(usual)
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise ModelError(f"cannot read {path}: {error}; train the reward model again") from error
 
 
 def limits_of(recipe: Recipe) -> QuoteLimits:

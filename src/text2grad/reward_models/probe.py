@@ -23,7 +23,7 @@ from text2grad.align import Range, encode
 from text2grad.errors import ConfigError, ModelError, check_known
 from text2grad.feedback import split_steps, words_of
 from text2grad.files import to_json, write_atomically
-from text2grad.models import context_of, load_policy, load_tokenizer
+from text2grad.models import check_ids, check_text_ids, context_of, load_policy, load_tokenizer
 from text2grad.progress import Progress
 from text2grad.reward_models.prompts import critique_prompts
 from text2grad.reward_models.scalar import too_long
@@ -109,7 +109,8 @@ class ProbeRewardModel:
 
         Raises:
             ConfigError: if there is no such unit, or the threshold is not in (0, 1].
-            ModelError: if the base has not this layer, or states of another width.
+            ModelError: if the base has not this layer, states of another width, or an embedding without some ids of
+                the tokenizer.
         """
         check_known("unit", unit, get_args(Unit))
         if not 0 < vote_threshold <= 1:
@@ -119,11 +120,13 @@ class ProbeRewardModel:
             raise ModelError(
                 f'a probe without a layer reads the {FEATURES} features "support", got {width}; train it again'
             )
-        if layer is not None and (not 1 <= layer <= config.num_hidden_layers or width != config.hidden_size):
+        depth = config.num_hidden_layers
+        if layer is not None and (not 1 <= layer <= depth or width != width_at(model, layer)):
             raise ModelError(
                 f"the probe reads layer {layer} with {width} dimensions, and {base} has "
-                f"{config.num_hidden_layers} layers with {config.hidden_size}; name the base that it was trained on"
+                f"{depth} layers with {width_at(model, min(layer, depth))}; name the base that it was trained on"
             )
+        check_text_ids(model, tokenizer)
         self.model, self.tokenizer, self.linear = model.eval().requires_grad_(False), tokenizer, linear
         self.base, self.layer, self.labels = base, layer, tuple(labels)
         self.unit: Unit = unit
@@ -253,6 +256,16 @@ class ProbeRewardModel:
         return states[0, 0]
 
 
+def width_at(model: Any, layer: int) -> int:
+    """Return the width of the states of a layer, from 1.
+
+    Behind the last layer some models project the states to another width, as OPT-350m, before the output layer.
+    """
+    config = model.config.get_text_config()
+    last = layer == config.num_hidden_layers
+    return int(model.get_output_embeddings().weight.shape[1] if last else config.hidden_size)
+
+
 def is_probe(directory: str | Path) -> bool:
     """Tell whether a directory holds a probe."""
     return (Path(directory) / SETTINGS_FILE).exists()
@@ -286,6 +299,11 @@ class Row(NamedTuple):
 
     ids: Sequence[int]
     tokens: list[list[int]] | None
+
+    @property
+    def read_ids(self) -> tuple[Sequence[int], ...]:
+        """The ids that the base reads."""
+        return (self.ids,)
 
     @property
     def order(self) -> tuple[Any, ...]:
@@ -345,10 +363,14 @@ def read_features(
     """Return the features of the kept rows; those in the store are read, new ones are written batch by batch.
 
     Equal rows, as of several annotations of one response, are read once. `title` shows the progress.
+
+    Raises:
+        ModelError: if the base's embedding does not have an id of the rows.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file, save
 
+    check_ids(model, [{"input_ids": part} for row in kept for part in rows[row].read_ids])
     keys = {row: sha256(repr((rows[row], layers)).encode()).hexdigest()[:32] for row in kept}
     found: dict[str, Any] = {}
     for path in store.glob("states-*.safetensors") if store else ():
@@ -397,6 +419,7 @@ def states_of(
             means = [at_layers[unit].mean(0) for unit in row.tokens or ()]
             empty = at_layers.new_zeros((0, *at_layers.shape[1:]))
             yield chosen[start + place], (torch.stack(means) if means else empty).cpu()
+        del read  # before the next batch: it holds the states of all layers
 
 
 def mark_of(negative: float, positive: float, threshold: float) -> int:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, get_args
 
 from text2grad.errors import DataError, check_known
 from text2grad.feedback import Annotation
-from text2grad.models import best_device, context_of, load_policy
+from text2grad.models import best_device, check_text_ids, context_of, load_policy
 from text2grad.reward_models.probe import (
     LABELS,
     SPLITS,
@@ -24,6 +24,7 @@ from text2grad.reward_models.probe import (
     mark_of,
     read_features,
     rows_of,
+    width_at,
 )
 from text2grad.reward_models.scalar import format_of
 from text2grad.reward_models.writing import inputs_of, labels_within
@@ -105,7 +106,7 @@ def train_probe(
     Raises:
         ConfigError: if there is no such unit or feature.
         DataError: if fewer than two annotations are left, or all units have the same label.
-        ModelError: if there is no model.
+        ModelError: if there is no model, or its embedding lacks ids of the tokenizer.
     """
     import torch
 
@@ -113,7 +114,9 @@ def train_probe(
     check_known("features", features, get_args(Features))
     model = load_policy(str(base)).eval().requires_grad_(False).to(best_device())
     count = model.config.get_text_config().num_hidden_layers
+    check_text_ids(model, tokenizer)
     layers = sorted({max(1, round(count * depth)) for depth in DEPTHS}) if features == "states" else []
+    layers = [layer for layer in layers if width_at(model, layer) == width_at(model, layers[0])]  # they are compared
     usable = [one for one in annotations if not one.critique.failed and SPLITS[unit](one.response)]
     prompt_format = format_of(tokenizer)
     rows = rows_of(tokenizer, *inputs_of(usable), unit, prompt_format, features)

@@ -20,14 +20,16 @@ from text2grad.models import (
     Evaluation,
     FineTuning,
     OnStep,
+    check_text_ids,
     context_of,
     load_model,
     load_tokenizer,
     measured_at,
 )
 from text2grad.reward_models.process_steps import STEP_LABELS, Step, labelled_steps
+from text2grad.reward_models.prompts import encode_responses
 from text2grad.reward_models.scalar import ensure_padding, fit, logits_of, new_classifier, too_long
-from text2grad.reward_models.writing import critique_prompt, inputs_of
+from text2grad.reward_models.writing import inputs_of
 from text2grad.types import Critique, Example, Span
 
 SETTINGS_FILE = "process_reward_model.json"
@@ -132,6 +134,7 @@ class ProcessRewardModel:
         path = Path(directory) / SETTINGS_FILE
         saved = json.loads(path.read_bytes()) if path.exists() else {}
         tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
+        check_text_ids(model, tokenizer)
         ensure_padding(model, tokenizer)
         return cls(model, tokenizer, **{**saved, **settings})
 
@@ -139,19 +142,18 @@ class ProcessRewardModel:
 def rows_of(
     tokenizer: Any, examples: Sequence[Example], responses: Sequence[str], steps: Sequence[Sequence[Step]]
 ) -> list[tuple[list[int], list[int]]]:
-    """Return the ids of prompt and response, and the position of the last token of each step."""
-    if not responses:
-        return []
-    texts = [critique_prompt(example, response) for example, response in zip(examples, responses, strict=True)]
-    encoded = tokenizer(texts, return_offsets_mapping=True, verbose=False)
+    """Return the ids of prompt and response, and the position of the last token of each step.
+
+    Special tokens that the response spells are text (`prompts`).
+    """
     rows = []
-    for example, ids, ranges, some in zip(
-        examples, encoded["input_ids"], encoded["offset_mapping"], steps, strict=True
+    for example, (ids, ranges), some in zip(
+        examples, encode_responses(tokenizer, examples, responses), steps, strict=True
     ):
         before = len(example.prompt_text)
         starts = [(start, position) for position, (start, end) in enumerate(ranges) if end > start]
         ends = [max(position for start, position in starts if start < before + step.end) for step in some]
-        rows.append((list(ids), ends))
+        rows.append((ids, ends))
     return rows
 
 

@@ -19,6 +19,8 @@ from text2grad.models import (
     Evaluation,
     FineTuning,
     OnStep,
+    check_ids,
+    check_text_ids,
     checkpoint_path,
     context_of,
     last_saved,
@@ -26,12 +28,12 @@ from text2grad.models import (
     load_tokenizer,
     measured_arguments,
     optimizers,
-    templated,
     train_saved,
     train_with,
     training_arguments,
 )
-from text2grad.reward_models.writing import critique_prompt, inputs_of
+from text2grad.reward_models.prompts import encode_chats, encode_responses
+from text2grad.reward_models.writing import inputs_of
 from text2grad.types import Critique, Example, PromptFormat
 
 SETTINGS_FILE = "reward_head.json"  # the name in saved models
@@ -108,6 +110,7 @@ class ScalarRewardModel:
         model = load_model(kind, what, directory, trust_remote_code=trust_remote_code)
         path = Path(directory) / SETTINGS_FILE
         tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
+        check_text_ids(model, tokenizer)
         ensure_padding(model, tokenizer)
         own = {"prompt_format": format_of(tokenizer)}
         try:
@@ -126,26 +129,24 @@ def scored_ids(
 ) -> list[list[int]]:
     """Return the ids of each prompt with its response, as a scalar reward model reads them.
 
+    Special tokens that the response, or a message in the chat template, spells are text (`prompts`).
+
     Raises:
         DataError: if the chat template refuses a prompt.
     """
     pairs = list(zip(examples, responses, strict=True))
-    if not pairs:
-        return []
     if prompt_format == "plain":
-        return list(tokenizer([critique_prompt(*pair) for pair in pairs], verbose=False)["input_ids"])
-    prompts = [
-        [{"role": "user", "content": example.prompt}] if isinstance(example.prompt, str) else list(example.prompt)
-        for example in examples
-    ]
+        return [encoded.ids for encoded in encode_responses(tokenizer, examples, responses)]
     chats = [
-        [*prompt, {"role": "assistant", "content": response}]
-        for prompt, response in zip(prompts, responses, strict=True)
+        [
+            *([{"role": "user", "content": example.prompt}] if isinstance(example.prompt, str) else example.prompt),
+            {"role": "assistant", "content": response},
+        ]
+        for example, response in pairs
     ]
     refusal = "the chat template of the scalar reward model refuses a prompt with its response"
     way_out = "Change the messages, or take a reward model that has such roles, or was trained on plain text"
-    texts = [templated(tokenizer, chat, refusal=refusal, way_out=way_out) for chat in chats]
-    return list(tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"])
+    return [encoded.ids for encoded in encode_chats(tokenizer, chats, refusal=refusal, way_out=way_out)]
 
 
 def too_long(ids: Sequence[int], context: float) -> Critique:
@@ -237,6 +238,8 @@ def fit(
     from datasets import Dataset
     from transformers import Trainer, TrainingArguments
 
+    check_ids(model, [{"input_ids": ids} for ids in data["input_ids"]])
+
     def make_trainer(directory: str, **more: Any) -> Any:
         return Trainer(
             model,
@@ -286,7 +289,9 @@ def new_classifier(start: str | Path, tokenizer: Any, kind: Any, *, seed: int, *
     import torch
 
     torch.manual_seed(seed)
-    model = load_model(kind, "a model to start a reward model from", start, dtype=torch.float32, **config)
+    purpose = "scores" if kind.__name__.endswith("SequenceClassification") else "steps"
+    model = load_model(kind, f"the start of a reward model of {purpose}", start, dtype=torch.float32, **config)
+    check_text_ids(model, tokenizer)
     ensure_padding(model, tokenizer)
     return model
 
@@ -326,6 +331,7 @@ def logits_of(model: Any, tokenizer: Any, rows: Sequence[Sequence[int]], rows_at
 
     context, collate = context_of(model), DataCollatorWithPadding(tokenizer)
     fits = [row for row, ids in enumerate(rows) if len(ids) <= context]
+    check_ids(model, [{"input_ids": rows[row]} for row in fits])
     found: dict[int, Any] = {}
     with torch.no_grad():
         for start in range(0, len(fits), rows_at_once):

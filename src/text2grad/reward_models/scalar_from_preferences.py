@@ -17,6 +17,7 @@ from text2grad.models import (
     Evaluation,
     FineTuning,
     OnStep,
+    check_ids,
     context_of,
     measured_at,
     optimizers,
@@ -133,6 +134,8 @@ def _train(
     from datasets import Dataset
     from trl.trainer.reward_config import RewardConfig
     from trl.trainer.reward_trainer import RewardTrainer
+
+    check_ids(model, [{"input_ids": ids} for row in rows for ids in row.values()])
 
     def make_trainer(directory: str, **more: Any) -> Any:
         more = {**more, "train_sampling_strategy": "random"}  # a pair has no length to sort by

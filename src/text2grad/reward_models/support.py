@@ -47,6 +47,11 @@ class SupportRow(NamedTuple):
     units: list[tuple[list[int], list[int]]]
 
     @property
+    def read_ids(self) -> tuple[Sequence[int], ...]:
+        """The ids that the base reads, those of the empty prompt apart."""
+        return (self.ids, self.empty)
+
+    @property
     def order(self) -> tuple[Any, ...]:
         """Place in reading: equal prompts, which are read once, stand together."""
         return (self.prompt, tuple(self.ids))

@@ -3,12 +3,19 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
 
 from places import ROOT
 from text2grad.cli.__main__ import main
@@ -18,10 +25,14 @@ from text2grad.errors import ConfigError, ModelError
 from text2grad.experiments.planning import DEVICES, Planner, annotation_cost
 from text2grad.experiments.planning.devices import Device, measured, this_machine
 from text2grad.experiments.planning.plan import Lengths, recipe_examples, with_settings
-from text2grad.experiments.planning.trace import TracedModel, read_config
+from text2grad.experiments.planning.trace import Allocations, TracedModel, read_config
 from text2grad.models.adapters import enable_checkpointing
 from text2grad.models.policy import PolicyWithValue
+from text2grad.reward_models.probe import Row, features_of
+from text2grad.reward_models.scalar import logits_of
+from text2grad.reward_models.support import SupportRow
 from text2grad.rl.trainer import prepare_policy
+from text2grad.tasks.tiny import word_tokenizer
 from tiny_models import batch_of, tiny
 
 CPU = Device("a CPU", "cpu", 8 * 10**9)
@@ -332,6 +343,66 @@ def test_the_rows_of_the_critic_are_lowered_where_it_is_the_peak(folder: Path) -
     first = planner.advice(memory)[0]
     assert list(first.settings) == ["rollout.rows_at_once"]
     assert planner.plan(with_settings(planner.recipe, first.settings)).peak == first.peak <= memory
+
+
+def allocated(model: Any, work: Callable[[], object]) -> int:
+    """Return the most bytes that a pass allocates beside the weights."""
+    known = {one.untyped_storage()._cdata: one for one in (*model.parameters(), *model.buffers())}
+    with Allocations(known) as counted:
+        work()
+    return counted.peak
+
+
+@pytest.mark.parametrize("rows_at_once", [64, 3])
+@pytest.mark.parametrize("kind", ["scalar", "process"])
+def test_a_classifier_reads_in_the_memory_that_is_planned(folder: Path, kind: str, rows_at_once: int) -> None:
+    cls = AutoModelForSequenceClassification if kind == "scalar" else AutoModelForTokenClassification
+    config = AutoConfig.from_pretrained(folder)
+    config.num_labels, config.pad_token_id = 1 if kind == "scalar" else 3, 0
+    model = cls.from_config(config).eval()
+    model.save_pretrained(folder / kind)
+    settings = "reward_head.json" if kind == "scalar" else "process_reward_model.json"
+    (folder / kind / settings).write_text(json.dumps({"rows_at_once": rows_at_once}))
+    critic = {"model": str(folder / kind), "kind": kind}
+    planned = Planner(recipe(folder, critic=critic), CPU, prompt_tokens=40).plan().phases["critic"]["working"]
+    rows = [[1] * (40 + 24 - short) for short in range(min(rows_at_once, 8))]  # padded to 64 tokens
+    assert planned == allocated(model, lambda: logits_of(model, word_tokenizer(["a"]), rows, rows_at_once))
+    if rows_at_once == 64:  # the usual number, also of a critic that is not made yet
+        none = {"model": str(folder / "none"), "kind": kind}
+        unmade = Planner(recipe(folder, critic=none), CPU, prompt_tokens=40).plan().phases["critic"]
+        assert (unmade["working"], unmade["reward model"]) == (planned, 4 * PARAMETERS)
+
+
+@pytest.mark.parametrize("layer", [pytest.param(1, id="states"), pytest.param(None, id="support")])
+def test_a_probe_reads_in_the_memory_that_is_planned(folder: Path, layer: int | None) -> None:
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)).eval()
+    model.save_pretrained(folder / "base")
+    saved = {"base": str(folder / "base"), "layer": layer, "rows_at_once": 4}
+    (folder / "probe.json").write_text(json.dumps(saved))
+    save_file({"one": torch.zeros(10)}, folder / "probe.safetensors")
+    critic = {"model": str(folder), "kind": "probe"}
+    planned = Planner(recipe(folder, critic=critic), CPU, prompt_tokens=40).plan().phases["critic"]["working"]
+    rows: list[Any] = (  # the response twice; or behind prompts that are not shared, of 40 tokens and fewer
+        [Row([1] * (40 + 2 * 24 - short), [[3, 4]]) for short in range(8)]
+        if layer
+        else [
+            SupportRow([short] * (40 - short + 24), [[0]], 40 - short, [1], [(0, 0)], [([0], [0])])
+            for short in range(8)
+        ]
+    )
+    layers = [layer] if layer else []
+    assert planned == pytest.approx(
+        allocated(model, lambda: list(features_of(model, rows, range(8), layers, 4))), rel=0.1
+    )
+
+
+def test_rows_of_the_rollout_are_not_lowered_where_a_critic_that_reads_is_the_peak(folder: Path) -> None:
+    critic = {"model": str(folder / "none"), "kind": "scalar"}
+    rollout = {"batch_size": 64, "max_new_tokens": 24, "rows_at_once": 1}
+    planner = Planner(recipe(folder, critic=critic, rollout=rollout), CPU, prompt_tokens=8)
+    plan = planner.plan()
+    assert plan.peak_phase == "critic"
+    assert planner._fitting({}, plan.peak - 1) is None
 
 
 def test_a_policy_that_is_an_adapter_is_planned_as_its_base(folder: Path) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 from text2grad.config import ModelConfig, Recipe
 from text2grad.errors import ConfigError, DataError, ModelError
 from text2grad.experiments.planning.devices import GB, Device
+from text2grad.experiments.planning.reading import LABELS, READERS, trace_reading
 from text2grad.experiments.planning.scale import gathered, sharded
 from text2grad.experiments.planning.trace import Pass, TracedModel, read_config, weights_type
 from text2grad.experiments.run_examples import run_examples
@@ -236,6 +237,8 @@ class Planner:
             if plan.peak <= memory:
                 return Advice(settings, plan.peak)
             if plan.peak_phase in ("rollout", "critic"):
+                if plan.peak_phase == "critic" and recipe.critic.kind in READERS:
+                    return None  # its rows at once are no setting of the recipe
                 rows = self._critic_rows(recipe) if plan.peak_phase == "critic" else self._sampled_rows(recipe)
                 if rows == 1:
                     return None
@@ -301,12 +304,14 @@ class Planner:
         if critic.kind == "vllm":
             return {"vLLM": int(recipe.vllm.gpu_memory_utilization * self.device.memory)}
         if not Path(critic.model).exists():
+            writes = f", which writes reward_model.max_new_tokens = {recipe.reward_model.max_new_tokens}"
             note(
-                f"critic.model = {critic.model!r} does not exist yet: planned as a model like the policy, which writes "
-                f"reward_model.max_new_tokens = {recipe.reward_model.max_new_tokens}",
+                f"critic.model = {critic.model!r} does not exist yet: planned as a model like the policy"
+                f"{'' if critic.kind in READERS else writes}",
                 warning=True,
             )
-            return {"reward model": self._model(recipe).weights.policy}
+            weights = self._model(recipe).weights
+            return {"reward model": 4 * weights.parameters if critic.kind in LABELS else weights.policy}
         files = list(Path(critic.model).glob("*.safetensors"))
         if not files:
             raise ModelError(f"critic.model = {critic.model!r} holds no *.safetensors, whose size a plan needs")
@@ -325,8 +330,10 @@ class Planner:
         return {"reward model": sum(file.stat().st_size for file in files)}
 
     def _critic(self, recipe: Recipe) -> dict[str, dict[str, int]]:
-        """Return the memory of decoding by a generative reward model in this process."""
+        """Return the memory of the work of a reward model in this process."""
         critic = recipe.critic
+        if critic.learned and critic.kind in READERS:
+            return self._reading(recipe)
         if not critic.learned or critic.kind != "generative":
             return {}
         made, rows = Path(critic.model).exists(), self._critic_rows(recipe)
@@ -349,6 +356,17 @@ class Planner:
             self._passes[key] = max(model.rollout(rows, prompt, tokens), key=lambda one: one.peak)
         longest = self._passes[key]
         return {"critic": {"KV cache": longest.kept, "working": longest.peak - longest.kept}}
+
+    def _reading(self, recipe: Recipe) -> dict[str, dict[str, int]]:
+        """Return the memory in which a critic that writes nothing reads the responses."""
+        critic, share = recipe.critic, recipe.rollout.batch_size // self.processes
+        key = ("reading", critic.kind, critic.model, share, self.lengths.longest, recipe.rollout.max_new_tokens)
+        if key not in self._passes:
+            note(f"tracing the critic, which reads {share} rows")
+            sizes = {"prompt": self.lengths.longest, "share": share}
+            self._passes[key] = trace_reading(recipe, self.config, device=self.device.kind, **sizes)
+        found = self._passes[key]
+        return {} if found is None else {"critic": {"working": found.peak}}
 
     def _sampled_rows(self, recipe: Recipe) -> int:
         """Return the rows of one generate call of the rollout."""

@@ -8,7 +8,7 @@ Rows of a pass have the same lengths: P prompt tokens and T response tokens. Byt
 
 import gc
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from text2grad.models import (
     base_of,
     dtype_to_train,
     enable_checkpointing,
+    response_logprobs,
     sample_inverse_cdf,
     tiles_as_on,
 )
@@ -179,7 +180,7 @@ class TracedModel:
         model.train(settings.gradient_checkpointing)
         copies = [reference.model] if reference.model is not None else []
         for module in (model, *copies):
-            self._make_fake(module)
+            _make_fake(module, self.mode)
         self.model, self.reference = model, reference
         own = {id(p): p for p in model.policy.parameters()}
         value = {id(p): p for p in model.parameters() if id(p) not in own} | {
@@ -199,45 +200,15 @@ class TracedModel:
             ends=_size(own.values()) - sum(layers),
         )
 
-    def _make_fake(self, module: nn.Module) -> None:
-        """Give every parameter and buffer a shape-only tensor that says it is on a CPU."""
-        made: dict[int, Any] = {}
-        for part in module.modules():
-            for name, parameter in part._parameters.items():
-                if parameter is not None:
-                    if id(parameter) not in made:
-                        fake = FakeTensor(self.mode, parameter.data, torch.device("cpu"))
-                        made[id(parameter)] = nn.Parameter(fake, requires_grad=parameter.requires_grad)
-                    part._parameters[name] = made[id(parameter)]
-            for name, buffer in part._buffers.items():
-                if buffer is not None:
-                    part._buffers[name] = FakeTensor(self.mode, buffer.to("meta"), torch.device("cpu"))
-
     @contextmanager
     def _tracing(self) -> Iterator[tuple[Allocations, FlopCounterMode]]:
         """Count allocations and operations of the block."""
         modules = [self.model, *([self.reference.model] if self.reference.model is not None else [])]
-        known = {
-            tensor.untyped_storage()._cdata: tensor
-            for module in modules
-            for tensor in (*module.parameters(), *module.buffers())
-        }
-        gc.freeze()  # collections in the block look at its own objects only
-        try:
-            with (
-                tiles_as_on(self.device),
-                self.mode,
-                FlopCounterMode(display=False) as flops,
-                Allocations(known, collect=self.settings.gradient_checkpointing) as counted,
-            ):
-                yield counted, flops
-        except (RuntimeError, NotImplementedError, TypeError) as error:
-            name = type(self.model.policy).__name__
-            raise ModelError(
-                f"the memory of {name} cannot be planned: its passes depend on data that a plan does not have ({error})"
-            ) from error
-        finally:
-            gc.unfreeze()
+        checkpointing = self.settings.gradient_checkpointing
+        with _counting(
+            modules, self.mode, self.device, type(self.model.policy).__name__, collect=checkpointing
+        ) as both:
+            yield both
 
     def batch(self, rows: int, prompt: int, response: int) -> EqualRows:
         """Return a batch of `rows` responses; inside the traced block."""
@@ -272,6 +243,21 @@ class TracedModel:
         with self._tracing() as (counted, flops):
             batch = self.batch(rows, prompt, response)
             self.model.score(batch, self.reference, temperature=1.0, kl=kl)  # type: ignore[arg-type]
+            return Pass(rows, counted.peak, 0, flops.get_total_flops(), counted.calls)
+
+    def logprobs(self, rows: int, prompt: int, response: int) -> Pass:
+        """Trace the log-probs of responses behind their prompts, without gradient."""
+        with torch.no_grad(), self._tracing() as (counted, flops):
+            response_logprobs(self.model.policy, self.batch(rows, prompt, response))
+            return Pass(rows, counted.peak, 0, flops.get_total_flops(), counted.calls)
+
+    def states(self, rows: int, tokens: int) -> Pass:
+        """Trace the hidden states of all layers, without gradient, and a copy of a row's in 32 bits."""
+        with torch.no_grad(), self._tracing() as (counted, flops):
+            ids = torch.zeros(rows, tokens, dtype=torch.long)
+            trunk, mask = base_of(self.model.policy).base_model, torch.ones_like(ids)
+            read = trunk(input_ids=ids, attention_mask=mask, use_cache=False, output_hidden_states=True)
+            torch.stack([read.hidden_states[-2][0]], 1).float()
             return Pass(rows, counted.peak, 0, flops.get_total_flops(), counted.calls)
 
     def rollout(self, rows: int, prompt: int, response: int) -> tuple[Pass, Pass]:
@@ -310,6 +296,87 @@ class TracedModel:
         scores = out.logits[:, -1, :].to(copy=True, dtype=torch.float32)
         choice = sample_inverse_cdf(scores / 1.0, torch.zeros(len(ids)))
         torch.full_like(scores, -torch.inf).scatter_(1, choice[:, None], 0.0)
+
+
+def trace_classifier(
+    config: Any, kind: str, rows: int, tokens: int, *, dtype: torch.dtype, device: str, trust_remote_code: bool = False
+) -> Pass:
+    """Trace one pass of a classifier over rows of `tokens` tokens, as a scalar or process reward model makes it.
+
+    Args:
+        config: transformers' config of the model.
+        kind: "scalar" or "process".
+        rows: responses at once.
+        tokens: of each row.
+        dtype: of the weights.
+        device: type of the device that is planned for: "cpu" or "cuda".
+        trust_remote_code: run code that comes with the model.
+
+    Raises:
+        ModelError: if there is no such classifier for this config, or it cannot be traced.
+    """
+    from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+
+    head: Any = AutoModelForSequenceClassification if kind == "scalar" else AutoModelForTokenClassification
+    try:
+        with torch.device("meta"):
+            model = head.from_config(config, dtype=dtype, trust_remote_code=trust_remote_code).eval()
+    except (ValueError, RuntimeError, NotImplementedError) as error:
+        raise ModelError(f"cannot make a {config.model_type} classifier from its config: {error}") from error
+    mode = FakeTensorMode()
+    _make_fake(model, mode)
+    if model.config.pad_token_id is None:
+        model.config.pad_token_id = 0  # the tokenizer names it; any does
+    with torch.no_grad(), _counting([model], mode, device, type(model).__name__) as (counted, flops):
+        ids = torch.ones(rows, tokens, dtype=torch.long)
+        model(input_ids=ids, attention_mask=torch.ones_like(ids))
+        return Pass(rows, counted.peak, 0, flops.get_total_flops(), counted.calls)
+
+
+def _make_fake(module: nn.Module, mode: FakeTensorMode) -> None:
+    """Give every parameter and buffer a shape-only tensor that says it is on a CPU."""
+    made: dict[int, Any] = {}
+    for part in module.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is not None:
+                if id(parameter) not in made:
+                    fake = FakeTensor(mode, parameter.data, torch.device("cpu"))
+                    made[id(parameter)] = nn.Parameter(fake, requires_grad=parameter.requires_grad)
+                part._parameters[name] = made[id(parameter)]
+        for name, buffer in part._buffers.items():
+            if buffer is not None:
+                part._buffers[name] = FakeTensor(mode, buffer.to("meta"), torch.device("cpu"))
+
+
+@contextmanager
+def _counting(
+    modules: Sequence[nn.Module], mode: FakeTensorMode, device: str, name: str, *, collect: bool = False
+) -> Iterator[tuple[Allocations, FlopCounterMode]]:
+    """Count allocations beyond the weights of some modules, and operations, of the block.
+
+    Raises:
+        ModelError: if a pass depends on data; `name` is that of the model.
+    """
+    known = {
+        tensor.untyped_storage()._cdata: tensor
+        for module in modules
+        for tensor in (*module.parameters(), *module.buffers())
+    }
+    gc.freeze()  # collections in the block look at its own objects only
+    try:
+        with (
+            tiles_as_on(device),
+            mode,
+            FlopCounterMode(display=False) as flops,
+            Allocations(known, collect=collect) as counted,
+        ):
+            yield counted, flops
+    except (RuntimeError, NotImplementedError, TypeError) as error:
+        raise ModelError(
+            f"the memory of {name} cannot be planned: its passes depend on data that a plan does not have ({error})"
+        ) from error
+    finally:
+        gc.unfreeze()
 
 
 def weights_type(config: Any, wanted: str) -> torch.dtype:
