@@ -211,7 +211,7 @@ def _teaching(session: Session, post: Callable[..., Route]) -> list[Route]:
         return session.versions.begin("ask", {"prompt": prompt, "versions_asked": asked, "seed": seed})
 
     def stop(given: Any) -> Any:
-        session.versions.stop()
+        session.versions.stop(integer(given.get("number"), "number"))
         return session.versions.state()
 
     return [post("teach", teach), post("retrain", retrain), post("ask", ask), post("stop", stop)]
