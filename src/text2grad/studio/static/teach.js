@@ -68,7 +68,8 @@ export class Teach {
   /** The server's state, as another tab may have changed it; a field that is being filled in stays. */
   hear(teaching) {
     if (!this.teaching || this.watching) return;
-    const same = teaching.versions.length === this.teaching.versions.length && teaching.work.number === this.teaching.work.number;
+    const same = teaching.versions.length === this.teaching.versions.length && teaching.work.number === this.teaching.work.number
+      && JSON.stringify(teaching.policy) === JSON.stringify(this.teaching.policy); // another after a restart
     const { activeElement } = document;
     if (same || (this.root.contains(activeElement) && activeElement.matches("input, textarea, select"))) return;
     this.teaching = teaching;
