@@ -154,7 +154,7 @@ class _Known:
         self.files: dict[Path, tuple[_State, int]] = {}  # and the bytes that are read
         self.events: list[dict[str, Any]] = []
         self.of_item: dict[str, list[dict[str, Any]]] = {}
-        self.opened: dict[str, dict[str, Any]] = {}
+        self.opened: dict[str, Mapping[str, Any]] = {}
         self.acts: dict[str, list[int]] = {}  # times of the operations of each act
         self.marked: dict[str, Marked] = {}
         self.before: tuple[int, dict[str, Marked]] = (0, {})  # marks after so many operations
