@@ -174,6 +174,29 @@ def test_marks_are_saved_listed_and_exported(tmp_path: Path) -> None:
     assert {row["marks"] for row in rows["rows"]} == {1}
 
 
+def test_my_marks_come_in_pages_and_by_words(tmp_path: Path) -> None:
+    client = client_of(tmp_path)
+    for number in range(5):
+        opened = {"op": "open", "prompt": "p", "response": f"Text {number}."}
+        item = client.post("/api/own", json=opened).json()["item"]
+        events = [opened, {"op": "critique", "item": item, "text": "Good." if number % 2 else "Poor."}]
+        answer = client.post("/api/marks", json={"tab": f"{number:012d}", "events": events})
+        assert answer.json()["before"] == 0
+
+    def listed(**query: Any) -> tuple[list[str], int, int]:
+        found = client.get("/api/marks", params=query).json()
+        return [one["response"][5] for one in found["items"]], found["total"], found["at"]
+
+    assert listed() == (["4", "3", "2", "1", "0"], 5, -1)
+    assert listed(start=1, count=2, item=item) == (["3", "2"], 5, 0)
+    assert listed(text="good", count=1) == (["3"], 2, -1)
+    undo = {**events[1], "text": "", "by": "undo"}
+    answer = client.post("/api/marks", json={"tab": "9" * 12, "events": [undo], "seen": 0})
+    assert answer.status_code == 409
+    answer = client.post("/api/marks", json={"tab": "9" * 12, "events": [undo], "seen": 1})
+    assert answer.json()["before"] == 1
+
+
 def test_a_shared_response_without_tokens_has_the_critics_spans_in_colour(tmp_path: Path) -> None:
     span = {"start": 4, "end": 7, "label": "negative"}
     one = {"prompt": "Where?", "response": "The cat sat.", "critique": {"feedback": "A dog.", "spans": [span]}}
@@ -311,6 +334,7 @@ def test_bodies_are_json_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("tab", "[" * 100_000, "the request's body is no JSON that can be read: maximum recursion depth exceeded"),
         ("tab", '{"a":' + "9" * 5000 + "}", "the request's body is no JSON that can be read: Exceeds the limit"),
         ("stop", '"x"', 'the request\'s body is a JSON object, got "x"'),
+        ("stop", "{}", "number is a whole number from 0 to 2^63 - 1, got null"),
         ("marks", '{"events": {}}', "events is a list of operations, each an object; got {}"),
         ("marks", '{"events": []}', "'' is no name of a tab"),
         ("marks", '{"events": [], "tab": 1}', "tab is a text, got 1"),

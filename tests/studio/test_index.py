@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections import OrderedDict
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -34,6 +35,18 @@ def test_rows_have_the_sums_of_their_records(tmp_path: Path) -> None:
     assert (row["positive"], row["negative"], row["unmatched"], row["truncated"]) == (1, 1, 0, 0)
     assert index.record(row["id"])["response"] == "The cat sat on the mat."
     assert index.state()["columns"] == ["advantage", "delta", "kl", "reward", "value"]
+
+
+def test_a_result_that_another_thread_drops_at_the_same_time_is_found(tmp_path: Path) -> None:
+    class Dropped(OrderedDict[Any, Any]):
+        def __contains__(self, key: object) -> bool:
+            found = super().__contains__(key)
+            self.clear()  # by the other thread, which keeps its own results
+            return found
+
+    index = index_of(tmp_path, write_run(tmp_path / "run"))
+    index.columns_now().results = Dropped()
+    assert index.find(Filter()).page() == index.find(Filter()).page() == list(range(12, 0, -1))
 
 
 @pytest.mark.parametrize(

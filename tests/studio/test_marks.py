@@ -9,7 +9,7 @@ from text2grad.errors import DataError
 from text2grad.feedback import annotation_to_json, read_annotations
 from text2grad.files import json_lines
 from text2grad.studio.index import item_of
-from text2grad.studio.marks import MarkStore, StoreError
+from text2grad.studio.marks import Marked, MarkStore, OvertakenError, StoreError
 from text2grad.types import Span
 
 PROMPT, RESPONSE = "Where?", "In Lyon, on Friday."
@@ -152,6 +152,60 @@ def test_an_act_that_is_sent_again_is_saved_once(tmp_path: Path) -> None:
     assert len({event["at"] for event in events[2:]}) == 1
     with pytest.raises(DataError, match='"act" of an operation is a text of at most 40 characters'):
         store.append("ann", "0" * 12, [span("a", 3, 7)], "x" * 41)
+
+
+def test_an_undo_that_does_not_know_the_last_operation_is_refused(tmp_path: Path) -> None:
+    store, one, two = MarkStore(tmp_path), "1" * 12, "2" * 12
+    critique = {"op": "critique", "item": ITEM, "text": "Half right."}
+    undo = {"op": "unspan", "item": ITEM, "id": "a", "by": "undo"}
+    store.append("ann", one, [OPEN, span("a", 3, 7)], "first", seen=0)
+    store.append("ann", two, [OPEN, critique], "second", seen=0)  # a mark is not refused
+    with pytest.raises(OvertakenError) as caught:
+        store.append("ann", one, [undo], "third", seen=1)
+    assert str(caught.value) == (
+        "another tab changed the marks of this response meanwhile, so nothing was undone or redone"
+    )
+    assert list(store.marked("ann")[ITEM].spans) == ["a"]
+    at = store.append("ann", one, [undo], "fourth", seen=2)
+    assert store.append("ann", one, [undo], "fourth", seen=2) == at  # sent again: it is no other act
+    assert store.operations_before("ann", ITEM, at) == 2
+    store.append("ben", one, [OPEN, span("a", 3, 7)], seen=0)  # raters are apart
+
+
+def test_an_operation_that_is_new_is_read_and_applied_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, others = MarkStore(tmp_path), [{**OPEN, "prompt": f"Prompt {n}."} for n in range(5)]
+    for one in others:
+        item = item_of(one["prompt"], RESPONSE)
+        store.append("ann", "0" * 12, [one, {**span("a", 3, 7), "item": item}])
+    assert len(store.listed("ann")) == 5
+    applied, take = list[str](), Marked.take
+    monkeypatch.setattr(Marked, "take", lambda self, event: (applied.append(self.item), take(self, event))[1])
+    before = store.marked("ann")
+    store.append("ann", "1" * 12, [{**span("b", 0, 2), "item": item}])
+    assert [one.item for one in store.listed("ann")][:2] == [item, item_of("Prompt 3.", RESPONSE)]
+    assert {one for one in applied if one} == {item}
+    assert list(before[item].spans) == ["a"]  # a request that still reads it is not disturbed
+    assert list(store.marked("ann")[item].spans) == ["a", "b"]
+    assert [one.opened["prompt"] for one in store.listed("ann", "PROMPT 2")] == ["Prompt 2."]
+
+
+def test_files_that_a_person_changes_are_read_anew(tmp_path: Path) -> None:
+    store, folder = MarkStore(tmp_path), tmp_path / "marks" / "ann"
+    store.append("ann", "0" * 12, [OPEN, span("a", 3, 7)])
+    store.append("ann", "1" * 12, [span("b", 12, 18)])
+    assert list(store.marked("ann")[ITEM].spans) == ["a", "b"]
+    one, two = sorted(folder.iterdir())
+    two.write_text(two.read_text().replace('"b"', '"c"'))  # as many bytes
+    assert list(store.marked("ann")[ITEM].spans) == ["a", "c"]
+    MarkStore(tmp_path).append("ann", "2" * 12, [span("d", 0, 2)])  # another process
+    assert [list(known.marked("ann")[ITEM].spans) for known in (store, MarkStore(tmp_path))] == [["a", "c", "d"]] * 2
+    two.unlink()
+    assert list(store.marked("ann")[ITEM].spans) == ["a", "d"]
+    with one.open("a") as file:
+        file.write('{"at": 1, "op": "span", "item": 3}\n{"at": 2, "op": "span", "item": "x"}\n')  # by hand
+    assert list(store.marked("ann")) == [ITEM]
+    one.unlink()
+    assert [one.item for one in store.listed("ann")] == []  # the text is gone with its file
 
 
 def test_a_clock_that_is_set_back_changes_no_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

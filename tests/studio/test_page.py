@@ -613,6 +613,87 @@ def test_two_tabs_and_two_raters_keep_their_marks_apart(browser: Any, server: Se
         assert "one, two" in one.locator(".summary table").inner_text()
 
 
+def test_undo_takes_back_no_act_of_another_tab_that_the_page_does_not_show(browser: Any, server: Served) -> None:
+    with refused_page_of(browser, server, "tabs") as one, refused_page_of(browser, server, "tabs") as two:
+        mark(one, "cat", "n")
+        saved(one)
+        two.reload()
+        expect(two.locator("#response .poor")).to_have_text("cat")
+        two.get_by_role("button", name="→ good").click()
+        saved(two)
+        one.keyboard.press("u")  # it would take the mark away that the other tab has turned
+        one.keyboard.press("u")
+        expect(one.locator(".told")).to_contain_text("so nothing was undone or redone")
+        expect(one.locator("#response .good")).to_have_text("cat")
+        one.reload()
+        expect(one.locator("#response .good")).to_have_text("cat")
+        one.keyboard.press("u")
+        expect(one.locator("#response .poor")).to_have_text("cat")
+        saved(one)
+        mark(two, "mat", "p")  # a mark is taken, and what the other tab did meanwhile is shown with it
+        expect(two.locator(".told")).to_contain_text("Another tab changed these marks meanwhile. All marks are shown")
+        expect(two.locator("#response .poor")).to_have_text("cat")
+        for _ in range(2):
+            two.keyboard.press("u")
+        expect(two.locator(".told")).to_have_count(0)
+        expect(two.locator("#response .good, #response .poor")).to_have_count(0)
+        saved(two)
+    assert spans(server.store, "tabs") == []
+
+
+def test_an_address_with_a_name_that_is_none_asks_for_one(browser: Any, server: Served) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"{server.address}&rater=../x")
+    dialog = page.locator("dialog")
+    expect(dialog).to_contain_text("“../x” in the address is no name of a rater. A name begins with a letter")
+    for _ in range(2):
+        page.keyboard.press("Escape")  # nobody marks without a name
+    expect(dialog).to_be_visible()
+    dialog.locator("input").fill("-")
+    page.keyboard.press("Enter")
+    expect(dialog.locator(".problem")).to_contain_text("A name begins with a letter or digit")
+    dialog.locator("input").fill("named")
+    page.keyboard.press("Enter")
+    page.locator(".item").first.click()
+    mark(page, "cat", "n")
+    saved(page)
+    assert page.url.partition("?")[2].startswith("rater=named")
+    context.close()
+    assert spans(server.store, "named") == [("cat", "negative")]
+
+
+def test_a_page_goes_on_with_a_server_that_has_no_run_any_more(browser: Any, tmp_path: Path) -> None:
+    file = write_responses(tmp_path / "alpha.jsonl", 2)
+    with served(tmp_path / "store", file) as server, page_of(browser, server, "ann") as page:
+        server.kill()
+        expect(page.locator("#saved")).to_contain_text("No connection")
+        mark(page, "Text", "n")
+        server.paths = ()
+        server.start()
+        expect(page.locator("#troubles")).to_have_text(
+            "The server was started anew without alpha; the list is that of your marks."
+        )
+        saved(page)
+        expect(page.locator(".item")).to_have_count(1)
+        expect(page.get_by_role("link", name="Share")).to_have_count(0)
+        mark(page, "1", "p")
+        saved(page)
+        page.get_by_role("button", name="Teach").click()
+        page.locator("#own").click()
+        expect(page.locator("#own-response")).to_be_visible()
+        expect(page.locator("#count")).to_have_text("1 response")
+        server.kill()
+        expect(page.locator("#saved")).to_contain_text("No connection")
+        server.paths = (file,)
+        server.start()
+        expect(page.locator("#troubles")).to_have_text("The server was started anew, with alpha.")
+        page.get_by_role("button", name="Responses").click()
+        expect(page.locator(".item")).to_have_count(2)
+        expect(page.locator("#troubles")).to_be_empty()
+    assert spans(tmp_path / "store", "ann") == [("Text", "negative"), ("1", "positive")]
+
+
 @contextmanager
 def refused_page_of(browser: Any, server: Served, rater: str) -> Iterator[Any]:
     """Open the studio for a rater; refusals belong to the test, errors of scripts do not."""
@@ -1179,6 +1260,9 @@ def test_a_server_that_is_started_with_other_runs_keeps_the_run_that_is_read(bro
         server.start()
         expect(page.locator("#run option")).to_have_text(["beta"])
         expect(page.locator(".item .preview")).to_have_text(["Text of beta."])
+        expect(page.locator("#troubles")).to_have_text(
+            "The server was started anew without alpha; the list is that of beta."
+        )
 
 
 def test_a_run_that_is_made_anew_gives_no_other_response_for_the_open_one(browser: Any, tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 """Versions: lessons in a process of their own; stopped, failed and refused work leaves no version."""
 
 import json
+import shutil
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +58,90 @@ def test_without_a_policy_there_is_nothing_to_teach(tmp_path: Path) -> None:
 def test_a_page_that_looks_every_second_reads_no_version_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     versions, read = Versions(tmp_path, None), list[Path]()
     for number in (1, 2):
-        path = tmp_path / "versions" / f"{number:04d}" / "version.json"
-        path.parent.mkdir(parents=True)
-        path.write_text(json.dumps({"version": number, "changes": [0.5] * 1000}))
+        write_version(tmp_path, number).write_text(json.dumps({"version": number, "changes": [0.5] * 1000}))
     read_bytes = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: (read.append(path), read_bytes(path))[1])
     assert [versions.versions(), versions.versions()] == [[{"version": 1}, {"version": 2}]] * 2
     assert len(read) == 2
+
+
+def write_version(store: Path, number: int) -> Path:
+    path = store / "versions" / f"{number:04d}" / "version.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"version": number}))
+    return path
+
+
+def test_pages_that_ask_at_the_same_time_see_all_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    versions, asked, answered = Versions(tmp_path, None), threading.Event(), threading.Event()
+    first, second = write_version(tmp_path, 1), write_version(tmp_path, 2)
+    other = threading.Thread(target=versions.versions)
+    read_bytes, glob = Path.read_bytes, Path.glob
+
+    def reading(path: Path) -> bytes:
+        if path == second and not other.is_alive():
+            other.start()
+            asked.wait()
+        return read_bytes(path)
+
+    def listing(path: Path, pattern: str) -> Iterator[Path]:
+        if threading.current_thread() is other:  # the other page's request has begun, and the first one goes on
+            asked.set()
+            answered.wait()
+        return glob(path, pattern)
+
+    monkeypatch.setattr(Path, "read_bytes", reading)
+    monkeypatch.setattr(Path, "glob", listing)
+    found = versions.versions()
+    answered.set()
+    other.join()
+    assert found == [json.loads(read_bytes(path)) for path in (first, second)]
+
+
+class PretendedProcess:
+    """Takes requests; `stop` lets another tab do something first."""
+
+    def __init__(self) -> None:
+        self.requests: list[int] = []
+        self.meanwhile = threading.Thread()
+
+    def send(self, request: dict[str, Any]) -> None:
+        self.requests.append(request["number"])
+
+    def stop(self) -> None:
+        self.meanwhile.start()
+        self.meanwhile.join(0.1)  # a tab that waits for the end of `stop` goes on behind it
+        self.requests.clear()
+
+
+def test_work_that_begins_while_another_is_stopped_is_not_stopped(tmp_path: Path) -> None:
+    versions = Versions(tmp_path, {"path": "policy", "sampling": SAMPLING})
+    process = versions._process = PretendedProcess()  # type: ignore[assignment]
+    process.meanwhile = threading.Thread(target=lambda: versions.begin("ask", {}))
+    versions.stop(versions.begin("teach", lesson())["number"])
+    process.meanwhile.join()
+    work = versions.state()["work"]
+    assert (work["state"], work["kind"], process.requests) == ("working", "ask", [work["number"]])
+
+
+def test_a_late_stop_stops_no_work_that_began_after_it_was_meant(tmp_path: Path) -> None:
+    versions = Versions(tmp_path, {"path": "policy", "sampling": SAMPLING})
+    process = versions._process = PretendedProcess()  # type: ignore[assignment]
+    first = versions.begin("teach", lesson())["number"]
+    versions._hear({"number": first, "state": "done"})
+    versions.stop(first)  # nothing is under way
+    second = versions.begin("retrain", {})["number"]
+    with pytest.raises(ConfigError) as caught:
+        versions.stop(first)
+    assert str(caught.value) == (
+        "this work has ended; a retraining has begun since, perhaps from another tab, and is not stopped"
+    )
+    assert process.requests == [first, second]
+    versions.stop(second)
+    assert versions.state()["work"]["state"] == "stopped"
+    anew = Versions(tmp_path, versions.policy)  # as the next server makes it
+    anew._process = process
+    assert anew.begin("ask", {})["number"] > second
 
 
 @pytest.mark.skipif(not STORIES.exists(), reason="models/stories260k is not in the shared folder")
@@ -76,6 +156,7 @@ def test_lessons_follow_each_other_stop_and_name_their_policy(tmp_path: Path) ->
         assert versions.versions() == []
         versions.begin("teach", lesson(rounds=1))
         assert finished(versions)["state"] == "done", versions.state()
+        shutil.copytree(tmp_path / "versions" / "0001", tmp_path / "versions" / "0001-copy")  # no version
         versions.begin("teach", lesson(parent=1, rounds=1))
         assert finished(versions)["state"] == "done", versions.state()
         versions.begin("teach", lesson(parent=7))
@@ -92,5 +173,5 @@ def test_lessons_follow_each_other_stop_and_name_their_policy(tmp_path: Path) ->
     directory = tmp_path / "versions" / "0002"
     assert base_named_by(directory) == str(STORIES)
     assert load_policy(str(directory)) is not None
-    assert {path.name for path in (tmp_path / "versions").iterdir()} == {"0001", "0002"}
+    assert {path.name for path in (tmp_path / "versions").iterdir()} == {"0001", "0001-copy", "0002"}
     assert json.loads((directory / "version.json").read_text())["lesson"]["rounds"] == 1

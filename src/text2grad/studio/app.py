@@ -27,7 +27,7 @@ from text2grad.errors import ConfigError, DataError, Text2GradError
 from text2grad.files import json_lines, to_json
 from text2grad.studio.exports import page_of_marks, page_of_response, preferred_name
 from text2grad.studio.fields import MOST, choice, integer, integers, numbers, shown, text, texts, to_encode
-from text2grad.studio.marks import StoreError
+from text2grad.studio.marks import OvertakenError, StoreError
 from text2grad.studio.session import Session, filter_from
 
 Scope = MutableMapping[str, Any]
@@ -98,6 +98,7 @@ def make_app(session: Session, *, token: str, port: int) -> Any:
         Text2GradError: _refusal(400),
         ValueError: _refusal(400),
         ForbiddenError: _refusal(403),
+        OvertakenError: _refusal(409),
         StoreError: _refusal(503),
     }
     return Guard(Starlette(routes=routes, exception_handlers=handlers), token=token, port=port)
@@ -133,6 +134,17 @@ def _reading(session: Session, get: Callable[..., Route], store: str) -> list[Ro
             operations=integer(operations, "operations") if operations else None,
         )
 
+    def marked(request: Request) -> Any:
+        query = request.query_params
+        count = query.get("count")
+        return session.marked(
+            rater(request),
+            query.get("text", "").strip(),
+            start=integer(query.get("start", 0), "start"),
+            count=integer(count, "count") if count else None,
+            item=item(request),
+        )
+
     def at_place(request: Request) -> Any:
         place = request.path_params["place"]
         step, dot, row = place.partition(".")
@@ -148,7 +160,7 @@ def _reading(session: Session, get: Callable[..., Route], store: str) -> list[Ro
         get("runs/{run}/places/{place}", at_place),
         get("runs/{run}/prompt/{number}", lambda r: session.same_prompt(run(r), number(r), item(r))),
         get("runs/{run}/curves", lambda r: session.curves(run(r))),
-        get("marks", lambda r: session.marked(rater(r))),
+        get("marks", marked),
         get("agreement", lambda r: session.agreement()),
         get("marks/{item}", lambda r: session.item(rater(r), r.path_params["item"])),
         get("runs/{run}/suggestions/{item}", lambda r: session.suggestions.state(run(r), r.path_params["item"])),
@@ -164,9 +176,8 @@ def _writing(session: Session, post: Callable[..., Route], store: str) -> list[R
         events = given.get("events")
         if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
             raise DataError(f"events is a list of operations, each an object; got {shown(events)}")
-        return session.save(
-            _rater(session, given), text(given.get("tab"), "tab"), events, text(given.get("act"), "act")
-        )
+        tab, act, seen = text(given.get("tab"), "tab"), text(given.get("act"), "act"), given.get("seen")
+        return session.save(_rater(session, given), tab, events, act, None if seen is None else integer(seen, "seen"))
 
     def own(given: Any) -> Any:
         return session.own_text(*_texts_of(given))
@@ -211,7 +222,7 @@ def _teaching(session: Session, post: Callable[..., Route]) -> list[Route]:
         return session.versions.begin("ask", {"prompt": prompt, "versions_asked": asked, "seed": seed})
 
     def stop(given: Any) -> Any:
-        session.versions.stop()
+        session.versions.stop(integer(given.get("number"), "number"))
         return session.versions.state()
 
     return [post("teach", teach), post("retrain", retrain), post("ask", ask), post("stop", stop)]

@@ -268,8 +268,9 @@ class RunIndex:
             ConfigError: if the regular expression or the order is none.
         """
         columns, key = self.columns_now(), astuple(wanted)
-        if key in columns.results:
-            return columns.results[key]
+        kept = columns.results.get(key)  # one look: another thread may drop it before a second one
+        if kept is not None:
+            return kept
         if wanted.order not in ORDERS:
             raise ConfigError(f"there is no order {wanted.order!r}; choose one of {', '.join(ORDERS)}")
         mask = columns.mask(wanted)

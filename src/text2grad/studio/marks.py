@@ -18,6 +18,10 @@ heard no answer sends them again; they are saved once. "by" is "undo" or "redo" 
 The marks of a response are the events of all tabs of a rater in the order in which they were saved. Spans have ids of
 their own, so operations of two tabs do not undo each other. Undo is an operation, too: nothing is ever removed, and
 "open" repeats the text, so the marks outlive the run. A line that a crash cut off is not read; it was never confirmed.
+An undo or redo by a page that does not know the last operation on the response is refused: it would take back another
+tab's.
+
+Files are read where they changed, so a request costs no more than what is new since the one before.
 """
 
 import json
@@ -26,11 +30,12 @@ import re
 import threading
 import time
 import unicodedata
+from collections import ChainMap, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, NamedTuple
 
 from text2grad.errors import DataError, Text2GradError
 from text2grad.feedback import Annotation
@@ -45,6 +50,7 @@ MOST_CHARS = 1_000_000  # of a response or a critique
 STATES = ("", "done", "skipped")
 VERDICTS = ("", "accepted", "rejected")
 SPAN = ("id", "start", "end", "label", "note", "from")
+KEPT_LISTS = 8  # of searches in a rater's marks
 OPERATIONS = ("open", "span", "unspan", "critique", "state", "suggestion")
 
 
@@ -56,6 +62,10 @@ def is_rater(name: str) -> bool:
 
 class StoreError(Text2GradError):
     """The disk refuses marks that are in order; the same request can succeed later."""
+
+
+class OvertakenError(Text2GradError):
+    """Another tab changed the marks first: an undo or redo does not fit them any more."""
 
 
 @dataclass(slots=True)
@@ -129,6 +139,51 @@ class Marked:
         }
 
 
+class _State(NamedTuple):
+    """By this a file is known to be as it was."""
+
+    inode: int
+    size: int
+    time_ns: int
+
+
+class _Known:
+    """All that is read of one rater; what `MarkStore` hands out of it is never changed afterwards."""
+
+    def __init__(self) -> None:
+        self.files: dict[Path, tuple[_State, int]] = {}  # and the bytes that are read
+        self.events: list[dict[str, Any]] = []
+        self.of_item: dict[str, list[dict[str, Any]]] = {}
+        self.opened: dict[str, Mapping[str, Any]] = {}
+        self.acts: dict[str, list[int]] = {}  # times of the operations of each act
+        self.marked: dict[str, Marked] = {}
+        self.before: tuple[int, dict[str, Marked]] = (0, {})  # marks after so many operations
+        self.lists: OrderedDict[str, list[Marked]] = OrderedDict()  # by searched words
+
+    @property
+    def last(self) -> int:
+        """Time of the last operation."""
+        return int(self.events[-1]["at"]) if self.events else 0
+
+    def take(self, events: Sequence[dict[str, Any]]) -> None:
+        """Take operations that follow those which are known."""
+        changed: dict[str, Marked] = {}
+        for event in events:
+            item = event["item"]
+            if item not in changed:
+                one = self.marked.get(item, Marked(item))
+                changed[item] = replace(one, spans=dict(one.spans), suggestions=dict(one.suggestions))
+            changed[item].take(event)
+            self.events.append(event)
+            self.of_item.setdefault(item, []).append(event)
+            if event["op"] == "open":
+                self.opened[item] = event
+            if event.get("act"):
+                self.acts.setdefault(event["act"], []).append(int(event["at"]))
+        self.marked = {**self.marked, **changed}
+        self.lists.clear()
+
+
 class MarkStore:
     """The events of all raters below one directory."""
 
@@ -136,15 +191,16 @@ class MarkStore:
         """Take the directory, which need not exist."""
         self.directory = directory / "marks"
         self._lock = threading.Lock()
-        self._read: dict[Path, tuple[int, list[dict[str, Any]]]] = {}
-        self._marked: dict[str, tuple[int, dict[str, Marked]]] = {}
+        self._raters: dict[str, _Known] = {}
         self._last = 0
 
     def new_tab(self) -> str:
         """Return the name of a tab; its file appears with its first event."""
         return token_hex(6)
 
-    def append(self, rater: str, tab: str, events: Sequence[Mapping[str, Any]], act: str = "") -> int:
+    def append(
+        self, rater: str, tab: str, events: Sequence[Mapping[str, Any]], act: str = "", *, seen: int | None = None
+    ) -> int:
         """Save the operations of one act; when this returns they are on disk. Return its time.
 
         Args:
@@ -152,20 +208,22 @@ class MarkStore:
             tab: as `new_tab` returned it.
             events: operations of the module's docstring, without "at".
             act: name of the act, if it has one; events that were saved under it are not saved again.
+            seen: operations on the response that the page knew before this act; None if it does not count them.
 
         Raises:
             DataError: if an operation is none; nothing is saved then.
+            OvertakenError: if the act is an undo or redo, and there are operations that the page does not know.
             StoreError: if the files cannot be read or written.
         """
         path, act = self._file(rater, tab), _text({"act": act}, "act", 40)
         with self._lock:
             try:  # another tab of the rater may have opened the response: a page sends what an earlier page left
-                known = [event for one in self._files(rater) for event in self._events_of(one)]
+                known = self._known(rater)
             except OSError as error:
                 raise StoreError(f"cannot read marks in {path.parent}: {error.strerror}") from error
-            opened = {event["item"]: event for event in known if event["op"] == "open"}
-            saved = [int(event["at"]) for event in known if act and event.get("act") == act]
-            self._last = max(self._last, *(int(event["at"]) for event in known), 0)  # the clock may have been set back
+            opened = ChainMap[str, Mapping[str, Any]]({}, known.opened)
+            saved = known.acts.get(act, [])
+            self._last = max(self._last, known.last)  # the clock may have been set back
             at = saved[0] if saved else max(time.time_ns(), self._last + 1)
             lines = []
             for event in events[len(saved) :]:
@@ -173,6 +231,7 @@ class MarkStore:
                 if checked["op"] == "open":
                     opened[checked["item"]] = checked
                 elif event.get("by") in ("undo", "redo"):
+                    _check_seen(known.marked.get(checked["item"]), seen if not saved else None)
                     checked["by"] = event["by"]
                 lines.append(to_json({"at": at, **({"act": act} if act else {}), **checked}) + b"\n")
             if not lines:
@@ -198,22 +257,48 @@ class MarkStore:
     def events(self, rater: str, item: str | None = None) -> list[dict[str, Any]]:
         """Return a rater's operations in the order in which they were saved, of one response or of all."""
         with self._lock:
-            files = self._files(rater)
-            found = [event for path in files for event in self._events_of(path) if item in (None, event["item"])]
-        return sorted(found, key=lambda event: int(event["at"]))
+            known = self._known(rater)
+            return list(known.events if item is None else known.of_item.get(item, ()))
+
+    def operations(self, rater: str) -> int:
+        """Return how many operations a rater has made, with those that opened responses."""
+        with self._lock:
+            return len(self._known(rater).events)
+
+    def operations_before(self, rater: str, item: str, at: int) -> int:
+        """Return how many operations on a response, opening it apart, came before a time."""
+        return sum(event["op"] != "open" and int(event["at"]) < at for event in self.events(rater, item))
 
     def marked(self, rater: str) -> dict[str, Marked]:
         """Return the marks of a rater by response."""
-        events = self.events(rater)
-        count, found = self._marked.get(rater, (-1, {}))
-        if count != len(events):
-            found = _folded(events)
-            self._marked[rater] = (len(events), found)
-        return found
+        with self._lock:
+            return self._known(rater).marked
 
     def marked_after(self, rater: str, operations: int) -> dict[str, Marked]:
         """Return the marks of a rater by response, as they were after so many operations."""
-        return _folded(self.events(rater)[:operations])
+        with self._lock:
+            known = self._known(rater)
+            if operations >= len(known.events):
+                return known.marked
+            if known.before[0] != operations:
+                known.before = operations, _folded(known.events[:operations])
+            return known.before[1]
+
+    def listed(self, rater: str, words: str = "") -> list[Marked]:
+        """Return the responses on which a rater said something, the last first.
+
+        Args:
+            rater: name of a person.
+            words: occur in prompt, response or critique; case does not matter.
+        """
+        with self._lock:
+            known, words = self._known(rater), words.lower()
+            if words not in known.lists:
+                found = [one for one in known.marked.values() if one.events and one.opened and words in _said(one)]
+                known.lists[words] = sorted(found, key=lambda one: -one.at)
+                while len(known.lists) > KEPT_LISTS:
+                    known.lists.popitem(last=False)
+            return known.lists[words]
 
     def _folder(self, rater: str) -> Path:
         if not is_rater(rater):
@@ -228,24 +313,61 @@ class MarkStore:
             raise DataError(f"{tab!r} is no name of a tab; reload the page")
         return self._folder(rater) / f"{tab}.jsonl"
 
-    def _events_of(self, path: Path) -> list[dict[str, Any]]:
-        """Return the events of a file; only bytes that were added since the last call are read."""
-        done, events = self._read.get(path, (0, []))
-        if not path.exists():
-            return []
-        if path.stat().st_size > done:
-            with path.open("rb") as file:
-                file.seek(done)
-                new = file.read()
-            whole = new[: new.rfind(b"\n") + 1]
-            events = [*events, *_parsed(whole.splitlines())]
-            self._read[path] = (done + len(whole), events)
-        return events
+    def _known(self, rater: str) -> _Known:
+        """Return all that a rater has on disk; only bytes that were added since the last call are read."""
+        known = self._raters.get(rater, _Known())
+        states = {path: _state(path) for path in self._files(rater)}
+        if any(_is_other(states.get(path), state) for path, (state, _) in known.files.items()):
+            known = _Known()
+        files, events = dict(known.files), list[dict[str, Any]]()
+        for path, state in states.items():
+            before, done = known.files.get(path, (None, 0))
+            if state != before:
+                with path.open("rb") as file:
+                    file.seek(done)
+                    new = file.read()
+                whole = new[: new.rfind(b"\n") + 1]
+                events += _parsed(whole.splitlines())
+                files[path] = (state, done + len(whole))
+        events.sort(key=lambda event: int(event["at"]))
+        if events and int(events[0]["at"]) < known.last:  # a file that a person brought from elsewhere
+            events, known = sorted([*known.events, *events], key=lambda event: int(event["at"])), _Known()
+        if events:
+            known.take(events)
+        known.files = files
+        self._raters[rater] = known
+        return known
 
     def _ends_whole(self, path: Path) -> bool:
         with path.open("rb") as file:
             file.seek(-1, os.SEEK_END)
             return file.read(1) == b"\n"
+
+
+def _state(path: Path) -> _State:
+    found = path.stat()
+    return _State(found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def _is_other(now: _State | None, before: _State) -> bool:
+    """Return True for a file that is gone, or changed otherwise than by lines behind its end."""
+    return now is None or (now != before and (now.inode != before.inode or now.size <= before.size))
+
+
+def _said(one: Marked) -> str:
+    return f"{one.opened['prompt']}\n{one.opened['response']}\n{one.critique}".lower()
+
+
+def _check_seen(marked: Marked | None, seen: int | None) -> None:
+    """Check that a page knows all operations on a response.
+
+    Raises:
+        OvertakenError: if there are more than it has seen.
+    """
+    if seen is not None and marked is not None and marked.events > seen:
+        raise OvertakenError(
+            "another tab changed the marks of this response meanwhile, so nothing was undone or redone"
+        )
 
 
 def _folded(events: Iterable[Mapping[str, Any]]) -> dict[str, Marked]:
@@ -259,9 +381,10 @@ def _parsed(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:
     for line in lines:
         try:
             event = json.loads(line)
-        except ValueError:  # a crash cut it off before it was confirmed
+            Marked("").take(event)
+        except (ValueError, LookupError, TypeError):  # a crash cut it off before it was confirmed, or a hand changed it
             continue
-        if isinstance(event, dict) and event.get("op") in OPERATIONS and "at" in event and "item" in event:
+        if event["op"] in OPERATIONS and isinstance(event.get("item"), str):
             yield event
 
 

@@ -135,7 +135,7 @@ class Session:
         """
         index, mine = self._index(run), self.marks.marked(rater)
         if operations is None:
-            operations = len(self.marks.events(rater))
+            operations = self.marks.operations(rater)
         if marked in ("mine", "done", "open"):
             then = self.marks.marked_after(rater, operations).values()
             if marked == "open":
@@ -193,13 +193,25 @@ class Session:
         index = self._index(run)
         return {"steps": index.columns_now().curves(), "evaluations": self._evaluations.read(index.source.path)}
 
-    def save(self, rater: str, tab: str, events: Sequence[Mapping[str, Any]], act: str = "") -> dict[str, Any]:
+    def save(
+        self, rater: str, tab: str, events: Sequence[Mapping[str, Any]], act: str = "", seen: int | None = None
+    ) -> dict[str, Any]:
         """Save the operations on marks of one act, once: a page that heard no answer sends them again.
+
+        Args:
+            rater: the person.
+            tab: the page.
+            events: operations on one response.
+            act: its name.
+            seen: operations on the response that the page knew before; the answer counts them as "before".
 
         Raises:
             DataError: if one is none.
+            OvertakenError: if it is an undo or redo of a page that has not seen all operations.
         """
-        return {"at": self.marks.append(rater, tab, events, act)}
+        at = self.marks.append(rater, tab, events, act, seen=seen)
+        item = str(events[-1].get("item", "")) if events else ""
+        return {"at": at, "before": self.marks.operations_before(rater, item, at)}
 
     def item(self, rater: str, item: str) -> dict[str, Any]:
         """Return a rater's marks on a response, all acts that led to them, and others' marks once it is done.
@@ -237,17 +249,26 @@ class Session:
         item = item_of(prompt, response)
         return {"prompt": prompt, "response": response, "item": item, "place": None, "source": "", "own": True}
 
-    def marked(self, rater: str) -> dict[str, Any]:
-        """Return all responses that a rater marked, the last first."""
-        found = sorted(self.marks.marked(rater).values(), key=lambda one: -one.at)
-        return {
-            "items": [
-                {**one.as_json(), "prompt": one.opened["prompt"], "response": one.opened["response"]}
-                | {"run": one.opened["run"], "place": one.opened["place"], "ids": one.opened["ids"]}
-                for one in found
-                if one.events and one.opened
-            ]
-        }
+    def marked(
+        self, rater: str, words: str = "", *, start: int = 0, count: int | None = None, item: str = ""
+    ) -> dict[str, Any]:
+        """Return responses that a rater marked, the last first, and how many there are.
+
+        Args:
+            rater: the person.
+            words: occur in prompt, response or critique.
+            start: first place in the list.
+            count: places; None takes all.
+            item: digest of a response whose place is wanted, too: "at", −1 if it is not there.
+        """
+        found = self.marks.listed(rater, words)
+        at = next((place for place, one in enumerate(found) if one.item == item), -1) if item else -1
+        items = [
+            {**one.as_json(), "prompt": one.opened["prompt"], "response": one.opened["response"]}
+            | {"run": one.opened["run"], "place": one.opened["place"], "ids": one.opened["ids"]}
+            for one in found[start : None if count is None else start + count]
+        ]
+        return {"items": items, "total": len(found), "at": at}
 
     def agreement(self) -> dict[str, Any]:
         """Return how far the raters agree on responses that two of them finished."""

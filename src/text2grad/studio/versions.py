@@ -4,11 +4,14 @@
     STORE/versions/0002/reward_model/   after a retraining: the reward model by which the policy was trained
 
 Version 0 is the policy of the run. The process (`worker`) loads models; it is started at the first lesson or question,
-and ends with the server or when it is stopped. A stopped lesson leaves no version.
+and ends with the server or when it is stopped. A stopped lesson leaves no version. Folders with other names, such as
+`0001-copy`, are no versions.
 """
 
 import json
+import re
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,14 @@ from typing import Any
 from text2grad.errors import ConfigError, DataError
 from text2grad.studio.process import WorkerProcess
 
+_FOLDER = re.compile(r"[0-9]{4,}")
 NAMES = {"teach": "a lesson", "retrain": "a retraining", "ask": "a question"}
+
+
+def folders_of(directory: Path) -> dict[int, Path]:
+    """Return number → path of what has the name of a version, by number."""
+    paths = (path for path in directory.glob("[0-9]*") if _FOLDER.fullmatch(path.name))
+    return dict(sorted((int(path.name), path) for path in paths if path.name == f"{int(path.name):04d}"))
 
 
 class Versions:
@@ -31,7 +41,9 @@ class Versions:
         """
         self.directory, self.policy = store / "versions", policy
         self._lock = threading.Lock()
+        self._changing = threading.Lock()  # held while work begins or is stopped; messages of the process need no more
         self._work: dict[str, Any] = {"state": "idle"}
+        self._last = time.time_ns() // 1000  # number of work; a page that goes on after a restart knows no later one
         self._known: dict[tuple[Path, int], dict[str, Any]] = {}  # of a file and its time; a page asks every second
         self._process = WorkerProcess(self._hear, self._ended)
 
@@ -45,13 +57,16 @@ class Versions:
 
     def versions(self) -> list[dict[str, Any]]:
         """Return the finished versions, without their changes per token."""
-        known = self._known
-        self._known = {}
-        for path in sorted(self.directory.glob("[0-9]*/version.json")):
+        known, found = self._known, dict[tuple[Path, int], dict[str, Any]]()
+        for folder in folders_of(self.directory).values():
+            path = folder / "version.json"
+            if not path.exists():
+                continue
             key = path, path.stat().st_mtime_ns
             about = known.get(key) or json.loads(path.read_bytes())
-            self._known[key] = {name: value for name, value in about.items() if name != "changes"}
-        return list(self._known.values())
+            found[key] = {name: value for name, value in about.items() if name != "changes"}
+        self._known = found  # whole: pages ask at the same time
+        return list(found.values())
 
     def version(self, number: int) -> dict[str, Any]:
         """Return one version with its changes per token.
@@ -71,27 +86,43 @@ class Versions:
         Raises:
             ConfigError: if there is no policy, or other work is under way.
         """
-        with self._lock:
-            if self.policy is None:
-                raise ConfigError(
-                    "there is no policy to teach: open a run with a checkpoint, or start with --model PATH"
-                )
-            if self._work["state"] == "working":
-                raise ConfigError(
-                    f"{NAMES[self._work['kind']]} is under way, perhaps from another tab; wait for its end, or stop it"
-                )
-            number = int(self._work.get("number", 0)) + 1
-            self._work = {"state": "working", "kind": kind, "number": number, "progress": "starting"}
-            message = {"kind": kind, "number": number, "policy": dict(self.policy), "versions": str(self.directory)}
-            self._process.send({**message, **request})
-            return dict(self._work)
+        with self._changing:
+            with self._lock:
+                if self.policy is None:
+                    raise ConfigError(
+                        "there is no policy to teach: open a run with a checkpoint, or start with --model PATH"
+                    )
+                if self._work["state"] == "working":
+                    name = NAMES[self._work["kind"]]
+                    raise ConfigError(f"{name} is under way, perhaps from another tab; wait for its end, or stop it")
+                self._last += 1
+                self._work = {"state": "working", "kind": kind, "number": self._last, "progress": "starting"}
+                work = dict(self._work)
+            message = {"kind": kind, "number": work["number"], "policy": dict(self.policy)}
+            self._process.send({**message, "versions": str(self.directory), **request})
+            return work
 
-    def stop(self) -> None:
-        """End the work under way and its process; no version appears."""
-        with self._lock:
-            if self._work["state"] == "working":
-                self._work = {**self._work, "state": "stopped"}
-        self._process.stop()
+    def stop(self, number: int | None = None) -> None:
+        """End the work under way and its process; no version appears.
+
+        Args:
+            number: of the work that is meant, as `begin` returned it; None stops any.
+
+        Raises:
+            ConfigError: if that work has ended, and other work is under way.
+        """
+        with self._changing:  # what begins after this has a process of its own
+            with self._lock:
+                if self._work["state"] == "working":
+                    if number not in (None, self._work["number"]):
+                        raise ConfigError(
+                            f"this work has ended; {NAMES[self._work['kind']]} has begun since, perhaps from another "
+                            "tab, and is not stopped"
+                        )
+                    self._work = {**self._work, "state": "stopped"}
+                elif number is not None:
+                    return
+            self._process.stop()
 
     def _hear(self, message: dict[str, Any]) -> None:
         with self._lock:

@@ -211,10 +211,11 @@ def _publish(
     import shutil
 
     from text2grad.models import POLICY_ADAPTER
+    from text2grad.studio.versions import folders_of
 
     directory = Path(request["versions"])
     directory.mkdir(parents=True, exist_ok=True)
-    number = max((int(path.name) for path in directory.glob("[0-9]*")), default=0) + 1
+    number = max(folders_of(directory), default=0) + 1
     made = datetime.now(UTC).isoformat(timespec="seconds")
     about = {"version": number, "parent": int(request["parent"]), "policy": models.path, "made": made, **about}
     with published(directory / f"{number:04d}") as path:

@@ -587,7 +587,7 @@ def _moves(files: Files) -> str:
         return 1 - (1 - one["all"]["far_right"]) * float(wrong(["unexplained"])(one))
 
     rows = [
-        ["tokens with \\|A\\| > σ/2", *(f"{one['all']['far']:,}" for one in found.values())],
+        ["tokens with |A| > σ/2", *(f"{one['all']['far']:,}" for one in found.values())],
         row("moved right", lambda one: one["all"]["far_right"]),
         row("the same, p ≤ 0.9 before", lambda one: one["all"]["open_right"]),
         row("distance to the right", lambda one: one["all"]["far_distance"]),

@@ -66,8 +66,11 @@ export class Detail {
     this.root.replaceChildren(text);
   }
 
-  /** Show a response; answers false if another was asked for, or the view was left, before its marks came. */
-  async open(record) {
+  /**
+   * Show a response, and with it `told`, until the next act; answers false if another was asked for, or the view was
+   * left, before its marks came.
+   */
+  async open(record, told = "") {
     const rater = this.context.rater();
     const asked = { record };
     const { outbox } = this.context;
@@ -85,6 +88,7 @@ export class Detail {
     const isAgain = this.record !== null && this.record.item === record.item;
     const typing = isAgain && this.panel.contains(document.activeElement) ? document.activeElement : null;
     this.record = record;
+    this.told = told || (isAgain ? this.told : "");
     this.critic = { state: "none" };
     this.marks = new Marks(record, saved, pending, rater, outbox, () => this.changed());
     this.build();
@@ -178,6 +182,7 @@ export class Detail {
   }
 
   changed() {
+    this.told = "";
     this.view.draw();
     this.showMarks();
     this.context.onMarks(this.record, this.marks);
@@ -385,6 +390,11 @@ export class Detail {
     }
     const parts = [];
     parts.push(line("h2", "Your marks"));
+    if (this.told) {
+      const told = line("p", this.told, "problem told");
+      told.setAttribute("role", "alert");
+      parts.push(told);
+    }
     this.fields = new Map();
     const list = line("ol", "", "spans");
     for (const one of marks.list()) list.append(this.spanItem(one));

@@ -6,6 +6,9 @@ const PENDING = "text2grad-pending-";
 const RETRY_MS = 2000;
 const LEAVING_MS = [100, 300, 900, 2700, 8100]; // a page that is being left, as by a reload, lives on for a moment
 const MALFORMED = 400; // the status of an operation that would be refused for ever
+const OVERTAKEN = 409; // and of an undo that does not know another tab's last act
+const MEANWHILE = "Another tab changed these marks meanwhile";
+const ALL_SHOWN = "All marks are shown now, and undo takes back the last act, whichever tab made it.";
 
 /** A name for a span that no other tab can choose. */
 export const newId = () => crypto.randomUUID().replaceAll("-", "").slice(0, 16);
@@ -16,14 +19,17 @@ export const newId = () => crypto.randomUUID().replaceAll("-", "").slice(0, 16);
  * `onState({ waiting, problem, refused, kept })` hears how many batches wait, why they could not be sent yet, why the
  * server refused a batch for ever, and whether the browser's storage has all that waits. `onAdopted(items)` hears of
  * which responses there were marks that another page had left behind, when the server has them.
+ * `onOvertaken(rater, item, words)` hears of a response whose marks another page changed; it answers whether the words
+ * are shown with it.
  */
 export class Outbox {
-  constructor(onState, onAdopted) {
+  constructor(onState, onAdopted, onOvertaken) {
     this.onState = onState;
     this.onAdopted = onAdopted;
+    this.onOvertaken = onOvertaken;
     this.tab = null;
     this.opened = new Set();
-    this.queue = []; // {id, rater, events}
+    this.queue = []; // {id, rater, events, seen}
     this.added = 0; // acts of this page
     this.flushing = null;
     this.retry = 0;
@@ -63,8 +69,9 @@ export class Outbox {
     if (living && waits.length) setTimeout(() => this.adopt(waits.slice(1)), waits[0]);
   }
 
-  add(rater, events) {
-    this.queue.push({ id: newId(), rater, events });
+  /** Save an act; `seen` counts the operations on the response that this page knew before. */
+  add(rater, events, seen) {
+    this.queue.push({ id: newId(), rater, events, seen });
     this.added += 1;
     this.keep();
     return this.flush();
@@ -102,13 +109,22 @@ export class Outbox {
   async send() {
     clearTimeout(this.retry);
     while (this.queue.length) {
-      const { id, rater, events } = this.queue[0];
+      const [first] = this.queue;
+      const { id, rater, events, seen } = first;
+      const { item } = events[events.length - 1];
+      let before = 0;
       try {
         if (!this.tab) this.tab = (await post("tab")).tab;
-        await post("marks", { act: id, rater, tab: this.tab, events, store: this.store });
+        ({ before } = await post("marks", { act: id, rater, tab: this.tab, events, seen, store: this.store }));
       } catch (error) {
+        if (error.status === OVERTAKEN) {
+          this.overtaken(rater, item);
+          continue;
+        }
         if (error.status === MALFORMED) {
-          this.drop(error.message);
+          this.drop(first);
+          this.refused = error.message;
+          this.keep();
           continue;
         }
         this.problem = error.message;
@@ -118,20 +134,30 @@ export class Outbox {
       }
       this.problem = "";
       this.queue.shift();
+      if (before > seen) this.overtaken(rater, item);
       this.keep();
     }
   }
 
-  /** Give up the first batch; the text of the response that it holds goes with the next marks on it. */
-  drop(reason) {
-    const { rater, events } = this.queue.shift();
+  /** Another page changed the marks of a response: no undo or redo that waits fits them any more. */
+  overtaken(rater, item) {
+    const unfit = this.queue.filter(one => one.rater === rater && one.events.some(event => event.item === item && event.by));
+    for (const one of unfit) this.drop(one);
+    const words = unfit.length ? `${MEANWHILE}, so nothing was undone or redone` : MEANWHILE;
+    const isShown = this.onOvertaken(rater, item, `${words}. ${ALL_SHOWN}`);
+    if (unfit.length && !isShown) this.refused = "an undo or redo, since another tab changed the marks meanwhile";
+    this.keep();
+  }
+
+  /** Give up a batch; the text of the response that it holds goes with the next marks on it. */
+  drop(batch) {
+    this.queue = this.queue.filter(one => one !== batch);
+    const { rater, events } = batch;
     const { item } = events[events.length - 1];
     const open = events.find(one => one.op === "open");
     const next = open && this.queue.find(one => one.rater === rater && one.events.some(event => event.item === item));
     if (next) next.events.unshift(open);
     else this.opened.delete(item + rater);
-    this.refused = reason;
-    this.keep();
   }
 }
 
@@ -149,6 +175,8 @@ export class Marks {
     this.suggestions = {};
     this.undone = [];
     this.done = [];
+    this.seen = 0; // operations
+    this.stale = false; // another page changed the marks, and they are on their way
     const known = new Set(saved.history.map(([{ act }]) => act));
     const more = pending.filter(({ id }) => !known.has(id)).map(({ events }) => events);
     for (const events of [...saved.history, ...more]) this.replay(events);
@@ -157,6 +185,7 @@ export class Marks {
 
   /** Apply an act that was made before; what was undone is not undone again. */
   replay(events) {
+    this.seen += events.length;
     const inverse = events.map(event => this.take(event)).reverse();
     const [{ by }] = events;
     if (by === "undo") this.done.pop();
@@ -206,12 +235,13 @@ export class Marks {
     const known = this.outbox.opened.has(item + this.rater); // each tab's file holds the text itself
     const first = known ? [] : [{ op: "open", prompt, response, ids, run: source, place }];
     this.outbox.opened.add(item + this.rater);
-    this.outbox.add(this.rater, [...first, ...events.map(event => ({ ...event, item, by }))]);
+    this.outbox.add(this.rater, [...first, ...events.map(event => ({ ...event, item, by }))], this.seen);
+    this.seen += events.length;
     return inverse;
   }
 
   undo() {
-    const inverse = this.done.pop();
+    const inverse = this.stale ? null : this.done.pop();
     if (!inverse) return false;
     this.undone.push(this.make(inverse, "undo"));
     this.onChange();
@@ -219,7 +249,7 @@ export class Marks {
   }
 
   redo() {
-    const inverse = this.undone.pop();
+    const inverse = this.stale ? null : this.undone.pop();
     if (!inverse) return false;
     this.done.push(this.make(inverse, "redo"));
     this.onChange();

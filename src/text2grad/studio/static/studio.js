@@ -1,6 +1,6 @@
 // The studio: the list of responses, the pane of one, lessons, keys, and the address of what is shown.
 
-import { line, shown } from "./tokens.js";
+import { line, shown, visible } from "./tokens.js";
 import { get, post } from "./api.js";
 import { alarmsOf, drawCurves } from "./curves.js";
 import { Detail, button } from "./detail.js";
@@ -10,6 +10,7 @@ import { Teach } from "./teach.js";
 
 const POLL_MS = 2000;
 const TYPING_MS = 180;
+const FORBIDDEN = 403; // the status of an answer to a page of another session
 const KEYS = [
   ["j, k", "next, previous response"], ["/", "search"], ["←, →", "word by word; with Shift: select"],
   ["n, p", "mark the selection as poor, good; without a selection: letters on the words choose it"],
@@ -19,12 +20,13 @@ const KEYS = [
   ["o", "the same prompt over the steps and in other runs"], ["t", "teach"], ["Escape", "drop the selection"],
 ];
 
+const NAME_RULE = "A name begins with a letter or digit, and has letters, digits, spaces and .@_-, at most 40.";
 const RATER = /^[\p{L}\p{N}_][\p{L}\p{M}\p{N}_ .@-]{0,39}$/u; // as is_rater in marks.py
 
 const $ = id => document.getElementById(id);
 const state = {
   run: 0, runs: [], rater: new URLSearchParams(location.search).get("rater") || "", readOnly: false, view: "read",
-  generation: -1, total: 0, lost: false,
+  generation: -1, total: 0, lost: false, told: "", // of a server that was started anew
 };
 
 const saved = $("saved");
@@ -35,11 +37,19 @@ const outbox = new Outbox(({ waiting, problem, refused, kept }) => {
     : refused ? `Refused, and not saved: ${refused}. Reload the page to see the saved marks.`
       : waiting ? "Saving…" : "All marks saved";
 }, items => { // the response was perhaps opened before
-  if (detail.record && items.has(detail.record.item)) detail.open(detail.record);
+  if (isOpen() && items.has(detail.record.item)) detail.open(detail.record).catch(tell);
+}, (rater, item, words) => {
+  if (!isOpen() || detail.record.item !== item || detail.marks.rater !== rater) return false;
+  detail.marks.stale = true; // what it would undo is another tab's
+  detail.open(detail.record, words).catch(tell);
+  return true;
 });
 
 /** The number of the run that a response comes from; −1 if it is none of the session's. */
 const runOf = record => record ? state.runs.findIndex(one => one.name === record.source) : -1;
+
+/** Whether a response is shown, and no other is on its way. */
+const isOpen = () => detail.record !== null && detail.asked.item === detail.record.item;
 
 const detail = new Detail($("detail"), $("tip"), {
   rater: () => state.rater,
@@ -81,14 +91,12 @@ const filters = () => Object.fromEntries(new FormData($("filters")));
 
 /** A page of the rater's marks of all runs, the last first; the search words filter them. */
 const myMarks = async (start, count, item) => {
-  const words = filters().text.toLowerCase();
-  const found = (await get("marks", { rater: state.rater })).items
-    .filter(one => `${one.prompt}\n${one.response}\n${one.critique}`.toLowerCase().includes(words));
-  const rows = found.map(one => ({
+  const { items, total, at } = await get("marks", { rater: state.rater, text: filters().text, start, count, item });
+  const rows = items.map(one => ({
     ...one, step: one.place ? one.place[0] : null, reward: null, positive: 0, negative: 0, status: "",
     marks: one.spans.length, words: Boolean(one.critique), kept: one,
   }));
-  return { total: rows.length, rows: rows.slice(start, start + count), at: rows.findIndex(row => row.item === item) };
+  return { total, rows, at };
 };
 
 const list = new VirtualList($("list"), {
@@ -129,7 +137,7 @@ const placeOf = record => record.place ? `${record.place[0] ?? "-"}.${record.pla
 /** Leave the lessons for a response or a text: what they have to say later must not replace it. */
 const leaveTeach = () => {
   if (state.view !== "teach") return;
-  state.view = "read";
+  state.view = state.runs.length ? "read" : "mine";
   pressView();
   list.refresh({ keep: true });
 };
@@ -212,6 +220,7 @@ const setView = async view => {
   const before = state.view;
   state.view = view;
   pressView();
+  tellRestart("");
   if (view === "teach") {
     $("tip").hidden = true;
     document.body.classList.add("shows-detail");
@@ -319,21 +328,49 @@ const takeOverview = found => {
   return areOthers;
 };
 
-/** Troubles with the run's files, or the progress of the index. */
+/** The restart of the server with other runs, troubles with the run's files, or the progress of the index. */
 const showTroubles = run => {
-  if (!run) return;
-  const [done, all] = run.bytes;
-  const words = run.trouble || (done < all ? `reading: ${Math.floor((100 * done) / all)} %`
-    : run.bad_lines ? `${run.bad_lines} line${run.bad_lines === 1 ? "" : "s"} cannot be read: ${run.problem}` : "");
   const element = $("troubles");
+  const words = [state.told, state.view === "mine" ? "" : troubleOf(run)].filter(Boolean).join(" ");
   if (element.textContent !== words) element.textContent = words;
+};
+
+const tellRestart = words => {
+  state.told = words;
+  showTroubles(state.runs[state.run]);
+};
+
+const troubleOf = run => {
+  if (!run) return "";
+  const [done, all] = run.bytes;
+  return run.trouble || (done < all ? `reading: ${Math.floor((100 * done) / all)} %`
+    : run.bad_lines ? `${run.bad_lines} line${run.bad_lines === 1 ? "" : "s"} cannot be read: ${run.problem}` : "");
+};
+
+/** Go on with the runs of a server that was started anew; `before` is the run of the list, if there was one. */
+const goOnWith = async before => {
+  const now = state.runs[state.run];
+  document.body.classList.toggle("no-runs", !now);
+  const isGone = before && !state.runs.some(one => one.name === before.name);
+  if (isGone) {
+    tellRestart(`The server was started anew without ${before.name}; ${now ? `the list is that of ${now.name}` : "the list is that of your marks"}.`);
+  } else if (!before) tellRestart(`The server was started anew, with ${now.name}.`);
+  if (isOpen() && state.view !== "teach") detail.open(detail.record).catch(tell); // its links name other runs
+  if (now && (!before || now.name !== before.name)) await chooseRun(state.run);
+  if (now) return;
+  $("curves").replaceChildren();
+  $("alarms").textContent = "";
+  if (state.view !== "read") return;
+  state.view = "mine";
+  pressView();
+  await list.refresh();
 };
 
 const watch = async () => {
   try {
     const found = await get("studio");
-    const { name } = state.runs[state.run] || {};
-    if (takeOverview(found) && state.runs.length && state.runs[state.run].name !== name) await chooseRun(state.run);
+    const before = state.runs[state.run];
+    if (takeOverview(found)) await goOnWith(before);
     if (state.lost) {
       state.lost = false;
       sayWhatIsSaved();
@@ -351,7 +388,9 @@ const watch = async () => {
   } catch (error) {
     state.lost = true;
     saved.className = "saved problem";
-    saved.textContent = "No connection to the server; marks wait in this browser.";
+    saved.textContent = error.status === FORBIDDEN
+      ? "Another studio answers at this address: open the address that `text2grad studio` printed. Marks wait in this browser."
+      : "No connection to the server; marks wait in this browser.";
   }
   setTimeout(watch, POLL_MS);
 };
@@ -405,12 +444,45 @@ const ownText = () => {
   prompt.focus();
 };
 
-/** Go on as another rater: the open response and the views show the marks of that person. */
-const changeRater = async name => {
+const nameRater = name => {
   state.rater = name;
   const address = new URL(location.href);
   address.searchParams.set("rater", name); // a reload keeps it
   history.replaceState(null, "", address);
+};
+
+/** Ask for a name in place of that in the address, which is none; before, nobody's marks are shown or made. */
+const askRater = () => new Promise(named => {
+  const box = $("help");
+  const title = line("h2", "Who marks?");
+  title.id = "help-title";
+  const problem = line("p", `“${visible(state.rater.slice(0, 80))}” in the address is no name of a rater. ${NAME_RULE}`, "problem");
+  problem.setAttribute("role", "alert");
+  const rater = document.createElement("input");
+  const label = line("label", "Rater ");
+  label.append(rater);
+  const form = line("form");
+  const go = line("button", "Go on", "main-button");
+  form.append(title, problem, label, go);
+  form.addEventListener("submit", event => {
+    event.preventDefault();
+    const name = rater.value.trim();
+    if (!RATER.test(name)) {
+      problem.textContent = NAME_RULE;
+      return;
+    }
+    nameRater(name);
+    box.close();
+    named();
+  });
+  box.addEventListener("close", () => { if (!RATER.test(state.rater)) box.showModal(); });
+  box.replaceChildren(form);
+  box.showModal();
+});
+
+/** Go on as another rater: the open response and the views show the marks of that person. */
+const changeRater = async name => {
+  nameRater(name);
   const record = detail.asked;
   const hasSummary = $("detail").querySelector(".summary") !== null;
   if (record) { // nothing of the rater before can be marked or seen while the marks are on their way
@@ -442,7 +514,7 @@ const showHelp = () => {
   rater.addEventListener("change", () => {
     const name = rater.value.trim();
     const fits = RATER.test(name);
-    problem.textContent = fits ? "" : `A name begins with a letter or digit, and has letters, digits, spaces and .@_-, at most 40. The rater is still ${state.rater}.`;
+    problem.textContent = fits ? "" : `${NAME_RULE} The rater is still ${state.rater}.`;
     if (fits && name !== state.rater) changeRater(name);
     if (!fits && !box.open) setTimeout(() => box.showModal()); // it was closed with this name
   });
@@ -531,7 +603,10 @@ $("filters").addEventListener("reset", () => setTimeout(() => { // the fields ar
 }));
 $("filters").addEventListener("submit", event => event.preventDefault());
 $("filters").addEventListener("keydown", event => { if (event.key === "Escape") $("list").focus(); });
-$("run").addEventListener("change", () => chooseRun(Number($("run").value)));
+$("run").addEventListener("change", () => {
+  state.told = "";
+  chooseRun(Number($("run").value));
+});
 for (const one of document.querySelectorAll("[data-view]")) one.addEventListener("click", () => setView(one.dataset.view));
 $("help-open").addEventListener("click", showHelp);
 $("own").addEventListener("click", ownText);
@@ -549,6 +624,7 @@ const keepTyped = () => {
 
 document.addEventListener("visibilitychange", () => { if (document.hidden) keepTyped(); }); // perhaps on its way out
 
+if (state.rater && !RATER.test(state.rater)) await askRater();
 takeOverview(await get("studio"));
 orderOf(state.runs[state.run]);
 if (state.readOnly) { sayWhatIsSaved(); $("own").hidden = true; }

@@ -5,6 +5,7 @@ import { get, post } from "./api.js";
 import { button, replaceIn } from "./detail.js";
 
 const POLL_MS = 400;
+const LOST = "The server was started anew; the work that was under way ended with the server before.";
 
 const field = (text, element) => {
   const label = line("label", text);
@@ -50,9 +51,11 @@ export class Teach {
     this.changes = line("div", "", "changes");
     this.changesOf = null;
     this.asked = null;
+    this.told = ""; // why work was not stopped, or how it was lost
   }
 
   async open(record) {
+    this.told = "";
     if (record) this.prompt = record.prompt;
     this.marked = (await get("marks", { rater: this.context.rater() })).items.filter(one => one.spans.length && one.state !== "skipped");
     this.teaching = (await get("studio")).teaching;
@@ -65,7 +68,8 @@ export class Teach {
   /** The server's state, as another tab may have changed it; a field that is being filled in stays. */
   hear(teaching) {
     if (!this.teaching || this.watching) return;
-    const same = teaching.versions.length === this.teaching.versions.length && teaching.work.number === this.teaching.work.number;
+    const same = teaching.versions.length === this.teaching.versions.length && teaching.work.number === this.teaching.work.number
+      && JSON.stringify(teaching.policy) === JSON.stringify(this.teaching.policy); // another after a restart
     const { activeElement } = document;
     if (same || (this.root.contains(activeElement) && activeElement.matches("input, textarea, select"))) return;
     this.teaching = teaching;
@@ -168,10 +172,22 @@ export class Teach {
       const bar = document.createElement("progress");
       if (work.share) bar.value = work.share;
       bar.setAttribute("aria-label", "Progress");
-      part.append(bar, line("span", work.progress), button("Stop", async () => { this.take(await post("stop")); this.draw(); }));
+      part.append(bar, line("span", work.progress), button("Stop", () => this.stop(work.number)));
     } else if (work.state === "failed") part.append(line("p", work.error, "problem"));
     else if (work.state === "stopped") part.append(line("p", "Stopped; no version was made."));
+    if (this.told) part.append(line("p", this.told, "problem"));
     return part;
+  }
+
+  /** Stop the work that is shown, and no other that another tab has begun since. */
+  async stop(number) {
+    this.told = "";
+    try {
+      this.take(await post("stop", { number }));
+    } catch (error) {
+      this.told = `Not stopped: ${error.message}`;
+    }
+    this.draw();
   }
 
   /** Show the progress in place: a button that is replaced under the pointer would not be clicked. */
@@ -299,6 +315,7 @@ export class Teach {
   }
 
   async begin(kind, request) {
+    this.told = "";
     const work = await post(kind, request).catch(error => ({ state: "failed", error: error.message }));
     this.teaching = { ...this.teaching, work };
     this.draw();
@@ -312,6 +329,7 @@ export class Teach {
       await new Promise(done => { setTimeout(done, POLL_MS); });
       const found = await get("studio").catch(() => null);
       if (!found) continue; // the connection was lost: look again
+      if (found.teaching.work.state === "idle") this.told = LOST;
       this.take(found.teaching);
       if (this.teaching.work.state === "working") this.showProgress();
       else this.draw();
