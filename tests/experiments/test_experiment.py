@@ -175,8 +175,8 @@ def test_a_study_may_compare_by_another_metric(tmp_path: Path) -> None:
 def test_the_best_trials_are_confirmed_on_further_seeds(tmp_path: Path) -> None:
     """The best trial diverges on one of them, so that the second becomes the best; the third is not run again."""
     study = STUDY.replace("trials = 3", "trials = 8\nconfirm_seeds = [101, 102]\nconfirmed = 2\nother_confirmed = 1", 1)
-    diverged = {"best-1-seed-102": [2, "TrainingError: the loss is not finite", True]}
-    (tmp_path / "faults").write_text(json.dumps(diverged))
+    faults = {"best-1-seed-102": [2, "TrainingError: the loss is not finite", True]}
+    (tmp_path / "faults").write_text(json.dumps(faults))
     found = experiment(tmp_path, study)
     assert found.amount(found.studies[0]).all_runs == 8 + 2 * 2 + 2 + 1 * 2 + 4
     finish(found)
@@ -192,8 +192,14 @@ def test_the_best_trials_are_confirmed_on_further_seeds(tmp_path: Path) -> None:
     assert found.amount(found.studies[0]).trials == 0
     assert experiment(tmp_path, study).jobs() == {}
     (group,) = groups(read_runs(tmp_path / "records"))
-    best, *_, worst = group.tuning.trials["text2grad"]
-    assert (best.number, best.seeds, worst.number) == (second["trial"], 3, first["trial"])
+    best, diverged, *others = group.tuning.trials["text2grad"]
+    assert (best.number, best.seeds) == (second["trial"], 3)
+    assert (diverged.number, diverged.seeds, diverged.error) == (
+        first["trial"],
+        3,
+        "TrainingError: the loss is not finite",
+    )
+    assert {one.seeds for one in others} == {1}
     assert missing_of_plan(found.plan, read_runs(tmp_path / "records")) == []
 
 

@@ -90,6 +90,10 @@ class Stub(torch.nn.Module):
         self.config, self.device = SimpleNamespace(num_labels=outputs), torch.device("cpu")
         self.config.get_text_config = lambda: SimpleNamespace(max_position_embeddings=12)
         self.given, self.batches = logits, []
+        self.embedding = torch.nn.Embedding(100, 1)
+
+    def get_input_embeddings(self) -> torch.nn.Embedding:
+        return self.embedding
 
     def forward(self, input_ids: Any, attention_mask: Any) -> Any:
         self.batches.append((input_ids, attention_mask))

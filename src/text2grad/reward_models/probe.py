@@ -365,12 +365,11 @@ def read_features(
     Equal rows, as of several annotations of one response, are read once. `title` shows the progress.
 
     Raises:
-        ModelError: if the base's embedding does not have an id of the rows.
+        ModelError: if the base's embedding does not have an id of the new rows; none is read then.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file, save
 
-    check_ids(model, [{"input_ids": part} for row in kept for part in rows[row].read_ids])
     keys = {row: sha256(repr((rows[row], layers)).encode()).hexdigest()[:32] for row in kept}
     found: dict[str, Any] = {}
     for path in store.glob("states-*.safetensors") if store else ():
@@ -378,6 +377,8 @@ def read_features(
             found |= load_file(path)
     distinct = {keys[row]: row for row in kept}
     missing = [row for key, row in distinct.items() if key not in found]
+    if missing:
+        check_ids(model, [{"input_ids": part} for row in missing for part in rows[row].read_ids])
     done = len(distinct) - len(missing)
     with Progress(title, len(distinct), unit="response", done=done) if title else nullcontext() as bar:
         for start in range(0, len(missing), rows_at_once):
