@@ -10,7 +10,7 @@ import json
 from dataclasses import fields, replace
 from inspect import signature
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from text2grad.config import Recipe
 from text2grad.errors import ConfigError, ModelError
@@ -87,8 +87,12 @@ def shares_base(recipe: Recipe) -> bool:
     return Path(base).is_dir() and Path(base).resolve() == Path(policy.path).resolve()
 
 
-def rows_read_at_once(directory: str | Path, kind: Literal["scalar", "process", "probe"]) -> int:
+def rows_read_at_once(directory: str | Path, kind: str) -> int:
     """Return the responses per pass of a reward model that writes nothing: as saved, or usual where nothing is saved.
+
+    Args:
+        directory: of the reward model; it need not exist.
+        kind: "scalar", "process" or "probe".
 
     Raises:
         ModelError: if the saved settings cannot be read.

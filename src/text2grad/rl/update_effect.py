@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import gather_object
-from torch import Tensor, nn
+from torch import Tensor
 
 from text2grad.models import PolicyWithValue, TokenBatch, response_logprobs
 from text2grad.rl.metrics import Record
@@ -52,7 +52,7 @@ class EarlierMomentum:
         self.moved = {p: torch.zeros_like(p) for p in self._momentum}
         self._hook = optimizer.register_step_post_hook(self._add)
 
-    def end(self) -> dict[nn.Parameter, Tensor]:
+    def end(self) -> dict[Tensor, Tensor]:
         """Follow no more steps; return the way of each parameter that had momentum."""
         self._hook.remove()
         return self.moved

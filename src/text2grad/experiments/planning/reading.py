@@ -46,8 +46,8 @@ def trace_reading(recipe: Recipe, policy: Any, *, prompt: int, share: int, devic
             config.num_labels = LABELS[critic.kind]
         dtype = weights_type(config, "auto" if made else "float32")
         return trace_classifier(config, critic.kind, rows, tokens, dtype=dtype, device=device, trust_remote_code=code)
-    dtype = str(weights_type(config, "auto")).removeprefix("torch.")
-    settings = ModelConfig.model_validate({"value": "none", "dtype": dtype, "trust_remote_code": code})
+    name = str(weights_type(config, "auto")).removeprefix("torch.")
+    settings = ModelConfig.model_validate({"value": "none", "dtype": name, "trust_remote_code": code})
     model = TracedModel(config, settings, device=device)
     if made and probe.get("layer") is None:
         before = int(max(min(prompt, limit - response), 1))

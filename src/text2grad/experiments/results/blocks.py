@@ -584,7 +584,7 @@ def _moves(files: Files) -> str:
         return lambda one: sum(one["explanation"]["far_wrong"]["causes"][cause] for cause in causes)
 
     def accounted(one: Mapping[str, Any]) -> float:
-        return 1 - (1 - one["all"]["far_right"]) * float(wrong(["unexplained"])(one))
+        return 1 - (1 - float(one["all"]["far_right"])) * wrong(["unexplained"])(one)
 
     rows = [
         ["tokens with |A| > σ/2", *(f"{one['all']['far']:,}" for one in found.values())],
