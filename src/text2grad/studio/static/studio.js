@@ -30,12 +30,18 @@ const state = {
 };
 
 const saved = $("saved");
+let hasWaited = false; // marks could not be saved for a while
 const outbox = new Outbox(({ waiting, problem, refused, kept }) => {
   saved.className = problem || refused ? "saved problem" : "saved";
   saved.textContent = problem ? `Not saved: ${problem}. Tried again, ${kept ? "and kept in this browser"
     : "but too much for this browser to keep: leave the page open"}.`
     : refused ? `Refused, and not saved: ${refused}. Reload the page to see the saved marks.`
       : waiting ? "Saving…" : "All marks saved";
+  if (problem) hasWaited = true;
+  else if (hasWaited && !waiting) { // the list of marks was perhaps fetched without them
+    hasWaited = false;
+    if (state.view === "mine") list.refresh({ keep: list.total > 0 }).catch(tell);
+  }
 }, items => { // the response was perhaps opened before
   if (isOpen() && items.has(detail.record.item)) detail.open(detail.record).catch(tell);
 }, (rater, item, words) => {
