@@ -14,46 +14,39 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from text2grad.experiments.methods import METHODS
+from text2grad.experiments.methods import METHODS, PROGRAM_CRITIC
+from text2grad.experiments.pipeline import WITHOUT_REWARD_MODEL
+from text2grad.experiments.tuning import run_command
+
+TEXT2GRAD = [sys.executable, "-m", "text2grad.cli"]
+RECIPES = {"summaries": Path("recipes/quickstart-summarization.toml"), "stories": Path("recipes/stories.toml")}
 
 MEASURED = ["run.steps=20", "run.track_update=5", "data.eval_examples=4"]
 STORIES = ["rollout.batch_size=32", "rollout.max_new_tokens=64", "data.examples=700"]
-PROGRAM = ["critic.use=''", "critic.model=''", "refresh.steps=[]", "refresh.audit=0"]
 METHODS_SHOWN = {"spans": "text2grad", "number": "grpo"}
 
 
-def text2grad(*words: str) -> None:
-    """Run a command of text2grad.
+def runs(out: Path, stories: Path) -> list[Path]:
+    """Make the missing runs; return all of them.
 
     Raises:
-        CalledProcessError: if it fails.
+        CalledProcessError: if a command fails.
     """
-    subprocess.run([sys.executable, "-m", "text2grad.cli", *words], check=True)
-
-
-def options(settings: list[str]) -> list[str]:
-    """Return settings as options of a command."""
-    return [word for setting in settings for word in ("--set", setting)]
-
-
-def runs(out: Path, stories: Path) -> list[Path]:
-    """Make the missing runs; return all of them."""
     models = out / "models"
     if not (models / "start").exists():
-        of_program = options(["sft.after_reward_model=0"])
-        phases = ["--models-in", str(models), "--phases", "sft,start"]
-        text2grad("experiment", "recipes/quickstart-summarization.toml", *phases, *of_program)
-    tasks = {
-        "summaries": ("recipes/quickstart-summarization.toml", [f"model.path='{models / 'start'}'", *PROGRAM]),
-        "stories": ("recipes/stories.toml", [f"model.path='{stories}'", *STORIES]),
+        words = ["--models-in", str(models), "--phases", ",".join(WITHOUT_REWARD_MODEL)]
+        words += ["--set", "sft.after_reward_model=0"]
+        subprocess.run([*TEXT2GRAD, "experiment", str(RECIPES["summaries"]), *words], check=True)
+    settings = {
+        "summaries": [f"model.path='{models / 'start'}'", *PROGRAM_CRITIC],
+        "stories": [f"model.path='{stories}'", *STORIES],
     }
     found = []
-    for task, (recipe, settings) in tasks.items():
+    for task, recipe in RECIPES.items():
         for name, method in METHODS_SHOWN.items():
             run = out / f"{task}-{name}"
-            more = ["--resume"] if (run / "run.json").exists() else []
-            chosen = options([*settings, *MEASURED, *METHODS[method].settings])
-            text2grad("train", recipe, *chosen, "--out", str(run), *more)
+            chosen = [*settings[task], *MEASURED, *METHODS[method].settings]
+            subprocess.run(run_command(TEXT2GRAD, method, recipe, run, chosen), check=True)
             found.append(run)
     return found
 
@@ -66,7 +59,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=Path("docs/results/moves.json"), help="file of the figures")
     args = parser.parse_args()
     made = runs(args.out, args.stories)
-    text2grad("analyse", *map(str, made), "--out", str(args.out / "analysis"))
+    subprocess.run([*TEXT2GRAD, "analyse", *map(str, made), "--out", str(args.out / "analysis")], check=True)
     analysis: dict[str, Any] = json.loads((args.out / "analysis" / "analysis.json").read_bytes())
     found = {name: one["update"] for name, one in analysis["runs"].items()}
     args.json.write_text(json.dumps(found, indent=1) + "\n")

@@ -21,7 +21,7 @@ from text2grad.config import Recipe, digest_of, load_recipe
 from text2grad.errors import CheckpointError, ConfigError, DataError, TrainingError
 from text2grad.experiments.experiment_plan import EVALUATION_ITEMS, Plan, Study, check_metric, tuning_study
 from text2grad.experiments.jobs import Job, error_in
-from text2grad.experiments.methods import METHODS, settings
+from text2grad.experiments.methods import METHODS, PROGRAM_CRITIC, settings
 from text2grad.experiments.metric import lower_is_better
 from text2grad.experiments.phase_models import refuse_other_settings
 from text2grad.experiments.pipeline import PHASES, WITHOUT_REWARD_MODEL
@@ -504,8 +504,7 @@ class Experiment:
         if study.critic == "reward_model":
             return settings(method, study.task, models.directory)
         start = study.model or models.directory / "start"
-        learned = ["critic.use=''", "critic.model=''", "refresh.steps=[]", "refresh.audit=0"]
-        return [f"model.path='{start}'", *learned, *METHODS[method].settings]
+        return [f"model.path='{start}'", *PROGRAM_CRITIC, *METHODS[method].settings]
 
     def _directory(self, one: Evaluation) -> Path:
         study = one.study

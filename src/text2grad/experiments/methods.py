@@ -26,6 +26,9 @@ EXPLAINS_RETURNS = ("ppo.baseline=value", "model.value=model", "ppo.value_clip_r
 It is the baseline also where the recipe's is the mean of a group.
 """
 
+PROGRAM_CRITIC = ("critic.use=''", "critic.model=''", "refresh.steps=[]", "refresh.audit=0")
+"""The task's program is the critic, in place of a learned one."""
+
 SPANS_SEARCHED = ("lr", "beta", "epochs", "gamma", "value", "positive")
 NUMBER_SEARCHED = ("lr", "beta", "epochs", "lam", "value_lr", "value")
 GROUP_SEARCHED = ("lr", "beta", "epochs", "group_size", "whiten", "kl_in")

@@ -28,7 +28,11 @@ from text2grad.reward_models.vllm import VLLMRewardModel
 
 LOCAL = (GenerativeRewardModel, ScalarRewardModel, ProcessRewardModel, ProbeRewardModel)
 """Reward models with a `model` in this process, which has to be on the policy's device."""
-SETTINGS_FILES = {"scalar": scalar.SETTINGS_FILE, "process": process.SETTINGS_FILE, "probe": probe.SETTINGS_FILE}
+_READERS = {
+    "scalar": (ScalarRewardModel, scalar.SETTINGS_FILE),
+    "process": (ProcessRewardModel, process.SETTINGS_FILE),
+    "probe": (ProbeRewardModel, probe.SETTINGS_FILE),
+}
 _LIMITS = tuple(field.name for field in fields(QuoteLimits))
 _DECODING = ("constrain", "match", "votes", "vote_threshold", *_LIMITS)
 
@@ -97,9 +101,8 @@ def rows_read_at_once(directory: str | Path, kind: str) -> int:
     Raises:
         ModelError: if the saved settings cannot be read.
     """
-    classes = {"scalar": ScalarRewardModel, "process": ProcessRewardModel, "probe": ProbeRewardModel}
-    path = Path(directory) / SETTINGS_FILES[kind]
-    usual = signature(classes[kind]).parameters["rows_at_once"].default
+    made, file = _READERS[kind]
+    path, usual = Path(directory) / file, signature(made).parameters["rows_at_once"].default
     try:
         return int(json.loads(path.read_bytes()).get("rows_at_once", usual)) if path.exists() else int(usual)
     except (OSError, ValueError, AttributeError, TypeError) as error:

@@ -48,7 +48,6 @@ class EarlierMomentum:
         """Keep the momentum, and follow the steps of the optimizer until `end`."""
         self._momentum = {p: state["exp_avg"].clone() for p, state in optimizer.state.items() if "exp_avg" in state}
         self._begin = {p: float(optimizer.state[p]["step"]) for p in self._momentum}
-        self._last = dict(self._begin)
         self.moved = {p: torch.zeros_like(p) for p in self._momentum}
         self._hook = optimizer.register_step_post_hook(self._add)
 
@@ -62,12 +61,9 @@ class EarlierMomentum:
         for group in optimizer.param_groups:
             first, second = group["betas"]
             for parameter in group["params"]:
-                if parameter not in self._momentum:
+                if parameter not in self._momentum or parameter.grad is None:  # without a gradient it is not stepped
                     continue
                 count = float(optimizer.state[parameter]["step"])
-                if count == self._last[parameter]:  # it had no gradient
-                    continue
-                self._last[parameter] = count
                 root = (optimizer.state[parameter]["exp_avg_sq"] / (1 - second**count)).sqrt() + group["eps"]
                 left = first ** (count - self._begin[parameter]) / (1 - first**count)
                 self.moved[parameter] -= group["lr"] * left * self._momentum[parameter] / root

@@ -23,6 +23,7 @@ than the means of their items are uncertain, the interval holds the truth in abo
 seeds; it is Welch's for two methods that are not paired. Pages show both intervals.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -87,17 +88,17 @@ class Resamples:
         self._weights: list[np.ndarray] = []
         crossed: dict[Items, np.ndarray] = {}
         single: dict[Hashable, np.ndarray] = {}
+        seeds_with = Counter(name for own in items for name in set(own))
         for number, own in enumerate(items):
             rows = np.nonzero(self._chosen == number)[0]
-            others = [one for place, one in enumerate(items) if place != number and not set(own).isdisjoint(one)]
-            if not others:
+            shared = {name for name in own if seeds_with[name] > 1}
+            if not shared:
                 weights = _weights(rng, len(own), len(rows))
-            elif all(one == own for one in others):
+            elif all(one == own or shared.isdisjoint(one) for one in items):
                 if own not in crossed:
                     crossed[own] = _weights(rng, len(own), draws)
                 weights = crossed[own][rows]
             else:
-                shared = set(own) & {name for one in others for name in one}
                 for name in own:
                     if name in shared and name not in single:
                         single[name] = rng.poisson(1.0, size=draws).astype(np.uint16)

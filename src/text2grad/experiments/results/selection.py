@@ -8,7 +8,6 @@ evaluation: the best of several noisy values is too high by chance.
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -241,18 +240,17 @@ def _tuning_of(condition: Condition, records: Sequence[Record]) -> Tuning:
         runs = of_conditions[where[method]]
         items[method] = frozenset(item for run in runs for item in run.item_ids)
         sign = -1 if lower_is_better(runs[0].metric) else 1
-        of_trials = _by(runs, lambda run: (run.study, run.trial)).values()
-        trials[method] = [_trial(of_seeds) for of_seeds in sorted(of_trials, key=partial(_rank, sign=sign))]
+        made = [(_trial(ran), ran[0]) for ran in _by(runs, lambda run: (run.study, run.trial)).values()]
+        trials[method] = [trial for trial, _ in sorted(made, key=lambda one: _rank(*one, sign=sign))]
     return Tuning(trials, where, items)
 
 
-def _rank(runs: Sequence[Record], *, sign: int) -> tuple[int, bool, float, int]:
+def _rank(trial: Trial, first: Record, *, sign: int) -> tuple[int, bool, float, int]:
     """Return the place of a trial among those of its method, as `Experiment.best` chooses: confirmed ones first.
 
     Of those that stopped with an error on a seed, each as bad as the next, the first is that of the better first run.
     """
-    trial = _trial(runs)
-    value = runs[0].curve[-1]["value"] if trial.error else trial.value
+    value = first.curve[-1]["value"] if trial.error else trial.value
     return -trial.seeds, trial.error != "", -sign * value, trial.number
 
 
