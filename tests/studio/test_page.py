@@ -694,6 +694,23 @@ def test_a_page_goes_on_with_a_server_that_has_no_run_any_more(browser: Any, tmp
     assert spans(tmp_path / "store", "ann") == [("Text", "negative"), ("1", "positive")]
 
 
+def test_marks_that_waited_for_the_server_stand_in_a_list_that_was_fetched_before_them(
+    browser: Any, tmp_path: Path
+) -> None:
+    file = write_responses(tmp_path / "alpha.jsonl", 2)
+    with served(tmp_path / "store", file) as server, page_of(browser, server, "ann") as page:
+        server.kill()
+        expect(page.locator("#saved")).to_contain_text("No connection")
+        mark(page, "Text", "n")
+        server.paths = ()
+        with held(page, "**/api/marks", "POST") as requests:
+            server.start()
+            wait_for(page, requests, 1)
+            expect(page.locator(".item")).to_have_count(0)  # the list of marks, without the one that waits
+        saved(page)
+        expect(page.locator(".item")).to_have_count(1)
+
+
 @contextmanager
 def refused_page_of(browser: Any, server: Served, rater: str) -> Iterator[Any]:
     """Open the studio for a rater; refusals belong to the test, errors of scripts do not."""
