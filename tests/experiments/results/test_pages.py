@@ -176,8 +176,16 @@ def test_shares_that_are_small_at_the_start_have_four_digits() -> None:
     ]
     page = text_of(result_pages(made, draw=False), "length.md")
     assert "| 0.0051 (0.0051 to 0.0051) | 0.0090 (0.0090 to 0.0090) | 0.0039 (0.0039 to 0.0039) |" in page
-    usual = text_of(result_pages(study(lengths=(8,)), draw=False), "length.md")
-    assert not re.search(r"0\.\d{4} \(", usual)
+    searched = trials("text2grad", [0.0081, 0.0074], task="stories", metric="invented_share")
+    compared = text_of(result_pages([*made, *searched], draw=False), "comparison.md")
+    assert "by 0.0039 invented share (bootstrap 0.0039 to 0.0039, Student 0.0039 to 0.0039, one of" in compared
+    assert "| 2 | 0.0051 (0.0051 to 0.0051) | " in compared
+    assert " | 0.0039 (0.0039 to 0.0039) | 0.0039 to 0.0039 | yes |" in compared
+    assert re.search(r"first reaches 0\.\d{4}, the final value", compared)
+    assert compared.count("| 0.0074 |") == 2  # the best trial, and all trials
+    for page_name in ("length.md", "comparison.md"):
+        usual = text_of(result_pages(study(lengths=(8,)), draw=False), page_name)
+        assert not re.search(r"0\.\d{4} \(", usual)
 
 
 def test_series_over_lengths_come_before_conditions_of_one_length() -> None:

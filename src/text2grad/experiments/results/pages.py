@@ -216,12 +216,13 @@ _DIRECTIONS = {1: ("below", "above"), -1: ("behind", "ahead of")}
 
 def _in_words(page: _Page, group: Group, rival: str, told: str) -> str:
     ahead = lead(group, group.ours, rival)
-    direction, by = _DIRECTIONS[group.sign][ahead.value > 0], number(abs(ahead.value))
+    digits = _digits([group])
+    direction, by = _DIRECTIONS[group.sign][ahead.value > 0], number(abs(ahead.value), digits)
     place = f"{direction} {told}, by {by}" if float(by) else f"level with {told}, in"
     text = [
         f"{label(group.ours)} ends {place} {words(group.metric)} (bootstrap "
-        f"{between(ahead.low, ahead.high)}, Student {student_text(ahead)}, one of {COMPARISONS} comparisons): "
-        f"{verdict(ahead)}."
+        f"{between(ahead.low, ahead.high, digits)}, Student {student_text(ahead, digits)}, one of {COMPARISONS} "
+        f"comparisons): {verdict(ahead)}."
     ]
     ratio = page.stated(rollouts_ratio(group, group.ours, rival))
     if np.isnan(ratio.value):
@@ -262,7 +263,7 @@ def _values_table(page: _Page, group: Group, rival: str | None) -> str:
     columns = ["method", "kind", "seeds", f"{words(group.metric)} at the end", "repaired share", "KL per token"]
     if group.ours in group.runs:
         columns += [f"{label(group.ours)} ahead by (bootstrap)", f"Student (one of {COMPARISONS})", "pairs"]
-    rows = []
+    rows, digits = [], _digits([group])
     for method in sorted(group.runs, key=lambda name: (name != group.ours, -group.sign * group.final(name))):
         runs = group.runs[method]
         name = f"**{label(method)}**" if method in (group.ours, rival) else label(method)
@@ -272,13 +273,13 @@ def _values_table(page: _Page, group: Group, rival: str | None) -> str:
             name,
             _kind(method),
             str(len(runs)),
-            bootstrap_text(final(runs)),
+            bootstrap_text(final(runs), digits),
             bootstrap_text(repair(group, method), 2),
         ]
         row.append(number(float(np.mean(known))) if known else "–")
         if group.ours in group.runs and method != group.ours:
             ahead = page.stated(lead(group, group.ours, method))
-            row += [bootstrap_text(ahead), student_text(ahead), "yes" if ahead.paired else "no"]
+            row += [bootstrap_text(ahead, digits), student_text(ahead, digits), "yes" if ahead.paired else "no"]
         elif group.ours in group.runs:
             row += [""] * 3
         rows.append(row)
@@ -293,7 +294,7 @@ def _kind(method: str) -> str:
 
 def _cost_table(group: Group, rival: str) -> str:
     level = mean_curve(group.runs[rival], "value")[:, -1].mean()
-    title = f"Until the mean curve first reaches {number(level)}, the final value of {label(rival)}"
+    title = f"Until the mean curve first reaches {number(level, _digits([group]))}, the final value of {label(rival)}"
     if any(len(runs) < len(group.runs[rival]) for runs in group.runs.values()):
         title += "; for a method with fewer seeds, its value on these seeds"
     rows = []
@@ -349,7 +350,7 @@ def _notes(group: Group) -> list[str]:
         found.append(
             f"{len(group.reruns)} runs were repeated ({machines} machines): the repeated runs differ from the first "
             "by at "
-            f"most {number(apart_by)} {words(group.metric)}. The first run counts."
+            f"most {number(apart_by, _digits([group]))} {words(group.metric)}. The first run counts."
         )
     return found
 
@@ -361,13 +362,13 @@ def _tuning_tables(series: Sequence[Group]) -> list[str]:
     tuned = {name: trials for name, trials in tuning.trials.items() if any(name in one.runs for one in series)}
     if not tuned:
         return []
-    rows, trials = [], []
+    rows, trials, digits = [], [], _digits(series)
     for method, of_method in tuned.items():
         best = of_method[0]
         at_edge = "; ".join(edges(tuning, method)) or "no"
-        cells = [label(method), str(len(of_method)), _outcome(best), _settings(method, best), at_edge]
+        cells = [label(method), str(len(of_method)), _outcome(best, digits), _settings(method, best), at_edge]
         rows.append([*cells, tuning.where[method].name])
-        trials += [[label(method), str(one.number), _outcome(one), _settings(method, one)] for one in of_method]
+        trials += [[label(method), str(one.number), _outcome(one, digits), _settings(method, one)] for one in of_method]
     untuned = [label(name) for name in ordered(group.runs) if name not in tuned]
     columns = [
         "method",
@@ -422,10 +423,11 @@ def _steps_of_trials(group: Group, tuned: Mapping[str, Sequence[Trial]]) -> str:
     return f"{'; '.join(said)}, evaluations {all_steps or own}."
 
 
-def _outcome(trial: Trial) -> str:
+def _outcome(trial: Trial, digits: int) -> str:
     if trial.error:
         return f"failed: {trial.error}"
-    return f"{number(trial.value)} ({trial.seeds} seeds)" if trial.seeds > 1 else number(trial.value)
+    value = number(trial.value, digits)
+    return f"{value} ({trial.seeds} seeds)" if trial.seeds > 1 else value
 
 
 def _settings(method: str, trial: Trial) -> str:
@@ -540,7 +542,8 @@ def _tokens(group: Group) -> str:
 
 def _digits(series: Sequence[Group]) -> int:
     """Return the digits of a metric's values: one more for shares that are small at the start."""
-    starts = [np.mean(run.items_at_start) for group in series for run in group.runs[group.ours].values()]
+    of_methods = [runs for group in series for runs in group.runs.values()]
+    starts = [float(np.mean(run.items_at_start)) for runs in of_methods for run in runs.values()]
     return 4 if max(starts) < _SMALL else 3
 
 
