@@ -6,10 +6,12 @@ Each run ends in DIRECTORY/NAME, and is resumed where that exists. The numbers o
 process stand in DIRECTORY/NAME-RANK.json. The part of NAME after a slash is its key in `RUNS`.
 """
 
+import copy
 import json
 import os
 import random
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,10 +20,18 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import PartialState
+from safetensors.torch import save_file
 from tests.helpers import small_run
+from transformers import AutoModelForSequenceClassification
 
 from text2grad.experiments.evaluations import Evaluations
+from text2grad.models import with_lora
+from text2grad.reward_models import GenerativeRewardModel, Refresher
+from text2grad.reward_models.scalar import ScalarRewardModel
+from text2grad.reward_models.shared_base import add_role
+from text2grad.reward_models.writing import SYMBOLS
 from text2grad.rl.trainer import Text2GradTrainer
+from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example
 
 FSDP = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP"}
@@ -39,12 +49,19 @@ ADAPTERS: Sections = {
     "optim": {"lr": 1e-2, "value_lr": 1e-2},
     "rollout": {"group_size": 2},
 }
+# All annotations of a refresh are one batch, so that their order in it does not matter.
+REFRESH: Sections = {
+    "refresh": {"steps": [1, 3], "window": 8, "batch_size": 8, "train_steps": 16, "lr": 1e-2, "audit": 6}
+}
 RUNS: dict[str, tuple[Sections, Mapping[str, str]]] = {
     "full": (PIECES, FSDP),
     "model": (MODEL, FSDP),
     "groups": (GROUPS, {**FSDP, "FSDP_RESHARD_AFTER_FORWARD": "false"}),
     "lora": (ADAPTERS, FSDP),
     "ddp": (PIECES, {}),
+    "refresh": (REFRESH, {}),
+    "refresh_role": (REFRESH, {}),
+    "refresh_scalar": (REFRESH, {}),
     "draws": ({}, FSDP),
     "half_base": (ADAPTERS, FSDP),
     "halves": ({}, {**FSDP, "ACCELERATE_MIXED_PRECISION": "bf16"}),
@@ -64,6 +81,25 @@ class DrawingCritic(small_run.ColourCritic):
         return super().judge(response) if drawn < 0.8 else Critique("-")
 
 
+def with_learned_critic(name: str) -> tuple[Any, Any, Any]:
+    """Return tokenizer, policy, and a reward model: of its own, as an adapter on the policy's base, or a scalar one."""
+    tokenizer = word_tokenizer([" ".join(small_run.WORDS), " " + " ".join(reversed(small_run.WORDS))], SYMBOLS)
+    policy, base = (tiny_llama(tokenizer, seed=1, width=32, layers=1, context=64) for _ in range(2))
+    torch.manual_seed(7)
+    if name == "refresh":
+        return tokenizer, policy, GenerativeRewardModel(base, tokenizer, max_new_tokens=24)
+    if name == "refresh_scalar":
+        config = copy.copy(base.config)
+        config.num_labels, config.pad_token_id = 1, tokenizer.pad_token_id
+        return tokenizer, policy, ScalarRewardModel(AutoModelForSequenceClassification.from_config(config), tokenizer)
+    policy = with_lora(policy, r=2, alpha=4, targets=["q_proj", "v_proj"])
+    writer = with_lora(base, r=4, alpha=16, targets=["q_proj", "v_proj"])
+    with tempfile.TemporaryDirectory() as saved:
+        GenerativeRewardModel(writer, tokenizer, max_new_tokens=24).save(Path(saved))
+        critic = GenerativeRewardModel.load(saved, model=add_role(policy, saved))
+    return tokenizer, policy, critic
+
+
 def run(directory: Path, name: str, *, steps: int = 2) -> Text2GradTrainer:
     """Make or resume a run up to a step, with evaluations before and after it, and return its trainer."""
     key = name.rpartition("/")[2]
@@ -76,12 +112,18 @@ def run(directory: Path, name: str, *, steps: int = 2) -> Text2GradTrainer:
         model.tie_weights()
     if key == "half_base":  # frozen bfloat16 weights and fp32 adapters in one layer
         model.bfloat16()
+    critic: Any = DrawingCritic() if key == "draws" else small_run.ColourCritic()
+    recipe = small_run.recipe(directory / name, **sections)
+    if key.startswith("refresh"):
+        tokenizer, model, critic = with_learned_critic(key)
+    asked = directory / f"{name}-asked-{os.environ.get('RANK', '0')}.jsonl"
     made = Text2GradTrainer(
         model,
-        DrawingCritic() if key == "draws" else small_run.ColourCritic(),
+        critic,
         tokenizer,
         LONG if key == "groups" else small_run.EXAMPLES,  # prompts that are worth sharing
-        small_run.recipe(directory / name, **sections),
+        recipe,
+        refresher=Refresher.from_recipe(recipe, critic, small_run.ColourCritic(asked)),
         held_out=HELD_OUT,
         resume=(directory / name / "run.json").exists(),
     )
@@ -90,6 +132,9 @@ def run(directory: Path, name: str, *, steps: int = 2) -> Text2GradTrainer:
         (directory / f"{name}-{made.accelerator.process_index}.json").write_text(json.dumps(held(made)))
     evaluate(made)
     made.train(evaluate)
+    if key.startswith("refresh"):
+        weights = {key: weight.clone() for key, weight in critic.model.state_dict().items()}
+        save_file(weights, directory / f"{name}-critic-{made.accelerator.process_index}.safetensors")
     return made
 
 

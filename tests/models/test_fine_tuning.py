@@ -164,10 +164,11 @@ HOW = FineTuning(steps=1, batch_size=8, learning_rate=0.1)
 class Arguments:
     """Stands for the arguments of a trainer on a machine with four GPUs, without a launcher."""
 
-    n_gpu = 4
+    n_gpu, world_size = 4, 1
 
     def __init__(self, **given: Any) -> None:
         self.given = given
+        self.per_device_train_batch_size = given["per_device_train_batch_size"]
 
 
 class ArgumentsOnCPU(Arguments):
@@ -181,6 +182,16 @@ def test_a_training_takes_one_gpu_of_several_so_that_a_batch_has_the_size_of_the
     made = training_arguments(config, replace(HOW, accumulate=2), "out", run_name="a")
     assert made._n_gpu == used
     assert (made.given["per_device_train_batch_size"], made.given["run_name"]) == (4, "a")
+
+
+def test_processes_share_each_batch_unless_its_part_is_given() -> None:
+    class InTwo(Arguments):
+        world_size = 2
+
+    shared = replace(HOW, accumulate=2)
+    assert training_arguments(InTwo, shared, "out").per_device_train_batch_size == 2
+    assert training_arguments(Arguments, shared, "out").per_device_train_batch_size == 4
+    assert training_arguments(InTwo, shared, "out", per_device_train_batch_size=1).per_device_train_batch_size == 1
 
 
 @pytest.mark.parametrize(("found", "on_cpu"), [(None, True), ("mps", True), ("cuda", False)])

@@ -686,22 +686,45 @@ def test_somebody_must_know_better(tmp_path: Path, phases: Path, need: dict[str,
     refresher(tmp_path, critic, None)  # nobody is needed where nothing is asked
 
 
-@pytest.mark.parametrize("need", [{"steps": (1,)}, {"audit": 1}], ids=["steps", "audit"])
-def test_several_processes_are_refused(tmp_path: Path, phases: Path, need: dict[str, Any]) -> None:
+def test_several_processes_must_share_the_batches_of_a_refresh_evenly(tmp_path: Path, phases: Path) -> None:
     critic = GenerativeRewardModel.load(phases / "reward_model")
 
     def check(**settings: Any) -> None:
         recipe = small_run.recipe(tmp_path, refresh=settings)
-        two = SimpleNamespace(recipe=recipe, accelerator=SimpleNamespace(num_processes=2))
-        Text2GradTrainer._checked(two, Refresher.from_recipe(recipe, critic, Annotator()))  # type: ignore[arg-type]
+        four = SimpleNamespace(recipe=recipe, accelerator=SimpleNamespace(num_processes=4))
+        Text2GradTrainer._checked(four, Refresher.from_recipe(recipe, critic, Annotator()))  # type: ignore[arg-type]
 
     with pytest.raises(ConfigError) as caught:
-        check(**need)
+        check(steps=(1,), batch_size=6)
     assert str(caught.value) == (
-        "[refresh] works in a run of one process, and this one has 2; set refresh.steps = [] and refresh.audit = 0, or "
-        "start one process"
+        "refresh.batch_size = 6 cannot be shared evenly by 4 processes; choose a multiple of 4"
     )
-    check()
+    check(steps=(1,), batch_size=8)
+    check(audit=1, batch_size=6)  # nothing is trained
+
+
+def test_an_error_of_the_first_process_is_raised_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[list[Any]] = []
+
+    def raises() -> None:
+        raise CriticError("the annotator is away")
+
+    def as_process(number: int, received: list[Any]) -> None:
+        state = SimpleNamespace(num_processes=2, is_main_process=number == 0)
+        monkeypatch.setattr(refresh, "PartialState", lambda: state)
+        monkeypatch.setattr(refresh, "broadcast_object_list", lambda made: sent.append(made) or received)
+
+    as_process(1, [None, "the annotator is away"])
+    with pytest.raises(CriticError, match="the annotator is away"):
+        refresh.of_first_process(raises)  # which is not called here
+    as_process(1, [3, None])
+    assert refresh.of_first_process(raises) == 3  # type: ignore[func-returns-value]
+    as_process(0, [4, None])
+    assert refresh.of_first_process(lambda: 4) == 4
+    assert sent[-1] == [4, None]
+    with pytest.raises(CriticError, match="the annotator is away"):
+        refresh.of_first_process(raises)
+    assert sent[-1] == [None, "the annotator is away"]
 
 
 def test_annotations_that_are_not_there_are_missed_before_anything_is_written(tmp_path: Path, phases: Path) -> None:

@@ -19,7 +19,9 @@ from text2grad.reward_models.scalar import (
     SETTINGS_FILE,
     ScalarRewardModel,
     ensure_padding,
+    new_scalar_model,
     scored_ids,
+    train_scalar_further,
     train_scalar_reward_model,
 )
 from text2grad.reward_models.writing import critique_prompt
@@ -66,6 +68,19 @@ def start(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     model.config.pad_token_id = None  # as many have it: the tokenizer knows
     model.save_pretrained(directory)
     return directory
+
+
+def test_micro_batches_and_the_whole_batch_have_the_same_gradient(start: Path, tokenizer: Any) -> None:
+    def learned(accumulate: int) -> dict[str, torch.Tensor]:
+        how = FineTuning(steps=6, batch_size=8, accumulate=accumulate, learning_rate=0.01, max_tokens=32, seed=1)
+        critic = ScalarRewardModel(new_scalar_model(start, tokenizer, seed=0), tokenizer)
+        # Norms of gradients on both sides of 1, where they are clipped: AdamW forgives any other factor.
+        train_scalar_further(critic, annotations(SHOWN[:8]), [reward(text) / 2 for text in SHOWN[:8]], how)
+        return critic.model.state_dict()  # type: ignore[no-any-return]
+
+    whole, parts = learned(1), learned(4)
+    for name, weight in whole.items():
+        torch.testing.assert_close(parts[name], weight, rtol=0, atol=5e-5, msg=name)
 
 
 SHOWN, NEW = responses(64, seed=0), responses(40, seed=1)

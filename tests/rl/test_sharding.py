@@ -26,7 +26,10 @@ from text2grad.rl.trainer import make_accelerator
 from text2grad.types import Example, Rollout
 
 ROOT = Path(__file__).parents[2]
-EXACT = ("full", "model", "groups", "lora", "ddp")  # "half_base" and "halves" round
+REFRESHED = ("refresh", "refresh_role", "refresh_scalar")
+WHOLE = ("ddp", *REFRESHED)  # weights in each process
+EXACT = ("full", "model", "groups", "lora", *WHOLE)  # "half_base" and "halves" round
+RESUMED = ("full", "lora", "refresh")  # after step 2
 
 
 def launch(processes: int, directory: Path, *names: str) -> None:
@@ -49,12 +52,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("sharded")
     for name in EXACT:
         sharded_runs.run(home / "one", name)
-    for name in ("full", "lora"):
+    for name in RESUMED:
         shutil.copytree(home / "one" / name, home / "two" / "from_one" / name)
         sharded_runs.run(home / "one", name, steps=4)
-    further = ("from_one/full:4", "from_one/lora:4", "draws:4", "straight/draws:4")
+    further = (*(f"from_one/{name}:4" for name in RESUMED), "draws:4", "straight/draws:4")
     launch(2, home / "two", *sharded_runs.RUNS, *further)
-    for name in ("full", "lora"):
+    for name in RESUMED:
         shutil.copytree(home / "two" / name, home / "from_two" / name)
         sharded_runs.run(home / "from_two", name, steps=4)
     return home
@@ -86,7 +89,7 @@ def test_two_processes_learn_as_one_does(home: Path, name: str) -> None:
     assert_same_curve(home / "two" / name, home / "one" / name, steps=2)
     if name == "groups":
         assert any(line["update/epochs"] < 4 for line in metrics(home / "two" / name))  # ended by ppo.stop_kl
-    if name not in ("full", "lora"):  # which went on to step 4 in one process
+    if name not in RESUMED:  # which went on to step 4 in one process
         ours, theirs = (small_run.weights(home / place / name) for place in ("two", "one"))
         assert ours.keys() == theirs.keys()
         for key, weight in theirs.items():
@@ -112,13 +115,35 @@ def test_every_parameter_is_in_shards_of_half_the_model(home: Path, name: str) -
     both = [json.loads((home / "two" / f"{name}-{rank}.json").read_text()) for rank in (0, 1)]
     for one in both:
         assert one["processes"] == 2
-        assert one["sharded"] == (name != "ddp")
-        assert one["own"] / one["all"] == pytest.approx(1.0 if name == "ddp" else 0.5, abs=0.002)
-    if name != "ddp":
+        assert one["sharded"] == (name not in WHOLE)
+        assert one["own"] / one["all"] == pytest.approx(1.0 if name in WHOLE else 0.5, abs=0.002)
+    if name not in WHOLE:
         assert both[0]["own"] + both[1]["own"] == both[0]["all"]
 
 
-@pytest.mark.parametrize("name", ["full", "lora"])
+@pytest.mark.parametrize("name", REFRESHED)
+def test_several_processes_train_a_critic_as_one_does_and_the_first_asks_the_annotator(home: Path, name: str) -> None:
+    start = sharded_runs.with_learned_critic(name)[2].model.state_dict()
+    first, second = (load_file(home / "two" / f"{name}-critic-{rank}.safetensors") for rank in (0, 1))
+    assert first.keys() == second.keys() == start.keys()
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    own = [key for key in start if name != "refresh_role" or CRITIC_ADAPTER in key]
+    assert any(not torch.allclose(first[key], start[key], atol=1e-3) for key in own)
+    [ours], [theirs] = (
+        list((home / place / name / "critic/step-000001").glob("*.safetensors")) for place in ("two", "one")
+    )
+    alone = load_file(theirs)
+    for key, weight in load_file(ours).items():
+        torch.testing.assert_close(weight, alone[key], rtol=0, atol=2e-5, msg=key)
+    assert [line["critic/refreshed"] for line in metrics(home / "two" / name)] == [1, 0]
+    asked = home / "two" / f"{name}-asked-0.jsonl"
+    calls = [json.loads(line) for line in asked.read_text().splitlines()]
+    assert len(calls[0]) > 4  # the audit's six responses are of both processes
+    assert asked.read_text() in (home / "one" / f"{name}-asked-0.jsonl").read_text()
+    assert not (home / "two" / f"{name}-asked-1.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", RESUMED)
 @pytest.mark.parametrize("place", ["two/from_one", "from_two"])
 def test_a_run_goes_on_in_another_number_of_processes(home: Path, place: str, name: str) -> None:
     assert_same_curve(home / place / name, home / "one" / name, steps=4)
@@ -359,6 +384,8 @@ def test_models_that_cannot_be_sharded_are_refused(monkeypatch: pytest.MonkeyPat
     [
         ({"run": {"track_update": 1}}, 0, "run.track_update = 1 measures whole gradients"),
         ({"rollout": {"engine": "vllm"}}, 0, 'rollout.engine = "vllm" takes whole weights at each step'),
+        ({"refresh": {"steps": [1]}}, 0, r"\[refresh\] needs whole weights of the critic in each process"),
+        ({"refresh": {"audit": 1}}, 0, r"\[refresh\] needs whole weights of the critic in each process"),
         ({}, 1, "1 held-out prompts cannot be shared by 2 processes"),
     ],
 )

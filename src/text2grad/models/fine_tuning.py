@@ -271,7 +271,7 @@ def training_arguments(config: type, settings: FineTuning, directory: str, **mor
     """Return the arguments of a trainer of transformers or TRL, without logs or checkpoints; `more` replaces some.
 
     The learning rate rises over the first 5 % of the steps and falls to zero along a cosine. Rows of similar length
-    share a batch, so that few tokens are padding.
+    share a batch, so that few tokens are padding. Several processes share each batch.
     """
     checkpointing = "activation_checkpointing"  # the newer name; TRL's default is True under either
     arguments = {
@@ -284,6 +284,7 @@ def training_arguments(config: type, settings: FineTuning, directory: str, **mor
         "lr_scheduler_type": "cosine",
         "warmup_steps": 0.05 if settings.epochs else max(1, settings.steps // 20),
         "train_sampling_strategy": "group_by_length",
+        "ddp_find_unused_parameters": False,
         "bf16": settings.bf16,
         checkpointing if hasattr(config, checkpointing) else "gradient_checkpointing": settings.gradient_checkpointing,
         "save_strategy": "no",
@@ -298,6 +299,8 @@ def training_arguments(config: type, settings: FineTuning, directory: str, **mor
     made = config(**{**arguments, **more})
     # Without a launcher, transformers would split each batch over all GPUs and multiply its size by their number.
     made._n_gpu = min(made.n_gpu, 1)
+    if "per_device_train_batch_size" not in more:
+        made.per_device_train_batch_size //= made.world_size
     return made
 
 

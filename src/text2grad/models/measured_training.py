@@ -307,7 +307,6 @@ def measured_arguments(settings: FineTuning, evaluation: Evaluation, *, from_sta
         "per_device_train_batch_size": settings.batch_size // parts,
         "train_sampling_strategy": "random",
         "warmup_steps": 0.05,
-        "ddp_find_unused_parameters": False,
         "eval_on_start": from_start and measured,
         "logging_strategy": "steps",
         "logging_steps": 1,

@@ -2,7 +2,8 @@
 
 A policy exploits the errors of a fixed reward model. So the annotator judges some responses of each step (audit), and
 after chosen steps the reward model is trained on the policy's last responses, mixed with older annotations so that it
-does not forget. A scalar reward model is refreshed on Σ δ_t of the same annotations.
+does not forget. A scalar reward model is refreshed on Σ δ_t of the same annotations. In a run of several processes the
+first one asks the annotator and writes, and all of them share each batch of the training.
 
     critic/annotations.jsonl     cache of the annotator's critiques; no response is annotated twice
     critic/step-000010/          the reward model from step 10 on
@@ -10,15 +11,18 @@ does not forget. A scalar reward model is refreshed on Σ δ_t of the same annot
 
 import shutil
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
+
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list, gather_object
 
 from text2grad.align import AlignSettings, response_deltas, span_reward
 from text2grad.config import Recipe, RefreshConfig
 from text2grad.critics import CachedCritic
-from text2grad.errors import ConfigError, DataError
+from text2grad.errors import ConfigError, CriticError, DataError
 from text2grad.feedback import Annotation, Critic, Match, annotate, ask, read_annotations
 from text2grad.files import published
 from text2grad.models import FineTuning, context_of, random_states, restore_random_states
@@ -29,6 +33,8 @@ from text2grad.reward_models.scalar import ScalarRewardModel, train_scalar_furth
 from text2grad.reward_models.shared_base import learning, load_weights
 from text2grad.reward_models.training.trainer import train_reward_model
 from text2grad.types import Critique, Example, Label, Rollout
+
+Made = TypeVar("Made")
 
 
 class Refresher:
@@ -93,13 +99,16 @@ class Refresher:
 
     def audit(self, tokenizer: Any, rollouts: Sequence[Rollout], deltas: Any, critiques: Any) -> dict[str, float]:
         """Return the critic's agreement with the annotator on the first responses of a step; empty if disabled."""
-        n = self.settings.audit
-        if not n or self.annotator is None:
+        n, annotator = self.settings.audit, self.annotator
+        if not n or annotator is None:
             return {}
-        agreement = judge(
-            self.annotator, tokenizer, rollouts[:n], deltas[:n], critiques[:n], self.delta_settings, match=self.match
-        )
-        return {f"audit/{name}": value for name, value in agreement.metrics().items()}
+        mine = list(zip(rollouts[:n], deltas[:n], critiques[:n], strict=True))
+        first = gather_object(mine)[:n]  # of the whole batch
+
+        def agreement() -> Agreement:
+            return judge(annotator, tokenizer, *zip(*first, strict=True), self.delta_settings, match=self.match)
+
+        return {f"audit/{name}": value for name, value in of_first_process(agreement).metrics().items()}
 
     def observe(self, examples: Sequence[Example], responses: Sequence[str]) -> None:
         """Add a step's responses, of all processes in the order of the batch, to the window."""
@@ -123,14 +132,13 @@ class Refresher:
             return {"critic/refreshed": 0.0}
         self.last_kl = kl_per_token
         name = f"step-{step:06d}"
-        if not (self.directory / name).exists():
+        if not of_first_process((self.directory / name).exists):
             before = random_states()
             trained = self._train(step)
             restore_random_states(before)
             if not trained:
                 return {"critic/refreshed": 0.0}
-            with published(self.directory / name) as temporary:
-                self.critic.save(temporary)
+            of_first_process(lambda: self._publish(name))
         self._load(name)
         return {"critic/refreshed": 1.0}
 
@@ -153,8 +161,10 @@ class Refresher:
     def _train(self, step: int) -> bool:
         """Train the critic; return False if no critique of the annotator can be learned."""
         examples, responses = zip(*self.window, strict=True)
-        assert self.annotator is not None  # checked in the constructor
-        new = [one for one in annotate(self.annotator, examples, responses) if not one.critique.failed]
+        annotator = self.annotator
+        assert annotator is not None  # checked in the constructor
+        judged = of_first_process(lambda: annotate(annotator, examples, responses))
+        new = [one for one in judged if not one.critique.failed]
         if not new:
             return False
         settings, critic = self.settings, self.critic
@@ -190,15 +200,42 @@ class Refresher:
                         learned=critic.learned,
                     )
         except DataError as error:  # none is short enough; the same step would fail again after a --resume
-            note(f"step {step}: the critic stays as it is: {error}", warning=True)
+            if PartialState().is_main_process:
+                note(f"step {step}: the critic stays as it is: {error}", warning=True)
             return False
         critic.model.to(device)
         return True
+
+    def _publish(self, name: str) -> None:
+        with published(self.directory / name) as temporary:
+            self.critic.save(temporary)
 
     def _load(self, name: str) -> None:
         """Load saved weights, also right after training, so that a resumed run has the same bits."""
         load_weights(self.critic.model, self.directory / name, trust_remote_code=self.trust_remote_code)
         self.current = name
+
+
+def of_first_process(make: Callable[[], Made]) -> Made:
+    """Return in all processes what `make` returns in the first one, which alone calls it.
+
+    Raises:
+        CriticError: in all processes, if it is raised in the first one.
+    """
+    state = PartialState()
+    if state.num_processes == 1:
+        return make()
+    made: list[Any] = [None, None]  # the result, or the error in words
+    if state.is_main_process:
+        try:
+            made[0] = make()
+        except CriticError as error:
+            broadcast_object_list([None, str(error)])
+            raise
+    result, error = broadcast_object_list(made)
+    if error is not None:
+        raise CriticError(error)
+    return result  # type: ignore[no-any-return]
 
 
 def judge(

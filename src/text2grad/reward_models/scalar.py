@@ -241,13 +241,16 @@ def fit(
     check_ids(model, [{"input_ids": ids} for ids in data["input_ids"]])
 
     def make_trainer(directory: str, **more: Any) -> Any:
-        return Trainer(
+        trainer = Trainer(
             model,
             training_arguments(TrainingArguments, settings, directory, **more),
             train_dataset=Dataset.from_dict(data),
             data_collator=collate,
             optimizers=optimizers(model, settings),
         )
+        if model.config.num_labels == 1:  # its squared error is a mean over the micro-batch, not over the step
+            trainer.model_accepts_loss_kwargs = False
+        return trainer
 
     train_classifier(make_trainer, model, settings, on_step, evaluation)
 

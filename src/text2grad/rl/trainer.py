@@ -212,6 +212,11 @@ class Text2GradTrainer:
                 'rollout.engine = "vllm" takes whole weights at each step, and FSDP has them in shards; choose '
                 'rollout.engine = "hf", or launch plain data parallelism'
             )
+        if recipe.refresh.active or recipe.refresh.audit:
+            raise ConfigError(
+                "[refresh] needs whole weights of the critic in each process, and FSDP has weights in shards; set "
+                "refresh.steps = [] and refresh.audit = 0, or launch plain data parallelism"
+            )
         processes = self.accelerator.num_processes
         if 0 < len(held_out) < processes:
             raise ConfigError(
@@ -227,11 +232,11 @@ class Text2GradTrainer:
                 "Text2GradTrainer(..., refresher=text2grad.Refresher(...)), or leave refresh.steps, refresh.drift and "
                 "refresh.audit out"
             )
-        processes = self.accelerator.num_processes
-        if wanted and processes > 1:
+        processes, size = self.accelerator.num_processes, self.recipe.refresh.batch_size
+        if self.recipe.refresh.active and size % processes:
             raise ConfigError(
-                f"[refresh] works in a run of one process, and this one has {processes}; set refresh.steps = [] and "
-                "refresh.audit = 0, or start one process"
+                f"refresh.batch_size = {size} cannot be shared evenly by {processes} processes; choose a multiple of "
+                f"{processes}"
             )
         return refresher or FixedCritic()
 

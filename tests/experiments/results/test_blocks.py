@@ -196,6 +196,17 @@ def test_the_headline_has_the_runs_that_are_apart_in_place_of_the_others(tmp_pat
         rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")][2:]
         assert [row[0] for row in rows] == ["| summaries, fact F1"]
         assert rows[0][2].startswith(f"**{value}")
+        second = "The settings for summaries are from a second search; Methods has the first as well."
+        assert (second in text.replace("\n", " ")) == (value == "0.7")
+
+
+def test_the_headline_tells_the_smallest_number_of_seeds(tmp_path: Path) -> None:
+    same = study({"text2grad": 0.93, "grpo": 0.80}, lengths=(0, 8))
+    write(tmp_path / "runs", same)
+    assert "| means of 5 seeds, each" in filled("<!-- results: headline -->\n<!-- end -->", tmp_path)
+    more = study({"text2grad": 0.93, "grpo": 0.80}, lengths=(0,), task="qa", metric="claim_f1", seeds=7)
+    write(tmp_path / "runs", [*same, *more])
+    assert "| means of 5 or more seeds, each" in filled("<!-- results: headline -->\n<!-- end -->", tmp_path)
 
 
 @pytest.mark.parametrize(

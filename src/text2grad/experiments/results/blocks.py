@@ -137,8 +137,9 @@ def _headline(files: Files) -> str:
         ours, other = (number(group.final(method)) for method in (group.ours, rival))
         told = f"{other} ({_short(rival)})"
         rows.append([name, number(start), f"**{ours}**", told, widest_text(ahead), reached])
-    seeds = min(len(group.runs[group.ours]) for group in found)
-    columns = [f"means of {seeds} seeds, each with its own held-out items", "at the start", "**Text2Grad**"]
+    seeds = {len(group.runs[group.ours]) for group in found}
+    told = f"{min(seeds)} or more" if len(seeds) > 1 else str(*seeds)
+    columns = [f"means of {told} seeds, each with its own held-out items", "at the start", "**Text2Grad**"]
     columns += ["best number in tuning", "ahead by (95 %)", "rollouts to reach its final value"]
     return f"{table(columns, rows)}\n\n{_headline_words(found, leads)}"
 
@@ -275,6 +276,8 @@ def _headline_words(found: Sequence[Group], leads: Sequence[Interval]) -> str:
     if behind:
         zero += f"On {' and '.join(behind)} the number is ahead, with the whole interval. "
     zero += _ends_higher(found)
+    if again := [_name(group) for group in found if group.condition.apart]:
+        zero += f"The settings for {' and '.join(again)} are from a second search; Methods has the first as well. "
     ilf = ""
     if copied:
         end = number(min(copied))
