@@ -106,7 +106,8 @@ class Refresher:
         first = gather_object(mine)[:n]  # of the whole batch
 
         def agreement() -> Agreement:
-            return judge(annotator, tokenizer, *zip(*first, strict=True), self.delta_settings, match=self.match)
+            some, of_critic, said = zip(*first, strict=True)
+            return judge(annotator, tokenizer, some, of_critic, said, self.delta_settings, match=self.match)
 
         return {f"audit/{name}": value for name, value in of_first_process(agreement).metrics().items()}
 
@@ -232,9 +233,9 @@ def of_first_process(make: Callable[[], Made]) -> Made:
         except CriticError as error:
             broadcast_object_list([None, str(error)])
             raise
-    result, error = broadcast_object_list(made)
-    if error is not None:
-        raise CriticError(error)
+    result, reason = broadcast_object_list(made)
+    if reason is not None:
+        raise CriticError(reason)
     return result  # type: ignore[no-any-return]
 
 
