@@ -200,7 +200,7 @@ def test_the_best_trials_are_confirmed_on_further_seeds(tmp_path: Path) -> None:
         "TrainingError: the loss is not finite",
     )
     assert {one.seeds for one in others} == {1}
-    assert missing_of_plan(found.plan, read_runs(tmp_path / "records")) == []
+    assert missing_of_plan(found.plan, found.path, read_runs(tmp_path / "records")) == []
 
 
 def test_an_experiment_goes_on_with_the_confirmation_of_its_trials(tmp_path: Path) -> None:
@@ -250,6 +250,18 @@ def test_lengths_faults_and_varied_settings(tmp_path: Path) -> None:
     assert set(found) == {
         (length, faults, beta) for length in (1, 2) for faults in (1.0, 0.5) for beta in (None, 0.1, 0.3)
     }
+    every, path = read_runs(tmp_path / "records"), tmp_path / "plan.toml"
+    assert missing_of_plan(load_plan(path), path, every) == []
+    path.write_text(path.read_text().replace("[0.1, 0.3]", "[0.1, 0.4]"))
+    first = "first, summarization, program as critic: Text2Grad"
+    assert missing_of_plan(load_plan(path), path, every) == [f"{first} 8 of 12 evaluations"]
+    path.write_text(path.read_text().replace("[0.1, 0.4]", "[0.3, 0.05]"))  # 0.05: the recipe's own
+    assert missing_of_plan(load_plan(path), path, every) == []
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace("steps = 3", "steps = 4"))
+    assert missing_of_plan(load_plan(path), path, every) == [
+        "first, summarization, program as critic: none of 12 evaluations"
+    ]
     assert found[2, 0.5, 0.3]["settings"] == {"rollout.max_new_tokens": 70, **found[1, 0.5, 0.3]["settings"]}
     (command,) = [one for one in starts(tmp_path) if one[1].endswith("length-2-faults-0.5/text2grad-2")]
     assert {"data.length=2", "data.faults=0.5", "ppo.beta=0.3", "rollout.max_new_tokens=70"} <= set(command[3])
@@ -305,19 +317,21 @@ def test_some_lengths_have_fewer_seeds(tmp_path: Path) -> None:
     found = finish(experiment(tmp_path, study))
     assert {(one[1], one[6]) for one in places(tmp_path)} == {(1, 1), (2, 0), (2, 1)}
     assert found.amount(found.studies[0]).all_runs == 3
-    assert missing_of_plan(found.plan, read_runs(tmp_path / "records")) == []
+    assert missing_of_plan(found.plan, found.path, read_runs(tmp_path / "records")) == []
 
 
 def test_other_methods_have_fewer_seeds(tmp_path: Path) -> None:
     study = STUDY.replace("trials = 3", "trials = 0\nother_seeds = [1]").replace("other_trials = 2", "other_trials = 0")
     study = study.replace('"dr_grpo"', '"sft_best"')
     made = experiment(tmp_path, study)
-    assert missing_of_plan(made.plan, []) == ["first, summarization, program as critic: none of 3 evaluations"]
+    assert missing_of_plan(made.plan, made.path, []) == [
+        "first, summarization, program as critic: none of 3 evaluations"
+    ]
     found = finish(made)
     runs = [(one["method"], one["seed"]) for one in read_records(tmp_path / "records")]
     assert sorted(runs) == [("sft_best", 1), ("text2grad", 0), ("text2grad", 1)]
     assert found.amount(found.studies[0]).all_runs == 3
-    assert missing_of_plan(found.plan, read_runs(tmp_path / "records")) == []
+    assert missing_of_plan(found.plan, found.path, read_runs(tmp_path / "records")) == []
 
 
 def test_only_one_study_and_what_it_needs(tmp_path: Path) -> None:

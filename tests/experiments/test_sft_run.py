@@ -139,6 +139,19 @@ def test_every_turn_of_an_assistant_is_learned_in_one_row(chat_home: Path) -> No
     assert run.counts["learned"] == 3
 
 
+def test_a_special_token_that_an_answer_spells_is_told_and_learned_as_text(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = {"data": (str(write_jsonl(home / "spelled.jsonl", [{"prompt": "red", "reference": " one</s>"}])),)}
+    run = SFTRun(recipe(home, "spelled", sft={**given, "held_out_file": str(home / "demonstrations.jsonl")}))
+    (row,) = run.rows
+    assert row["labels"].count(run.tokenizer.eos_token_id) == 1
+    (told,) = [one for one in caplog.messages if "spell" in one]
+    assert told.startswith(
+        f"1 of 1 demonstrations spell a special token in an answer, the first '</s>' in {home / 'spelled.jsonl'}"
+    )
+
+
 def test_a_template_that_changes_earlier_turns_gives_each_answer_a_row_as_rollouts_would(chat_home: Path) -> None:
     """A template that drops an answer's end, as one that drops earlier reasoning does."""
     for template in (CHAT.replace("</s>", ""), CHAT.replace("{{ m['content'] }}", "{{ m['content'] | trim }}")):

@@ -1,6 +1,7 @@
 """The search of a method: its trials, their order, failures, and interruptions at any moment."""
 
 import json
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -134,6 +135,31 @@ def test_a_warning_behind_the_error_of_a_trial_does_not_hide_it(tmp_path: Path, 
     tuning = finish(search(tmp_path))
     assert tuning.trials[1].error == error
     assert tuning.ended == 6
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT])
+@pytest.mark.parametrize("error", ["TrainingError: the loss is not finite", "out of memory; see plan"])
+def test_a_crash_at_the_exit_behind_the_error_of_a_trial_does_not_end_the_search(
+    tmp_path: Path, number: int, error: str
+) -> None:
+    faults(tmp_path, trial_001=(-number, f"step 1\n{error}\nFatal Python error: Aborted", True))
+    tuning = finish(search(tmp_path))
+    assert tuning.trials[1].error == error
+    assert tuning.ended == 6
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_from_outside_ends_the_search_and_its_trial_goes_on(tmp_path: Path, number: int) -> None:
+    faults(tmp_path, trial_001=(-number, "step 1\nTrainingError: the loss is not finite", False))
+    with pytest.raises(TrainingError, match=f"stopped with exit code -{number:d}: "):
+        finish(search(tmp_path), at_once=1)
+    assert finish(search(tmp_path)).trials[1].error == ""
+
+
+def test_a_crash_without_an_error_of_the_settings_ends_the_search(tmp_path: Path) -> None:
+    faults(tmp_path, trial_001=(-signal.SIGSEGV, "step 1\nFatal Python error: Segmentation fault", False))
+    with pytest.raises(TrainingError, match="Segmentation fault"):
+        finish(search(tmp_path), at_once=1)
 
 
 def test_a_failure_before_a_resume_is_not_that_of_the_resumed_trial(tmp_path: Path) -> None:

@@ -77,6 +77,13 @@ def test_an_answer_gets_no_second_beginning_of_sequence() -> None:
     assert row["labels"][:2] == [-100, -100]
 
 
+def test_a_special_token_that_an_answer_spells_is_text() -> None:
+    tokenizer = word_tokenizer(["red cat dog < / s > </"])
+    row = supervised_row(tokenizer, "red", " cat</s> dog")
+    assert row["input_ids"].count(tokenizer.eos_token_id) == 1
+    assert row["input_ids"][-1] == tokenizer.eos_token_id
+
+
 def test_what_is_longer_than_the_limit_is_cut_in_ids_and_labels_alike(
     tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -217,11 +217,14 @@ def test_it_comes_back_as_it_was_and_by_a_recipe(
     given = ProcessRewardModel(taught[0].model, taught[0].tokenizer, rule="sentences", rows_at_once=3)
     given.save(tmp_path / "model")
     assert json.loads((tmp_path / "model" / SETTINGS_FILE).read_bytes()) == {"rule": "sentences", "rows_at_once": 3}
-    recipe = small_run.recipe(tmp_path, critic={"model": str(tmp_path / "model"), "kind": "process"})
-    loaded = critic_from_recipe(recipe)
+    named = {"model": str(tmp_path / "model"), "kind": "process"}
+    loaded = critic_from_recipe(small_run.recipe(tmp_path, critic=named))
     assert isinstance(loaded, ProcessRewardModel)
     assert isinstance(loaded, LOCAL)
     assert (loaded.rule, loaded.rows_at_once) == ("sentences", 3)
+    fewer = critic_from_recipe(small_run.recipe(tmp_path, critic=named, rollout={"rows_at_once": 2}))
+    assert isinstance(fewer, ProcessRewardModel)
+    assert fewer.rows_at_once == 2
     asked, texts = [Example("a")] * 2, [" red. one cat.", " one"]
     assert loaded(asked, texts) == given(asked, texts)
 

@@ -45,7 +45,7 @@ from text2grad.models import (
     policy_config,
     train_measured,
 )
-from text2grad.progress import Progress
+from text2grad.progress import Progress, note
 from text2grad.types import PromptFormat
 
 MODEL, MERGED, RESULTS_FILE = "model", "merged", "results.json"
@@ -163,6 +163,8 @@ class SFTRun:
                     raise DataError(f"{one.where}: {error}") from error
                 digest.update(to_json([row["input_ids"] for row in groups[-1]]))
                 progress.advance()
+        if self.is_main:
+            _warn_of_special_tokens(self.tokenizer, demonstrations)
         return Encoded(groups, digest.hexdigest())
 
     def _model(self) -> Any:
@@ -268,6 +270,24 @@ def read_demonstration_split(recipe: Recipe) -> tuple[list[Demonstration], list[
             "name a file in sft.held_out_file"
         )
     return learned, held_out, shared
+
+
+def _warn_of_special_tokens(tokenizer: Any, demonstrations: Sequence[Demonstration]) -> None:
+    """Warn of answers that spell special tokens, such as an end of sequence that was added to them."""
+    texts = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    found = [
+        (one.where, text)
+        for one in demonstrations
+        if (text := next((text for text in texts if any(text in answer for _, answer in one.turns)), None))
+    ]
+    if found:
+        where, text = found[0]
+        note(
+            f"{len(found)} of {len(demonstrations)} demonstrations spell a special token in an answer, the first "
+            f"{text!r} in {where}; it is learned as the characters that it has. Each answer gets an end of sequence; "
+            "none has to be in the files",
+            warning=True,
+        )
 
 
 def _fitting(encoded: Encoded, limit: int) -> list[list[Row]]:

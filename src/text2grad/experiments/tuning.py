@@ -9,8 +9,9 @@ a kill at any moment the same search goes on: a finished trial is not run again,
 its last checkpoint.
 
 A run that stops because its loss or gradient is not finite, because the critic cannot judge what the policy became, or
-for want of memory is a failed trial, which counts as the worst of the finished ones. Any other error says nothing about
-the settings, and ends the search; so does a first round in which every trial fails.
+for want of memory is a failed trial, which counts as the worst of the finished ones, also where its process crashes at
+the exit, behind this error. Any other error says nothing about the settings, and ends the search; so does a signal from
+outside (SIGKILL, SIGTERM, ...), and a first round in which every trial fails.
 
 The best value of one seed is partly luck, and settings at the edge of a collapse look best there. With `confirm_seeds`
 the best trials are run again on further seeds, and the mean over all seeds decides.
@@ -18,6 +19,7 @@ the best trials are run again on further seeds, and the mean over all seeds deci
 
 import json
 import shutil
+import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -37,7 +39,10 @@ from text2grad.progress import note
 
 FILE = "tuning.json"
 FAILURES = {2: ("TrainingError", "CriticError"), 1: ("OutOfMemory", "out of memory")}
-"""By exit code, beginnings of the error of a run whose settings are at fault; other codes are signals."""
+"""By exit code, beginnings of the error of a run whose settings are at fault."""
+
+CRASHES = tuple(-number for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL))
+"""Exit codes of a process that crashed; behind the error of a run it did so at the exit, as libraries may."""
 
 SECTIONS = ("data", "model", "critic", "refresh")
 """Sections of a recipe whose files and models the trials share."""
@@ -49,7 +54,8 @@ OnTrial = Callable[[Trial, Path], None]
 
 def run_failed(code: int, log: Path) -> bool:
     """Return whether the exit code and the log of a run show a failure of its settings, as a divergence."""
-    return error_in(log).startswith(FAILURES.get(code, ()))
+    beginnings = sum(FAILURES.values(), ()) if code in CRASHES else FAILURES.get(code, ())
+    return error_in(log).startswith(beginnings)
 
 
 def command_of(program: Sequence[str], method: str, recipe: Path, overrides: Sequence[str]) -> list[str]:

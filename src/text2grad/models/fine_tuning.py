@@ -158,12 +158,15 @@ def conversation_rows(
 def _encoded(
     tokenizer: Any, prompt: str | Sequence[Message], answer: str, prompt_format: PromptFormat
 ) -> tuple[list[int], list[int]]:
-    """Return the ids of a prompt, and of an answer with the end of sequence."""
+    """Return the ids of a prompt, and of an answer with the end of sequence.
+
+    An answer is text: a special token that it spells would end it in its middle.
+    """
     if prompt_format == "plain":
         (prompt_ids,) = plain_ids(tokenizer, [Example(prompt).prompt_text])
     else:
         prompt_ids = list(encode_prompts(tokenizer, [Example(prompt)], prompt_format=prompt_format)[0])
-    answer_ids = tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"]
+    answer_ids = tokenizer(answer, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
     return prompt_ids, with_end(tokenizer, answer_ids)
 
 

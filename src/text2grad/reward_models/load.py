@@ -7,6 +7,7 @@ neither           the critic of the built-in task
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from inspect import signature
 from pathlib import Path
@@ -28,7 +29,7 @@ from text2grad.reward_models.vllm import VLLMRewardModel
 
 LOCAL = (GenerativeRewardModel, ScalarRewardModel, ProcessRewardModel, ProbeRewardModel)
 """Reward models with a `model` in this process, which has to be on the policy's device."""
-_READERS = {
+_READERS: Mapping[str, tuple[type[ScalarRewardModel | ProcessRewardModel | ProbeRewardModel], str]] = {
     "scalar": (ScalarRewardModel, scalar.SETTINGS_FILE),
     "process": (ProcessRewardModel, process.SETTINGS_FILE),
     "probe": (ProbeRewardModel, probe.SETTINGS_FILE),
@@ -62,12 +63,12 @@ def critic_from_recipe(
         return task_critic
     if settings.kind == "server":
         return _served(recipe)
-    if settings.kind == "scalar":
-        return ScalarRewardModel.load(path, trust_remote_code=code)
-    if settings.kind == "process":
-        return ProcessRewardModel.load(path, trust_remote_code=code)
-    if settings.kind == "probe":
-        return ProbeRewardModel.load(path, trust_remote_code=code, **settings.changed(("vote_threshold",)))
+    if settings.kind in _READERS:
+        made, _ = _READERS[settings.kind]
+        changed = settings.changed(("vote_threshold",)) if settings.kind == "probe" else {}
+        reader = made.load(path, trust_remote_code=code, **changed)
+        reader.rows_at_once = min(reader.rows_at_once, recipe.rollout.rows_at_once)  # memory only
+        return reader
     decoding = {**decoding_of(recipe, path), **overrides}
     if settings.kind == "vllm":
         return VLLMRewardModel.load(path, config=recipe.vllm.model_dump(), trust_remote_code=code, **decoding)

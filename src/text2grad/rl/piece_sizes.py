@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 HELP = {
     "rollout": "lower rollout.rows_at_once (now {rows_at_once}) or rollout.max_new_tokens",
-    "critic": "lower rollout.rows_at_once (now {rows_at_once}), the rows of one generate call of a reward model, too",
+    "critic": "lower rollout.rows_at_once (now {rows_at_once}), the rows of a reward model at a time, too",
     "score": "lower ppo.micro_batch_tokens (now {micro_batch_tokens}), or train an adapter (model.lora_r), which needs "
     "no copy of the weights as reference",
     "update": "lower ppo.micro_batch_tokens (now {micro_batch_tokens}), or set model.gradient_checkpointing = true",

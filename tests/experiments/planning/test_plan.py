@@ -396,13 +396,17 @@ def test_a_probe_reads_in_the_memory_that_is_planned(folder: Path, layer: int | 
     )
 
 
-def test_rows_of_the_rollout_are_not_lowered_where_a_critic_that_reads_is_the_peak(folder: Path) -> None:
-    critic = {"model": str(folder / "none"), "kind": "scalar"}
-    rollout = {"batch_size": 64, "max_new_tokens": 24, "rows_at_once": 1}
+@pytest.mark.parametrize("kind", ["scalar", "process"])
+def test_rows_of_the_rollout_are_lowered_where_a_critic_that_reads_is_the_peak(folder: Path, kind: str) -> None:
+    critic = {"model": str(folder / "none"), "kind": kind}
+    rollout = {"batch_size": 64, "max_new_tokens": 24, "rows_at_once": 64}
     planner = Planner(recipe(folder, critic=critic, rollout=rollout), CPU, prompt_tokens=8)
     plan = planner.plan()
     assert plan.peak_phase == "critic"
-    assert planner._fitting({}, plan.peak - 1) is None
+    less = planner._fitting({}, plan.peak - 1)
+    assert less is not None
+    assert less.settings == {"rollout.rows_at_once": 32}
+    assert planner.plan(with_settings(planner.recipe, less.settings)).peak == less.peak < plan.peak
 
 
 def test_a_policy_that_is_an_adapter_is_planned_as_its_base(folder: Path) -> None:

@@ -17,7 +17,7 @@ from text2grad.experiments.results.measures import lead
 from text2grad.experiments.results.pages import result_pages
 from text2grad.experiments.results.paper import paper_page
 from text2grad.experiments.results.records import read_runs
-from text2grad.experiments.results.selection import groups
+from text2grad.experiments.results.selection import groups, missing_of_plan
 
 RESULTS = ROOT / "docs" / "results"
 PAGES = [ROOT / "README.md", *sorted(RESULTS.glob("*.md"))]
@@ -33,8 +33,8 @@ def test_committed_blocks_are_what_the_json_gives(page: Path) -> None:
 
 
 def test_committed_pages_are_what_the_records_give() -> None:
-    plan = load_plan(ROOT / "recipes" / "results.toml")
-    for name, data in result_pages(read_runs(RESULTS / "runs"), plan, draw=False).items():
+    path, records = ROOT / "recipes" / "results.toml", read_runs(RESULTS / "runs")
+    for name, data in result_pages(records, missing_of_plan(load_plan(path), path, records), draw=False).items():
         assert (RESULTS / name).read_bytes() == data, f"{name}: run text2grad results"
         for picture in re.findall(r"\]\(([^)]+\.png)\)", data.decode()):
             assert (RESULTS / picture).exists(), f"{picture} is not committed: run text2grad results"

@@ -9,9 +9,11 @@ import pytest
 from made_records import VALUES, record, study, trials, write
 from places import ROOT
 from text2grad.cli.__main__ import main
+from text2grad.config import load_recipe
 from text2grad.errors import DataError
 from text2grad.experiments.experiment_plan import load_plan
 from text2grad.experiments.methods import METHODS
+from text2grad.experiments.records import recipe_digest
 from text2grad.experiments.reports.plots import COLOURS, DASHES, MARKERS
 from text2grad.experiments.results.bootstrap import Interval
 from text2grad.experiments.results.figures import learners, length_line, look
@@ -385,16 +387,35 @@ def test_the_command_writes_pages_once(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_missing_runs_of_a_plan(tmp_path: Path) -> None:
-    plan = load_plan(ROOT / "recipes" / "results-short.toml")
-    made = [record("grpo", study="short", length=0), *trials("scalar_ppo", [0.1], study="short")]
-    assert missing_of_plan(plan, made) == [
+    path = ROOT / "recipes" / "results-short.toml"
+    plan = load_plan(path)
+    (shared,) = plan.study
+    same = {"study": "short", "length": 0, "recipe": recipe_digest(load_recipe(path.parent / shared.recipe))}
+    tried = [replace(one, seed=shared.tune_seed) for one in trials("scalar_ppo", [0.1], **same)]
+    made = [record("grpo", **same), *tried, *(replace(one, seed=7) for one in tried)]
+    assert missing_of_plan(plan, path, made) == [
         "short, summarization, program as critic: Text2Grad 0 of 1 evaluations and 0 of 2 trials; "
         "same spans, summed 0 of 1 evaluations and 1 of 6 trials"
     ]
-    assert (
-        missing_of_plan(plan, [record(name, study="short", length=0) for name in ("text2grad", "scalar_ppo", "grpo")])
-        == []
+    assert missing_of_plan(plan, path, [record(one, **same) for one in ("text2grad", "scalar_ppo", "grpo")]) == []
+
+
+def test_an_evaluation_of_a_plan_counts_once_for_all_trials_whose_settings_it_has(tmp_path: Path) -> None:
+    """The best trial may change while evaluations are made, and a seed then has one with each."""
+    text = (ROOT / "recipes" / "results-short.toml").read_text("utf-8")
+    path = tmp_path / "plan.toml"
+    path.write_text(
+        text.replace('recipe = "', f'recipe = "{ROOT / "recipes"}/').replace("seeds = [0]", "seeds = [0, 1]")
     )
+    plan = load_plan(path)
+    (shared,) = plan.study
+    same = {"study": "short", "length": 0, "recipe": recipe_digest(load_recipe(shared.recipe))}
+    tried = [replace(one, seed=shared.tune_seed) for one in trials("text2grad", [0.1, 0.2], **same)]
+    made = [record("text2grad", settings=one.settings, **same) for one in tried]
+    others = [record(name, seed, **same) for name in ("scalar_ppo", "grpo") for seed in (0, 1)]
+    assert missing_of_plan(plan, path, [*tried, *made, *others]) == [
+        "short, summarization, program as critic: Text2Grad 1 of 2 evaluations"
+    ]
 
 
 def test_a_length_at_which_a_level_is_never_reached_is_a_gap() -> None:

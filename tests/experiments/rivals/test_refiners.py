@@ -86,6 +86,16 @@ def test_a_refinement_ends_in_tokens_and_an_unchanged_response_keeps_its_ids(
     assert (len(cut.response_ids), cut.truncated) == (6, True)  # rollout.max_new_tokens
 
 
+def test_a_special_token_that_a_refiner_spells_is_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(tmp_path / "run")
+    end = run.tokenizer.eos_token
+    old = Rollout(Example("red one"), (5,), (7, 8), "as it was", truncated=True)
+    monkeypatch.setattr(refiners, "refiner_of", lambda _: Fixed([f"red{end}"]))
+    (new,) = refine(run, [old], [Critique("")])
+    assert new.response_ids.count(run.tokenizer.eos_token_id) == (0 if new.truncated else 1)
+    assert new.response_ids[1] != run.tokenizer.eos_token_id
+
+
 def test_the_refinements_that_the_critic_judges_best_are_imitated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

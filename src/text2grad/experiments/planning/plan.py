@@ -21,7 +21,7 @@ from typing import Any
 from text2grad.config import ModelConfig, Recipe
 from text2grad.errors import ConfigError, DataError, ModelError
 from text2grad.experiments.planning.devices import GB, Device
-from text2grad.experiments.planning.reading import LABELS, READERS, trace_reading
+from text2grad.experiments.planning.reading import LABELS, READERS, rows_read, trace_reading
 from text2grad.experiments.planning.scale import gathered, sharded
 from text2grad.experiments.planning.trace import Pass, TracedModel, read_config, weights_type
 from text2grad.experiments.run_examples import run_examples
@@ -237,8 +237,6 @@ class Planner:
             if plan.peak <= memory:
                 return Advice(settings, plan.peak)
             if plan.peak_phase in ("rollout", "critic"):
-                if plan.peak_phase == "critic" and recipe.critic.kind in READERS:
-                    return None  # its rows at once are no setting of the recipe
                 rows = self._critic_rows(recipe) if plan.peak_phase == "critic" else self._sampled_rows(recipe)
                 if rows == 1:
                     return None
@@ -359,11 +357,11 @@ class Planner:
 
     def _reading(self, recipe: Recipe) -> dict[str, dict[str, int]]:
         """Return the memory in which a critic that writes nothing reads the responses."""
-        critic, share = recipe.critic, recipe.rollout.batch_size // self.processes
-        key = ("reading", critic.kind, critic.model, share, self.lengths.longest, recipe.rollout.max_new_tokens)
+        critic, rows = recipe.critic, self._critic_rows(recipe)
+        key = ("reading", critic.kind, critic.model, rows, self.lengths.longest, recipe.rollout.max_new_tokens)
         if key not in self._passes:
-            note(f"tracing the critic, which reads {share} rows")
-            sizes = {"prompt": self.lengths.longest, "share": share}
+            note(f"tracing the critic, which reads {rows} rows")
+            sizes = {"prompt": self.lengths.longest, "rows": rows}
             self._passes[key] = trace_reading(recipe, self.config, device=self.device.kind, **sizes)
         found = self._passes[key]
         return {} if found is None else {"critic": {"working": found.peak}}
@@ -373,11 +371,14 @@ class Planner:
         return min(recipe.rollout.rows_at_once, recipe.rollout.batch_size // self.processes)
 
     def _critic_rows(self, recipe: Recipe) -> int:
-        """Return the critiques that a generative reward model in this process decodes at once."""
+        """Return the responses that a reward model in this process reads, or the critiques that it decodes, at once."""
+        share = recipe.rollout.batch_size // self.processes
+        if recipe.critic.kind in READERS:
+            return rows_read(recipe, share)
         path, votes = recipe.critic.model, recipe.critic.votes
         if votes is None:
             votes = int(saved_settings(path).get("votes", 1)) if Path(path).exists() else 1
-        return min(recipe.rollout.rows_at_once, recipe.rollout.batch_size // self.processes * votes)
+        return min(recipe.rollout.rows_at_once, share * votes)
 
     def _seconds(self, recipe: Recipe, prompts: Pass, decoding: Pass, score: Pass, update: Pass) -> dict[str, float]:
         """Return the seconds of one step by phase."""

@@ -1,7 +1,7 @@
 """The memory in which a critic that writes nothing reads responses: a classifier (scalar, process), or a probe.
 
 A row has the longest prompt and the longest response, up to the critic's context, in the policy's tokens; a probe of
-states reads the response twice. Rows at once are those that are saved with the critic.
+states reads the response twice. Rows at once are those that are saved with the critic, and at most those of a rollout.
 """
 
 from copy import deepcopy
@@ -18,14 +18,20 @@ READERS = ("scalar", "process", "probe")
 LABELS = {"scalar": 1, "process": 3}
 
 
-def trace_reading(recipe: Recipe, policy: Any, *, prompt: int, share: int, device: str) -> Pass | None:
+def rows_read(recipe: Recipe, share: int) -> int:
+    """Return the responses that the critic of a recipe reads at once, of `share` responses of a step."""
+    critic = recipe.critic
+    return min(rows_read_at_once(critic.model, critic.kind), recipe.rollout.rows_at_once, share)
+
+
+def trace_reading(recipe: Recipe, policy: Any, *, prompt: int, rows: int, device: str) -> Pass | None:
     """Trace one pass of the critic of a recipe over its rows; None where the base of a probe is not here.
 
     Args:
         recipe: its critic.kind is one of `READERS`. A critic that is not made yet is one on the policy.
         policy: transformers' config of the policy.
         prompt: tokens of the longest prompt.
-        share: responses of a step on one process.
+        rows: responses that it reads at once (`rows_read`).
         device: type of the device that is planned for: "cpu" or "cuda".
 
     Raises:
@@ -39,7 +45,7 @@ def trace_reading(recipe: Recipe, policy: Any, *, prompt: int, share: int, devic
     if made and not Path(path).exists():
         return None
     config = deepcopy(read_config(path, trust_remote_code=code) if made else policy)
-    rows, limit = min(rows_read_at_once(critic.model, critic.kind), share), context_of(config)
+    limit = context_of(config)
     if critic.kind != "probe":
         tokens = int(min(prompt + response, limit))
         if not made:  # it is trained and saved in 32 bits

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from text2grad.experiments.experiment_plan import Plan, load_plan
+from text2grad.experiments.experiment_plan import load_plan
 from text2grad.experiments.methods import METHODS
 from text2grad.experiments.results import grounded
 from text2grad.experiments.results.blocks import filled
@@ -117,16 +117,17 @@ class _Page:
         return "\n\n".join(part.strip("\n") for part in self.parts).replace(COMPARISONS, total) + "\n"
 
 
-def result_pages(records: Sequence[Record], plan: Plan | None = None, *, draw: bool = True) -> dict[str, bytes]:
+def result_pages(
+    records: Sequence[Record], planned: Sequence[str] | None = None, *, draw: bool = True
+) -> dict[str, bytes]:
     """Return the files of the pages by name: Markdown and PNG; a page without records says so.
 
     Args:
         records: of all studies.
-        plan: whose studies without records are named; None names methods with too few seeds.
+        planned: missing runs of a plan (`missing_of_plan`); None names methods with too few seeds.
         draw: make the pictures, too.
     """
     found = groups(records)
-    planned = None if plan is None else missing_of_plan(plan, records)
     made: dict[str, bytes] = {}
     answers = [group for group in found if group.condition.task == grounded.TASK]
     others = [group for group in found if group.condition.task != grounded.TASK]
@@ -656,7 +657,8 @@ def write_results(runs: Path, out: Path, readme: Path, plan: Path | None = None)
         ConfigError: if the plan is wrong.
         DataError: if a record, a JSON file or a block is damaged, before any file is written.
     """
-    made = result_pages(read_runs(runs), load_plan(plan) if plan else None)
+    records = read_runs(runs)
+    made = result_pages(records, missing_of_plan(load_plan(plan), plan, records) if plan else None)
     contents = {out / name: data for name, data in made.items()}
     if (out / NUMBERS).exists():
         contents[out / PAGE] = paper_page(out).encode()

@@ -8,12 +8,16 @@ evaluation: the best of several noisy values is too high by chance.
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from text2grad.config import Recipe, load_recipe
 from text2grad.experiments.experiment_plan import Plan, Study, tuning_study
-from text2grad.experiments.methods import METHODS
+from text2grad.experiments.methods import METHODS, PROGRAM_CRITIC, settings
 from text2grad.experiments.metric import lower_is_better
+from text2grad.experiments.records import recipe_digest
 from text2grad.experiments.results.records import Record
 from text2grad.experiments.search_space import SEARCH_SPACE, SearchSpace
 
@@ -317,43 +321,107 @@ def missing(group: Group) -> list[str]:
     return found
 
 
-def missing_of_plan(plan: Plan, records: Sequence[Record]) -> list[str]:
-    """Return the studies of a plan of which evaluations or trials have no record, in words."""
+def missing_of_plan(plan: Plan, path: Path, records: Sequence[Record]) -> list[str]:
+    """Return the studies of a plan of which evaluations or trials have no record, in words.
+
+    Records of another base recipe, and of runs that the plan does not name, do not count.
+
+    Args:
+        plan: of `load_plan`.
+        path: its file.
+        records: of all studies.
+    """
     tunings: dict[Condition, Tuning] = {}
     trials_of_all = [one for one in records if one.purpose == "tuning"]
 
-    def chosen(record: Record, study: Study) -> bool:
-        """Whether an evaluation has the searched settings of a confirmed trial; those that the plan varies are free."""
+    def confirmed(record: Record) -> list[Mapping[str, Any]]:
+        """Return the settings of the trials of the most seeds, from which an evaluation may have its own."""
         where = condition_of(record)
         if where not in tunings:
             tunings[where] = _tuning_of(where, trials_of_all)
-        trials = tunings[where].trials.get(record.method)
-        if not trials or record.method not in METHODS:
-            return True
-        names = {SEARCH_SPACE[name].setting for name in METHODS[record.method].searched} - set(study.vary)
-        most = max(one.seeds for one in trials)
-        confirmed = [one.settings for one in trials if one.seeds == most]
-        return any(all(record.settings.get(name) == one.get(name) for name in names) for one in confirmed)
+        trials = tunings[where].trials.get(record.method, ())
+        most = max((one.seeds for one in trials), default=0)
+        return [one.settings for one in trials if one.seeds == most]
 
     found = []
     for study in plan.study:
-        mine = [one for one in records if (one.study, one.task, one.critic) == (study.name, study.task, study.critic)]
+        recipe = path.parent / study.recipe
+        base = load_recipe(recipe)
+        place, digest = (study.name, study.task, study.critic), recipe_digest(base)
+        mine = [one for one in records if (one.study, one.task, one.critic, one.recipe) == (*place, digest)]
         lacking, total = [], 0
         for method in study.methods:
-            places = [one for one in study.places() if one[0] in study.seeds_of(method)]
-            evaluations = len(places) * len(study.variants())
-            total += evaluations
-            tuned = tuning_study(plan, study, method)
-            planned = [one for one in mine if (one.method, one.purpose) == (method, "evaluation")]
-            done = sum((one.seed, one.length, one.faults) in places for one in planned if chosen(one, study))
-            tried = sum((one.method, one.purpose) == (method, "tuning") for one in mine)
-            trials = tuned.trials_of(method) + len(tuned.confirmations(method)) if tuned is study else 0
-            if done < evaluations:
+            runs = [one for one in mine if one.method == method]
+            planned = _Planned(study, method, base, _usual(recipe, study, method) if study.vary else base)
+            evaluations = planned.evaluations()
+            total += len(evaluations)
+            evaluated = [(one, confirmed(one)) for one in runs if one.purpose == "evaluation"]
+            done = sum(any(planned.is_made(*one, *ran) for ran in evaluated) for one in evaluations)
+            if done < len(evaluations):
+                owns = tuning_study(plan, study, method) is study
+                trials = study.trials_of(method) + len(study.confirmations(method)) if owns else 0
+                tried = planned.tried([one for one in runs if one.purpose == "tuning"])
                 more = f" and {tried} of {trials} trials" if tried < trials else ""
-                lacking.append(f"{label(method)} {done} of {evaluations} evaluations{more}")
+                lacking.append(f"{label(method)} {done} of {len(evaluations)} evaluations{more}")
         name = f"{study.name}, {study.task}, {study.critic.replace('_', ' ')} as critic"
         if lacking and not mine:
             found.append(f"{name}: none of {total} evaluations")
         elif lacking:
             found.append(f"{name}: {'; '.join(lacking)}")
     return found
+
+
+def _usual(recipe: Path, study: Study, method: str) -> Recipe:
+    """Return the recipe of a method in a study, before its search."""
+    learned = study.critic == "reward_model"
+    of_method = settings(method, study.task, Path()) if learned else [*PROGRAM_CRITIC, *METHODS[method].settings]
+    return load_recipe(recipe, [*study.settings, *of_method])
+
+
+class _Planned(NamedTuple):
+    """The runs of one method in a study; `usual` is the recipe of the method, before its search."""
+
+    study: Study
+    method: str
+    base: Recipe
+    usual: Recipe
+
+    def evaluations(self) -> list[tuple[tuple[int, int, float], Mapping[str, Any]]]:
+        """Return seed, length and faults of each evaluation, and its varied settings."""
+        places = [one for one in self.study.places() if one[0] in self.study.seeds_of(self.method)]
+        return list(product(places, self.study.variants()))
+
+    def is_made(
+        self,
+        place: tuple[int, int, float],
+        variant: Mapping[str, Any],
+        record: Record,
+        confirmed: Sequence[Mapping[str, Any]],
+    ) -> bool:
+        """Return whether a record is that of an evaluation: at its place, with its varied settings.
+
+        Its searched settings are those of one of the confirmed trials, if there are some.
+        """
+        if (record.seed, record.length, record.faults) != place:
+            return False
+        searched = {SEARCH_SPACE[name].setting for name in METHODS[self.method].searched} if confirmed else set()
+        own = {name: _value_in(self.usual, name) for name in self.study.vary if name not in searched}
+        wanted = {**own, **variant}
+        if any(record.settings.get(name, _value_in(self.base, name)) != value for name, value in wanted.items()):
+            return False
+        names = searched - set(variant)
+        return not names or any(all(record.settings.get(name) == one.get(name) for name in names) for one in confirmed)
+
+    def tried(self, records: Sequence[Record]) -> int:
+        """Return the number of the planned trials, and of the runs that confirm them, that have a record."""
+        study = self.study
+        ran = {(one.seed, one.trial or 0) for one in records if (one.length, one.faults) == study.tuned_at}
+        first = sum(seed == study.tune_seed and number < study.trials_of(self.method) for seed, number in ran)
+        again = sum(seed in study.confirm_seeds for seed, _ in ran)
+        return first + min(again, len(study.confirmations(self.method)))
+
+
+def _value_in(recipe: Recipe, setting: str) -> Any:
+    """Return a recipe's value of "section.key" as it stands in records."""
+    section, key = setting.split(".")
+    return getattr(recipe, section).model_dump(mode="json")[key]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from text2grad.align import encode
 from text2grad.config import Recipe
 from text2grad.critics.servers import Endpoint, Spending, complete_answers
 from text2grad.errors import ConfigError
@@ -184,9 +185,12 @@ def _rewritten(run: "RivalTrainer", rollouts: Sequence[Rollout], texts: Sequence
 
 
 def _written(run: "RivalTrainer", old: Rollout, text: str) -> Rollout:
-    """Return a text in the policy's tokens, with the end of sequence, or cut at the length limit of rollouts."""
+    """Return a text in the policy's tokens, with the end of sequence, or cut at the length limit of rollouts.
+
+    Special tokens that the refiner spells are encoded as text.
+    """
     limit = run.recipe.rollout.max_new_tokens
-    ids = [*run.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], run.tokenizer.eos_token_id]
+    ids = [*encode(run.tokenizer, text), run.tokenizer.eos_token_id]
     kept = tuple(ids[:limit])
     response = run.tokenizer.decode(list(kept), skip_special_tokens=True)
     return Rollout(old.example, old.prompt_ids, kept, response, truncated=len(ids) > limit)
