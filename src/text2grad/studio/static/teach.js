@@ -68,8 +68,8 @@ export class Teach {
   /** The server's state, as another tab may have changed it; a field that is being filled in stays. */
   hear(teaching) {
     if (!this.teaching || this.watching) return;
-    const same = teaching.versions.length === this.teaching.versions.length && teaching.work.number === this.teaching.work.number
-      && JSON.stringify(teaching.policy) === JSON.stringify(this.teaching.policy); // another after a restart
+    const seen = ({ versions, troubles = [], policy, work }) => JSON.stringify([versions.length, troubles, policy, work.number]);
+    const same = seen(teaching) === seen(this.teaching); // the policy is another after a restart
     const { activeElement } = document;
     if (same || (this.root.contains(activeElement) && activeElement.matches("input, textarea, select"))) return;
     this.teaching = teaching;
@@ -93,9 +93,10 @@ export class Teach {
       this.root.replaceChildren(...parts);
       return;
     }
-    const last = teaching.versions.length ? teaching.versions[teaching.versions.length - 1].version : 0;
-    if (this.parent === null || this.parent > last) this.parent = last;
-    this.pair = this.pair.map(one => one === null || one > last ? last : one);
+    const numbers = [0, ...teaching.versions.map(one => one.version)];
+    const orLast = number => numbers.includes(number) ? number : numbers[numbers.length - 1];
+    this.parent = orLast(this.parent);
+    this.pair = this.pair.map(orLast);
     parts.push(this.lessonPart(), this.workPart(), this.versionsPart(), this.askPart(), this.answersPart());
     replaceIn(this.root, parts, this.root);
   }
@@ -203,6 +204,7 @@ export class Teach {
 
   versionsPart() {
     const part = line("section", "", "versions");
+    for (const trouble of this.teaching.troubles || []) part.append(line("p", trouble, "problem as-is"));
     if (!this.teaching.versions.length) return part;
     const table = document.createElement("table");
     const head = line("tr");
