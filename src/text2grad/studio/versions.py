@@ -69,7 +69,8 @@ class Versions:
         self._lock = threading.Lock()
         self._changing = threading.Lock()  # held while work begins or is stopped; messages of the process need no more
         self._work: dict[str, Any] = {"state": "idle"}
-        self._last = time.time_ns() // 1000  # number of work; a page that goes on after a restart knows no later one
+        self._began = time.time_ns() // 1000  # a page that goes on after a restart knows no later number of work
+        self._last = self._began  # number of work
         self._known: dict[tuple[Path, int], dict[str, Any]] = {}  # of a file and its time; a page asks every second
         self._process = WorkerProcess(self._hear, self._ended)
 
@@ -81,6 +82,7 @@ class Versions:
             "versions": [one for one in found if not isinstance(one, str)],
             "troubles": [one for one in found if isinstance(one, str)],
             "work": dict(self._work),
+            "began": self._began,  # work with a lower number was that of a server before
         }
 
     def versions(self) -> list[dict[str, Any]]:
