@@ -1,6 +1,6 @@
 """Marks: every operation on disk, tabs and raters apart, nothing lost by a crash, critiques that the project reads."""
 
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -247,9 +247,14 @@ def test_marks_whose_text_a_person_removed_are_named_when_they_are_taken_away(tm
     file = tmp_path / "marks" / "ann" / f"{'0' * 12}.jsonl"
     whole = file.read_text()
     file.write_text('{"op": "open"}\n' + "".join(whole.splitlines(keepends=True)[1:]))
-    for take in (made.annotations, partial(page_of_marks, made), lambda rater: made.corrections(rater, None)):
+    taken: list[Callable[[], Any]] = [
+        lambda: made.annotations("ann"),
+        lambda: page_of_marks(made, "ann"),
+        lambda: made.corrections("ann", None),
+    ]
+    for take in taken:
         with pytest.raises(DataError) as caught:
-            take("ann")
+            take()
         assert str(caught.value) == (
             f'the text of a marked response of ann cannot be read: {file}, line 1: an operation "open" has no "at". '
             f'Mend the line, or remove all lines with "item": "{ITEM}"'
