@@ -343,6 +343,7 @@ def test_bodies_are_json_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("suggest", '{"prompt": "p", "response": "r"}', "run is a whole number from 0 to 2^63 - 1, got null"),
         ("suggest", '{"run": {}}', "run is a whole number from 0 to 2^63 - 1, got {}"),
         ("suggest", '{"run": 1e999}', "run is a whole number from 0 to 2^63 - 1, got Infinity"),
+        ("stop-critic", "{}", "run is a whole number from 0 to 2^63 - 1, got null"),
         ("ask", '{"prompt": 1}', "prompt is a text, got 1"),
         ("ask", '{"versions": 1}', "versions is a list of whole numbers, got 1"),
         ("ask", '{"versions": [0, null]}', "versions[1] is a whole number from 0 to 2^63 - 1, got null"),

@@ -1,13 +1,16 @@
 """Marks: every operation on disk, tabs and raters apart, nothing lost by a crash, critiques that the project reads."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from studio_world import session
 from text2grad.errors import DataError
 from text2grad.feedback import annotation_to_json, read_annotations
 from text2grad.files import json_lines
+from text2grad.studio.exports import page_of_marks
 from text2grad.studio.index import item_of
 from text2grad.studio.marks import Marked, MarkStore, OvertakenError, StoreError
 from text2grad.types import Span
@@ -213,3 +216,70 @@ def test_a_clock_that_is_set_back_changes_no_order(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("text2grad.studio.marks.time.time_ns", lambda: 1)
     MarkStore(tmp_path).append("ann", "1" * 12, [{"op": "unspan", "item": ITEM, "id": "a"}])  # after a restart
     assert MarkStore(tmp_path).marked("ann")[ITEM].spans == {}
+
+
+def test_a_line_that_a_person_damaged_is_named_and_costs_itself_only(tmp_path: Path) -> None:
+    store, folder = MarkStore(tmp_path), tmp_path / "marks" / "ann"
+    store.append("ann", "0" * 12, [OPEN, span("a", 3, 7)])
+    store.append("ann", "0" * 12, [span("b", 12, 18)])
+    file = folder / f"{'0' * 12}.jsonl"
+    whole = file.read_bytes()
+    file.write_bytes(whole.replace(b'"end":18', b'"fin":18').replace(b'"end": 18', b'"fin": 18'))
+    assert list(store.whole("ann")[ITEM].spans) == ["a"]
+    assert store.faults("ann") == [f'{file}, line 3: an operation "span" has no "end"']
+    with file.open("ab") as more:
+        more.write(
+            b'{"open": 1}\n{"at": 9, "item": "x", "op": "state", "value": "finished"}\n[1]\n{"cut off by a cra\n'
+        )
+    assert store.faults("ann")[1:] == [
+        f'{file}, line 4: it has no "op"',
+        f'{file}, line 5: "value" of state is one of "", "done", "skipped"; got "finished"',
+        f"{file}, line 6: it is no JSON object",
+    ]
+    file.write_bytes(whole)
+    assert (list(store.marked("ann")[ITEM].spans), store.faults("ann")) == (["a", "b"], [])
+
+
+def test_marks_whose_text_a_person_removed_are_named_when_they_are_taken_away(tmp_path: Path) -> None:
+    made, other = session(tmp_path), {**OPEN, "prompt": "When?"}
+    made.marks.append("ann", "0" * 12, [OPEN, span("a", 3, 7), {"op": "state", "item": ITEM, "value": "done"}])
+    made.marks.append("ann", "1" * 12, [other, {**span("b", 3, 7), "item": item_of("When?", RESPONSE)}])
+    file = tmp_path / "marks" / "ann" / f"{'0' * 12}.jsonl"
+    whole = file.read_text()
+    file.write_text('{"op": "open"}\n' + "".join(whole.splitlines(keepends=True)[1:]))
+    taken: list[Callable[[], Any]] = [
+        lambda: made.annotations("ann"),
+        lambda: page_of_marks(made, "ann"),
+        lambda: made.corrections("ann", None),
+    ]
+    for take in taken:
+        with pytest.raises(DataError) as caught:
+            take()
+        assert str(caught.value) == (
+            f'the text of a marked response of ann cannot be read: {file}, line 1: an operation "open" has no "at". '
+            f'Mend the line, or remove all lines with "item": "{ITEM}"'
+        )
+    assert len(made.corrections("ann", [item_of("When?", RESPONSE)])) == 1
+    assert [one["prompt"] for one in made.marked("ann")["items"]] == ["When?"]
+    assert made.agreement() == {"pairs": []}
+    file.write_text(whole.splitlines(keepends=True)[1])
+    with pytest.raises(DataError, match=f'no line in .* has "op": "open" and "item": "{ITEM}"'):
+        made.annotations("ann")
+    file.write_text(whole)
+    assert len(made.annotations("ann")) == 2
+
+
+def test_a_line_that_an_editor_makes_longer_in_its_place_is_read_anew(tmp_path: Path) -> None:
+    store = MarkStore(tmp_path)
+    store.append("ann", "0" * 12, [OPEN, span("a", 3, 7)])
+    store.append("ann", "0" * 12, [span("b", 12, 18)])
+    assert store.marked("ann")[ITEM].spans["a"]["note"] == ""
+    file = tmp_path / "marks" / "ann" / f"{'0' * 12}.jsonl"
+    with file.open("r+b") as same:  # the file is the same one, and longer
+        changed = (
+            same.read().replace(b'"note":""', b'"note":"it was Monday"').replace(b'"note": ""', b'"note":"Monday"')
+        )
+        same.seek(0)
+        same.write(changed)
+    assert store.marked("ann")[ITEM].spans["a"]["note"] != ""
+    assert [event["op"] for event in store.events("ann")] == ["open", "span", "span"]

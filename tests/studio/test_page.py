@@ -1461,6 +1461,154 @@ def test_a_button_beside_a_field_that_is_filled_in_needs_one_click(browser: Any,
     assert second.critique == ""
 
 
+def test_the_same_prompt_of_a_text_of_ones_own_says_why_nothing_is_shown(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "own-prompt") as page:
+        page.click("#own")
+        page.fill("#own-response", "My own text.")
+        page.click("text=Mark it")
+        expect(page.locator("#response")).to_have_text("My own text.")
+        page.get_by_role("button", name="Same prompt").click()
+        expect(page.locator(".beside [role=alert]")).to_have_text(
+            "This text is no response of an open run, so there are no other responses to its prompt to show."
+        )
+
+
+def test_a_question_to_the_critic_that_is_lost_is_told(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "lost-question") as page:
+
+        def with_critic(route: Any) -> None:
+            found = route.fetch().json()
+            found["runs"][0]["has_critic"] = True
+            route.fulfill(json=found)
+
+        page.route("**/api/studio", with_critic)
+        page.route("**/api/suggest", lambda route: route.fulfill(json={"state": "working", "progress": "it reads"}))
+        with held(page, "**/suggestions/*") as requests:
+            page.reload()
+            page.wait_for_selector("#response .s")
+            wait_for(page, requests, 1)
+            requests.pop().fulfill(json={"state": "none"})  # it was not asked before
+            page.keyboard.press("i")
+            expect(page.locator(".marks progress")).to_be_visible()
+            wait_for(page, requests, 1)
+            requests.pop().fulfill(json={"state": "none"})
+            expect(page.locator(".marks [role=alert]")).to_have_text(
+                "There is no answer: the question was stopped in another tab, or the server was started anew. "
+                "Ask again."
+            )
+        expect(page.get_by_role("button", name="Ask the critic again")).to_be_enabled()
+
+
+def test_a_lesson_that_ended_with_its_server_is_told_though_other_work_has_begun(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "restarted") as page, lesson_of(page, 1) as work:
+        page.click("[data-view=teach]")
+        page.wait_for_selector(".work progress")
+        page.click("[data-view=read]")
+        work |= {"number": 2, "progress": "round 3"}  # of the next server
+        heard(page)
+        page.click("[data-view=teach]")
+        lost = "The server was started anew; the work that was under way ended with the server before."
+        expect(page.locator(".work .problem")).to_have_text(
+            f"{lost} Other work has begun since, perhaps from another tab."
+        )
+        expect(page.locator(".work")).to_contain_text("round 3")
+        work |= {"state": "done", "result": {"version": 1}}
+        expect(page.locator(".work")).to_contain_text("The lesson has ended: version 1.")
+
+
+def test_why_a_lesson_did_not_begin_stays_until_the_next(browser: Any, server: Served) -> None:
+    with refused_page_of(browser, server, "refused") as page, lesson_of(page, 1) as work:
+        mark(page, "cat", "n")
+        saved(page)
+        work["state"] = "done"
+        page.click("[data-view=teach]")
+        page.route("**/api/teach", lambda route: route.fulfill(status=400, json={"error": "target is above 0, got 0"}))
+        page.click("#teach-start")
+        expect(page.locator(".work .problem")).to_have_text("target is above 0, got 0")
+        heard(page)
+        expect(page.locator(".work .problem")).to_have_text("target is above 0, got 0")
+        page.unroute("**/api/teach")
+
+
+def test_a_damaged_version_is_told_beside_the_others(browser: Any, server: Served) -> None:
+    path = server.store / "versions" / "0001" / "version.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"version": 1, "par')
+    try:
+        with page_of(browser, server, "damage") as page, lesson_of(page, 2) as work:
+            work["state"] = "done"
+            page.click("[data-view=teach]")
+            expect(page.locator(".versions .problem")).to_contain_text(f"version 1 cannot be used, since {path}")
+            assert page.get_by_label("Begin from").input_value() == "2"
+    finally:
+        path.unlink()
+
+
+def test_a_damaged_line_of_marks_is_named_in_my_marks(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "hand") as page:
+        mark(page, "cat", "n")
+        saved(page)
+        [file] = (server.store / "marks" / "hand").iterdir()
+        with file.open("a") as more:
+            more.write('{"open": 1}\n')
+        page.click("[data-view=mine]")
+        expect(page.locator("#troubles")).to_have_text(
+            "A line of your marks cannot be read, and is left out. "
+            f'{file}, line 3: it has no "op". Mend the line, or remove it.'
+        )
+        expect(page.locator(".item")).to_have_count(1)
+
+
+def test_the_keyboard_goes_from_the_list_to_the_text_and_to_the_lessons(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "walker") as page:
+        page.locator("#list").focus()
+        page.keyboard.press("ArrowDown")
+        expect(page.locator(".where")).to_contain_text("response 3")
+        page.keyboard.press("Enter")
+        expect(page.locator("#response")).to_be_focused()
+        outline = "getComputedStyle(document.activeElement).outlineColor"
+        assert page.evaluate(outline) == "rgb(0, 117, 95)"  # as that of other controls
+        page.keyboard.press("ArrowRight")
+        assert chosen(page) == "The"
+        page.keyboard.press("ArrowRight")
+        tip, poor = page.locator("#tip").bounding_box(), page.get_by_role("button", name="Poor").bounding_box()
+        assert tip["y"] + tip["height"] <= poor["y"]
+        page.keyboard.press("n")
+        page.keyboard.press("o")
+        expect(page.locator(".beside")).to_be_focused()
+        page.keyboard.press("Tab")
+        expect(page.locator(".beside .same").first).to_be_focused()
+        saved(page)
+        page.keyboard.press("t")
+        expect(page.locator("#detail h2").first).to_have_text("Teach")
+        expect(page.locator("#detail")).to_be_focused()
+        page.click("[data-view=read]")
+        page.set_viewport_size({"width": 390, "height": 780})  # a large zoom
+        page.get_by_role("button", name="All responses").press("Enter")
+        expect(page.locator("#list")).to_be_focused()
+        page.keyboard.press("ArrowDown")
+        expect(page.locator("#response")).to_be_focused()
+
+
+@pytest.mark.parametrize("width", [390, 1024])
+def test_everything_that_is_tapped_is_large_enough_for_a_finger(browser: Any, server: Served, width: int) -> None:
+    small = """() => [...document.querySelectorAll("button, a:not(.skip), select, input:not([type=radio]), summary")]
+        .filter(one => one.checkVisibility()).map(one => [one.outerHTML.slice(0, 80), one.getBoundingClientRect()])
+        .filter(([, { width, height }]) => Math.min(width, height) < 24 || Math.max(width, height) < 35)
+        .map(([name, { width, height }]) => `${name} ${width} x ${height}`)"""
+    touch = {"viewport": {"width": width, "height": 780}, "has_touch": True, "is_mobile": True}
+    with page_of(browser, server, f"finger-{width}", **touch) as page:
+        segment(page, "cat").tap()
+        page.get_by_role("button", name="Poor", exact=True).tap()
+        expect(page.locator("[data-field^=note]")).to_be_visible()
+        assert page.evaluate(small) == []
+        saved(page)
+        page.locator("[data-view=mine]").tap()
+        page.locator("[data-view=read]").tap()
+        page.locator("#more summary").tap()
+        assert page.evaluate(small) == []
+
+
 def test_hostile_texts_are_inert_and_visible(browser: Any, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", steps=1, rows=1)
     evil = record(1, 0, prompt=EVIL, response=EVIL, offsets=[[0, len(EVIL)]])

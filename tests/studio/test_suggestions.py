@@ -68,10 +68,50 @@ def test_a_critic_answers_fails_hangs_and_ends_without_harm(tmp_path: Path, crit
         suggestions.ask(0, "waits", "Say.", "A bird")
         while suggestions.state(0, "slow").get("progress") != "the critic reads":
             time.sleep(0.05)
+        suggestions.stop(0, "slow")
+        assert suggestions.state(0, "slow") == {"state": "none"}
+        assert answered(suggestions, "waits")["state"] == "done"  # another tab's
+        suggestions.ask(0, "slow", "Say.", "a slow text")
+        suggestions.ask(0, "last", "Say.", "A bird again")
         suggestions.stop()
-        assert suggestions.state(0, "slow") == suggestions.state(0, "waits") == {"state": "none"}
+        assert suggestions.state(0, "slow") == suggestions.state(0, "last") == {"state": "none"}
     finally:
         suggestions.stop()
+
+
+class PretendedProcess:
+    """Takes requests; each is answered by the test."""
+
+    def __init__(self) -> None:
+        self.requests: list[int] = []
+
+    def send(self, request: dict[str, Any]) -> None:
+        self.requests.append(request["number"])
+
+    def stop(self) -> None:
+        self.requests.append(0)
+
+
+def test_the_end_of_a_question_ends_no_question_of_another_tab() -> None:
+    suggestions = Suggestions({0: {"critic": "x"}})
+    process = suggestions._process = PretendedProcess()  # type: ignore[assignment]
+    for item in ("first", "second", "third", "fourth"):
+        assert suggestions.ask(0, item, "Say.", item)["state"] == "working"
+    assert process.requests == [1]  # the others wait in the server
+    suggestions.stop(0, "third")
+    suggestions.stop(0, "nobody asked")
+    assert process.requests == [1]  # and the critic reads on
+    suggestions.stop(0, "first")
+    assert process.requests == [1, 0, 2]
+    suggestions._hear({"number": 1, "state": "done", "result": {}})  # nobody waits for it
+    suggestions._ended("the process ended with 7: ")
+    assert suggestions.state(0, "second") == {"state": "failed", "error": "the process ended with 7: "}
+    assert process.requests == [1, 0, 2, 4]
+    suggestions._hear({"number": 4, "state": "done", "result": {"spans": []}})
+    states = [suggestions.state(0, item)["state"] for item in ("first", "second", "third", "fourth")]
+    assert states == ["none", "failed", "none", "done"]
+    suggestions.ask(0, "third", "Say.", "third")
+    assert process.requests == [1, 0, 2, 4, 5]
 
 
 def test_sources_without_a_critic_say_the_way_out(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from text2grad.rl import nl_gradient_loss
 from text2grad.studio.teaching import Correction, Lesson, MarkedTokens, _Rounds, lesson_from, rollouts_of, teach
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Span
+from tokenizers_made_here import made
 
 TEXT = "the cat sat on the mat"
 
@@ -112,6 +113,19 @@ def test_texts_that_the_tokenizer_changes_and_marks_on_nothing_are_refused(tiny:
         teach(model, tokenizer, [strange], Lesson(), prompt_format="plain")
     with pytest.raises(DataError, match="no token is marked"):
         teach(model, tokenizer, [correction()], Lesson(), prompt_format="plain")
+
+
+def test_a_special_token_that_a_response_spells_is_text() -> None:
+    tokenizer = made("gpt2")
+    model = with_lora(tiny_llama(tokenizer, seed=0), r=4, alpha=8, targets="all-linear")
+    text = "the dog <end> the park"
+    typed = Correction("item", "Say.", text, None, [Span(8, 13, "negative")])
+    [rollout] = rollouts_of(model, tokenizer, [typed], prompt_format="plain")
+    assert rollout.response == text
+    assert tokenizer.eos_token_id not in rollout.response_ids
+    [change] = teach(model, tokenizer, [typed], Lesson(rounds=1), prompt_format="plain").changes
+    marked = [text[slice(*place)] for place, delta in zip(change.offsets, change.delta, strict=True) if delta]
+    assert "".join(marked).strip() == "<end>"
 
 
 def test_settings_of_a_lesson_are_checked() -> None:

@@ -98,6 +98,34 @@ def test_pages_that_ask_at_the_same_time_see_all_versions(tmp_path: Path, monkey
     assert found == [json.loads(read_bytes(path)) for path in (first, second)]
 
 
+def test_a_copy_of_a_version_has_the_number_of_its_folder(tmp_path: Path) -> None:
+    write_version(tmp_path, 1)
+    shutil.copytree(tmp_path / "versions" / "0001", tmp_path / "versions" / "0002")
+    versions = Versions(tmp_path, None)
+    assert [one["version"] for one in versions.versions()] == [1, 2]
+    assert versions.version(2)["version"] == 2
+
+
+@pytest.mark.parametrize("content", [b"", b'{"version": 1, "par', b"[1]", b"\xff\xfe", b"[" * 100_000])
+def test_a_damaged_version_is_named_and_the_others_stay_usable(tmp_path: Path, content: bytes) -> None:
+    path = write_version(tmp_path, 1)
+    write_version(tmp_path, 2)
+    path.write_bytes(content)
+    versions = Versions(tmp_path, None)
+    state = versions.state()
+    assert [one["version"] for one in state["versions"]] == [2]
+    [trouble] = state["troubles"]
+    assert trouble.startswith(f"version 1 cannot be used, since {path} cannot be read: ")
+    assert trouble.endswith(
+        "Put a copy of the file in its place, or move the folder 0001 away; other versions can be used"
+    )
+    with pytest.raises(DataError) as caught:
+        versions.version(1)
+    assert str(caught.value) == trouble
+    shutil.move(path.parent, tmp_path / "away")
+    assert versions.state()["troubles"] == []
+
+
 class PretendedProcess:
     """Takes requests; `stop` lets another tab do something first."""
 

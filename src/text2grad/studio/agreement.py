@@ -32,7 +32,7 @@ def finished(events: Iterable[Mapping[str, Any]]) -> dict[str, Marked]:
             continue
         marked = under_way.setdefault(item, Marked(item))
         marked.take(event)
-        if marked.state == "done":
+        if marked.state == "done" and marked.opened:  # a person may have removed the line with the text
             found[item] = marked
     return found
 

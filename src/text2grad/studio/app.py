@@ -186,7 +186,7 @@ def _writing(session: Session, post: Callable[..., Route], store: str) -> list[R
         return session.suggest(integer(given.get("run"), "run"), *_texts_of(given))
 
     def stop_critic(given: Any) -> Any:
-        session.suggestions.stop()
+        session.suggestions.stop(integer(given.get("run"), "run"), text(given.get("item"), "item"))
         return {}
 
     return [

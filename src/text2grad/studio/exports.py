@@ -12,9 +12,13 @@ if TYPE_CHECKING:
 
 
 def page_of_marks(session: "Session", rater: str) -> str:
-    """Return a page of the responses that a rater marked, with the marks as critiques and colours."""
-    records = []
-    for one in sorted(session.marks.marked(rater).values(), key=lambda one: -one.at):
+    """Return a page of the responses that a rater marked, with the marks as critiques and colours.
+
+    Raises:
+        DataError: if the text of one cannot be read.
+    """
+    records, marked = list[dict[str, Any]](), session.marks.whole(rater)
+    for one in sorted(marked.values(), key=lambda one: -one.at):
         if one.empty:
             continue
         critique, response = one.critique_of(), one.opened["response"]
@@ -27,7 +31,7 @@ def page_of_marks(session: "Session", rater: str) -> str:
             }
             | _parts(response, list(one.spans.values()))
         )
-    spans = sum(len(one.spans) for one in session.marks.marked(rater).values())
+    spans = sum(len(one.spans) for one in marked.values())
     summary = [("responses", str(len(records))), ("marked spans", str(spans)), ("rater", rater)]
     intro = "Responses of a language model with the words that a person marked, and the reasons."
     return rollouts_page("Marked responses", records, intro=intro, summary=summary)
@@ -37,7 +41,8 @@ def page_of_response(session: "Session", rater: str, run: int, number: int, item
     """Return a page of one response with all its numbers, and beside it the rater's marks on it.
 
     Raises:
-        DataError: if the run has no such response, or a digest is given and is that of another.
+        DataError: if the run has no such response, a digest is given and is that of another, or the text of the marked
+            response cannot be read.
     """
     record = session.rollout(run, number, item)
     step, row = record["place"]
@@ -46,7 +51,7 @@ def page_of_response(session: "Session", rater: str, run: int, number: int, item
     spans = record.get("critique", {}).get("spans", [])
     if spans and not record.get("offsets"):  # no tokens to colour
         shown |= {"unit": "part"} | _parts(record["response"], spans)
-    marked = session.marks.marked(rater).get(record["item"])
+    marked = session.marks.whole(rater, [record["item"]]).get(record["item"])
     if marked is not None and not marked.empty:
         critique = critique_to_json(marked.critique_of())
         marks = {"response": record["response"], "critique": critique, "by": f"Marked by {rater}", "unit": "part"}

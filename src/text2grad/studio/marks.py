@@ -18,6 +18,7 @@ heard no answer sends them again; they are saved once. "by" is "undo" or "redo" 
 The marks of a response are the events of all tabs of a rater in the order in which they were saved. Spans have ids of
 their own, so operations of two tabs do not undo each other. Undo is an operation, too: nothing is ever removed, and
 "open" repeats the text, so the marks outlive the run. A line that a crash cut off is not read; it was never confirmed.
+A line that a person has changed into no operation is not read either, and is told with its file and number.
 An undo or redo by a page that does not know the last operation on the response is refused: it would take back another
 tab's.
 
@@ -31,7 +32,7 @@ import threading
 import time
 import unicodedata
 from collections import ChainMap, OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from secrets import token_hex
@@ -51,7 +52,17 @@ STATES = ("", "done", "skipped")
 VERDICTS = ("", "accepted", "rejected")
 SPAN = ("id", "start", "end", "label", "note", "from")
 KEPT_LISTS = 8  # of searches in a rater's marks
-OPERATIONS = ("open", "span", "unspan", "critique", "state", "suggestion")
+SHOWN_FAULTS = 3
+TAIL_BYTES = 64  # that must be as they were where a file has grown
+KEYS = {  # that each operation has, besides "at" and "item"
+    "open": ("prompt", "response"),
+    "span": ("id", "start", "end", "label"),
+    "unspan": ("id",),
+    "critique": ("text",),
+    "state": ("value",),
+    "suggestion": ("id", "value"),
+}
+OPERATIONS = tuple(KEYS)
 
 
 def is_rater(name: str) -> bool:
@@ -147,11 +158,21 @@ class _State(NamedTuple):
     time_ns: int
 
 
+class _Read(NamedTuple):
+    """How far a file is read: its whole lines."""
+
+    state: _State | None = None
+    size: int = 0  # bytes
+    lines: int = 0
+    tail: bytes = b""  # the last bytes
+
+
 class _Known:
     """All that is read of one rater; what `MarkStore` hands out of it is never changed afterwards."""
 
     def __init__(self) -> None:
-        self.files: dict[Path, tuple[_State, int]] = {}  # and the bytes that are read
+        self.files: dict[Path, _Read] = {}
+        self.faults: list[str] = []  # lines that are no operations
         self.events: list[dict[str, Any]] = []
         self.of_item: dict[str, list[dict[str, Any]]] = {}
         self.opened: dict[str, Mapping[str, Any]] = {}
@@ -274,6 +295,34 @@ class MarkStore:
         with self._lock:
             return self._known(rater).marked
 
+    def whole(self, rater: str, items: Collection[str] | None = None) -> dict[str, Marked]:
+        """Return the marks of a rater by response, each with its text, to be taken away.
+
+        Args:
+            rater: name of a person.
+            items: the responses that count; None takes all.
+
+        Raises:
+            DataError: if the text of one cannot be read, since a person changed the line that has it.
+        """
+        with self._lock:
+            known = self._known(rater)
+        wanted = known.marked.keys() if items is None else set(items)
+        found = {item: one for item, one in known.marked.items() if item in wanted}
+        lost = next((item for item, one in found.items() if not one.opened and (one.state or not one.empty)), None)
+        if lost is not None:
+            why = known.faults or [f'no line in {self._folder(rater)} has "op": "open" and "item": "{lost}"']
+            raise DataError(
+                f"the text of a marked response of {rater} cannot be read: {'; '.join(why[:SHOWN_FAULTS])}. Mend the "
+                f'line, or remove all lines with "item": "{lost}"'
+            )
+        return found
+
+    def faults(self, rater: str) -> list[str]:
+        """Return the lines of a rater's files that are no operations, each with file, number and reason."""
+        with self._lock:
+            return self._known(rater).faults
+
     def marked_after(self, rater: str, operations: int) -> dict[str, Marked]:
         """Return the marks of a rater by response, as they were after so many operations."""
         with self._lock:
@@ -317,24 +366,30 @@ class MarkStore:
         """Return all that a rater has on disk; only bytes that were added since the last call are read."""
         known = self._raters.get(rater, _Known())
         states = {path: _state(path) for path in self._files(rater)}
-        if any(_is_other(states.get(path), state) for path, (state, _) in known.files.items()):
+        new = None
+        if not any(_is_other(states.get(path), one.state) for path, one in known.files.items()):
+            new = _new_bytes(known.files, states)
+        if new is None:
             known = _Known()
-        files, events = dict(known.files), list[dict[str, Any]]()
-        for path, state in states.items():
-            before, done = known.files.get(path, (None, 0))
-            if state != before:
-                with path.open("rb") as file:
-                    file.seek(done)
-                    new = file.read()
-                whole = new[: new.rfind(b"\n") + 1]
-                events += _parsed(whole.splitlines())
-                files[path] = (state, done + len(whole))
+            new = _new_bytes({}, states) or {}
+        files, faults, events = dict(known.files), list(known.faults), list[dict[str, Any]]()
+        for path, data in new.items():
+            before, whole = files.get(path, _Read()), data[: data.rfind(b"\n") + 1]
+            lines = whole.splitlines()
+            for number, line in enumerate(lines, before.lines + 1):
+                found = _parsed(line)
+                if isinstance(found, str):
+                    faults.append(f"{path}, line {number}: {found}")
+                elif found is not None:
+                    events.append(found)
+            tail = (before.tail + whole)[-TAIL_BYTES:]
+            files[path] = _Read(states[path], before.size + len(whole), before.lines + len(lines), tail)
         events.sort(key=lambda event: int(event["at"]))
         if events and int(events[0]["at"]) < known.last:  # a file that a person brought from elsewhere
             events, known = sorted([*known.events, *events], key=lambda event: int(event["at"])), _Known()
         if events:
             known.take(events)
-        known.files = files
+        known.files, known.faults = files, faults
         self._raters[rater] = known
         return known
 
@@ -349,9 +404,25 @@ def _state(path: Path) -> _State:
     return _State(found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-def _is_other(now: _State | None, before: _State) -> bool:
-    """Return True for a file that is gone, or changed otherwise than by lines behind its end."""
-    return now is None or (now != before and (now.inode != before.inode or now.size <= before.size))
+def _is_other(now: _State | None, before: _State | None) -> bool:
+    """Return True for a file that is gone, is another one, or has changed without growing."""
+    if now is None or before is None:
+        return True
+    return now != before and (now.inode != before.inode or now.size <= before.size)
+
+
+def _new_bytes(files: Mapping[Path, _Read], states: Mapping[Path, _State]) -> dict[Path, bytes] | None:
+    """Return the bytes behind those that are read; None if a file grew otherwise than behind its end, by an editor."""
+    new = {}
+    for path, state in states.items():
+        before = files.get(path, _Read())
+        if state != before.state:
+            with path.open("rb") as file:
+                file.seek(before.size - len(before.tail))
+                if file.read(len(before.tail)) != before.tail:
+                    return None
+                new[path] = file.read()
+    return new
 
 
 def _said(one: Marked) -> str:
@@ -377,15 +448,33 @@ def _folded(events: Iterable[Mapping[str, Any]]) -> dict[str, Marked]:
     return found
 
 
-def _parsed(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:
-    for line in lines:
-        try:
-            event = json.loads(line)
-            Marked("").take(event)
-        except (ValueError, LookupError, TypeError):  # a crash cut it off before it was confirmed, or a hand changed it
-            continue
-        if event["op"] in OPERATIONS and isinstance(event.get("item"), str):
-            yield event
+def _parsed(line: bytes) -> dict[str, Any] | str | None:
+    """Return the operation of a line, or why a person's change made it none; None for a line that a crash cut off."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(event, dict):
+        return "it is no JSON object"
+    if "op" not in event:
+        return 'it has no "op"'
+    op = event["op"]
+    if not isinstance(op, str) or op not in KEYS:
+        return _unknown(op)
+    lost = next((key for key in ("at", "item", *KEYS[op]) if key not in event), None)
+    if lost is not None:
+        return f'an operation "{op}" has no "{lost}"'
+    if type(event["at"]) is not int:
+        return f'"at" of an operation is a time in nanoseconds, got {shown(event["at"])}'
+    try:
+        _text(event, "item", 40)
+        if op != "open":
+            _checked_mark(event, op, event["item"], MOST_CHARS)
+            return event
+        texts = _checked_open(event)
+    except DataError as error:
+        return str(error)
+    return {**texts, **event}
 
 
 def _checked(event: Mapping[str, Any], opened: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -400,7 +489,11 @@ def _checked(event: Mapping[str, Any], opened: Mapping[str, Mapping[str, Any]]) 
     item = _text(event, "item", 40)
     if item not in opened:
         raise DataError(f'the marks of {item!r} begin with an operation before its "open"; reload the page')
-    length = len(opened[item]["response"])
+    return _checked_mark(event, op, item, len(opened[item]["response"]))
+
+
+def _checked_mark(event: Mapping[str, Any], op: Any, item: str, length: int) -> dict[str, Any]:
+    """Return an operation on a response of so many characters, as `_checked`."""
     if op == "span":
         return {"item": item, "op": op, **_checked_span(event, length)}
     if op == "unspan":
@@ -411,7 +504,11 @@ def _checked(event: Mapping[str, Any], opened: Mapping[str, Mapping[str, Any]]) 
         return {"item": item, "op": op, "value": _value(event, STATES)}
     if op == "suggestion":
         return {"item": item, "op": op, "id": _text(event, "id", 40), "value": _value(event, VERDICTS)}
-    raise DataError(f'"op" of an operation is one of {", ".join(OPERATIONS)}; got {shown(op)}')
+    raise DataError(_unknown(op))
+
+
+def _unknown(op: Any) -> str:
+    return f'"op" of an operation is one of {", ".join(OPERATIONS)}; got {shown(op)}'
 
 
 def _checked_open(event: Mapping[str, Any]) -> dict[str, Any]:

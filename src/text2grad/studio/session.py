@@ -241,7 +241,7 @@ class Session:
 
     def annotations_of(self, rater: str, items: Sequence[str]) -> list[dict[str, Any]]:
         """Return a rater's marks on some responses as annotations, for a retraining."""
-        found = self.marks.marked(rater)
+        found = self.marks.whole(rater, items)
         return [annotation_to_json(found[item].annotation()) for item in items]
 
     def own_text(self, prompt: str, response: str) -> dict[str, Any]:
@@ -252,7 +252,7 @@ class Session:
     def marked(
         self, rater: str, words: str = "", *, start: int = 0, count: int | None = None, item: str = ""
     ) -> dict[str, Any]:
-        """Return responses that a rater marked, the last first, and how many there are.
+        """Return responses that a rater marked, the last first, how many there are, and lines that cannot be read.
 
         Args:
             rater: the person.
@@ -268,7 +268,7 @@ class Session:
             | {"run": one.opened["run"], "place": one.opened["place"], "ids": one.opened["ids"]}
             for one in found[start : None if count is None else start + count]
         ]
-        return {"items": items, "total": len(found), "at": at}
+        return {"items": items, "total": len(found), "at": at, "faults": self.marks.faults(rater)}
 
     def agreement(self) -> dict[str, Any]:
         """Return how far the raters agree on responses that two of them finished."""
@@ -276,8 +276,12 @@ class Session:
         return {"pairs": agreement({rater: finished(self.marks.events(rater)) for rater in raters})}
 
     def annotations(self, rater: str) -> list[dict[str, Any]]:
-        """Return the records of a rater's marks, with the sampled ids; skipped responses are left out."""
-        found = self.marks.marked(rater).values()
+        """Return the records of a rater's marks, with the sampled ids; skipped responses are left out.
+
+        Raises:
+            DataError: if the text of one cannot be read.
+        """
+        found = self.marks.whole(rater).values()
         return [
             annotation_to_json(one.annotation()) | ({"ids": one.opened["ids"]} if one.opened["ids"] else {})
             for one in found
@@ -288,13 +292,9 @@ class Session:
         """Return marked responses with their token ids, for a lesson.
 
         Raises:
-            DataError: if none has a span.
+            DataError: if none has a span, or the text of one cannot be read.
         """
-        found = [
-            one
-            for one in self.marks.marked(rater).values()
-            if one.spans and one.state != "skipped" and (items is None or one.item in items)
-        ]
+        found = [one for one in self.marks.whole(rater, items).values() if one.spans and one.state != "skipped"]
         if not found:
             raise DataError("there is nothing to teach: mark a word of a response first")
         return [

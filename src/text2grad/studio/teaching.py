@@ -20,7 +20,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from text2grad.align import response_deltas
+from text2grad.align import encode, response_deltas
 from text2grad.errors import ConfigError, DataError
 from text2grad.models import (
     PolicyWithValue,
@@ -156,10 +156,12 @@ def _own_ids(tokenizer: Any, one: Correction) -> list[int] | None:
 def _encoded(tokenizer: Any, one: Correction) -> list[int]:
     """Return the ids of a text, as they follow a prompt: without the tokens that a tokenizer adds around a text.
 
+    Special tokens that the text spells are encoded as text.
+
     Raises:
         DataError: if decoding does not give the text back, so that marks would lie elsewhere.
     """
-    ids: list[int] = tokenizer(one.response, add_special_tokens=False)["input_ids"]
+    ids = list(encode(tokenizer, one.response))
     text = tokenizer.decode(ids, skip_special_tokens=True)
     if text != one.response:
         raise DataError(

@@ -5,7 +5,8 @@
 
 Version 0 is the policy of the run. The process (`worker`) loads models; it is started at the first lesson or question,
 and ends with the server or when it is stopped. A stopped lesson leaves no version. Folders with other names, such as
-`0001-copy`, are no versions.
+`0001-copy`, are no versions. A version's number is the name of its folder, also of one that a person copied. One whose
+`version.json` is damaged is left out and told.
 """
 
 import json
@@ -29,6 +30,31 @@ def folders_of(directory: Path) -> dict[int, Path]:
     return dict(sorted((int(path.name), path) for path in paths if path.name == f"{int(path.name):04d}"))
 
 
+def _description(path: Path) -> dict[str, Any]:
+    """Return what a file `version.json` says, with the number of its folder.
+
+    Raises:
+        OSError: if it cannot be opened.
+        DataError: if it is damaged.
+    """
+    try:
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise DataError(str(error)) from error
+    if not isinstance(found, dict):
+        raise DataError("it holds no JSON object")
+    return {**found, "version": int(path.parent.name)}
+
+
+def _trouble(path: Path, error: Exception) -> str:
+    """Return why a version cannot be used, with the way out."""
+    why, folder = (error.strerror if isinstance(error, OSError) else str(error)), path.parent.name
+    return (
+        f"version {int(folder)} cannot be used, since {path} cannot be read: {why}. Put a copy of the file in its "
+        f"place, or move the folder {folder} away; other versions can be used"
+    )
+
+
 class Versions:
     """The versions below a directory, and the state of the work under way."""
 
@@ -43,42 +69,57 @@ class Versions:
         self._lock = threading.Lock()
         self._changing = threading.Lock()  # held while work begins or is stopped; messages of the process need no more
         self._work: dict[str, Any] = {"state": "idle"}
-        self._last = time.time_ns() // 1000  # number of work; a page that goes on after a restart knows no later one
+        self._began = time.time_ns() // 1000  # a page that goes on after a restart knows no later number of work
+        self._last = self._began  # number of work
         self._known: dict[tuple[Path, int], dict[str, Any]] = {}  # of a file and its time; a page asks every second
         self._process = WorkerProcess(self._hear, self._ended)
 
     def state(self) -> dict[str, Any]:
-        """Return the versions and the work under way."""
+        """Return the versions, why others cannot be read, and the work under way."""
+        found = self._read()
         return {
             "policy": self.policy["path"] if self.policy else None,
-            "versions": self.versions(),
+            "versions": [one for one in found if not isinstance(one, str)],
+            "troubles": [one for one in found if isinstance(one, str)],
             "work": dict(self._work),
+            "began": self._began,  # work with a lower number was that of a server before
         }
 
     def versions(self) -> list[dict[str, Any]]:
-        """Return the finished versions, without their changes per token."""
-        known, found = self._known, dict[tuple[Path, int], dict[str, Any]]()
-        for folder in folders_of(self.directory).values():
-            path = folder / "version.json"
-            if not path.exists():
-                continue
-            key = path, path.stat().st_mtime_ns
-            about = known.get(key) or json.loads(path.read_bytes())
-            found[key] = {name: value for name, value in about.items() if name != "changes"}
-        self._known = found  # whole: pages ask at the same time
-        return list(found.values())
+        """Return the finished versions that can be read, without their changes per token."""
+        return [one for one in self._read() if not isinstance(one, str)]
 
     def version(self, number: int) -> dict[str, Any]:
         """Return one version with its changes per token.
 
         Raises:
-            DataError: if there is none.
+            DataError: if there is none, or it cannot be read.
         """
         path = self.directory / f"{number:04d}" / "version.json"
-        if not path.exists():
-            raise DataError(f"there is no version {number}")
-        found: dict[str, Any] = json.loads(path.read_bytes())
-        return found
+        try:
+            return _description(path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise DataError(f"there is no version {number}") from error
+        except (OSError, DataError) as error:
+            raise DataError(_trouble(path, error)) from error
+
+    def _read(self) -> list[dict[str, Any] | str]:
+        """Return each finished version without its changes per token, or why it cannot be read."""
+        known, found, all_ = self._known, dict[tuple[Path, int], dict[str, Any]](), list[dict[str, Any] | str]()
+        for folder in folders_of(self.directory).values():
+            path = folder / "version.json"
+            try:
+                key = path, path.stat().st_mtime_ns
+                about = known.get(key) or {k: value for k, value in _description(path).items() if k != "changes"}
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except (OSError, DataError) as error:  # read again at each look: its mode may be mended, not its time
+                all_.append(_trouble(path, error))
+                continue
+            found[key] = about
+            all_.append(about)
+        self._known = found  # whole: pages ask at the same time
+        return all_
 
     def begin(self, kind: str, request: Mapping[str, Any]) -> dict[str, Any]:
         """Begin a lesson ("teach"), a retraining ("retrain") or a question ("ask"); its end shows in `state`.

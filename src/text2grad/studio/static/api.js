@@ -8,14 +8,16 @@ const answer = async response => {
   throw Object.assign(new Error((found && found.error) || `the server answered ${status}`), { status });
 };
 
+const ask = (path, options) => fetch(`/api/${path}`, options).catch(() => { throw new Error("the server cannot be reached"); });
+
 /** GET /api/PATH with the entries of `query` that are not empty. */
 export const get = async (path, query = {}) => {
   const given = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
   const text = new URLSearchParams(given).toString();
-  return answer(await fetch(`/api/${path}${text ? `?${text}` : ""}`));
+  return answer(await ask(`${path}${text ? `?${text}` : ""}`));
 };
 
 /** POST /api/PATH. */
-export const post = async (path, body = {}) => answer(await fetch(`/api/${path}`, {
+export const post = async (path, body = {}) => answer(await ask(path, {
   method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body),
 }));

@@ -6,6 +6,8 @@ import { Marks, newId } from "./marks.js";
 import { NAMES, ResponseView } from "./response.js";
 
 const CRITIC_POLL_MS = 700;
+const NO_ANSWER = "There is no answer: the question was stopped in another tab, or the server was started anew. Ask again.";
+const NO_RUN = "This text is no response of an open run, so there are no other responses to its prompt to show.";
 const ALL = ["delta", "reward", "value", "advantage", "kl", "change"];
 
 /**
@@ -64,6 +66,7 @@ export class Detail {
       line("p", "Choose a response. Select words that are good or poor and say why; then let the model learn from it."),
     );
     this.root.replaceChildren(text);
+    this.root.setAttribute("aria-label", "Response");
   }
 
   /**
@@ -146,11 +149,21 @@ export class Detail {
     this.showMarks();
     if (state.state === "working") {
       setTimeout(async () => {
-        if (this.record !== record || this.critic.state !== "working") return;
+        if (this.critic !== state) return;
         const path = `runs/${this.criticAt()}/suggestions/${record.item}`;
-        this.hearCritic(record, await get(path).catch(() => this.critic)); // a lost connection: look again
+        const now = await get(path).catch(() => state); // a lost connection: look again
+        if (this.critic === state) this.hearCritic(record, now.state === "none" ? { state: "failed", error: NO_ANSWER } : now);
       }, CRITIC_POLL_MS);
     }
+  }
+
+  /** Stop the question about this response, which ends no other. */
+  async stopCritic() {
+    const { record } = this;
+    const asked = post("stop-critic", { run: this.criticAt(), item: record.item });
+    const error = await asked.then(() => null, problem => problem);
+    if (this.record !== record || this.critic.state !== "working") return;
+    this.hearCritic(record, error ? { ...this.critic, progress: `not stopped: ${error.message}` } : { state: "none" });
   }
 
   /** The button that asks the critic, its progress, and its error. */
@@ -167,11 +180,7 @@ export class Detail {
     if (state === "working") {
       const bar = document.createElement("progress");
       bar.setAttribute("aria-label", "The critic reads");
-      row.append(bar, line("span", progress, "how"), button("Stop", async () => {
-        await post("stop-critic");
-        this.critic = { state: "none" };
-        this.showMarks();
-      }, { name: "quiet" }));
+      row.append(bar, line("span", progress, "how"), button("Stop", () => this.stopCritic(), { name: "quiet" }));
     } else {
       const words = this.record.critique || state === "failed" ? "Ask the critic again" : "Ask the critic";
       if (state !== "done") row.append(button(words, () => this.askCritic(), { key: "i" }));
@@ -239,9 +248,12 @@ export class Detail {
     this.pressed = this.postponed = false;
     this.panel.addEventListener("pointerdown", () => { this.pressed = true; });
     this.beside = line("section", "", "beside");
+    this.beside.setAttribute("aria-label", "The same prompt");
+    this.beside.tabIndex = -1;
     const columns = line("div", "", "columns");
     columns.append(card, this.panel);
     replaceIn(this.root, [head, prompt, columns, this.beside], text);
+    this.root.setAttribute("aria-label", "Response");
     if (this.read !== record.item) { // from its beginning
       this.root.scrollTop = 0;
       scrollTo(0, 0); // on a phone
@@ -581,13 +593,14 @@ export class Detail {
   async samePrompt() {
     const { record } = this;
     const run = this.context.run();
-    if (!record.id || run < 0) return;
-    const found = await get(`runs/${run}/prompt/${record.id}`, { item: record.item }).catch(error => error);
+    const found = !record.id || run < 0 ? new Error(NO_RUN)
+      : await get(`runs/${run}/prompt/${record.id}`, { item: record.item }).catch(error => error);
     if (this.record !== record) return; // another response was opened meanwhile
     if (found instanceof Error) {
       const problem = line("p", found.message, "problem");
       problem.setAttribute("role", "alert");
       this.beside.replaceChildren(problem);
+      this.beside.scrollIntoView({ block: "nearest" });
       return;
     }
     const parts = [line("h2", "The same prompt")];
@@ -604,6 +617,7 @@ export class Detail {
       parts.push(group);
     }
     this.beside.replaceChildren(...parts);
+    this.beside.focus({ preventScroll: true }); // Tab goes on to the responses
     this.beside.scrollIntoView({ block: "start" });
   }
 

@@ -311,7 +311,7 @@ export class ResponseView {
     const text = visible(this.chars.slice(start, end).join(""));
     const rows = this.columns.map(name => [NAMES[name], this.record[name][token]]);
     fillTip(this.tip, text, `token ${token + 1} of ${this.offsets.length}`, rows);
-    if (wide.matches) placeTip(this.tip, element);
+    if (wide.matches) placeTip(this.tip, element, { above: true }); // the buttons are below
   }
 
   hideTip() {

@@ -12,7 +12,7 @@ const POLL_MS = 2000;
 const TYPING_MS = 180;
 const FORBIDDEN = 403; // the status of an answer to a page of another session
 const KEYS = [
-  ["j, k", "next, previous response"], ["/", "search"], ["←, →", "word by word; with Shift: select"],
+  ["j, k", "next, previous response"], ["Enter", "from the list to the text of the response"], ["/", "search"], ["←, →", "word by word; with Shift: select"],
   ["n, p", "mark the selection as poor, good; without a selection: letters on the words choose it"],
   ["e", "say why: the note of the last mark"], ["c", "critique of the whole response"],
   ["i", "ask the run's critic about this response"], ["a, x", "accept, reject the critic's next span"], ["m", "move a mark to the selection"], ["Backspace", "remove the marks under the selection"],
@@ -26,7 +26,7 @@ const RATER = /^[\p{L}\p{N}_][\p{L}\p{M}\p{N}_ .@-]{0,39}$/u; // as is_rater in 
 const $ = id => document.getElementById(id);
 const state = {
   run: 0, runs: [], rater: new URLSearchParams(location.search).get("rater") || "", readOnly: false, view: "read",
-  generation: -1, total: 0, lost: false, told: "", // of a server that was started anew
+  generation: -1, total: 0, lost: false, faults: [], told: "", // of a server that was started anew
 };
 
 const saved = $("saved");
@@ -54,6 +54,12 @@ const outbox = new Outbox(({ waiting, problem, refused, kept }) => {
 /** The number of the run that a response comes from; −1 if it is none of the session's. */
 const runOf = record => record ? state.runs.findIndex(one => one.name === record.source) : -1;
 
+/** Go back to the list, on a phone. */
+const toList = () => {
+  document.body.classList.remove("shows-detail");
+  $("list").focus();
+};
+
 /** Whether a response is shown, and no other is on its way. */
 const isOpen = () => detail.record !== null && detail.asked.item === detail.record.item;
 
@@ -69,7 +75,7 @@ const detail = new Detail($("detail"), $("tip"), {
   },
   runName: number => state.runs[number].name,
   outbox,
-  back: () => { document.body.classList.remove("shows-detail"); $("list").focus(); },
+  back: () => toList(),
   move: step => list.move(step),
   openRow: (run, row) => openIn(run, () => openRow(row)),
   onMarks: (record, marks) => list.touch(row => row.item === record.item,
@@ -97,7 +103,9 @@ const filters = () => Object.fromEntries(new FormData($("filters")));
 
 /** A page of the rater's marks of all runs, the last first; the search words filter them. */
 const myMarks = async (start, count, item) => {
-  const { items, total, at } = await get("marks", { rater: state.rater, text: filters().text, start, count, item });
+  const { items, total, at, faults } = await get("marks", { rater: state.rater, text: filters().text, start, count, item });
+  state.faults = faults;
+  showTroubles(state.runs[state.run]);
   const rows = items.map(one => ({
     ...one, step: one.place ? one.place[0] : null, reward: null, positive: 0, negative: 0, status: "",
     marks: one.spans.length, words: Boolean(one.critique), kept: one,
@@ -155,6 +163,7 @@ const show = async record => {
   const isShown = await detail.open(record).catch(tell);
   if (!isShown) return false;
   document.body.classList.add("shows-detail");
+  if (!document.activeElement.checkVisibility()) $("response").focus({ preventScroll: true }); // in the list, on a phone
   const place = placeOf(record);
   history.replaceState(null, "", place ? `#/${encodeURIComponent(record.source)}/${place}` : location.pathname + location.search);
   return true;
@@ -233,6 +242,8 @@ const setView = async view => {
     const { record } = detail;
     if (before !== "teach") state.left = before === "read" ? record : null;
     if (before === "mine") list.first = null; // the list becomes that of a run
+    const { activeElement } = document;
+    if ($("detail").contains(activeElement) || !activeElement.checkVisibility()) $("detail").focus({ preventScroll: true });
     $("detail").replaceChildren();
     leave();
     await teach.open(record);
@@ -288,9 +299,10 @@ const showSummary = async () => {
     parts.push(line("p", "Agreement appears here when two raters have finished the same response.", "how"));
   }
   const box = line("div", "", "summary");
-  box.append(button("‹ All marks", () => document.body.classList.remove("shows-detail"), { name: "back" }));
+  box.append(button("‹ All marks", () => toList(), { name: "back" }));
   box.append(...parts);
   $("detail").replaceChildren(box);
+  $("detail").setAttribute("aria-label", "My marks");
 };
 
 const countActive = () => {
@@ -337,13 +349,21 @@ const takeOverview = found => {
 /** The restart of the server with other runs, troubles with the run's files, or the progress of the index. */
 const showTroubles = run => {
   const element = $("troubles");
-  const words = [state.told, state.view === "mine" ? "" : troubleOf(run)].filter(Boolean).join(" ");
+  const words = [state.told, state.view === "mine" ? faultsOf() : troubleOf(run)].filter(Boolean).join(" ");
   if (element.textContent !== words) element.textContent = words;
 };
 
 const tellRestart = words => {
   state.told = words;
   showTroubles(state.runs[state.run]);
+};
+
+/** Lines of the person's marks that cannot be read. */
+const faultsOf = () => {
+  const { length } = state.faults;
+  if (!length) return "";
+  const [one, more] = length === 1 ? ["A line", ""] : [`${length} lines`, " The first:"];
+  return `${one} of your marks cannot be read, and ${length === 1 ? "is" : "are"} left out.${more} ${state.faults[0]}. Mend the line, or remove it.`;
 };
 
 const troubleOf = run => {
@@ -396,7 +416,7 @@ const watch = async () => {
     saved.className = "saved problem";
     saved.textContent = error.status === FORBIDDEN
       ? "Another studio answers at this address: open the address that `text2grad studio` printed. Marks wait in this browser."
-      : "No connection to the server; marks wait in this browser.";
+      : error.status ? `The server cannot say what it has: ${error.message}` : "No connection to the server; marks wait in this browser.";
   }
   setTimeout(watch, POLL_MS);
 };
@@ -445,6 +465,7 @@ const ownText = () => {
   form.addEventListener("submit", event => event.preventDefault());
   leaveTeach();
   $("detail").replaceChildren(form);
+  $("detail").setAttribute("aria-label", "A response of your own");
   leave();
   document.body.classList.add("shows-detail");
   prompt.focus();
@@ -609,6 +630,12 @@ $("filters").addEventListener("reset", () => setTimeout(() => { // the fields ar
 }));
 $("filters").addEventListener("submit", event => event.preventDefault());
 $("filters").addEventListener("keydown", event => { if (event.key === "Escape") $("list").focus(); });
+$("list").addEventListener("keydown", event => {
+  if (event.key !== "Enter" || event.ctrlKey || event.metaKey || event.altKey) return;
+  event.preventDefault();
+  if (isOpen()) $("response").focus();
+  else list.move(list.at < 0 ? 1 : 0);
+});
 $("run").addEventListener("change", () => {
   state.told = "";
   chooseRun(Number($("run").value));

@@ -6,6 +6,8 @@ import { button, replaceIn } from "./detail.js";
 
 const POLL_MS = 400;
 const LOST = "The server was started anew; the work that was under way ended with the server before.";
+const OTHER = "Other work has begun since, perhaps from another tab.";
+const DONE = { teach: "The lesson has ended", retrain: "The retraining has ended" };
 
 const field = (text, element) => {
   const label = line("label", text);
@@ -51,11 +53,20 @@ export class Teach {
     this.changes = line("div", "", "changes");
     this.changesOf = null;
     this.asked = null;
-    this.told = ""; // why work was not stopped, or how it was lost
+    this.told = ""; // why work was not begun or stopped, or how it was lost
+    this.isTold = true; // shown to the person
+    this.work = line("section", "", "work"); // stays, so that what it says is announced
+    this.work.setAttribute("role", "status");
+  }
+
+  /** Say why something was not done; it is said until the person has seen it. */
+  tell(words) {
+    this.told = words;
+    this.isTold = false;
   }
 
   async open(record) {
-    this.told = "";
+    if (this.isTold) this.told = "";
     if (record) this.prompt = record.prompt;
     this.marked = (await get("marks", { rater: this.context.rater() })).items.filter(one => one.spans.length && one.state !== "skipped");
     this.teaching = (await get("studio")).teaching;
@@ -68,8 +79,8 @@ export class Teach {
   /** The server's state, as another tab may have changed it; a field that is being filled in stays. */
   hear(teaching) {
     if (!this.teaching || this.watching) return;
-    const same = teaching.versions.length === this.teaching.versions.length && teaching.work.number === this.teaching.work.number
-      && JSON.stringify(teaching.policy) === JSON.stringify(this.teaching.policy); // another after a restart
+    const seen = ({ versions, troubles = [], policy, work }) => JSON.stringify([versions.length, troubles, policy, work.number]);
+    const same = seen(teaching) === seen(this.teaching); // the policy is another after a restart
     const { activeElement } = document;
     if (same || (this.root.contains(activeElement) && activeElement.matches("input, textarea, select"))) return;
     this.teaching = teaching;
@@ -88,15 +99,18 @@ export class Teach {
     if (!this.context.shown()) return;
     const { teaching } = this;
     const parts = [line("h2", "Teach")];
+    this.root.setAttribute("aria-label", "Teach");
     if (!teaching.policy) {
       parts.push(line("p", "There is no policy to teach: open a run with a checkpoint, or start with --model PATH.", "how"));
       this.root.replaceChildren(...parts);
       return;
     }
-    const last = teaching.versions.length ? teaching.versions[teaching.versions.length - 1].version : 0;
-    if (this.parent === null || this.parent > last) this.parent = last;
-    this.pair = this.pair.map(one => one === null || one > last ? last : one);
-    parts.push(this.lessonPart(), this.workPart(), this.versionsPart(), this.askPart(), this.answersPart());
+    const numbers = [0, ...teaching.versions.map(one => one.version)];
+    const orLast = number => numbers.includes(number) ? number : numbers[numbers.length - 1];
+    this.parent = orLast(this.parent);
+    this.pair = this.pair.map(orLast);
+    this.drawWork();
+    parts.push(this.lessonPart(), this.work, this.versionsPart(), this.askPart(), this.answersPart());
     replaceIn(this.root, parts, this.root);
   }
 
@@ -164,19 +178,20 @@ export class Teach {
     return box;
   }
 
-  workPart() {
+  drawWork() {
     const { work } = this.teaching;
-    const part = line("section", "", "work");
-    part.setAttribute("role", "status");
+    const parts = [];
     if (work.state === "working") {
       const bar = document.createElement("progress");
       if (work.share) bar.value = work.share;
       bar.setAttribute("aria-label", "Progress");
-      part.append(bar, line("span", work.progress), button("Stop", () => this.stop(work.number)));
-    } else if (work.state === "failed") part.append(line("p", work.error, "problem"));
-    else if (work.state === "stopped") part.append(line("p", "Stopped; no version was made."));
-    if (this.told) part.append(line("p", this.told, "problem"));
-    return part;
+      parts.push(bar, line("span", work.progress), button("Stop", () => this.stop(work.number)));
+    } else if (work.state === "failed") parts.push(line("p", work.error, "problem"));
+    else if (work.state === "stopped") parts.push(line("p", "Stopped; no version was made."));
+    else if (work.state === "done" && work.result && DONE[work.kind]) parts.push(line("p", `${DONE[work.kind]}: version ${work.result.version}.`));
+    if (this.told) parts.push(line("p", this.told, "problem"));
+    replaceIn(this.work, parts, this.root);
+    this.isTold = true;
   }
 
   /** Stop the work that is shown, and no other that another tab has begun since. */
@@ -185,24 +200,25 @@ export class Teach {
     try {
       this.take(await post("stop", { number }));
     } catch (error) {
-      this.told = `Not stopped: ${error.message}`;
+      this.tell(`Not stopped: ${error.message}`);
     }
     this.draw();
   }
 
   /** Show the progress in place: a button that is replaced under the pointer would not be clicked. */
   showProgress() {
-    const part = this.context.shown() && this.root.querySelector(".work");
-    const bar = part && part.querySelector("progress");
+    const bar = this.context.shown() && this.work.querySelector("progress");
     if (!bar) return;
     const { share, progress } = this.teaching.work;
     if (share) bar.value = share;
     else bar.removeAttribute("value");
-    bar.nextElementSibling.replaceWith(line("span", progress));
+    const words = line("span", progress);
+    if (bar.nextElementSibling.textContent !== words.textContent) bar.nextElementSibling.replaceWith(words);
   }
 
   versionsPart() {
     const part = line("section", "", "versions");
+    for (const trouble of this.teaching.troubles || []) part.append(line("p", trouble, "problem as-is"));
     if (!this.teaching.versions.length) return part;
     const table = document.createElement("table");
     const head = line("tr");
@@ -316,8 +332,11 @@ export class Teach {
 
   async begin(kind, request) {
     this.told = "";
-    const work = await post(kind, request).catch(error => ({ state: "failed", error: error.message }));
-    this.teaching = { ...this.teaching, work };
+    const found = await post(kind, request).then(work => ({ ...this.teaching, work }), async error => {
+      this.tell(error.message);
+      return get("studio").then(({ teaching }) => teaching, () => this.teaching); // with the work that is under way
+    });
+    this.take(found);
     this.draw();
     if (this.teaching.work.state === "working") await this.watch();
   }
@@ -326,12 +345,16 @@ export class Teach {
     if (this.watching) return;
     this.watching = true;
     while (this.teaching.work.state === "working") {
+      const { number } = this.teaching.work;
       await new Promise(done => { setTimeout(done, POLL_MS); });
       const found = await get("studio").catch(() => null);
       if (!found) continue; // the connection was lost: look again
-      if (found.teaching.work.state === "idle") this.told = LOST;
+      const isSame = found.teaching.work.number === number;
+      if (!isSame && number < found.teaching.began) { // numbers grow from one server to the next
+        this.tell(found.teaching.work.state === "working" ? `${LOST} ${OTHER}` : LOST);
+      }
       this.take(found.teaching);
-      if (this.teaching.work.state === "working") this.showProgress();
+      if (isSame && this.teaching.work.state === "working") this.showProgress();
       else this.draw();
     }
     this.watching = false;

@@ -59,11 +59,12 @@ export const colourOf = (value, top, exact) => {
   return level > 0 ? `${value > 0 ? "p" : "n"}${level}` : "";
 };
 
-/** Put the tip beside an element, inside the window. */
-export const placeTip = (tip, element) => {
+/** Put the tip below an element, or above it, inside the window. */
+export const placeTip = (tip, element, { above = false } = {}) => {
   const box = element.getClientRects()[0] || element.getBoundingClientRect();
   const left = Math.max(8, Math.min(box.left, innerWidth - tip.offsetWidth - 8));
-  const below = box.bottom + 10 + tip.offsetHeight < innerHeight;
+  const fits = above && box.top - tip.offsetHeight - 10 > 8;
+  const below = !fits && box.bottom + 10 + tip.offsetHeight < innerHeight;
   tip.style.setProperty("--x", `${left}px`);
   tip.style.setProperty("--y", `${below ? box.bottom + 10 : box.top - tip.offsetHeight - 10}px`);
 };
