@@ -1,4 +1,4 @@
-"""All that computes on an accelerator, on a pretended one: it refuses operations that mix its tensors with the CPU's.
+"""All commands and trainings on a pretended accelerator, which refuses operations that mix its tensors with the CPU's.
 
 `helpers/pretended_device.py` says what this can show. The worker of the studio is called in this process: its own
 process would see no pretended device. vLLM and the CUDA kernels are not here.
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import small_reward
 import small_rival
@@ -28,6 +29,7 @@ from text2grad.experiments.recipe_run import run_recipe
 from text2grad.experiments.sft_run import SFTRun
 from text2grad.feedback import annotation_to_json, ask
 from text2grad.feedback.records import Annotation, write_annotations
+from text2grad.models import measured_training
 from text2grad.models.adapters import with_lora
 from text2grad.models.pretrained import best_device, load_policy, load_tokenizer
 from text2grad.reward_models.generative import GenerativeRewardModel
@@ -318,6 +320,33 @@ def test_supervised_fine_tuning_is_that_of_the_cpu(more: dict[str, Any], tmp_pat
             SFTRun(small_sft.recipe(tmp_path, place, sft={"steps": 2, **more.get("sft", {})})).run()
         found.append(untimed(tmp_path / place / "metrics.jsonl"))
     close(*reversed([lines[:1] for lines in found] if more else found))  # Muon takes bfloat16 there
+
+
+def test_supervised_fine_tuning_goes_on_exactly_from_a_checkpoint(
+    device: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_sft.prepare(tmp_path)
+    append = measured_training._append
+
+    class Killed(BaseException):
+        """As sudden as SIGKILL."""
+
+    def kill(*given: Any) -> Any:
+        if 2 in [one for one in given if isinstance(one, int)]:
+            raise Killed
+        return append(*given)
+
+    def train(out: str, *, resume: bool = False) -> dict[str, torch.Tensor]:
+        SFTRun(small_sft.recipe(tmp_path, out, sft={"steps": 2, "eval_every": 1}), resume=resume).run()
+        return load_file(tmp_path / out / "model" / "model.safetensors")
+
+    calm = train("calm")
+    with monkeypatch.context() as patch:
+        patch.setattr(measured_training, "_append", kill)
+        with pytest.raises(Killed):
+            train("killed")
+    again = train("killed", resume=True)
+    assert all(torch.equal(calm[name], again[name]) for name in {*calm, *again})
 
 
 @pytest.mark.parametrize("method", ["dpo", "sft_best", "ilf", "sdpo"])

@@ -95,7 +95,7 @@ class OnDevice(Tensor):
         return f"OnDevice({self.on_cpu!r})"
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        """Store the tensor as torch stores tensors of devices: `torch.load` moves it where it was, or where it is told."""
+        """Store the tensor as torch stores tensors of devices: `torch.load` moves it back, or where it is told."""
         plain = self.detach().cpu()
         return torch._utils._rebuild_device_tensor_from_cpu_tensor, (
             plain,
