@@ -277,7 +277,7 @@ def _headline_words(found: Sequence[Group], leads: Sequence[Interval]) -> str:
         zero += f"On {' and '.join(behind)} the number is ahead, with the whole interval. "
     zero += _ends_higher(found)
     if again := [_name(group) for group in found if group.condition.apart]:
-        zero += f"The settings for {' and '.join(again)} are from a second search; Methods has the first as well. "
+        zero += f"Second search (Methods has both): {' and '.join(again)}. "
     ilf = ""
     if copied:
         end = number(min(copied))
@@ -299,11 +299,12 @@ def _ends_higher(found: Sequence[Group]) -> str:
             leads.append((f"{_short(highest)} on {_name(group)}", lead(group, group.ours, highest)))
     if not leads:
         return ""
-    if all(widest(one)[0] > 0 for _, one in leads):
-        least = number(min(one.value for _, one in leads))
-        text = f"Text2Grad ends above that one, too, with the whole interval, by {least} or more"
-    else:
-        text = "the leads over that one: " + "; ".join(f"{name}, {widest_text(one)}" for name, one in leads)
+    above = [one.value for _, one in leads if widest(one)[0] > 0]
+    others = "; ".join(f"{name}, {widest_text(one)}" for name, one in leads if widest(one)[0] <= 0)
+    text = f"the leads over that one: {others}"
+    if above:
+        text = f"Text2Grad ends above that one, too, with the whole interval, by {number(min(above))} or more"
+        text += f", but not over {others}" if others else ""
     return f"In {len(leads)} of {len(found)} rows another number than the best in tuning ends highest; {text}. "
 
 
@@ -316,7 +317,7 @@ def _trials(found: Sequence[Group]) -> str:
         pairs[_name(group)] = " and ".join(str(counts.get(name, 0)) for name in shown)
         others += [count for name, count in counts.items() if name not in shown]
     usual = mode(pairs.values())
-    text = f"Tuning trials of the two methods: {usual}"
+    text = f"Tuning trials of the two: {usual}"
     text += "".join(f"; of {name} {pair}" for name, pair in pairs.items() if pair != usual)
     return f"{text}; of every other method {min(others)} or more." if others else f"{text}."
 
