@@ -36,10 +36,8 @@ from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import critic_from_recipe
 from text2grad.reward_models.refresh import Refresher
 from text2grad.reward_models.training.run import RewardRun
-from text2grad.reward_models.writing import SYMBOLS
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.studio.worker import Worker
-from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Span
 
 pytestmark = [
@@ -197,10 +195,7 @@ def test_a_run_goes_on_exactly_from_a_checkpoint(device: torch.device, tmp_path:
 def phases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A base model, an adapter on it that writes critiques of random words, and annotations."""
     path = tmp_path_factory.mktemp("phases")
-    said = [*WORDS, *(f" {word}" for word in WORDS), "Colours are welcome, numbers are not.\n"]
-    tokenizer = word_tokenizer([" ".join(WORDS), *said], SYMBOLS)
-    tiny_llama(tokenizer, seed=5, width=32, layers=1, context=64).save_pretrained(path / "base")
-    tokenizer.save_pretrained(path / "base")
+    tokenizer = small_run.save_base(path / "base")
     writer = with_lora(load_policy(str(path / "base")), r=2, alpha=4, targets=["q_proj", "v_proj"])
     for parameter in writer.parameters():
         if parameter.requires_grad:

@@ -53,6 +53,22 @@ def tokenizer_and_model() -> tuple[Any, Any]:
     return tokenizer, tiny_llama(tokenizer, seed=1, width=32, context=64)
 
 
+def critic_tokenizer() -> Any:
+    """Return a tokenizer of all that a reward model reads and writes about these words."""
+    from text2grad.reward_models.writing import SYMBOLS
+
+    said = [*WORDS, *(f" {word}" for word in WORDS), "Colours are welcome, numbers are not.\n"]
+    return word_tokenizer([" ".join(WORDS), *said], SYMBOLS)
+
+
+def save_base(directory: Path) -> Any:
+    """Write a base model of policies and reward models with its tokenizer; return the tokenizer."""
+    tokenizer = critic_tokenizer()
+    tiny_llama(tokenizer, seed=5, width=32, layers=1, context=64).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return tokenizer
+
+
 def recipe(out: Path, **sections: dict[str, Any]) -> Recipe:
     base: dict[str, dict[str, Any]] = {
         "rollout": {"batch_size": 8, "max_new_tokens": 6},

@@ -29,9 +29,8 @@ from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.refresh import Refresher, rebalanced
 from text2grad.reward_models.scalar import ScalarRewardModel, train_scalar_reward_model
 from text2grad.reward_models.training.trainer import train_reward_model
-from text2grad.reward_models.writing import SYMBOLS
 from text2grad.rl.trainer import Text2GradTrainer
-from text2grad.tasks.tiny import tiny_llama, word_tokenizer
+from text2grad.tasks.tiny import tiny_llama
 from text2grad.types import Critique, Example, Label, Rollout, Span
 
 Asked = list[tuple[str, str]]
@@ -41,8 +40,7 @@ Asked = list[tuple[str, str]]
 def phases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Phases 1 and 2: 400 annotations, and a reward model that learned from them to quote some colours."""
     path = tmp_path_factory.mktemp("phases")
-    said = [*WORDS, *(f" {word}" for word in WORDS), "Colours are welcome, numbers are not.\n"]
-    tokenizer = word_tokenizer([" ".join(WORDS), *said], SYMBOLS)
+    tokenizer = small_run.critic_tokenizer()
     rng = Random(0)
     examples = [rng.choice(EXAMPLES) for _ in range(400)]
     responses = ["".join(f" {rng.choice(WORDS)}" for _ in range(rng.randint(1, 4))) for _ in examples]

@@ -33,8 +33,6 @@ from text2grad.reward_models.shared_base import (
     load_writer,
 )
 from text2grad.reward_models.training.trainer import train_reward_model
-from text2grad.reward_models.writing import SYMBOLS
-from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Rollout
 
 RESPONSES = [" red one cat", " two dog", " green bird red"]
@@ -45,10 +43,7 @@ ASKED = EXAMPLES[: len(RESPONSES)]
 def phases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A base model, and an adapter on it that learned a little of what to quote."""
     path = tmp_path_factory.mktemp("phases")
-    said = [*WORDS, *(f" {word}" for word in WORDS), "Colours are welcome, numbers are not.\n"]
-    tokenizer = word_tokenizer([" ".join(WORDS), *said], SYMBOLS)
-    tiny_llama(tokenizer, seed=5, width=32, layers=1, context=64).save_pretrained(path / "base")
-    tokenizer.save_pretrained(path / "base")
+    tokenizer = small_run.save_base(path / "base")
     rng = Random(0)
     examples = [rng.choice(EXAMPLES) for _ in range(64)]
     responses = ["".join(f" {rng.choice(WORDS)}" for _ in range(rng.randint(1, 4))) for _ in examples]
