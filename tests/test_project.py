@@ -149,6 +149,7 @@ def test_every_folder_of_tests_is_a_package() -> None:
         "test_documents.py",
         "test_project.py",
         "test_costs.py",
+        "test_devices.py",
         "test_progress.py",
         "test_old_files.py",
     }

@@ -52,8 +52,7 @@ class RolloutConfig(Section):
     prompt_format: Literal["auto", "plain", "chat"] = "auto"
     """"chat" applies the chat template, "plain" does not, "auto" does if the tokenizer has one."""
     rows_at_once: Count = 64
-    """Rows sampled at a time by the policy, and written or read by a reward model in this process: more memory, less
-    time."""
+    """Rows at a time of the policy, and of a reward model in this process: more memory, less time."""
 
     @model_validator(mode="before")
     @classmethod
