@@ -29,9 +29,8 @@ from text2grad.models import with_lora
 from text2grad.reward_models import GenerativeRewardModel, Refresher
 from text2grad.reward_models.scalar import ScalarRewardModel
 from text2grad.reward_models.shared_base import add_role
-from text2grad.reward_models.writing import SYMBOLS
 from text2grad.rl.trainer import Text2GradTrainer
-from text2grad.tasks.tiny import tiny_llama, word_tokenizer
+from text2grad.tasks.tiny import tiny_llama
 from text2grad.types import Critique, Example
 
 FSDP = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP"}
@@ -83,7 +82,7 @@ class DrawingCritic(small_run.ColourCritic):
 
 def with_learned_critic(name: str) -> tuple[Any, Any, Any]:
     """Return tokenizer, policy, and a reward model: of its own, as an adapter on the policy's base, or a scalar one."""
-    tokenizer = word_tokenizer([" ".join(small_run.WORDS), " " + " ".join(reversed(small_run.WORDS))], SYMBOLS)
+    tokenizer = small_run.critic_tokenizer()
     policy, base = (tiny_llama(tokenizer, seed=1, width=32, layers=1, context=64) for _ in range(2))
     torch.manual_seed(7)
     if name == "refresh":

@@ -663,13 +663,20 @@ def test_an_address_with_a_name_that_is_none_asks_for_one(browser: Any, server: 
     assert spans(server.store, "named") == [("cat", "negative")]
 
 
-def test_a_page_goes_on_with_a_server_that_has_no_run_any_more(browser: Any, tmp_path: Path) -> None:
-    file = write_responses(tmp_path / "alpha.jsonl", 2)
-    with served(tmp_path / "store", file) as server, page_of(browser, server, "ann") as page:
+@contextmanager
+def marked_without_server(browser: Any, store: Path, file: Path) -> Iterator[tuple[Any, Any]]:
+    """Yield the page of a rater with a mark that waits, and its server, which was killed and has no run any more."""
+    with served(store, file) as server, page_of(browser, server, "ann") as page:
         server.kill()
         expect(page.locator("#saved")).to_contain_text("No connection")
         mark(page, "Text", "n")
         server.paths = ()
+        yield page, server
+
+
+def test_a_page_goes_on_with_a_server_that_has_no_run_any_more(browser: Any, tmp_path: Path) -> None:
+    file = write_responses(tmp_path / "alpha.jsonl", 2)
+    with marked_without_server(browser, tmp_path / "store", file) as (page, server):
         server.start()
         expect(page.locator("#troubles")).to_have_text(
             "The server was started anew without alpha; the list is that of your marks."
@@ -698,11 +705,7 @@ def test_marks_that_waited_for_the_server_stand_in_a_list_that_was_fetched_befor
     browser: Any, tmp_path: Path
 ) -> None:
     file = write_responses(tmp_path / "alpha.jsonl", 2)
-    with served(tmp_path / "store", file) as server, page_of(browser, server, "ann") as page:
-        server.kill()
-        expect(page.locator("#saved")).to_contain_text("No connection")
-        mark(page, "Text", "n")
-        server.paths = ()
+    with marked_without_server(browser, tmp_path / "store", file) as (page, server):
         with held(page, "**/api/marks", "POST") as requests:
             server.start()
             wait_for(page, requests, 1)

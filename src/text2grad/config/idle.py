@@ -52,7 +52,7 @@ _RULES = (
         'no critic.model of critic.kind = "vllm"',
     ),
     _Rule(
-        lambda recipe: not recipe.refresh.active and not recipe.refresh.audit,
+        lambda recipe: not recipe.refresh.asks,
         ("refresh",),
         "neither refresh.steps nor refresh.drift nor refresh.audit is set",
     ),

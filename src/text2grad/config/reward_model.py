@@ -159,3 +159,8 @@ class RefreshConfig(Section):
     def active(self) -> bool:
         """True when the reward model is ever trained again."""
         return bool(self.steps) or self.drift is not None
+
+    @property
+    def asks(self) -> bool:
+        """True when the annotator is ever asked: to train the reward model again, or to audit it."""
+        return self.active or bool(self.audit)

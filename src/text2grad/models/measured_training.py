@@ -125,8 +125,8 @@ def load_trained(
     return model.merge_and_unload() if merged else model
 
 
-def check_batch_size(section: str, batch_size: int, accumulate: int) -> int:
-    """Return the number of parts of a batch: processes × micro-batches.
+def check_batch_size(section: str, batch_size: int, accumulate: int) -> None:
+    """Refuse a batch that the processes and their micro-batches cannot share evenly.
 
     Raises:
         ConfigError: if they do not divide the batch; `section` of the recipe holds the settings.
@@ -140,7 +140,6 @@ def check_batch_size(section: str, batch_size: int, accumulate: int) -> int:
             f"{section}.batch_size = {batch_size} is not divisible by {processes} processes × {section}.accumulate = "
             f"{accumulate}; choose a multiple of {parts}"
         )
-    return parts
 
 
 def check_ids(model: Any, rows: Sequence[Mapping[str, Sequence[int]]]) -> None:
@@ -301,10 +300,9 @@ def measured_arguments(settings: FineTuning, evaluation: Evaluation, *, from_sta
     Raises:
         ConfigError: if processes and micro-batches do not divide the batch.
     """
-    parts = check_batch_size(evaluation.section, settings.batch_size, settings.accumulate)
+    check_batch_size(evaluation.section, settings.batch_size, settings.accumulate)
     measured = evaluation.measure is not None
     return {
-        "per_device_train_batch_size": settings.batch_size // parts,
         "train_sampling_strategy": "random",
         "warmup_steps": 0.05,
         "eval_on_start": from_start and measured,

@@ -68,7 +68,7 @@ class Refresher:
                 f"{type(critic).__name__}. Set critic.model to such a reward model, or remove refresh.steps and "
                 "refresh.drift."
             )
-        if (settings.active or settings.audit) and annotator is None:
+        if settings.asks and annotator is None:
             raise ConfigError('[refresh] needs an annotator; set refresh.annotator = "module:name"')
         self.settings, self.critic, self.delta_settings, self.seed = settings, critic, delta_settings, seed
         self.directory = directory / "critic"
@@ -84,7 +84,7 @@ class Refresher:
     @classmethod
     def from_recipe(cls, recipe: Recipe, critic: Any, annotator: Critic | None) -> "Refresher | None":
         """Return the refresher that a recipe asks for, or None if it neither audits nor retrains the critic."""
-        if not recipe.refresh.active and not recipe.refresh.audit:
+        if not recipe.refresh.asks:
             return None
         return cls(
             recipe.refresh,

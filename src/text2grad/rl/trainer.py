@@ -212,10 +212,10 @@ class Text2GradTrainer:
                 'rollout.engine = "vllm" takes whole weights at each step, and FSDP has them in shards; choose '
                 'rollout.engine = "hf", or launch plain data parallelism'
             )
-        if recipe.refresh.active or recipe.refresh.audit:
+        if recipe.refresh.asks:
             raise ConfigError(
-                "[refresh] needs whole weights of the critic in each process, and FSDP has weights in shards; set "
-                "refresh.steps = [] and refresh.audit = 0, or launch plain data parallelism"
+                "[refresh] needs whole weights of the critic in each process, and FSDP has weights in shards; leave "
+                "refresh.steps, refresh.drift and refresh.audit out, or launch plain data parallelism"
             )
         processes = self.accelerator.num_processes
         if 0 < len(held_out) < processes:
@@ -225,18 +225,17 @@ class Text2GradTrainer:
             )
 
     def _checked(self, refresher: CriticRefresher | None) -> CriticRefresher:
-        wanted = self.recipe.refresh.active or self.recipe.refresh.audit
-        if wanted and refresher is None:
+        refresh, processes = self.recipe.refresh, self.accelerator.num_processes
+        if refresh.asks and refresher is None:
             raise ConfigError(
                 "[refresh] asks to audit or retrain the critic, and the trainer has no refresher: pass "
                 "Text2GradTrainer(..., refresher=text2grad.Refresher(...)), or leave refresh.steps, refresh.drift and "
                 "refresh.audit out"
             )
-        processes, size = self.accelerator.num_processes, self.recipe.refresh.batch_size
-        if self.recipe.refresh.active and size % processes:
+        if refresh.active and refresh.batch_size % processes:
             raise ConfigError(
-                f"refresh.batch_size = {size} cannot be shared evenly by {processes} processes; choose a multiple of "
-                f"{processes}"
+                f"refresh.batch_size = {refresh.batch_size} cannot be shared evenly by {processes} processes; choose a "
+                f"multiple of {processes}"
             )
         return refresher or FixedCritic()
 

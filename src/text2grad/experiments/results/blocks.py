@@ -138,8 +138,8 @@ def _headline(files: Files) -> str:
         told = f"{other} ({_short(rival)})"
         rows.append([name, number(start), f"**{ours}**", told, widest_text(ahead), reached])
     seeds = {len(group.runs[group.ours]) for group in found}
-    told = f"{min(seeds)} or more" if len(seeds) > 1 else str(*seeds)
-    columns = [f"means of {told} seeds, each with its own held-out items", "at the start", "**Text2Grad**"]
+    fewest = f"{min(seeds)} or more" if len(seeds) > 1 else str(*seeds)
+    columns = [f"means of {fewest} seeds, each with its own held-out items", "at the start", "**Text2Grad**"]
     columns += ["best number in tuning", "ahead by (95 %)", "rollouts to reach its final value"]
     return f"{table(columns, rows)}\n\n{_headline_words(found, leads)}"
 
