@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from text2grad.cli.options import add_command, add_set, at_least
+from text2grad.cli.options import add_command, add_set, at_least, finite
 from text2grad.errors import ConfigError
 from text2grad.experiments import CONFIRMED, EARLIER_NAMES, METHODS, run_jobs, settings
 from text2grad.files import lock_directory
@@ -71,6 +71,13 @@ def add_parser(commands: Any) -> None:
     )
     add("--models", type=Path, metavar="DIR", help="models of the phases before RL, as TASK/seed-N of a quickstart")
     add("--at-once", type=at_least(1), default=1, metavar="N", help="most trials at a time; default %(default)s")
+    add(
+        "--at-kl",
+        type=finite(0.0001),
+        metavar="KL",
+        help="compare trials by the best value that their evaluations (data.eval_every) offer at a KL per token, in "
+        "nats, of at most KL, in place of the final value",
+    )
     add("--minimise", action="store_true", help="a small value of the main metric is good")
     add_set(add)
 
@@ -113,6 +120,7 @@ def run(args: argparse.Namespace) -> int:
         minimise=minimise,
         confirm_seeds=args.confirm_seeds,
         confirmed=args.confirm,
+        at_kl=args.at_kl,
     )
     tuning.write()
     _run(tuning, tuning.jobs(), "trials", at_once=args.at_once)
@@ -151,7 +159,8 @@ def show(tuning: "Tuning", args: argparse.Namespace) -> None:
         box=SIMPLE_HEAD,
     )
     again = [trial.number for trial in tuning.to_confirm()]
-    for column in ("trial", "value", *([f"{len(tuning.confirm_seeds) + 1} seeds"] if again else [])):
+    value = "value" if tuning.at_kl is None else f"at KL {tuning.at_kl:g}"
+    for column in ("trial", value, *([f"{len(tuning.confirm_seeds) + 1} seeds"] if again else [])):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("settings")
     for trial in tuning.ranked():

@@ -20,6 +20,7 @@ from typing import Any
 from text2grad.config import Recipe, digest_of, load_recipe
 from text2grad.errors import CheckpointError, ConfigError, DataError, TrainingError
 from text2grad.experiments.experiment_plan import EVALUATION_ITEMS, Plan, Study, check_metric, tuning_study
+from text2grad.experiments.frontier import value_of
 from text2grad.experiments.jobs import Job, error_in
 from text2grad.experiments.methods import METHODS, PROGRAM_CRITIC, settings
 from text2grad.experiments.metric import lower_is_better
@@ -231,6 +232,7 @@ class Experiment:
                 self.program,
                 metric=study.main_metric,
                 minimise=lower_is_better(study.main_metric),
+                at_kl=study.tune_at_kl,
                 on_trial=partial(self._keep_trial, study, method),
             )
             recorded = list(self._recorded_trials(study, method, tuning))
@@ -248,6 +250,7 @@ class Experiment:
         base, fixed = self._base(study), load_recipe(self._recipe(study), [*tuning.overrides, *tuning.of_method])
         searched, digest = set(tuning.space.searched), recipe_digest(base)
         wanted = {name: value for name, value in settings_between(base, fixed).items() if name not in searched}
+        wanted |= {"tune_at_kl": study.tune_at_kl} if study.tune_at_kl else {}
         for record in self.known.values():
             place = Place(*(record[name] for name in Place._fields))
             if place._replace(trial=None) != self._place(study, method, *study.tuned_at, study.tune_seed, trial=True):
@@ -259,6 +262,7 @@ class Experiment:
                     "another name, or remove the records"
                 )
             there = {name: value for name, value in record["settings"].items() if name not in searched}
+            there |= {"tune_at_kl": record["at_kl"]} if "at_kl" in record else {}
             if there != wanted:
                 raise ConfigError(
                     f"the records of study {study.name!r} hold trials of {method} on {study.task} with other settings "
@@ -267,8 +271,7 @@ class Experiment:
             values = {
                 name: record["settings"].get(name, value_in(base, one)) for name, one in tuning.space.searched.items()
             }
-            error = record.get("error", "")
-            yield Trial(int(place.trial or 0), values, None if error else record["curve"][-1]["value"], error)
+            yield Trial(int(place.trial or 0), values, _value(study, record), record.get("error", ""))
 
     def best(self, study: Study, method: str) -> Trial | None:
         """Return the best trial of a method: of the confirmed ones by the mean over its seeds; None without trials."""
@@ -276,7 +279,7 @@ class Experiment:
 
         def loss(rank: int) -> float:
             runs = [self._confirmed(study, method, rank, seed) for seed in study.confirm_seeds]
-            values = [tuning.ranked()[rank].value, *(_value(run) for run in runs if run)]
+            values = [tuning.ranked()[rank].value, *(_value(study, run) for run in runs if run)]
             return loss_of(values, minimise=tuning.minimise)
 
         ranks = sorted({rank for rank, _ in study.confirmations(method) if rank < len(tuning.ranked())}, key=loss)
@@ -445,6 +448,8 @@ class Experiment:
     def _keep(self, study: Study, record: Record) -> None:
         if study.apart:
             record = {**record, "apart": study.apart}
+        if study.tune_at_kl and record["purpose"] == "tuning":
+            record = {**record, "at_kl": study.tune_at_kl}
         append_record(self.records, record)
         self.known[key_of(record)] = record
 
@@ -555,9 +560,11 @@ def _seeds(seed: int, eval_seed: int) -> list[str]:
     return [f"run.seed={seed}", f"data.eval_seed={eval_seed}"]
 
 
-def _value(record: Record) -> float | None:
-    """Return the final value of a run; None if it stopped with an error."""
-    return None if record.get("error") else float(record["curve"][-1]["value"])
+def _value(study: Study, record: Record) -> float | None:
+    """Return the value of a trial by which its study compares; None if it stopped with an error."""
+    if record.get("error"):
+        return None
+    return value_of(record["curve"], at_kl=study.tune_at_kl, minimise=lower_is_better(study.main_metric))
 
 
 def _named(study: Study) -> str:

@@ -99,6 +99,9 @@ class Study(_Strict):
     """data.eval_seed of the tuning."""
     tune_settings: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Settings of the tuning's runs over those of all runs, such as fewer steps: run.steps=8."""
+    tune_at_kl: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """KL per token within which trials are compared, by the best value that their evaluations offer; left out: by the
+    final value."""
     settings: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Settings of all runs, each as "section.key=value"."""
     apart: str = ""

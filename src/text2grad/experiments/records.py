@@ -18,6 +18,7 @@ docs/results/runs/STUDY.jsonl holds one record per line:
     diagnostics        means of metrics of the last third of the steps
     error              message of a run that stopped with an error; not in other records
     apart              `apart` of its study; not in records of a study without
+    at_kl              of a trial: `tune_at_kl` of its study; not in records of a study without
 """
 
 import fcntl
@@ -155,11 +156,10 @@ def record_of(
             {
                 "step": one["step"],
                 **after[min(one["step"], len(run.metrics))]._asdict(),
-                "value": one["metrics"][metric],
-                "kl_per_token": one["metrics"].get("kl_per_token"),
+                **point,
                 "metrics": one["metrics"],
             }
-            for one in run.evaluations
+            for one, point in zip(run.evaluations, curve_of(run.evaluations, metric), strict=True)
         ],
         "items": _items(run.evaluations[-1], metric, directory),
         "items_at_start": _items(run.evaluations[0], metric, directory),
@@ -168,6 +168,14 @@ def record_of(
         **({"error": error} if error else {}),
     }
     return _rounded(found)  # type: ignore[no-any-return]
+
+
+def curve_of(evaluations: Sequence[Mapping[str, Any]], metric: str) -> list[dict[str, Any]]:
+    """Return the metric and the KL per token of each evaluation of a run, as its record has them."""
+    return [
+        {"value": rounded(one["metrics"][metric]), "kl_per_token": _rounded(one["metrics"].get("kl_per_token"))}
+        for one in evaluations
+    ]
 
 
 def item_id(prompt: str) -> str:

@@ -15,6 +15,8 @@ outside (SIGKILL, SIGTERM, ...), and a first round in which every trial fails.
 
 The best value of one seed is partly luck, and settings at the edge of a collapse look best there. With `confirm_seeds`
 the best trials are run again on further seeds, and the mean over all seeds decides.
+
+The value of a run is that of its last evaluation; with `at_kl` the best that its evaluations offer within a KL.
 """
 
 import json
@@ -28,9 +30,10 @@ from statistics import fmean
 
 from text2grad.config import Recipe, changed_settings, inputs_of, load_recipe, make_recipe
 from text2grad.errors import CheckpointError, ConfigError, TrainingError
+from text2grad.experiments.frontier import value_of
 from text2grad.experiments.jobs import Job, error_in
 from text2grad.experiments.methods import METHODS
-from text2grad.experiments.records import rounded
+from text2grad.experiments.records import curve_of
 from text2grad.experiments.reports.run_report import read_run
 from text2grad.experiments.rivals.rounds import USUAL_ROUNDS, rounds_of
 from text2grad.experiments.search_space import CONFIRMED, ROUND, SearchSpace, Trial, as_overrides
@@ -121,6 +124,7 @@ class Tuning:
         on_trial: called with each trial that ends and the directory of its run.
         confirm_seeds: further values of run.seed, with which the best trials are run again.
         confirmed: number of the best trials that are run again.
+        at_kl: KL per token, in nats, within which the value of a run is the best one; None takes its final value.
         space: the searched settings.
         inputs: digests of the files and models that the recipe names, as far as they exist.
         trials: so far, by number.
@@ -140,6 +144,7 @@ class Tuning:
     on_trial: OnTrial = lambda trial, directory: None
     confirm_seeds: Sequence[int] = ()
     confirmed: int = CONFIRMED
+    at_kl: float | None = None
     space: SearchSpace = field(init=False)
     inputs: Mapping[str, str] = field(init=False)
     trials: dict[int, Trial] = field(default_factory=dict)
@@ -264,6 +269,7 @@ class Tuning:
             "method": self.method,
             "seed": self.seed,
             "minimise": self.minimise,
+            "at_kl": self.at_kl,
             "recipe": load_recipe(self.recipe, [*self.overrides, *self.of_method]).model_dump(mode="json"),
             "inputs": self.inputs,
             "space": {setting: asdict(one) for setting, one in self.space.searched.items()},
@@ -357,10 +363,16 @@ class Tuning:
         """
         log = directory.with_suffix(".log")
         if code in FINISHED:
-            return final_value(directory, self.metric), ""
+            return self._value(directory), ""
         if not run_failed(code, log):
             raise TrainingError(f"{_where(name, code, directory)}The same command goes on with this trial")
         return None, error_in(log)
+
+    def _value(self, directory: Path) -> float:
+        """Return the value of a finished run on its held-out items."""
+        evaluations = read_run(directory).evaluations
+        metric = self.metric or evaluations[-1]["metric"]
+        return value_of(curve_of(evaluations, metric), at_kl=self.at_kl, minimise=self.minimise)
 
     def _read(self, path: Path, recipe: Recipe) -> None:
         try:
@@ -372,6 +384,7 @@ class Tuning:
                 "--method": (known["method"], self.method),
                 "--seed": (known["seed"], self.seed),
                 "--minimise": (known["minimise"], self.minimise),
+                "--at-kl": (known.get("at_kl"), self.at_kl),  # not in files of earlier versions
             }
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise CheckpointError(
@@ -382,6 +395,8 @@ class Tuning:
         changed += changed_settings(before, now)
         if before["run"]["steps"] != now["run"]["steps"]:
             changed.append(f"run.steps: {before['run']['steps']} → {now['run']['steps']}")
+        if self.at_kl is not None and before["data"]["eval_every"] != now["data"]["eval_every"]:
+            changed.append(f"data.eval_every: {before['data']['eval_every']} → {now['data']['eval_every']}")
         before_inputs = known.get("inputs", {})  # not in files of earlier versions
         changed += [
             f"{name}: other contents"
@@ -409,12 +424,6 @@ def _note_failure(name: str, error: str) -> None:
 def _where(name: str, code: int, directory: Path) -> str:
     log = directory.with_suffix(".log")
     return f"{name} stopped with exit code {code}: {error_in(log)}\nAll its output is in {log}. "
-
-
-def final_value(directory: Path, metric: str = "") -> float:
-    """Return the mean of a finished run's metric, or main metric, over its held-out items, at the final evaluation."""
-    last = read_run(directory).evaluations[-1]
-    return rounded(float(last["metrics"][metric or last["metric"]]))  # as in its record, from which a search may go on
 
 
 def remove_run(directory: Path) -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from made_records import record, study, trials
 from text2grad.experiments.analysis.formula import predicted_ratio
+from text2grad.experiments.frontier import frontier
 from text2grad.experiments.results.bootstrap import Interval, interval
-from text2grad.experiments.results.curves import first_reached, frontier
+from text2grad.experiments.results.curves import first_reached
 from text2grad.experiments.results.markdown import verdict
 from text2grad.experiments.results.measures import (
     final,

@@ -11,6 +11,7 @@ import numpy as np
 
 from text2grad.evaluation import mean_interval
 from text2grad.experiments.analysis.formula import predicted_ratio
+from text2grad.experiments.frontier import frontier
 from text2grad.experiments.results.bootstrap import (
     DRAWS,
     Interval,
@@ -21,7 +22,7 @@ from text2grad.experiments.results.bootstrap import (
     own_items,
     resamples,
 )
-from text2grad.experiments.results.curves import first_reached, frontier
+from text2grad.experiments.results.curves import first_reached
 from text2grad.experiments.results.records import Record
 from text2grad.experiments.results.selection import Group, learns_in_rounds
 

@@ -381,10 +381,12 @@ def _tuning_tables(series: Sequence[Group]) -> list[str]:
     ]
     confirmed = any(one.seeds > 1 for of_method in tuned.values() for one in of_method)
     again = "The best trials are run again on further seeds, and their mean decides. " if confirmed else ""
+    kl = next((one.at_kl for of_method in tuned.values() for one in of_method if one.at_kl), None)
+    within = f"A trial is judged by the best value that its evaluations offer at a KL of at most {kl} per token. "
     parts = [
         f"### Tuning of {group.condition.task}",
-        f"{_tuning_items(group)} {again}The value of the best of several trials is too high by chance, "
-        "by more for a method with more trials. Settings "
+        f"{_tuning_items(group)} {within if kl else ''}{again}The value of the best of several trials is too high by "
+        "chance, by more for a method with more trials. Settings "
         "that are not named are the recipe's.",
         table(columns, rows),
     ]

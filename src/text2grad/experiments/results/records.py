@@ -39,6 +39,7 @@ class Record:
     diagnostics: Mapping[str, float]
     error: str = ""
     apart: str = ""
+    at_kl: float | None = None
     item_ids: Sequence[str] = field(default_factory=list)
 
 

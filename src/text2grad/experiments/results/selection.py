@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from text2grad.config import Recipe, load_recipe
 from text2grad.experiments.experiment_plan import Plan, Study, tuning_study
+from text2grad.experiments.frontier import value_of
 from text2grad.experiments.methods import METHODS, PROGRAM_CRITIC, settings
 from text2grad.experiments.metric import lower_is_better
 from text2grad.experiments.records import recipe_digest
@@ -54,6 +55,7 @@ class Trial(NamedTuple):
         value: on the tuning items, the mean over its seeds.
         error: message of a run that failed; "" for none. A failed trial is the worst.
         seeds: number of seeds; more than one for the best trials, where the plan confirms them.
+        at_kl: KL per token within which the value is the best one; None for a final value.
     """
 
     number: int
@@ -61,6 +63,7 @@ class Trial(NamedTuple):
     value: float
     error: str = ""
     seeds: int = 1
+    at_kl: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,15 +257,20 @@ def _rank(trial: Trial, first: Record, *, sign: int) -> tuple[int, bool, float, 
 
     Of those that stopped with an error on a seed, each as bad as the next, the first is that of the better first run.
     """
-    value = first.curve[-1]["value"] if trial.error else trial.value
+    value = _value(first) if trial.error else trial.value
     return -trial.seeds, trial.error != "", -sign * value, trial.number
 
 
 def _trial(runs: Sequence[Record]) -> Trial:
     """Return a trial with the mean over the seeds on which it was run."""
     errors = [run.error for run in runs if run.error]
-    value = fmean(run.curve[-1]["value"] for run in runs)
-    return Trial(runs[0].trial or 0, runs[0].settings, value, errors[0] if errors else "", len(runs))
+    value = fmean(map(_value, runs))
+    return Trial(runs[0].trial or 0, runs[0].settings, value, errors[0] if errors else "", len(runs), runs[0].at_kl)
+
+
+def _value(run: Record) -> float:
+    """Return the value of a trial's run by which its search compares."""
+    return value_of(run.curve, at_kl=run.at_kl, minimise=lower_is_better(run.metric))
 
 
 def shared_items(group: Group) -> tuple[int, int]:
