@@ -69,6 +69,21 @@ def test_a_seed_that_failed_is_shown(capsys: pytest.CaptureFixture[str]) -> None
     assert "0.0000 failed" in " ".join(capsys.readouterr().out.split())
 
 
+def test_trials_are_compared_within_a_kl(capsys: pytest.CaptureFixture[str]) -> None:
+    """The default trial has a KL of 0.003 and a value of 0, the other ones are worse or have more KL."""
+    assert main(["tune", "my.toml", "--trials", "4", "--at-kl", "0.001", "--confirm-seeds", "5", "--confirm", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "at KL 0.001" in out
+    assert told()["at_kl"] == 0.001
+    best = told()["trials"][told()["best"]]
+    assert 0 < best["value"] < 0.1
+    assert told()["confirmations"] == [{"trial": best["number"], "seed": 5, "value": best["value"], "error": ""}]
+    for wrong in ("0", "-1", "nan", "a"):
+        with pytest.raises(SystemExit):
+            main(["tune", "my.toml", f"--at-kl={wrong}"])
+        assert f"expected a finite number of at least 0.0001, got '{wrong}'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("seeds", ["1,1", "1,", "-1", "a"])
 def test_seeds_are_whole_numbers_each_named_once(seeds: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

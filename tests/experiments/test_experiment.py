@@ -172,6 +172,45 @@ def test_a_study_may_compare_by_another_metric(tmp_path: Path) -> None:
         experiment(tmp_path, study.replace("rouge_l", "rouge")).jobs()
 
 
+def test_a_study_may_search_for_the_gain_within_a_kl(tmp_path: Path) -> None:
+    """The KL is 30 × optim.lr: the best final value has a rate of 1e-3, the most gain within 0.003 a lower one.
+
+    The best within the KL collapses on the further seed, so that the second one is evaluated, as the pages say.
+    """
+    study = STUDY.replace("\ntrials = 3", "\ntune_at_kl = 0.003\nconfirm_seeds = [101]\nconfirmed = 2\ntrials = 8")
+    (tmp_path / "faults").write_text(json.dumps({"best-1-seed-101": [0, "-20", False]}))
+    finish(experiment(tmp_path, study))
+    records = [one for one in read_records(tmp_path / "records") if one["method"] == "text2grad"]
+    tuned = [one for one in records if one["purpose"] == "tuning"]
+
+    def within(record: Any) -> float:
+        end = record["curve"][-1]
+        return float(max(0.0, end["value"] * min(1.0, 0.003 / end["kl_per_token"])))
+
+    first, second, *_ = sorted((one for one in tuned if one["seed"] == 100), key=within, reverse=True)
+    assert first["curve"][-1]["value"] < max(one["curve"][-1]["value"] for one in tuned)
+    assert {one["trial"] for one in tuned if one["seed"] == 101} == {first["trial"], second["trial"]}
+    assert {str(one["settings"]) for one in records if one["purpose"] == "evaluation"} == {str(second["settings"])}
+    assert {one.get("at_kl") for one in tuned} == {0.003}
+    assert {one.get("at_kl") for one in records if one["purpose"] == "evaluation"} == {None}
+    assert experiment(tmp_path, study).jobs() == {}
+    (group,) = groups(read_runs(tmp_path / "records"))
+    best = group.tuning.trials["text2grad"][0]
+    assert (best.number, best.seeds, best.at_kl) == (second["trial"], 2, 0.003)
+    assert best.value == pytest.approx(within(second), rel=1e-4)  # both seeds have the same value
+    assert (
+        missing_of_plan(load_plan(tmp_path / "plan.toml"), tmp_path / "plan.toml", read_runs(tmp_path / "records"))
+        == []
+    )
+    shutil.rmtree(tmp_path / "runs")
+    assert experiment(tmp_path, study).jobs() == {}  # by the records alone
+    other = study.replace("tune_at_kl = 0.003\n", "")
+    with pytest.raises(
+        ConfigError, match=r"with other settings \(tune_at_kl: 0\.003 → as the recipe\); give the study"
+    ):
+        experiment(tmp_path, other).jobs()
+
+
 def test_the_best_trials_are_confirmed_on_further_seeds(tmp_path: Path) -> None:
     """The best trial diverges on one of them, so that the second becomes the best; the third is not run again."""
     study = STUDY.replace("trials = 3", "trials = 8\nconfirm_seeds = [101, 102]\nconfirmed = 2\nother_confirmed = 1", 1)
@@ -568,6 +607,7 @@ def test_a_pretrained_model_needs_no_phases(tmp_path: Path) -> None:
         ("trials = 3", 'settings = ["ppo.bet=3"]'): '[ppo] has no key "bet". Did you mean "beta"?',
         ("trials = 3", "lengths = [8]"): "rollout.max_new_tokens = 60: with data.length = 8 the shortest answers",
         ("trials = 3", 'settings = ["data.eval_examples=0"]'): "data.eval_examples = 0 leaves no held-out items",
+        ("trials = 3", "tune_at_kl = 0.0"): "study 'first': tune_at_kl = 0.0: Input should be greater than 0",
         ("trials = 3", "trials = -1"): "study 'first': trials = -1: Input should be greater than or equal to 0",
         ("other_trials = 2", "[study.with_length]\n7 = []"): "study 'first': with_length names ['7'], which no run has",
         ("other_trials = 2", "[study.seeds_at]\n7 = [0]"): "study 'first': seeds_at names ['7'], which no run has",

@@ -1,6 +1,7 @@
 """The search of a method: its trials, their order, failures, and interruptions at any moment."""
 
 import json
+import math
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -89,6 +90,41 @@ def test_a_small_value_is_the_best_of_a_search_that_minimises(tmp_path: Path) ->
     assert tuning.best is not None
     assert tuning.best.value == min(trial.value or 0.0 for trial in tuning.trials.values())
     assert [trial.value for trial in tuning.ranked()] == sorted(trial.value or 0.0 for trial in tuning.trials.values())
+
+
+@pytest.mark.parametrize("minimise", [False, True])
+def test_within_a_kl_the_best_is_the_one_that_gains_most_with_little(tmp_path: Path, *, minimise: bool) -> None:
+    """The evaluations are (KL 0, value 0) and (KL 30 lr, 1 − (log10 lr + 3)²); between them the frontier is a line."""
+    metric = {"metric": "rouge_l", "minimise": True} if minimise else {}  # the value below zero
+    free = finish(search(tmp_path, "free", 8, **metric))
+    tuning = finish(search(tmp_path, "within", 8, at_kl=0.003, **metric))
+    for trial in tuning.trials.values():
+        lr = trial.settings["optim.lr"]
+        value = 1 - (math.log10(lr) + 3) ** 2
+        expected = max(0.0, value * min(1.0, 0.003 / (30 * lr)))
+        assert trial.value == pytest.approx(-expected if minimise else expected, rel=1e-4)
+    rank = sorted(tuning.trials.values(), key=lambda one: (one.value or 0.0) * (1 if minimise else -1))
+    assert tuning.best is rank[0]
+    assert free.best is not None
+    assert tuning.best.settings["optim.lr"] < free.best.settings["optim.lr"]
+
+
+def test_a_search_within_a_kl_goes_on_with_this_kl_and_these_evaluations_alone(tmp_path: Path) -> None:
+    finish(search(tmp_path, count=1, at_kl=0.01))
+    assert told(search(tmp_path, count=1, at_kl=0.01))["at_kl"] == 0.01
+    with pytest.raises(ConfigError, match=r"holds another search; --at-kl: 0\.01 → 0\.02\. Continue"):
+        search(tmp_path, at_kl=0.02)
+    with pytest.raises(ConfigError, match=r"holds another search; --at-kl: 0\.01 → None\. Continue"):
+        search(tmp_path)
+    with pytest.raises(ConfigError, match=r"holds another search; data\.eval_every: 0 → 1\. Continue"):
+        search(tmp_path, at_kl=0.01, overrides=["run.save_every=1", "data.eval_every=1"])
+    finish(search(tmp_path, "free", 1))
+    assert (
+        search(tmp_path, "free", 1, overrides=["run.save_every=1", "data.eval_every=1"]).ended == 1
+    )  # the final value
+    path = tmp_path / "free" / "tuning.json"
+    path.write_text(json.dumps({name: one for name, one in json.loads(path.read_bytes()).items() if name != "at_kl"}))
+    assert search(tmp_path, "free", 1).ended == 1  # of an earlier version
 
 
 @pytest.mark.parametrize("ended", [1, 3, 5])

@@ -3,8 +3,8 @@
     train RECIPE --out DIR --set SECTION.KEY=VALUE ... [--resume]
     experiment RECIPE --models-in DIR --phases MORE --set ...
 
-The value is 1 − (log10(optim.lr) + 3)², best at a learning rate of 1e-3, and `rouge_l` is the same below zero. Each
-start is a line of the file in the environment variable JOURNAL; the file in FAULTS holds
+The value is 1 − (log10(optim.lr) + 3)², best at a learning rate of 1e-3, and `rouge_l` is the same below zero; the KL
+is 10 × optim.lr × steps. Each start is a line of the file in the environment variable JOURNAL; the file in FAULTS holds
 {directory's name: [exit code, message, also when resumed]}; with the exit code 0 the message is the value. Where a
 fourth value is given, the run has finished no step ("evaluated"), or has not begun ("nothing"). `Process` takes the
 place of `subprocess.Popen`, and runs the program in this process.
@@ -49,7 +49,7 @@ def write_run(directory: Path, recipe: Recipe, values: list[float], *, finished:
             "metrics": {
                 metric: sum(of_step) / len(of_step),
                 "rouge_l": -sum(of_step) / len(of_step),
-                "kl_per_token": step / 100,
+                "kl_per_token": 10 * recipe.optim.lr * step,
             },
             "responses": [{"prompt": "?", "metrics": {metric: value, "rouge_l": -value}} for value in of_step],
         }

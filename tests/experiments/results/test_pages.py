@@ -99,6 +99,15 @@ def test_the_tuning_of_methods_that_are_not_compared_is_left_out() -> None:
     assert "are run again on further seeds" not in page
 
 
+def test_a_page_says_within_which_kl_trials_were_judged() -> None:
+    tuning = trials("text2grad", [0.8, 0.9], at_kl=0.03) + trials("grpo", [0.7, 0.8], at_kl=0.03)
+    told = "A trial is judged by the best value that its evaluations offer at a KL of at most 0.03 per token."
+    made = study({"text2grad": 0.9, "grpo": 0.8})
+    assert told in text_of(result_pages([*made, *tuning]), "comparison.md")
+    plain = [replace(one, at_kl=None) for one in tuning]
+    assert "A trial is judged" not in text_of(result_pages([*made, *plain]), "comparison.md")
+
+
 def test_the_number_of_methods_and_seeds_is_free() -> None:
     """A second task with one method, two seeds, no length; a method that METHODS does not know; no KL."""
     made = study({"text2grad": 0.9, "grpo": 0.8}, seeds=2, lengths=(0,), task="qa", metric="claim_f1")
