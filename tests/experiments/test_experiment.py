@@ -187,7 +187,8 @@ def test_a_study_may_search_for_the_gain_within_a_kl(tmp_path: Path) -> None:
         end = record["curve"][-1]
         return float(max(0.0, end["value"] * min(1.0, 0.003 / end["kl_per_token"])))
 
-    first, second, *_ = sorted((one for one in tuned if one["seed"] == 100), key=within, reverse=True)
+    own = [one for one in tuned if one["seed"] == 100]
+    first, second, *_ = sorted(own, key=within, reverse=True)
     assert first["curve"][-1]["value"] < max(one["curve"][-1]["value"] for one in tuned)
     assert {one["trial"] for one in tuned if one["seed"] == 101} == {first["trial"], second["trial"]}
     assert {str(one["settings"]) for one in records if one["purpose"] == "evaluation"} == {str(second["settings"])}
@@ -204,6 +205,14 @@ def test_a_study_may_search_for_the_gain_within_a_kl(tmp_path: Path) -> None:
     )
     shutil.rmtree(tmp_path / "runs")
     assert experiment(tmp_path, study).jobs() == {}  # by the records alone
+    (tmp_path / "calm").mkdir()
+    (tmp_path / "calm" / "recipe.toml").write_text(RECIPE)
+    calm = finish(experiment(tmp_path / "calm", study))  # the values on the further seed are the same
+    ends = [one["curve"][-1]["value"] for one in (first, second)]
+    assert ends[0] + within(first) < ends[1] + within(second)
+    best_within = calm.best(calm.studies[0], "text2grad")
+    assert best_within is not None
+    assert best_within.number == first["trial"]
     other = study.replace("tune_at_kl = 0.003\n", "")
     with pytest.raises(
         ConfigError, match=r"with other settings \(tune_at_kl: 0\.003 → as the recipe\); give the study"

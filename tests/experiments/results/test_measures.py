@@ -8,7 +8,7 @@ import pytest
 
 from made_records import record, study, trials
 from text2grad.experiments.analysis.formula import predicted_ratio
-from text2grad.experiments.frontier import frontier
+from text2grad.experiments.frontier import frontier, value_of
 from text2grad.experiments.results.bootstrap import Interval, interval
 from text2grad.experiments.results.curves import first_reached
 from text2grad.experiments.results.markdown import verdict
@@ -88,6 +88,16 @@ def test_the_frontier_is_the_hull_of_the_points_and_never_falls() -> None:
     both = frontier(np.stack([kl, kl[::-1]]), np.stack([gain, gain[::-1]]), grid)  # the order of the points is nothing
     assert both == pytest.approx(np.array([[0.3, 0.6, 0.9]] * 2))
     assert frontier(np.array([0.2]), np.array([0.4]), np.array([0.1, 0.2])).tolist() == [-np.inf, 0.4]
+
+
+def test_the_value_within_a_kl_is_at_least_that_before_training() -> None:
+    curve = [
+        {"value": 0.5, "kl_per_token": 0.1},
+        {"value": 0.9, "kl_per_token": 0.4},
+    ]  # another reference than the start
+    assert value_of(curve, at_kl=0.05) == 0.5
+    assert value_of(curve, at_kl=0.2) == pytest.approx(0.5 + 0.4 * 0.1 / 0.3)
+    assert value_of(curve, at_kl=0.2, minimise=True) == 0.5
 
 
 def test_lead_and_repair_by_hand() -> None:
