@@ -205,6 +205,7 @@ def test_a_study_may_search_for_the_gain_within_a_kl(tmp_path: Path) -> None:
     )
     shutil.rmtree(tmp_path / "runs")
     assert experiment(tmp_path, study).jobs() == {}  # by the records alone
+    (tmp_path / "faults").write_text("{}")
     (tmp_path / "calm").mkdir()
     (tmp_path / "calm" / "recipe.toml").write_text(RECIPE)
     calm = finish(experiment(tmp_path / "calm", study))  # the values on the further seed are the same
