@@ -104,6 +104,8 @@ def test_blank_lines_and_a_byte_order_mark_do_no_harm_and_lines_keep_their_numbe
     line = json.dumps({"response": LYON, "critique": "Fine."}).encode()
     path.write_bytes(b"\xef\xbb\xbf" + line + b"\r\n\n  \n" + line)
     assert [judged.number for judged in read_critique_records(path)] == [1, 4]
+    path.write_bytes(b"\xef\xbb\xbf\r\n" + line)
+    assert [judged.number for judged in read_critique_records(path)] == [2]
 
 
 def test_a_limit_counts_records_and_reads_no_further(tmp_path: Path) -> None:

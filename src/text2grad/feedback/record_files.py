@@ -82,8 +82,9 @@ def read_lines(path: Path) -> Iterator[Entry]:
     try:
         with _open(path) as file:
             for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield Entry(number, f"{path}:{number}", line.removeprefix(_BOM))
+                text = line.removeprefix(_BOM)
+                if text.strip():
+                    yield Entry(number, f"{path}:{number}", text)
     except (OSError, EOFError, zlib.error) as error:
         raise _unreadable(path, error) from error
 
