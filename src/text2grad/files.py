@@ -160,6 +160,17 @@ def _flush_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
+@contextmanager
+def exclusive(directory: Path) -> Iterator[None]:
+    """Hold the lock of a directory for a moment, in which other processes and threads that ask for it wait."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def lock_directory(directory: Path) -> None:
     """Create a directory and lock it for this process, until the process ends in any way.
 

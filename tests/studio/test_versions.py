@@ -6,14 +6,16 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from places import STORIES
 from text2grad.errors import ConfigError, DataError
-from text2grad.models import base_named_by, load_policy
+from text2grad.models import POLICY_ADAPTER, base_named_by, load_policy
 from text2grad.studio.versions import Versions
+from text2grad.studio.worker import publish_version
 
 STORY = "there was a little cliws. It was happy."
 CORRECTION = {
@@ -203,3 +205,30 @@ def test_lessons_follow_each_other_stop_and_name_their_policy(tmp_path: Path) ->
     assert load_policy(str(directory)) is not None
     assert {path.name for path in (tmp_path / "versions").iterdir()} == {"0001", "0001-copy", "0002"}
     assert json.loads((directory / "version.json").read_text())["lesson"]["rounds"] == 1
+
+
+def test_the_worker_of_a_killed_server_and_that_of_the_next_one_publish_beside_each_other(tmp_path: Path) -> None:
+    """The second begins to publish while the first one writes."""
+
+    def publish(name: str, writing: Any = lambda: None) -> None:
+        def save_pretrained(path: str, **_: Any) -> None:
+            Path(path).mkdir()
+            (Path(path) / "adapter").write_text(name)
+            writing()
+
+        policy = SimpleNamespace(peft_config={POLICY_ADAPTER: SimpleNamespace()}, save_pretrained=save_pretrained)
+        models: Any = SimpleNamespace(path="base")
+        publish_version(models, policy, {"versions": str(tmp_path), "parent": 0}, {"kind": name})
+
+    second = threading.Thread(target=publish, args=("second",))
+
+    def writing() -> None:
+        second.start()
+        second.join(timeout=0.5)  # it waits for the first one
+
+    publish("first", writing)
+    second.join()
+    found = {path.name: (path / "adapter").read_text() for path in tmp_path.iterdir()}
+    assert found == {"0001": "first", "0002": "second"}
+    kinds = [json.loads((tmp_path / name / "version.json").read_text())["kind"] for name in sorted(found)]
+    assert kinds == ["first", "second"]

@@ -21,12 +21,9 @@ docs/results/runs/STUDY.jsonl holds one record per line:
     at_kl              of a trial: `tune_at_kl` of its study; not in records of a study without
 """
 
-import fcntl
 import json
-import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
@@ -36,7 +33,7 @@ from typing import Any, NamedTuple
 from text2grad.config import Recipe, make_recipe, read_run_file
 from text2grad.errors import DataError
 from text2grad.experiments.reports.run_report import Run, read_run
-from text2grad.files import json_lines, to_json, write_atomically
+from text2grad.files import exclusive, json_lines, to_json, write_atomically
 
 KEY = ("study", "task", "length", "faults", "critic", "method", "purpose", "trial", "seed", "recipe", "settings")
 """The fields by which a record is found: a run has one record."""
@@ -233,7 +230,7 @@ def append_record(directory: Path, record: Record) -> bool:
     """
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{record['study']}.jsonl"
-    with _locked(directory):
+    with exclusive(directory):
         known = read_records(path) if path.exists() else []
         if key_of(record) in map(key_of, known):
             return False
@@ -310,14 +307,3 @@ def _checked(line: bytes, where: str) -> Record:
         if not isinstance(record[name], kinds) or isinstance(record[name], bool):
             raise DataError(f"{where}: {name!r} is {to_json(record[name]).decode()[:60]}, not {kinds[0].__name__}")
     return record
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Hold the lock of a directory, for which other processes wait."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.errors import DataError, Text2GradError, is_out_of_memory
-from text2grad.files import published, to_json
+from text2grad.files import exclusive, published, to_json
 
 Tell = Callable[..., None]
 
@@ -139,7 +139,7 @@ def _teach(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str, 
         prompt_format = request["policy"]["sampling"]["prompt_format"]
         taught = teach(policy, models.tokenizer, corrections, lesson, prompt_format=prompt_format, on_round=on_round)
         about = {"kind": "lesson", "lesson": asdict(lesson), **_description(taught, corrections)}
-        return _publish(models, policy, request, about)
+        return publish_version(models, policy, request, about)
 
 
 def _retrain(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def _retrain(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str
             scratch=scratch,
         )
         about = {"kind": "retraining", **found.about, **_description(found.taught, corrections)}
-        published_version = _publish(models, policy, request, about, reward_model=found.reward_model)
+        published_version = publish_version(models, policy, request, about, reward_model=found.reward_model)
     shutil.rmtree(scratch)
     return published_version
 
@@ -204,10 +204,14 @@ def _description(taught: Any, corrections: Any) -> dict[str, Any]:
     }
 
 
-def _publish(
+def publish_version(
     models: Models, policy: Any, request: Mapping[str, Any], about: dict[str, Any], *, reward_model: Path | None = None
 ) -> dict[str, Any]:
-    """Write a new version, whole or not at all; return its description without changes per token."""
+    """Write a new version, whole or not at all; return its description without changes per token.
+
+    The worker of a server that was killed may still publish beside that of the next server: each gets a number of its
+    own.
+    """
     import shutil
 
     from text2grad.models import POLICY_ADAPTER
@@ -215,16 +219,17 @@ def _publish(
 
     directory = Path(request["versions"])
     directory.mkdir(parents=True, exist_ok=True)
-    number = max(folders_of(directory), default=0) + 1
-    made = datetime.now(UTC).isoformat(timespec="seconds")
-    about = {"version": number, "parent": int(request["parent"]), "policy": models.path, "made": made, **about}
-    with published(directory / f"{number:04d}") as path:
-        policy.peft_config[POLICY_ADAPTER].base_model_name_or_path = models.path  # not the base of a run's adapter
-        policy.save_pretrained(str(path), selected_adapters=[POLICY_ADAPTER])
-        if reward_model is not None:
-            shutil.copytree(reward_model, path / "reward_model")
-            shutil.copy(reward_model.with_name("annotations.jsonl"), path)  # of which the next one takes some
-        (path / "version.json").write_bytes(to_json(about))
+    with exclusive(directory):
+        number = max(folders_of(directory), default=0) + 1
+        made = datetime.now(UTC).isoformat(timespec="seconds")
+        about = {"version": number, "parent": int(request["parent"]), "policy": models.path, "made": made, **about}
+        with published(directory / f"{number:04d}") as path:
+            policy.peft_config[POLICY_ADAPTER].base_model_name_or_path = models.path  # not the base of a run's adapter
+            policy.save_pretrained(str(path), selected_adapters=[POLICY_ADAPTER])
+            if reward_model is not None:
+                shutil.copytree(reward_model, path / "reward_model")
+                shutil.copy(reward_model.with_name("annotations.jsonl"), path)  # of which the next one takes some
+            (path / "version.json").write_bytes(to_json(about))
     return {key: value for key, value in about.items() if key != "changes"}
 
 
