@@ -59,6 +59,7 @@ RUNS: dict[str, tuple[Sections, Mapping[str, str]]] = {
     "lora": (ADAPTERS, FSDP),
     "ddp": (PIECES, {}),
     "refresh": (REFRESH, {}),
+    "refresh_sharded": (REFRESH, FSDP),
     "refresh_role": (REFRESH, {}),
     "refresh_scalar": (REFRESH, {}),
     "draws": ({}, FSDP),
@@ -85,7 +86,7 @@ def with_learned_critic(name: str) -> tuple[Any, Any, Any]:
     tokenizer = small_run.critic_tokenizer()
     policy, base = (tiny_llama(tokenizer, seed=1, width=32, layers=1, context=64) for _ in range(2))
     torch.manual_seed(7)
-    if name == "refresh":
+    if name in ("refresh", "refresh_sharded"):
         return tokenizer, policy, GenerativeRewardModel(base, tokenizer, max_new_tokens=24)
     if name == "refresh_scalar":
         config = copy.copy(base.config)

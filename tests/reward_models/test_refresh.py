@@ -21,7 +21,7 @@ from text2grad.errors import ConfigError, CriticError, DataError
 from text2grad.feedback.critic import annotate
 from text2grad.feedback.records import Annotation, read_annotations, write_annotations
 from text2grad.feedback.spans import Match
-from text2grad.models.fine_tuning import FineTuning
+from text2grad.models import FineTuning, asks_for_fsdp
 from text2grad.models.pretrained import load_tokenizer
 from text2grad.models.randomness import random_states
 from text2grad.reward_models import refresh
@@ -522,6 +522,19 @@ def test_a_critic_learns_again_to_write_as_it_writes(
     one.observe(EXAMPLES[:1], [" red"])
     one.refresh_if_due(1, 0.0)
     assert found == [{"write_feedback": False, "form": "dense", "constrain": False, "learned": "choices"}]
+
+
+def test_a_critic_is_trained_whole_where_the_policy_is_in_shards(
+    tmp_path: Path, phases: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    critic, found = GenerativeRewardModel.load(phases / "reward_model"), []
+    monkeypatch.setattr(refresh, "train_reward_model", lambda *given, **more: found.append(asks_for_fsdp()))
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    one = refresher(tmp_path, critic, Annotator(), steps=(1,))
+    one.observe(EXAMPLES[:1], [" red"])
+    one.refresh_if_due(1, 0.0)
+    assert found == [False]
+    assert asks_for_fsdp()
 
 
 # The audit.

@@ -26,10 +26,10 @@ from text2grad.rl.trainer import make_accelerator
 from text2grad.types import Example, Rollout
 
 ROOT = Path(__file__).parents[2]
-REFRESHED = ("refresh", "refresh_role", "refresh_scalar")
-WHOLE = ("ddp", *REFRESHED)  # weights in each process
-EXACT = ("full", "model", "groups", "lora", *WHOLE)  # "half_base" and "halves" round
-RESUMED = ("full", "lora", "refresh")  # after step 2
+WHOLE = ("ddp", "refresh", "refresh_role", "refresh_scalar")  # weights in each process
+REFRESHED = (*WHOLE[1:], "refresh_sharded")
+EXACT = ("full", "model", "groups", "lora", *WHOLE, "refresh_sharded")  # "half_base" and "halves" round
+RESUMED = ("full", "lora", "refresh", "refresh_sharded")  # after step 2
 
 
 def launch(processes: int, directory: Path, *names: str) -> None:
@@ -116,7 +116,9 @@ def test_every_parameter_is_in_shards_of_half_the_model(home: Path, name: str) -
     for one in both:
         assert one["processes"] == 2
         assert one["sharded"] == (name not in WHOLE)
-        assert one["own"] / one["all"] == pytest.approx(1.0 if name in WHOLE else 0.5, abs=0.002)
+        assert one["own"] / one["all"] == pytest.approx(
+            1.0 if name in WHOLE else 0.5, abs=0.005
+        )  # an odd number of rows has no half
     if name not in WHOLE:
         assert both[0]["own"] + both[1]["own"] == both[0]["all"]
 
@@ -384,8 +386,6 @@ def test_models_that_cannot_be_sharded_are_refused(monkeypatch: pytest.MonkeyPat
     [
         ({"run": {"track_update": 1}}, 0, "run.track_update = 1 measures whole gradients"),
         ({"rollout": {"engine": "vllm"}}, 0, 'rollout.engine = "vllm" takes whole weights at each step'),
-        ({"refresh": {"steps": [1]}}, 0, r"\[refresh\] needs whole weights of the critic in each process"),
-        ({"refresh": {"audit": 1}}, 0, r"\[refresh\] needs whole weights of the critic in each process"),
         ({}, 1, "1 held-out prompts cannot be shared by 2 processes"),
     ],
 )

@@ -33,7 +33,11 @@ from .fine_tuning import (
     training_arguments as training_arguments,
     with_end as with_end,
 )
-from .launch import PLAIN as PLAIN, asks_for_fsdp as asks_for_fsdp
+from .launch import (
+    PLAIN as PLAIN,
+    asks_for_fsdp as asks_for_fsdp,
+    plain_data_parallelism as plain_data_parallelism,
+)
 from .logprobs import tiles_as_on as tiles_as_on
 from .measured_training import (
     Evaluation as Evaluation,

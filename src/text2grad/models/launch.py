@@ -1,11 +1,37 @@
 """How accelerate's launcher started this process."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+USE_FSDP = "ACCELERATE_USE_FSDP"
 PLAIN = ("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_XPU", "MULTI_NPU")
 """accelerate's types of one process and of plain data parallelism: every process holds whole weights."""
 
 
 def asks_for_fsdp() -> bool:
     """Return whether accelerate's configuration asks for FSDP, also where accelerate makes something else of it."""
-    return os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+    return os.environ.get(USE_FSDP, "false").lower() == "true"
+
+
+@contextmanager
+def plain_data_parallelism() -> Iterator[None]:
+    """Let a trainer of transformers hold whole weights in each process, also where the launcher asked for FSDP.
+
+    Within it no variable of the launcher asks for FSDP, nor for a type to compute in, which is for FSDP here. The
+    state of accelerate, which such a trainer makes anew, is the old one after it.
+    """
+    if not asks_for_fsdp():
+        yield
+        return
+    variables = {name: os.environ.pop(name, None) for name in (USE_FSDP, "ACCELERATE_MIXED_PRECISION")}
+    from accelerate.state import AcceleratorState
+
+    state = dict(AcceleratorState._shared_state)
+    AcceleratorState._reset_state()
+    try:
+        yield
+    finally:
+        os.environ.update({name: value for name, value in variables.items() if value is not None})
+        AcceleratorState._reset_state()
+        AcceleratorState._shared_state.update(state)

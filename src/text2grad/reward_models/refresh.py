@@ -3,7 +3,8 @@
 A policy exploits the errors of a fixed reward model. So the annotator judges some responses of each step (audit), and
 after chosen steps the reward model is trained on the policy's last responses, mixed with older annotations so that it
 does not forget. A scalar reward model is refreshed on Σ δ_t of the same annotations. In a run of several processes the
-first one asks the annotator and writes, and all of them share each batch of the training.
+first one asks the annotator and writes, and all of them share each batch of the training. The reward model is whole in
+each process, also where FSDP has the policy in shards.
 
     critic/annotations.jsonl     cache of the annotator's critiques; no response is annotated twice
     critic/step-000010/          the reward model from step 10 on
@@ -25,7 +26,7 @@ from text2grad.critics import CachedCritic
 from text2grad.errors import ConfigError, CriticError, DataError
 from text2grad.feedback import Annotation, Critic, Match, annotate, ask, read_annotations
 from text2grad.files import published
-from text2grad.models import FineTuning, context_of, random_states, restore_random_states
+from text2grad.models import FineTuning, context_of, plain_data_parallelism, random_states, restore_random_states
 from text2grad.progress import note
 from text2grad.reward_models.agreement import Agreement, compare
 from text2grad.reward_models.generative import NO_LIMIT, GenerativeRewardModel
@@ -135,7 +136,8 @@ class Refresher:
         name = f"step-{step:06d}"
         if not of_first_process((self.directory / name).exists):
             before = random_states()
-            trained = self._train(step)
+            with plain_data_parallelism():
+                trained = self._train(step)
             restore_random_states(before)
             if not trained:
                 return {"critic/refreshed": 0.0}

@@ -212,11 +212,6 @@ class Text2GradTrainer:
                 'rollout.engine = "vllm" takes whole weights at each step, and FSDP has them in shards; choose '
                 'rollout.engine = "hf", or launch plain data parallelism'
             )
-        if recipe.refresh.asks:
-            raise ConfigError(
-                "[refresh] needs whole weights of the critic in each process, and FSDP has weights in shards; leave "
-                "refresh.steps, refresh.drift and refresh.audit out, or launch plain data parallelism"
-            )
         processes = self.accelerator.num_processes
         if 0 < len(held_out) < processes:
             raise ConfigError(
