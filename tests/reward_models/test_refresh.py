@@ -21,7 +21,7 @@ from text2grad.errors import ConfigError, CriticError, DataError
 from text2grad.feedback.critic import annotate
 from text2grad.feedback.records import Annotation, read_annotations, write_annotations
 from text2grad.feedback.spans import Match
-from text2grad.models import FineTuning, asks_for_fsdp
+from text2grad.models import FineTuning, asks_for_fsdp, with_lora
 from text2grad.models.pretrained import load_tokenizer
 from text2grad.models.randomness import random_states
 from text2grad.reward_models import refresh
@@ -297,7 +297,9 @@ def test_a_run_that_refreshes_by_drift_is_resumed_exactly(
 # When.
 
 
-def refresher(out: Path, critic: Any, annotator: Any, *, match: Match = "exact", **settings: Any) -> Refresher:
+def refresher(
+    out: Path, critic: Any, annotator: Any, *, match: Match = "exact", checkpointing: bool = False, **settings: Any
+) -> Refresher:
     return Refresher(
         RefreshConfig(**settings),
         critic,
@@ -307,6 +309,7 @@ def refresher(out: Path, critic: Any, annotator: Any, *, match: Match = "exact",
         match=match,
         seed=3,
         trust_remote_code=False,
+        gradient_checkpointing=checkpointing,
     )
 
 
@@ -449,9 +452,33 @@ def test_other_steps_replay_other_annotations(tmp_path: Path, phases: Path, monk
 
 
 def test_without_a_file_nothing_is_replayed(tmp_path: Path, phases: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mixed, how = mixture(phases, tmp_path, monkeypatch, fresh=4, step=7, train_steps=9, batch_size=5, lr=0.25)
+    more: dict[str, Any] = {"accumulate": 2, "checkpointing": True}
+    mixed, how = mixture(phases, tmp_path, monkeypatch, fresh=4, step=7, train_steps=9, batch_size=5, lr=0.25, **more)
     assert len(mixed) == 4
+    assert (how.accumulate, how.gradient_checkpointing) == (2, True)
     assert (how.steps, how.batch_size, how.learning_rate, how.seed) == (9, 5, 0.25, 10)  # the run's seed is 3
+
+
+@pytest.mark.parametrize("kind", ["all weights", "an adapter", "scalar"])
+def test_less_memory_in_a_refresh_changes_no_result(tmp_path: Path, phases: Path, scalar: Path, kind: str) -> None:
+    found, ways = [], {"plain": {}, "less": {"accumulate": 2, "checkpointing": True}}
+    for name, less in ways.items():
+        torch.manual_seed(4)
+        critic: Any = GenerativeRewardModel.load(phases / "reward_model")
+        if kind == "an adapter":
+            adapted = with_lora(critic.model, r=2, alpha=4, targets=["q_proj", "v_proj"])
+            critic = GenerativeRewardModel(adapted, critic.tokenizer)
+        elif kind == "scalar":
+            critic = ScalarRewardModel.load(scalar)
+        one = refresher(tmp_path / name, critic, Annotator(), steps=(1,), train_steps=4, batch_size=4, lr=1e-2, **less)
+        before = weights_of(critic)
+        one.observe(EXAMPLES[:4], [" red", " red two", " blue", " red red"])
+        one._train(1)
+        found.append(weights_of(critic))
+        assert not same(found[-1], before)
+        assert not critic.model.training
+    for key, weight in found[0].items():
+        torch.testing.assert_close(found[1][key], weight, rtol=0, atol=2e-5, msg=key)
 
 
 def test_a_window_without_a_readable_critique_changes_nothing(tmp_path: Path, phases: Path) -> None:
@@ -708,9 +735,16 @@ def test_several_processes_must_share_the_batches_of_a_refresh_evenly(tmp_path: 
     with pytest.raises(ConfigError) as caught:
         check(steps=(1,), batch_size=6)
     assert str(caught.value) == (
-        "refresh.batch_size = 6 cannot be shared evenly by 4 processes; choose a multiple of 4"
+        "refresh.batch_size = 6 cannot be shared evenly by 4 processes × refresh.accumulate = 1; choose a multiple of 4"
     )
+    with pytest.raises(ConfigError, match=r"refresh.accumulate = 3; choose a multiple of 12"):
+        check(steps=(1,), batch_size=8, accumulate=3)
     check(steps=(1,), batch_size=8)
+    check(steps=(1,), batch_size=8, accumulate=2)
+    recipe = small_run.recipe(tmp_path, refresh={"steps": (1,)}, model={"gradient_checkpointing": True})
+    made = Refresher.from_recipe(recipe, critic, Annotator())
+    assert made is not None
+    assert made.gradient_checkpointing
     check(audit=1, batch_size=6)  # nothing is trained
 
 

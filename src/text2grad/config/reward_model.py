@@ -142,6 +142,8 @@ class RefreshConfig(Section):
     """Optimizer steps of one refresh."""
     batch_size: Count = 32
     """Annotations per step."""
+    accumulate: Count = 1
+    """Gradient accumulation steps: less memory, more time."""
     lr: Positive = 1e-5
     """Peak learning rate, after the first 5 % of the steps; then it falls as a cosine."""
     optimizer: Optimizer = "adamw"

@@ -52,12 +52,13 @@ class Refresher:
         match: Match,
         seed: int,
         trust_remote_code: bool,
+        gradient_checkpointing: bool = False,
     ) -> None:
         """Check that the critic can be trained, and that there is an annotator, whose critiques are taken as the truth.
 
         A refresh needs a `GenerativeRewardModel` or a `ScalarRewardModel`; without audit and refresh the annotator is
-        None. `delta_settings` say
-        how spans become δ in the audit, and `match` how the annotator's quotes are located in a response.
+        None. `delta_settings` say how spans become δ in the audit, and `match` how the annotator's quotes are located
+        in a response. `gradient_checkpointing` recomputes activations while the critic is trained.
 
         Raises:
             ConfigError: if the critic cannot be trained, or there is no annotator.
@@ -74,6 +75,7 @@ class Refresher:
         self.settings, self.critic, self.delta_settings, self.seed = settings, critic, delta_settings, seed
         self.directory = directory / "critic"
         self.match, self.trust_remote_code = match, trust_remote_code
+        self.gradient_checkpointing = gradient_checkpointing
         self.annotator: Critic | None = None
         if annotator is not None:
             self.annotator = CachedCritic(annotator, self.directory / "annotations.jsonl", match=match)
@@ -96,6 +98,7 @@ class Refresher:
             match=recipe.critic.match,
             seed=recipe.run.seed,
             trust_remote_code=recipe.model.trust_remote_code,
+            gradient_checkpointing=recipe.model.gradient_checkpointing,
         )
 
     def audit(self, tokenizer: Any, rollouts: Sequence[Rollout], deltas: Any, critiques: Any) -> dict[str, float]:
@@ -182,6 +185,8 @@ class Refresher:
             learning_rate=settings.lr,
             max_tokens=int(min(context_of(critic.model), NO_LIMIT)),
             optimizer=settings.optimizer,
+            accumulate=settings.accumulate,
+            gradient_checkpointing=self.gradient_checkpointing,
             seed=(self.seed + step) % 2**32,
             prompt_format=critic.prompt_format,
         )

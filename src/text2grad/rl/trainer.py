@@ -227,10 +227,10 @@ class Text2GradTrainer:
                 "Text2GradTrainer(..., refresher=text2grad.Refresher(...)), or leave refresh.steps, refresh.drift and "
                 "refresh.audit out"
             )
-        if refresh.active and refresh.batch_size % processes:
+        if refresh.active and refresh.batch_size % (parts := processes * refresh.accumulate):
             raise ConfigError(
-                f"refresh.batch_size = {refresh.batch_size} cannot be shared evenly by {processes} processes; choose a "
-                f"multiple of {processes}"
+                f"refresh.batch_size = {refresh.batch_size} cannot be shared evenly by {processes} processes × "
+                f"refresh.accumulate = {refresh.accumulate}; choose a multiple of {parts}"
             )
         return refresher or FixedCritic()
 

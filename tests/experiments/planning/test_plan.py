@@ -416,3 +416,56 @@ def test_a_policy_that_is_an_adapter_is_planned_as_its_base(folder: Path) -> Non
     (adapter / "adapter_model.safetensors").write_bytes(b"")
     plan = Planner(recipe(folder, model={"path": str(adapter)}), CPU, prompt_tokens=8).plan()
     assert plan == Planner(recipe(folder), CPU, prompt_tokens=8).plan()
+
+
+def test_a_refresh_holds_gradients_states_and_activations_of_the_reward_model(folder: Path) -> None:
+    none = {"model": str(folder / "none" / "yet")}
+
+    def refresh(processes: int = 1, *, checkpointing: bool = False, lora_r: int = 0, **settings: Any) -> dict[str, int]:
+        again = {"steps": [3], "batch_size": 8, **settings}
+        model = {"path": str(folder), "gradient_checkpointing": checkpointing, "lora_r": lora_r}
+        planned = recipe(folder, model=model, critic=none, refresh=again, reward_model={"max_new_tokens": 40})
+        return Planner(planned, CPU, prompt_tokens=8, processes=processes).plan().phases["refresh"]
+
+    whole = refresh()
+    assert whole["optimizer states of the refresh"] == 2 * 4 * PARAMETERS
+    assert whole["reward model"] == 4 * PARAMETERS
+    assert whole["gradients"] == pytest.approx(4 * PARAMETERS, rel=0.5)  # some grow while activations go
+    assert "gradient buckets of the refresh" not in whole
+    # 8 rows of 8 + 24 + 40 tokens, 2 in each of four micro-batches, 4 in each of two processes
+    assert refresh(accumulate=4)["activations"] == pytest.approx(whole["activations"] / 4, rel=0.05)
+    both = refresh(2)
+    assert both["activations"] == pytest.approx(whole["activations"] / 2, rel=0.05)
+    assert both["gradient buckets of the refresh"] == 4 * PARAMETERS
+    assert refresh(checkpointing=True)["activations"] < whole["activations"] / 2
+    # rank 4 of q, o 64 → 64; k, v 64 → 32; gate, up 64 → 128; down 128 → 64: r · (in + out)
+    assert refresh(lora_r=4)["optimizer states of the refresh"] == 2 * 4 * 4 * (2 * 128 + 2 * 96 + 3 * 192)
+
+
+def test_the_rank_of_a_saved_adapter_is_that_of_its_refresh(folder: Path) -> None:
+    saved = folder / "critic"
+    saved.mkdir()
+    (saved / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(folder), "r": 2}))
+    save_file({"one": torch.zeros(10)}, saved / "adapter_model.safetensors")
+    planned = recipe(folder, critic={"model": str(saved)}, refresh={"steps": [3], "batch_size": 8})
+    states = Planner(planned, CPU, prompt_tokens=8).plan().phases["refresh"]["optimizer states of the refresh"]
+    assert states == 2 * 4 * 2 * (2 * 128 + 2 * 96 + 3 * 192)
+
+
+def test_micro_batches_of_a_refresh_are_advised_where_it_is_the_peak(folder: Path) -> None:
+    none = {"model": str(folder / "none" / "yet")}
+    again = {"steps": [3], "batch_size": 64}
+    planner = Planner(recipe(folder, critic=none, refresh=again), CPU, prompt_tokens=8)
+    assert planner.plan().peak_phase == "refresh"
+    least = Planner(recipe(folder, critic=none, refresh={**again, "accumulate": 8}), CPU, prompt_tokens=8)
+    first = planner.advice(least.plan().peak)[0]
+    assert first.settings == {"refresh.accumulate": 8}
+    with pytest.raises(ConfigError, match=r"refresh.accumulate = 3; choose a multiple of 3"):
+        Planner(recipe(folder, critic=none, refresh={**again, "accumulate": 3}), CPU, prompt_tokens=8)
+
+
+def test_a_refresh_that_cannot_be_planned_is_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    none = {"model": str(folder / "none" / "yet"), "kind": "scalar"}
+    plan = Planner(recipe(folder, critic=none, refresh={"steps": [3]}), CPU, prompt_tokens=8).plan()
+    assert "refresh" not in plan.phases
+    assert 'critic.kind = "scalar": the memory of its refresh is not in this plan' in caplog.text

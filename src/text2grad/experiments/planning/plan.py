@@ -11,6 +11,7 @@ has its state from the second step on, so it counts in every phase. Beyond the t
 `text2grad rehearse`.
 """
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from text2grad.experiments.planning.reading import LABELS, READERS, rows_read, t
 from text2grad.experiments.planning.scale import gathered, sharded
 from text2grad.experiments.planning.trace import Pass, TracedModel, read_config, weights_type
 from text2grad.experiments.run_examples import run_examples
-from text2grad.models import base_named_by, context_of, dtype_to_train, encode_prompts, load_tokenizer
+from text2grad.models import ADAPTER_CONFIG, base_named_by, context_of, dtype_to_train, encode_prompts, load_tokenizer
 from text2grad.progress import note
 from text2grad.reward_models import saved_probe, saved_settings, shares_base
 from text2grad.types import Example
@@ -111,6 +112,12 @@ class Planner:
             ModelError: if config or tokenizer cannot be read.
             DataError: if the prompts cannot be used.
         """
+        again = processes * recipe.refresh.accumulate
+        if recipe.refresh.active and recipe.refresh.batch_size % again:
+            raise ConfigError(
+                f"refresh.batch_size = {recipe.refresh.batch_size} cannot be shared evenly by {processes} processes × "
+                f"refresh.accumulate = {recipe.refresh.accumulate}; choose a multiple of {again}"
+            )
         shares = processes * recipe.ppo.minibatches
         if recipe.rollout.batch_size % shares:
             raise ConfigError(
@@ -160,6 +167,7 @@ class Planner:
             "score": {"working": score.peak},
             "update": _update_roles(update, grads, accumulated=minibatch > updated),
             "optimizer": {"gradients": grads, "working": changed},
+            **self._refresh(recipe),
         }
         if self.shards > 1:
             layers = gathered(weights.layer, weights.ends)
@@ -248,6 +256,11 @@ class Planner:
                 if now // row <= 1:
                     return None
                 settings["ppo.micro_batch_tokens"] = max(now // row // 2, 1) * row
+            elif plan.peak_phase == "refresh":
+                parts = recipe.refresh.accumulate * 2
+                if recipe.refresh.batch_size % (self.processes * parts):
+                    return None
+                settings["refresh.accumulate"] = parts
             else:
                 return None
 
@@ -335,25 +348,59 @@ class Planner:
         if not critic.learned or critic.kind != "generative":
             return {}
         made, rows = Path(critic.model).exists(), self._critic_rows(recipe)
-        saved = saved_settings(critic.model) if made else {"max_new_tokens": recipe.reward_model.max_new_tokens}
-        prompt, tokens = (
-            self.lengths.longest + recipe.rollout.max_new_tokens,
-            saved.get("max_new_tokens", CRITIQUE_TOKENS),
-        )
+        prompt, tokens = self._critique_lengths(recipe)
         shared = made and shares_base(recipe)
         key = ("critic", recipe.model.model_dump_json() if shared else critic.model, rows, prompt, tokens)
         if key not in self._passes:
-            model = self._model(recipe)
-            if not shared:
-                path, code = base_named_by(critic.model) or critic.model, recipe.model.trust_remote_code
-                config = read_config(path, trust_remote_code=code) if made else self.config
-                saved_as = "auto" if made else dtype_to_train(recipe.model.dtype, recipe.model.lora_r)
-                dtype = str(weights_type(config, saved_as)).removeprefix("torch.")
-                settings = ModelConfig.model_validate({"value": "none", "dtype": dtype})
-                model = TracedModel(config, settings, device=self.device.kind)
+            model = self._model(recipe) if shared else self._writer(recipe)
             self._passes[key] = max(model.rollout(rows, prompt, tokens), key=lambda one: one.peak)
         longest = self._passes[key]
         return {"critic": {"KV cache": longest.kept, "working": longest.peak - longest.kept}}
+
+    def _critique_lengths(self, recipe: Recipe) -> tuple[int, int]:
+        """Return the longest tokens before a critique, and of the critique."""
+        path = recipe.critic.model
+        saved = saved_settings(path) if Path(path).exists() else {"max_new_tokens": recipe.reward_model.max_new_tokens}
+        longest = self.lengths.longest + recipe.rollout.max_new_tokens
+        return longest, int(saved.get("max_new_tokens", CRITIQUE_TOKENS))
+
+    def _writer(self, recipe: Recipe, **trained: Any) -> TracedModel:
+        """Return the critic's model without weights; one that is not made yet is like the policy.
+
+        `trained`: settings of [model] for a training.
+        """
+        path, code = recipe.critic.model, recipe.model.trust_remote_code
+        made = Path(path).exists()
+        config = read_config(base_named_by(path) or path, trust_remote_code=code) if made else self.config
+        saved_as = "auto" if made else dtype_to_train(recipe.model.dtype, recipe.model.lora_r)
+        dtype = str(weights_type(config, saved_as)).removeprefix("torch.")
+        settings = ModelConfig.model_validate({"value": "none", "dtype": dtype, **trained})
+        return TracedModel(config, settings, device=self.device.kind)
+
+    def _refresh(self, recipe: Recipe) -> dict[str, dict[str, int]]:
+        """Return the memory of training the generative reward model of this process again; its weights are resident.
+
+        The loss is taken as that of the policy's update; an adapter as one of the policy's kind, of its own rank.
+        """
+        refresh, critic = recipe.refresh, recipe.critic
+        if not refresh.active or not critic.learned:
+            return {}
+        if critic.kind != "generative":
+            note(f'critic.kind = "{critic.kind}": the memory of its refresh is not in this plan', warning=True)
+            return {}
+        prompt, tokens = self._critique_lengths(recipe)
+        rows = max(refresh.batch_size // (self.processes * refresh.accumulate), 1)
+        checkpointing = recipe.model.gradient_checkpointing
+        key = ("refresh", critic.model, rows, prompt, tokens, checkpointing)
+        if key not in self._passes:
+            note(f"tracing the refresh of {rows} rows{' with gradient checkpointing' if checkpointing else ''}")
+            rank = _rank_of(critic.model) if Path(critic.model).exists() else recipe.model.lora_r
+            writer = self._writer(recipe, lora_r=rank, gradient_checkpointing=checkpointing)
+            self._passes[key] = writer.weights.trainable, writer.update(rows, prompt, tokens, entropy=False)
+        trained, update = self._passes[key]
+        roles = _update_roles(update, trained, accumulated=refresh.accumulate > 1)
+        buckets = {"gradient buckets of the refresh": trained} if self.processes > 1 else {}
+        return {"refresh": {**roles, "optimizer states of the refresh": 2 * trained, **buckets}}
 
     def _reading(self, recipe: Recipe) -> dict[str, dict[str, int]]:
         """Return the memory in which a critic that writes nothing reads the responses."""
@@ -399,6 +446,12 @@ class Planner:
             "score": products(score, share, scale),
             "update": recipe.ppo.epochs * recipe.ppo.minibatches * products(update, minibatch, scale),
         }
+
+
+def _rank_of(directory: str) -> int:
+    """Return the rank of a saved adapter; 0 for a whole model."""
+    config = Path(directory) / ADAPTER_CONFIG
+    return int(json.loads(config.read_bytes())["r"]) if config.exists() else 0
 
 
 def overhead(kind: str, size: int) -> int:
