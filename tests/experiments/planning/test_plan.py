@@ -421,11 +421,13 @@ def test_a_policy_that_is_an_adapter_is_planned_as_its_base(folder: Path) -> Non
 def test_a_refresh_holds_gradients_states_and_activations_of_the_reward_model(folder: Path) -> None:
     none = {"model": str(folder / "none" / "yet")}
 
-    def refresh(processes: int = 1, *, checkpointing: bool = False, lora_r: int = 0, **settings: Any) -> dict[str, int]:
+    def refresh(
+        processes: int = 1, *, prompt: int = 8, checkpointing: bool = False, lora_r: int = 0, **settings: Any
+    ) -> dict[str, int]:
         again = {"steps": [3], "batch_size": 8, **settings}
         model = {"path": str(folder), "gradient_checkpointing": checkpointing, "lora_r": lora_r}
         planned = recipe(folder, model=model, critic=none, refresh=again, reward_model={"max_new_tokens": 40})
-        return Planner(planned, CPU, prompt_tokens=8, processes=processes).plan().phases["refresh"]
+        return Planner(planned, CPU, prompt_tokens=prompt, processes=processes).plan().phases["refresh"]
 
     whole = refresh()
     assert whole["optimizer states of the refresh"] == 2 * 4 * PARAMETERS
@@ -433,7 +435,12 @@ def test_a_refresh_holds_gradients_states_and_activations_of_the_reward_model(fo
     assert whole["gradients"] == pytest.approx(4 * PARAMETERS, rel=0.5)  # some grow while activations go
     assert "gradient buckets of the refresh" not in whole
     # 8 rows of 8 + 24 + 40 tokens, 2 in each of four micro-batches, 4 in each of two processes
-    assert refresh(accumulate=4)["activations"] == pytest.approx(whole["activations"] / 4, rel=0.05)
+    parts = refresh(accumulate=4)
+    assert parts["activations"] == pytest.approx(whole["activations"] / 4, rel=0.05)
+    assert parts["gradients"] == 4 * PARAMETERS  # of earlier micro-batches, while the next has all its activations
+    assert (
+        refresh(prompt=80)["activations"] > 1.4 * whole["activations"]
+    )  # twice as long rows; logits of as many labels
     both = refresh(2)
     assert both["activations"] == pytest.approx(whole["activations"] / 2, rel=0.05)
     assert both["gradient buckets of the refresh"] == 4 * PARAMETERS
