@@ -437,7 +437,8 @@ def test_a_refresh_holds_gradients_states_and_activations_of_the_reward_model(fo
     # 8 rows of 8 + 24 + 40 tokens, 2 in each of four micro-batches, 4 in each of two processes
     parts = refresh(accumulate=4)
     assert parts["activations"] == pytest.approx(whole["activations"] / 4, rel=0.05)
-    assert parts["gradients"] == 4 * PARAMETERS  # of earlier micro-batches, while the next has all its activations
+    assert parts["gradients"] == 4 * PARAMETERS
+    assert parts["working"] > whole["working"] / 4  # earlier gradients are there, while the next ones are made
     assert (
         refresh(prompt=80)["activations"] > 1.4 * whole["activations"]
     )  # twice as long rows; logits of as many labels
