@@ -192,10 +192,11 @@ def _print_time(console: Console, recipe: "Recipe", planner: "Planner", seconds:
         console.print("time: unknown; name a --device, or --measure this machine")
         return
     total = sum(seconds.values())
+    critic = "critiques at their longest" if "critic" in seconds else "without the critic"
     shares = ", ".join(f"{phase} {value / total:.0%}" for phase, value in seconds.items())
     console.print(
         f"time: {total:.3g} s per step ({shares}), {total * recipe.run.steps / 3600:.3g} h for {recipe.run.steps} "
-        f"steps, without the critic; assumed: {device.mfu:.0%} of {device.flops / 1e12:.3g} TFLOP/s, "
+        f"steps, {critic}; assumed: {device.mfu:.0%} of {device.flops / 1e12:.3g} TFLOP/s, "
         f"{device.bandwidth / 1e9:.3g} GB/s, {device.call_s * 1e6:.2g} µs per operation",
         highlight=False,
     )

@@ -477,3 +477,57 @@ def test_a_refresh_that_cannot_be_planned_is_told(folder: Path, caplog: pytest.L
     plan = Planner(recipe(folder, critic=none, refresh={"steps": [3]}), CPU, prompt_tokens=8).plan()
     assert "refresh" not in plan.phases
     assert 'critic.kind = "scalar": the memory of its refresh is not in this plan' in caplog.text
+
+
+def seconds(folder: Path, device: Device, *, processes: int = 1, **sections: dict[str, Any]) -> dict[str, float]:
+    """Return the time of a step with a reward model that is planned like the policy."""
+    critic = {"model": str(folder / "none" / "yet"), **sections.pop("critic", {})}
+    planned = recipe(folder, critic=critic, **sections)
+    return Planner(planned, device, prompt_tokens=8, processes=processes).plan().seconds
+
+
+def test_the_time_of_a_step_has_that_of_the_critiques(folder: Path) -> None:
+    called = Device("called", "cuda", 10**12, flops=1e18, bandwidth=1e18, call_s=1e-3)
+
+    def critic(tokens: int = 40, **critic: Any) -> float:
+        return seconds(folder, called, critic=critic, reward_model={"max_new_tokens": tokens})["critic"]
+
+    token = (critic(72) - critic(40)) / 32
+    assert token > 0.02  # operations of one decoded token
+    # one pass over prompts, then 24 tokens of responses, 40 of critiques, by the same model
+    assert critic(40) - seconds(folder, called)["rollout"] == pytest.approx(16 * token, rel=0.01)
+    rows = {"batch_size": 8, "max_new_tokens": 24, "rows_at_once": 8}
+    assert seconds(folder, called, critic={"votes": 3}, rollout=rows)["critic"] == pytest.approx(
+        3 * seconds(folder, called, rollout=rows)["critic"]
+    )
+    slow = Device("slow", "cuda", 10**12, flops=1e9, bandwidth=1e18, call_s=0.0, mfu=0.5)
+    both = [seconds(folder, slow, processes=count)["critic"] for count in (1, 2)]
+    assert both[0] == pytest.approx(2 * both[1], rel=0.05)
+    # 8 rows of 32 tokens; 2 operations for each weight of the layer: q, o 64², k, v 64 · 32, MLP 3 · 64 · 128
+    products = 8 * 32 * 2 * (2 * 64**2 + 2 * 64 * 32 + 3 * 64 * 128)
+    assert seconds(folder, slow, critic={"kind": "scalar"})["critic"] == pytest.approx(products / 0.5e9, rel=0.02)
+    assert "critic" not in Planner(recipe(folder), slow, prompt_tokens=8).plan().seconds
+
+
+def test_the_time_of_refreshes_is_shared_by_all_steps(folder: Path) -> None:
+    called = Device("called", "cuda", 10**12, flops=1e18, bandwidth=1e18, call_s=1e-3)
+
+    def refresh(**settings: Any) -> float:
+        again = {"steps": [3, 50, 101], "batch_size": 8, "train_steps": 10, **settings}
+        return seconds(folder, called, refresh=again, run={"steps": 100})["refresh"]
+
+    # two of three refreshes come, with 10 passes each; four micro-batches are four passes
+    assert refresh(steps=[3]) == pytest.approx(refresh() / 2)
+    assert refresh(train_steps=30) == pytest.approx(3 * refresh())
+    assert refresh(accumulate=4) == pytest.approx(4 * refresh())
+    longer = {"steps": [3, 50, 101], "batch_size": 8, "train_steps": 10}
+    assert seconds(folder, called, refresh=longer, run={"steps": 50})["refresh"] == pytest.approx(2 * refresh())
+
+
+def test_the_command_says_whether_critiques_count(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written = folder / "my.toml"
+    for kind, said in (("generative", "critiques at their longest"), ("server", "without the critic")):
+        lines = [f'[model]\npath = "{folder}"', "[data]\ntrain = 'none.jsonl'", "[rollout]\nmax_new_tokens = 24"]
+        written.write_text("\n".join([*lines, f'[critic]\nkind = "{kind}"\nmodel = "none/yet"\n']))
+        assert main(["plan", str(written), "--device", "h100", "--prompt-tokens", "8"]) == 0
+        assert f"steps, {said}; assumed" in " ".join(capsys.readouterr().out.split())

@@ -7,8 +7,8 @@ has its state from the second step on, so it counts in every phase. Beyond the t
     GPU     OVERHEAD["cuda"] for CUDA's context and libraries, and 5 % that the caching allocator cannot use
 
 (the figures for a GPU are assumptions). Time: products at `mfu` of the device's rate; an operation takes at least
-`call_s`; a decoding step at least one reading of weights and KV cache. The critic's time is measured by
-`text2grad rehearse`.
+`call_s`; a decoding step at least one reading of weights and KV cache. A reward model in the run's processes counts,
+with critiques of the longest length; the time of any other critic is measured by `text2grad rehearse`.
 """
 
 import json
@@ -55,7 +55,7 @@ class Plan:
         lengths: of the prompts.
         response_tokens: length limit of a response.
         sampled_tokens: most response tokens of one step, all processes.
-        seconds: of one step by phase; empty if the device's rates are unknown.
+        seconds: of one step by phase, a refresh by its share of a step; empty if the device's rates are unknown.
         parameters: of the policy, and the trained ones.
     """
 
@@ -344,18 +344,23 @@ class Planner:
         """Return the memory of the work of a reward model in this process."""
         critic = recipe.critic
         if critic.learned and critic.kind in READERS:
-            return self._reading(recipe)
+            found = self._reading(recipe)
+            return {} if found is None else {"critic": {"working": found.peak}}
         if not critic.learned or critic.kind != "generative":
             return {}
-        made, rows = Path(critic.model).exists(), self._critic_rows(recipe)
+        longest = max(self._writing(recipe)[1:], key=lambda one: one.peak)
+        return {"critic": {"KV cache": longest.kept, "working": longest.peak - longest.kept}}
+
+    def _writing(self, recipe: Recipe) -> tuple[int, Pass, Pass]:
+        """Return the bytes of the writing reward model, its pass over prompts, and that of the last token."""
+        path, rows = recipe.critic.model, self._critic_rows(recipe)
         prompt, tokens = self._critique_lengths(recipe)
-        shared = made and shares_base(recipe)
-        key = ("critic", recipe.model.model_dump_json() if shared else critic.model, rows, prompt, tokens)
+        shared = Path(path).exists() and shares_base(recipe)
+        key = ("critic", recipe.model.model_dump_json() if shared else path, rows, prompt, tokens)
         if key not in self._passes:
             model = self._model(recipe) if shared else self._writer(recipe)
-            self._passes[key] = max(model.rollout(rows, prompt, tokens), key=lambda one: one.peak)
-        longest = self._passes[key]
-        return {"critic": {"KV cache": longest.kept, "working": longest.peak - longest.kept}}
+            self._passes[key] = model.weights.policy, *model.rollout(rows, prompt, tokens)
+        return self._passes[key]  # type: ignore[no-any-return]
 
     def _critique_lengths(self, recipe: Recipe) -> tuple[int, int]:
         """Return the longest tokens before a critique, and of the critique."""
@@ -378,18 +383,26 @@ class Planner:
         return TracedModel(config, settings, device=self.device.kind)
 
     def _refresh(self, recipe: Recipe) -> dict[str, dict[str, int]]:
-        """Return the memory of training the generative reward model of this process again; its weights are resident.
-
-        The loss is taken as that of the policy's update; an adapter as one of the policy's kind, of its own rank.
-        """
+        """Return the memory of training the generative reward model of this process again; its weights are resident."""
         refresh, critic = recipe.refresh, recipe.critic
         if not refresh.active or not critic.learned:
             return {}
         if critic.kind != "generative":
             note(f'critic.kind = "{critic.kind}": the memory of its refresh is not in this plan', warning=True)
             return {}
+        trained, update = self._learning(recipe)
+        roles = _update_roles(update, trained, accumulated=refresh.accumulate > 1)
+        buckets = {"gradient buckets of the refresh": trained} if self.processes > 1 else {}
+        return {"refresh": {**roles, "optimizer states of the refresh": 2 * trained, **buckets}}
+
+    def _learning(self, recipe: Recipe) -> tuple[int, Pass]:
+        """Return the bytes that a refresh of the reward model trains, and the pass of one of its micro-batches.
+
+        The loss is taken as that of the policy's update; an adapter as one of the policy's kind, of its own rank.
+        """
+        refresh, critic = recipe.refresh, recipe.critic
         prompt, tokens = self._critique_lengths(recipe)
-        rows = max(refresh.batch_size // (self.processes * refresh.accumulate), 1)
+        rows = refresh.batch_size // (self.processes * refresh.accumulate)
         checkpointing = recipe.model.gradient_checkpointing
         key = ("refresh", critic.model, rows, prompt, tokens, checkpointing)
         if key not in self._passes:
@@ -397,21 +410,17 @@ class Planner:
             rank = _rank_of(critic.model) if Path(critic.model).exists() else recipe.model.lora_r
             writer = self._writer(recipe, lora_r=rank, gradient_checkpointing=checkpointing)
             self._passes[key] = writer.weights.trainable, writer.update(rows, prompt, tokens, entropy=False)
-        trained, update = self._passes[key]
-        roles = _update_roles(update, trained, accumulated=refresh.accumulate > 1)
-        buckets = {"gradient buckets of the refresh": trained} if self.processes > 1 else {}
-        return {"refresh": {**roles, "optimizer states of the refresh": 2 * trained, **buckets}}
+        return self._passes[key]  # type: ignore[no-any-return]
 
-    def _reading(self, recipe: Recipe) -> dict[str, dict[str, int]]:
-        """Return the memory in which a critic that writes nothing reads the responses."""
+    def _reading(self, recipe: Recipe) -> Pass | None:
+        """Return the pass in which a critic that writes nothing reads responses; None without the base of a probe."""
         critic, rows = recipe.critic, self._critic_rows(recipe)
         key = ("reading", critic.kind, critic.model, rows, self.lengths.longest, recipe.rollout.max_new_tokens)
         if key not in self._passes:
             note(f"tracing the critic, which reads {rows} rows")
             sizes = {"prompt": self.lengths.longest, "rows": rows}
             self._passes[key] = trace_reading(recipe, self.config, device=self.device.kind, **sizes)
-        found = self._passes[key]
-        return {} if found is None else {"critic": {"working": found.peak}}
+        return self._passes[key]  # type: ignore[no-any-return]
 
     def _sampled_rows(self, recipe: Recipe) -> int:
         """Return the rows of one generate call of the rollout."""
@@ -419,17 +428,20 @@ class Planner:
 
     def _critic_rows(self, recipe: Recipe) -> int:
         """Return the responses that a reward model in this process reads, or the critiques that it decodes, at once."""
-        share = recipe.rollout.batch_size // self.processes
         if recipe.critic.kind in READERS:
-            return rows_read(recipe, share)
+            return rows_read(recipe, recipe.rollout.batch_size // self.processes)
+        return min(recipe.rollout.rows_at_once, self._critiques(recipe))
+
+    def _critiques(self, recipe: Recipe) -> int:
+        """Return the critiques that a reward model in this process writes in a step."""
         path, votes = recipe.critic.model, recipe.critic.votes
         if votes is None:
             votes = int(saved_settings(path).get("votes", 1)) if Path(path).exists() else 1
-        return min(recipe.rollout.rows_at_once, share * votes)
+        return recipe.rollout.batch_size // self.processes * votes
 
     def _seconds(self, recipe: Recipe, prompts: Pass, decoding: Pass, score: Pass, update: Pass) -> dict[str, float]:
         """Return the seconds of one step by phase."""
-        device, weights, rollout = self.device, self._model(recipe).weights, recipe.rollout
+        device, rollout, critic, refresh = self.device, recipe.rollout, recipe.critic, recipe.refresh
         scale = (self.lengths.mean + rollout.max_new_tokens) / (self.lengths.longest + rollout.max_new_tokens)
         share = rollout.batch_size // self.processes
 
@@ -437,15 +449,27 @@ class Planner:
             times = math.ceil(rows / one.rows)
             return max(one.flops * scale / (device.flops * device.mfu), one.calls * device.call_s) * times
 
-        read = (weights.policy + decoding.kept / 2) / device.bandwidth
-        calls = math.ceil(share / decoding.rows)
-        token = max(read, decoding.flops / (device.flops * device.mfu), decoding.calls * device.call_s)
+        def decoded(weights: int, prompts: Pass, decoding: Pass, rows: int, tokens: int) -> float:
+            read = (weights + decoding.kept / 2) / device.bandwidth
+            token = max(read, decoding.flops / (device.flops * device.mfu), decoding.calls * device.call_s)
+            return products(prompts, rows) + math.ceil(rows / decoding.rows) * tokens * token
+
         minibatch = share // recipe.ppo.minibatches
-        return {
-            "rollout": products(prompts, share) + calls * rollout.max_new_tokens * token,
-            "score": products(score, share, scale),
-            "update": recipe.ppo.epochs * recipe.ppo.minibatches * products(update, minibatch, scale),
+        found = {
+            "rollout": decoded(self._model(recipe).weights.policy, prompts, decoding, share, rollout.max_new_tokens)
         }
+        if critic.learned and critic.kind == "generative":
+            tokens = self._critique_lengths(recipe)[1]
+            found["critic"] = decoded(*self._writing(recipe), self._critiques(recipe), tokens)
+        elif critic.learned and critic.kind in READERS and (reading := self._reading(recipe)):
+            found["critic"] = products(reading, share, scale)
+        found["score"] = products(score, share, scale)
+        found["update"] = recipe.ppo.epochs * recipe.ppo.minibatches * products(update, minibatch, scale)
+        if refresh.steps and critic.learned and critic.kind == "generative":
+            due = sum(step <= recipe.run.steps for step in refresh.steps) / recipe.run.steps
+            one = products(self._learning(recipe)[1], refresh.batch_size // self.processes, scale)
+            found["refresh"] = due * refresh.train_steps * one
+        return found
 
 
 def _rank_of(directory: str) -> int:
