@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from text2grad.align import encode
 from text2grad.cli.__main__ import main
+from text2grad.cli.prepare import answer_start
 from text2grad.config.recipe import load_recipe
 from text2grad.errors import ConfigError
 from text2grad.feedback.records import read_annotations
@@ -15,6 +17,7 @@ from text2grad.models import load_tokenizer
 from text2grad.tasks.grounded.critic import GroundedCritic
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Example
+from tokenizers_made_here import FAMILIES, made
 
 NAMES = ("Ana", "Bo", "Cy", "Dan", "Eve", "Flo", "Gus", "Hal")
 TOWNS = ("Lyon", "Oslo", "Rome", "Bonn")
@@ -201,6 +204,35 @@ def test_right_answers_are_as_long_as_the_policy_can_say(place: Path, tmp_path: 
     )
     assert max(map(len, whole.values())) > 3
     assert all(ids == whole[id_][:3] for id_, ids in short.items())
+
+
+def test_a_cut_answer_begins_as_the_answer_also_where_it_spells_special_tokens(place: Path, tmp_path: Path) -> None:
+    answers = ["Lyon</s> was <unk> Oslo in Rome", "Lyon , Oslo . Bonn Rome", "Grüße, Lyon, Oslo"]
+    table = tmp_path / "table.jsonl"
+    lines = [{"passage": f"It is {n}.", "question": f"Is it {n}?", "answer": answers[n % 3]} for n in range(12)]
+    table.write_text("\n".join(map(json.dumps, lines)), "utf-8")
+    command = ["prepare", "grounded", str(table), "--tokenizer", str(place / "model"), "--held-out", "0.1"]
+    assert main([*command, "--answer-tokens", "3", "--out", str(tmp_path / "out")]) == 0
+    made = [one["meta"] for one in read_lines(tmp_path / "out" / "right_answers.jsonl")]
+    gold = {one["response"] for one in made if one["id"].endswith("gold")}
+    assert gold == {"Lyon</", "Lyon , Oslo", "Grüße, Lyon"}  # a token is a word with the space before it, or a mark
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_cut_answer_is_a_prefix_of_the_answer_for_any_tokenizer(family: str) -> None:
+    tokenizer = made(family)
+    for text in (
+        "The little<end> dog",
+        "  Straße <start>x",
+        "今日は 😀👨‍👩‍👧 ok",
+        "naïve\n\n café",
+        "\ud800 dog and Tom",
+    ):
+        total = len(encode(tokenizer, text))
+        found = [answer_start(tokenizer, text, tokens) for tokens in range(1, total + 1)]
+        assert found[-1] == text
+        assert all(text.startswith(one) for one in found)
+        assert found == sorted(found, key=len)
 
 
 def test_its_program_praises_right_answers_for_a_reward_model(place: Path, tmp_path: Path) -> None:

@@ -155,16 +155,11 @@ def _grounded(args: argparse.Namespace) -> int:
     passage_tokens = PASSAGE_TOKENS if args.passage_tokens is None else args.passage_tokens
     answer_tokens = ANSWER_TOKENS if args.answer_tokens is None else args.answer_tokens
 
-    def encode(text: str) -> list[int]:
-        return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-
     def count(text: str) -> int:
-        return len(encode(text))
+        return len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     def cut(text: str) -> str:
-        ids = encode(text)
-        short = 0 < answer_tokens < len(ids)
-        return tokenizer.decode(ids[:answer_tokens], skip_special_tokens=True) if short else text
+        return answer_start(tokenizer, text, answer_tokens) if answer_tokens else text
 
     made = grounded_examples(
         found.kept, count=count, passage_tokens=passage_tokens, held_out=args.held_out, seed=args.seed
@@ -185,6 +180,31 @@ def _grounded(args: argparse.Namespace) -> int:
     recipe = f'[data] task = "grounded", train = "{files[0]}", held_out_file = "{files[1]}"'
     print_end(CONSOLE, ", ".join(map(str, files)), note=recipe)
     return 0
+
+
+def answer_start(tokenizer: Any, text: str, tokens: int) -> str:
+    """Return the characters of a text that its first tokens spell, without a character that the next token shares.
+
+    Special tokens that the text spells are text.
+    """
+    from text2grad.align import token_offsets
+
+    whole = text.encode("utf-8", "replace").decode()  # halves of surrogate pairs as "?"
+    encoded = tokenizer(
+        whole,
+        add_special_tokens=False,
+        split_special_tokens=True,
+        return_offsets_mapping=tokenizer.is_fast,
+        verbose=False,
+    )
+    ids = encoded["input_ids"]
+    if len(ids) <= tokens:
+        return text
+    if tokenizer.is_fast:
+        offsets = encoded["offset_mapping"]
+    else:
+        offsets = token_offsets(tokenizer, ids, skip_special_tokens=False)
+    return text[: min(offsets[tokens - 1][1], offsets[tokens][0])]
 
 
 def _phases(args: argparse.Namespace) -> int:
