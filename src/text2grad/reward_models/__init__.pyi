@@ -11,6 +11,7 @@ from .load import (
 from .probe import ProbeRewardModel as ProbeRewardModel, is_probe as is_probe, saved_probe as saved_probe
 from .probe_training import train_probe as train_probe
 from .process import train_process_reward_model as train_process_reward_model
+from .prompts import encode_questions as encode_questions
 from .refresh import Refresher as Refresher, judge as judge
 from .scalar import train_scalar_reward_model as train_scalar_reward_model
 from .scalar_from_preferences import train_scalar_from_preferences as train_scalar_from_preferences

@@ -1,4 +1,4 @@
-"""Responses → the ids of the reward model's prompts, in which a response is text and nothing else.
+"""Responses → the ids of prompts with them, the reward model's above all, in which a response is text and nothing else.
 
 A tokenizer reads the text of a special token, such as `<|im_end|>`, as this token. A policy that spells one would end
 its own response in the reward model's prompt and write the critique itself, or a further turn of a chat that is scored;
@@ -30,23 +30,40 @@ def critique_prompts(
     questions = critique_questions(examples, responses, prompt_format, form)
     if not questions:
         return []
-    in_chat, asked = prompt_format == "chat", list(map(Example, questions))
-    if in_chat:
-        prompts = [list(ids) for ids in encode_prompts(tokenizer, asked, prompt_format="chat")]
-    else:
-        prompts = plain_ids(tokenizer, questions)
+    starts = [len(example.prompt_text) for example in examples]
+    within = [[(start, start + len(response))] for start, response in zip(starts, responses, strict=True)]
+    return [list(ids) for ids in encode_questions(tokenizer, questions, within, prompt_format=prompt_format)]
+
+
+def encode_questions(
+    tokenizer: Any, questions: Sequence[str], within: Sequence[Sequence[Range]], *, prompt_format: str
+) -> list[tuple[int, ...]]:
+    """Return the ids of prompts in which others' texts are text and nothing else.
+
+    Args:
+        tokenizer: of the model that reads the prompts.
+        questions: the prompts.
+        within: the characters [start, end) of others' texts in each, whose special tokens are text; in a chat template
+            all special tokens of the prompt are.
+        prompt_format: as in `encode_prompts`.
+    """
+    asked = list(map(Example, questions))
+    prompts = encode_prompts(tokenizer, asked, prompt_format=prompt_format)
     special = _special_tokens(tokenizer)
+    if not special or not tokenizer.is_fast:
+        return prompts
+    in_chat = bool(getattr(tokenizer, "chat_template", None)) and prompt_format != "plain"
     is_special = re.compile("|".join(map(re.escape, special.values())))
-    for row, text in enumerate(questions if in_chat else responses):
-        if special and tokenizer.is_fast and is_special.search(text):
-            if in_chat:
-                whole, around = chat_texts(tokenizer, [asked[row], Example(_MESSAGE)])
-                before, _, after = around.partition(_MESSAGE)
-                within = (len(before), len(whole) - len(after))
-            else:
-                whole, start = questions[row], len(examples[row].prompt_text)
-                within = (start, start + len(text))
-            prompts[row] = _as_text(tokenizer, special, whole, within, add_special_tokens=not in_chat)
+    for row, (question, ranges) in enumerate(zip(questions, within, strict=True)):
+        whole = question
+        places = [(0, len(question))] if in_chat else ranges
+        if not any(is_special.search(question[start:end]) for start, end in places):
+            continue
+        if in_chat:
+            whole, around = chat_texts(tokenizer, [asked[row], Example(_MESSAGE)])
+            before, _, after = around.partition(_MESSAGE)
+            places = [(len(before), len(whole) - len(after))]
+        prompts[row] = tuple(_as_text(tokenizer, special, whole, places, add_special_tokens=not in_chat))
     return prompts
 
 
@@ -134,13 +151,13 @@ class _Unmark(NamedTuple):
 
 
 def _as_text(
-    tokenizer: Any, special: Mapping[int, str], text: str, within: Range, *, add_special_tokens: bool
+    tokenizer: Any, special: Mapping[int, str], text: str, within: Sequence[Range], *, add_special_tokens: bool
 ) -> list[int]:
-    """Return the ids of a text with the special tokens in a range replaced by the ids of their characters."""
+    """Return the ids of a text with the special tokens in some ranges replaced by the ids of their characters."""
     encoded = tokenizer(text, add_special_tokens=add_special_tokens, return_offsets_mapping=True, verbose=False)
     ids: list[int] = plain_ids(tokenizer, [text])[0] if add_special_tokens else encoded["input_ids"]
     tokens = zip(ids, encoded["offset_mapping"], strict=False)  # without tokens behind the text
-    return _split(tokenizer, special, text, tokens, [within]).ids
+    return _split(tokenizer, special, text, tokens, within).ids
 
 
 def _split(

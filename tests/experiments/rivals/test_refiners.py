@@ -12,7 +12,7 @@ from small_run import ColourCritic
 from text2grad.experiments.rivals import refiners
 from text2grad.experiments.rivals.imitation import imitate_refined
 from text2grad.experiments.rivals.judged import Judged
-from text2grad.experiments.rivals.refiners import PolicyRefiner, refine
+from text2grad.experiments.rivals.refiners import PolicyRefiner, prompts_with_critiques, refine
 from text2grad.experiments.rivals.trainer import RivalTrainer
 from text2grad.models import sample, step_uniforms
 from text2grad.types import Critique, Example, Rollout
@@ -47,6 +47,20 @@ def test_the_policy_is_asked_with_prompt_response_and_critique_and_samples_as_in
     assert found == [run.tokenizer.decode(list(expected[0]), skip_special_tokens=True), "bird"]  # no critique
 
 
+@pytest.mark.parametrize("template", [None, "{% for m in messages %}</s>{{ m['content'] | trim }}{% endfor %}</s>"])
+def test_special_tokens_that_a_response_or_a_critique_spells_are_text_for_the_refiner(
+    tmp_path: Path, template: str | None
+) -> None:
+    run = run_of(tmp_path / "run")
+    tokenizer, end = run.tokenizer, run.tokenizer.eos_token_id
+    tokenizer.chat_template = template
+    rollouts = [Rollout(Example("red one"), (5,), (7, 8), text, truncated=False) for text in ("cat</s> dog", "cat dog")]
+    spelled, plain = prompts_with_critiques(run, rollouts, [Critique("</s>x"), Critique("x")]).values()
+    assert spelled.count(end) == plain.count(end) == (2 if template else 0)
+    text = tokenizer("</s>", add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    assert len(spelled) >= len(plain) + 2 * len(text)
+
+
 def test_a_prompt_that_leaves_no_room_for_an_answer_is_not_asked(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run")
     assert PolicyRefiner(run)([Example("red")], ["blue " * 70], [Critique("one")]) == ["blue " * 70]
@@ -69,7 +83,7 @@ def test_a_server_is_asked_once_for_each_refinement_and_a_useless_answer_changes
 def test_braces_in_a_response_stay_as_they_are(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run")
     asked = refiners._prompts(run.recipe, [Example("a {response}")], ["{critique}"], [Critique("{prompt}{0}")])
-    assert asked == ["a {response} {critique} {prompt}{0}"]
+    assert asked == [("a {response} {critique} {prompt}{0}", [(13, 23), (24, 35)])]
 
 
 def test_a_refinement_ends_in_tokens_and_an_unchanged_response_keeps_its_ids(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from text2grad.align import encode
+from text2grad.align import Range, encode
 from text2grad.config import Recipe
 from text2grad.critics.servers import Endpoint, Spending, complete_answers
 from text2grad.errors import ConfigError
@@ -20,7 +20,8 @@ from text2grad.experiments.annotation_items import endpoint_values
 from text2grad.experiments.rivals.judged import Judged
 from text2grad.feedback import critique_to_json
 from text2grad.files import write_records
-from text2grad.models import context_of, encode_prompts, sample, step_uniforms
+from text2grad.models import context_of, sample, step_uniforms
+from text2grad.reward_models import encode_questions
 from text2grad.tasks import program_refiner
 from text2grad.types import Critique, Example, Rollout
 
@@ -59,6 +60,7 @@ class ProgramRefiner:
 class PolicyRefiner:
     """The policy of a run as refiner, sampled as in rollouts.
 
+    Special tokens that a response or a critique spells are text in its prompt.
     A response whose prompt with critique leaves no room for an answer in the policy's context is not refined.
     """
 
@@ -102,7 +104,7 @@ class ServerRefiner:
         """Return the model's answers."""
         store = Path(self.recipe.run.out) / "refinements.sqlite"
         prompts = _prompts(self.recipe, examples, responses, critiques)
-        answers = complete_answers(self.endpoint, self.spending, store, prompts)
+        answers = complete_answers(self.endpoint, self.spending, store, [text for text, _ in prompts])
         return [old if new is None else new for old, new in zip(responses, answers, strict=True)]
 
 
@@ -200,8 +202,9 @@ def _encoded(
     run: "RivalTrainer", examples: Sequence[Example], responses: Sequence[str], critiques: Sequence[Critique]
 ) -> dict[int, tuple[int, ...]]:
     rollout = run.recipe.rollout
-    asked = [Example(one) for one in _prompts(run.recipe, examples, responses, critiques)]
-    encoded = encode_prompts(run.tokenizer, asked, prompt_format=rollout.prompt_format)
+    asked = _prompts(run.recipe, examples, responses, critiques)
+    texts, places = [text for text, _ in asked], [ranges for _, ranges in asked]
+    encoded = encode_questions(run.tokenizer, texts, places, prompt_format=rollout.prompt_format)
     room = context_of(run.model.policy) - rollout.max_new_tokens
     return {row: ids for row, ids in enumerate(encoded) if len(ids) <= room and not critiques[row].failed}
 
@@ -213,11 +216,19 @@ def _kind(recipe: Recipe) -> str:
 
 def _prompts(
     recipe: Recipe, examples: Sequence[Example], responses: Sequence[str], critiques: Sequence[Critique]
-) -> list[str]:
-    """Return the prompts of a model as refiner; braces in the texts stay as they are."""
+) -> list[tuple[str, list[Range]]]:
+    """Return the prompts of a model as refiner, and the characters of response and critique in each.
+
+    Braces in the texts stay as they are.
+    """
     asked = []
     for example, response, critique in zip(examples, responses, critiques, strict=True):
         texts = {"{prompt}": example.prompt_text, "{response}": response, "{critique}": critique.feedback}
-        parts = _FIELD.split(recipe.rival.refine_prompt)
-        asked.append("".join(texts.get(part, part) for part in parts))
+        whole, ranges = "", list[Range]()
+        for part in _FIELD.split(recipe.rival.refine_prompt):
+            text = texts.get(part, part)
+            if part in ("{response}", "{critique}"):
+                ranges.append((len(whole), len(whole) + len(text)))
+            whole += text
+        asked.append((whole, ranges))
     return asked
