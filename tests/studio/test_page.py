@@ -1545,6 +1545,51 @@ def test_a_damaged_version_is_told_beside_the_others(browser: Any, server: Serve
         path.unlink()
 
 
+def test_keys_that_a_version_lacks_are_dashes(browser: Any, server: Served) -> None:
+    known: list[dict[str, Any]] = [{}, {"kind": "retraining", "spans": 2}, {"parent": 0, "rounds": 1, "kl": 0.25}]
+    known[1] |= {"agreement": {"before": {"marks": 0.5}}}
+    folders = [server.store / "versions" / f"000{number}" for number in (1, 2, 3)]
+    for folder, about in zip(folders, known, strict=True):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "version.json").write_text(json.dumps(about))
+
+    def with_policy(route: Any) -> None:
+        found = route.fetch().json()
+        found["teaching"]["policy"] = "policy"
+        route.fulfill(json=found)
+
+    try:
+        with page_of(browser, server, "lacking") as page:
+            page.route("**/api/studio", with_policy)
+            mark(page, "cat", "n")
+            saved(page)
+            [item] = MarkStore(server.store).marked("lacking")
+            (folders[1] / "version.json").write_text(json.dumps(known[1] | {"changes": [{"item": item}]}))
+            page.click("[data-view=teach]")
+            expect(page.locator(".versions tr")).to_have_count(4)
+            rows = [
+                [cell.partition("\n")[0] for cell in page.locator(f".versions tr:nth-child({n}) td").all_inner_texts()]
+                for n in (2, 3, 4)
+            ]
+            assert rows == [
+                ["version 3", "policy", "1 round", "–", "–", "–", "–", "0.25"],
+                ["version 2", "–", "reward model", "2 spans", "–", "–", "–", "–"],
+                ["version 1", "–", "–", "–", "–", "–", "–", "–"],
+            ]
+            lines: list[str] = []
+            for number in (1, 3, 2):
+                page.get_by_role("button", name=f"version {number}").click()
+                expect(page.locator(".changes h4").last).to_contain_text(f"token, version {number}")
+                lines += page.locator(".changes li").all_inner_texts()
+            words = "F1 of its labelled tokens against its critiques of your responses, corrected by your marks"
+            assert lines == [f"{words}: 0.5 → –"]
+            assert "undefined" not in page.locator("#detail").inner_text()
+            page.unroute_all(behavior="ignoreErrors")
+    finally:
+        for folder in folders:
+            (folder / "version.json").unlink()
+
+
 def test_a_damaged_line_of_marks_is_named_in_my_marks(browser: Any, server: Served) -> None:
     with page_of(browser, server, "hand") as page:
         mark(page, "cat", "n")

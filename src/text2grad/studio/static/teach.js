@@ -22,6 +22,9 @@ const input = (value, attributes = {}) => {
   return element;
 };
 
+/** A number with its noun; a dash for a number that a `version.json` lacks, as one made by hand may. */
+const counted = (number, noun) => Number.isFinite(number) ? `${number} ${noun}${number === 1 ? "" : "s"}` : "–";
+
 const moved = value => value === null || value === undefined ? "–" : `${value > 0 ? "+" : ""}${shown(value)}`;
 
 /** Neighbouring tokens with the same δ as one span, with the mean change of their log p. */
@@ -233,8 +236,9 @@ export class Teach {
       const link = button(`version ${one.version}`, () => this.showChanges(one), { name: "quiet", about: "show its tokens" });
       const first = line("td");
       first.append(link);
-      row.append(first, line("td", one.parent ? `version ${one.parent}` : "policy"), line("td", one.kind === "retraining" ? "reward model" : `${one.rounds} round${one.rounds === 1 ? "" : "s"}`),
-        line("td", `${one.spans} span${one.spans === 1 ? "" : "s"} in ${one.responses}`));
+      row.append(first, line("td", one.parent ? `version ${one.parent}` : one.parent === 0 ? "policy" : "–"),
+        line("td", one.kind === "retraining" ? "reward model" : counted(one.rounds, "round")),
+        line("td", counted(one.spans, "span") + (Number.isFinite(one.responses) ? ` in ${one.responses}` : "")));
       for (const value of [one.negative, one.positive, one.unmarked]) row.append(line("td", moved(value)));
       row.append(line("td", shown(one.kl)));
       table.append(row);
@@ -249,17 +253,17 @@ export class Teach {
   }
 
   /** The figures of a retraining: agreement of its reward model, and the run's metric. */
-  retrainedPart({ version, agreement, metric, steps, retraining }) {
+  retrainedPart({ version, agreement: { before = {}, after = {} } = {}, metric, steps, retraining = {} }) {
     const part = line("div", "", "retrained");
     part.append(line("h4", `The reward model of version ${version}`));
     const list = line("ul");
-    const change = (words, before, after) => {
-      if (before !== null && before !== undefined) list.append(line("li", `${words}: ${shown(before)} → ${shown(after)}`));
+    const change = (words, from, to) => {
+      if (from !== null && from !== undefined) list.append(line("li", `${words}: ${shown(from)} → ${shown(to)}`));
     };
-    change("F1 of its labelled tokens against its critiques of your responses, corrected by your marks", agreement.before.marks, agreement.after.marks);
-    change("against held-out earlier annotations", agreement.before.held_out, agreement.after.held_out);
+    change("F1 of its labelled tokens against its critiques of your responses, corrected by your marks", before.marks, after.marks);
+    change("against held-out earlier annotations", before.held_out, after.held_out);
     if (metric) change(`${metric.name.replaceAll("_", " ")} of the policy on held-out prompts`, metric.before, metric.after);
-    list.append(line("li", `${steps.reward_model} steps on your marks and ${retraining.earlier} earlier annotation${retraining.earlier === 1 ? "" : "s"}; ${steps.policy} steps of the policy`));
+    if (steps) list.append(line("li", `${counted(steps.reward_model, "step")} on your marks and ${counted(retraining.earlier, "earlier annotation")}; ${counted(steps.policy, "step")} of the policy`));
     part.append(list);
     return part;
   }
@@ -271,9 +275,9 @@ export class Teach {
     const texts = new Map(this.marked.map(one => [one.item, one]));
     const parts = about.kind === "retraining" ? [this.retrainedPart(about)] : [];
     parts.push(line("h4", `Change of log p of each token, version ${about.version}`));
-    for (const one of found.changes) {
+    for (const one of found.changes || []) {
       const marked = texts.get(one.item);
-      if (!marked) continue;
+      if (!marked || ![one.offsets, one.delta, one.before, one.after].every(Array.isArray)) continue;
       const chars = Array.from(marked.response);
       const text = line("p", "", "text changed");
       text.dir = "auto";
