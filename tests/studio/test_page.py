@@ -376,6 +376,23 @@ def test_touch_marks_a_word_and_a_phone_shows_all_of_it(browser: Any, server: Se
     assert spans(server.store, "touch") == [("cat", "negative")]
 
 
+@pytest.mark.parametrize(("width", "name"), [(360, "run"), (1000, "a run with a long name " * 2)])
+def test_the_text_stays_in_its_place_when_marks_are_saved(browser: Any, tmp_path: Path, width: int, name: str) -> None:
+    write_run(tmp_path / name.strip(), steps=1)
+    phone = {"viewport": {"width": width, "height": 780}, "has_touch": True, "is_mobile": True}
+    with (
+        served(tmp_path / "store", tmp_path / name.strip()) as server,
+        page_of(browser, server, "still", **phone) as page,
+    ):
+        word = segment(page, "cat")
+        before = word.bounding_box()["y"]
+        word.tap()
+        page.get_by_role("button", name="Poor", exact=True).tap()
+        saved(page)
+        page.evaluate("scrollTo(0, 0)")
+        assert word.bounding_box()["y"] == before
+
+
 def test_undo_goes_on_where_it_was_when_a_response_is_opened_again(browser: Any, server: Served) -> None:
     with page_of(browser, server, "again") as page:
         marks = page.locator("#response .good, #response .poor")
