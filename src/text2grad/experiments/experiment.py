@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, product
+from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,7 +22,7 @@ from text2grad.errors import CheckpointError, ConfigError, DataError, TrainingEr
 from text2grad.experiments.experiment_plan import EVALUATION_ITEMS, Plan, Study, check_metric, tuning_study
 from text2grad.experiments.frontier import value_of
 from text2grad.experiments.jobs import Job, error_in
-from text2grad.experiments.methods import METHODS, PROGRAM_CRITIC, settings
+from text2grad.experiments.methods import METHODS
 from text2grad.experiments.metric import lower_is_better
 from text2grad.experiments.phase_models import refuse_other_settings
 from text2grad.experiments.pipeline import PHASES, WITHOUT_REWARD_MODEL
@@ -220,7 +220,7 @@ class Experiment:
             length, faults = study.tuned_at
             shared = _shared_by_trials(study, study.tune_seed)
             models = self._models(study, length, faults, study.tune_seed)
-            of_method = self._of_method(study, method, models)
+            of_method = study.of_method(method, models.directory)
             tuning = Tuning(
                 method,
                 self._recipe(study),
@@ -320,7 +320,7 @@ class Experiment:
         models = self._models(study, length, faults, seed)
         shared = _shared_by_trials(study, seed)
         trial = self.tuning(study, method).ranked()[rank]
-        return [*shared, *self._of_method(study, method, models), *as_overrides(trial.settings)]
+        return [*shared, *study.of_method(method, models.directory), *as_overrides(trial.settings)]
 
     def _confirmation_command(self, study: Study, method: str, rank: int, seed: int) -> list[str]:
         one = (study, method, rank, seed)
@@ -339,17 +339,15 @@ class Experiment:
 
     def _evaluations(self, study: Study) -> Iterator[Evaluation]:
         """Yield the evaluations of a study, the methods of a seed beside one another."""
-        every = product(study.places(), study.methods, enumerate(study.variants()))
-        for (seed, length, faults), method, (number, variant) in every:
-            if seed in study.seeds_of(method):
-                yield Evaluation(study, method, length, faults, seed, variant, number)
+        for method, (seed, length, faults), number, variant in study.evaluations():
+            yield Evaluation(study, method, length, faults, seed, variant, number)
 
     def _overrides(self, one: Evaluation) -> list[str]:
         """Return the settings of an evaluation, each as "section.key=value"; those of the best trial are last."""
         study = one.study
         models = self._models(study, one.length, one.faults, one.seed)
         found = _shared(study, one.length, one.faults, one.seed, EVALUATION_ITEMS + one.seed)
-        found += self._of_method(study, one.method, models)
+        found += study.of_method(one.method, models.directory)
         best = self.best(tuning_study(self.plan, study, one.method), one.method)
         return [*found, *as_overrides(best.settings if best else {}), *as_overrides(one.variant)]
 
@@ -503,13 +501,6 @@ class Experiment:
         ]
         more = sorted({METHODS[method].needs for one in sharing for method in one.methods} - {""})
         return Models(self.models / study.task / name, overrides, tuple(more))
-
-    def _of_method(self, study: Study, method: str, models: Models) -> list[str]:
-        """Return the settings of a method, each as "section.key=value"."""
-        if study.critic == "reward_model":
-            return settings(method, study.task, models.directory)
-        start = study.model or models.directory / "start"
-        return [f"model.path='{start}'", *PROGRAM_CRITIC, *METHODS[method].settings]
 
     def _directory(self, one: Evaluation) -> Path:
         study = one.study

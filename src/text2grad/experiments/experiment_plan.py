@@ -12,7 +12,7 @@ seeds = [0, 1, 2, 3, 4]
 """
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from text2grad.config import Recipe, load_recipe
 from text2grad.errors import ConfigError, DataError, check_known
-from text2grad.experiments.methods import EARLIER_NAMES, METHODS
+from text2grad.experiments.methods import EARLIER_NAMES, METHODS, PROGRAM_CRITIC, settings
 from text2grad.experiments.metric import load_metric, measure
 from text2grad.experiments.run_examples import check_response_limit, run_examples, task_settings
 from text2grad.experiments.search_space import CONFIRMED, as_overrides
@@ -177,6 +177,26 @@ class Study(_Strict):
         """Return the combinations of varied settings, after the best trial's own settings, by which methods compare."""
         varied = [dict(zip(self.vary, values, strict=True)) for values in product(*self.vary.values())]
         return [{}, *varied] if self.vary else [{}]
+
+    def evaluations(self) -> Iterator[tuple[str, tuple[int, int, float], int, dict[str, Any]]]:
+        """Yield the evaluations, the methods of a seed beside one another.
+
+        Each is method, place (seed, length and faults), and number and settings of the combination of `vary`.
+        """
+        for place, method, (number, variant) in product(self.places(), self.methods, enumerate(self.variants())):
+            if place[0] in self.seeds_of(method):
+                yield method, place, number, variant
+
+    def of_method(self, method: str, models: Path) -> list[str]:
+        """Return the settings of a method before its search, each as "section.key=value".
+
+        Args:
+            method: of the study.
+            models: directory of the models of the phases before RL.
+        """
+        if self.critic == "reward_model":
+            return settings(method, self.task, models)
+        return [f"model.path='{self.model or models / 'start'}'", *PROGRAM_CRITIC, *METHODS[method].settings]
 
     def at(self, *, length: int, faults: float) -> list[str]:
         """Return the settings of all runs at a length and a rate of faults, each as "section.key=value"."""

@@ -8,7 +8,6 @@ evaluation: the best of several noisy values is too high by chance.
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 from text2grad.config import Recipe, load_recipe
 from text2grad.experiments.experiment_plan import Plan, Study, tuning_study
 from text2grad.experiments.frontier import value_of
-from text2grad.experiments.methods import METHODS, PROGRAM_CRITIC, settings
+from text2grad.experiments.methods import METHODS
 from text2grad.experiments.metric import lower_is_better
 from text2grad.experiments.records import recipe_digest
 from text2grad.experiments.results.records import Record
@@ -381,9 +380,7 @@ def missing_of_plan(plan: Plan, path: Path, records: Sequence[Record]) -> list[s
 
 def _usual(recipe: Path, study: Study, method: str) -> Recipe:
     """Return the recipe of a method in a study, before its search."""
-    learned = study.critic == "reward_model"
-    of_method = settings(method, study.task, Path()) if learned else [*PROGRAM_CRITIC, *METHODS[method].settings]
-    return load_recipe(recipe, [*study.settings, *of_method])
+    return load_recipe(recipe, [*study.settings, *study.of_method(method, Path())])
 
 
 class _Planned(NamedTuple):
@@ -396,8 +393,7 @@ class _Planned(NamedTuple):
 
     def evaluations(self) -> list[tuple[tuple[int, int, float], Mapping[str, Any]]]:
         """Return seed, length and faults of each evaluation, and its varied settings."""
-        places = [one for one in self.study.places() if one[0] in self.study.seeds_of(self.method)]
-        return list(product(places, self.study.variants()))
+        return [(place, variant) for method, place, _, variant in self.study.evaluations() if method == self.method]
 
     def is_made(
         self,
