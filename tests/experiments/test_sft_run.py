@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, strategies as st
 from safetensors.torch import load_file
 
 import small_run
@@ -20,7 +22,7 @@ from small_sft import CHAT, DEMONSTRATIONS, prepare, recipe, write_jsonl
 from text2grad.cli.__main__ import main
 from text2grad.errors import CheckpointError, ConfigError, DataError, Interrupted, ModelError
 from text2grad.experiments.run_examples import run_examples
-from text2grad.experiments.sft_run import SFTRun, read_demonstration_split
+from text2grad.experiments.sft_run import SFTRun, _any_of, read_demonstration_split
 from text2grad.models import measured_training
 from text2grad.models.adapters import POLICY_ADAPTER, adapter_parameters, load_lora
 from text2grad.models.fine_tuning import NO_LOSS
@@ -150,6 +152,16 @@ def test_a_special_token_that_an_answer_spells_is_told_and_learned_as_text(
     assert told.startswith(
         f"1 of 1 demonstrations spell a special token in an answer, the first '</s>' in {home / 'spelled.jsonl'}"
     )
+
+
+MARKS = st.text("<|s>", max_size=5)
+
+
+@given(st.sets(MARKS.filter(bool)), MARKS)
+def test_special_tokens_are_found_as_by_looking_for_each(texts: set[str], answer: str) -> None:
+    found = re.search(_any_of(texts) or r"(?!)", answer)
+    places = [(answer.index(text), -len(text)) for text in texts if text in answer]  # the first, of these the longest
+    assert (found.start(), -len(found[0])) == min(places) if found else places == []
 
 
 def test_a_template_that_changes_earlier_turns_gives_each_answer_a_row_as_rollouts_would(chat_home: Path) -> None:

@@ -10,7 +10,8 @@ results.json            counts and the held-out loss before the training and of 
 
 import hashlib
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -274,11 +275,12 @@ def read_demonstration_split(recipe: Recipe) -> tuple[list[Demonstration], list[
 
 def _warn_of_special_tokens(tokenizer: Any, demonstrations: Sequence[Demonstration]) -> None:
     """Warn of answers that spell special tokens, such as an end of sequence that was added to them."""
-    texts = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    texts = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+    spelled = re.compile(_any_of(texts - {""}) or r"(?!)")
     found = [
-        (one.where, text)
+        (one.where, match[0])
         for one in demonstrations
-        if (text := next((text for text in texts if any(text in answer for _, answer in one.turns)), None))
+        if (match := next(filter(None, (spelled.search(answer) for _, answer in one.turns)), None))
     ]
     if found:
         where, text = found[0]
@@ -288,6 +290,15 @@ def _warn_of_special_tokens(tokenizer: Any, demonstrations: Sequence[Demonstrati
             "none has to be in the files",
             warning=True,
         )
+
+
+def _any_of(texts: Set[str]) -> str:
+    """Return a pattern of the longest of some texts at a place, in which texts share their beginnings: many are fast."""
+    rests: dict[str, set[str]] = {}
+    for text in texts - {""}:
+        rests.setdefault(text[0], set()).add(text[1:])
+    found = "|".join(re.escape(first) + _any_of(rest) for first, rest in sorted(rests.items()))
+    return f"(?:{found}){'?' if '' in texts else ''}" if found else ""
 
 
 def _fitting(encoded: Encoded, limit: int) -> list[list[Row]]:
