@@ -454,6 +454,19 @@ def test_every_job_of_models_has_a_log_of_its_own(tmp_path: Path) -> None:
     assert len(set(models.values())) == len(models) > 1
 
 
+def test_what_is_finished_when_its_process_crashes_counts(tmp_path: Path) -> None:
+    crash = [-11, "Fatal Python error: Segmentation fault", False, "whole"]
+    (tmp_path / "faults").write_text(
+        json.dumps(dict.fromkeys(("models", "trial-001", "best-1-seed-101", "dr_grpo"), crash))
+    )
+    study = STUDY.replace("trials = 3", "trials = 3\nconfirm_seeds = [101]\nconfirmed = 1\nother_confirmed = 1", 1)
+    assert finish(experiment(tmp_path, study)).failed == []
+    assert json.loads((tmp_path / "faults").read_text()).keys() == {"models"}  # which stays
+    records = read_records(tmp_path / "records")
+    assert len(records) == 3 + 2 + 2 + 4
+    assert not any("error" in one for one in records)
+
+
 def test_a_failed_job_stops_what_needs_it_alone(tmp_path: Path) -> None:
     faults = {"trial-001": [2, "cannot read or write x: No space left on device", False]}
     (tmp_path / "faults").write_text(json.dumps(faults))

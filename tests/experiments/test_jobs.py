@@ -89,6 +89,21 @@ def test_ctrl_c_lets_jobs_save_and_does_not_reach_them_itself(job: Callable[...,
     assert (tmp_path / "journal").read_text() == "saved"
 
 
+def test_a_job_that_crashes_when_its_work_is_complete_is_finished(
+    job: Callable[..., Job], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = tmp_path / "results.json"
+    crash = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    whole = job("whole", code=f"import pathlib; pathlib.Path({str(made)!r}).touch(); {crash}")
+    run_jobs(
+        {"whole": whole._replace(finished=made.exists), "next": job("next", needs="whole")}, lambda _: None, at_once=1
+    )
+    assert journal(tmp_path) == ["next begins", "next ends 1"]
+    assert caplog.messages == ["whole stopped with exit code -9 behind its results, which are complete and count"]
+    with pytest.raises(TrainingError, match=r"^part stopped with exit code -9: no output\n"):
+        run_jobs({"part": job("part", code=crash)}, lambda _: None, at_once=1)
+
+
 def test_a_job_has_a_session_of_its_own(job: Callable[..., Job], tmp_path: Path) -> None:
     code = "import os; print(os.getsid(0) == os.getpid())"
     run_jobs({"one": job("one", code=code)}, lambda _: None, at_once=1)

@@ -197,6 +197,24 @@ def test_a_crash_without_an_error_of_the_settings_ends_the_search(tmp_path: Path
         finish(search(tmp_path), at_once=1)
 
 
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL])
+def test_a_finished_trial_whose_process_crashes_at_the_exit_counts(
+    tmp_path: Path, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = finish(search(tmp_path, "whole"))
+    faults(tmp_path, trial_001=(-number, "numbers  results.json\nFatal Python error: Aborted", False, "whole"))
+    assert finish(search(tmp_path)).trials == whole.trials
+    assert [name for name, _ in starts(tmp_path, "search")].count("trial-001") == 1
+    told = f"trial 1 stopped with exit code -{number:d} behind its results, which are complete and count"
+    assert told in " ".join(caplog.messages)
+
+
+def test_a_trial_that_stops_with_an_error_of_its_own_does_not_count_though_it_has_results(tmp_path: Path) -> None:
+    faults(tmp_path, trial_001=(2, "CheckpointError: other inputs", False, "whole"))
+    with pytest.raises(TrainingError, match="trial 1 stopped with exit code 2: CheckpointError: other inputs"):
+        finish(search(tmp_path), at_once=1)
+
+
 def test_a_failure_before_a_resume_is_not_that_of_the_resumed_trial(tmp_path: Path) -> None:
     faults(tmp_path, trial_001=(-9, "TrainingError: the loss is not finite", False))
     with pytest.raises(TrainingError, match="exit code -9"):

@@ -9,7 +9,7 @@ its records where its directory is gone. The jobs of one seed are neighbours, so
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -21,7 +21,7 @@ from text2grad.config import Recipe, digest_of, load_recipe
 from text2grad.errors import CheckpointError, ConfigError, DataError, TrainingError
 from text2grad.experiments.experiment_plan import EVALUATION_ITEMS, Plan, Study, check_metric, tuning_study
 from text2grad.experiments.frontier import value_of
-from text2grad.experiments.jobs import Job, error_in
+from text2grad.experiments.jobs import Job, error_in, is_done
 from text2grad.experiments.methods import METHODS
 from text2grad.experiments.metric import lower_is_better
 from text2grad.experiments.phase_models import refuse_other_settings
@@ -38,7 +38,7 @@ from text2grad.experiments.records import (
     settings_between,
 )
 from text2grad.experiments.search_space import Trial, as_overrides, value_in
-from text2grad.experiments.tuning import FINISHED, Tuning, loss_of, remove_run, run_command, run_failed
+from text2grad.experiments.tuning import Tuning, loss_of, remove_run, run_command, run_failed, run_is_done
 from text2grad.files import to_json, write_atomically
 from text2grad.progress import note
 
@@ -387,9 +387,9 @@ class Experiment:
         directory.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(told, to_json(settings))
 
-    def _end_of_models(self, log: Path, name: str, code: int) -> bool:
+    def _end_of_models(self, log: Path, complete: Callable[[], bool], name: str, code: int) -> bool:
         self.ended.append(name)
-        return code == 0 or self._failure(name, code, log)
+        return is_done(name, code, complete=complete) or self._failure(name, code, log)
 
     def _end_of_evaluation(self, one: Evaluation, name: str, code: int) -> bool:
         """Keep the record of an evaluation whose process has ended."""
@@ -402,7 +402,8 @@ class Experiment:
         """Keep the record of a run that is no trial; return whether it has one."""
         self.ended.append(name)
         log = directory.with_suffix(".log")
-        if code not in FINISHED and not run_failed(code, log):
+        done = run_is_done(name, code, directory)
+        if not done and not run_failed(code, log):
             return self._failure(name, code, log)
         try:
             record = record_of(
@@ -411,7 +412,7 @@ class Experiment:
                 self._base(study),
                 asked=load_recipe(self._recipe(study), settings),
                 metric=study.main_metric,
-                error="" if code in FINISHED else error_in(log),
+                error="" if done else error_in(log),
             )
         except (CheckpointError, DataError):  # it failed before its first evaluation
             return self._failure(name, code, log)
@@ -475,14 +476,17 @@ class Experiment:
             recipe,
             way_out="Name another directory with --models DIR, or in runs of the plan",
         )
-        files = _files(study, made)
-        if all((made.directory / file).exists() for file in files):
+
+        def complete() -> bool:
+            return all((made.directory / file).exists() for file in _files(study, made))
+
+        if complete():
             return ()
         words = [*self.program, "experiment", str(self._recipe(study)), "--models-in", str(made.directory)]
         words += [word for setting in made.overrides for word in ("--set", setting)]
         words += ["--phases", ",".join(_phases(study, made))]
         log = made.directory.with_name(f"{made.directory.name}.log")  # the name may hold a dot, as in faults-0.5-seed-3
-        jobs[name] = Job(partial(list, words), log, lambda: False, on_end=partial(self._end_of_models, log))
+        jobs[name] = Job(partial(list, words), log, lambda: False, on_end=partial(self._end_of_models, log, complete))
         return (name,)
 
     def _models(self, study: Study, length: int, faults: float, seed: int) -> Models:

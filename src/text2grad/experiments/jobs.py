@@ -13,12 +13,13 @@ import os
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from text2grad.errors import Text2GradError, TrainingError
+from text2grad.progress import note
 
 POLL_SECONDS = 0.5
 STARTED = "---- started again: "
@@ -34,7 +35,7 @@ class Job(NamedTuple):
         finished: () → whether nothing is left to do; asked at the beginning, and before the job starts.
         needs: name of the job that must be finished before, or names.
         on_end: called with the job's name and the exit code when the process ends; returns whether the job is finished:
-            if not, the jobs that need it do not run. None raises an error unless the code is 0.
+            if not, the jobs that need it do not run. None raises an error unless it has done its work (`is_done`).
     """
 
     command: Callable[[], Sequence[str]]
@@ -78,7 +79,7 @@ def run_jobs(jobs: Mapping[str, Job], on_poll: Callable[[str], None], *, at_once
                 if process.poll() is None:
                     continue
                 del running[name]
-                on_end = jobs[name].on_end or partial(refuse_failure, log=jobs[name].log)
+                on_end = jobs[name].on_end or partial(refuse_failure, job=jobs[name])
                 if on_end(name, process.returncode):
                     done.add(name)
     finally:
@@ -87,15 +88,36 @@ def run_jobs(jobs: Mapping[str, Job], on_poll: Callable[[str], None], *, at_once
         on_poll(name)
 
 
-def refuse_failure(name: str, code: int, *, log: Path) -> bool:
-    """Return True if the exit code of a job is 0.
+def refuse_failure(name: str, code: int, *, job: Job) -> bool:
+    """Return True if a job has done its work; see `is_done`.
 
     Raises:
-        TrainingError: with the error in the job's log.
+        TrainingError: if not; with the error in the job's log.
     """
-    if code:
-        raise TrainingError(f"{name} stopped with exit code {code}: {error_in(log)}\nAll its output is in {log}")
+    if not is_done(name, code, complete=job.finished):
+        raise TrainingError(
+            f"{name} stopped with exit code {code}: {error_in(job.log)}\nAll its output is in {job.log}"
+        )
     return True
+
+
+def is_done(name: str, code: int, *, complete: Callable[[], bool], good: Collection[int] = (0,)) -> bool:
+    """Return whether a process has done its work: by its exit code, or before a signal ended it, which is told.
+
+    Libraries may crash at the exit of the interpreter, behind the last file.
+
+    Args:
+        name: of the job.
+        code: exit code; negative for a signal.
+        complete: () → whether all files of the work are there.
+        good: exit codes of a process that has done its work.
+    """
+    if code in good:
+        return True
+    done = code < 0 and complete()
+    if done:
+        note(f"{name} stopped with exit code {code} behind its results, which are complete and count", warning=True)
+    return done
 
 
 def _stop(processes: Iterable["subprocess.Popen[bytes]"]) -> None:

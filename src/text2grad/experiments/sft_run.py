@@ -293,7 +293,7 @@ def _warn_of_special_tokens(tokenizer: Any, demonstrations: Sequence[Demonstrati
 
 
 def _any_of(texts: Set[str]) -> str:
-    """Return a pattern of the longest of some texts at a place, in which texts share their beginnings: many are fast."""
+    """Return a pattern of the longest of some texts at a place; in it they share their beginnings: many stay fast."""
     rests: dict[str, set[str]] = {}
     for text in texts - {""}:
         rests.setdefault(text[0], set()).add(text[1:])

@@ -11,7 +11,8 @@ its last checkpoint.
 A run that stops because its loss or gradient is not finite, because the critic cannot judge what the policy became, or
 for want of memory is a failed trial, which counts as the worst of the finished ones, also where its process crashes at
 the exit, behind this error. Any other error says nothing about the settings, and ends the search; so does a signal from
-outside (SIGKILL, SIGTERM, ...), and a first round in which every trial fails.
+outside (SIGKILL, SIGTERM, ...), and a first round in which every trial fails. A run whose process is ended by a signal
+when all its results are written counts as finished.
 
 The best value of one seed is partly luck, and settings at the edge of a collapse look best there. With `confirm_seeds`
 the best trials are run again on further seeds, and the mean over all seeds decides.
@@ -31,7 +32,7 @@ from statistics import fmean
 from text2grad.config import Recipe, changed_settings, inputs_of, load_recipe, make_recipe
 from text2grad.errors import CheckpointError, ConfigError, TrainingError
 from text2grad.experiments.frontier import value_of
-from text2grad.experiments.jobs import Job, error_in
+from text2grad.experiments.jobs import Job, error_in, is_done
 from text2grad.experiments.methods import METHODS
 from text2grad.experiments.records import curve_of
 from text2grad.experiments.reports.run_report import read_run
@@ -50,6 +51,7 @@ CRASHES = tuple(-number for number in (signal.SIGSEGV, signal.SIGABRT, signal.SI
 SECTIONS = ("data", "model", "critic", "refresh")
 """Sections of a recipe whose files and models the trials share."""
 
+RESULTS = "results.json"  # which a run writes when it is finished
 FINISHED = (0, 3)  # exit codes of a finished run; 3: the critic labelled nothing
 
 OnTrial = Callable[[Trial, Path], None]
@@ -59,6 +61,14 @@ def run_failed(code: int, log: Path) -> bool:
     """Return whether the exit code and the log of a run show a failure of its settings, as a divergence."""
     beginnings = sum(FAILURES.values(), ()) if code in CRASHES else FAILURES.get(code, ())
     return error_in(log).startswith(beginnings)
+
+
+def run_is_done(name: str, code: int, directory: Path) -> bool:
+    """Return whether a run is finished: by its exit code, or by its results, behind which its process may crash."""
+    log = directory.with_suffix(".log")
+    return is_done(
+        name, code, complete=lambda: (directory / RESULTS).exists() and not run_failed(code, log), good=FINISHED
+    )
 
 
 def command_of(program: Sequence[str], method: str, recipe: Path, overrides: Sequence[str]) -> list[str]:
@@ -362,7 +372,7 @@ class Tuning:
             TrainingError: if it ended for another reason.
         """
         log = directory.with_suffix(".log")
-        if code in FINISHED:
+        if run_is_done(name, code, directory):
             return self._value(directory), ""
         if not run_failed(code, log):
             raise TrainingError(f"{_where(name, code, directory)}The same command goes on with this trial")
