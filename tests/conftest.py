@@ -11,6 +11,7 @@ import torch
 
 from fault_server import SECRET, Running, running
 from text2grad.critics.servers import cached_client
+from warm_commands import Warm, serving
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -35,6 +36,13 @@ def no_wait_for_the_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    """A process with the libraries loaded, which forks one for each command."""
+    with serving(tmp_path_factory.mktemp("warm") / "socket") as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from copy import deepcopy
 from importlib.util import find_spec
 from itertools import islice
@@ -32,6 +31,7 @@ from places import DATA, ROOT, SHARED
 from text2grad.config.recipe import load_recipe
 from text2grad.tasks.tiny import tiny_llama
 from tokenizers_made_here import made
+from warm_commands import Warm
 
 DIARIES = ("log.md", "results")
 DOCUMENTS = [
@@ -104,10 +104,13 @@ shorter() {
     reward-baseline) [ "$2" = probe ] || echo --steps 2 --batch-size 4 ;;
   esac
 }
-studio() {  # a server: stopped as by Ctrl-C
+studio() {  # a server: stopped as by Ctrl-C when its page can be opened
   local status=0
-  command timeout --signal=INT 8 "$PYTHON" -m text2grad.cli "$@" --no-browser --port 0 || status=$?
-  [ $status = 124 ]
+  $WARM -m text2grad.cli "$@" --no-browser --port 0 > ../opened &
+  until grep -q "^open" ../opened; do kill -0 $!; sleep 0.1; done
+  kill -INT $!
+  wait $! || status=$?
+  [ $status = 130 ]
 }
 text2grad() {  # a reward model of random weights labels no token, which ends `train` with status 3
   local status=0
@@ -181,19 +184,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    path = tmp_path_factory.mktemp("warm") / "socket"
-    with warm_commands.serving(path):
-        yield path
-
-
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, marks=pytest.mark.slow if page.name in SLOW else ()) for page in DOCUMENTS],
     ids=lambda page: page.name,
 )
-def test_the_code_of_a_document_runs(page: Path, tmp_path: Path, models: Path, warm: Path, server: Running) -> None:
+def test_the_code_of_a_document_runs(page: Path, tmp_path: Path, models: Path, warm: Warm, server: Running) -> None:
     text = page.read_text("utf-8")
     folder = tmp_path / "project"
     shutil.copytree(models, folder)
@@ -205,8 +201,8 @@ def test_the_code_of_a_document_runs(page: Path, tmp_path: Path, models: Path, w
         cut_copy(SHARED.parent / name, tmp_path / name)
     if page.name == "feedback.md":
         data_sets(folder)
-    client = f"{sys.executable} -IS {warm_commands.__file__} {warm}"
-    start = f'ROOT={ROOT}; PYTHON={sys.executable}; warm() {{ {client} "$@"; }}\n{STAND_INS}'
+    client = f"{sys.executable} -IS {warm_commands.__file__} {warm.path}"
+    start = f'ROOT={ROOT}; WARM="{client}"; warm() {{ $WARM "$@"; }}\n{STAND_INS}'
     for block in blocks(text):
         run_block(block._replace(text=here(block.text, server)), folder, start, f"{page.name}:{block.line}")
 

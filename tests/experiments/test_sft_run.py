@@ -2,11 +2,8 @@
 
 import json
 import math
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -30,6 +27,7 @@ from text2grad.models.pretrained import load_policy, load_tokenizer
 from text2grad.models.prompts import encode_prompts, fitting_prompts
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.types import Example
+from warm_commands import Warm
 
 
 @pytest.fixture(scope="module")
@@ -272,15 +270,14 @@ def test_packing_and_micro_batches_and_bf16_train(home: Path) -> None:
 # Resuming.
 
 
-def test_a_process_killed_at_some_moment_goes_on_to_the_same_bits(home: Path, calm: Path) -> None:
-    command = [sys.executable, small_sft.__file__, str(home), f'sft.out="{home / "sigkill"}"']
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
-        mark = home / "sigkill" / "checkpoints" / "checkpoint-2" / "text2grad.json"
-        until = time.monotonic() + 240
-        while not mark.exists() and process.poll() is None and time.monotonic() < until:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
+def test_a_process_killed_at_some_moment_goes_on_to_the_same_bits(warm: Warm, home: Path, calm: Path) -> None:
+    process = warm.start("python", small_sft.__file__, home, f'sft.out="{home / "sigkill"}"')
+    mark = home / "sigkill" / "checkpoints" / "checkpoint-2" / "text2grad.json"
+    until = time.monotonic() + 240
+    while not mark.exists() and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.02)
+    process.kill()
+    assert process.returncode == -signal.SIGKILL
     assert mark.exists()
     train(home, "sigkill", resume=True)
     assert_same_run(home / "sigkill", calm)

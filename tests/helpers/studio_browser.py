@@ -3,19 +3,25 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from warm_commands import Warm
 
 CHROMIUM = Path("/usr/bin/chromium")
 SECONDS = 240  # of waiting: timing decides no test
 
 
 class Served:
-    """A server of the studio that can be killed and started again."""
+    """A server of the studio that can be killed and started again.
+
+    Attributes:
+        warm: starts the server's process; set by tests/studio/conftest.py.
+    """
+
+    warm: Warm
 
     def __init__(self, store: Path, *paths: Path, options: tuple[str, ...] = ()) -> None:
         self.store, self.paths, self.options = store, paths, options
@@ -23,14 +29,14 @@ class Served:
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "text2grad.cli", "studio", *map(str, self.paths), "--out", str(self.store)]
+        command = ["-m", "text2grad.cli", "studio", *self.paths, "--out", self.store]
         command += ["--port", self.port, "--no-browser", *self.options]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, "COLUMNS": "300"}, text=True
-        )
-        assert self.process.stdout is not None
+        reading, writing = os.pipe()
+        self.output = open(reading)  # noqa: SIM115  `end` closes it
+        with open(writing, "w") as file:
+            self.process = self.warm.start(*command, environment={"COLUMNS": "300"}, out=file, err=file)
         said: list[str] = []
-        for line in self.process.stdout:  # the timeout of the test ends a server that says nothing
+        for line in self.output:  # the timeout of the test ends a server that says nothing
             said.append(line)
             if line.startswith("open"):
                 break
@@ -48,8 +54,7 @@ class Served:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
             self.process.wait(SECONDS)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        self.output.close()
 
 
 @contextmanager

@@ -7,59 +7,163 @@ the client is this file as a script, and passes on its arguments, folder, enviro
     python tests/helpers/warm_commands.py SOCKET python check.py              → check.py as __main__
     python tests/helpers/warm_commands.py SOCKET torchrun --nproc-per-node 8 -m text2grad.cli train my.toml
                                      → the launcher's own parser reads its options; the command runs in one process
+
+    python tests/helpers/warm_commands.py SOCKET -m text2grad.studio.worker           → as `python -m`
+
+Tests start commands by `start`, `finish` and `together`. `sys.executable` of a command is a script that starts
+`python -m` here, too. `text2grad` empties the directory of a run that it begins, `-m text2grad.cli` does not.
 """
 
 import gc
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 LOADED = (
     "accelerate.commands.launch",
     "matplotlib.figure",
     "torch.distributed.run",
     "trl",
+    "uvicorn",
     "text2grad.experiments.recipe_run",
     "text2grad.reward_models.training.run",
+    "text2grad.studio.app",
+    "text2grad.studio.worker",
 )
 MOST_BYTES = 1 << 20  # of a command with its environment
+NUMBER = struct.Struct("q")
+SECONDS = 240
+
+
+class Forked:
+    """A command in a process of its own: of `subprocess.Popen`, what tests use. It leads a session."""
+
+    def __init__(self, server: socket.socket) -> None:
+        self._server = server
+        self.pid = self._number(None)
+        self.returncode: int | None = None
+
+    def _number(self, seconds: float | None) -> int:
+        self._server.settimeout(seconds)
+        data = self._server.recv(NUMBER.size)
+        return int(NUMBER.unpack(data)[0]) if data else -signal.SIGKILL  # no answer: the server was killed
+
+    def wait(self, seconds: float | None = None) -> int:
+        """Return the exit code, or the negative number of the signal; raise `TimeoutError` after some seconds."""
+        if self.returncode is None:
+            self.returncode = self._number(seconds)
+            self._server.close()
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while the process runs."""
+        try:
+            return self.wait(0)
+        except BlockingIOError:
+            return None
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the process, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill the process and the processes that it started."""
+        if self.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+            self.wait()
+
+
+class Warm:
+    """The client of the server at a socket; `python` is the script beside it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.python = path, str(path.with_name("python"))
+
+    def start(
+        self,
+        *argv: object,
+        cwd: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        out: Any = None,
+        err: Any = None,
+        given: Any = None,
+    ) -> Forked:
+        """Start a command, with the variables of this process and those that are given; its streams go to files."""
+        with open(os.devnull, "r+b") as nothing:
+            client = socket.socket(socket.AF_UNIX)
+            client.connect(str(self.path))
+            variables = {**os.environ, **(environment or {})}
+            request = {"argv": [*map(str, argv)], "cwd": str(cwd or Path.cwd()), "environment": variables}
+            streams = [one.fileno() for one in (given or nothing, out or nothing, err or nothing)]
+            socket.send_fds(client, [json.dumps(request).encode()], streams)
+        return Forked(client)
+
+    def finish(self, *argv: object, environment: Mapping[str, str] | None = None) -> None:
+        """Run a command to its end; where it fails or hangs, show what it said."""
+        self._finish(argv, [environment or {}])
+
+    def together(self, processes: int, *argv: object, **variables: str) -> None:
+        """Run a command in several processes, with the variables that torchrun sets on one machine."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        every = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo", **variables}
+        every |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(processes))
+        self._finish(argv, [{**every, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)])
+
+    def _finish(self, argv: Sequence[object], environments: Sequence[Mapping[str, str]]) -> None:
+        with tempfile.TemporaryFile() as said:
+            started = [self.start(*argv, environment=one, err=said) for one in environments]
+            try:
+                codes = [one.wait(SECONDS) for one in started]
+            finally:
+                for one in started:
+                    one.kill()
+                said.seek(0)
+                told = said.read().decode(errors="replace")[-4000:]
+            assert not any(codes), f"{' '.join(map(str, argv))} ended with {codes}:\n{told}"
 
 
 @contextmanager
-def serving(path: Path) -> Iterator[None]:
+def serving(path: Path) -> Iterator[Warm]:
     """Start the process that forks, and end it."""
+    script, python = path.with_name("python"), shlex.quote(sys.executable)
+    client = f"{python} -IS {shlex.quote(__file__)} {shlex.quote(str(path))}"
+    script.write_text(f'#!/bin/sh\n[ "$1" != -m ] || exec {client} "$@"\nexec {python} "$@"\n')
+    script.chmod(0o755)
     command = [sys.executable, __file__, str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
-            yield
+            yield Warm(path)
         finally:
             process.kill()
 
 
-def ask(path: str, argv: Sequence[str]) -> int:
-    """Have a command run, and return its exit code."""
-    with socket.socket(socket.AF_UNIX) as client:
-        client.connect(path)
-        request = json.dumps({"argv": argv, "cwd": os.getcwd(), "environment": dict(os.environ)}).encode()
-        socket.send_fds(client, [request], [0, 1, 2])
-        code = client.recv(1)
-    return code[0] if code else 1  # no answer: the process was killed
-
-
 def serve(path: str) -> None:
-    """Import the libraries, then fork for each request."""
+    """Import the libraries, as quiet as commands keep them, then fork for each request."""
+    from text2grad.cli.log import OTHER_LIBRARIES
+
+    os.environ.update(OTHER_LIBRARIES)
     for module in LOADED:
         import_module(module)
+    sys.executable = Warm(Path(path)).python
     gc.collect()
     gc.freeze()  # a collection in a fork would read, and so copy, all that was imported
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
@@ -73,23 +177,47 @@ def serve(path: str) -> None:
             request, files, _, _ = socket.recv_fds(client, MOST_BYTES, 3)
             if os.fork() == 0:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                code = _forked(json.loads(request), files)
-                client.send(bytes([code]))
+                _watch(client, json.loads(request), files)
                 os._exit(0)
             client.close()
             for file in files:
                 os.close(file)
 
 
-def _forked(request: dict[str, object], files: Sequence[int]) -> int:
+def _watch(client: socket.socket, request: dict[str, Any], files: Sequence[int]) -> None:
+    """Fork the process of a command; tell its id, and its end."""
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        client.close()
+        os._exit(_forked(request, files))
+    for file in files:
+        os.close(file)  # a pipe ends with the process of the command
+    client.send(NUMBER.pack(pid))
+    threading.Thread(target=_kill_with, args=(client, pid), daemon=True).start()
+    _, status = os.waitpid(pid, 0)
+    with suppress(BrokenPipeError):
+        client.send(NUMBER.pack(os.waitstatus_to_exitcode(status)))
+
+
+def _kill_with(client: socket.socket, pid: int) -> None:
+    """Kill a command when the process that started it has been killed."""
+    client.recv(1)
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _forked(request: dict[str, Any], files: Sequence[int]) -> int:
     """Become the process of a command: its streams, folder, environment and arguments."""
     for number, file in enumerate(files):
         os.dup2(file, number)
-    os.chdir(str(request["cwd"]))
+        os.close(file)
+    os.chdir(request["cwd"])
     os.environ.clear()
-    os.environ.update(request["environment"])  # type: ignore[call-overload]
+    os.environ.update(request["environment"])
+    sys.path[1:1] = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one and one not in sys.path]
     try:
-        return _run(*request["argv"])  # type: ignore[misc]
+        return _run(*request["argv"])
     except SystemExit as end:
         if isinstance(end.code, str):
             sys.stderr.write(end.code)
@@ -103,15 +231,21 @@ def _forked(request: dict[str, object], files: Sequence[int]) -> int:
 
 
 def _run(program: str, *argv: str) -> int:
-    if program == "python":
-        import runpy
+    import runpy
 
+    if program == "-m" and argv[0] != "text2grad.cli":
+        sys.argv, sys.path[0] = list(argv), ""
+        runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
+        return 0
+    if program == "python":
         sys.argv, sys.path[0] = list(argv), str(Path(argv[0]).resolve().parent)
         runpy.run_path(argv[0], run_name="__main__")
         return 0
     from text2grad.cli import main
 
-    sys.argv, sys.path[0] = ["text2grad", *argv], ""
+    sys.argv, sys.path[0] = ["text2grad", *argv[program == "-m" :]], ""
+    if program == "-m":
+        return main(argv[1:])
     command = _command(program, argv)
     _empty_run(command)
     return main(command)
@@ -150,4 +284,9 @@ if __name__ == "__main__":
     if len(sys.argv) == 2:
         serve(sys.argv[1])
     else:
-        sys.exit(ask(sys.argv[1], sys.argv[2:]))
+        streams = {"given": sys.stdin, "out": sys.stdout, "err": sys.stderr}
+        started = Warm(Path(sys.argv[1])).start(*sys.argv[2:], **streams)
+        for forwarded in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(forwarded, lambda number, _: os.kill(started.pid, number))
+        code = started.wait()
+        sys.exit(code if code >= 0 else 128 - code)

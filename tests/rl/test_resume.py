@@ -28,24 +28,25 @@ from text2grad.rl import trainer as trainer_module
 from text2grad.rl.checkpoint import latest_checkpoint, save_checkpoint
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.types import Critique, Example
+from warm_commands import Warm
 
 SCRIPT = str(Path(small_run.__file__))
 
 
-def test_a_run_killed_at_random_moments_ends_with_the_same_bits_and_asks_its_critic_once(tmp_path: Path) -> None:
+def test_a_run_killed_at_random_moments_ends_with_the_same_bits_and_asks_its_critic_once(
+    warm: Warm, tmp_path: Path
+) -> None:
     settings = ["run.steps=10", "run.save_every=3", 'model.value="trunk"']
     (tmp_path / "calm").mkdir()
     (tmp_path / "killed").mkdir()
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    calm = [sys.executable, SCRIPT, str(tmp_path / "calm" / "run"), *settings]
-    small_run.finish(calm, environment)
+    warm.finish("python", SCRIPT, tmp_path / "calm" / "run", *settings)
 
     rng, kills, steps_at_kill = random.Random(7), 0, []
     killed = tmp_path / "killed" / "run"
-    command = [sys.executable, SCRIPT, str(killed), *settings]
+    command = ["python", SCRIPT, killed, *settings]
     calls = tmp_path / "killed" / "calls.jsonl"
     for _ in range(4):
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = warm.start(*command)
         enough = _calls(calls) + rng.randint(1, 3)  # die somewhere in the step after some more critiques
         while process.poll() is None and _calls(calls) < enough:
             time.sleep(0.002)
@@ -53,7 +54,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bits_and_asks_its_cri
         process.send_signal(signal.SIGKILL)
         kills += process.wait() == -signal.SIGKILL
         steps_at_kill.append(_calls(calls))
-    small_run.finish(command, environment)
+    warm.finish(*command)
     assert kills >= 3, steps_at_kill
     assert_same_run(tmp_path / "calm" / "run", killed)
     assert not list((killed / "critiques").glob("*")), "critiques that a checkpoint covers are removed"
@@ -492,14 +493,13 @@ def test_a_directory_in_which_a_kill_left_nothing_but_empty_folders_is_started(
         run_directory.check_directory(tmp_path / "older", resume=False)
 
 
-def test_a_second_process_cannot_run_in_the_same_directory_until_the_first_is_dead(tmp_path: Path) -> None:
+def test_a_second_process_cannot_run_in_the_same_directory_until_the_first_is_dead(warm: Warm, tmp_path: Path) -> None:
     small_run.trainer(tmp_path / "run").train_step()
     log = (tmp_path / "run" / "metrics.jsonl").read_bytes()
-    command = [sys.executable, SCRIPT, str(tmp_path / "run")]
-    second = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert second.returncode != 0
+    with (tmp_path / "said").open("w") as file:
+        assert warm.start("python", SCRIPT, tmp_path / "run", err=file).wait() == 1
     said = f"ConfigError: another run is writing to {tmp_path / 'run'} (process {os.getpid()}); wait until it ends"
-    assert said in second.stderr
+    assert said in (tmp_path / "said").read_text()
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == log, "nothing was cut off"
 
     holder = (

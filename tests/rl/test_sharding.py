@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import socket
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +22,7 @@ from text2grad.rl.piece_sizes import PieceSizes
 from text2grad.rl.sharding import Sharding, sharding_of
 from text2grad.rl.trainer import make_accelerator
 from text2grad.types import Example, Rollout
+from warm_commands import Warm
 
 ROOT = Path(__file__).parents[2]
 WHOLE = ("ddp", "refresh", "refresh_role", "refresh_scalar")  # weights in each process
@@ -32,22 +31,13 @@ EXACT = ("full", "model", "groups", "lora", *WHOLE, "refresh_sharded")  # "half_
 RESUMED = ("full", "lora", "refresh", "refresh_sharded")  # after step 2
 
 
-def launch(processes: int, directory: Path, *names: str) -> None:
-    # The loopback by number: a machine whose own name cannot be looked up would otherwise wait for ever.
+def launch(warm: Warm, processes: int, directory: Path, *names: str) -> None:
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": paths}
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    command = [sys.executable, "-m", "torch.distributed.run", "--master-addr", "127.0.0.1", "--master-port", port]
-    shape = ["--nnodes", "1", "--nproc-per-node", str(processes)]
-    small_run.finish(
-        [*command, *shape, str(Path(sharded_runs.__file__)), str(directory), *names], environment, seconds=600
-    )
+    warm.together(processes, "python", sharded_runs.__file__, directory, *names, PYTHONPATH=paths)
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs of one process in `one`, of two in `two`, and those that changed their number in `from_one`, `from_two`."""
     home = tmp_path_factory.mktemp("sharded")
     for name in EXACT:
@@ -56,7 +46,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(home / "one" / name, home / "two" / "from_one" / name)
         sharded_runs.run(home / "one", name, steps=4)
     further = (*(f"from_one/{name}:4" for name in RESUMED), "draws:4", "straight/draws:4")
-    launch(2, home / "two", *sharded_runs.RUNS, *further)
+    launch(warm, 2, home / "two", *sharded_runs.RUNS, *further)
     for name in RESUMED:
         shutil.copytree(home / "two" / name, home / "from_two" / name)
         sharded_runs.run(home / "from_two", name, steps=4)
@@ -224,10 +214,10 @@ def test_adapters_of_fp32_learn_on_sharded_weights_of_bfloat16(home: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_run_of_two_processes_goes_on_in_four_and_then_in_one(home: Path, tmp_path: Path) -> None:
+def test_a_run_of_two_processes_goes_on_in_four_and_then_in_one(warm: Warm, home: Path, tmp_path: Path) -> None:
     for name in ("full", "lora"):
         shutil.copytree(home / "two" / name, tmp_path / name)
-    launch(4, tmp_path, "full:4", "lora:4")
+    launch(warm, 4, tmp_path, "full:4", "lora:4")
     for name in ("full", "lora"):
         facts = json.loads((tmp_path / f"{name}-3.json").read_text())
         assert facts["processes"] == 4

@@ -2,9 +2,7 @@
 
 import copy
 import json
-import os
 import random
-import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +20,7 @@ from text2grad.errors import ConfigError, CriticError, DataError, ModelError, Tr
 from text2grad.models.adapters import with_lora
 from text2grad.rl.trainer import Text2GradTrainer, prepare_policy
 from text2grad.tasks.tiny import tiny_llama
+from warm_commands import Warm
 
 LEARNING = {"rollout": {"batch_size": 32, "max_new_tokens": 6}, "run": {"steps": 12, "save_every": 100}}
 
@@ -326,18 +325,10 @@ def test_a_full_kl_run_and_a_value_warm_up_run_through(tmp_path: Path) -> None:
     assert not all(torch.equal(start[name], p) for name, p in run.model.policy.named_parameters())
 
 
-def test_two_processes_make_the_same_run_as_one(tmp_path: Path) -> None:
-    # The loopback by number: a machine whose own name cannot be looked up would otherwise wait for ever.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    settings = ["run.steps=2", "run.save_every=2"]
-    script = str(Path(small_run.__file__))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    launch = ["--master-addr", "127.0.0.1", "--master-port", port, "--nnodes", "1", "--nproc-per-node", "2", script]
-    for name, command in (("one", [script]), ("two", ["-m", "torch.distributed.run", *launch])):
-        (tmp_path / name).mkdir()
-        small_run.finish([sys.executable, *command, str(tmp_path / name / "run"), *settings], environment)
+def test_two_processes_make_the_same_run_as_one(warm: Warm, tmp_path: Path) -> None:
+    small_run.trainer(tmp_path / "one" / "run", run={"steps": 2}).train()
+    (tmp_path / "two").mkdir()
+    warm.together(2, "python", small_run.__file__, tmp_path / "two" / "run", "run.steps=2")
     first, second = small_run.weights(tmp_path / "one" / "run"), small_run.weights(tmp_path / "two" / "run")
     for name in first:  # sums are taken in another order, so the last bits may differ
         torch.testing.assert_close(first[name], second[name], rtol=0, atol=2e-5)

@@ -44,6 +44,7 @@ def answered(suggestions: Suggestions, item: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_a_critic_answers_fails_hangs_and_ends_without_harm(tmp_path: Path, critic: str) -> None:
     made = session(tmp_path / "store", critics={0: {"critic": critic}})
     suggestions = made.suggestions

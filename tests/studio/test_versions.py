@@ -38,6 +38,7 @@ def finished(versions: Versions) -> dict[str, Any]:
     return dict(work)
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_a_policy_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
     versions = Versions(tmp_path, {"path": str(tmp_path / "no"), "sampling": SAMPLING})
     try:
@@ -175,6 +176,7 @@ def test_a_late_stop_stops_no_work_that_began_after_it_was_meant(tmp_path: Path)
 
 
 @pytest.mark.skipif(not STORIES.exists(), reason="models/stories260k is not in the shared folder")
+@pytest.mark.usefixtures("warm_workers")
 def test_lessons_follow_each_other_stop_and_name_their_policy(tmp_path: Path) -> None:
     versions = Versions(tmp_path, {"path": str(STORIES), "sampling": SAMPLING})
     try:

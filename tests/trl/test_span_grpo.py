@@ -1,8 +1,6 @@
 """TRL's GRPOTrainer with token rewards: advantages by hand, the loss beside our own, learning, refusals."""
 
 import json
-import os
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +11,6 @@ import pytest
 import torch
 
 import small_trl
-from small_run import finish
 from small_trl import LENGTHS, REWARDS, make_trainer, with_rewards
 from text2grad.errors import ConfigError, CriticError
 from text2grad.models import collate
@@ -26,6 +23,7 @@ from text2grad.tasks.tiny import word_tokenizer
 from text2grad.trl import SpanGRPOTrainer
 from text2grad.trl.span_grpo import TESTED
 from text2grad.types import Critique, Example, Rollout
+from warm_commands import Warm
 
 # TRL's own default
 pytestmark = pytest.mark.filterwarnings(
@@ -324,11 +322,8 @@ def test_an_untested_version_of_trl_is_refused(
     assert TESTED[0] < TESTED[1]
 
 
-def test_a_group_may_lie_in_two_processes(trainer: Callable[..., SpanGRPOTrainer], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "GLOO_SOCKET_IFNAME": "lo"}
-    environment |= {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    finish([*command, small_trl.__file__, str(tmp_path)], environment)
+def test_a_group_may_lie_in_two_processes(warm: Warm, trainer: Callable[..., SpanGRPOTrainer], tmp_path: Path) -> None:
+    warm.together(2, "python", small_trl.__file__, tmp_path, ACCELERATE_USE_CPU="true")
     for scale in ("group", "batch"):
         whole = with_rewards(trainer(num_generations=2, scale_rewards=scale, gamma=0.5), REWARDS, LENGTHS)
         parts = [torch.load(tmp_path / f"{scale}{rank}.pt") for rank in (0, 1)]

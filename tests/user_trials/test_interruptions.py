@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from trial_world import make_world
+from warm_commands import Warm
 
 SLOW_CRITIC = "import time\nimport colours\ndef critic(e, r):\n    time.sleep(0.4)\n    return colours.critic(e, r)\n"
 TRAIN = "train my.toml --critic slow:critic --set run.steps=40 --set run.save_every=100"
@@ -45,34 +46,24 @@ class Stopped:
     err: str
 
 
-def stop(folder: Path, command: str, when: Callable[[], bool], *numbers: int) -> Stopped:
+def stop(warm: Warm, folder: Path, command: str, when: Callable[[], bool], *numbers: int) -> Stopped:
     """Start a command in a folder, wait for the moment, send signals, and wait for the end."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "text2grad.cli", *command.split()],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        deadline = time.monotonic() + 200
-        while not when():
-            if process.poll() is not None or time.monotonic() > deadline:
-                out, err = process.communicate(timeout=5)
-                raise AssertionError(f"{command} ended with {process.returncode} before the moment:\n{out}{err}")
-            time.sleep(0.05)
-        for number in numbers:
-            process.send_signal(number)
-            time.sleep(0.3)
-        out, err = process.communicate(timeout=120)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return Stopped(process.returncode, out, err)
+    with (folder / "out").open("w+") as out, (folder / "err").open("w+") as err:
+        process = warm.start("-m", "text2grad.cli", *command.split(), cwd=folder, out=out, err=err)
+        try:
+            deadline = time.monotonic() + 200
+            while not when():
+                if process.poll() is not None or time.monotonic() > deadline:
+                    said = (folder / "out").read_text() + (folder / "err").read_text()
+                    raise AssertionError(f"{command} ended with {process.returncode} before the moment:\n{said}")
+                time.sleep(0.02)
+            for number in numbers:
+                process.send_signal(number)
+                time.sleep(0.3)
+            code = process.wait(120)
+        finally:
+            process.kill()
+    return Stopped(code, (folder / "out").read_text(), (folder / "err").read_text())
 
 
 def steps(run: Path) -> int:
@@ -89,10 +80,10 @@ def copy(world: Path, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_train_finishes_its_step_and_goes_on(number: int, code: int, world: Path, tmp_path: Path) -> None:
+def test_train_finishes_its_step_and_goes_on(number: int, code: int, warm: Warm, world: Path, tmp_path: Path) -> None:
     folder = copy(world, tmp_path / "work")
     run = folder / "runs" / "mine"
-    ended = stop(folder, TRAIN, lambda: steps(run) >= 2, number)
+    ended = stop(warm, folder, TRAIN, lambda: steps(run) >= 2, number)
     assert ended.code == code, ended
     (line,) = ended.err.strip().splitlines()[-1:]
     found = re.match(r"stopped after step (\d+) of 40, which is saved\. Continue with: text2grad (.*)$", line)
@@ -100,38 +91,40 @@ def test_train_finishes_its_step_and_goes_on(number: int, code: int, world: Path
     assert "Traceback" not in ended.err
     assert steps(run) == int(found[1])
     assert (run / "checkpoints" / f"step-{int(found[1]):06d}").is_dir()
-    again = stop(folder, found[2], lambda: steps(run) >= int(found[1]) + 1, signal.SIGKILL)
+    again = stop(warm, folder, found[2], lambda: steps(run) >= int(found[1]) + 1, signal.SIGKILL)
     assert again.code == -signal.SIGKILL
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_reward_finishes_its_step_and_goes_on(number: int, code: int, world: Path, tmp_path: Path) -> None:
+def test_reward_finishes_its_step_and_goes_on(number: int, code: int, warm: Warm, world: Path, tmp_path: Path) -> None:
     folder = copy(world, tmp_path / "work")
     run = folder / "runs" / "judge"
-    ended = stop(folder, REWARD, lambda: steps(run) >= 2, number)
+    ended = stop(warm, folder, REWARD, lambda: steps(run) >= 2, number)
     assert ended.code == code, ended
     assert "Traceback" not in ended.err
     found = re.search(r"Continue with: text2grad (reward .* --resume)$", ended.err.strip())
     assert found, ended.err
     made = steps(run)
-    again = stop(folder, found[1], lambda: steps(run) > made, signal.SIGINT)
+    again = stop(warm, folder, found[1], lambda: steps(run) > made, signal.SIGINT)
     assert again.code == 130, again
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_quickstart_lets_its_runs_save_and_goes_on(number: int, code: int, world: Path, tmp_path: Path) -> None:
+def test_quickstart_lets_its_runs_save_and_goes_on(
+    number: int, code: int, warm: Warm, world: Path, tmp_path: Path
+) -> None:
     folder = copy(world, tmp_path / "work")
     run = folder / "runs" / "q" / "summarization" / "seed-0" / "text2grad"
-    ended = stop(folder, QUICKSTART, lambda: steps(run) >= 1, number)
+    ended = stop(warm, folder, QUICKSTART, lambda: steps(run) >= 1, number)
     assert ended.code == code, ended
     assert "Traceback" not in ended.err
     assert "Continue with: text2grad quickstart" in ended.err
-    log = run.with_suffix(".log").read_text("utf-8")
-    assert re.search(r"stopped after step \d+ of 200, which is saved", log)
+    log = run.with_suffix(".log")
+    assert re.search(r"stopped after step \d+ of 200, which is saved", log.read_text("utf-8"))
     assert steps(run) >= 1
-    second = stop(folder, QUICKSTART, lambda: "steps, " in run.with_suffix(".log").read_text("utf-8"), signal.SIGINT)
+    second = stop(warm, folder, QUICKSTART, lambda: "steps, " in log.read_text("utf-8"), signal.SIGINT)
     assert second.code == 130
 
 
@@ -144,15 +137,17 @@ def test_quickstart_lets_its_runs_save_and_goes_on(number: int, code: int, world
         (f"{TRAIN} --set rollout.batch_size=12", 130),
     ],
 )
-def test_ctrl_c_at_the_beginning_has_no_traceback(command: str, code: int, world: Path, tmp_path: Path) -> None:
+def test_ctrl_c_at_the_beginning_has_no_traceback(
+    command: str, code: int, warm: Warm, world: Path, tmp_path: Path
+) -> None:
     folder, started = copy(world, tmp_path / "work"), time.monotonic()
-    ended = stop(folder, command, lambda: time.monotonic() - started > 3.0, signal.SIGINT)
+    ended = stop(warm, folder, command, lambda: time.monotonic() - started > 3.0, signal.SIGINT)
     assert ended.code == code, ended
     assert "Traceback" not in ended.err
     assert "Continue with: text2grad" in ended.err
 
 
-def test_a_second_run_in_the_directory_is_refused(world: Path, tmp_path: Path) -> None:
+def test_a_second_run_in_the_directory_is_refused(warm: Warm, world: Path, tmp_path: Path) -> None:
     folder = copy(world, tmp_path / "work")
     run = folder / "runs" / "mine"
     said: list[str] = []
@@ -160,46 +155,35 @@ def test_a_second_run_in_the_directory_is_refused(world: Path, tmp_path: Path) -
     def second() -> bool:
         if steps(run) < 1:
             return False
-        for words in (LONG.split(), [*LONG.split(), "--resume"]):
-            child = subprocess.run(
-                [sys.executable, "-m", "text2grad.cli", *words],
-                cwd=folder,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            said.append(f"{child.returncode} {child.stderr.strip()}")
+        for more in ([], ["--resume"]):
+            with (tmp_path / "said").open("w") as file:
+                code = warm.start("-m", "text2grad.cli", *LONG.split(), *more, cwd=folder, err=file).wait(120)
+            said.append(f"{code} {(tmp_path / 'said').read_text().strip()}")
         return True
 
-    ended = stop(folder, LONG, second, signal.SIGKILL)
+    ended = stop(warm, folder, LONG, second, signal.SIGKILL)
     assert ended.code == -signal.SIGKILL
     assert all(line.startswith("2 ConfigError: ") for line in said), said
     assert "another run is writing to" in said[1]
     lines = (run / "metrics.jsonl").read_bytes().count(b"\n")
-    again = stop(folder, f"{LONG} --resume", lambda: steps(run) > lines, signal.SIGTERM)  # the lock of the dead is free
+    # the lock of the dead is free
+    again = stop(warm, folder, f"{LONG} --resume", lambda: steps(run) > lines, signal.SIGTERM)
     assert again.code == 143, again
 
 
-def test_a_run_goes_on_when_nobody_reads_its_log(world: Path, tmp_path: Path) -> None:
+def test_a_run_goes_on_when_nobody_reads_its_log(warm: Warm, world: Path, tmp_path: Path) -> None:
     folder = copy(world, tmp_path / "work")
     words = TRAIN.replace("run.steps=40", "run.steps=6").split()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "text2grad.cli", *words, "--verbose"],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    while "step 1 of 6" not in process.stdout.readline():
-        assert process.poll() is None
-    process.stdout.close()  # as `| head` does, or a terminal that is gone
-    said = process.stderr.read()
-    process.stderr.close()
-    assert process.wait(timeout=120) == 0, said
+    reading, writing = os.pipe()
+    with open(reading) as log, (tmp_path / "err").open("w+") as err:
+        with open(writing, "w") as out:
+            process = warm.start("-m", "text2grad.cli", *words, "--verbose", cwd=folder, out=out, err=err)
+        while "step 1 of 6" not in (line := log.readline()):
+            assert line, (tmp_path / "err").read_text()
+        log.close()  # as `| head` does, or a terminal that is gone
+        code = process.wait(120)
+    said = (tmp_path / "err").read_text()
+    assert code == 0, said
     assert "Traceback" not in said
     assert steps(folder / "runs" / "mine") == 6
 
@@ -214,7 +198,7 @@ def test_head_reads_what_it_wants(tmp_path: Path) -> None:
     assert done.returncode in (0, 141)  # 0: the pipe took all before head ended
 
 
-def test_two_signals_end_a_run_at_once(world: Path, tmp_path: Path) -> None:
+def test_two_signals_end_a_run_at_once(warm: Warm, world: Path, tmp_path: Path) -> None:
     folder = copy(world, tmp_path / "work")
     run = folder / "runs" / "mine"
     (folder / "slow.py").write_text(
@@ -222,7 +206,7 @@ def test_two_signals_end_a_run_at_once(world: Path, tmp_path: Path) -> None:
         + "calls = []\ndef later():\n    calls.append(1)\n    return len(calls) > 2\n",
         "utf-8",
     )
-    ended = stop(folder, TRAIN, lambda: steps(run) >= 2, signal.SIGINT, signal.SIGINT)
+    ended = stop(warm, folder, TRAIN, lambda: steps(run) >= 2, signal.SIGINT, signal.SIGINT)
     assert ended.code in (130, -signal.SIGINT), ended  # the second may meet the interpreter's end: 130 to a shell, too
     assert "Traceback" not in ended.err
     assert steps(run) == 2

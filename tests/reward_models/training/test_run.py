@@ -1,11 +1,8 @@
 """`text2grad reward`: what it learns from, how it is measured, that it resumes bit for bit, and what it leaves."""
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +14,6 @@ from safetensors.torch import load_file
 
 import small_reward
 from small_reward import ANIMALS, ANNOTATIONS, prepare, recipe
-from small_run import finish
 from text2grad.cli.__main__ import main
 from text2grad.errors import CheckpointError, ConfigError, DataError, Interrupted, ModelError, TrainingError
 from text2grad.feedback.preferences import split_by_prompt
@@ -30,6 +26,7 @@ from text2grad.reward_models.training.held_out import HeldOutSet, read_split, sp
 from text2grad.reward_models.training.run import RewardRun
 from text2grad.reward_models.writing import critique_prompt, critique_request, critique_target
 from text2grad.types import Critique, Example, Span
+from warm_commands import Warm
 
 
 @pytest.fixture(scope="module")
@@ -361,25 +358,23 @@ def test_a_run_that_was_killed_before_it_published_only_publishes(
     assert_same_run(home / "unpublished", calm)
 
 
-def test_a_process_killed_at_some_moment_goes_on_to_the_same_bits(home: Path, calm: Path) -> None:
-    command = [sys.executable, small_reward.__file__, str(home), f'run.out="{home / "sigkill"}"']
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
-        mark = home / "sigkill" / "checkpoints" / "checkpoint-2" / "text2grad.json"
-        until = time.monotonic() + 240
-        while not mark.exists() and process.poll() is None and time.monotonic() < until:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
+def test_a_process_killed_at_some_moment_goes_on_to_the_same_bits(warm: Warm, home: Path, calm: Path) -> None:
+    command = ["python", small_reward.__file__, home, f'run.out="{home / "sigkill"}"']
+    process = warm.start(*command)
+    mark = home / "sigkill" / "checkpoints" / "checkpoint-2" / "text2grad.json"
+    until = time.monotonic() + 240
+    while not mark.exists() and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.02)
+    process.kill()
+    assert process.returncode == -signal.SIGKILL
     assert mark.exists()
-    assert subprocess.run(command, env=environment, check=False, capture_output=True, timeout=240).returncode == 0
+    warm.finish(*command)
     assert_same_run(home / "sigkill", calm)
 
 
-def test_two_processes_learn_and_measure_what_one_does(home: Path, calm: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += [small_reward.__file__, str(home), f'run.out="{home / "two"}"']
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "GLOO_SOCKET_IFNAME": "lo"}
-    finish(command, {**environment, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"})
+def test_two_processes_learn_and_measure_what_one_does(warm: Warm, home: Path, calm: Path) -> None:
+    program = ("python", small_reward.__file__, home, f'run.out="{home / "two"}"')
+    warm.together(2, *program, ACCELERATE_USE_CPU="true")
     found, expected = lines(home / "two"), lines(calm)
     assert [line.keys() for line in found] == [line.keys() for line in expected]
     for one, other in zip(found, expected, strict=True):
