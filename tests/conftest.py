@@ -11,7 +11,10 @@ import torch
 
 from fault_server import SECRET, Running, running
 from text2grad.critics.servers import cached_client
-from warm_commands import Warm, serving
+from text2grad.experiments.reports import plots
+from warm_commands import EMPTY_PNG, Warm, serving
+
+DRAW = plots.to_png
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -36,6 +39,20 @@ def no_wait_for_the_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def empty_pictures() -> Iterator[None]:
+    """A figure is composed but not drawn, which takes matplotlib two seconds for the pictures of a small run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "to_png", lambda figure: EMPTY_PNG)
+        yield
+
+
+@pytest.fixture
+def drawn_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are drawn."""
+    monkeypatch.setattr(plots, "to_png", DRAW)
 
 
 @pytest.fixture(scope="session")

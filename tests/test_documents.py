@@ -91,9 +91,9 @@ set -euo pipefail
 export OPENAI_API_KEY=none
 shorter() {
   case "$1" in
-    quickstart) echo --set sft.steps=20 --set sft.after_reward_model=2 --set reward_model.steps=60 \
-      --set reward_model.responses=512 --set run.steps=2 --set refresh.steps=[] --set data.eval_examples=4 \
-      --set rollout.max_new_tokens=12 --set rollout.batch_size=16 --set data.eval_every=0 ;;
+    quickstart) echo --set sft.steps=4 --set sft.after_reward_model=1 --set reward_model.steps=4 \
+      --set reward_model.responses=64 --set run.steps=2 --set refresh.steps=[] --set data.eval_examples=4 \
+      --set rollout.max_new_tokens=12 --set rollout.batch_size=8 --set data.eval_every=0 ;;
     train | rival) echo --set run.steps=2 --set rollout.batch_size=4 --set rollout.max_new_tokens=8 \
       --set data.examples=64 --set data.eval_examples=4 --set data.eval_every=0 --set run.tracker=none \
       --set data.too_long=skip --set critic.max_failure_rate=1.0 ;;

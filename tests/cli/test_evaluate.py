@@ -59,6 +59,7 @@ def result(out: Path) -> Any:
     return json.loads((out / "evaluation.json").read_bytes())
 
 
+@pytest.mark.usefixtures("drawn_pictures")
 def test_models_stand_side_by_side_with_paired_differences(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

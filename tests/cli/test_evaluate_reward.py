@@ -71,6 +71,7 @@ def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     return " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.usefixtures("drawn_pictures")
 def test_a_critic_is_measured_and_everything_is_written(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command(here)) == 0
     found = result(here)

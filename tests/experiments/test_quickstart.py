@@ -21,6 +21,7 @@ from text2grad.experiments.methods import METHOD_LABELS, METHODS, method_directo
 from text2grad.feedback.records import read_annotations
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.tasks.registry import procedural_task
+from warm_commands import Warm
 
 SHORT = [
     "sft.steps=300",
@@ -64,9 +65,11 @@ def result_in(directory: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def out(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("quickstart")
-    assert quickstart_in(directory, TINY) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.executable", warm.python)
+        assert quickstart_in(directory, TINY) == 0
     return directory
 
 

@@ -82,6 +82,7 @@ def test_a_recipe_decides_how_a_learned_critic_writes_and_else_what_it_was_saved
         assert (critic.constrain, critic.limits) == (constrain, limits)
 
 
+@pytest.mark.usefixtures("drawn_pictures")
 def test_a_recipe_runs_from_the_command_line_to_the_report(start: Path, tmp_path: Path) -> None:
     assert train(start, tmp_path / "run") == 0
     evaluations = sorted((tmp_path / "run" / "evaluations").glob("*.json"))

@@ -242,6 +242,7 @@ def test_a_file_that_is_not_ours_is_not_overwritten(tmp_path: Path) -> None:
         write_compared(methods, tmp_path / "out")
 
 
+@pytest.mark.usefixtures("drawn_pictures")
 def test_a_quickstart_of_version_0_1_is_compared_and_says_why_nothing_is_paired(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -452,7 +452,7 @@ def test_it_comes_back_as_it_was_and_by_a_recipe(taught: tuple[ProbeRewardModel,
 
 
 def test_other_bases_and_damaged_files_are_refused(
-    taught: tuple[ProbeRewardModel, ProbeReport], tmp_path: Path
+    taught: tuple[ProbeRewardModel, ProbeReport], tmp_path: Path, no_hub: None
 ) -> None:
     with pytest.raises(ModelError, match=r"holds no probe \(probe.json\); train one with"):
         ProbeRewardModel.load(tmp_path)

@@ -51,6 +51,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "spans", folder / "number"
 
 
+@pytest.mark.usefixtures("drawn_pictures")
 def test_the_command_writes_numbers_and_a_page_and_ends_with_the_verdict(
     runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,8 @@ from text2grad.experiments.reports.plots import (
 )
 from text2grad.experiments.reports.run_report import read_run, table, write_report
 
+pytestmark = pytest.mark.usefixtures("drawn_pictures")
+
 STEPS = 4
 
 

@@ -380,6 +380,7 @@ def test_a_record_without_a_curve_is_refused(tmp_path: Path) -> None:
         read_runs(write(tmp_path, [record(curve=[])]))
 
 
+@pytest.mark.usefixtures("drawn_pictures")
 def test_the_command_writes_pages_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "runs", study({"text2grad": 0.9, "grpo": 0.8}, seeds=2))
     command = ["results", "--out", str(tmp_path), "--readme", str(tmp_path / "absent.md")]
