@@ -6,7 +6,8 @@ CONTRIBUTING.md, "Code in documents", is the manual. Everything that differs fro
 - `SHORT`: options that shorten a command; `train` and `reward` empty their `run.out` first unless they resume, because
   documents show alternatives below each other.
 - `STAND_INS`: commands that need a network, a server or many GPUs.
-- `TEXTS`: addresses of servers (here: tests/helpers/fault_server.py), and lengths of a training in Python.
+- `TEXTS`: addresses of servers (here: tests/helpers/fault_server.py), lengths of a training in Python, and the layers
+  of a model that is planned.
 - `ABSENT`: the error that a block must end with if a package without a CPU build here is not installed.
 """
 
@@ -80,6 +81,7 @@ GIVEN = {
 }
 TEXTS = {
     "steps=1_000": "steps=2",
+    '"num_hidden_layers": 32': '"num_hidden_layers": 2',  # a plan traces each layer
 }
 ABSENT = {
     "ProseCritic": ("proselint", 'pip install -e ".[prose]"'),
@@ -91,9 +93,9 @@ set -euo pipefail
 export OPENAI_API_KEY=none
 shorter() {
   case "$1" in
-    quickstart) echo --set sft.steps=4 --set sft.after_reward_model=1 --set reward_model.steps=4 \
-      --set reward_model.responses=64 --set run.steps=2 --set refresh.steps=[] --set data.eval_examples=4 \
-      --set rollout.max_new_tokens=12 --set rollout.batch_size=8 --set data.eval_every=0 ;;
+    quickstart) echo --set sft.steps=10 --set sft.after_reward_model=1 --set reward_model.steps=40 \
+      --set reward_model.responses=256 --set run.steps=2 --set refresh.steps=[] --set data.eval_examples=4 \
+      --set reward_model.batch_size=8 --set data.examples=200 --set rollout.max_new_tokens=12 --set rollout.batch_size=8 --set data.eval_every=0 ;;
     train | rival) echo --set run.steps=2 --set rollout.batch_size=4 --set rollout.max_new_tokens=8 \
       --set data.examples=64 --set data.eval_examples=4 --set data.eval_every=0 --set run.tracker=none \
       --set data.too_long=skip --set critic.max_failure_rate=1.0 ;;
@@ -101,6 +103,7 @@ shorter() {
     reward) echo --set reward_model.epochs=0.05 --set reward_model.batch_size=4 --set reward_model.eval_limit=2 \
       --set reward_model.max_new_tokens=80 --set run.tracker=none ;;
     evaluate-reward) echo --limit 4 --draws 20 ;;
+    rehearse) echo --responses 8 ;;
     reward-baseline) [ "$2" = probe ] || echo --steps 2 --batch-size 4 ;;
   esac
 }
