@@ -15,6 +15,7 @@ from text2grad.experiments.reports import plots
 from warm_commands import EMPTY_PNG, Warm, serving
 
 DRAW = plots.to_png
+MANY = 100_000  # objects, of which transformers and its friends alone are more
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -27,8 +28,11 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def libraries_are_no_garbage() -> None:
-    """accelerate collects garbage at each start of a trainer: half a second once torch and transformers are there."""
-    if gc.get_freeze_count() == 0:  # a plan unfreezes
+    """accelerate collects garbage at each start of a trainer: half a second once torch and transformers are there.
+
+    They are there after some module or other, and a plan unfreezes them.
+    """
+    if len(gc.get_objects()) > MANY:
         gc.collect()
         gc.freeze()
 

@@ -94,8 +94,9 @@ export OPENAI_API_KEY=none
 shorter() {
   case "$1" in
     quickstart) echo --set sft.steps=10 --set sft.after_reward_model=1 --set reward_model.steps=40 \
-      --set reward_model.responses=256 --set run.steps=2 --set refresh.steps=[] --set data.eval_examples=4 \
-      --set reward_model.batch_size=8 --set data.examples=200 --set rollout.max_new_tokens=12 --set rollout.batch_size=8 --set data.eval_every=0 ;;
+      --set reward_model.batch_size=8 --set reward_model.responses=256 --set run.steps=2 --set refresh.steps=[] \
+      --set data.examples=200 --set data.eval_examples=4 --set data.eval_every=0 \
+      --set rollout.max_new_tokens=12 --set rollout.batch_size=8 ;;
     train | rival) echo --set run.steps=2 --set rollout.batch_size=4 --set rollout.max_new_tokens=8 \
       --set data.examples=64 --set data.eval_examples=4 --set data.eval_every=0 --set run.tracker=none \
       --set data.too_long=skip --set critic.max_failure_rate=1.0 ;;
