@@ -252,6 +252,24 @@ def test_broken_lines_are_counted_and_the_first_is_named(tmp_path: Path) -> None
     assert state["problem"].startswith("00000.jsonl, byte ")
 
 
+@pytest.mark.parametrize(
+    ("more", "is_bad"),
+    [
+        pytest.param({"reward": 10**400, "offsets": []}, True, id="a reward beyond any float"),
+        pytest.param({"advantage": [10**400] + [0] * 6}, True, id="an advantage beyond any float"),
+        pytest.param({"kl": [10**30] * 7}, False, id="integers that SQLite does not hold"),
+        pytest.param({"critique": {"feedback": "", "spans": [], "status": "\ud800"}}, False, id="half a character"),
+        pytest.param({"meta": "NESTED"}, True, id="deeply nested"),
+    ],
+)
+def test_a_strange_line_costs_itself_alone(tmp_path: Path, more: dict[str, Any], *, is_bad: bool) -> None:
+    run = write_run(tmp_path / "run", steps=0)
+    line = json.dumps(record(0, 0, **more)).replace('"NESTED"', "[" * 100_000 + "]" * 100_000)
+    (run / "rollouts" / "00000.jsonl").write_text(f"{line}\n{json.dumps(record(1, 0))}\n")
+    state = index_of(tmp_path, run).state()
+    assert (state["rollouts"], state["bad_lines"]) == ((1, 1) if is_bad else (2, 0))
+
+
 def test_a_regular_expression_without_end_stops_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("text2grad.studio.index.REGEX_SECONDS", 0.2)
     run = write_run(tmp_path / "run", steps=1, rows=1)

@@ -182,7 +182,7 @@ class RunIndex:
                     try:
                         record = normalized(json.loads(line))
                         figures = _figures(record)
-                    except (ValueError, AttributeError, TypeError) as error:
+                    except (ValueError, AttributeError, TypeError, OverflowError, RecursionError) as error:
                         self.bad_lines += 1
                         self.problem = self.problem or f"{path.name}, byte {at}: {error}"
                     else:
@@ -409,7 +409,8 @@ def _figures(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the numbers of a record by the names of their columns.
 
     Raises:
-        ValueError, TypeError, AttributeError: if a part of the record has another shape.
+        ValueError, TypeError, AttributeError, OverflowError: if a part of the record has another shape, or a number is
+            too large.
     """
     step, critique = record.get("step"), record.get("critique", {})
     labels = [span.get("label") for span in critique.get("spans", ())]
@@ -423,14 +424,14 @@ def _figures(record: Mapping[str, Any]) -> dict[str, Any]:
         "positive": labels.count("positive"),
         "negative": labels.count("negative"),
         "unmatched": len(critique.get("unmatched", ())),
-        "status": str(critique.get("status", "ok")) if critique else "",
+        "status": _stored(str(critique.get("status", "ok"))) if critique else "",
         "truncated": bool(record.get("truncated")),
     }
 
 
-def _known(values: Iterable[Any]) -> list[Any]:
-    """Return the numbers that were recorded."""
-    return [value for value in values if value is not None]
+def _known(values: Iterable[Any]) -> list[float]:
+    """Return the numbers that were recorded; SQLite holds no large integers."""
+    return [1.0 * value for value in values if value is not None]
 
 
 def _stored(text: str) -> str:
