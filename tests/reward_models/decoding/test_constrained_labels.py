@@ -170,7 +170,7 @@ def test_an_untrained_model_labels_every_word_and_the_batch_changes_nothing(form
     model = tiny_llama(tokenizer, seed=0, width=32, layers=1)
     responses = [one[:50] for one in texts(random.Random(2), 6)]
     examples = [Example("Judge: " + "so " * (number % 5)) for number in range(6)]
-    how: dict[str, Any] = {"form": form, "constrain": True, "max_new_tokens": 200}
+    how: dict[str, Any] = {"form": form, "constrain": True, "max_new_tokens": 300}
     critic = GenerativeRewardModel(model, tokenizer, **how)
     found = critic(examples, responses)
     assert {one.status for one in found} == {"ok"}
