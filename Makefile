@@ -63,7 +63,7 @@ results-short: setup         ## every part of the evidence, tiny, in minutes
 	$(BIN)/text2grad results --runs runs/results-short/records --out runs/results-short/pages \
 		--readme runs/results-short/README.md --plan recipes/results-short.toml
 
-results: setup               ## the evidence: what has no record (all: about 30 core-hours); goes on after an interruption
+results: setup               ## the evidence: what has no record (all: about 33 core-hours); goes on after an interruption
 	$(ONE_THREAD) $(BIN)/text2grad experiment recipes/results.toml --at-once 2
 	$(BIN)/text2grad results
 
