@@ -368,6 +368,27 @@ def test_a_body_with_a_wrong_field_is_told_which(tmp_path: Path, path: str, body
     assert client.get("/api/studio").json()["teaching"]["work"] == {"state": "idle"}
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({"reward": float("nan")}, id="one reward"),
+        pytest.param({"reward": [float("inf")] * 7, "advantage": [float("-inf")] * 7}, id="rewards of tokens"),
+        pytest.param({"kl": [1e308] * 7}, id="a sum beyond any float"),
+        pytest.param({"logp": [float("nan"), *[0.0] * 6], "logp_after": [1.0] * 7}, id="a probability"),
+    ],
+)
+def test_a_number_that_is_none_costs_neither_the_list_nor_the_response(tmp_path: Path, more: dict[str, Any]) -> None:
+    append(write_run(tmp_path / "run", steps=1), [record(1, 0, **more)])  # as a program with Python's json writes it
+    client = client_of(tmp_path)
+    answer = client.get("/api/runs/0/rollouts")
+    assert (answer.status_code, answer.json().get("total")) == (200, 5)
+    row = answer.json()["rows"][0]
+    assert client.get(f"/api/runs/0/rollouts/{row['id']}").json()["response"] == row["response"]
+    if "logp" in more:
+        changes = client.get(f"/api/runs/0/rollouts/{row['id']}").json()["change"]
+        assert changes == [None, *[1.0] * 6]
+
+
 def test_a_response_with_half_of_a_surrogate_pair_can_be_opened_and_marked(tmp_path: Path) -> None:
     """Models of bytes write them; only what a tokenizer reads has none."""
     body = '{"prompt": "p", "response": "a\\ud83d b"}'

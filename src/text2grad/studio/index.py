@@ -11,6 +11,7 @@ sequence of row numbers, is kept for the next pages.
 """
 
 import json
+import math
 import sqlite3
 import threading
 import time
@@ -180,7 +181,7 @@ class RunIndex:
             for line in lines:
                 if line.strip():
                     try:
-                        record = normalized(json.loads(line))
+                        record = _record(line)
                         figures = _figures(record)
                     except (ValueError, AttributeError, TypeError, OverflowError, RecursionError) as error:
                         self.bad_lines += 1
@@ -371,7 +372,7 @@ class RunIndex:
         if file >= len(files):
             raise DataError(f"a file of {self.source.path} is gone; if the run is made anew, try once more")
         try:
-            record = normalized(json.loads(_bytes(files[file], at, size)))
+            record = _record(_bytes(files[file], at, size))
             if item_of(record["prompt"], record["response"]) != digest:
                 raise ValueError("another response")
         except ValueError as error:
@@ -405,6 +406,15 @@ def item_of(prompt: str, response: str) -> str:
     return sha256(f"{_stored(prompt)}\0{_stored(response)}".encode()).hexdigest()[:20]
 
 
+def _record(line: bytes) -> dict[str, Any]:
+    """Return the record of a line; NaN and Infinity, which are no JSON, are null.
+
+    Raises:
+        ValueError, TypeError, AttributeError, OverflowError, RecursionError: if the line holds none.
+    """
+    return normalized(json.loads(line, parse_constant=lambda name: None))
+
+
 def _figures(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the numbers of a record by the names of their columns.
 
@@ -415,7 +425,7 @@ def _figures(record: Mapping[str, Any]) -> dict[str, Any]:
     step, critique = record.get("step"), record.get("critique", {})
     labels = [span.get("label") for span in critique.get("spans", ())]
     advantages = _known(record.get("advantage", [record.get(ADVANTAGE)]))
-    return {
+    found = {
         "step": step if isinstance(step, int) and abs(step) < 2**53 else None,
         "tokens": len(record.get("offsets", ())),
         "reward": sum(_known(record["reward"])) if "reward" in record else record.get("reward_of_response"),
@@ -427,6 +437,7 @@ def _figures(record: Mapping[str, Any]) -> dict[str, Any]:
         "status": _stored(str(critique.get("status", "ok"))) if critique else "",
         "truncated": bool(record.get("truncated")),
     }
+    return {name: None if isinstance(one, float) and not math.isfinite(one) else one for name, one in found.items()}
 
 
 def _known(values: Iterable[Any]) -> list[float]:
@@ -489,7 +500,7 @@ def _lines(file: Any, most: int, *, to_the_end: bool) -> Iterator[bytes]:
 def _is_object(line: bytes) -> bool:
     try:
         return isinstance(json.loads(line), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

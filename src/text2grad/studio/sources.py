@@ -152,7 +152,8 @@ def normalized(record: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(values, list) or len(values) != tokens:
             one.pop(name, None)
     if "logp" in one and "logp_after" in one:
-        one["change"] = [round(b - a, 5) for a, b in zip(one["logp"], one["logp_after"], strict=True)]
+        pairs = zip(one["logp"], one["logp_after"], strict=True)
+        one["change"] = [None if None in pair else round(pair[1] - pair[0], 5) for pair in pairs]
     return one
 
 
