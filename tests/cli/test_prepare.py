@@ -94,6 +94,18 @@ def test_options_that_cannot_be_used_are_refused_and_nothing_is_written(
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.parametrize("key", ["passage", "question", "answer"])
+def test_a_text_that_no_tokenizer_can_encode_is_refused_by_its_line(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str
+) -> None:
+    lines = [{"passage": f"It is {n}.", "question": f"Is it {n}?", "answer": "Yes."} for n in range(8)]
+    lines[4][key] += "\ud83d"
+    (tmp_path / "table.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    command = ["prepare", "grounded", str(tmp_path / "table.jsonl"), "--tokenizer", str(place / "model")]
+    assert main([*command, "--out", str(tmp_path / "out")]) == 2
+    assert f"table.jsonl:5: \"{key}\" holds '\\ud83d', half of a surrogate pair" in capsys.readouterr().err
+
+
 RECIPE = """
 [data]
 task = "grounded"

@@ -21,5 +21,8 @@ def test_metrics_and_the_critics_agreement_are_read_once_and_broken_files_wait(t
     before = (folder / "000050.json").stat()
     (folder / "000050.json").write_text(" " * before.st_size)
     os.utime(folder / "000050.json", ns=(before.st_atime_ns, before.st_mtime_ns))  # unchanged, as far as anyone sees
+    others = ["[]", '{"step": 1e999, "metrics": {}}', '{"step": 1, "metrics": {}, "critic": [1]}', "[" * 100_000]
+    for number, text in enumerate(others):  # of other programs
+        (folder / f"other-{number}.json").write_text(text)
     assert evaluations.read(tmp_path) == [*expected, {"step": 60, "values": {"f1": 1.0}}]
     assert evaluations.read(tmp_path / "no") == []

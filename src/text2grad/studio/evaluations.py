@@ -24,7 +24,8 @@ class Evaluations:
             if path not in self._read or self._read[path][0] != changed:
                 try:
                     self._read[path] = (changed, _figures(json.loads(path.read_bytes())))
-                except (ValueError, LookupError, TypeError):  # under way, or of another program
+                except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
+                    # under way, or of another program
                     continue
             found.append(self._read[path][1])
         return sorted(found, key=lambda one: int(one["step"]))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from text2grad.errors import DataError, check_known
-from text2grad.feedback.record_files import Entry, bad_record, json_object, read_entries
+from text2grad.feedback.record_files import Entry, bad_record, json_object, read_entries, refuse_half_pairs
 from text2grad.feedback.sources.base import Options, Row
 
 COLUMNS = ("passage", "question", "answer")
@@ -71,6 +71,7 @@ def read_passages(
         elif (found.text, found.question) in seen:
             left_out[SAME_TEXT] += 1
         else:
+            refuse_half_pairs(where, passage=found.text, question=found.question, answer=found.answer or "")
             seen.add((found.text, found.question))
             kept.append(found)
     if not kept and not left_out:
