@@ -1,5 +1,5 @@
 """What all tests share: one thread, so that sums have one order and two workers do not fight over two cores; no waits
-for garbage of imported libraries, or for a disk that nobody unplugs.
+for garbage of imported libraries, or for a disk that nobody unplugs; laws that no clock decides.
 """
 
 import gc
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from fault_server import SECRET, Running, running
 from text2grad.critics.servers import cached_client
@@ -16,6 +17,9 @@ from warm_commands import EMPTY_PNG, Warm, serving
 
 DRAW = plots.to_png
 MANY = 100_000  # objects, of which transformers and its friends alone are more
+
+settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("no clock")  # a busy machine made laws fail after 200 ms
 
 
 @pytest.fixture(autouse=True, scope="module")
