@@ -4,7 +4,6 @@ import json
 import math
 import re
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -272,13 +271,7 @@ def test_packing_and_micro_batches_and_bf16_train(home: Path) -> None:
 
 def test_a_process_killed_at_some_moment_goes_on_to_the_same_bits(warm: Warm, home: Path, calm: Path) -> None:
     process = warm.start("python", small_sft.__file__, home, f'sft.out="{home / "sigkill"}"')
-    mark = home / "sigkill" / "checkpoints" / "checkpoint-2" / "text2grad.json"
-    until = time.monotonic() + 240
-    while not mark.exists() and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.02)
-    process.kill()
-    assert process.returncode == -signal.SIGKILL
-    assert mark.exists()
+    process.kill_at(home / "sigkill" / "checkpoints" / "checkpoint-2" / "text2grad.json")
     train(home, "sigkill", resume=True)
     assert_same_run(home / "sigkill", calm)
 

@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -89,6 +90,15 @@ class Forked:
         if self.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
             self.wait()
+
+    def kill_at(self, mark: Path) -> None:
+        """Kill the process as soon as a file exists; fail if it ends, or hangs, before."""
+        until = time.monotonic() + SECONDS
+        while not mark.exists() and self.poll() is None and time.monotonic() < until:
+            time.sleep(0.02)
+        self.kill()
+        assert mark.exists()
+        assert self.returncode == -signal.SIGKILL
 
 
 class Warm:

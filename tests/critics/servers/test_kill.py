@@ -2,10 +2,7 @@
 
 import hashlib
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +14,7 @@ from fault_server import Running, running
 from text2grad.critics.servers.store import Request, Store
 from text2grad.critics.servers.templates import Template
 from text2grad.types import Example
+from warm_commands import Forked, Warm
 
 REQUESTS, CONCURRENCY = 2_000, 16
 FILES = ("annotations.jsonl", "failures.jsonl")
@@ -41,11 +39,9 @@ def recipe(tmp_path: Path) -> Path:
     return path
 
 
-def start(recipe: Path, server: Running, out: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "text2grad.cli", "annotate", str(recipe), "--out", str(out)]
-    return subprocess.Popen(
-        [*command, "--set", f"annotate.base_url={server.url}"], stdout=subprocess.DEVNULL, start_new_session=True
-    )
+def start(warm: Warm, recipe: Path, server: Running, out: Path) -> Forked:
+    command = ["-m", "text2grad.cli", "annotate", recipe, "--out", out]
+    return warm.start(*command, "--set", f"annotate.base_url={server.url}")
 
 
 def questions() -> dict[str, Request]:
@@ -57,22 +53,21 @@ def questions() -> dict[str, Request]:
     return {hashlib.sha256(m[0]["content"].encode()).hexdigest(): Request("m", m, parameters) for m in asked}
 
 
-def kill_when(process: subprocess.Popen[bytes], server: Running, requests: int) -> None:
+def kill_when(process: Forked, server: Running, requests: int) -> None:
     """Kill a run as soon as the server has had so many requests in all."""
     while server.requests() < requests and process.poll() is None:
         time.sleep(0.005)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    process.kill()
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_run_that_is_killed_ends_like_one_that_never_was(
-    kills: int, server: Running, recipe: Path, tmp_path: Path
+    kills: int, warm: Warm, server: Running, recipe: Path, tmp_path: Path
 ) -> None:
     out, rng, asked, paid = tmp_path / "killed", Random(0), questions(), dict[str, int]()
     ends = []
     for moment in sorted(rng.sample(range(1, REQUESTS * 9 // 10), kills)):
-        process = start(recipe, server, out)
+        process = start(warm, recipe, server, out)
         kill_when(process, server, moment)
         counts = server.state()["counts"]
         assert all(counts[name] == times for name, times in paid.items())  # what was stored was not asked for again
@@ -80,17 +75,17 @@ def test_a_run_that_is_killed_ends_like_one_that_never_was(
             paid = {name: counts[name] for name, question in asked.items() if store.get(question)}
         ends.append(process.returncode)
     assert ends.count(-signal.SIGKILL) >= kills - 1  # the last one may have ended by itself on a slow machine
-    assert start(recipe, server, out).wait() == 0
+    assert start(warm, recipe, server, out).wait() == 0
     counts = server.state()["counts"]
     assert all(counts[name] == times for name, times in paid.items())
     assert len(counts) == REQUESTS
     assert sum(counts.values()) - REQUESTS <= kills * CONCURRENCY  # those that were under way at a kill
 
     with running() as other:
-        assert start(recipe, other, tmp_path / "undisturbed").wait() == 0
+        assert start(warm, recipe, other, tmp_path / "undisturbed").wait() == 0
         assert set(other.state()["counts"].values()) == {1}
     for name in FILES:
         assert (out / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
     before = server.requests()
-    assert start(recipe, server, out).wait() == 0  # a finished run that is repeated
+    assert start(warm, recipe, server, out).wait() == 0  # a finished run that is repeated
     assert server.requests() == before

@@ -517,11 +517,11 @@ def test_the_time_of_refreshes_is_shared_by_all_steps(folder: Path) -> None:
         return seconds(folder, called, refresh=again, run={"steps": 100})["refresh"]
 
     # two of three refreshes come, with 10 passes each; four micro-batches are four passes
-    assert refresh(steps=[3]) == pytest.approx(refresh() / 2)
-    assert refresh(train_steps=30) == pytest.approx(3 * refresh())
-    assert refresh(accumulate=4) == pytest.approx(4 * refresh())
-    longer = {"steps": [3, 50, 101], "batch_size": 8, "train_steps": 10}
-    assert seconds(folder, called, refresh=longer, run={"steps": 50})["refresh"] == pytest.approx(2 * refresh())
+    one = refresh()
+    assert refresh(steps=[3], train_steps=30) == pytest.approx(3 * one / 2)
+    assert refresh(accumulate=4) == pytest.approx(4 * one)
+    again = {"steps": [3, 50, 101], "batch_size": 8, "train_steps": 10}
+    assert seconds(folder, called, refresh=again, run={"steps": 50})["refresh"] == pytest.approx(2 * one)
 
 
 def test_the_command_says_whether_critiques_count(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -360,14 +359,7 @@ def test_a_run_that_was_killed_before_it_published_only_publishes(
 
 def test_a_process_killed_at_some_moment_goes_on_to_the_same_bits(warm: Warm, home: Path, calm: Path) -> None:
     command = ["python", small_reward.__file__, home, f'run.out="{home / "sigkill"}"']
-    process = warm.start(*command)
-    mark = home / "sigkill" / "checkpoints" / "checkpoint-2" / "text2grad.json"
-    until = time.monotonic() + 240
-    while not mark.exists() and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.02)
-    process.kill()
-    assert process.returncode == -signal.SIGKILL
-    assert mark.exists()
+    warm.start(*command).kill_at(home / "sigkill" / "checkpoints" / "checkpoint-2" / "text2grad.json")
     warm.finish(*command)
     assert_same_run(home / "sigkill", calm)
 
