@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from text2grad.config.section import Count, Fraction, Listed, Positive, Section, refuse_no_measure
+from text2grad.errors import ConfigError
 from text2grad.types import CritiqueForm, Learned, Optimizer
 
 
@@ -156,6 +157,19 @@ class RefreshConfig(Section):
         if self.replay == 1.0:
             raise ValueError("replay = 1.0 leaves no room for new annotations; choose less")
         return self
+
+    def check_processes(self, processes: int) -> None:
+        """Refuse a batch that the processes and their micro-batches cannot share evenly.
+
+        Raises:
+            ConfigError: naming the divisor.
+        """
+        parts = processes * self.accumulate
+        if self.active and self.batch_size % parts:
+            raise ConfigError(
+                f"refresh.batch_size = {self.batch_size} cannot be shared evenly by {processes} processes × "
+                f"refresh.accumulate = {self.accumulate}; choose a multiple of {parts}"
+            )
 
     @property
     def active(self) -> bool:

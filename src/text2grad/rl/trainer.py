@@ -220,18 +220,14 @@ class Text2GradTrainer:
             )
 
     def _checked(self, refresher: CriticRefresher | None) -> CriticRefresher:
-        refresh, processes = self.recipe.refresh, self.accelerator.num_processes
+        refresh = self.recipe.refresh
         if refresh.asks and refresher is None:
             raise ConfigError(
                 "[refresh] asks to audit or retrain the critic, and the trainer has no refresher: pass "
                 "Text2GradTrainer(..., refresher=text2grad.Refresher(...)), or leave refresh.steps, refresh.drift and "
                 "refresh.audit out"
             )
-        if refresh.active and refresh.batch_size % (parts := processes * refresh.accumulate):
-            raise ConfigError(
-                f"refresh.batch_size = {refresh.batch_size} cannot be shared evenly by {processes} processes × "
-                f"refresh.accumulate = {refresh.accumulate}; choose a multiple of {parts}"
-            )
+        refresh.check_processes(self.accelerator.num_processes)
         return refresher or FixedCritic()
 
     def _build(self, policy: Any) -> None:

@@ -439,9 +439,8 @@ def test_a_refresh_holds_gradients_states_and_activations_of_the_reward_model(fo
     assert parts["activations"] == pytest.approx(whole["activations"] / 4, rel=0.05)
     assert parts["gradients"] == 4 * PARAMETERS
     assert parts["working"] > whole["working"] / 4  # earlier gradients are there, while the next ones are made
-    assert (
-        refresh(prompt=80)["activations"] > 1.4 * whole["activations"]
-    )  # twice as long rows; logits of as many labels
+    longer = refresh(prompt=80)  # rows twice as long; logits of as many labels
+    assert longer["activations"] > 1.4 * whole["activations"]
     both = refresh(2)
     assert both["activations"] == pytest.approx(whole["activations"] / 2, rel=0.05)
     assert both["gradient buckets of the refresh"] == 4 * PARAMETERS
@@ -470,6 +469,14 @@ def test_micro_batches_of_a_refresh_are_advised_where_it_is_the_peak(folder: Pat
     assert first.settings == {"refresh.accumulate": 8}
     with pytest.raises(ConfigError, match=r"refresh.accumulate = 3; choose a multiple of 3"):
         Planner(recipe(folder, critic=none, refresh={**again, "accumulate": 3}), CPU, prompt_tokens=8)
+
+
+def test_a_variant_of_the_policy_is_one_of_a_reward_model_that_is_not_made_yet(folder: Path) -> None:
+    none = {"model": str(folder / "none" / "yet")}
+    planner = Planner(recipe(folder, critic=none, refresh={"steps": [3], "batch_size": 8}), CPU, prompt_tokens=8)
+    planner.plan()
+    changed = with_settings(planner.recipe, {"model.lora_r": 4, "model.dtype": "bfloat16"})
+    assert planner.plan(changed).phases == Planner(changed, CPU, prompt_tokens=8).plan().phases
 
 
 def test_a_refresh_that_cannot_be_planned_is_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -112,12 +112,7 @@ class Planner:
             ModelError: if config or tokenizer cannot be read.
             DataError: if the prompts cannot be used.
         """
-        again = processes * recipe.refresh.accumulate
-        if recipe.refresh.active and recipe.refresh.batch_size % again:
-            raise ConfigError(
-                f"refresh.batch_size = {recipe.refresh.batch_size} cannot be shared evenly by {processes} processes × "
-                f"refresh.accumulate = {recipe.refresh.accumulate}; choose a multiple of {again}"
-            )
+        recipe.refresh.check_processes(processes)
         shares = processes * recipe.ppo.minibatches
         if recipe.rollout.batch_size % shares:
             raise ConfigError(
@@ -356,11 +351,13 @@ class Planner:
         path, rows = recipe.critic.model, self._critic_rows(recipe)
         prompt, tokens = self._critique_lengths(recipe)
         shared = Path(path).exists() and shares_base(recipe)
-        key = ("critic", recipe.model.model_dump_json() if shared else path, rows, prompt, tokens)
+        own = Path(path).exists() and not shared  # else its weights are as [model] says
+        key = ("critic", path if own else recipe.model.model_dump_json(), rows, prompt, tokens)
         if key not in self._passes:
             model = self._model(recipe) if shared else self._writer(recipe)
             self._passes[key] = model.weights.policy, *model.rollout(rows, prompt, tokens)
-        return self._passes[key]  # type: ignore[no-any-return]
+        found: tuple[int, Pass, Pass] = self._passes[key]
+        return found
 
     def _critique_lengths(self, recipe: Recipe) -> tuple[int, int]:
         """Return the longest tokens before a critique, and of the critique."""
@@ -404,13 +401,14 @@ class Planner:
         prompt, tokens = self._critique_lengths(recipe)
         rows = refresh.batch_size // (self.processes * refresh.accumulate)
         checkpointing = recipe.model.gradient_checkpointing
-        key = ("refresh", critic.model, rows, prompt, tokens, checkpointing)
+        key = ("refresh", recipe.model.model_dump_json(), rows, prompt, tokens)
         if key not in self._passes:
             note(f"tracing the refresh of {rows} rows{' with gradient checkpointing' if checkpointing else ''}")
             rank = _rank_of(critic.model) if Path(critic.model).exists() else recipe.model.lora_r
             writer = self._writer(recipe, lora_r=rank, gradient_checkpointing=checkpointing)
             self._passes[key] = writer.weights.trainable, writer.update(rows, prompt, tokens, entropy=False)
-        return self._passes[key]  # type: ignore[no-any-return]
+        found: tuple[int, Pass] = self._passes[key]
+        return found
 
     def _reading(self, recipe: Recipe) -> Pass | None:
         """Return the pass in which a critic that writes nothing reads responses; None without the base of a probe."""
@@ -420,7 +418,8 @@ class Planner:
             note(f"tracing the critic, which reads {rows} rows")
             sizes = {"prompt": self.lengths.longest, "rows": rows}
             self._passes[key] = trace_reading(recipe, self.config, device=self.device.kind, **sizes)
-        return self._passes[key]  # type: ignore[no-any-return]
+        found: Pass | None = self._passes[key]
+        return found
 
     def _sampled_rows(self, recipe: Recipe) -> int:
         """Return the rows of one generate call of the rollout."""
