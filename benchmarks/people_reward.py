@@ -44,9 +44,9 @@ from text2grad.feedback import Annotation, read_annotations, write_annotations
 from text2grad.files import to_json, write_atomically
 from text2grad.models import load_tokenizer
 from text2grad.reward_models import train_probe
+from text2grad.reward_models.absent_words import absent_texts
 from text2grad.reward_models.generative import saved_settings
 from text2grad.reward_models.probe import mark_of
-from text2grad.reward_models.support import absent_texts
 from text2grad.reward_models.writing import sentences_of
 from text2grad.types import Critique, Example, Span
 

@@ -164,3 +164,4 @@ CritiqueForm = Literal[
     "spans", "spans_and_outcome", "labelled_spans", "dense", "scores", "tagged_words", "tagged_sentences"
 ]
 Learned = Literal["critique", "choices"]
+Evidence = Literal["none", "absent_words"]

@@ -181,13 +181,24 @@ def test_a_recipe_names_the_form(tmp_path: Path) -> None:
     named = make_recipe(
         {
             "critic": {"kind": "server", "model": "rm"},
-            "server": {"form": "labelled_spans"},
+            "server": {"form": "labelled_spans", "evidence": "absent_words", "prompt_words": 1},
             "run": {"out": str(tmp_path)},
         }
     )
     found = critic_from_recipe(named)
     assert isinstance(found, ServerRewardModel)
-    assert found.form == "labelled_spans"
+    assert (found.form, found.evidence, found.prompt_words) == ("labelled_spans", "absent_words", 1)
+
+
+@pytest.mark.parametrize("prompt_format", ["plain", "chat"])
+def test_it_is_shown_what_it_was_trained_on(prompt_format: Any) -> None:
+    read: dict[str, Any] = {"evidence": "absent_words", "prompt_words": 1}
+    model = ServerRewardModel("rm", prompt_format=prompt_format, **read)
+    asked = model.prompt(Item("0", Example("Where is it?"), "In Lyon."))
+    text = asked if isinstance(asked, str) else asked[0]["content"]
+    assert '"In Lyon.": 100% (In, Lyon)' in text
+    assert "Where …" in text
+    assert "is it" not in text
 
 
 # In a run.

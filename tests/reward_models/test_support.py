@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, strategies as st
 from tokenizers.processors import TemplateProcessing
 
 from text2grad.cli.__main__ import main
@@ -19,7 +18,6 @@ from text2grad.reward_models.probe import Linear, fitting, rows_of
 from text2grad.reward_models.support import (
     FEATURES,
     SupportRow,
-    absent_words,
     continuation_logprobs,
     empty_prompt,
     support_of,
@@ -66,39 +64,6 @@ def features(tokenizer: Any, model: Any, prompt: str, response: str, unit: Any, 
     rows = rows_of(tokenizer, [Example(prompt)], [response], unit, "plain", "support")
     [(_, found)] = support_of(model, rows, [0], rows_at_once)  # type: ignore[arg-type]
     return found[:, 0]
-
-
-# Words and pairs of the prompt.
-
-
-def test_words_and_pairs_that_the_prompt_lacks() -> None:
-    # prompt: pairs (the, old), (old, dog), (dog, sleeps); response: Old dog, the cat
-    #         pairs (old, dog) known, (dog, the) not, (the, cat) not
-    assert absent_words("The old dog sleeps.", "Old dog, the cat") == [
-        (0.0, 0.0),
-        (0.0, 0.5),
-        (0.0, 0.0),  # the comma
-        (0.0, 1.0),
-        (1.0, 1.0),
-    ]
-
-
-def test_pairs_of_the_prompt_go_over_its_punctuation() -> None:
-    assert absent_words("an old, brown dog", "old brown; dog") == [(0.0, 0.0)] * 4
-
-
-def test_a_word_alone_has_no_pairs_and_an_empty_prompt_holds_nothing() -> None:
-    assert absent_words("cat", "Cat") == [(0.0, 0.0)]
-    assert absent_words("", "a b") == [(1.0, 1.0), (1.0, 1.0)]
-    assert absent_words("a", "") == absent_words("a", " ") == []
-
-
-@given(st.lists(st.sampled_from(["Ann", "sold", "a", "5", "bike", "é"]), min_size=1, max_size=8), st.data())
-def test_a_part_of_the_prompt_lacks_nothing(words: list[str], data: st.DataObject) -> None:
-    start = data.draw(st.integers(0, len(words) - 1))
-    end = data.draw(st.integers(start + 1, len(words)))
-    part = " ".join(words[start:end]).upper() + "!"
-    assert set(absent_words(" ".join(words), part)) == {(0.0, 0.0)}
 
 
 # Log-probs.

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from text2grad.config.section import Count, Fraction, Listed, Positive, Section, refuse_no_measure
 from text2grad.errors import ConfigError
-from text2grad.types import CritiqueForm, Learned, Optimizer
+from text2grad.types import CritiqueForm, Evidence, Learned, Optimizer
 
 
 class RewardModelConfig(Section):
@@ -38,6 +38,10 @@ class RewardModelConfig(Section):
     """Target format: quotes; with outcome; each with its label; per word (Appendix I.1) or sentence a label."""
     learned: Learned = "critique"
     """Tokens with a loss: of the whole critique; or, in forms with labels, of feedback, labels and outcome alone."""
+    evidence: Evidence = "none"
+    """Also read which words of each sentence its prompt lacks: for responses that must follow from the prompt."""
+    prompt_words: Count | None = None
+    """First words of a longer prompt that are read; leave out for all. Evidence is of the whole prompt."""
     epochs: Positive | None = None
     """Passes over the annotations; replaces `steps`."""
     prompt_format: Literal["auto", "plain", "chat"] = "auto"
@@ -95,6 +99,10 @@ class ServerConfig(Section):
     """False for a model that was trained to write spans only."""
     form: CritiqueForm = "spans"
     """Form of its critiques, as reward_model.form was in training."""
+    evidence: Evidence = "none"
+    """Evidence that it reads, as reward_model.evidence was in training."""
+    prompt_words: Count | None = None
+    """First words of a longer prompt that it reads, as reward_model.prompt_words was in training."""
     max_tokens: Count = 512
     """Length limit of a critique in tokens."""
     concurrency: Count = 64

@@ -41,13 +41,13 @@ from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.decoding.skeleton import START, Skeleton
 from text2grad.reward_models.prompts import critique_prompts
 from text2grad.reward_models.shared_base import load_writer
-from text2grad.reward_models.writing import LABEL_FORMS, QUOTING, critique_from_labels
-from text2grad.types import Critique, CritiqueForm, Example, Learned, PromptFormat
+from text2grad.reward_models.writing import LABEL_FORMS, QUOTING, check_shown, critique_from_labels
+from text2grad.types import Critique, CritiqueForm, Evidence, Example, Learned, PromptFormat
 
 SETTINGS_FILE = "reward_model.json"
 SAVED = (
     *("max_new_tokens", "rows_at_once", "write_feedback", "form", "match", "constrain", "limits"),
-    *("prompt_format", "votes", "vote_threshold", "learned"),
+    *("prompt_format", "votes", "vote_threshold", "learned", "evidence", "prompt_words"),
 )
 NO_LIMIT = 2**31  # tokens, where a model's config names no context, and as room that forbids nothing
 RENAMED = {"words": "write_feedback", "agreement": "vote_threshold", "supported": "quoted_in_feedback"}  # since 0.1
@@ -83,6 +83,8 @@ class CritiqueDecoder(ABC):
         votes: int = 1,
         vote_threshold: float = 0.5,
         learned: Learned = "critique",
+        evidence: Evidence = "none",
+        prompt_words: int | None = None,
         seed: int = 0,
     ) -> None:
         """Take a tokenizer and the settings.
@@ -106,11 +108,15 @@ class CritiqueDecoder(ABC):
             vote_threshold: share of the critiques that must mark a character.
             learned: tokens with a loss in training: "critique", all; "choices", in a form with labels those alone that
                 the constraint leaves to the model (`spelled`), which then cannot decode without it.
+            evidence: as in training: "absent_words" also reads which words of each sentence the prompt lacks
+                (`absent_words.evidence_of`).
+            prompt_words: as in training: the first words of a longer prompt that are read; None for all. Evidence is
+                of the whole prompt.
             seed: of sampling.
 
         Raises:
-            ConfigError: if there is no such form, `votes` or `vote_threshold` is out of range, or `learned` is
-                "choices" where the form quotes or nothing constrains.
+            ConfigError: if there is no such form or evidence, `votes`, `vote_threshold` or `prompt_words` is out of
+                range, or `learned` is "choices" where the form quotes or nothing constrains.
             ModelError: if the tokenizer or `max_new_tokens` has no room for the JSON of a critique.
         """
         check_known("form", form, get_args(CritiqueForm))
@@ -124,6 +130,9 @@ class CritiqueDecoder(ABC):
         check_votes(votes, vote_threshold)
         check_known("learned", learned, get_args(Learned))
         self.learned: Learned = learned
+        check_shown(evidence, prompt_words)
+        self.evidence: Evidence = evidence
+        self.prompt_words = prompt_words
         if learned == "choices" and (form in QUOTING or not self.constrain):
             reason = f"form = {form!r} quotes" if form in QUOTING else "constrain = False lifts the constraint"
             raise ConfigError(
@@ -165,8 +174,13 @@ class CritiqueDecoder(ABC):
     def _texts(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[str]]:
         """Return the texts of several sampled critiques of each response; with 0 draws, of the greedy critique."""
 
+    @property
+    def read(self) -> dict[str, Any]:
+        """What a prompt shows, as keyword arguments of `critique_prompts`."""
+        return {"evidence": self.evidence, "prompt_words": self.prompt_words}
+
     def _prompts(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[int]]:
-        return critique_prompts(self.tokenizer, examples, responses, self.prompt_format, self.form)
+        return critique_prompts(self.tokenizer, examples, responses, self.prompt_format, self.form, **self.read)
 
     def _read(self, texts: Sequence[str], responses: Sequence[str]) -> list[Critique]:
         """Parse the texts of critiques.

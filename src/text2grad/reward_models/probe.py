@@ -25,12 +25,12 @@ from text2grad.feedback import split_steps, words_of
 from text2grad.files import to_json, write_atomically
 from text2grad.models import check_ids, check_text_ids, context_of, load_policy, load_tokenizer
 from text2grad.progress import Progress
+from text2grad.reward_models.absent_words import absent_texts
 from text2grad.reward_models.prompts import critique_prompts
 from text2grad.reward_models.scalar import too_long
 from text2grad.reward_models.support import (
     FEATURES,
     SupportRow,
-    absent_texts,
     continuation_logprobs,
     range_tokens,
     support_of,

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from text2grad.align import Range
 from text2grad.models import chat_texts, encode_prompts, plain_ids, templated
-from text2grad.reward_models.writing import critique_prompt, critique_questions
-from text2grad.types import CritiqueForm, Example, PromptFormat
+from text2grad.reward_models.writing import critique_prompt, critique_questions, shown
+from text2grad.types import CritiqueForm, Evidence, Example, PromptFormat
 
 _MESSAGE = "\ue0fd\ue0fc"  # private-use characters, which stand for the message in a chat template
 
@@ -25,13 +25,18 @@ def critique_prompts(
     responses: Sequence[str],
     prompt_format: PromptFormat,
     form: CritiqueForm = "spans",
+    *,
+    evidence: Evidence = "none",
+    prompt_words: int | None = None,
 ) -> list[list[int]]:
     """Return the ids of the reward model's prompt for each response."""
-    questions = critique_questions(examples, responses, prompt_format, form)
+    read: dict[str, Any] = {"evidence": evidence, "prompt_words": prompt_words}
+    questions = critique_questions(examples, responses, prompt_format, form, **read)
     if not questions:
         return []
-    starts = [len(example.prompt_text) for example in examples]
-    within = [[(start, start + len(response))] for start, response in zip(starts, responses, strict=True)]
+    pairs = zip(examples, responses, strict=True)
+    starts = [len(shown(*pair, prompt_words=prompt_words).prompt) for pair in pairs]
+    within = [[(start, len(question))] for start, question in zip(starts, questions, strict=True)]
     return [list(ids) for ids in encode_questions(tokenizer, questions, within, prompt_format=prompt_format)]
 
 

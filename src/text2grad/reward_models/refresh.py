@@ -206,6 +206,7 @@ class Refresher:
                         form=critic.form,
                         constrain=critic.constrain,
                         learned=critic.learned,
+                        **critic.read,
                     )
         except DataError as error:  # none is short enough; the same step would fail again after a --resume
             if PartialState().is_main_process:

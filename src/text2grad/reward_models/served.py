@@ -38,11 +38,12 @@ from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.writing import (
     LABEL_FORMS,
     QUOTING,
+    check_shown,
     critique_from_labels,
     critique_prompt,
     critique_request,
 )
-from text2grad.types import Critique, CritiqueForm, Example, PromptFormat
+from text2grad.types import Critique, CritiqueForm, Evidence, Example, PromptFormat
 
 DEFAULTS = {"base_url": "http://localhost:8000/v1", "api_key_env": "", "max_tokens": 512, "concurrency": 64}
 """Defaults of the endpoint that differ from an annotator's."""
@@ -71,6 +72,8 @@ class ServerRewardModel:
         prompt_format: PromptFormat = "plain",
         write_feedback: bool = True,
         form: CritiqueForm = "spans",
+        evidence: Evidence = "none",
+        prompt_words: int | None = None,
         constrain: bool = True,
         limits: QuoteLimits | None = None,
         match: Match = "exact",
@@ -85,6 +88,8 @@ class ServerRewardModel:
             prompt_format: as in training: "plain" continues prompt and response, "chat" uses the chat template.
             write_feedback: False for a model that was trained to write spans only.
             form: of its critiques, as in training (`reward_model.form`).
+            evidence: that it reads, as in training (`reward_model.evidence`).
+            prompt_words: first words of a longer prompt that it reads, as in training; None for all.
             constrain: send the grammar. A server without grammars rejects it, and each rejected critique is a failure.
             limits: limits on constrained quotes that a grammar can express.
             match: how quotes are found in responses; always "exact" for constrained decoding.
@@ -96,6 +101,7 @@ class ServerRewardModel:
         """
         check_known("prompt_format", prompt_format, get_args(PromptFormat))
         check_known("form", form, get_args(CritiqueForm))
+        check_shown(evidence, prompt_words)
         write_feedback = settings.pop("words", write_feedback)  # its name in version 0.1
         limits = limits or QuoteLimits()
         if constrain:
@@ -105,6 +111,8 @@ class ServerRewardModel:
         self.endpoint.check("server")
         self.path, self.prompt_format, self.write_feedback = Path(store), prompt_format, write_feedback
         self.form: CritiqueForm = form
+        self.evidence: Evidence = evidence
+        self.prompt_words = prompt_words
         self.constrain, self.limits, self.tokens = constrain, limits, TokenCount()
         self.match: Match = "exact" if constrain else match
         self._warned = False
@@ -134,8 +142,9 @@ class ServerRewardModel:
     def prompt(self, item: Item) -> Prompt:
         """Return the prompt for the critique of a response."""
         if self.prompt_format == "plain":
-            return critique_prompt(item.example, item.response)
-        return ({"role": "user", "content": critique_request(item.example, item.response, self.form)},)
+            return critique_prompt(item.example, item.response, self.evidence, self.prompt_words)
+        request = critique_request(item.example, item.response, self.form, self.evidence, self.prompt_words)
+        return ({"role": "user", "content": request},)
 
     async def annotate(self, client: CachedClient, item: Item) -> AnnotationResult:
         """Return the critique of one response.

@@ -36,13 +36,15 @@ The published code drops invalid entries and matches the rest by similarity; her
 """
 
 import json
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from text2grad.align import Range
+from text2grad.errors import ConfigError, check_known
 from text2grad.feedback import (
     Annotation,
     CutObject,
@@ -54,7 +56,8 @@ from text2grad.feedback import (
     split_steps,
     words_of,
 )
-from text2grad.types import Critique, CritiqueForm, Example, Label, PromptFormat, Span
+from text2grad.reward_models.absent_words import evidence_of
+from text2grad.types import Critique, CritiqueForm, Evidence, Example, Label, PromptFormat, Span
 
 OPENING, GOOD, POOR, CLOSING = '{"textual_feedback": "', '", "good_spans": [', '], "poor_spans": [', "]}"
 OUTCOME = '], "outcome": '
@@ -71,16 +74,68 @@ SIGNS = {"+": 1, "-": -1, "0": 0}
 TAGS = {"+": 1, "-": -1, "=": 0}  # each is one token behind a blank, where a digit is often two
 
 
-def critique_prompt(example: Example, response: str) -> str:
-    """Return the prompt of a reward model without chat template: the task's prompt, the response, a line break."""
-    return f"{example.prompt_text}{response}\n"
+class Shown(NamedTuple):
+    """The texts that a reward model judges by.
+
+    Attributes:
+        prompt: the task's prompt, of a longer one the first words.
+        evidence: `evidence_of` the whole prompt and the response; empty without evidence.
+    """
+
+    prompt: str
+    evidence: str = ""
 
 
-def critique_request(example: Example, response: str, form: CritiqueForm = "spans") -> str:
+def check_shown(evidence: str, prompt_words: int | None) -> None:
+    """Check the settings of `shown`.
+
+    Raises:
+        ConfigError: if there is no such evidence, or less than one word.
+    """
+    check_known("evidence", evidence, get_args(Evidence))
+    if prompt_words is not None and prompt_words < 1:
+        raise ConfigError(f"prompt_words = {prompt_words}: give 1 or more, or leave it out to show the whole prompt")
+
+
+def shown(example: Example, response: str, evidence: Evidence = "none", prompt_words: int | None = None) -> Shown:
+    """Return the texts about a response that a reward model reads.
+
+    Example:
+        >>> shown(Example("The old dog sleeps."), "A cat.", "absent_words", prompt_words=2)
+        Shown(prompt='The old …', evidence='"A cat.": 100% (A, cat)')
+    """
+    prompt = example.prompt_text
+    found = "" if evidence == "none" else evidence_of(prompt, response)
+    words = [] if prompt_words is None else list(re.finditer(r"\S+", prompt))
+    if prompt_words is not None and len(words) > prompt_words:
+        prompt = f"{prompt[: words[prompt_words - 1].end()]} …"
+    return Shown(prompt, found)
+
+
+def critique_prompt(
+    example: Example, response: str, evidence: Evidence = "none", prompt_words: int | None = None
+) -> str:
+    """Return the prompt of a reward model without chat template: the task's prompt, the response, a line break.
+
+    Evidence and a line break follow, if there is any.
+    """
+    read = shown(example, response, evidence, prompt_words)
+    return f"{read.prompt}{response}\n" + (f"{read.evidence}\n" if read.evidence else "")
+
+
+def critique_request(
+    example: Example,
+    response: str,
+    form: CritiqueForm = "spans",
+    evidence: Evidence = "none",
+    prompt_words: int | None = None,
+) -> str:
     """Return the user's message to a reward model with a chat template.
 
     The instruction and the task's prompt come first, so that their KV cache is shared between the responses to it.
     """
+    read = shown(example, response, evidence, prompt_words)
+    lacking = f"\n\n### Words of the response that the prompt lacks\n{read.evidence}" if read.evidence else ""
     request = (
         "good_spans and poor_spans what is good and what is poor about it, in words quoted exactly from the response"
     )
@@ -92,7 +147,8 @@ def critique_request(example: Example, response: str, form: CritiqueForm = "span
         request += ", and under outcome a number for the response as a whole, or null"
     return (
         "Judge the response to the prompt below. Write JSON: under textual_feedback your critique in words, then under "
-        f"{request}.\n\n### Prompt\n{example.prompt_text}\n\n### Response\n{response}"
+        f"{request}.\n\n### Prompt\n{read.prompt}\n\n### Response\n{response}"
+        f"{lacking}"
     )
 
 
@@ -102,13 +158,19 @@ def inputs_of(annotations: Sequence[Annotation]) -> tuple[list[Example], list[st
 
 
 def critique_questions(
-    examples: Sequence[Example], responses: Sequence[str], prompt_format: PromptFormat, form: CritiqueForm = "spans"
+    examples: Sequence[Example],
+    responses: Sequence[str],
+    prompt_format: PromptFormat,
+    form: CritiqueForm = "spans",
+    *,
+    evidence: Evidence = "none",
+    prompt_words: int | None = None,
 ) -> list[str]:
     """Return the prompt for each response, without the chat template around it."""
     pairs = zip(examples, responses, strict=True)
     if prompt_format == "chat":
-        return [critique_request(*pair, form) for pair in pairs]
-    return [critique_prompt(*pair) for pair in pairs]
+        return [critique_request(*pair, form, evidence, prompt_words) for pair in pairs]
+    return [critique_prompt(*pair, evidence, prompt_words) for pair in pairs]
 
 
 def critique_target(

@@ -216,6 +216,27 @@ def test_a_model_with_a_chat_template_is_asked_by_it_and_remembers_so(home: Path
     assert request.index(one.prompt) < request.index(one.response)
 
 
+@pytest.mark.parametrize("prompt_format", ["plain", "chat"])
+def test_it_learns_and_decodes_with_the_same_evidence(home: Path, tmp_path: Path, prompt_format: str) -> None:
+    prepare(tmp_path)
+    tokenizer = load_tokenizer(str(home / "base"))
+    tokenizer.chat_template = CHAT
+    tokenizer.save_pretrained(tmp_path / "base")
+    read: dict[str, Any] = {"evidence": "absent_words", "prompt_words": 1}
+    how = {"steps": 1, "prompt_format": prompt_format, **read}
+    run = RewardRun(recipe(tmp_path, "run", reward_model=how))
+    critic, rows = GenerativeRewardModel.load(run.run()), run.rows
+    (learned, *_) = read_annotations(tmp_path / "run" / "held_out.jsonl")
+    (ids,) = critic._prompts([Example(learned.prompt)], [learned.response])
+    (asked,) = critique_prompts(tokenizer, [Example(learned.prompt)], [learned.response], prompt_format, **read)
+    (without,) = critique_prompts(tokenizer, [Example(learned.prompt)], [learned.response], prompt_format)
+    assert ids == asked != without
+    trained = [Example(one.prompt) for one in ANNOTATIONS], [one.response for one in ANNOTATIONS]
+    beginnings = critique_prompts(tokenizer, *trained, prompt_format, **read)
+    assert all(any(row["input_ids"][: len(one)] == one for one in beginnings) for row in rows)
+    assert "which the prompt lacks" in (tmp_path / "run" / "model" / "README.md").read_text()
+
+
 # Training.
 
 

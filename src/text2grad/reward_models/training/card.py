@@ -21,8 +21,8 @@ tags:
 
 # {name}
 
-A generative reward model for [Text2Grad](https://arxiv.org/abs/2505.22338). It reads a prompt and a response and
-writes JSON: {feedback}{marks}, which become a reward on each token of the response.
+A generative reward model for [Text2Grad](https://arxiv.org/abs/2505.22338). It reads {prompt}
+and a response{evidence}, and writes JSON: {feedback}{marks}, which become a reward on each token of the response.
 
 ```python
 from text2grad import Example, GenerativeRewardModel
@@ -68,6 +68,8 @@ _MARKS = {
     "tagged_sentences": "the response's sentences, each with a sign (good, poor, neither), and a number for the whole",
 }
 
+_EVIDENCE = {"none": "", "absent_words": ", with the words of each sentence which the prompt lacks"}
+
 _COUNTS = {
     "learned": "trained on",
     "target_tokens": "tokens of all critiques trained on",
@@ -104,13 +106,15 @@ def model_card(
     """
     labelled = "sentence" if reward_model.form == "tagged_sentences" else "word"
     constraint = "verbatim quotes" if reward_model.form in QUOTING else f"a label for each {labelled}"
-    local, votes = Path(base).exists(), reward_model.votes
+    local, votes, words = Path(base).exists(), reward_model.votes, reward_model.prompt_words
     shown = Path(base).name if local else base
     return _CARD.format(
         base_line="" if local else f"base_model: {json.dumps(base)}\n",
         library="peft" if adapter else "transformers",
         name=name.rpartition("/")[2],
         load=name,
+        prompt="a prompt" if words is None else f"the first {words:,} words of a prompt",
+        evidence=_EVIDENCE[reward_model.evidence],
         feedback="a critique in words, then " if reward_model.write_feedback else "",
         marks=_MARKS[reward_model.form],
         prompt_format=results["prompt_format"],

@@ -30,7 +30,7 @@ def training_rows(
     readable = [annotation for annotation in annotations if not annotation.critique.failed]
     prompt_format, form = reward_model.prompt_format, reward_model.form
     tokenizer = reward_model.tokenizer
-    prompts = critique_prompts(tokenizer, *inputs_of(readable), prompt_format, form)
+    prompts = critique_prompts(tokenizer, *inputs_of(readable), prompt_format, form, **reward_model.read)
     rows = []
     for prompt, annotation in zip(prompts, readable, strict=True):
         target = critique_target(

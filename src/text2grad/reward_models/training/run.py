@@ -242,6 +242,8 @@ class RewardRun:
             votes=critic.votes or 1,
             vote_threshold=critic.vote_threshold or vote_threshold or 0.5,
             learned=settings.learned,
+            evidence=settings.evidence,
+            prompt_words=settings.prompt_words,
         )
 
     def _publish(self, out: Path) -> None:
