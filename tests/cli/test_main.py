@@ -109,6 +109,32 @@ def test_sigterm_and_sighup_end_a_command_as_ctrl_c_does(
     assert capsys.readouterr().err == "interrupted. Continue with: text2grad quickstart\n"
 
 
+@pytest.mark.parametrize(("rank", "said"), [(None, 1), ("0", 1), ("1", 0)])
+def test_the_first_signal_is_told_at_once_by_one_process(
+    rank: str | None, said: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    if rank is not None:
+        monkeypatch.setenv("LOCAL_RANK", rank)
+    line = "SIGINT: ends after the step under way; a second signal ends it at once\n"
+    with Interruption() as interruption:
+        signal.raise_signal(signal.SIGINT)
+        assert capfd.readouterr().err == line * said
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert interruption.received == signal.SIGINT
+
+
+def test_a_signal_is_recorded_where_nobody_reads_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    monkeypatch.setattr("text2grad.config.interruption.STDERR", write)
+    with Interruption() as interruption:
+        signal.raise_signal(signal.SIGTERM)
+    os.close(write)
+    assert interruption.received == signal.SIGTERM
+
+
 def test_nohup_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(args: object) -> int:
         signal.raise_signal(signal.SIGHUP)

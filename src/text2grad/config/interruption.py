@@ -1,15 +1,18 @@
 """Ctrl-C, SIGTERM and SIGHUP: the step under way is finished and saved, and the run ends without a traceback."""
 
+import os
 import signal
 import threading
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
+STDERR = 2  # its file descriptor
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interruption:
-    """A context in which the first SIGINT, SIGTERM or SIGHUP is only recorded; the second one acts as usual.
+    """A context in which the first SIGINT, SIGTERM or SIGHUP is recorded and told; the second one acts as usual.
 
     SIGHUP stays ignored where it is (nohup).
 
@@ -38,3 +41,7 @@ class Interruption:
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = number
         self.__exit__()
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            line = f"{signal.Signals(number).name}: ends after the step under way; a second signal ends it at once\n"
+            with suppress(OSError):  # nobody reads the log
+                os.write(STDERR, line.encode())
