@@ -13,7 +13,8 @@ marked with other types alone. Compared:
 
     model         constrained decoding, votes with the saved threshold
     probe         with --probe in place of the model: `reward-baseline probe` on the same base; probabilities as scores
-    model, free   the likeliest critique without constraint; not with reward_model.learned = "choices"
+    model, free   without constraint the likeliest critique, or with --free-votes sampled ones, too; not with
+                  reward_model.learned = "choices"
     prior         share of marked training words at this place of a response of this length
     look-up       share of marked occurrences of this word in the training responses
     absent words  share of the words of its sentence that the prompt does not hold; not learned
@@ -246,11 +247,12 @@ def fold_of_model(
         again = ["--resume"] if (directory / "reward").exists() else []
         text2grad("reward", ROOT / "recipes" / "reward-people.toml", *settings, *again)
     measure = ["evaluate-reward", directory / "test.jsonl", "--model", directory / "reward" / "model", "--no-words"]
-    for name, how in (("votes", ["--votes", options.votes]), ("free", ["--no-constrain", "--votes", 1])):
+    for name, how in (("votes", []), ("free", ["--no-constrain"])):
         if name == "free" and saved_settings(directory / "reward" / "model").get("learned") == "choices":
             continue  # without the constraint it cannot write a critique
         if not (directory / name / "evaluation.json").exists():
-            text2grad(*measure, *how, "--out", directory / name)
+            votes = options.votes if name == "votes" else options.free_votes
+            text2grad(*measure, *how, "--votes", votes, "--out", directory / name)
 
 
 def fold_of_probe(
@@ -301,8 +303,12 @@ def rows_of_fold(
         if (path := directory / name / "predictions.jsonl").exists()
     }
     probed = json.loads(path.read_bytes()) if (path := directory / PROBE_SCORES).exists() else None
-    shares = [[]] * len(test) if probed else votes_of(directory / "votes" / "samples.jsonl", test)
-    for row, (one, share) in enumerate(zip(test, shares, strict=True)):
+    sampled = {
+        name: votes_of(path, test)
+        for name in ("votes", "free")
+        if not probed and (path := directory / name / "samples.jsonl").exists()
+    }
+    for row, one in enumerate(test):
         words = words_of(one.response, one.critique, marked[one.response], one.prompt)
         key = (one.prompt, one.response)
         for name, (score, threshold) in compared.items():
@@ -314,10 +320,10 @@ def rows_of_fold(
             found["probe"][one.prompt] += counts(words, [pair[0] for pair in pairs], marked_so, kinds)
             continue
         marks = {name: [word.true for word in words_of(one.response, of[key])] for name, of in written.items()}
-        found["model"][one.prompt] += counts(words, share, marks["votes"], kinds)
-        if "free" in marks:
-            values = [float(mark) for mark in marks["free"]]
-            found["model, free"][one.prompt] += counts(words, values, marks["free"], kinds)
+        for name, method in (("votes", "model"), ("free", "model, free")):
+            if name in marks:  # the share of the sampled critiques, or the marks of the likeliest one
+                values = sampled[name][row] if name in sampled else [float(mark) for mark in marks[name]]
+                found[method][one.prompt] += counts(words, values, marks[name], kinds)
     return found
 
 
@@ -352,6 +358,7 @@ def options_of() -> argparse.Namespace:
     add("--folds", type=int, default=5)
     add("--only", type=int, action="append", help="a fold to run, from 0; may be repeated (default: all)")
     add("--votes", type=int, default=16)
+    add("--free-votes", type=int, default=1, help="critiques of the model without constraint; 1: the likeliest")
     add("--probe", choices=("words", "sentences", "lines"), help="measure a probe of these units in place of a model")
     add("--features", choices=("states", "support"), default="states", help="what a probe reads of a unit")
     add("--max-tokens", type=int, default=4096, help="longest prompt with response of a probe")

@@ -121,8 +121,12 @@ def test_types_of_marks_come_from_the_published_files(bench, tmp_path) -> None:
     assert bench.kinds_of({"x": found["abc"], "y": found["abc"][1:]}) == ["Unwanted", "Unwanted.Intrinsic"]
 
 
-def test_the_command_writes_every_fold_below_its_name(bench, tmp_path, monkeypatch) -> None:
-    """Four questions in two folds; of each answer "in Lyon" people marked "in", and the model marks all of it."""
+@pytest.mark.parametrize("free_votes", [1, 16])
+def test_the_command_writes_every_fold_below_its_name(bench, tmp_path, monkeypatch, free_votes: int) -> None:
+    """Four questions in two folds; of each answer "in Lyon" people marked "in", and the model marks all of it.
+
+    Most sampled critiques mark "in" with the constraint and "Lyon" without it.
+    """
     error = {"error type": "Irrelevant", "start": 0, "end": 2, "explanation": ""}
     feedback = {"errors": [error], "missing-info": []}
     records = [
@@ -137,11 +141,17 @@ def test_the_command_writes_every_fold_below_its_name(bench, tmp_path, monkeypat
             predictions = directory / name / "predictions.jsonl"
             predictions.parent.mkdir(parents=True)
             write_annotations(predictions, [Annotation(one.prompt, one.response, whole) for one in test])
+            if name == "votes" or options.free_votes > 1:
+                (directory / name / "samples.jsonl").touch()
+
+    def votes_of(path, test) -> list[list[float]]:
+        return [[0.25, 0.75] if path.parent.name == "free" else [0.75, 0.25] for _ in test]
 
     monkeypatch.setattr(bench, "fold_of_model", fold_of_model)
-    monkeypatch.setattr(bench, "votes_of", lambda path, test: [[0.75, 0.25] for _ in test])
+    monkeypatch.setattr(bench, "votes_of", votes_of)
     out, work = tmp_path / "found.json", tmp_path / "work"
     asked = ["qa_feedback", "--data", str(tmp_path / "qa.json"), "--folds", "2", "--no-words", "--called", "twice"]
+    asked += ["--free-votes", str(free_votes)]
     monkeypatch.setattr(sys, "argv", ["people_reward.py", *asked, "--json", str(out), "--work", str(work)])
     bench.main()
     assert sorted(one.name for one in (work / "qa_feedback" / "without-words-twice").iterdir()) == ["fold-0", "fold-1"]
@@ -149,6 +159,7 @@ def test_the_command_writes_every_fold_below_its_name(bench, tmp_path, monkeypat
     assert name == "qa_feedback, without words, twice"
     assert (found["texts"], found["responses"], found["words"]) == (4, 4, {"Irrelevant": 4})
     assert found["figures"]["model"]["auroc"]["value"] == 1.0
+    assert found["figures"]["model, free"]["auroc"]["value"] == (0.5 if free_votes == 1 else 0.0)
     assert found["f1 by type"]["model"]["Irrelevant"]["value"] == pytest.approx(2 / 3)  # 2 · 4 / (8 + 4)
     assert found["f1 by type"]["look-up"]["Irrelevant"]["value"] == 1.0
 
