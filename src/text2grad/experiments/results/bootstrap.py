@@ -131,9 +131,12 @@ def _weights(rng: np.random.Generator, size: int, draws: int) -> np.ndarray:
     return rng.multinomial(size, np.full(size, 1 / size), size=draws).astype(np.uint16)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=64)
 def resamples(items: tuple[Items, ...], draws: int = DRAWS, seed: int = 0) -> Resamples:
-    """Return the draws of a design; the last designs are kept, because making them takes longer than using them."""
+    """Return the draws of a design; designs are kept, because making one takes longer than using it.
+
+    A page comes back to its designs; one of five seeds and 100 items has 4 MB.
+    """
     return Resamples(items, draws=draws, seed=seed)
 
 
