@@ -7,6 +7,7 @@ from hypothesis import given, strategies as st
 
 from text2grad.errors import ConfigError
 from text2grad.feedback import split_steps
+from text2grad.reward_models import ServerRewardModel
 from text2grad.reward_models.absent_words import absent_texts, absent_words, evidence_of
 from text2grad.reward_models.prompts import critique_prompts
 from text2grad.reward_models.writing import critique_prompt, critique_request, shown
@@ -120,10 +121,16 @@ def test_a_special_token_that_the_evidence_repeats_is_text(prompt_format: Any, o
     assert critique_prompt(asked[0][0], asked[1][0], **read).count("<|end|>") == 2
     (found,) = critique_prompts(tokenizer, *asked, prompt_format, **read)
     assert found.count(special) == of_template
+    (without,) = critique_prompts(tokenizer, *asked, prompt_format, prompt_words=1)
+    (whole,) = critique_prompts(tokenizer, *asked, prompt_format, evidence="absent_words")
+    assert len(without) < len(found)
+    assert found != whole
 
 
-def test_another_kind_of_evidence_is_refused() -> None:
-    from text2grad.reward_models import ServerRewardModel
-
-    with pytest.raises(ConfigError, match=r"evidence.*'absent'"):
-        ServerRewardModel("rm", evidence="absent", api_key_env="")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"evidence": "absent"}, r"evidence has no value 'absent'"), ({"prompt_words": 0}, r"prompt_words = 0: give 1")],
+)
+def test_what_cannot_be_shown_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ServerRewardModel("rm", api_key_env="", **settings)
