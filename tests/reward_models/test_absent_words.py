@@ -117,7 +117,7 @@ def test_a_special_token_that_the_evidence_repeats_is_text(prompt_format: Any, o
     tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}<|end|>"
     special = tokenizer.convert_tokens_to_ids("<|end|>")
     read: dict[str, Any] = {"evidence": "absent_words", "prompt_words": 1}
-    asked = [Example("cats: a")], ["<|end|> b"]
+    asked = [Example("cats: a b a b a b")], ["<|end|> b"]
     assert critique_prompt(asked[0][0], asked[1][0], **read).count("<|end|>") == 2
     (found,) = critique_prompts(tokenizer, *asked, prompt_format, **read)
     assert found.count(special) == of_template
