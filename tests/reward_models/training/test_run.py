@@ -226,6 +226,7 @@ def test_it_learns_and_decodes_with_the_same_evidence(home: Path, tmp_path: Path
     how = {"steps": 1, "prompt_format": prompt_format, **read}
     run = RewardRun(recipe(tmp_path, "run", reward_model=how))
     critic, rows = GenerativeRewardModel.load(run.run()), run.rows
+    assert critic.read == read
     (learned, *_) = read_annotations(tmp_path / "run" / "held_out.jsonl")
     (ids,) = critic._prompts([Example(learned.prompt)], [learned.response])
     (asked,) = critique_prompts(tokenizer, [Example(learned.prompt)], [learned.response], prompt_format, **read)
