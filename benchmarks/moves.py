@@ -4,10 +4,11 @@
     python benchmarks/moves.py --task answers                       # an hour of one core, after `make smollm2` and
                                                                     # `text2grad prepare grounded` (docs/grounded.md)
 
-Two runs of each task on seed 0, with the task's program as critic; every fifth step is measured (`run.track_update`).
+Three runs of each task on seed 0, with the task's program as critic: spans, spans without credit for certain tokens
+(`ppo.certainty = 0.9`), and one number, that of GRPO. Every fifth step is measured (`run.track_update`).
 Summaries: 20 steps of recipes/quickstart-summarization.toml from the fine-tuned policy, without refreshes. Stories:
 20 steps of recipes/stories.toml on stories260k, 32 stories of 64 tokens a step. Answers: 11 steps of
-recipes/smollm2-grounded.toml, a LoRA adapter of SmolLM2. The number is GRPO's. Figures of other tasks stay in the file.
+recipes/smollm2-grounded.toml, a LoRA adapter of SmolLM2. Figures of other tasks stay in the file.
 """
 
 import argparse
@@ -30,7 +31,7 @@ RECIPES = {
 
 MEASURED = ["run.track_update=5", "data.eval_examples=4"]
 STORIES = ["run.steps=20", "rollout.batch_size=32", "rollout.max_new_tokens=64", "data.examples=700"]
-METHODS_SHOWN = {"spans": "text2grad", "number": "grpo"}
+METHODS_SHOWN = {"spans": "text2grad", "uncertain": "certainty", "number": "grpo"}
 
 
 def start_of(task: str, out: Path, stories: Path) -> list[str]:

@@ -468,3 +468,29 @@ def test_an_adapter_of_another_name_is_refused() -> None:
     policy = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear"), adapter_name="mine")
     with pytest.raises(ConfigError, match="adapters are named 'mine', but text2grad trains and saves the one"):
         prepare_policy(policy, ModelConfig())
+
+
+def test_certain_tokens_have_an_advantage_only_where_they_are_blamed(tmp_path: Path) -> None:
+    found: dict[float, list[list[tuple[float, float, float]]]] = {}  # p, reward and advantage of each token
+    limit = 1 / 13  # a model of random weights gives 17 tokens about this probability
+    for certainty in (1.0, limit):
+        run = small_run.trainer(tmp_path / f"{certainty}", ppo={"certainty": certainty}, run={"steps": 1})
+        scored = []
+        score = run.score
+        run.score = lambda batch, score=score, scored=scored, **how: scored.append(score(batch, **how)) or scored[-1]
+        run.train()
+        rows = zip(scored[0].logp.exp().tolist(), records(tmp_path / f"{certainty}"), strict=True)
+        found[certainty] = [
+            list(zip(p[: len(record["ids"])], record["reward"], record["advantage"], strict=True)) for p, record in rows
+        ]
+    assert "advantage/certain_share" not in metrics(tmp_path / "1.0")[0]
+    pairs = [pair for both in zip(*found.values(), strict=True) for pair in zip(*both, strict=True)]
+    spared = [(p, reward) for (p, reward, before), (_, _, after) in pairs if before != after]
+    assert {after for (_, _, before), (_, _, after) in pairs if before != after} == {0.0}
+    assert all(p > limit and reward >= 0 for p, reward in spared)
+    certain = [reward for (p, reward, _), _ in pairs if p > limit]
+    assert len(spared) == sum(reward >= 0 for reward in certain) > 0
+    assert any(reward < 0 for reward in certain)
+    assert any(p < limit for (p, _, _), _ in pairs)
+    (step,) = metrics(tmp_path / f"{limit}")
+    assert step["advantage/certain_share"] == pytest.approx(len(spared) / len(pairs))

@@ -192,6 +192,17 @@ METHODS: Mapping[str, Method] = {
     "negative_only": _ablation("Text2Grad (negative spans only)", "reward.positive=0.0"),
     "unlabelled_1": _ablation("Text2Grad (unlabelled tokens +1)", "reward.unlabelled=1.0"),
     "balanced": _ablation("Text2Grad (balanced credit)", "reward.balance=true"),
+    "certainty": _ablation("Text2Grad (no credit for certain tokens)", "ppo.certainty=0.9"),
+    "grpo_certainty": _number(
+        "one number (GRPO, no credit for certain tokens)",
+        *GROUP,
+        "ppo.baseline=group",
+        "ppo.whiten=group",
+        "ppo.loss_mean=response",
+        "ppo.kl_in=loss",
+        "ppo.certainty=0.9",
+        searched=GROUP_SEARCHED,
+    ),
     "strict": _ablation("Text2Grad (strict boundaries)", "reward.mode=strict"),
     "last_wins": _ablation("Text2Grad (the last span wins)", "reward.overlap=last_wins"),
 }

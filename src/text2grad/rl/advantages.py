@@ -174,6 +174,28 @@ def advantages_over_baseline(
     )
 
 
+def is_certain(logp: Tensor, rewards: Tensor, response_mask: Tensor, *, certainty: float) -> Tensor:
+    """Return the response tokens that the policy samples nearly always and that nobody blames, bool [B, T].
+
+    Their gradient is nearly zero, (1 − p) ∇z for the logit z, so that other tokens move them, and praise of them
+    teaches nothing. Policies learn as much from the other tokens alone (arXiv 2506.01939). A blamed token is no such
+    case: to say the wrong thing with certainty is what must be unlearned.
+
+    Args:
+        logp: log π_old of the sampled tokens, [B, T], at the temperature of the rollouts.
+        rewards: δ_t, without the KL term, [B, T].
+        response_mask: True on response tokens, bool [B, T].
+        certainty: the largest probability of a token that is not certain; 1 for no certain tokens.
+
+    Example:
+        >>> logp, mask = torch.tensor([[0.95, 0.95, 0.5]]).log(), torch.ones(1, 3, dtype=torch.bool)
+        >>> is_certain(logp, torch.tensor([[1.0, -1.0, 1.0]]), mask, certainty=0.9)
+        tensor([[ True, False, False]])
+    """
+    check_same_shape(logp=logp, rewards=rewards, response_mask=response_mask)
+    return (logp.exp() > certainty) & (rewards >= 0) & response_mask
+
+
 class Moments(NamedTuple):
     """Count, sum and sum of squares of the unmasked entries, each [] fp64; they add over processes."""
 

@@ -75,7 +75,7 @@ from text2grad.models import (
     with_lora,
 )
 from text2grad.progress import Progress, note
-from text2grad.rl.advantages import Advantages, Moments, advantages_over_baseline, moments, whiten
+from text2grad.rl.advantages import Advantages, Moments, advantages_over_baseline, is_certain, moments, whiten
 from text2grad.rl.checkpoint import (
     checkpoint_critics,
     join_checkpoint,
@@ -391,10 +391,11 @@ class Text2GradTrainer:
             rewards = total_rewards(span_rewards, scores.kl, mask, beta=self.beta_in_reward)
             advantages, returns = self._advantages(rewards, scores, mask)  # lines 15-16
             advantages, engine = self._corrected(advantages, rollouts, scores, mask)
+            advantages, certain = self._uncertain(advantages, scores.logp, span_rewards, mask)
 
         tokens = {"reward": span_rewards, "kl": scores.kl, "value": scores.values, "advantage": advantages}
         records = gather_object(response_records(self.step, rollouts, critiques, deltas, offsets, tokens))
-        metrics = step_metrics(records, scores, returns, mask, self._of_all) | engine
+        metrics = step_metrics(records, scores, returns, mask, self._of_all) | engine | certain
         with clock("audit"), self._critic_at_work(can_save=True):
             metrics |= self.refresher.audit(self.tokenizer, rollouts, deltas, critiques)
 
@@ -634,6 +635,18 @@ class Text2GradTrainer:
         cap = self.recipe.engine.importance_cap
         weights, metrics = engine_weights(rollouts, scores.logp, mask, cap=cap, accelerator=self.accelerator)
         return advantages * weights, metrics
+
+    def _uncertain(
+        self, advantages: Tensor, logp: Tensor, rewards: Tensor, mask: Tensor
+    ) -> tuple[Tensor, dict[str, float]]:
+        """Return advantages without those of certain tokens (`ppo.certainty`), and the share of these tokens."""
+        certainty = self.recipe.ppo.certainty
+        if certainty == 1.0:
+            return advantages, {}
+        certain = is_certain(logp, rewards, mask, certainty=certainty)
+        counts = torch.stack([certain.sum(), mask.sum()]).double()
+        number, tokens = self.accelerator.reduce(counts, reduction="sum").tolist()
+        return advantages.masked_fill(certain, 0.0), {"advantage/certain_share": number / max(tokens, 1.0)}
 
     def _global_moments(self, advantages: Tensor, mask: Tensor) -> Moments:
         """Return the moments of the advantages over the responses of all processes."""
