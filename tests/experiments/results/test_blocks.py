@@ -44,6 +44,32 @@ def test_the_page_beside_the_papers_tables_is_what_the_json_gives() -> None:
     assert (RESULTS / "paper.md").read_text("utf-8") == paper_page(RESULTS), "run text2grad results paper"
 
 
+def test_runs_with_and_without_certain_tokens_are_paired_by_seed(tmp_path: Path) -> None:
+    """Invented shares 0.008, 0.010 → 0.006, 0.007: better by 0.0025 in the mean, ± 12.706 · 0.0005; seed 3 is alone."""
+    values = {(1, False): 0.008, (2, False): 0.010, (1, True): 0.006, (2, True): 0.007, (3, True): 0.5}
+    runs = [
+        {
+            "task": "stories",
+            "signal": "spans",
+            "seed": seed,
+            "spared": spared,
+            "after": {"invented_share": value, "kl_per_token": 0.03 + 0.01 * spared},
+        }
+        for (seed, spared), value in values.items()
+    ]
+    (tmp_path / "certainty.json").write_text(json.dumps(runs))
+    last = filled("<!-- results: certainty -->\n<!-- end -->", tmp_path).splitlines()[-2]
+    assert last.split(" | ")[1:] == [
+        "invented share",
+        "0.0090",
+        "0.0065",
+        "0.0025 (−0.0039 to 0.0089)",
+        "0.030",
+        "0.040",
+        "2 |",
+    ]
+
+
 def test_the_moves_of_tokens_are_added_up_by_cause(tmp_path: Path) -> None:
     """A fifth of the tokens moved wrong, a quarter of these for no known reason: 1 − 0.2 · 0.25 are explained."""
     figures = {"far": 1200, "far_right": 0.8, "open_right": 0.9, "far_distance": 0.97, "fresh_right": None}

@@ -601,7 +601,7 @@ def _moves(files: Files) -> str:
         row("moved right or explained", accounted),
         row("share of the gradient from labelled tokens", lambda one: one["gradient"]["labelled_share"]),
     ]
-    return table(["", *(name.replace("-", ", ") for name in found)], rows)
+    return table(["", *(_of_moves(name) for name in found)], rows)
 
 
 def _moves_by_part(files: Files) -> str:
@@ -612,7 +612,46 @@ def _moves_by_part(files: Files) -> str:
         shown = [one[kind].get(name, {}) for one in found.values()]
         shares = [[_percent(one.get(key)) for key in ("open_right", "fresh_open_right")] for one in shown]
         rows.append([_PARTS[kind].format(name), *("; ".join(one) for one in shares)])
-    return table(["", *(name.replace("-", ", ") for name in found)], rows)
+    return table(["", *(_of_moves(name) for name in found)], rows)
+
+
+def _of_moves(name: str) -> str:
+    """Return the heading of a run of benchmarks/moves.py.
+
+    Example:
+        >>> _of_moves("stories-uncertain")
+        'stories, spans, p ≤ 0.9 or blamed'
+    """
+    task, _, signal = name.partition("-")
+    return f"{task}, {'spans, p ≤ 0.9 or blamed' if signal == 'uncertain' else signal}"
+
+
+_CERTAINTY = {
+    ("summaries", "spans"): ("summaries, spans", "fact_f1", 1),
+    ("summaries", "number"): ("summaries, number", "fact_f1", 1),
+    ("stories", "spans"): ("stories, spans", "invented_share", -1),
+    ("stories", "number"): ("stories, number", "invented_share", -1),
+}
+"""Task and signal → name of the row, metric, and 1 if more of it is better."""
+
+
+def _certainty(files: Files) -> str:
+    """Return what it changes at the end of runs that certain tokens have no credit, from benchmarks/certainty.py."""
+    runs, rows = files("certainty.json"), []
+    for (task, signal), (name, metric, better) in _CERTAINTY.items():
+        own = [one for one in runs if (one["task"], one["signal"]) == (task, signal)]
+        sides = [{one["seed"]: one["after"] for one in own if one["spared"] is spared} for spared in (False, True)]
+        seeds = sorted(sides[0].keys() & sides[1].keys())
+        if not seeds:
+            continue
+        values = [[side[seed][metric] for seed in seeds] for side in sides]
+        lead = mean_interval([better * (after - before) for before, after in zip(*values, strict=True)])
+        kl = [fmean(side[seed]["kl_per_token"] for seed in seeds) for side in sides]
+        told = f"{number(lead.value, 4)} ({number(lead.low, 4)} to {number(lead.high, 4)})"
+        means = [number(fmean(of_side), 4) for of_side in values]
+        rows.append([name, metric.replace("_", " "), *means, told, *map(number, kl), str(len(seeds))])
+    head = ["", "metric", "all tokens", "without certain ones", "better by (95 %)", "KL, all", "KL, without", "seeds"]
+    return table(head, rows)
 
 
 _PARTS = {"labels": "{} tokens", "lengths": "responses of {} tokens", "steps": "step {}"}
@@ -647,5 +686,6 @@ BLOCKS: Mapping[str, Callable[[Files], str]] = {
     "stories": _stories,
     "moves": _moves,
     "moves-by-part": _moves_by_part,
+    "certainty": _certainty,
 }
 """Name of a block → its lines."""
