@@ -18,6 +18,7 @@ from text2grad.config import ModelConfig
 from text2grad.config.run_directory import check_world_size
 from text2grad.errors import ConfigError, CriticError, DataError, ModelError, TrainingError
 from text2grad.models.adapters import with_lora
+from text2grad.rl.scoring import Scores
 from text2grad.rl.trainer import Text2GradTrainer, prepare_policy
 from text2grad.tasks.tiny import tiny_llama
 from warm_commands import Warm
@@ -471,26 +472,28 @@ def test_an_adapter_of_another_name_is_refused() -> None:
 
 
 def test_certain_tokens_have_an_advantage_only_where_they_are_blamed(tmp_path: Path) -> None:
-    found: dict[float, list[list[tuple[float, float, float]]]] = {}  # p, reward and advantage of each token
     limit = 1 / 13  # a model of random weights gives 17 tokens about this probability
-    for certainty in (1.0, limit):
-        run = small_run.trainer(tmp_path / f"{certainty}", ppo={"certainty": certainty}, run={"steps": 1})
-        scored = []
-        score = run.score
-        run.score = lambda batch, score=score, scored=scored, **how: scored.append(score(batch, **how)) or scored[-1]
-        run.train()
-        rows = zip(scored[0].logp.exp().tolist(), records(tmp_path / f"{certainty}"), strict=True)
-        found[certainty] = [
-            list(zip(p[: len(record["ids"])], record["reward"], record["advantage"], strict=True)) for p, record in rows
-        ]
-    assert "advantage/certain_share" not in metrics(tmp_path / "1.0")[0]
-    pairs = [pair for both in zip(*found.values(), strict=True) for pair in zip(*both, strict=True)]
-    spared = [(p, reward) for (p, reward, before), (_, _, after) in pairs if before != after]
-    assert {after for (_, _, before), (_, _, after) in pairs if before != after} == {0.0}
-    assert all(p > limit and reward >= 0 for p, reward in spared)
-    certain = [reward for (p, reward, _), _ in pairs if p > limit]
-    assert len(spared) == sum(reward >= 0 for reward in certain) > 0
-    assert any(reward < 0 for reward in certain)
-    assert any(p < limit for (p, _, _), _ in pairs)
-    (step,) = metrics(tmp_path / f"{limit}")
-    assert step["advantage/certain_share"] == pytest.approx(len(spared) / len(pairs))
+    run = small_run.trainer(tmp_path / "run", ppo={"certainty": limit}, run={"steps": 3})
+    scored: list[Scores] = []
+    score = run.score
+    run.score = lambda batch, **how: scored.append(score(batch, **how)) or scored[-1]  # type: ignore[method-assign]
+    run.train()
+    probabilities = [row.exp().tolist() for one in scored for row in one.logp]
+    tokens = [
+        (p > limit, reward < 0, advantage)
+        for row, record in zip(probabilities, records(tmp_path / "run"), strict=True)
+        for p, reward, advantage in zip(row[: len(record["ids"])], record["reward"], record["advantage"], strict=True)
+    ]
+    assert {(certain, blamed) for certain, blamed, _ in tokens} == {
+        (a, b) for a in (True, False) for b in (True, False)
+    }
+    assert all((advantage == 0) == (certain and not blamed) for certain, blamed, advantage in tokens)
+    spared = sum(certain and not blamed for certain, blamed, _ in tokens) / len(tokens)
+    found = [step["advantage/certain_share"] for step in metrics(tmp_path / "run")]
+    counted = [sum(len(one["ids"]) for one in records(tmp_path / "run") if one["step"] == step) for step in range(3)]
+    assert sum(map(float.__mul__, found, map(float, counted))) / sum(counted) == pytest.approx(spared)
+
+
+def test_without_a_limit_no_token_is_certain(tmp_path: Path) -> None:
+    small_run.trainer(tmp_path / "run", run={"steps": 1}).train()
+    assert "advantage/certain_share" not in metrics(tmp_path / "run")[0]
