@@ -327,14 +327,16 @@ def test_a_full_kl_run_and_a_value_warm_up_run_through(tmp_path: Path) -> None:
 
 
 def test_two_processes_make_the_same_run_as_one(warm: Warm, tmp_path: Path) -> None:
-    small_run.trainer(tmp_path / "one" / "run", run={"steps": 2}).train()
+    small_run.trainer(tmp_path / "one" / "run", run={"steps": 2}, ppo={"certainty": 0.08}).train()
     (tmp_path / "two").mkdir()
-    warm.together(2, "python", small_run.__file__, tmp_path / "two" / "run", "run.steps=2")
+    warm.together(2, "python", small_run.__file__, tmp_path / "two" / "run", "run.steps=2", "ppo.certainty=0.08")
     first, second = small_run.weights(tmp_path / "one" / "run"), small_run.weights(tmp_path / "two" / "run")
     for name in first:  # sums are taken in another order, so the last bits may differ
         torch.testing.assert_close(first[name], second[name], rtol=0, atol=2e-5)
     responses = [[r["response"] for r in records(tmp_path / who / "run") if r["step"] == 0] for who in ("one", "two")]
     assert responses[0] == responses[1]
+    shares = [metrics(tmp_path / who / "run")[0]["advantage/certain_share"] for who in ("one", "two")]
+    assert shares[0] == shares[1] > 0
 
 
 def test_a_model_whose_own_logits_differ_is_refused(tmp_path: Path) -> None:
