@@ -20,6 +20,9 @@ ONE_NUMBER = ("reward.placement=last_token", "ppo.gamma=1.0", "ppo.whiten=full")
 GROUP = ("rollout.group_size=4", "model.value=none", "ppo.lam=1.0", "optim.value_warmup_steps=0")
 """Four responses per prompt, whose mean is the baseline, in place of a value function."""
 
+GRPO = (*GROUP, "ppo.baseline=group", "ppo.whiten=group", "ppo.loss_mean=response", "ppo.kl_in=loss")
+"""The baseline, the scale, the mean over tokens and the KL term of GRPO."""
+
 EXPLAINS_RETURNS = ("ppo.baseline=value", "model.value=model", "ppo.value_clip_range=0.0", "optim.value_lr=3e-3")
 """A value function of its own, not clipped against returns of 8: the head on the policy's trunk explains nothing.
 
@@ -86,11 +89,7 @@ METHODS: Mapping[str, Method] = {
     ),
     "grpo": _number(
         "one number (GRPO)",
-        *GROUP,
-        "ppo.baseline=group",
-        "ppo.whiten=group",
-        "ppo.loss_mean=response",
-        "ppo.kl_in=loss",
+        *GRPO,
         searched=GROUP_SEARCHED,
         leading=True,
     ),
@@ -111,15 +110,7 @@ METHODS: Mapping[str, Method] = {
     ),
     "outcome_only": Method(
         "right or wrong (GRPO)",
-        (
-            "reward.placement=verdict",
-            "ppo.gamma=1.0",
-            *GROUP,
-            "ppo.baseline=group",
-            "ppo.whiten=group",
-            "ppo.loss_mean=response",
-            "ppo.kl_in=loss",
-        ),
+        ("reward.placement=verdict", "ppo.gamma=1.0", *GRPO),
         GROUP_SEARCHED,
         "number",
     ),
@@ -195,11 +186,7 @@ METHODS: Mapping[str, Method] = {
     "certainty": _ablation("Text2Grad (no credit for certain tokens)", "ppo.certainty=0.9"),
     "grpo_certainty": _number(
         "one number (GRPO, no credit for certain tokens)",
-        *GROUP,
-        "ppo.baseline=group",
-        "ppo.whiten=group",
-        "ppo.loss_mean=response",
-        "ppo.kl_in=loss",
+        *GRPO,
         "ppo.certainty=0.9",
         searched=GROUP_SEARCHED,
     ),

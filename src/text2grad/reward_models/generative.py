@@ -176,7 +176,7 @@ class CritiqueDecoder(ABC):
 
     @property
     def read(self) -> dict[str, Any]:
-        """What a prompt shows, as keyword arguments of `critique_prompts`."""
+        """The settings of the texts that a prompt shows, as keyword arguments of `critique_prompts`."""
         return {"evidence": self.evidence, "prompt_words": self.prompt_words}
 
     def _prompts(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[int]]:
