@@ -88,25 +88,25 @@ def test_any_text_has_one_line_per_sentence(prompt: str, response: str) -> None:
 def test_evidence_is_of_the_whole_prompt_and_its_first_words_alone_are_shown() -> None:
     # "sleeps" stands behind the second word, and is not absent
     assert shown(Example("The dog sleeps."), "A dog sleeps.", "absent_words", 2) == (
-        "The dog …",
+        "The dog …\n",
         '"A dog sleeps.": 33% (A)',
     )
     assert shown(Example("The dog sleeps."), "A dog.", "absent_words", 3).prompt == "The dog sleeps."
-    assert shown(Example("The  dog\nsleeps."), "A dog.", prompt_words=2) == ("The  dog …", "")
+    assert shown(Example("The  dog\nsleeps."), "A dog.", prompt_words=2) == ("The  dog …\n", "")
 
 
 def test_without_chat_template_evidence_follows_the_response() -> None:
     example = Example("The dog sleeps.\n")
     assert critique_prompt(example, "A dog.") == "The dog sleeps.\nA dog.\n"
     assert critique_prompt(example, "A dog.", "absent_words") == 'The dog sleeps.\nA dog.\n"A dog.": 50% (A)\n'
-    assert critique_prompt(example, "A dog.", prompt_words=1) == "The …A dog.\n"
+    assert critique_prompt(example, "A dog.", prompt_words=1) == "The …\nA dog.\n"
 
 
 def test_in_a_chat_template_evidence_has_a_heading_behind_the_response() -> None:
     plain, read = critique_request(CHAT, "A dog."), critique_request(CHAT, "A dog.", "spans", "absent_words")
     assert read == f'{plain}\n\n### Words of the response that the prompt lacks\n"A dog.": 50% (A)'
     cut = critique_request(CHAT, "A dog.", "spans", "none", 3)
-    assert cut == plain.replace("Be short.\n\nWho sleeps? The old dog.", "Be short.\n\nWho …")
+    assert cut == plain.replace("Be short.\n\nWho sleeps? The old dog.", "Be short.\n\nWho …\n")
     assert cut != plain
 
 

@@ -9,16 +9,17 @@ from hypothesis import given, settings, strategies as st
 
 from marked_texts import TEXTS, marked
 from text2grad.feedback import words_of
+from text2grad.reward_models.prompts import critique_prompts
 from text2grad.reward_models.writing import (
     LABEL_FORMS,
     WITH_OUTCOME,
     critique_from_labels,
-    critique_questions,
     critique_request,
     critique_target,
     labels_of,
     spans_of,
 )
+from text2grad.tasks.tiny import word_tokenizer
 from text2grad.types import Critique, Example, Span
 
 DENSE, SCORES, TAGGED, SENTENCES = (
@@ -174,8 +175,11 @@ def test_a_chat_model_is_asked_for_the_form_that_it_writes() -> None:
     assert "+ for a good one, - for a poor one, 0 for any other." in asked[1]
     assert "1 for a good one, -1 for a poor one, 0 for any other." in asked[2]
     assert asked[0] == critique_request(Example("Where?"), " in Lyon")
-    assert critique_questions([Example("Where?")], [" in Lyon"], "chat", "scores") == asked[2:]
-    assert critique_questions([Example("Where?")], [" in Lyon"], "plain", "scores") == ["Where? in Lyon\n"]
+    tokenizer = word_tokenizer([*asked, "Where? in Lyon\n"], ())
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    for prompt_format, text in (("chat", asked[2]), ("plain", "Where? in Lyon\n")):
+        found = critique_prompts(tokenizer, [Example("Where?")], [" in Lyon"], prompt_format, "scores")
+        assert found == [tokenizer(text, add_special_tokens=prompt_format == "plain").input_ids]
 
 
 # Read.

@@ -9,11 +9,12 @@ offsets (in Python alone) keeps all of them.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from text2grad.align import Range
 from text2grad.models import chat_texts, encode_prompts, plain_ids, templated
-from text2grad.reward_models.writing import critique_prompt, critique_questions, shown
+from text2grad.reward_models.writing import critique_prompt, critique_request, shown
 from text2grad.types import CritiqueForm, Evidence, Example, PromptFormat
 
 _MESSAGE = "\ue0fd\ue0fc"  # private-use characters, which stand for the message in a chat template
@@ -30,11 +31,11 @@ def critique_prompts(
     prompt_words: int | None = None,
 ) -> list[list[int]]:
     """Return the ids of the reward model's prompt for each response."""
-    read: dict[str, Any] = {"evidence": evidence, "prompt_words": prompt_words}
-    questions = critique_questions(examples, responses, prompt_format, form, **read)
-    if not questions:
+    pairs = list(zip(examples, responses, strict=True))
+    if not pairs:
         return []
-    pairs = zip(examples, responses, strict=True)
+    ask = partial(critique_request, form=form) if prompt_format == "chat" else critique_prompt
+    questions = [ask(*pair, evidence=evidence, prompt_words=prompt_words) for pair in pairs]
     starts = [len(shown(*pair, prompt_words=prompt_words).prompt) for pair in pairs]
     within = [[(start, len(question))] for start, question in zip(starts, questions, strict=True)]
     return [list(ids) for ids in encode_questions(tokenizer, questions, within, prompt_format=prompt_format)]

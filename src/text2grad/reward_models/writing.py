@@ -57,7 +57,7 @@ from text2grad.feedback import (
     words_of,
 )
 from text2grad.reward_models.absent_words import evidence_of
-from text2grad.types import Critique, CritiqueForm, Evidence, Example, Label, PromptFormat, Span
+from text2grad.types import Critique, CritiqueForm, Evidence, Example, Label, Span
 
 OPENING, GOOD, POOR, CLOSING = '{"textual_feedback": "', '", "good_spans": [', '], "poor_spans": [', "]}"
 OUTCOME = '], "outcome": '
@@ -78,7 +78,7 @@ class Shown(NamedTuple):
     """The texts that a reward model judges by.
 
     Attributes:
-        prompt: the task's prompt, of a longer one the first words.
+        prompt: the task's prompt, of a longer one the first words and a line break.
         evidence: `evidence_of` the whole prompt and the response; empty without evidence.
     """
 
@@ -98,17 +98,17 @@ def check_shown(evidence: str, prompt_words: int | None) -> None:
 
 
 def shown(example: Example, response: str, evidence: Evidence = "none", prompt_words: int | None = None) -> Shown:
-    """Return the texts about a response that a reward model reads.
+    r"""Return the texts about a response that a reward model reads.
 
     Example:
         >>> shown(Example("The old dog sleeps."), "A cat.", "absent_words", prompt_words=2)
-        Shown(prompt='The old …', evidence='"A cat.": 100% (A, cat)')
+        Shown(prompt='The old …\n', evidence='"A cat.": 100% (A, cat)')
     """
     prompt = example.prompt_text
     found = "" if evidence == "none" else evidence_of(prompt, response)
     words = [] if prompt_words is None else list(re.finditer(r"\S+", prompt))
     if prompt_words is not None and len(words) > prompt_words:
-        prompt = f"{prompt[: words[prompt_words - 1].end()]} …"
+        prompt = f"{prompt[: words[prompt_words - 1].end()]} …\n"
     return Shown(prompt, found)
 
 
@@ -155,22 +155,6 @@ def critique_request(
 def inputs_of(annotations: Sequence[Annotation]) -> tuple[list[Example], list[str]]:
     """Return the prompts of annotations as examples, and their responses."""
     return [Example(one.prompt) for one in annotations], [one.response for one in annotations]
-
-
-def critique_questions(
-    examples: Sequence[Example],
-    responses: Sequence[str],
-    prompt_format: PromptFormat,
-    form: CritiqueForm = "spans",
-    *,
-    evidence: Evidence = "none",
-    prompt_words: int | None = None,
-) -> list[str]:
-    """Return the prompt for each response, without the chat template around it."""
-    pairs = zip(examples, responses, strict=True)
-    if prompt_format == "chat":
-        return [critique_request(*pair, form, evidence, prompt_words) for pair in pairs]
-    return [critique_prompt(*pair, evidence, prompt_words) for pair in pairs]
 
 
 def critique_target(
