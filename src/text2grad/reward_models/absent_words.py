@@ -1,8 +1,8 @@
 """The words of a response that its prompt does not contain, by comparing texts alone.
 
 A summary or an answer must follow from its prompt, so that words that the prompt lacks are suspect. They are features
-of a probe (`support`), and evidence that a generative reward model reads: a small language model cannot compare two
-long texts, but it can read in which sentences the words are that one of them lacks (docs/log.md).
+of a probe (`support`), and evidence that a generative reward model may read in its prompt, for a small language model
+cannot compare two long texts.
 """
 
 from functools import lru_cache
