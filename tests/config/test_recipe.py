@@ -39,9 +39,9 @@ def test_an_unknown_section_is_refused_with_the_nearest_known_one() -> None:
 
 def test_an_unknown_key_is_refused_with_the_nearest_known_one() -> None:
     assert refusal({"ppo": {"clip_epsilon": 0.2}}) == (
-        'my.toml: [ppo] has no key "clip_epsilon". Did you mean "clip_range"? Known keys: baseline, beta, clip_range, '
-        "entropy_coef, epochs, gamma, kl, kl_horizon, kl_in, lam, loss_mean, max_ratio, micro_batch_tokens, "
-        "minibatches, stop_kl, target_kl, value_clip_range, vf_coef, whiten"
+        'my.toml: [ppo] has no key "clip_epsilon". Did you mean "clip_range"? Known keys: baseline, beta, certainty, '
+        "clip_range, entropy_coef, epochs, gamma, kl, kl_horizon, kl_in, lam, loss_mean, max_ratio, "
+        "micro_batch_tokens, minibatches, stop_kl, target_kl, value_clip_range, vf_coef, whiten"
     )
 
 

@@ -13,7 +13,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,6 +68,7 @@ class Scored:
     earned: np.ndarray
     returns: np.ndarray
     advantages: np.ndarray
+    certain: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
 
 
 @dataclass(frozen=True)
@@ -352,7 +353,8 @@ class Oracle:
             for first in range(0, len(found), size):
                 over_group(found[first : first + size], leave_one_out=ppo.baseline == "leave_one_out", how=ppo.whiten)
         for one, advantages in zip(found, whitened([one.advantages for one in found], ppo.whiten), strict=True):
-            one.advantages = advantages
+            one.certain = (one.logp.exp().numpy() > ppo.certainty) & (one.earned >= 0)
+            one.advantages = np.where(one.certain, 0.0, advantages)
         return found
 
     def _update(self, scored: Sequence[Scored]) -> tuple[list[dict[str, float]], int]:
@@ -468,8 +470,10 @@ class Oracle:
 
     def _metrics(self, scored: Sequence[Scored]) -> dict[str, float]:
         """Return the metrics of a step that come before its update."""
-        names = ("delta", "kl", "entropy", "values", "returns")
-        delta, kl, entropy, values, returns = (np.concatenate([getattr(s, name) for s in scored]) for name in names)
+        names = ("delta", "kl", "entropy", "values", "returns", "certain")
+        delta, kl, entropy, values, returns, certain = (
+            np.concatenate([getattr(s, name) for s in scored]) for name in names
+        )
         lengths = np.array([float(len(s.response.ids)) for s in scored])
         rewards = np.array([s.earned.sum() for s in scored])
         spread = lengths.std() * rewards.std()
@@ -487,4 +491,5 @@ class Oracle:
             "length/mean": lengths.mean(),
             "length/truncated_share": float(np.mean([s.response.truncated for s in scored])),
             "length/reward_correlation": covariance / spread if spread else 0.0,
+            **({"advantage/certain_share": certain.mean()} if self.recipe.ppo.certainty < 1 else {}),
         }

@@ -95,7 +95,7 @@ CASES: dict[str, Case] = {
     ),
     "spans that fade": case(
         steps=3,
-        ppo={"clip_range": 0.02, "epochs": 1},
+        ppo={"clip_range": 0.02, "epochs": 1, "certainty": 0.1},
         optim={"schedule": "linear"},
         reward={"weighting": "linear_decay", "overlap": "last_wins", "span_mass": "span", "outcome": 3.0},
     ),

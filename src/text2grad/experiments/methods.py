@@ -183,9 +183,9 @@ METHODS: Mapping[str, Method] = {
     "negative_only": _ablation("Text2Grad (negative spans only)", "reward.positive=0.0"),
     "unlabelled_1": _ablation("Text2Grad (unlabelled tokens +1)", "reward.unlabelled=1.0"),
     "balanced": _ablation("Text2Grad (balanced credit)", "reward.balance=true"),
-    "certainty": _ablation("Text2Grad (no credit for certain tokens)", "ppo.certainty=0.9"),
+    "certainty": _ablation("Text2Grad (uncertain tokens)", "ppo.certainty=0.9"),
     "grpo_certainty": _number(
-        "one number (GRPO, no credit for certain tokens)",
+        "one number (GRPO, uncertain tokens)",
         *GRPO,
         "ppo.certainty=0.9",
         searched=GROUP_SEARCHED,
