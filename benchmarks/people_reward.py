@@ -303,11 +303,9 @@ def rows_of_fold(
         if (path := directory / name / "predictions.jsonl").exists()
     }
     probed = json.loads(path.read_bytes()) if (path := directory / PROBE_SCORES).exists() else None
-    sampled = {
-        name: votes_of(path, test)
-        for name in ("votes", "free")
-        if not probed and (path := directory / name / "samples.jsonl").exists()
-    }
+    sampled = {} if probed else {"votes": votes_of(directory / "votes" / "samples.jsonl", test)}
+    if (path := directory / "free" / "samples.jsonl").exists():
+        sampled["free"] = votes_of(path, test)
     for row, one in enumerate(test):
         words = words_of(one.response, one.critique, marked[one.response], one.prompt)
         key = (one.prompt, one.response)

@@ -8,9 +8,9 @@ from hypothesis import given, strategies as st
 from text2grad.errors import ConfigError
 from text2grad.feedback import split_steps
 from text2grad.reward_models import ServerRewardModel
-from text2grad.reward_models.absent_words import absent_texts, absent_words, evidence_of
+from text2grad.reward_models.absent_words import absent_texts, absent_words
 from text2grad.reward_models.prompts import critique_prompts
-from text2grad.reward_models.writing import critique_prompt, critique_request, shown
+from text2grad.reward_models.writing import critique_prompt, critique_request, evidence_of, shown
 from text2grad.tasks.tiny import word_tokenizer
 from text2grad.types import Example
 

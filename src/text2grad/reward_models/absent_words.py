@@ -1,17 +1,14 @@
 """The words of a response that its prompt does not contain, by comparing texts alone.
 
 A summary or an answer must follow from its prompt, so that words that the prompt lacks are suspect. They are features
-of a probe (`support`), and evidence that a generative reward model may read in its prompt, for a small language model
-cannot compare two long texts.
+of a probe (`support`), and evidence that a generative reward model may read in its prompt (`writing.evidence_of`), for
+a small language model cannot compare two long texts.
 """
 
 from functools import lru_cache
 from itertools import pairwise
 
-from text2grad.feedback import is_letter, split_steps, words_of
-
-MOST_WORDS = 8  # of one sentence that `evidence_of` lists
-FIRST_WORDS = 3  # of a sentence, which name it
+from text2grad.feedback import is_letter, words_of
 
 
 def absent_words(prompt: str, response: str) -> list[tuple[float, float]]:
@@ -50,24 +47,3 @@ def absent_texts(prompt: str, response: str) -> dict[int, str]:
     """
     words = zip(words_of(response), absent_words(prompt, response), strict=True)
     return {start: response[start:end] for (start, end), (lacks, _) in words if lacks}
-
-
-def evidence_of(prompt: str, response: str) -> str:
-    """Return a line for each sentence of a response: its first words, and the words that the prompt lacks.
-
-    The share is that of the sentence's words; signs do not count.
-
-    Example:
-        >>> print(evidence_of("The old dog sleeps.", "The dog sleeps. A black cat, though, barks."))
-        "The dog sleeps.": 0%
-        "A black cat,": 100% (A, black, cat, though, barks)
-    """
-    absent = absent_texts(prompt, response)
-    lines = []
-    for start, end in split_steps(response, "sentences"):
-        places = [start + at for at, _ in words_of(response[start:end]) if is_letter(response[start + at])]
-        lacking = [absent[place] for place in places if place in absent]
-        listed = ", ".join(lacking[:MOST_WORDS]) + ", …" * (len(lacking) > MOST_WORDS)
-        name = " ".join(response[start:end].split()[:FIRST_WORDS])
-        lines.append(f'"{name}": {100 * len(lacking) / max(len(places), 1):.0f}%{f" ({listed})" if listed else ""}')
-    return "\n".join(lines)

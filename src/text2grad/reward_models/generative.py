@@ -109,7 +109,7 @@ class CritiqueDecoder(ABC):
             learned: tokens with a loss in training: "critique", all; "choices", in a form with labels those alone that
                 the constraint leaves to the model (`spelled`), which then cannot decode without it.
             evidence: as in training: "absent_words" also reads which words of each sentence the prompt lacks
-                (`absent_words.evidence_of`).
+                (`writing.evidence_of`).
             prompt_words: as in training: the first words of a longer prompt that are read; None for all. Evidence is
                 of the whole prompt.
             seed: of sampling.

@@ -51,12 +51,13 @@ from text2grad.feedback import (
     Reading,
     is_finite,
     is_json,
+    is_letter,
     printable,
     read_objects,
     split_steps,
     words_of,
 )
-from text2grad.reward_models.absent_words import evidence_of
+from text2grad.reward_models.absent_words import absent_texts
 from text2grad.types import Critique, CritiqueForm, Evidence, Example, Label, Span
 
 OPENING, GOOD, POOR, CLOSING = '{"textual_feedback": "', '", "good_spans": [', '], "poor_spans": [', "]}"
@@ -71,7 +72,31 @@ QUOTING: tuple[CritiqueForm, ...] = ("spans", "spans_and_outcome", "labelled_spa
 SYMBOLS = (OPENING, GOOD, POOR, CLOSING, '", "', '\\"', ' \\"', '"', "\\\\", "\\n")
 """The JSON syntax between the words of a target; a word-level tokenizer needs one token for each."""
 SIGNS = {"+": 1, "-": -1, "0": 0}
+MOST_WORDS = 8  # of one sentence that `evidence_of` lists
+FIRST_WORDS = 3  # of a sentence, which name it
 TAGS = {"+": 1, "-": -1, "=": 0}  # each is one token behind a blank, where a digit is often two
+
+
+def evidence_of(prompt: str, response: str) -> str:
+    """Return a line for each sentence of a response: its first words, and the words that the prompt lacks.
+
+    The share is that of the sentence's words; signs do not count.
+
+    Example:
+        >>> print(evidence_of("The old dog sleeps.", "The dog sleeps. A black cat, though, barks."))
+        "The dog sleeps.": 0%
+        "A black cat,": 100% (A, black, cat, though, barks)
+    """
+    absent, sentences = absent_texts(prompt, response), sentences_of(response)
+    starts = [start for start, _ in words_of(response)]
+    lines = []
+    for (start, end), inside in zip(sentences, words_within(response, sentences), strict=True):
+        places = [starts[number] for number in inside if is_letter(response[starts[number]])]
+        lacking = [absent[place] for place in places if place in absent]
+        listed = ", ".join(lacking[:MOST_WORDS]) + ", …" * (len(lacking) > MOST_WORDS)
+        name = " ".join(response[start:end].split()[:FIRST_WORDS])
+        lines.append(f'"{name}": {100 * len(lacking) / max(len(places), 1):.0f}%{f" ({listed})" if listed else ""}')
+    return "\n".join(lines)
 
 
 class Shown(NamedTuple):

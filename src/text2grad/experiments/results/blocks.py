@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import fmean, mode
 from textwrap import fill
@@ -626,19 +627,15 @@ def _of_moves(name: str) -> str:
     return f"{task}, {'spans, p ≤ 0.9 or blamed' if signal == 'uncertain' else signal}"
 
 
-_CERTAINTY = {
-    ("summaries", "spans"): ("summaries, spans", "fact_f1", 1),
-    ("summaries", "number"): ("summaries, number", "fact_f1", 1),
-    ("stories", "spans"): ("stories, spans", "invented_share", -1),
-    ("stories", "number"): ("stories, number", "invented_share", -1),
-}
-"""Task and signal → name of the row, metric, and 1 if more of it is better."""
+_CERTAINTY = {"summaries": ("fact_f1", 1), "stories": ("invented_share", -1)}
+"""Task → metric, and 1 if more of it is better."""
 
 
 def _certainty(files: Files) -> str:
     """Return what it changes at the end of runs that certain tokens have no credit, from benchmarks/certainty.py."""
     runs, rows = files("certainty.json"), []
-    for (task, signal), (name, metric, better) in _CERTAINTY.items():
+    for task, signal in product(_CERTAINTY, ("spans", "number")):
+        metric, better = _CERTAINTY[task]
         own = [one for one in runs if (one["task"], one["signal"]) == (task, signal)]
         sides = [{one["seed"]: one["after"] for one in own if one["spared"] is spared} for spared in (False, True)]
         seeds = sorted(sides[0].keys() & sides[1].keys())
@@ -649,7 +646,7 @@ def _certainty(files: Files) -> str:
         kl = [fmean(side[seed]["kl_per_token"] for seed in seeds) for side in sides]
         told = f"{number(lead.value, 4)} ({number(lead.low, 4)} to {number(lead.high, 4)})"
         means = [number(fmean(of_side), 4) for of_side in values]
-        rows.append([name, metric.replace("_", " "), *means, told, *map(number, kl), str(len(seeds))])
+        rows.append([f"{task}, {signal}", metric.replace("_", " "), *means, told, *map(number, kl), str(len(seeds))])
     head = ["", "metric", "all tokens", "without certain ones", "better by (95 %)", "KL, all", "KL, without", "seeds"]
     return table(head, rows)
 
