@@ -14,7 +14,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Interruption:
     """A context in which the first SIGINT, SIGTERM or SIGHUP is recorded and told; the second one acts as usual.
 
-    SIGHUP stays ignored where it is (nohup).
+    SIGHUP stays ignored where it is (nohup). SIGINT does not: a shell's script starts jobs in the background with
+    SIGINT ignored. The second signal then acts as Ctrl-C does.
 
     Attributes:
         received: the number of the signal; None until it arrives. Outside the main thread no signal is recorded.
@@ -40,7 +41,8 @@ class Interruption:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = number
-        self.__exit__()
+        for one, before in self._before.items():
+            signal.signal(one, signal.default_int_handler if before == signal.SIG_IGN else before)
         if os.environ.get("LOCAL_RANK", "0") == "0":
             line = f"{signal.Signals(number).name}: ends after the step under way; a second signal ends it at once\n"
             with suppress(OSError):  # nobody reads the log

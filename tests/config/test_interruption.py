@@ -1,0 +1,44 @@
+"""The first signal is recorded and told, the second one acts; also in a job that a shell started with SIGINT ignored."""
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from text2grad.config.interruption import SIGNALS, Interruption
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[dict[int, Any]]:
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in SIGNALS}
+    yield before
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("before", [signal.default_int_handler, signal.SIG_IGN], ids=["terminal", "background"])
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_the_second_signal_acts(before: Any, second: int, capfd: pytest.CaptureFixture[str]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, before)
+    with Interruption() as interruption:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interruption.received == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), second)
+        assert interruption.received == signal.SIGINT
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == [before, before]
+    assert capfd.readouterr().err == "SIGINT: ends after the step under way; a second signal ends it at once\n"
+
+
+def test_a_signal_that_nohup_ignores_stays_ignored() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with Interruption() as interruption:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert interruption.received is None
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGHUP)
+    assert interruption.received == signal.SIGTERM
