@@ -1,4 +1,4 @@
-"""The first signal is recorded and told, the second one acts; also in a job that a shell started with SIGINT ignored."""
+"""The first signal is recorded and told, the second one acts; also in a job of a script, where SIGINT is ignored."""
 
 import os
 import signal
