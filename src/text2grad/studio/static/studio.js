@@ -579,8 +579,11 @@ const replay = shown => {
   }
 };
 
-/** Type a key into a field, as the browser does with a key of its own. */
+const tellChange = event => event.target.dispatchEvent(new Event("change"));
+
+/** Type a key into a field, as the browser does with a key of its own: a change is told when the field is left. */
 const type = (field, key) => {
+  field.addEventListener("focusout", tellChange, { once: true });
   if (key === "Backspace") {
     const before = field.value.slice(0, field.selectionStart);
     const [last = ""] = Array.from(before).slice(-1);
