@@ -50,7 +50,10 @@ TINY = [
 ]
 """The same commands and files; nothing is learned."""
 
-pytestmark = pytest.mark.timeout(900)  # the fixture trains three models and two policies
+pytestmark = [  # the fixture trains three models and two policies, once
+    pytest.mark.timeout(900),
+    pytest.mark.xdist_group("quickstart"),
+]
 
 
 def quickstart_in(directory: Path, settings: list[str]) -> int:

@@ -405,7 +405,7 @@ def test_missing_runs_of_a_plan(tmp_path: Path) -> None:
     made = [record("grpo", **same), *tried, *(replace(one, seed=7) for one in tried)]
     assert missing_of_plan(plan, path, made) == [
         "short, summarization, program as critic: Text2Grad 0 of 1 evaluations and 0 of 2 trials; "
-        "same spans, summed 0 of 1 evaluations and 1 of 6 trials"
+        "same spans, summed 0 of 1 evaluations and 1 of 2 trials"
     ]
     assert missing_of_plan(plan, path, [record(one, **same) for one in ("text2grad", "scalar_ppo", "grpo")]) == []
 
