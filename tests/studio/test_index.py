@@ -270,6 +270,20 @@ def test_a_strange_line_costs_itself_alone(tmp_path: Path, more: dict[str, Any],
     assert (state["rollouts"], state["bad_lines"]) == ((1, 1) if is_bad else (2, 0))
 
 
+def test_numbers_beyond_any_float_are_missing_numbers_of_their_response(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=0)
+    line = json.dumps(
+        record(0, 0, kl=["LARGE", 0.5, "NOTHING"] + [0.5] * 4, logp=["SMALL"] * 7, logp_after=[-1.0] * 7)
+    ).replace('"LARGE"', "1e999")
+    line = line.replace('"SMALL"', "-1e999").replace('"NOTHING"', "NaN")
+    (run / "rollouts" / "00000.jsonl").write_text(f"{line}\n")
+    index = index_of(tmp_path, run)
+    [number] = index.find(Filter()).page()
+    found = index.record(number)
+    assert (found["kl"][:3], found["change"]) == ([None, 0.5, None], [None] * 7)
+    json.dumps(found, allow_nan=False)  # as the page gets it
+
+
 def test_a_regular_expression_without_end_stops_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("text2grad.studio.index.REGEX_SECONDS", 0.2)
     run = write_run(tmp_path / "run", steps=1, rows=1)
