@@ -29,7 +29,7 @@ check: setup                 ## format, lint, types
 test: setup                  ## what CI runs; says what is missing: isolations of the sandbox, SmolLM2
 	$(BIN)/text2grad doctor
 	$(MAKE) --jobs 2 check smollm2-if-there
-	$(ONE_THREAD) $(BIN)/pytest -n 3 --dist loadgroup -q
+	$(ONE_THREAD) $(BIN)/pytest -n 3 --dist loadfile -q
 	$(MAKE) results-short
 
 smollm2-if-there:

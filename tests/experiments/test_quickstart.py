@@ -50,10 +50,7 @@ TINY = [
 ]
 """The same commands and files; nothing is learned."""
 
-pytestmark = [  # the fixture trains three models and two policies, once
-    pytest.mark.timeout(900),
-    pytest.mark.xdist_group("quickstart"),
-]
+pytestmark = pytest.mark.timeout(900)  # the fixture trains three models and two policies
 
 
 def quickstart_in(directory: Path, settings: list[str]) -> int:

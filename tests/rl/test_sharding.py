@@ -24,7 +24,6 @@ from text2grad.rl.trainer import make_accelerator
 from text2grad.types import Example, Rollout
 from warm_commands import Warm
 
-pytestmark = pytest.mark.xdist_group("sharding")  # the runs of `home` are made once
 ROOT = Path(__file__).parents[2]
 WHOLE = ("ddp", "refresh", "refresh_role", "refresh_scalar")  # weights in each process
 REFRESHED = (*WHOLE[1:], "refresh_sharded")

@@ -19,10 +19,7 @@ from studio_world import append, record, write_run
 from text2grad.studio.marks import MarkStore
 from text2grad.types import signs, visible
 
-pytestmark = [
-    pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no {CHROMIUM}"),
-    pytest.mark.xdist_group("page"),  # one browser
-]
+pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no {CHROMIUM}")
 
 LIST = re.compile(r"/rollouts\?")  # the requests for a page of the list
 
