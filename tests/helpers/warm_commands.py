@@ -184,7 +184,7 @@ def serve(path: str) -> None:
     gc.collect()
     gc.freeze()  # a collection in a fork would read, and so copy, all that was imported
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a script that runs the tests in the background ignores it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
         server.listen()
