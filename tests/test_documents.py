@@ -41,7 +41,7 @@ DOCUMENTS = [
     if page.name not in DIARIES and "\n```" in page.read_text("utf-8")
 ]
 SLOW = {"reward.md"}
-"""Documents that need more than about 20 seconds."""
+"""Documents that need more than about 20 seconds; README.md is read first, and always runs."""
 
 CHATS = ("models/smollm2", "meta-llama/Llama-3.1-8B-Instruct")
 MODELS = ("models/base", "models/policy", *CHATS)

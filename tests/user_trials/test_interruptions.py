@@ -70,13 +70,13 @@ def stop(warm: Warm | None, folder: Path, command: str, when: Callable[[], bool]
                     said = (folder / "out").read_text() + (folder / "err").read_text()
                     raise AssertionError(f"{command} ended with {process.returncode} before the moment:\n{said}")
                 time.sleep(0.02)
-            for number in numbers:
-                time.sleep(0.3)
+            *earlier, last = numbers
+            for number in earlier:
                 process.send_signal(number)
-                while numbers[1:] and process.poll() is None and time.monotonic() < deadline:
-                    if "ends after the step under way" in (folder / "err").read_text():
-                        break
+                while "ends after the step under way" not in (folder / "err").read_text() and process.poll() is None:
                     time.sleep(0.02)  # two signals that a busy machine delivers together are one
+            time.sleep(0.3)
+            process.send_signal(last)
             code = process.wait(120)
         finally:
             process.kill()
