@@ -1,5 +1,6 @@
 """Formulas for many GPUs: by hand, beside the trace and measured peaks; the page has the script's figures."""
 
+import gc
 import json
 import math
 from dataclasses import replace
@@ -66,6 +67,21 @@ def test_activations_are_those_of_the_trace(tmp_path: Path, dtype: str, rank: in
     one = Decoder("", 1, 256, 704, 128, 1_000)
     formula = activations(one, 32, dtype=dtype, adapters=bool(rank), checkpointing=False)
     assert kept[1] - kept[0] == pytest.approx(formula, rel=tolerance)
+
+
+def test_a_trace_does_not_depend_on_when_python_collects_garbage(tmp_path: Path) -> None:
+    """Circles of objects keep tensors; how often they are collected depends on what a process made before."""
+    path = config(tmp_path)
+    model = make_recipe({"model": {"path": path, "value": "model"}}).model
+    before, traced = gc.get_threshold(), []
+    try:
+        for threshold in (5, 700, 100_000):
+            gc.set_threshold(threshold, 2, 2)
+            traced.append(TracedModel(read_config(path), model).update(4, 8, 24, entropy=False))
+            assert gc.isenabled()
+    finally:
+        gc.set_threshold(*before)
+    assert traced[1:] == traced[:-1]
 
 
 def test_memory_of_one_gpu_by_hand() -> None:

@@ -230,6 +230,7 @@ class TracedModel:
                 batch = self.batch(rows, prompt, response)
                 passes = self.model(batch, with_entropy=entropy)
                 loss = passes.logp.square().sum() + passes.entropy.sum() + passes.values.square().sum()
+                gc.collect()  # the forward pass leaves tensors in circles of objects
                 kept = counted.now - start
                 loss.backward()
                 found.append((counted.peak, kept, flops.get_total_flops() - before, counted.calls - calls))
@@ -362,6 +363,8 @@ def _counting(
         for module in modules
         for tensor in (*module.parameters(), *module.buffers())
     }
+    automatic = gc.isenabled()
+    gc.disable()  # garbage is counted until it is collected: the figures must not depend on Python's own times
     gc.freeze()  # collections in the block look at its own objects only
     try:
         with (
@@ -377,6 +380,8 @@ def _counting(
         ) from error
     finally:
         gc.unfreeze()
+        if automatic:
+            gc.enable()
 
 
 def weights_type(config: Any, wanted: str) -> torch.dtype:
