@@ -230,7 +230,6 @@ class TracedModel:
                 batch = self.batch(rows, prompt, response)
                 passes = self.model(batch, with_entropy=entropy)
                 loss = passes.logp.square().sum() + passes.entropy.sum() + passes.values.square().sum()
-                gc.collect()  # the forward pass leaves tensors in circles of objects
                 kept = counted.now - start
                 loss.backward()
                 found.append((counted.peak, kept, flops.get_total_flops() - before, counted.calls - calls))
