@@ -572,6 +572,20 @@ def test_an_answer_to_a_list_that_was_left_does_not_move_the_place_in_the_next(b
         expect(page.locator(".where")).to_contain_text("step 1 · response 3")
 
 
+def test_an_answer_to_a_list_that_was_left_is_not_counted_in_the_next(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "ann") as page:
+        with held(page, LIST) as requests:
+            page.fill("#text", "Prompt")
+            wait_for(page, requests, 1)
+            page.get_by_role("button", name="My marks").click()
+            expect(page.locator("#count")).to_have_text("0 responses")
+            with page.expect_response(LIST) as answer:
+                requests.pop().continue_()
+            answer.value.finished()
+        page.wait_for_timeout(200)  # the page has read the answer
+        assert page.locator("#count").text_content() == "0 responses"
+
+
 def test_the_end_of_a_list_is_opened_though_new_rows_are_fetched_meanwhile(browser: Any, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", steps=2, rows=60)
     with served(tmp_path / "store", run) as server, page_of(browser, server, "ann") as page:

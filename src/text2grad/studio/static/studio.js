@@ -115,14 +115,14 @@ const myMarks = async (start, count, item) => {
 
 const list = new VirtualList($("list"), {
   fetchPage: async (start, count, first) => {
-    const { run } = state;
+    const { run } = state, { turn } = list;
     const row = list.row(list.at); // shown, or on its way
     const open = state.view === "mine" || (row && row.id) ? row : runOf(detail.record) === run ? detail.record : null;
     const { id: near = "", item = "" } = open || {};
     const found = await (state.view === "mine" ? myMarks(start, count, item)
       : get(`runs/${run}/rollouts`, { ...filters(), rater: state.rater, start, count, near, item, operations: first && first.operations }))
       .catch(tell);
-    if (!found || run !== state.run) return null;
+    if (!found || run !== state.run || turn !== list.turn) return null; // also of a list that was left
     state.total = found.total;
     if (open) state.at = found.at;
     $("count").classList.remove("problem");
