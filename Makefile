@@ -4,6 +4,8 @@ BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests, checks and small models run one thread per process: two would fight over two cores.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
+# Python keeps the byte code of what it imports; where it must not, every command would compile its imports again.
+COMPILE := $(if $(PYTHONDONTWRITEBYTECODE),--compile,--no-compile)
 
 .PHONY: setup smollm2 smollm2-if-there test check slow verl-test vllm-test quickstart results results-short general-ability benchmarks clean
 
@@ -11,7 +13,7 @@ setup: .venv/ready
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt \
+	$(BIN)/pip install --quiet $(COMPILE) --constraint constraints.txt \
 		--editable '.[train,annotate,eval,tune,studio,gguf,prose,dev]'
 	touch $@
 

@@ -40,8 +40,8 @@ DOCUMENTS = [
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
     if page.name not in DIARIES and "\n```" in page.read_text("utf-8")
 ]
-SLOW = {"reward.md"}
-"""Documents that need more than about 20 seconds; README.md is read first, and always runs."""
+SLOW = {"evaluate.md", "feedback.md", "own_feedback.md", "reward.md", "reward_models.md", "sft.md"}
+"""Documents that need more than about 10 seconds; README.md is read first, and always runs."""
 
 CHATS = ("models/smollm2", "meta-llama/Llama-3.1-8B-Instruct")
 MODELS = ("models/base", "models/policy", *CHATS)

@@ -179,7 +179,7 @@ def annotations() -> list[Annotation]:
     return [*named, *(Annotation(f"Where {n}?", "Well.", Critique("", (), -4.0)) for n in range(10))]
 
 
-@pytest.fixture(scope="module", params=FORMS)
+@pytest.fixture(scope="module", params=[FORMS[0], pytest.param(FORMS[1], marks=pytest.mark.slow)])
 def trained(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """The directory of a finished run of `text2grad reward` in a form with outcomes."""
     from served_models import untrained

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +29,14 @@ WHOLE = ("ddp", "refresh", "refresh_role", "refresh_scalar")  # weights in each 
 REFRESHED = (*WHOLE[1:], "refresh_sharded")
 EXACT = ("full", "model", "groups", "lora", *WHOLE, "refresh_sharded")  # "half_base" and "halves" round
 RESUMED = ("full", "lora", "refresh", "refresh_sharded")  # after step 2
+QUICK = ("full", "groups", "lora", "ddp", "refresh_sharded", "draws")
+"""Runs of the tests that are not slow."""
+
+
+def every(names: Iterable[str]) -> Any:
+    """Return the parameter of a test of each run."""
+    of_runs = (name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in names)
+    return pytest.mark.parametrize("name", list(of_runs))
 
 
 def launch(warm: Warm, processes: int, directory: Path, *names: str) -> None:
@@ -37,17 +45,25 @@ def launch(warm: Warm, processes: int, directory: Path, *names: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def home(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of one process in `one`, of two in `two`, and those that changed their number in `from_one`, `from_two`."""
+def home(request: pytest.FixtureRequest, warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of one process in `one`, of two in `two`, and those that changed their number in `from_one`, `from_two`.
+
+    Without slow tests of this file only those of `QUICK`.
+    """
     home = tmp_path_factory.mktemp("sharded")
-    for name in EXACT:
+    own = [item for item in request.session.items if item.path == request.path]
+    slow = any(item.get_closest_marker("slow") for item in own)
+    exact, resumed, of_two = (
+        [name for name in names if slow or name in QUICK] for names in (EXACT, RESUMED, sharded_runs.RUNS)
+    )
+    for name in exact:
         sharded_runs.run(home / "one", name)
-    for name in RESUMED:
+    for name in resumed:
         shutil.copytree(home / "one" / name, home / "two" / "from_one" / name)
         sharded_runs.run(home / "one", name, steps=4)
-    further = (*(f"from_one/{name}:4" for name in RESUMED), "draws:4", "straight/draws:4")
-    launch(warm, 2, home / "two", *sharded_runs.RUNS, *further)
-    for name in RESUMED:
+    further = (*(f"from_one/{name}:4" for name in resumed), "draws:4", "straight/draws:4")
+    launch(warm, 2, home / "two", *of_two, *further)
+    for name in resumed:
         shutil.copytree(home / "two" / name, home / "from_two" / name)
         sharded_runs.run(home / "from_two", name, steps=4)
     return home
@@ -74,7 +90,7 @@ def moments(run: Path) -> Any:
     return load_file(latest_checkpoint(run / "checkpoints") / "optimizer.safetensors")  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("name", EXACT)
+@every(EXACT)
 def test_two_processes_learn_as_one_does(home: Path, name: str) -> None:
     assert_same_curve(home / "two" / name, home / "one" / name, steps=2)
     if name == "groups":
@@ -90,7 +106,7 @@ def test_two_processes_learn_as_one_does(home: Path, name: str) -> None:
             torch.testing.assert_close(ours[key], moment, rtol=0, atol=1e-5, msg=key)
 
 
-@pytest.mark.parametrize("name", EXACT)
+@every(EXACT)
 def test_the_evaluations_of_two_processes_are_those_of_one(home: Path, name: str) -> None:
     ours, theirs = (
         json.loads((home / place / name / "evaluations" / "000002.json").read_bytes()) for place in ("two", "one")
@@ -100,7 +116,7 @@ def test_the_evaluations_of_two_processes_are_those_of_one(home: Path, name: str
     assert len(ours["responses"]) == 5
 
 
-@pytest.mark.parametrize("name", sorted(sharded_runs.RUNS))
+@every(sorted(sharded_runs.RUNS))
 def test_every_parameter_is_in_shards_of_half_the_model(home: Path, name: str) -> None:
     both = [json.loads((home / "two" / f"{name}-{rank}.json").read_text()) for rank in (0, 1)]
     for one in both:
@@ -113,7 +129,7 @@ def test_every_parameter_is_in_shards_of_half_the_model(home: Path, name: str) -
         assert both[0]["own"] + both[1]["own"] == both[0]["all"]
 
 
-@pytest.mark.parametrize("name", REFRESHED)
+@every(REFRESHED)
 def test_several_processes_train_a_critic_as_one_does_and_the_first_asks_the_annotator(home: Path, name: str) -> None:
     start = sharded_runs.with_learned_critic(name)[2].model.state_dict()
     first, second = (load_file(home / "two" / f"{name}-critic-{rank}.safetensors") for rank in (0, 1))
@@ -135,7 +151,7 @@ def test_several_processes_train_a_critic_as_one_does_and_the_first_asks_the_ann
     assert not (home / "two" / f"{name}-asked-1.jsonl").exists()
 
 
-@pytest.mark.parametrize("name", RESUMED)
+@every(RESUMED)
 @pytest.mark.parametrize("place", ["two/from_one", "from_two"])
 def test_a_run_goes_on_in_another_number_of_processes(home: Path, place: str, name: str) -> None:
     assert_same_curve(home / place / name, home / "one" / name, steps=4)
@@ -197,6 +213,7 @@ def test_sharded_weights_are_exported_as_an_ordinary_model(home: Path) -> None:
         assert torch.equal(adapted.get_parameter(name), weights[f"policy.{name}"]), name
 
 
+@pytest.mark.slow
 def test_gathered_weights_may_be_bfloat16_while_shards_stay_as_they_are(home: Path) -> None:
     found = small_run.weights(home / "two" / "halves")
     assert {weight.dtype for weight in found.values()} == {torch.float32}
@@ -205,6 +222,7 @@ def test_gathered_weights_may_be_bfloat16_while_shards_stay_as_they_are(home: Pa
     assert losses[0] == pytest.approx(metrics(home / "one" / "model")[0]["update/policy_loss"], abs=0.05)
 
 
+@pytest.mark.slow
 def test_adapters_of_fp32_learn_on_sharded_weights_of_bfloat16(home: Path) -> None:
     found = small_run.weights(home / "two" / "half_base")
     assert {weight.dtype for weight in found.values()} == {torch.float32}

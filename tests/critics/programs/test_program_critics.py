@@ -332,6 +332,7 @@ def test_a_package_is_imported_in_the_sandbox_once_only(
     assert tried == ["assert __import__('missing_once')"]
 
 
+@pytest.mark.slow
 def test_the_427_reference_solutions_of_mbpp_pass(critic: UnitTestCritic) -> None:
     records = json.loads(shared("mbpp/sanitized-mbpp.json").read_text("utf-8"))
     examples = [Example(one["prompt"], tests="\n".join(one["test_imports"] + one["test_list"])) for one in records]
@@ -340,6 +341,7 @@ def test_the_427_reference_solutions_of_mbpp_pass(critic: UnitTestCritic) -> Non
     assert len(found) == 427
 
 
+@pytest.mark.slow
 def test_the_refinements_of_ilf_pass_and_the_programs_before_them_fail(critic: UnitTestCritic) -> None:
     lines = shared("ilf_code_feedback/surge_annotations.jsonl").read_text("utf-8").splitlines()
     records: list[dict[str, Any]] = [json.loads(line) for line in lines]

@@ -131,8 +131,13 @@ CHOICES = {
 """The tokens with a loss behind the feedback of the target of "cat cat", of which both words are good."""
 
 
-@pytest.mark.parametrize("form", CHOICES)
-@pytest.mark.parametrize("write_feedback", [True, False])
+@pytest.mark.parametrize(
+    ("form", "write_feedback"),
+    [
+        *(("dense", True), ("scores", False), ("tagged_words", True), ("tagged_sentences", False)),
+        pytest.param("tagged_sentences", True, marks=pytest.mark.slow),
+    ],
+)
 def test_choices_alone_have_a_loss_and_are_learned(form: CritiqueForm, write_feedback: bool, tmp_path: Path) -> None:
     prepare(tmp_path, form)
     how = {"form": form, "learned": "choices", "write_feedback": write_feedback, "lr": 0.003, "batch_size": 8}

@@ -432,7 +432,7 @@ def test_praise_and_unit_tests_agree() -> None:
     """A program without a fault passes; one with a fault fails, but for harmless doubles."""
     rng = Random(5)
     for task in (TRAIN, HELD_OUT):
-        examples = task.examples(240)
+        examples = task.examples(120)
         writers = (task.demonstration, task.corruption, lambda example, rng: str(example.reference))
         responses = [writers[i % 3](example, rng) for i, example in enumerate(examples)]
         scores, critiques = task.score_many(examples, responses), CodeCritic(1.0)(examples, responses)
