@@ -37,9 +37,9 @@ SHORT = [
 """Two minutes of a fast processor, in which the policy learns."""
 
 TINY = [
-    "sft.steps=60",
+    "sft.steps=40",
     "sft.after_reward_model=20",
-    "reward_model.steps=60",
+    "reward_model.steps=40",
     "reward_model.responses=400",
     "run.steps=4",
     "rollout.batch_size=16",
@@ -115,7 +115,7 @@ def test_the_models_and_annotations_are_ordinary_files(out: Path) -> None:
     assert critique.status == "ok"
     assert not (seed / "reward_head").exists()  # nobody asked for it
     made = parts_made(seed.with_suffix(".log"))
-    assert made == {"sft": (60, 60), "annotations": (200, 200), "reward_model": (60, 60), "start": (20, 20)}
+    assert made == {"sft": (40, 40), "annotations": (200, 200), "reward_model": (40, 40), "start": (20, 20)}
 
 
 def test_the_report_and_the_curves_are_written(out: Path) -> None:
