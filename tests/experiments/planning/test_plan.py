@@ -302,6 +302,35 @@ def test_a_reward_model_that_is_not_made_yet_is_planned_like_the_policy(folder: 
     assert sum(plans[0].phases["critic"].values()) < sum(plans[1].phases["critic"].values())
 
 
+@pytest.mark.parametrize("made", [False, True])
+def test_a_reward_model_is_planned_with_the_words_and_the_evidence_that_it_reads(folder: Path, made: bool) -> None:
+    words = [f"w{n}" for n in range(60)]
+    word_tokenizer([" ".join(words)]).save_pretrained(folder)
+    lines = (json.dumps({"prompt": " ".join(words[:n])}) + "\n" for n in (60, 12))
+    (folder / "p.jsonl").write_text("".join(lines))
+
+    def cache(**reads: Any) -> int:
+        model, settings = folder / "made" / str(len(reads)), {"max_new_tokens": 20, **reads}
+        if made:
+            model.mkdir(parents=True)
+            (model / "config.json").write_text(json.dumps(CONFIG))
+            (model / "reward_model.json").write_text(json.dumps(settings))
+            save_file({"one": torch.zeros(10)}, model / "model.safetensors")
+        given = recipe(
+            folder,
+            data={"train": str(folder / "p.jsonl")},
+            critic={"model": str(model)},
+            reward_model={} if made else settings,
+        )
+        kept = Planner(given, CPU).plan().phases["critic"]["KV cache"]
+        return kept // (8 * 2 * 32 * 4)  # 8 rows; keys and values of 2 heads of 16, fp32
+
+    whole, cut, evident = cache(), cache(prompt_words=20), cache(prompt_words=20, evidence="absent_words")
+    assert whole == 60 + 24  # prompt and response: the pass over both is the peak
+    assert cut == 22 + 24  # 20 words, the sign that more follow, and a line break
+    assert evident == cut + 24  # words of the response once more
+
+
 def test_a_reward_model_decodes_in_the_type_of_its_weights(folder: Path) -> None:
     none = {"model": str(folder / "none" / "yet")}
     half = {"path": str(folder), "dtype": "bfloat16", "lora_r": 4}

@@ -29,6 +29,7 @@ from text2grad.experiments.run_examples import run_examples
 from text2grad.models import ADAPTER_CONFIG, base_named_by, context_of, dtype_to_train, encode_prompts, load_tokenizer
 from text2grad.progress import note
 from text2grad.reward_models import saved_probe, saved_settings, shares_base
+from text2grad.reward_models.writing import shown
 from text2grad.types import Example
 
 OVERHEAD = {"cpu": 40 * 10**6, "cuda": 10**9}
@@ -104,8 +105,8 @@ class Planner:
             device: the device of one process.
             processes: number of processes, one GPU each.
             in_shards: FSDP 2 shards weights, gradients and optimizer states over the processes; else each holds all.
-            prompt_tokens: length of all prompts, whose number is the recipe's; None measures the recipe's prompts with
-                the policy's tokenizer.
+            prompt_tokens: length of all prompts, whose number is the recipe's, also of those that a reward model with
+                `prompt_words` reads; None measures the recipe's prompts with the policy's tokenizer.
 
         Raises:
             ConfigError: if the batch cannot be shared by the processes.
@@ -123,6 +124,8 @@ class Planner:
         self.shards = processes if in_shards else 1
         path = base_named_by(recipe.model.path) or recipe.model.path  # an adapter is merged into its base
         self.config = read_config(path, trust_remote_code=recipe.model.trust_remote_code)
+        self._examples: Sequence[Example] = ()
+        self._shown: dict[int, int] = {}
         self.lengths = (
             Lengths(number_of_prompts(recipe), prompt_tokens, prompt_tokens)
             if prompt_tokens
@@ -261,19 +264,25 @@ class Planner:
 
     def _measured_lengths(self) -> Lengths:
         recipe = self.recipe
-        examples = recipe_examples(recipe)
+        self._examples = recipe_examples(recipe)
+        limit = context_of(SimpleNamespace(config=self.config)) - recipe.rollout.max_new_tokens
+        kept = [one for one in self._tokens(self._examples) if recipe.data.too_long == "refuse" or one <= limit]
+        if not kept:
+            raise ConfigError(f"no prompt leaves room for rollout.max_new_tokens = {recipe.rollout.max_new_tokens}")
+        return Lengths(len(kept), sum(kept) / len(kept), max(kept))
+
+    def _tokens(self, examples: Sequence[Example]) -> list[int]:
+        """Return the number of tokens of each prompt."""
+        model = self.recipe.model
         try:
-            tokenizer = load_tokenizer(recipe.model.path, trust_remote_code=recipe.model.trust_remote_code)
+            tokenizer = load_tokenizer(model.path, trust_remote_code=model.trust_remote_code)
         except ModelError as error:
             raise ModelError(
                 f"{error}. Give the length of prompts with --prompt-tokens N to plan without it"
             ) from error
-        ids = encode_prompts(tokenizer, examples, prompt_format=recipe.rollout.prompt_format)
-        limit = context_of(SimpleNamespace(config=self.config)) - recipe.rollout.max_new_tokens
-        kept = [len(one) for one in ids if recipe.data.too_long == "refuse" or len(one) <= limit]
-        if not kept:
-            raise ConfigError(f"no prompt leaves room for rollout.max_new_tokens = {recipe.rollout.max_new_tokens}")
-        return Lengths(len(kept), sum(kept) / len(kept), max(kept))
+        return [
+            len(one) for one in encode_prompts(tokenizer, examples, prompt_format=self.recipe.rollout.prompt_format)
+        ]
 
     def _model(self, recipe: Recipe) -> TracedModel:
         key = recipe.model.model_dump_json()
@@ -360,11 +369,24 @@ class Planner:
         return found
 
     def _critique_lengths(self, recipe: Recipe) -> tuple[int, int]:
-        """Return the longest tokens before a critique, and of the critique."""
+        """Return the longest tokens before a critique, and of the critique.
+
+        Evidence repeats words of a response, and is taken to be as long as it.
+        """
         path = recipe.critic.model
-        saved = saved_settings(path) if Path(path).exists() else {"max_new_tokens": recipe.reward_model.max_new_tokens}
-        longest = self.lengths.longest + recipe.rollout.max_new_tokens
-        return longest, int(saved.get("max_new_tokens", CRITIQUE_TOKENS))
+        saved = saved_settings(path) if Path(path).exists() else recipe.reward_model.model_dump()
+        texts = 1 if saved.get("evidence", "none") == "none" else 2
+        prompt = self._longest_shown(saved.get("prompt_words"))
+        return prompt + texts * recipe.rollout.max_new_tokens, int(saved.get("max_new_tokens", CRITIQUE_TOKENS))
+
+    def _longest_shown(self, prompt_words: int | None) -> int:
+        """Return the tokens of the longest prompt that a reward model reads up to a number of words."""
+        if prompt_words is None or not self._examples:
+            return self.lengths.longest
+        if prompt_words not in self._shown:
+            cut = [Example(shown(one, "", prompt_words=prompt_words).prompt) for one in self._examples]
+            self._shown[prompt_words] = min(max(self._tokens(cut)), self.lengths.longest)
+        return self._shown[prompt_words]
 
     def _writer(self, recipe: Recipe, **trained: Any) -> TracedModel:
         """Return the critic's model without weights; one that is not made yet is like the policy.
