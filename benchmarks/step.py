@@ -87,8 +87,8 @@ class Step:
         optimizers = Optimizers(
             self.model.policy_parameters(),
             self.model.value_parameters(),
+            OptimConfig(lr=1e-5),
             total_steps=9,
-            **OptimConfig(lr=1e-5).model_dump(),
         )
         optimizers.begin(0)
         self.optimizers, self.config = optimizers, PPOConfig(epochs=EPOCHS, micro_batch_tokens=micro_batch_tokens)

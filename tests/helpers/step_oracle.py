@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 Weights = dict[str, Tensor]
-ADAM_BETAS, ADAM_EPS = (0.9, 0.999), 1e-5
+ADAM_BETA2, ADAM_EPS = 0.999, 1e-5
 
 
 @dataclass(frozen=True)
@@ -440,7 +440,7 @@ class Oracle:
     def _adamw(self, role: str, gradients: Weights) -> None:
         """Make one step of AdamW (arXiv 1711.05101, algorithm 2), its decay scaled by the learning rate."""
         self.optimizer_steps[role] += 1
-        count, (beta1, beta2) = self.optimizer_steps[role], ADAM_BETAS
+        count, beta1, beta2 = self.optimizer_steps[role], self.recipe.optim.adam_beta1, ADAM_BETA2
         rate = self._rates()[f"optim/{role}_lr"]
         for name, gradient in gradients.items():
             mean = self.momentum[name] = beta1 * self.momentum[name] + (1 - beta1) * gradient

@@ -55,8 +55,8 @@ class Toy:
         self.optimizers = Optimizers(
             [self.theta, self.rest] if policy else [],
             [self.psi] if value else [],
+            settings,
             total_steps=total_steps,
-            **settings.model_dump(),
         )
 
     def gradients(self, theta: tuple[float, float], psi: float) -> None:
@@ -86,6 +86,17 @@ def test_the_first_step_of_adamw_by_hand() -> None:
     assert toy.weights() == pytest.approx(expected, rel=1e-6)
     assert toy.theta.grad is None
     assert toy.psi.grad is None
+
+
+@pytest.mark.parametrize(("beta1", "back"), [(0.0, 1.0), (0.9, 0.01 / 0.19)])
+def test_earlier_gradients_weigh_in_a_step_as_the_setting_says(beta1: float, back: float) -> None:
+    # g = 4 and then −4: v̂ = 16. β₁ = 0 goes all the way back; 0.9: m = 0.9 · 0.4 − 0.4, m̂ = −0.04/0.19.
+    toy = Toy(adam_beta1=beta1, max_grad_norm=100.0)
+    toy.optimizers.begin(0)
+    for sign in (1, -1):
+        toy.gradients((sign * 4.0, 0.0), sign * 4.0)
+        toy.optimizers.step()
+    assert toy.weights() == pytest.approx([1 - 0.1 + 0.1 * back, -2.0, 5.0, 3 - 0.01 + 0.01 * back], rel=1e-5)
 
 
 def test_each_optimizer_is_clipped_on_its_own_and_the_norms_are_those_before() -> None:

@@ -84,7 +84,7 @@ CASES: dict[str, Case] = {
     "adapters of policy and value function": case(
         model={"value": "adapter", "lora_r": 2, "lora_alpha": 6},
         ppo={"kl": "full", "clip_range": 0.05, "value_clip_range": 0.02},
-        optim={"weight_decay": 0.1, "max_grad_norm": 0.3},
+        optim={"weight_decay": 0.1, "max_grad_norm": 0.3, "adam_beta1": 0.0},
         reward={"mode": "contract", "overlap": "last_wins", "span_mass": "response"},
     ),
     "an adapter for the policy": case(
@@ -96,7 +96,7 @@ CASES: dict[str, Case] = {
     "spans that fade": case(
         steps=3,
         ppo={"clip_range": 0.02, "epochs": 1, "certainty": 0.1},
-        optim={"schedule": "linear"},
+        optim={"schedule": "linear", "adam_beta1": 0.5},
         reward={"weighting": "linear_decay", "overlap": "last_wins", "span_mass": "span", "outcome": 3.0},
     ),
     "spans whose nouns count": case(

@@ -62,11 +62,11 @@ class Bench:
         self.advantages = torch.randn(len(lengths), width, generator=generator)
         self.returns = torch.randn(len(lengths), width, generator=generator)
         self.config = PPOConfig(**({"epochs": 1} | ppo))
-        settings = OptimConfig(lr=lr, value_lr=lr, schedule="constant", max_grad_norm=100.0).model_dump()
+        settings = OptimConfig(lr=lr, value_lr=lr, schedule="constant", max_grad_norm=100.0)
         self.optimizers: Any = Recorded(self.model)
         if not recorded:
             policy, psi = self.model.policy_parameters(), self.model.value_parameters()
-            self.optimizers = Optimizers(policy, psi, total_steps=100, **settings)
+            self.optimizers = Optimizers(policy, psi, settings, total_steps=100)
             self.optimizers.begin(0)
         self.gradient = self.gradient_with(half_precision=False)
 

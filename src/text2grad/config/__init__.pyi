@@ -2,7 +2,12 @@ from .critic import AnnotateConfig as AnnotateConfig
 from .engine import EngineConfig as EngineConfig
 from .idle import OF_VALUE_FUNCTION as OF_VALUE_FUNCTION, idle_settings as idle_settings
 from .interruption import Interruption as Interruption
-from .policy import ModelConfig as ModelConfig, RolloutConfig as RolloutConfig, SFTConfig as SFTConfig
+from .policy import (
+    ModelConfig as ModelConfig,
+    OptimConfig as OptimConfig,
+    RolloutConfig as RolloutConfig,
+    SFTConfig as SFTConfig,
+)
 from .recipe import Recipe as Recipe, describe as describe, load_recipe as load_recipe, make_recipe as make_recipe
 from .reward_model import (
     RefreshConfig as RefreshConfig,

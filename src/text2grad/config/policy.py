@@ -126,6 +126,8 @@ class OptimConfig(Section):
     """First steps, in which only the value function learns."""
     weight_decay: NonNegative = 0.0
     """AdamW's weight decay, both optimizers."""
+    adam_beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
+    """AdamW's β₁, both optimizers: the weight of earlier gradients in a step; 0 follows the newest gradient alone."""
     max_grad_norm: Positive = 1.0
     """Largest gradient norm, for each optimizer separately."""
 

@@ -10,10 +10,11 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from text2grad.config import OptimConfig
 from text2grad.errors import TrainingError
 from text2grad.rl.sharding import whole
 
-ADAM_EPS = 1e-5
+ADAM_BETA2, ADAM_EPS = 0.999, 1e-5
 
 Schedule = Literal["constant", "linear", "cosine"]
 
@@ -46,14 +47,8 @@ class Optimizers:
         self,
         policy: list[nn.Parameter],
         value: list[nn.Parameter],
+        settings: OptimConfig,
         *,
-        lr: float,
-        value_lr: float,
-        schedule: Schedule,
-        warmup_steps: int,
-        value_warmup_steps: int,
-        weight_decay: float,
-        max_grad_norm: float,
         total_steps: int,
     ) -> None:
         """Make an optimizer for each list of parameters that is not empty.
@@ -61,21 +56,15 @@ class Optimizers:
         Args:
             policy: trainable parameters θ.
             value: trainable parameters ψ.
-            lr: peak learning rate of the policy.
-            value_lr: peak learning rate of the value function.
-            schedule: "constant", or "linear" or "cosine" decay to zero at `total_steps`.
-            warmup_steps: steps over which both learning rates rise.
-            value_warmup_steps: first steps, in which only the value function learns.
-            weight_decay: AdamW's, in both.
-            max_grad_norm: clips the gradient of each optimizer on its own.
+            settings: [optim] of a recipe.
             total_steps: batches of rollouts in the run.
         """
-        self.schedule, self.warmup_steps, self.total_steps = schedule, warmup_steps, total_steps
-        self.value_warmup_steps, self.max_grad_norm = value_warmup_steps, max_grad_norm
-        rates = {"policy": (policy, lr), "value": (value, value_lr)}
+        self.settings, self.total_steps = settings, total_steps
+        rates = {"policy": (policy, settings.lr), "value": (value, settings.value_lr)}
         self.peak = {name: rate for name, (parameters, rate) in rates.items() if parameters}
+        how: dict[str, Any] = {"betas": (settings.adam_beta1, ADAM_BETA2), "weight_decay": settings.weight_decay}
         self.by_name = {
-            name: torch.optim.AdamW(parameters, lr=rate, eps=ADAM_EPS, weight_decay=weight_decay)
+            name: torch.optim.AdamW(parameters, lr=rate, eps=ADAM_EPS, **how)
             for name, (parameters, rate) in rates.items()
             if parameters
         }
@@ -84,7 +73,9 @@ class Optimizers:
     def begin(self, step: int) -> dict[str, float]:
         """Set the learning rates of a batch of rollouts and return them."""
         self.at_step = step
-        factor = learning_rate_factor(self.schedule, step, warmup_steps=self.warmup_steps, total_steps=self.total_steps)
+        factor = learning_rate_factor(
+            self.settings.schedule, step, warmup_steps=self.settings.warmup_steps, total_steps=self.total_steps
+        )
         for name, optimizer in self.by_name.items():
             for group in optimizer.param_groups:
                 group["lr"] = self.peak[name] * factor
@@ -100,7 +91,7 @@ class Optimizers:
             TrainingError: if a gradient is not finite; no weight is changed then.
         """
         norms = {
-            f"update/{name}_grad_norm": clip_gradients(_parameters(optimizer), self.max_grad_norm)
+            f"update/{name}_grad_norm": clip_gradients(_parameters(optimizer), self.settings.max_grad_norm)
             for name, optimizer in self.by_name.items()
         }
         if not all(math.isfinite(norm) for norm in norms.values()):
@@ -109,7 +100,7 @@ class Optimizers:
                 "with a lower optim.lr, or in a wider model.dtype."
             )
         self.stepped += 1
-        resting = self.at_step < self.value_warmup_steps and "value" in self.by_name
+        resting = self.at_step < self.settings.value_warmup_steps and "value" in self.by_name
         for name, optimizer in self.by_name.items():
             if name == "value" or not resting:
                 optimizer.step()

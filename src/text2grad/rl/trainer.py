@@ -262,8 +262,8 @@ class Text2GradTrainer:
         self.optimizers = Optimizers(
             self.model.policy_parameters(),
             self.model.value_parameters(),
+            recipe.optim,
             total_steps=recipe.run.steps,
-            **recipe.optim.model_dump(),
         )
         self.kl = KLController(ppo.beta, ppo.target_kl, ppo.kl_horizon)
         self.failures = FailureRate(recipe.critic.max_failure_rate, recipe.rollout.batch_size)

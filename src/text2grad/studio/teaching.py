@@ -21,6 +21,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from text2grad.align import encode, response_deltas
+from text2grad.config import OptimConfig
 from text2grad.errors import ConfigError, DataError
 from text2grad.models import (
     PolicyWithValue,
@@ -273,13 +274,7 @@ class _Rounds:
         self.optimizers = Optimizers(
             marked.model.policy_parameters(),
             [],
-            lr=lesson.lr,
-            value_lr=lesson.lr,
-            schedule="constant",
-            warmup_steps=0,
-            value_warmup_steps=0,
-            weight_decay=0.0,
-            max_grad_norm=1.0,
+            OptimConfig(lr=lesson.lr, schedule="constant"),
             total_steps=lesson.rounds,
         )
         self.gradient = MinibatchGradient(

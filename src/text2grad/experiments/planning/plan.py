@@ -28,8 +28,7 @@ from text2grad.experiments.planning.trace import Pass, TracedModel, read_config,
 from text2grad.experiments.run_examples import run_examples
 from text2grad.models import ADAPTER_CONFIG, base_named_by, context_of, dtype_to_train, encode_prompts, load_tokenizer
 from text2grad.progress import note
-from text2grad.reward_models import saved_probe, saved_settings, shares_base
-from text2grad.reward_models.writing import shown
+from text2grad.reward_models import saved_probe, saved_settings, shares_base, shown
 from text2grad.types import Example
 
 OVERHEAD = {"cpu": 40 * 10**6, "cuda": 10**9}
