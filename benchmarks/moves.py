@@ -1,11 +1,12 @@
 """Which way tokens move in an update: spans and one number, on summaries, stories and answers; docs/results/moves.md.
 
-    python benchmarks/moves.py --json docs/results/moves.json       # ten minutes of one core; goes on where it stopped
-    python benchmarks/moves.py --task answers                       # an hour of one core, after `make smollm2` and
-                                                                    # `text2grad prepare grounded` (docs/grounded.md)
+    python benchmarks/moves.py                  # fifteen minutes of one core; goes on where it stopped
+    python benchmarks/moves.py --task answers   # two hours of one core, after `make smollm2` and `text2grad prepare
+                                                # grounded` (docs/grounded.md)
 
-Three runs of each task on seed 0, with the task's program as critic: spans, spans without credit for certain tokens
-(`ppo.certainty = 0.9`), and one number, that of GRPO. Every fifth step is measured (`run.track_update`).
+Runs of each task on seed 0, with the task's program as critic: spans, spans without credit for certain tokens
+(`ppo.certainty = 0.9`), spans with four epochs and β₁ = 0.5, spans with both, and one number, that of GRPO, at the
+recipe's settings and with these epochs. Every fifth step is measured (`run.track_update`).
 Summaries: 20 steps of recipes/quickstart-summarization.toml from the fine-tuned policy, without refreshes. Stories:
 20 steps of recipes/stories.toml on stories260k, 32 stories of 64 tokens a step. Answers: 11 steps of
 recipes/smollm2-grounded.toml, a LoRA adapter of SmolLM2. Figures of other tasks stay in the file.
@@ -31,7 +32,16 @@ RECIPES = {
 
 MEASURED = ["run.track_update=5", "data.eval_examples=4"]
 STORIES = ["run.steps=20", "rollout.batch_size=32", "rollout.max_new_tokens=64", "data.examples=700"]
-METHODS_SHOWN = {"spans": "text2grad", "uncertain": "certainty", "number": "grpo"}
+EPOCHS = ("ppo.epochs=4", "optim.adam_beta1=0.5")
+SHOWN: dict[str, tuple[str, tuple[str, ...]]] = {
+    "spans": ("text2grad", ()),
+    "uncertain": ("certainty", ()),
+    "epochs": ("text2grad", EPOCHS),
+    "both": ("certainty", EPOCHS),
+    "number": ("grpo", ()),
+    "number_epochs": ("grpo", EPOCHS),
+}
+"""What the policy gets, and how its updates differ from the recipe's → method and further settings."""
 
 
 def start_of(task: str, out: Path, stories: Path) -> list[str]:
@@ -52,16 +62,17 @@ def start_of(task: str, out: Path, stories: Path) -> list[str]:
     return [f"model.path='{models / 'start'}'", *PROGRAM_CRITIC, "run.steps=20"]
 
 
-def runs(task: str, out: Path, stories: Path) -> list[Path]:
-    """Make the missing runs of a task; return all of them.
+def runs(task: str, only: list[str], out: Path, stories: Path) -> list[Path]:
+    """Make the missing runs of a task, those of some keys of `SHOWN`; return all of them.
 
     Raises:
         CalledProcessError: if a command fails.
     """
     start, found = start_of(task, out, stories), []
-    for name, method in METHODS_SHOWN.items():
+    for name in only:
+        method, more = SHOWN[name]
         run = out / f"{task}-{name}"
-        chosen = [*start, *MEASURED, *METHODS[method].settings]
+        chosen = [*start, *MEASURED, *METHODS[method].settings, *more]
         subprocess.run(run_command(TEXT2GRAD, method, RECIPES[task], run, chosen), check=True)
         found.append(run)
     return found
@@ -71,16 +82,21 @@ def main() -> None:
     """Make the runs, analyse them, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", choices=tuple(RECIPES), action="append", help="default: summaries and stories")
+    parser.add_argument("--only", choices=tuple(SHOWN), action="append", help="default: all")
     parser.add_argument("--out", type=Path, default=Path("runs/moves"), help="directory of the runs")
     parser.add_argument("--stories", type=Path, default=Path("../shared/models/stories260k"), help="the story teller")
     parser.add_argument("--json", type=Path, default=Path("docs/results/moves.json"), help="file of the figures")
     args = parser.parse_args()
-    made = [run for task in args.task or ["summaries", "stories"] for run in runs(task, args.out, args.stories)]
+    made = [
+        run
+        for task in args.task or ["summaries", "stories"]
+        for run in runs(task, args.only or list(SHOWN), args.out, args.stories)
+    ]
     subprocess.run([*TEXT2GRAD, "analyse", *map(str, made), "--out", str(args.out / "analysis")], check=True)
     analysis: dict[str, Any] = json.loads((args.out / "analysis" / "analysis.json").read_bytes())
     known: dict[str, Any] = json.loads(args.json.read_bytes()) if args.json.exists() else {}
     known |= {name: one["update"] for name, one in analysis["runs"].items()}
-    names = [f"{task}-{name}" for task in RECIPES for name in METHODS_SHOWN]
+    names = [f"{task}-{name}" for task in RECIPES for name in SHOWN]
     found = {name: known[name] for name in names if name in known}
     args.json.write_text(json.dumps(found, indent=1) + "\n")
 

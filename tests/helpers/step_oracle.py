@@ -14,6 +14,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -353,7 +354,12 @@ class Oracle:
             for first in range(0, len(found), size):
                 over_group(found[first : first + size], leave_one_out=ppo.baseline == "leave_one_out", how=ppo.whiten)
         for one, advantages in zip(found, whitened([one.advantages for one in found], ppo.whiten), strict=True):
-            one.certain = (one.logp.exp().numpy() > ppo.certainty) & (one.earned >= 0)
+            sure, blamed = one.logp.exp().numpy() > ppo.certainty, one.earned < 0
+            one.certain = sure & ~blamed
+            for blame, run in groupby(range(len(sure)), blamed.__getitem__):
+                own = list(run)
+                if blame and not sure[own].all():  # an uncertain token of the run decided
+                    one.certain[own] = sure[own]
             one.advantages = np.where(one.certain, 0.0, advantages)
         return found
 

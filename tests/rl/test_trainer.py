@@ -5,6 +5,7 @@ import json
 import random
 import sys
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -473,7 +474,7 @@ def test_an_adapter_of_another_name_is_refused() -> None:
         prepare_policy(policy, ModelConfig())
 
 
-def test_certain_tokens_have_an_advantage_only_where_they_are_blamed(tmp_path: Path) -> None:
+def test_certain_tokens_have_an_advantage_only_where_all_of_their_span_is_certain_and_blamed(tmp_path: Path) -> None:
     limit = 1 / 13  # a model of random weights gives 17 tokens about this probability
     run = small_run.trainer(tmp_path / "run", ppo={"certainty": limit}, run={"steps": 3})
     scored: list[Scores] = []
@@ -481,16 +482,20 @@ def test_certain_tokens_have_an_advantage_only_where_they_are_blamed(tmp_path: P
     run.score = lambda batch, **how: scored.append(score(batch, **how)) or scored[-1]  # type: ignore[method-assign]
     run.train()
     probabilities = [row.exp().tolist() for one in scored for row in one.logp]
-    tokens = [
-        (p > limit, reward < 0, advantage)
-        for row, record in zip(probabilities, records(tmp_path / "run"), strict=True)
-        for p, reward, advantage in zip(row[: len(record["ids"])], record["reward"], record["advantage"], strict=True)
-    ]
-    assert {(certain, blamed) for certain, blamed, _ in tokens} == {
-        (a, b) for a in (True, False) for b in (True, False)
+    tokens = []  # certain, blamed, whether its blamed run has an uncertain token, advantage
+    for row, record in zip(probabilities, records(tmp_path / "run"), strict=True):
+        told = zip(row[: len(record["ids"])], record["reward"], record["advantage"], strict=True)
+        for blamed, run in groupby(told, lambda token: token[1] < 0):
+            own = list(run)
+            unsure = blamed and any(p <= limit for p, _, _ in own)
+            tokens += [(p > limit, blamed, unsure, advantage) for p, _, advantage in own]
+    kinds = {one[:3] for one in tokens}
+    assert kinds == {(True, True, True), (True, True, False), (True, False, False), (False, True, True)} | {
+        (False, False, False)
     }
-    assert all((advantage == 0) == (certain and not blamed) for certain, blamed, advantage in tokens)
-    spared = sum(certain and not blamed for certain, blamed, _ in tokens) / len(tokens)
+    left_out = [certain and (unsure or not blamed) for certain, blamed, unsure, _ in tokens]
+    assert [advantage == 0 for *_, advantage in tokens] == left_out
+    spared = sum(left_out) / len(tokens)
     found = [step["advantage/certain_share"] for step in metrics(tmp_path / "run")]
     counted = [sum(len(one["ids"]) for one in records(tmp_path / "run") if one["step"] == step) for step in range(3)]
     assert sum(map(float.__mul__, found, map(float, counted))) / sum(counted) == pytest.approx(spared)

@@ -175,11 +175,12 @@ def advantages_over_baseline(
 
 
 def is_certain(logp: Tensor, rewards: Tensor, response_mask: Tensor, *, certainty: float) -> Tensor:
-    """Return the response tokens that the policy samples nearly always and that nobody blames, bool [B, T].
+    """Return the response tokens that the policy samples nearly always and that decide nothing, bool [B, T].
 
     Their gradient is nearly zero, (1 − p) ∇z for the logit z, so that other tokens move them, and praise of them
-    teaches nothing. Policies learn as much from the other tokens alone (arXiv 2506.01939). A blamed token is no such
-    case: to say the wrong thing with certainty is what must be unlearned.
+    teaches nothing. Policies learn as much from the other tokens alone (arXiv 2506.01939). Where a run of blamed
+    tokens has an uncertain one, that one decided, as "Friday" in "on Friday". A blamed run of which every token is
+    certain is no such case: to say the wrong thing with certainty is what must be unlearned.
 
     Args:
         logp: log π_old of the sampled tokens, [B, T], at the temperature of the rollouts.
@@ -188,12 +189,22 @@ def is_certain(logp: Tensor, rewards: Tensor, response_mask: Tensor, *, certaint
         certainty: the largest probability of a token that is not certain; 1 for no certain tokens.
 
     Example:
-        >>> logp, mask = torch.tensor([[0.95, 0.95, 0.5]]).log(), torch.ones(1, 3, dtype=torch.bool)
-        >>> is_certain(logp, torch.tensor([[1.0, -1.0, 1.0]]), mask, certainty=0.9)
-        tensor([[ True, False, False]])
+        >>> logp, mask = torch.tensor([[0.95, 0.95, 0.5, 0.95, 0.95]]).log(), torch.ones(1, 5, dtype=torch.bool)
+        >>> is_certain(logp, torch.tensor([[1.0, -1.0, -1.0, 0.0, -1.0]]), mask, certainty=0.9)
+        tensor([[ True,  True, False,  True, False]])
     """
     check_same_shape(logp=logp, rewards=rewards, response_mask=response_mask)
-    return (logp.exp() > certainty) & (rewards >= 0) & response_mask
+    sure, blamed = (logp.exp() > certainty) & response_mask, (rewards < 0) & response_mask
+    return sure & (~blamed | _in_run_with(blamed & ~sure, blamed))
+
+
+def _in_run_with(tokens: Tensor, runs: Tensor) -> Tensor:
+    """Return the entries of the runs of True in `runs` that hold one of `tokens`, all bool [B, T]."""
+    begins = runs & ~torch.nn.functional.pad(runs, (1, 0))[:, :-1]
+    run = begins.cumsum(1) * runs  # its number, from 1; 0 outside
+    held = torch.zeros(len(runs), runs.shape[1] + 1, dtype=torch.long, device=runs.device)
+    held.scatter_add_(1, run, tokens.long())
+    return held.gather(1, run) > 0
 
 
 class Moments(NamedTuple):

@@ -578,10 +578,32 @@ _MOVED_WRONG = {
 }
 
 
-def _moves(files: Files) -> str:
-    """Return which way the tokens of updates moved, and why, from benchmarks/moves.py."""
-    found = files("moves.json")
+_OF_MOVES = {
+    "spans": "spans",
+    "uncertain": "spans, uncertain tokens",
+    "epochs": "spans, 4 epochs, β₁ = 0.5",
+    "both": "spans, both",
+    "number": "number",
+    "number_epochs": "number, 4 epochs, β₁ = 0.5",
+}
+"""Run of a task in benchmarks/moves.py → its heading."""
 
+
+def _moves(files: Files) -> str:
+    """Return which way the tokens of updates moved, and why, from benchmarks/moves.py: a table for each task."""
+    return _for_each_task(files, _moves_of)
+
+
+def _for_each_task(files: Files, rows: Callable[[Mapping[str, Any]], list[list[str]]]) -> str:
+    """Return a table for each task of benchmarks/moves.py, under its name; `rows` takes run → figures."""
+    of_tasks: dict[str, dict[str, Any]] = {}
+    for name, one in files("moves.json").items():
+        task, _, signal = name.partition("-")
+        of_tasks.setdefault(task, {})[_OF_MOVES[signal]] = one
+    return "\n\n".join(f"**{task.capitalize()}**\n\n{table(['', *of], rows(of))}" for task, of in of_tasks.items())
+
+
+def _moves_of(found: Mapping[str, Any]) -> list[list[str]]:
     def row(name: str, value: Callable[[Mapping[str, Any]], float | None]) -> list[str]:
         return [name, *(_percent(value(one)) for one in found.values())]
 
@@ -591,7 +613,7 @@ def _moves(files: Files) -> str:
     def accounted(one: Mapping[str, Any]) -> float:
         return 1 - (1 - float(one["all"]["far_right"])) * wrong(["unexplained"])(one)
 
-    rows = [
+    return [
         ["tokens with |A| > σ/2", *(f"{one['all']['far']:,}" for one in found.values())],
         row("moved right", lambda one: one["all"]["far_right"]),
         row("the same, p ≤ 0.9 before", lambda one: one["all"]["open_right"]),
@@ -602,42 +624,38 @@ def _moves(files: Files) -> str:
         row("moved right or explained", accounted),
         row("share of the gradient from labelled tokens", lambda one: one["gradient"]["labelled_share"]),
     ]
-    return table(["", *(_of_moves(name) for name in found)], rows)
 
 
 def _moves_by_part(files: Files) -> str:
     """Return the shares that moved right by label, length and step: in the update, and without earlier momentum."""
-    found, rows = files("moves.json"), []
+    return _for_each_task(files, _parts_of)
+
+
+def _parts_of(found: Mapping[str, Any]) -> list[list[str]]:
+    rows = []
     parts = {(kind, name) for one in found.values() for kind in _PARTS for name in one[kind]}
     for kind, name in sorted(parts, key=lambda part: (list(_PARTS).index(part[0]), *_first_number(part[1]))):
         shown = [one[kind].get(name, {}) for one in found.values()]
         shares = [[_percent(one.get(key)) for key in ("open_right", "fresh_open_right")] for one in shown]
         rows.append([_PARTS[kind].format(name), *("; ".join(one) for one in shares)])
-    return table(["", *(_of_moves(name) for name in found)], rows)
+    return rows
 
 
-def _of_moves(name: str) -> str:
-    """Return the heading of a run of benchmarks/moves.py.
-
-    Example:
-        >>> _of_moves("stories-uncertain")
-        'stories, spans, p ≤ 0.9 or blamed'
-    """
-    task, _, signal = name.partition("-")
-    return f"{task}, {'spans, p ≤ 0.9 or blamed' if signal == 'uncertain' else signal}"
-
-
-_CERTAINTY = {"summaries": ("fact_f1", 1), "stories": ("invented_share", -1)}
+_FINAL_VALUES = {"summaries": ("fact_f1", 1), "stories": ("invented_share", -1)}
 """Task → metric, and 1 if more of it is better."""
 
 
-def _certainty(files: Files) -> str:
-    """Return what it changes at the end of runs that certain tokens have no credit, from benchmarks/certainty.py."""
-    runs, rows = files("certainty.json"), []
-    for task, signal in product(_CERTAINTY, ("spans", "number")):
-        metric, better = _CERTAINTY[task]
+_WAYS = {"uncertain": "uncertain tokens", "epochs": "4 epochs, β₁ = 0.5", "both": "both"}
+"""Way of the updates in benchmarks/final_values.py, beside the recipe's → its name."""
+
+
+def _final_values(files: Files) -> str:
+    """Return what ways of updating change at the end of runs, from benchmarks/final_values.py."""
+    runs, rows = files("final_values.json"), []
+    for task, signal, way in product(_FINAL_VALUES, ("spans", "number"), _WAYS):
+        metric, better = _FINAL_VALUES[task]
         own = [one for one in runs if (one["task"], one["signal"]) == (task, signal)]
-        sides = [{one["seed"]: one["after"] for one in own if one["spared"] is spared} for spared in (False, True)]
+        sides = [{one["seed"]: one["after"] for one in own if one["way"] == name} for name in ("recipe", way)]
         seeds = sorted(sides[0].keys() & sides[1].keys())
         if not seeds:
             continue
@@ -646,8 +664,20 @@ def _certainty(files: Files) -> str:
         kl = [fmean(side[seed]["kl_per_token"] for seed in seeds) for side in sides]
         told = f"{number(lead.value, 4)} ({number(lead.low, 4)} to {number(lead.high, 4)})"
         means = [number(fmean(of_side), 4) for of_side in values]
-        rows.append([f"{task}, {signal}", metric.replace("_", " "), *means, told, *map(number, kl), str(len(seeds))])
-    head = ["", "metric", "all tokens", "without certain ones", "better by (95 %)", "KL, all", "KL, without", "seeds"]
+        rows.append(
+            [f"{task}, {signal}", _WAYS[way], metric.replace("_", " "), *means, told, *map(number, kl), str(len(seeds))]
+        )
+    head = [
+        "",
+        "in this way",
+        "metric",
+        "recipe",
+        "this way",
+        "better by (95 %)",
+        "KL, recipe",
+        "KL, this way",
+        "seeds",
+    ]
     return table(head, rows)
 
 
@@ -683,6 +713,6 @@ BLOCKS: Mapping[str, Callable[[Files], str]] = {
     "stories": _stories,
     "moves": _moves,
     "moves-by-part": _moves_by_part,
-    "certainty": _certainty,
+    "final-values": _final_values,
 }
 """Name of a block → its lines."""
