@@ -195,16 +195,11 @@ def is_certain(logp: Tensor, rewards: Tensor, response_mask: Tensor, *, certaint
     """
     check_same_shape(logp=logp, rewards=rewards, response_mask=response_mask)
     sure, blamed = (logp.exp() > certainty) & response_mask, (rewards < 0) & response_mask
-    return sure & (~blamed | _in_run_with(blamed & ~sure, blamed))
-
-
-def _in_run_with(tokens: Tensor, runs: Tensor) -> Tensor:
-    """Return the entries of the runs of True in `runs` that hold one of `tokens`, all bool [B, T]."""
-    begins = runs & ~torch.nn.functional.pad(runs, (1, 0))[:, :-1]
-    run = begins.cumsum(1) * runs  # its number, from 1; 0 outside
-    held = torch.zeros(len(runs), runs.shape[1] + 1, dtype=torch.long, device=runs.device)
-    held.scatter_add_(1, run, tokens.long())
-    return held.gather(1, run) > 0
+    begins = blamed & ~torch.nn.functional.pad(blamed, (1, 0))[:, :-1]
+    run = begins.cumsum(1)  # number of the blamed run, which the tokens behind it have, too
+    unsure = torch.zeros(len(run), run.shape[1] + 1, dtype=torch.long, device=run.device)
+    unsure.scatter_add_(1, run, (blamed & ~sure).long())  # tokens of each run that are not certain
+    return sure & (~blamed | (unsure.gather(1, run) > 0))
 
 
 class Moments(NamedTuple):
