@@ -92,7 +92,7 @@ class PPOConfig(Section):
     whiten: Literal["none", "scale", "full", "group"] = "full"
     """Unit deviation of advantages over the global batch ("scale"), and zero mean ("full"); or over the group."""
     certainty: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    """Largest probability of a sampled token that has an advantage without blame (δ < 0): 0.9 leaves out sure ones."""
+    """Largest probability of a sampled token that has an advantage; above it only spans blamed whole (0.9, say) do."""
     loss_mean: Literal["token", "response", "constant"] = "token"
     """Mean of the surrogate: over tokens; per response first (GRPO); Σ / (responses · max_new_tokens) (Dr. GRPO)."""
     beta: NonNegative = 0.05
