@@ -83,12 +83,14 @@ class Forked:
     def send_signal(self, number: int) -> None:
         """Send a signal to the process, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has ended since
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """Kill the process and the processes that it started."""
         if self.poll() is None:
-            os.killpg(self.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has ended since
+                os.killpg(self.pid, signal.SIGKILL)
             self.wait()
 
     def kill_at(self, mark: Path) -> None:
