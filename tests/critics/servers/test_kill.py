@@ -23,7 +23,7 @@ EXAMPLES = [(f"Where does number {row} live?", f"In house {row}, since spring.")
 
 @pytest.fixture
 def server() -> Iterator[Running]:
-    with running() as found:
+    with running("--delay-s", "0.05") as found:  # else a run may end before the test has seen that it is time
         yield found
 
 
