@@ -47,8 +47,8 @@ def test_the_page_beside_the_papers_tables_is_what_the_json_gives() -> None:
 def test_runs_in_another_way_are_paired_with_the_recipes_by_seed(tmp_path: Path) -> None:
     """Invented shares 0.008, 0.010 → 0.006, 0.007: better by 0.0025 in the mean, ± 12.706 · 0.0005; seed 3 is alone."""
     values = {
-        (1, "recipe"): 0.008,
-        (2, "recipe"): 0.010,
+        (1, "spans"): 0.008,
+        (2, "spans"): 0.010,
         (1, "epochs"): 0.006,
         (2, "epochs"): 0.007,
         (3, "epochs"): 0.5,
@@ -56,17 +56,16 @@ def test_runs_in_another_way_are_paired_with_the_recipes_by_seed(tmp_path: Path)
     runs = [
         {
             "task": "stories",
-            "signal": "spans",
+            "shown": shown,
             "seed": seed,
-            "way": way,
-            "after": {"invented_share": value, "kl_per_token": 0.03 + 0.01 * (way == "epochs")},
+            "after": {"invented_share": value, "kl_per_token": 0.03 + 0.01 * (shown == "epochs")},
         }
-        for (seed, way), value in values.items()
+        for (seed, shown), value in values.items()
     ]
     (tmp_path / "final_values.json").write_text(json.dumps(runs))
     last = filled("<!-- results: final-values -->\n<!-- end -->", tmp_path).splitlines()[-2]
-    assert last.split(" | ")[1:] == [
-        "4 epochs, β₁ = 0.5",
+    assert last.split(" | ") == [
+        "| stories, spans, 4 epochs, β₁ = 0.5",
         "invented share",
         "0.0090",
         "0.0065",

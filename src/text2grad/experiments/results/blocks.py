@@ -644,18 +644,17 @@ def _parts_of(found: Mapping[str, Any]) -> list[list[str]]:
 _FINAL_VALUES = {"summaries": ("fact_f1", 1), "stories": ("invented_share", -1)}
 """Task → metric, and 1 if more of it is better."""
 
-
-_WAYS = {"uncertain": "uncertain tokens", "epochs": "4 epochs, β₁ = 0.5", "both": "both"}
-"""Way of the updates in benchmarks/final_values.py, beside the recipe's → its name."""
+_OTHER_WAYS = {"uncertain": "spans", "epochs": "spans", "both": "spans", "number_epochs": "number"}
+"""Run in `_OF_MOVES` → the run at the recipe's settings that it is compared with."""
 
 
 def _final_values(files: Files) -> str:
     """Return what ways of updating change at the end of runs, from benchmarks/final_values.py."""
     runs, rows = files("final_values.json"), []
-    for task, signal, way in product(_FINAL_VALUES, ("spans", "number"), _WAYS):
+    for task, (shown, of_recipe) in product(_FINAL_VALUES, _OTHER_WAYS.items()):
         metric, better = _FINAL_VALUES[task]
-        own = [one for one in runs if (one["task"], one["signal"]) == (task, signal)]
-        sides = [{one["seed"]: one["after"] for one in own if one["way"] == name} for name in ("recipe", way)]
+        own = [one for one in runs if one["task"] == task]
+        sides = [{one["seed"]: one["after"] for one in own if one["shown"] == name} for name in (of_recipe, shown)]
         seeds = sorted(sides[0].keys() & sides[1].keys())
         if not seeds:
             continue
@@ -664,20 +663,9 @@ def _final_values(files: Files) -> str:
         kl = [fmean(side[seed]["kl_per_token"] for seed in seeds) for side in sides]
         told = f"{number(lead.value, 4)} ({number(lead.low, 4)} to {number(lead.high, 4)})"
         means = [number(fmean(of_side), 4) for of_side in values]
-        rows.append(
-            [f"{task}, {signal}", _WAYS[way], metric.replace("_", " "), *means, told, *map(number, kl), str(len(seeds))]
-        )
-    head = [
-        "",
-        "in this way",
-        "metric",
-        "recipe",
-        "this way",
-        "better by (95 %)",
-        "KL, recipe",
-        "KL, this way",
-        "seeds",
-    ]
+        name = f"{task}, {_OF_MOVES[shown]}"
+        rows.append([name, metric.replace("_", " "), *means, told, *map(number, kl), str(len(seeds))])
+    head = ["", "metric", "recipe", "in this way", "better by (95 %)", "KL, recipe", "KL, in this way", "seeds"]
     return table(head, rows)
 
 
