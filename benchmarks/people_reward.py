@@ -11,7 +11,8 @@ measured on this one. What several people marked in one response is joined. A un
 `--votes` sampled critiques that mark it negative. F1 is told for each type of error, too: without the words that people
 marked with other types alone. Compared:
 
-    model         constrained decoding, votes with the saved threshold
+    model         constrained decoding, votes with the saved threshold; with --probe and --write it reads the marks of
+                  the fold's probe
     probe         with --probe in place of the model: `reward-baseline probe` on the same base; probabilities as scores
     model, free   without constraint the likeliest critique, or with --free-votes sampled ones, too; not with
                   reward_model.learned = "choices"
@@ -241,6 +242,7 @@ def fold_of_model(
             write_annotations(directory / f"{name}.jsonl", part)
     overrides = [f'reward_model.annotations=["{directory}/train.jsonl"]', f"reward_model.out={directory}/reward"]
     overrides += [f"model.path={options.model}", f"reward_model.write_feedback={str(options.words).lower()}"]
+    overrides += [f"reward_model.probe={probe_directory(options)}/{directory.name}/probe"] if options.probe else []
     overrides += options.set
     settings = [word for one in overrides for word in ("--set", one)]
     if not (directory / "reward" / "model").exists():
@@ -253,6 +255,21 @@ def fold_of_model(
         if not (directory / name / "evaluation.json").exists():
             votes = options.votes if name == "votes" else options.free_votes
             text2grad(*measure, *how, "--votes", votes, "--out", directory / name)
+
+
+def probe_directory(options: argparse.Namespace) -> Path:
+    """Return the directory of the probes of all folds."""
+    return directory_of(options, probe_name(options))
+
+
+def probe_name(options: argparse.Namespace) -> list[str]:
+    """Return the words that name a probe in the results."""
+    return [f"probe of {options.probe}", *(["support"] if options.features == "support" else [])]
+
+
+def directory_of(options: argparse.Namespace, parts: Iterable[str]) -> Path:
+    """Return the directory of a method."""
+    return Path(options.work / options.format / re.sub(r"\W+", "-", " ".join(parts)))
 
 
 def fold_of_probe(
@@ -358,6 +375,7 @@ def options_of() -> argparse.Namespace:
     add("--votes", type=int, default=16)
     add("--free-votes", type=int, default=1, help="critiques of the model without constraint; 1: the likeliest")
     add("--probe", choices=("words", "sentences", "lines"), help="measure a probe of these units in place of a model")
+    add("--write", action="store_true", help="with --probe: measure a model that reads the probe's marks")
     add("--features", choices=("states", "support"), default="states", help="what a probe reads of a unit")
     add("--max-tokens", type=int, default=4096, help="longest prompt with response of a probe")
     add("--limit", type=int, help="only the first N texts")
@@ -377,16 +395,25 @@ def main() -> None:
     texts = sorted({one.prompt for one in read})
     Random(options.seed).shuffle(texts)
     fold_of = {text: number % options.folds for number, text in enumerate(texts[: options.limit])}
-    method = "probe" if options.probe else "model"
-    how = f"probe of {options.probe}" if options.probe else "with words" if options.words else "without words"
-    parts = [how, *(["support"] if options.features == "support" else []), *options.called]
-    base = options.work / options.format / re.sub(r"\W+", "-", " ".join(parts))
+    method = "probe" if options.probe and not options.write else "model"
+    parts = probe_name(options) if options.probe else []
+    if method == "model":
+        parts = [
+            "with words" if options.words else "without words",
+            *(f"marks of a {one}" for one in parts[:1]),
+            *parts[1:],
+        ]
+    parts += options.called
+    base = directory_of(options, parts)
     rows: dict[str, dict[str, Counter[str]]] = defaultdict(dict)
     done = options.only or list(range(options.folds))
     for fold in done:
         train = [one for one in read if fold_of.get(one.prompt, fold) != fold]
         test = [one for one in read if fold_of.get(one.prompt) == fold]
-        (fold_of_probe if options.probe else fold_of_model)(options, base / f"fold-{fold}", train, test)
+        if options.probe:
+            fold_of_probe(options, probe_directory(options) / f"fold-{fold}", train, test)
+        if method == "model":
+            fold_of_model(options, base / f"fold-{fold}", train, test)
         for name, of_texts in rows_of_fold(base / f"fold-{fold}", train, test, marked).items():
             rows[name] |= of_texts
     order = sorted(rows[method])

@@ -85,7 +85,7 @@ def page_of(browser: Any, server: Served, rater: str, **options: Any) -> Iterato
     """Open the studio for a rater, and its first response; an error of a script fails the test."""
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **options})
     context.set_default_timeout(SECONDS * 1000)
-    # requests are interceptable from the first: Chromium lets the first request behind a later `page.route` pass, rarely
+    # Interception is on from the first: Chromium rarely lets the first request behind a later `page.route` pass.
     context.route("**/asked-by-nobody", lambda route: route.abort())
     page, errors = context.new_page(), list[str]()
     page.on("pageerror", lambda error: errors.append(str(error)))

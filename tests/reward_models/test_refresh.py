@@ -545,12 +545,13 @@ def test_a_critic_learns_again_to_write_as_it_writes(
     critic.write_feedback = critic.constrain = False
     critic.form, critic.learned = "dense", "choices"
     critic.evidence, critic.prompt_words = "absent_words", 5
+    critic.probe = probe = SimpleNamespace(save=lambda directory: None)  # type: ignore[assignment]
     monkeypatch.setattr(refresh, "train_reward_model", lambda *given, **more: found.append(more))
     one = refresher(tmp_path, critic, Annotator(), steps=(1,))
     one.observe(EXAMPLES[:1], [" red"])
     one.refresh_if_due(1, 0.0)
     kept = {"write_feedback": False, "form": "dense", "constrain": False, "learned": "choices"}
-    assert found == [kept | {"evidence": "absent_words", "prompt_words": 5}]
+    assert found == [kept | {"evidence": "absent_words", "prompt_words": 5, "probe": probe}]
 
 
 def test_a_critic_is_trained_whole_where_the_policy_is_in_shards(

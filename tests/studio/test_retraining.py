@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -208,7 +209,7 @@ def append_rollouts(run: Path, number: int) -> None:
 def test_a_retrained_reward_model_keeps_how_it_writes_and_learns() -> None:
     tokenizer = made("gpt2")
     how: dict[str, Any] = {"form": "dense", "learned": "choices", "write_feedback": False, "votes": 3}
-    how |= {"evidence": "absent_words", "prompt_words": 5}
+    how |= {"evidence": "absent_words", "prompt_words": 5, "probe": SimpleNamespace(unit="words")}
     options = _options(GenerativeRewardModel(tiny_llama(tokenizer, seed=0), tokenizer, **how))
     assert how.items() <= options.items()
 

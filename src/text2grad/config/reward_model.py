@@ -42,6 +42,8 @@ class RewardModelConfig(Section):
     """Also read which words of each sentence its prompt lacks: for responses that must follow from the prompt."""
     prompt_words: Count | None = None
     """First words of a longer prompt that are read; leave out for all. Evidence is of the whole prompt."""
+    probe: str = ""
+    """Directory of a probe whose marks are also read: the probe says where, the language model writes why."""
     epochs: Positive | None = None
     """Passes over the annotations; replaces `steps`."""
     prompt_format: Literal["auto", "plain", "chat"] = "auto"

@@ -4,6 +4,7 @@ from .adapters import (
     adapter_active as adapter_active,
     adapter_is_trained as adapter_is_trained,
     adapter_parameters as adapter_parameters,
+    adapters_off as adapters_off,
     base_of as base_of,
     check_lora_targets as check_lora_targets,
     enable_checkpointing as enable_checkpointing,

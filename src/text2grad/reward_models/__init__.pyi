@@ -1,6 +1,10 @@
 from .agreement import RECORD_KEYS as RECORD_KEYS, Agreement as Agreement, compare as compare
 from .decoding import QuoteLimits as QuoteLimits, critique_grammar as critique_grammar
-from .generative import GenerativeRewardModel as GenerativeRewardModel, saved_settings as saved_settings
+from .generative import (
+    GenerativeRewardModel as GenerativeRewardModel,
+    probe_of as probe_of,
+    saved_settings as saved_settings,
+)
 from .load import (
     LOCAL as LOCAL,
     critic_from_recipe as critic_from_recipe,

@@ -39,12 +39,14 @@ from text2grad.reward_models.decoding.constrained import (
 from text2grad.reward_models.decoding.labels import WordLabels
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.decoding.skeleton import START, Skeleton
+from text2grad.reward_models.marks import Marked, drawn_marks, likeliest_marks, marks_text
+from text2grad.reward_models.probe import ProbeRewardModel, is_probe, saved_probe
 from text2grad.reward_models.prompts import critique_prompts
-from text2grad.reward_models.shared_base import load_writer
+from text2grad.reward_models.shared_base import adapted, load_writer
 from text2grad.reward_models.writing import LABEL_FORMS, QUOTING, check_shown, critique_from_labels
 from text2grad.types import Critique, CritiqueForm, Evidence, Example, Learned, PromptFormat
 
-SETTINGS_FILE = "reward_model.json"
+SETTINGS_FILE, PROBE = "reward_model.json", "probe"
 SAVED = (
     *("max_new_tokens", "rows_at_once", "write_feedback", "form", "match", "constrain", "limits"),
     *("prompt_format", "votes", "vote_threshold", "learned", "evidence", "prompt_words"),
@@ -85,6 +87,7 @@ class CritiqueDecoder(ABC):
         learned: Learned = "critique",
         evidence: Evidence = "none",
         prompt_words: int | None = None,
+        probe: ProbeRewardModel | None = None,
         seed: int = 0,
     ) -> None:
         """Take a tokenizer and the settings.
@@ -112,6 +115,8 @@ class CritiqueDecoder(ABC):
                 (`writing.evidence_of`).
             prompt_words: as in training: the first words of a longer prompt that are read; None for all. Evidence is
                 of the whole prompt.
+            probe: the prompt shows its marks (`marks`), as in training those of the annotators. Sampled critiques are
+                then the most likely ones behind marks that are drawn with its probabilities.
             seed: of sampling.
 
         Raises:
@@ -132,7 +137,7 @@ class CritiqueDecoder(ABC):
         self.learned: Learned = learned
         check_shown(evidence, prompt_words)
         self.evidence: Evidence = evidence
-        self.prompt_words = prompt_words
+        self.prompt_words, self.probe = prompt_words, probe
         if learned == "choices" and (form in QUOTING or not self.constrain):
             reason = f"form = {form!r} quotes" if form in QUOTING else "constrain = False lifts the constraint"
             raise ConfigError(
@@ -166,7 +171,8 @@ class CritiqueDecoder(ABC):
     def write(self, examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
         """Return the text of one critique per response, in order, by greedy decoding.
 
-        The text is empty if the model's context has no room for a critique after the prompt.
+        The text is empty if the model's context has no room for a critique after the prompt, or that of the probe none
+        for the response.
         """
         return [texts[0] for texts in self._texts(examples, responses, 0)]
 
@@ -179,8 +185,42 @@ class CritiqueDecoder(ABC):
         """The settings of the texts that a prompt shows, as keyword arguments of `critique_prompts`."""
         return {"evidence": self.evidence, "prompt_words": self.prompt_words}
 
-    def _prompts(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[int]]:
-        return critique_prompts(self.tokenizer, examples, responses, self.prompt_format, self.form, **self.read)
+    def prompts(
+        self, examples: Sequence[Example], responses: Sequence[str], marks: Sequence[Sequence[Marked]] = ()
+    ) -> list[list[int]]:
+        """Return the ids of the prompt for each response; `marks`: of each, with a probe."""
+        shown = (
+            [marks_text(response, own, self.probe.unit) for response, own in zip(responses, marks, strict=True)]
+            if self.probe
+            else []
+        )
+        return critique_prompts(
+            self.tokenizer, examples, responses, self.prompt_format, self.form, **self.read, marks=shown
+        )
+
+    def _prompts_of_draws(
+        self, examples: Sequence[Example], responses: Sequence[str], draws: int
+    ) -> list[list[list[int]]]:
+        """Return the ids of the prompt of each critique of each response; none where the probe cannot read it."""
+        if self.probe is None:
+            return [[ids] * (draws or 1) for ids in self.prompts(examples, responses)]
+        scores = self.probe.scores(examples, responses)
+        flat = [
+            (row, marks)
+            for row, own in enumerate(scores)
+            if not isinstance(own, Critique)
+            for marks in (
+                drawn_marks(own, draws, f"{self.seed} {examples[row].prompt_text!r} {responses[row]!r}")
+                if draws
+                else [likeliest_marks(own, self.vote_threshold)]
+            )
+        ]
+        rows = [row for row, _ in flat]
+        prompts = self.prompts([examples[row] for row in rows], [responses[row] for row in rows], [m for _, m in flat])
+        found: list[list[list[int]]] = [[] for _ in responses]
+        for row, ids in zip(rows, prompts, strict=True):
+            found[row].append(ids)
+        return found
 
     def _read(self, texts: Sequence[str], responses: Sequence[str]) -> list[Critique]:
         """Parse the texts of critiques.
@@ -292,16 +332,25 @@ class GenerativeRewardModel(CritiqueDecoder):
         self.pad_id = padding_id(model, tokenizer, self.eos_ids)
 
     def _texts(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[str]]:
-        rows = zip(self._prompts(examples, responses), responses, examples, strict=True)
-        requests = [
-            _Request(ids, response, str(ids), Random(f"{self.seed} {number} {ids}"))
-            if draws
-            else _Request(ids, response, example.prompt_text)
-            for ids, response, example in rows
-            for number in range(draws or 1)
+        prompts = self._prompts_of_draws(examples, responses, draws)
+        if draws and not self.probe:
+            requests = [
+                _Request(ids, response, str(ids), Random(f"{self.seed} {number} {ids}"))
+                for own, response in zip(prompts, responses, strict=True)
+                for number, ids in enumerate(own)
+            ]
+            texts = iter(self._decode_all(requests))
+            return [[next(texts) for _ in own] for own in prompts]
+        distinct = {
+            (str(ids), response): _Request(ids, response, example.prompt_text)
+            for own, response, example in zip(prompts, responses, examples, strict=True)
+            for ids in own
+        }
+        found = dict(zip(distinct, self._decode_all(list(distinct.values())), strict=True))
+        return [
+            [found[str(ids), response] for ids in own] or [""] * (draws or 1)
+            for own, response in zip(prompts, responses, strict=True)
         ]
-        texts, size = self._decode_all(requests), draws or 1
-        return [texts[start : start + size] for start in range(0, len(texts), size)]
 
     def _decode_all(self, requests: Sequence[_Request]) -> list[str]:
         """Return the text of each request; a batch holds prompts of similar length, with groups kept together."""
@@ -372,6 +421,8 @@ class GenerativeRewardModel(CritiqueDecoder):
         self.tokenizer.save_pretrained(directory)
         settings = {name: getattr(self, name) for name in SAVED} | {"limits": asdict(self.limits)}
         write_atomically(directory / SETTINGS_FILE, to_json(settings))
+        if self.probe:
+            self.probe.save(directory / PROBE)
 
     @classmethod
     def load(
@@ -390,4 +441,22 @@ class GenerativeRewardModel(CritiqueDecoder):
         """
         model = load_writer(directory, trust_remote_code=trust_remote_code) if model is None else model
         tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
+        if (path := probe_of(directory)) and "probe" not in settings:
+            settings["probe"] = load_probe(path, model, trust_remote_code=trust_remote_code)
         return cls(model, tokenizer, **{**saved_settings(directory), **_current_names(settings)})
+
+
+def probe_of(directory: str | Path) -> Path | None:
+    """Return the directory of the probe that was saved with a generative reward model; None without one."""
+    path = Path(directory) / PROBE
+    return path if is_probe(path) else None
+
+
+def load_probe(directory: str | Path, writer: Any, *, trust_remote_code: bool = False) -> ProbeRewardModel:
+    """Load a probe; where the writer is an adapter on the probe's base, that base is in memory once.
+
+    Raises:
+        ModelError: as `ProbeRewardModel.load`.
+    """
+    shared = adapted(writer, saved_probe(directory)["base"])
+    return ProbeRewardModel.load(directory, trust_remote_code=trust_remote_code, shared=shared)

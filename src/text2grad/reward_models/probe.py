@@ -13,7 +13,7 @@ Where the feedback is about text that the prompt does not support, other feature
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
@@ -23,7 +23,7 @@ from text2grad.align import Range, encode
 from text2grad.errors import ConfigError, ModelError, check_known
 from text2grad.feedback import split_steps, words_of
 from text2grad.files import to_json, write_atomically
-from text2grad.models import check_ids, check_text_ids, context_of, load_policy, load_tokenizer
+from text2grad.models import adapters_off, base_of, check_ids, check_text_ids, context_of, load_policy, load_tokenizer
 from text2grad.progress import Progress
 from text2grad.reward_models.absent_words import absent_texts
 from text2grad.reward_models.prompts import critique_prompts
@@ -79,7 +79,7 @@ class Linear(NamedTuple):
 class ProbeRewardModel:
     """A critic that labels words, sentences or lines: `model(examples, responses)` returns critiques with spans."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - most are kept in probe.json under their names
         self,
         model: Any,
         tokenizer: Any,
@@ -92,6 +92,7 @@ class ProbeRewardModel:
         prompt_format: PromptFormat = "plain",
         vote_threshold: float = 0.5,
         rows_at_once: int = 8,
+        shared: Any = None,
     ) -> None:
         """Take a frozen language model and what was learned on its features.
 
@@ -106,6 +107,8 @@ class ProbeRewardModel:
             prompt_format: "chat" reads the prompt with the tokenizer's chat template, "plain" without.
             vote_threshold: a unit is marked if its probability of positive, or of negative, is at least this high.
             rows_at_once: responses per forward pass; changes memory, not results.
+            shared: the peft model whose base `model` is; its adapters are off while the probe reads, and stay
+                trainable. None freezes `model`.
 
         Raises:
             ConfigError: if there is no such unit, or the threshold is not in (0, 1].
@@ -127,7 +130,9 @@ class ProbeRewardModel:
                 f"{depth} layers with {width_at(model, min(layer, depth))}; name the base that it was trained on"
             )
         check_text_ids(model, tokenizer)
-        self.model, self.tokenizer, self.linear = model.eval().requires_grad_(False), tokenizer, linear
+        self.model, self.tokenizer, self.linear, self.shared = model.eval(), tokenizer, linear, shared
+        if shared is None:
+            model.requires_grad_(False)
         self.base, self.layer, self.labels = base, layer, tuple(labels)
         self.unit: Unit = unit
         self.prompt_format: PromptFormat = prompt_format
@@ -161,7 +166,8 @@ class ProbeRewardModel:
         fits, failed = fitting(rows, context_of(self.model))
         found: dict[int, list[UnitScore] | Critique] = dict(failed)
         layers = [] if self.layer is None else [self.layer]
-        read = read_features(self.model, rows, fits, layers, self.rows_at_once, store)
+        with self._reading():
+            read = read_features(self.model, rows, fits, layers, self.rows_at_once, store)
         for row, features in zip(fits, read, strict=True):
             probabilities = dict(zip(self.labels, self.linear(features[:, 0]).T.tolist(), strict=True))
             none = [0.0] * len(features)
@@ -201,8 +207,12 @@ class ProbeRewardModel:
         write_atomically(directory / SETTINGS_FILE, to_json({name: getattr(self, name) for name in names}))
 
     @classmethod
-    def load(cls, directory: str | Path, *, trust_remote_code: bool = False, **settings: Any) -> "ProbeRewardModel":
-        """Load a saved probe and its base; `settings` replace saved ones.
+    def load(
+        cls, directory: str | Path, *, trust_remote_code: bool = False, shared: Any = None, **settings: Any
+    ) -> "ProbeRewardModel":
+        """Load a saved probe, and its base where no peft model on it is given as `shared`.
+
+        `settings` replace saved ones.
 
         Raises:
             ModelError: if there is no probe, or its base cannot be loaded, or has other states than in training.
@@ -217,7 +227,10 @@ class ProbeRewardModel:
         except Exception as error:  # safetensors has its own for a damaged file
             raise ModelError(f"cannot load the probe of {str(directory)!r}: {error}") from error
         try:
-            model = load_policy(saved["base"], trust_remote_code=trust_remote_code)
+            if shared is None:
+                model = load_policy(saved["base"], trust_remote_code=trust_remote_code)
+            else:
+                model = base_of(shared)
             tokenizer = load_tokenizer(saved["base"], trust_remote_code=trust_remote_code)
         except ModelError as error:
             raise ModelError(
@@ -225,7 +238,7 @@ class ProbeRewardModel:
                 "cannot be loaded (run the command where the probe was trained, or change base in "
                 f"{Path(directory) / SETTINGS_FILE}): {error}"
             ) from error
-        probe = cls(model, tokenizer, linear, **{**saved, **settings})
+        probe = cls(model, tokenizer, linear, shared=shared, **{**saved, **settings})
         if witness is not None:  # None: saved before 2026-11-26
             probe._check_base(witness, str(directory))
         return probe
@@ -249,11 +262,16 @@ class ProbeRewardModel:
         """
         limit = context_of(self.model)
         ids = [id_ for place, id_ in enumerate(encode(self.tokenizer, WITNESS_TEXT)) if place < limit]
-        if self.layer is None:
-            return continuation_logprobs(self.model, [tuple(ids[:1])], [tuple(ids[1:])])[0]
-        row = Row(ids, [list(range(min(1, len(ids) - 1), len(ids)))])
-        [(_, states)] = states_of(self.model, [row], [0], [self.layer], 1)
-        return states[0, 0]
+        with self._reading():
+            if self.layer is None:
+                return continuation_logprobs(self.model, [tuple(ids[:1])], [tuple(ids[1:])])[0]
+            row = Row(ids, [list(range(min(1, len(ids) - 1), len(ids)))])
+            [(_, states)] = states_of(self.model, [row], [0], [self.layer], 1)
+            return states[0, 0]
+
+    def _reading(self) -> AbstractContextManager[None]:
+        """Return the context in which the base is read."""
+        return nullcontext() if self.shared is None else adapters_off(self.shared)
 
 
 def width_at(model: Any, layer: int) -> int:

@@ -29,13 +29,17 @@ def critique_prompts(
     *,
     evidence: Evidence = "none",
     prompt_words: int | None = None,
+    marks: Sequence[str] = (),
 ) -> list[list[int]]:
-    """Return the ids of the reward model's prompt for each response."""
+    """Return the ids of the reward model's prompt for each response; `marks`: of each, of a probe (`marks`)."""
     pairs = list(zip(examples, responses, strict=True))
     if not pairs:
         return []
     ask = partial(critique_request, form=form) if prompt_format == "chat" else critique_prompt
-    questions = [ask(*pair, evidence=evidence, prompt_words=prompt_words) for pair in pairs]
+    questions = [
+        ask(*pair, evidence=evidence, prompt_words=prompt_words, marks=own)
+        for pair, own in zip(pairs, marks or [""] * len(pairs), strict=True)
+    ]
     starts = [len(shown(*pair, prompt_words=prompt_words).prompt) for pair in pairs]
     within = [[(start, len(question))] for start, question in zip(starts, questions, strict=True)]
     return [list(ids) for ids in encode_questions(tokenizer, questions, within, prompt_format=prompt_format)]

@@ -207,6 +207,7 @@ class Refresher:
                         constrain=critic.constrain,
                         learned=critic.learned,
                         **critic.read,
+                        probe=critic.probe,
                     )
         except DataError as error:  # none is short enough; the same step would fail again after a --resume
             if PartialState().is_main_process:

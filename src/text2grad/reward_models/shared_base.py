@@ -17,6 +17,7 @@ from text2grad.models import (
     adapter_active,
     adapter_parameters,
     base_named_by,
+    base_of,
     is_peft,
     load_lora,
     load_model,
@@ -72,6 +73,16 @@ class AdapterRole:
         weights = get_peft_model_state_dict(self.shared, adapter_name=self.adapter)
         save_file({name: weight.contiguous() for name, weight in weights.items()}, Path(directory) / ADAPTER_WEIGHTS)
         self.shared.peft_config[self.adapter].save_pretrained(str(directory))
+
+
+def adapted(writer: Any, path: str) -> Any:
+    """Return the peft model of a writer that is an adapter on the base `path`; None if it is on another, or none."""
+    shared = writer.shared if isinstance(writer, AdapterRole) else writer
+    if not is_peft(shared):
+        return None
+    own = str(base_of(shared).config.name_or_path)
+    same = own == path or (Path(own).is_dir() and Path(path).is_dir() and Path(own).resolve() == Path(path).resolve())
+    return shared if same else None
 
 
 def add_role(policy: Any, directory: str | Path, adapter: str = CRITIC_ADAPTER) -> AdapterRole:

@@ -15,7 +15,7 @@ from text2grad.models import ADAPTER_CONFIG, base_named_by, check_vllm, load_tok
 from text2grad.progress import note
 from text2grad.reward_models.decoding.grammar import check_expressible, critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
-from text2grad.reward_models.generative import CritiqueDecoder, saved_settings
+from text2grad.reward_models.generative import CritiqueDecoder, probe_of, saved_settings
 from text2grad.reward_models.writing import QUOTING
 from text2grad.types import Example
 
@@ -134,7 +134,7 @@ class VLLMRewardModel(CritiqueDecoder):
             )
 
     def _texts(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[str]]:
-        prompts = self._prompts(examples, responses)
+        prompts = self.prompts(examples, responses)
         rooms = [min(self.max_new_tokens, self.engine.context - len(ids)) for ids in prompts]
         rows = [row for row, room in enumerate(rooms) if room >= self._least(self._labels(responses[row]))]
         grammars = {row: self._grammar(responses[row], rooms[row]) for row in rows}
@@ -165,6 +165,11 @@ class VLLMRewardModel(CritiqueDecoder):
             ConfigError: if vLLM is not installed, or a setting is wrong.
             ModelError: if there is no such model, or vLLM cannot load it.
         """
+        if probe_of(directory):
+            raise ConfigError(
+                f"the reward model {str(directory)!r} reads the marks of a probe, which vLLM does not give; choose "
+                'critic.kind = "generative"'
+            )
         settings = {**saved_settings(directory), **settings}
         settings.pop("rows_at_once", None)  # vLLM makes its own batches
         constrained = _is_constrained(settings)

@@ -105,10 +105,12 @@ class Shown(NamedTuple):
     Attributes:
         prompt: the task's prompt, of a longer one the first words and a line break.
         evidence: `evidence_of` the whole prompt and the response; empty without evidence.
+        marks: of a probe (`marks`); empty without a probe.
     """
 
     prompt: str
     evidence: str = ""
+    marks: str = ""
 
 
 def check_shown(evidence: str, prompt_words: int | None) -> None:
@@ -122,30 +124,32 @@ def check_shown(evidence: str, prompt_words: int | None) -> None:
         raise ConfigError(f"prompt_words = {prompt_words}: give 1 or more, or leave it out to show the whole prompt")
 
 
-def shown(example: Example, response: str, evidence: Evidence = "none", prompt_words: int | None = None) -> Shown:
+def shown(
+    example: Example, response: str, evidence: Evidence = "none", prompt_words: int | None = None, marks: str = ""
+) -> Shown:
     r"""Return the texts about a response that a reward model reads.
 
     Example:
         >>> shown(Example("The old dog sleeps."), "A cat.", "absent_words", prompt_words=2)
-        Shown(prompt='The old …\n', evidence='"A cat.": 100% (A, cat)')
+        Shown(prompt='The old …\n', evidence='"A cat.": 100% (A, cat)', marks='')
     """
     prompt = example.prompt_text
     found = "" if evidence == "none" else evidence_of(prompt, response)
     words = [] if prompt_words is None else list(re.finditer(r"\S+", prompt))
     if prompt_words is not None and len(words) > prompt_words:
         prompt = f"{prompt[: words[prompt_words - 1].end()]} …\n"
-    return Shown(prompt, found)
+    return Shown(prompt, found, marks)
 
 
 def critique_prompt(
-    example: Example, response: str, evidence: Evidence = "none", prompt_words: int | None = None
+    example: Example, response: str, evidence: Evidence = "none", prompt_words: int | None = None, marks: str = ""
 ) -> str:
     """Return the prompt of a reward model without chat template: the task's prompt, the response, a line break.
 
-    Evidence and a line break follow, if there is any.
+    Evidence and marks follow, each with a line break, if there are any.
     """
-    read = shown(example, response, evidence, prompt_words)
-    return f"{read.prompt}{response}\n" + (f"{read.evidence}\n" if read.evidence else "")
+    read = shown(example, response, evidence, prompt_words, marks)
+    return f"{read.prompt}{response}\n" + "".join(f"{one}\n" for one in (read.evidence, read.marks) if one)
 
 
 def critique_request(
@@ -154,13 +158,15 @@ def critique_request(
     form: CritiqueForm = "spans",
     evidence: Evidence = "none",
     prompt_words: int | None = None,
+    marks: str = "",
 ) -> str:
     """Return the user's message to a reward model with a chat template.
 
     The instruction and the task's prompt come first, so that their KV cache is shared between the responses to it.
     """
-    read = shown(example, response, evidence, prompt_words)
+    read = shown(example, response, evidence, prompt_words, marks)
     lacking = f"\n\n### Words of the response that the prompt lacks\n{read.evidence}" if read.evidence else ""
+    marked = f"\n\n### Signs for good (+), poor (-) and neither (=)\n{read.marks}" if read.marks else ""
     request = (
         "good_spans and poor_spans what is good and what is poor about it, in words quoted exactly from the response"
     )
@@ -173,7 +179,7 @@ def critique_request(
     return (
         "Judge the response to the prompt below. Write JSON: under textual_feedback your critique in words, then under "
         f"{request}.\n\n### Prompt\n{read.prompt}\n\n### Response\n{response}"
-        f"{lacking}"
+        f"{lacking}{marked}"
     )
 
 

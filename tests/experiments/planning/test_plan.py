@@ -309,18 +309,21 @@ def test_a_reward_model_is_planned_with_the_words_and_the_evidence_that_it_reads
     lines = (json.dumps({"prompt": " ".join(words[:n])}) + "\n" for n in (60, 12))
     (folder / "p.jsonl").write_text("".join(lines))
 
-    def cache(**reads: Any) -> int:
-        model, settings = folder / "made" / str(len(reads)), {"max_new_tokens": 20, **reads}
+    def cache(probe: str = "", **reads: Any) -> int:
+        model, settings = folder / "made" / f"{len(reads)}{probe}", {"max_new_tokens": 20, **reads}
         if made:
             model.mkdir(parents=True)
             (model / "config.json").write_text(json.dumps(CONFIG))
             (model / "reward_model.json").write_text(json.dumps(settings))
             save_file({"one": torch.zeros(10)}, model / "model.safetensors")
+            if probe:
+                (model / "probe").mkdir()
+                (model / "probe" / "probe.json").write_text("{}")
         given = recipe(
             folder,
             data={"train": str(folder / "p.jsonl")},
             critic={"model": str(model)},
-            reward_model={} if made else settings,
+            reward_model={} if made else {**settings, "probe": probe},
         )
         kept = Planner(given, CPU).plan().phases["critic"]["KV cache"]
         return kept // (8 * 2 * 32 * 4)  # 8 rows; keys and values of 2 heads of 16, fp32
@@ -329,6 +332,8 @@ def test_a_reward_model_is_planned_with_the_words_and_the_evidence_that_it_reads
     assert whole == 60 + 24  # prompt and response: the pass over both is the peak
     assert cut == 22 + 24  # 20 words, the sign that more follow, and a line break
     assert evident == cut + 24  # words of the response once more
+    assert cache(prompt_words=20, probe="probe") == cut + 24  # so do its marks
+    assert cache(prompt_words=20, evidence="absent_words", probe="probe") == cut + 48
 
 
 def test_a_reward_model_decodes_in_the_type_of_its_weights(folder: Path) -> None:

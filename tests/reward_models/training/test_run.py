@@ -228,7 +228,7 @@ def test_it_learns_and_decodes_with_the_same_evidence(home: Path, tmp_path: Path
     critic, rows = GenerativeRewardModel.load(run.run()), run.rows
     assert critic.read == read
     (learned, *_) = read_annotations(tmp_path / "run" / "held_out.jsonl")
-    (ids,) = critic._prompts([Example(learned.prompt)], [learned.response])
+    (ids,) = critic.prompts([Example(learned.prompt)], [learned.response])
     (asked,) = critique_prompts(tokenizer, [Example(learned.prompt)], [learned.response], prompt_format, **read)
     (without,) = critique_prompts(tokenizer, [Example(learned.prompt)], [learned.response], prompt_format)
     assert ids == asked != without

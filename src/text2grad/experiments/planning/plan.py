@@ -28,7 +28,7 @@ from text2grad.experiments.planning.trace import Pass, TracedModel, read_config,
 from text2grad.experiments.run_examples import run_examples
 from text2grad.models import ADAPTER_CONFIG, base_named_by, context_of, dtype_to_train, encode_prompts, load_tokenizer
 from text2grad.progress import note
-from text2grad.reward_models import saved_probe, saved_settings, shares_base, shown
+from text2grad.reward_models import probe_of, saved_probe, saved_settings, shares_base, shown
 from text2grad.types import Example
 
 OVERHEAD = {"cpu": 40 * 10**6, "cuda": 10**9}
@@ -370,11 +370,12 @@ class Planner:
     def _critique_lengths(self, recipe: Recipe) -> tuple[int, int]:
         """Return the longest tokens before a critique, and of the critique.
 
-        Evidence repeats words of a response, and is taken to be as long as it.
+        Evidence repeats words of a response, and is taken to be as long as it, as the marks of a probe are.
         """
         path = recipe.critic.model
         saved = saved_settings(path) if Path(path).exists() else recipe.reward_model.model_dump()
-        texts = 1 if saved.get("evidence", "none") == "none" else 2
+        has_probe = probe_of(path) is not None if Path(path).exists() else bool(saved["probe"])
+        texts = 1 + (saved.get("evidence", "none") != "none") + has_probe
         prompt = self._longest_shown(saved.get("prompt_words"))
         return prompt + texts * recipe.rollout.max_new_tokens, int(saved.get("max_new_tokens", CRITIQUE_TOKENS))
 

@@ -114,7 +114,7 @@ def model_card(
         name=name.rpartition("/")[2],
         load=name,
         prompt="a prompt" if words is None else f"the first {words:,} words of a prompt",
-        evidence=_EVIDENCE[reward_model.evidence],
+        evidence=_EVIDENCE[reward_model.evidence] + (", with the marks of a probe" if reward_model.probe else ""),
         feedback="a critique in words, then " if reward_model.write_feedback else "",
         marks=_MARKS[reward_model.form],
         prompt_format=results["prompt_format"],

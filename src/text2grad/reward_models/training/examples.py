@@ -1,7 +1,8 @@
 """Annotations → training examples of a generative reward model: rows of token ids and labels (section 3.4).
 
 A row holds [x; y; z] with z = [c; A(y)], and the loss is −log R_φ(z | x, y): prompt x and response y have no label.
-With learned = "choices", the tokens of z that the constraint alone allows have none either.
+With learned = "choices", the tokens of z that the constraint alone allows have none either. Where the reward model
+reads the marks of a probe, the prompt holds those of the annotator (`marks`).
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from text2grad.errors import DataError
 from text2grad.feedback import Annotation
 from text2grad.models import NO_LOSS, Row, row_of_ids, with_end
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.prompts import critique_prompts
+from text2grad.reward_models.marks import annotated_marks
 from text2grad.reward_models.writing import critique_target, inputs_of
 
 
@@ -28,9 +29,9 @@ def training_rows(
             refuses its tokens of a critique.
     """
     readable = [annotation for annotation in annotations if not annotation.critique.failed]
-    prompt_format, form = reward_model.prompt_format, reward_model.form
-    tokenizer = reward_model.tokenizer
-    prompts = critique_prompts(tokenizer, *inputs_of(readable), prompt_format, form, **reward_model.read)
+    form, tokenizer, probe = reward_model.form, reward_model.tokenizer, reward_model.probe
+    marks = [annotated_marks(one, probe.unit) for one in readable] if probe else ()
+    prompts = reward_model.prompts(*inputs_of(readable), marks)
     rows = []
     for prompt, annotation in zip(prompts, readable, strict=True):
         target = critique_target(

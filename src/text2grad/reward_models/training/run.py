@@ -41,8 +41,9 @@ from text2grad.models import (
     train_measured,
 )
 from text2grad.progress import note
-from text2grad.reward_models.generative import GenerativeRewardModel
+from text2grad.reward_models.generative import GenerativeRewardModel, load_probe
 from text2grad.reward_models.load import limits_of
+from text2grad.reward_models.probe import ProbeRewardModel
 from text2grad.reward_models.scalar import format_of
 from text2grad.reward_models.training.card import model_card
 from text2grad.reward_models.training.examples import training_rows
@@ -127,7 +128,9 @@ class RewardRun:
         )
         self.tokenizer = load_tokenizer(self.path, trust_remote_code=recipe.model.trust_remote_code)
         self.prompt_format = _prompt_format(self.tokenizer, recipe, self.path)
-        self.reward_model = self._reward_model(self._model())
+        model = self._model()
+        self.probe = self._probe(model)
+        self.reward_model = self._reward_model(model)
         self.settings = self._settings()
         max_tokens = int(min(self.settings.max_tokens, context_of(self.reward_model.model)))
         self.rows, too_long = training_rows(self.reward_model, split.train, max_tokens=max_tokens)
@@ -226,9 +229,18 @@ class RewardRun:
             seed=self.recipe.run.seed,
         )
 
+    def _probe(self, model: Any) -> ProbeRewardModel | None:
+        """Return the probe whose marks the prompts show; in one process it shares the base of an adapter."""
+        path, code = self.recipe.reward_model.probe, self.recipe.model.trust_remote_code
+        if not path:
+            return None
+        alone = self.state.num_processes == 1  # several ones may have the model in shards
+        return load_probe(path, model if alone else None, trust_remote_code=code)
+
     def _reward_model(self, model: Any, vote_threshold: float | None = None) -> GenerativeRewardModel:
         """Return the model as a critic that decodes as [critic] says, or with the best vote threshold found."""
         settings, critic = self.recipe.reward_model, self.recipe.critic
+        usual = self.probe.vote_threshold if self.probe else 0.5
         return GenerativeRewardModel(
             model,
             self.tokenizer,
@@ -240,10 +252,11 @@ class RewardRun:
             limits=limits_of(self.recipe),
             prompt_format=self.prompt_format,
             votes=critic.votes or 1,
-            vote_threshold=critic.vote_threshold or vote_threshold or 0.5,
+            vote_threshold=critic.vote_threshold or vote_threshold or usual,
             learned=settings.learned,
             evidence=settings.evidence,
             prompt_words=settings.prompt_words,
+            probe=self.probe,
         )
 
     def _publish(self, out: Path) -> None:

@@ -1,0 +1,89 @@
+"""Marks that a generative reward model reads in its prompt: a probe finds the place, the language model the words.
+
+Of the joint distribution of marks m and critique z, a probe is the first factor and the language model the second:
+
+    p(m, z | x, y) = p(m | x, y) · p(z | m, x, y)
+
+With few annotations the hidden states of a base tell more about a response than training brings it to write
+(docs/reward_models.md), while to copy marks from the prompt, and to write a reason for each, is soon learned. So the
+language model is trained behind the annotators' marks, and decodes behind those of the probe. The probe marks each unit
+independently of the others.
+
+A line of the prompt holds a sentence or a line of the response with its sign; words stand one behind the other:
+
+    Widnes beat Castleford. -
+    The Vikings took the lead. =
+"""
+
+from collections.abc import Sequence
+from random import Random
+from typing import NamedTuple
+
+from text2grad.feedback import Annotation
+from text2grad.reward_models.probe import LABELS, SPLITS, Unit, UnitScore, mark_of
+from text2grad.reward_models.writing import TAGS, labels_within
+
+
+class Marked(NamedTuple):
+    """A unit of a response, its characters [start, end), with its label: 1, −1, or 0 for neither."""
+
+    start: int
+    end: int
+    label: int
+
+
+def annotated_marks(annotation: Annotation, unit: Unit) -> list[Marked]:
+    """Return the units of an annotated response, each with the most frequent label of its words.
+
+    Example:
+        >>> from text2grad.types import Critique, Span
+        >>> annotated_marks(Annotation("q", "So am I. No.", Critique("", (Span(9, 12, "negative"),))), "sentences")
+        [Marked(start=0, end=8, label=0), Marked(start=9, end=12, label=-1)]
+    """
+    units = SPLITS[unit](annotation.response)
+    inside = labels_within(annotation.response, annotation.critique.spans, units)
+    return [Marked(*place, max(LABELS, key=own.count)) for place, own in zip(units, inside, strict=True)]
+
+
+def likeliest_marks(scores: Sequence[UnitScore], threshold: float) -> list[Marked]:
+    """Return the units with the labels whose probability reaches a threshold, as the probe itself marks them.
+
+    Example:
+        >>> likeliest_marks([UnitScore(0, 8, negative=0.3, positive=0.1)], threshold=0.2)
+        [Marked(start=0, end=8, label=-1)]
+    """
+    return [Marked(one.start, one.end, mark_of(one.negative, one.positive, threshold)) for one in scores]
+
+
+def drawn_marks(scores: Sequence[UnitScore], draws: int, seed: str) -> list[list[Marked]]:
+    """Return marks drawn several times, each unit by its probabilities.
+
+    The draws of a unit are stratified: each has the uniform number of another n-th part of [0, 1). So each draw alone
+    has the probabilities of the probe, and of all draws together the share of a label differs from its probability by
+    less than 1 / draws (for negative and positive; for neither by less than twice as much).
+
+    Example:
+        >>> [one.label for (one,) in drawn_marks([UnitScore(0, 8, negative=0.5, positive=0.0)], 4, "0")].count(-1)
+        2
+    """
+    drawn: list[list[Marked]] = [[] for _ in range(draws)]
+    for number, one in enumerate(scores):
+        random = Random(f"{seed} {number}")
+        strata = random.sample(range(draws), draws)
+        for own, stratum in zip(drawn, strata, strict=True):
+            uniform = (stratum + random.random()) / draws
+            label = -1 if uniform < one.negative else 1 if uniform >= 1 - one.positive else 0
+            own.append(Marked(one.start, one.end, label))
+    return drawn
+
+
+def marks_text(response: str, marks: Sequence[Marked], unit: Unit) -> str:
+    r"""Return marks as they stand in the prompt.
+
+    Example:
+        >>> marks_text("So am I. No.", [Marked(0, 8, 0), Marked(9, 12, -1)], "sentences")
+        'So am I. =\nNo. -'
+    """
+    signs = {label: sign for sign, label in TAGS.items()}
+    between = " " if unit == "words" else "\n"
+    return between.join(f"{response[one.start : one.end]} {signs[one.label]}" for one in marks)

@@ -1,0 +1,274 @@
+"""Marks of a probe in the prompt of a reward model: as in training, drawn with the probe's probabilities, and kept."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, strategies as st
+
+import small_reward
+from small_reward import ANNOTATIONS, recipe
+from text2grad.config.recipe import make_recipe
+from text2grad.errors import ConfigError
+from text2grad.feedback.records import Annotation, read_annotations
+from text2grad.models.adapters import with_lora
+from text2grad.models.pretrained import load_policy, load_tokenizer
+from text2grad.reward_models.generative import GenerativeRewardModel, critique_prompts, probe_of
+from text2grad.reward_models.load import critic_from_recipe
+from text2grad.reward_models.marks import Marked, annotated_marks, drawn_marks, likeliest_marks, marks_text
+from text2grad.reward_models.probe import ProbeRewardModel, UnitScore
+from text2grad.reward_models.probe_training import train_probe
+from text2grad.reward_models.shared_base import add_role
+from text2grad.reward_models.training.run import RewardRun
+from text2grad.reward_models.vllm import VLLMRewardModel
+from text2grad.tasks.tiny import tiny_llama
+from text2grad.types import Critique, Example, Span
+from tokenizers_made_here import made
+
+TEXT = "So am I. No. Yes?"
+UNITS = [(0, 8), (9, 12), (13, 17)]
+LABELS = {-1: "negative", 0: "neutral", 1: "positive"}
+
+
+class Reader:
+    """Stands for a probe: given scores for each response, and no reading."""
+
+    unit, vote_threshold = "sentences", 0.5
+
+    def __init__(self, scores: Sequence[Any]) -> None:
+        self.given, self.asked = scores, list[tuple[list[str], list[str]]]()
+
+    def scores(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Any]:
+        self.asked.append(([one.prompt_text for one in examples], list(responses)))
+        return list(self.given)
+
+
+def scored(*pairs: tuple[float, float]) -> list[UnitScore]:
+    return [UnitScore(*place, *pair) for place, pair in zip(UNITS, pairs, strict=False)]
+
+
+def writer(probe: Any, **settings: Any) -> GenerativeRewardModel:
+    tokenizer = made("gpt2")
+    return GenerativeRewardModel(
+        tiny_llama(tokenizer, seed=0, context=400),
+        tokenizer,
+        **{"probe": probe, "form": "tagged_sentences", "write_feedback": False, "max_new_tokens": 80, **settings},
+    )
+
+
+def shown(critic: GenerativeRewardModel, ids: Sequence[int]) -> str:
+    return str(critic.tokenizer.decode(ids))
+
+
+# The marks.
+
+
+def test_a_unit_has_the_most_frequent_label_of_its_words_as_the_form_with_tags_has() -> None:
+    # "So am I." has four words, of which two are negative: as in the form, negative. "Yes?" is positive by one of two.
+    spans = (Span(0, 5, "negative"), Span(13, 16, "positive"))
+    found = annotated_marks(Annotation("q", TEXT, Critique("", spans)), "sentences")
+    assert found == [Marked(0, 8, -1), Marked(9, 12, 0), Marked(13, 17, 0)]
+    whole = annotated_marks(Annotation("q", TEXT, Critique("", (*spans, Span(16, 17, "positive")))), "sentences")
+    assert whole[2] == Marked(13, 17, 1)
+
+
+def test_the_likeliest_marks_are_those_that_the_probe_makes() -> None:
+    scores = scored((0.4, 0.1), (0.1, 0.39), (0.5, 0.5))
+    assert [one.label for one in likeliest_marks(scores, 0.4)] == [-1, 0, -1]
+    assert [one.label for one in likeliest_marks(scores, 0.39)] == [-1, 1, -1]
+
+
+@given(
+    negative=st.floats(0, 1),
+    share=st.floats(0, 1),
+    draws=st.integers(1, 40),
+    seed=st.integers(0, 5),
+)
+def test_the_share_of_a_label_is_its_probability_up_to_one_draw(
+    negative: float, share: float, draws: int, seed: int
+) -> None:
+    positive = (1 - negative) * share
+    drawn = drawn_marks(scored((negative, positive)), draws, str(seed))
+    assert len(drawn) == draws
+    labels = [one.label for (one,) in drawn]
+    assert abs(labels.count(-1) / draws - negative) <= 1 / draws
+    assert abs(labels.count(1) / draws - positive) <= 1 / draws + 1e-9
+
+
+def test_each_draw_alone_has_the_probabilities() -> None:
+    # 4,000 seeds: the standard deviation of a share is at most 0.008.
+    firsts = [drawn_marks(scored((0.3, 0.2)), 3, str(seed)) for seed in range(4_000)]
+    for number in range(3):
+        labels = [one[number][0].label for one in firsts]
+        assert abs(labels.count(-1) / 4_000 - 0.3) < 0.04
+        assert abs(labels.count(1) / 4_000 - 0.2) < 0.04
+
+
+def test_units_are_drawn_independently_and_a_seed_repeats_them() -> None:
+    both = 0
+    for seed in range(1_000):
+        drawn = drawn_marks(scored((0.5, 0.0), (0.5, 0.0)), 4, str(seed))
+        both += sum(one.label == other.label == -1 for one, other in drawn)
+    assert abs(both / 4_000 - 0.25) < 0.03  # of each pair of draws: not the same strata for both units
+    again = [drawn_marks(scored((0.5, 0.2), (0.5, 0.0)), 4, "7") for _ in range(2)]
+    assert again[0] == again[1]
+
+
+def test_words_stand_in_one_line_and_sentences_in_their_own() -> None:
+    marks = [Marked(0, 8, 0), Marked(9, 12, -1), Marked(13, 17, 1)]
+    assert marks_text(TEXT, marks, "sentences") == "So am I. =\nNo. -\nYes? +"
+    assert marks_text("So, no", [Marked(0, 2, 1), Marked(2, 3, 0), Marked(4, 6, -1)], "words") == "So + , = no -"
+
+
+# In the prompt.
+
+
+def test_the_greedy_critique_stands_behind_the_likeliest_marks() -> None:
+    probe = Reader([scored((0.6, 0.1), (0.1, 0.7), (0.2, 0.2))])
+    critic = writer(probe)
+    [[ids]] = critic._prompts_of_draws([Example("q: ")], [TEXT], 0)
+    assert shown(critic, ids) == f"q: {TEXT}\nSo am I. -\nNo. +\nYes? =\n"
+    critic.vote_threshold = 0.1
+    [[ids]] = critic._prompts_of_draws([Example("q: ")], [TEXT], 0)
+    assert shown(critic, ids).endswith("So am I. -\nNo. +\nYes? -\n")
+    assert probe.asked == [(["q: "], [TEXT])] * 2
+
+
+def test_sampled_critiques_stand_behind_marks_with_the_probes_shares() -> None:
+    scores = [scored((0.75, 0.0), (0.0, 0.25), (0.0, 0.0)), scored((0.0, 1.0))]
+    critic = writer(Reader(scores), votes=8)
+    prompts = critic._prompts_of_draws([Example("q: ")] * 2, [TEXT, "So am I."], 8)
+    first, second = [[shown(critic, ids) for ids in own] for own in prompts]
+    assert sum("\nSo am I. -\n" in one for one in first) == 6
+    assert sum("\nNo. +\n" in one for one in first) == 2
+    assert len(set(first)) > 2
+    assert second == ["q: So am I.\nSo am I. +\n"] * 8
+    assert [len(own) for own in critic.draw([Example("q: ")] * 2, [TEXT, "So am I."])] == [8, 8]
+    other = writer(Reader(scores), votes=8, seed=1)
+    assert other._prompts_of_draws([Example("q: ")] * 2, [TEXT, "So am I."], 8)[0] != prompts[0]
+
+
+def test_marks_of_a_response_do_not_depend_on_the_others_nor_its_place() -> None:
+    scores = scored((0.5, 0.2), (0.3, 0.3), (0.1, 0.8))
+    alone = writer(Reader([scores]))._prompts_of_draws([Example("q: ")], [TEXT], 5)
+    beside = writer(Reader([scores, scores]))._prompts_of_draws([Example("r: "), Example("q: ")], [TEXT] * 2, 5)
+    assert beside[1] == alone[0]
+    assert [ids[5:] for ids in beside[0]] != [ids[5:] for ids in beside[1]]
+
+
+@pytest.mark.parametrize("votes", [1, 3])
+def test_a_response_that_the_probe_cannot_read_gets_a_failed_critique(votes: int) -> None:
+    probe = Reader([Critique("too long", status="unparsable"), scored((0.6, 0.1))])
+    found = writer(probe, votes=votes)([Example("q: ")] * 2, [TEXT, "So am I."])
+    assert [one.failed for one in found] == [True, False]
+
+
+def test_without_a_probe_the_prompt_is_as_before() -> None:
+    critic = writer(None)
+    prompts = critique_prompts(critic.tokenizer, [Example("q: ")], [TEXT], "plain")
+    assert critic._prompts_of_draws([Example("q: ")], [TEXT], 2) == [prompts * 2]
+
+
+def test_a_chat_names_the_signs_behind_the_evidence() -> None:
+    critic = writer(Reader([scored((0.6, 0.1))]), prompt_format="chat", evidence="absent_words")
+    critic.tokenizer.chat_template = "{% for message in messages %}[user]{{ message['content'] }}[judge]{% endfor %}"
+    [[ids]] = critic._prompts_of_draws([Example("q")], ["So am I."], 0)
+    assert shown(critic, ids).endswith(
+        "### Words of the response that the prompt lacks\n"
+        '"So am I.": 100% (So, am, I)\n\n### Signs for good (+), poor (-) and neither (=)\nSo am I. -[judge]'
+    )
+
+
+# Training, saving, loading.
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with annotations, a base, and a probe of it."""
+    directory = tmp_path_factory.mktemp("home")
+    small_reward.prepare(directory, "tagged_words")
+    base = directory / "base"
+    probe, _ = train_probe(base, load_tokenizer(str(base)), ANNOTATIONS, unit="words")
+    probe.save(directory / "probe")
+    return directory
+
+
+def trained(home: Path, out: str, **model: Any) -> RewardRun:
+    settings = {"steps": 1, "eval_every": 1, "form": "tagged_words", "probe": str(home / "probe")}
+    run = RewardRun(recipe(home, out, reward_model=settings, model=model))
+    run.run()
+    return run
+
+
+@pytest.mark.parametrize("lora_r", [0, 2])
+def test_it_learns_behind_the_annotators_marks_and_decodes_behind_the_probes(
+    home: Path, tmp_path: Path, lora_r: int
+) -> None:
+    run = trained(home, str(tmp_path / "run"), **({"lora_r": lora_r} if lora_r else {}))
+    held_out = {one.prompt for one in read_annotations(tmp_path / "run" / "held_out.jsonl")}
+    learned = [one for one in ANNOTATIONS if one.prompt not in held_out]
+    texts = [run.tokenizer.decode(row["input_ids"]) for row in run.rows]
+    for one, text in zip(learned, texts, strict=True):
+        marks = marks_text(one.response, annotated_marks(one, "words"), "words")
+        assert text.startswith(f"{one.prompt}{one.response}\n{marks}\n{{")
+    critic = GenerativeRewardModel.load(tmp_path / "run" / "model")
+    probe = ProbeRewardModel.load(home / "probe")
+    assert critic.probe is not None
+    assert (critic.probe.shared is not None) == bool(lora_r)
+    assert critic.vote_threshold == probe.vote_threshold
+    one = ANNOTATIONS[0]
+    (scores,) = probe.scores([Example(one.prompt)], [one.response])
+    assert not isinstance(scores, Critique)
+    [[ids]] = critic._prompts_of_draws([Example(one.prompt)], [one.response], 0)
+    wanted = marks_text(one.response, likeliest_marks(scores, probe.vote_threshold), "words")
+    assert critic.tokenizer.decode(ids) == f"{one.prompt}{one.response}\n{wanted}\n"
+    assert "with the marks of a probe" in (tmp_path / "run" / "model" / "README.md").read_text()
+    with pytest.raises(ConfigError, match=r"marks of a probe, which vLLM does not give"):
+        VLLMRewardModel.load(tmp_path / "run" / "model")
+
+
+def test_a_probe_on_a_base_with_adapters_reads_the_bare_base_and_leaves_them_trainable(
+    home: Path, tmp_path: Path
+) -> None:
+    trained(home, str(tmp_path / "run"), lora_r=2)
+    directory = tmp_path / "run" / "model"
+    torch.manual_seed(0)
+    policy = with_lora(load_policy(str(home / "base")), r=2, alpha=4, targets=["q_proj", "v_proj"])
+    role = add_role(policy, directory)
+    for name, parameter in policy.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.5)
+    before = {name: parameter.requires_grad for name, parameter in policy.named_parameters()}
+    critic = GenerativeRewardModel.load(directory, model=role)
+    alone = ProbeRewardModel.load(home / "probe")
+    assert critic.probe is not None
+    asked = [Example(one.prompt) for one in ANNOTATIONS], [one.response for one in ANNOTATIONS]
+    found, wanted = critic.probe.scores(*asked), alone.scores(*asked)
+    for one, other in zip(found, wanted, strict=True):
+        assert not isinstance(one, Critique)
+        assert [tuple(own) for own in one] == [pytest.approx(tuple(own)) for own in other]
+    assert {name: parameter.requires_grad for name, parameter in policy.named_parameters()} == before
+    assert any(before.values())
+    critic.probe.save(tmp_path / "again")  # its witness is the bare base's
+    ProbeRewardModel.load(tmp_path / "again")
+
+
+def test_a_probe_of_another_base_has_its_own(home: Path, tmp_path: Path) -> None:
+    trained(home, str(tmp_path / "run"), lora_r=2)
+    shutil.copytree(home / "base", tmp_path / "other")
+    policy = with_lora(load_policy(str(tmp_path / "other")), r=2, alpha=4, targets=["q_proj", "v_proj"])
+    critic = GenerativeRewardModel.load(tmp_path / "run" / "model", model=policy)
+    assert critic.probe is not None
+    assert critic.probe.shared is None
+
+
+def test_a_recipe_names_such_a_reward_model_as_any_other(home: Path, tmp_path: Path) -> None:
+    trained(home, str(tmp_path / "run"))
+    directory = tmp_path / "run" / "model"
+    assert probe_of(directory) == directory / "probe"
+    assert probe_of(home / "base") is None
+    critic = critic_from_recipe(make_recipe({"critic": {"model": str(directory)}}))
+    assert critic.probe is not None
