@@ -40,6 +40,7 @@ class Reader:
 
     def __init__(self, scores: Sequence[Any]) -> None:
         self.given, self.asked = scores, list[tuple[list[str], list[str]]]()
+        self.shared, self.model = None, torch.nn.Linear(1, 1)
 
     def scores(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Any]:
         self.asked.append(([one.prompt_text for one in examples], list(responses)))
@@ -117,10 +118,12 @@ def test_units_are_drawn_independently_and_a_seed_repeats_them() -> None:
     assert again[0] == again[1]
 
 
-def test_words_stand_in_one_line_and_sentences_in_their_own() -> None:
-    marks = [Marked(0, 8, 0), Marked(9, 12, -1), Marked(13, 17, 1)]
-    assert marks_text(TEXT, marks, "sentences") == "So am I. =\nNo. -\nYes? +"
-    assert marks_text("So, no", [Marked(0, 2, 1), Marked(2, 3, 0), Marked(4, 6, -1)], "words") == "So + , = no -"
+def test_a_run_of_units_with_one_label_is_one_line_and_neither_is_left_out() -> None:
+    first, second, third = UNITS
+    labelled = [Marked(*first, -1), Marked(*second, -1), Marked(*third, 1)]
+    assert marks_text(TEXT, labelled) == "- So am I. No.\n+ Yes?"
+    assert marks_text(TEXT, [Marked(*first, -1), Marked(*second, 0), Marked(*third, -1)]) == "- So am I.\n- Yes?"
+    assert marks_text(TEXT, [Marked(*first, 0)]) == marks_text("", []) == "none"
 
 
 # In the prompt.
@@ -130,10 +133,10 @@ def test_the_greedy_critique_stands_behind_the_likeliest_marks() -> None:
     probe = Reader([scored((0.6, 0.1), (0.1, 0.7), (0.2, 0.2))])
     critic = writer(probe)
     [[ids]] = critic._prompts_of_draws([Example("q: ")], [TEXT], 0)
-    assert shown(critic, ids) == f"q: {TEXT}\nSo am I. -\nNo. +\nYes? =\n"
+    assert shown(critic, ids) == f"q: {TEXT}\n- So am I.\n+ No.\n"
     critic.vote_threshold = 0.1
     [[ids]] = critic._prompts_of_draws([Example("q: ")], [TEXT], 0)
-    assert shown(critic, ids).endswith("So am I. -\nNo. +\nYes? -\n")
+    assert shown(critic, ids).endswith("- So am I.\n+ No.\n- Yes?\n")
     assert probe.asked == [(["q: "], [TEXT])] * 2
 
 
@@ -142,10 +145,10 @@ def test_sampled_critiques_stand_behind_marks_with_the_probes_shares() -> None:
     critic = writer(Reader(scores), votes=8)
     prompts = critic._prompts_of_draws([Example("q: ")] * 2, [TEXT, "So am I."], 8)
     first, second = [[shown(critic, ids) for ids in own] for own in prompts]
-    assert sum("\nSo am I. -\n" in one for one in first) == 6
-    assert sum("\nNo. +\n" in one for one in first) == 2
+    assert sum("\n- So am I.\n" in one for one in first) == 6
+    assert sum("\n+ No.\n" in one for one in first) == 2
     assert len(set(first)) > 2
-    assert second == ["q: So am I.\nSo am I. +\n"] * 8
+    assert second == ["q: So am I.\n+ So am I.\n"] * 8
     assert [len(own) for own in critic.draw([Example("q: ")] * 2, [TEXT, "So am I."])] == [8, 8]
     other = writer(Reader(scores), votes=8, seed=1)
     assert other._prompts_of_draws([Example("q: ")] * 2, [TEXT, "So am I."], 8)[0] != prompts[0]
@@ -178,7 +181,7 @@ def test_a_chat_names_the_signs_behind_the_evidence() -> None:
     [[ids]] = critic._prompts_of_draws([Example("q")], ["So am I."], 0)
     assert shown(critic, ids).endswith(
         "### Words of the response that the prompt lacks\n"
-        '"So am I.": 100% (So, am, I)\n\n### Signs for good (+), poor (-) and neither (=)\nSo am I. -[judge]'
+        '"So am I.": 100% (So, am, I)\n\n### Good (+) and poor (-) parts of the response\n- So am I.[judge]'
     )
 
 
@@ -189,7 +192,7 @@ def test_a_chat_names_the_signs_behind_the_evidence() -> None:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with annotations, a base, and a probe of it."""
     directory = tmp_path_factory.mktemp("home")
-    small_reward.prepare(directory, "tagged_words")
+    small_reward.prepare(directory, "tagged_words", more=("+ cat one\n- cat one\nnone\n",))
     base = directory / "base"
     probe, _ = train_probe(base, load_tokenizer(str(base)), ANNOTATIONS, unit="words")
     probe.save(directory / "probe")
@@ -212,7 +215,7 @@ def test_it_learns_behind_the_annotators_marks_and_decodes_behind_the_probes(
     learned = [one for one in ANNOTATIONS if one.prompt not in held_out]
     texts = [run.tokenizer.decode(row["input_ids"]) for row in run.rows]
     for one, text in zip(learned, texts, strict=True):
-        marks = marks_text(one.response, annotated_marks(one, "words"), "words")
+        marks = marks_text(one.response, annotated_marks(one, "words"))
         assert text.startswith(f"{one.prompt}{one.response}\n{marks}\n{{")
     critic = GenerativeRewardModel.load(tmp_path / "run" / "model")
     probe = ProbeRewardModel.load(home / "probe")
@@ -223,7 +226,7 @@ def test_it_learns_behind_the_annotators_marks_and_decodes_behind_the_probes(
     (scores,) = probe.scores([Example(one.prompt)], [one.response])
     assert not isinstance(scores, Critique)
     [[ids]] = critic._prompts_of_draws([Example(one.prompt)], [one.response], 0)
-    wanted = marks_text(one.response, likeliest_marks(scores, probe.vote_threshold), "words")
+    wanted = marks_text(one.response, likeliest_marks(scores, probe.vote_threshold))
     assert critic.tokenizer.decode(ids) == f"{one.prompt}{one.response}\n{wanted}\n"
     assert "with the marks of a probe" in (tmp_path / "run" / "model" / "README.md").read_text()
     with pytest.raises(ConfigError, match=r"marks of a probe, which vLLM does not give"):

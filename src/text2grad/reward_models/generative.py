@@ -190,9 +190,7 @@ class CritiqueDecoder(ABC):
     ) -> list[list[int]]:
         """Return the ids of the prompt for each response; `marks`: of each, with a probe."""
         shown = (
-            [marks_text(response, own, self.probe.unit) for response, own in zip(responses, marks, strict=True)]
-            if self.probe
-            else []
+            [marks_text(response, own) for response, own in zip(responses, marks, strict=True)] if self.probe else []
         )
         return critique_prompts(
             self.tokenizer, examples, responses, self.prompt_format, self.form, **self.read, marks=shown
@@ -332,6 +330,8 @@ class GenerativeRewardModel(CritiqueDecoder):
         self.pad_id = padding_id(model, tokenizer, self.eos_ids)
 
     def _texts(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[str]]:
+        if self.probe and self.probe.shared is None:
+            self.probe.model.to(self.model.device)
         prompts = self._prompts_of_draws(examples, responses, draws)
         if draws and not self.probe:
             requests = [

@@ -9,13 +9,14 @@ With few annotations the hidden states of a base tell more about a response than
 language model is trained behind the annotators' marks, and decodes behind those of the probe. The probe marks each unit
 independently of the others.
 
-A line of the prompt holds a sentence or a line of the response with its sign; words stand one behind the other:
+The prompt has a line for each run of units with one label, sign first; what is neither good nor poor is left out:
 
-    Widnes beat Castleford. -
-    The Vikings took the lead. =
+    - Widnes beat Castleford.
+    + The Vikings took the lead. They kept it.
 """
 
 from collections.abc import Sequence
+from itertools import groupby
 from random import Random
 from typing import NamedTuple
 
@@ -77,13 +78,16 @@ def drawn_marks(scores: Sequence[UnitScore], draws: int, seed: str) -> list[list
     return drawn
 
 
-def marks_text(response: str, marks: Sequence[Marked], unit: Unit) -> str:
+def marks_text(response: str, marks: Sequence[Marked]) -> str:
     r"""Return marks as they stand in the prompt.
 
     Example:
-        >>> marks_text("So am I. No.", [Marked(0, 8, 0), Marked(9, 12, -1)], "sentences")
-        'So am I. =\nNo. -'
+        >>> marks_text("So am I. No. Yes? Well.", [Marked(0, 8, 0), Marked(9, 12, -1), Marked(13, 17, -1)])
+        '- No. Yes?'
+        >>> marks_text("So am I.", [Marked(0, 8, 0)])
+        'none'
     """
     signs = {label: sign for sign, label in TAGS.items()}
-    between = " " if unit == "words" else "\n"
-    return between.join(f"{response[one.start : one.end]} {signs[one.label]}" for one in marks)
+    runs = [(label, list(run)) for label, run in groupby(marks, key=lambda one: one.label)]
+    lines = [f"{signs[label]} {response[run[0].start : run[-1].end]}" for label, run in runs if label]
+    return "\n".join(lines) or "none"

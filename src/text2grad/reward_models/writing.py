@@ -166,7 +166,7 @@ def critique_request(
     """
     read = shown(example, response, evidence, prompt_words, marks)
     lacking = f"\n\n### Words of the response that the prompt lacks\n{read.evidence}" if read.evidence else ""
-    marked = f"\n\n### Signs for good (+), poor (-) and neither (=)\n{read.marks}" if read.marks else ""
+    marked = f"\n\n### Good (+) and poor (-) parts of the response\n{read.marks}" if read.marks else ""
     request = (
         "good_spans and poor_spans what is good and what is poor about it, in words quoted exactly from the response"
     )
