@@ -161,7 +161,14 @@ Placement = Literal["spans", "lines", "sentences", "clauses", "last_token", "ver
 PromptFormat = Literal["plain", "chat"]
 Optimizer = Literal["adamw", "muon"]
 CritiqueForm = Literal[
-    "spans", "spans_and_outcome", "labelled_spans", "dense", "scores", "tagged_words", "tagged_sentences"
+    "spans",
+    "spans_and_outcome",
+    "labelled_spans",
+    "dense",
+    "scores",
+    "tagged_words",
+    "tagged_sentences",
+    "dense_sentences",
 ]
 Learned = Literal["critique", "choices"]
 Evidence = Literal["none", "absent_words"]

@@ -7,7 +7,6 @@ Run as a script it trains to the end, resuming where an earlier process was kill
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +35,13 @@ PROMPTS = [f"{letter}:" for letter in "abcdef"]  # six responses to each, of oth
 ANNOTATIONS = [annotation(PROMPTS[(i + j) % 6], a, b) for i, a in enumerate(WORDS) for j, b in enumerate(WORDS)]
 
 
-def prepare(directory: Path, form: CritiqueForm = "spans", more: Sequence[str] = ()) -> None:
-    """Write annotations.jsonl and a model of random weights that can say their critiques in a form, and more texts."""
+def prepare(directory: Path, form: CritiqueForm = "spans") -> None:
+    """Write annotations.jsonl and a model of random weights that can say their critiques in a form."""
     write_annotations(directory / "annotations.jsonl", ANNOTATIONS)
     asked = [critique_prompt(Example(one.prompt), one.response) for one in ANNOTATIONS]
     written = [critique_target(one.critique, one.response, form=form) for one in ANNOTATIONS]
     chat = [f"[user]{critique_request(Example(one.prompt), one.response)}[judge]" for one in ANNOTATIONS]
-    tokenizer = word_tokenizer([*asked, *written, *chat, " ", *more], SYMBOLS)
+    tokenizer = word_tokenizer([*asked, *written, *chat, " "], SYMBOLS)
     tiny_llama(tokenizer, seed=1, width=32, layers=1, context=160).save_pretrained(directory / "base")
     tokenizer.save_pretrained(directory / "base")
 

@@ -24,8 +24,9 @@ from text2grad.reward_models.probe_training import train_probe
 from text2grad.reward_models.shared_base import add_role
 from text2grad.reward_models.training.run import RewardRun
 from text2grad.reward_models.vllm import VLLMRewardModel
+from text2grad.reward_models.writing import critique_target
 from text2grad.tasks.tiny import tiny_llama
-from text2grad.types import Critique, Example, Span
+from text2grad.types import Critique, CritiqueForm, Example, Span
 from tokenizers_made_here import made
 
 TEXT = "So am I. No. Yes?"
@@ -56,7 +57,7 @@ def writer(probe: Any, **settings: Any) -> GenerativeRewardModel:
     return GenerativeRewardModel(
         tiny_llama(tokenizer, seed=0, context=400),
         tokenizer,
-        **{"probe": probe, "form": "tagged_sentences", "write_feedback": False, "max_new_tokens": 80, **settings},
+        **{"probe": probe, "form": "labelled_spans", "write_feedback": False, "max_new_tokens": 80, **settings},
     )
 
 
@@ -118,12 +119,31 @@ def test_units_are_drawn_independently_and_a_seed_repeats_them() -> None:
     assert again[0] == again[1]
 
 
-def test_a_run_of_units_with_one_label_is_one_line_and_neither_is_left_out() -> None:
+def test_marks_for_quotes_are_a_line_for_each_run_without_what_is_neither() -> None:
     first, second, third = UNITS
     labelled = [Marked(*first, -1), Marked(*second, -1), Marked(*third, 1)]
-    assert marks_text(TEXT, labelled) == "- So am I. No.\n+ Yes?"
-    assert marks_text(TEXT, [Marked(*first, -1), Marked(*second, 0), Marked(*third, -1)]) == "- So am I.\n- Yes?"
-    assert marks_text(TEXT, [Marked(*first, 0)]) == marks_text("", []) == "none"
+    assert marks_text(TEXT, labelled, "spans") == "- So am I. No.\n+ Yes?"
+    apart = [Marked(*first, -1), Marked(*second, 0), Marked(*third, -1)]
+    assert marks_text(TEXT, apart, "labelled_spans") == "- So am I.\n- Yes?"
+    assert marks_text(TEXT, [Marked(*first, 0)], "spans_and_outcome") == marks_text("", [], "spans") == "none"
+
+
+@pytest.mark.parametrize(
+    ("form", "shown"),
+    [
+        ("dense", "- - - - 0 0 + +"),
+        ("tagged_words", "So - am - I - . - No = . = Yes + ? +"),
+        ("tagged_sentences", "So am I. - No. = Yes? +"),
+        ("dense_sentences", "- = +"),
+        ("scores", '["So", -1], ["am", -1], ["I", -1], [".", -1], ["No", 0], [".", 0], ["Yes", 1], ["?", 1'),
+    ],
+)
+def test_marks_for_labels_are_the_labels_that_the_form_writes(form: CritiqueForm, shown: str) -> None:
+    marks = [Marked(*place, label) for place, label in zip(UNITS, (-1, 0, 1), strict=True)]
+    assert marks_text(TEXT, marks, form) == shown
+    assert marks_text("", [], form) == "none"
+    target = critique_target(Critique("", (Span(0, 8, "negative"), Span(13, 17, "positive"))), TEXT, form=form)
+    assert shown in target
 
 
 # In the prompt.
@@ -192,7 +212,7 @@ def test_a_chat_names_the_signs_behind_the_evidence() -> None:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with annotations, a base, and a probe of it."""
     directory = tmp_path_factory.mktemp("home")
-    small_reward.prepare(directory, "tagged_words", more=("+ cat one\n- cat one\nnone\n",))
+    small_reward.prepare(directory, "tagged_words")
     base = directory / "base"
     probe, _ = train_probe(base, load_tokenizer(str(base)), ANNOTATIONS, unit="words")
     probe.save(directory / "probe")
@@ -215,7 +235,7 @@ def test_it_learns_behind_the_annotators_marks_and_decodes_behind_the_probes(
     learned = [one for one in ANNOTATIONS if one.prompt not in held_out]
     texts = [run.tokenizer.decode(row["input_ids"]) for row in run.rows]
     for one, text in zip(learned, texts, strict=True):
-        marks = marks_text(one.response, annotated_marks(one, "words"))
+        marks = marks_text(one.response, annotated_marks(one, "words"), "tagged_words")
         assert text.startswith(f"{one.prompt}{one.response}\n{marks}\n{{")
     critic = GenerativeRewardModel.load(tmp_path / "run" / "model")
     probe = ProbeRewardModel.load(home / "probe")
@@ -226,7 +246,7 @@ def test_it_learns_behind_the_annotators_marks_and_decodes_behind_the_probes(
     (scores,) = probe.scores([Example(one.prompt)], [one.response])
     assert not isinstance(scores, Critique)
     [[ids]] = critic._prompts_of_draws([Example(one.prompt)], [one.response], 0)
-    wanted = marks_text(one.response, likeliest_marks(scores, probe.vote_threshold))
+    wanted = marks_text(one.response, likeliest_marks(scores, probe.vote_threshold), "tagged_words")
     assert critic.tokenizer.decode(ids) == f"{one.prompt}{one.response}\n{wanted}\n"
     assert "with the marks of a probe" in (tmp_path / "run" / "model" / "README.md").read_text()
     with pytest.raises(ConfigError, match=r"marks of a probe, which vLLM does not give"):

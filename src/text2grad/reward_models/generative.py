@@ -99,8 +99,8 @@ class CritiqueDecoder(ABC):
             max_new_tokens: length limit of a critique.
             write_feedback: False if the model was trained on spans without feedback.
             form: "spans" quotes the response; "spans_and_outcome" and "labelled_spans" add a number for the whole
-                response; "dense", "scores" and "tagged_words" label each word, "tagged_sentences" each sentence
-                (`writing`).
+                response; "dense", "scores" and "tagged_words" label each word, "tagged_sentences" and
+                "dense_sentences" each sentence (`writing`).
             match: how quotes are located in the response; with constrained decoding always "exact".
             constrain: allow only complete JSON with verbatim quotes, or with one label for each word
                 (docs/constrained.md); None allows no other. Without it, a truncated list of quotes is read up to its
@@ -190,7 +190,9 @@ class CritiqueDecoder(ABC):
     ) -> list[list[int]]:
         """Return the ids of the prompt for each response; `marks`: of each, with a probe."""
         shown = (
-            [marks_text(response, own) for response, own in zip(responses, marks, strict=True)] if self.probe else []
+            [marks_text(response, own, self.form) for response, own in zip(responses, marks, strict=True)]
+            if self.probe
+            else []
         )
         return critique_prompts(
             self.tokenizer, examples, responses, self.prompt_format, self.form, **self.read, marks=shown

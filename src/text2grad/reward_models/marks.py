@@ -9,10 +9,14 @@ With few annotations the hidden states of a base tell more about a response than
 language model is trained behind the annotators' marks, and decodes behind those of the probe. The probe marks each unit
 independently of the others.
 
-The prompt has a line for each run of units with one label, sign first; what is neither good nor poor is left out:
+The prompt shows marks as the form of the critiques writes them: for a form that quotes, a line for each run of units
+with one label, sign first; for a form with labels, its labels.
 
-    - Widnes beat Castleford.
+    - Widnes beat Castleford.                           spans, spans_and_outcome, labelled_spans
     + The Vikings took the lead. They kept it.
+
+    Widnes beat Castleford. - The Vikings took the lead. + They kept it. +         tagged_sentences
+    - + +                                                                          dense_sentences
 """
 
 from collections.abc import Sequence
@@ -22,7 +26,8 @@ from typing import NamedTuple
 
 from text2grad.feedback import Annotation
 from text2grad.reward_models.probe import LABELS, SPLITS, Unit, UnitScore, mark_of
-from text2grad.reward_models.writing import TAGS, labels_within
+from text2grad.reward_models.writing import LABEL_FORMS, QUOTING, labels_within
+from text2grad.types import CritiqueForm, Span
 
 
 class Marked(NamedTuple):
@@ -78,16 +83,22 @@ def drawn_marks(scores: Sequence[UnitScore], draws: int, seed: str) -> list[list
     return drawn
 
 
-def marks_text(response: str, marks: Sequence[Marked]) -> str:
-    r"""Return marks as they stand in the prompt.
+def marks_text(response: str, marks: Sequence[Marked], form: CritiqueForm) -> str:
+    r"""Return marks as they stand in the prompt; "none" without one.
 
     Example:
-        >>> marks_text("So am I. No. Yes? Well.", [Marked(0, 8, 0), Marked(9, 12, -1), Marked(13, 17, -1)])
+        >>> marks = [Marked(0, 8, 0), Marked(9, 12, -1), Marked(13, 17, -1)]
+        >>> marks_text("So am I. No. Yes?", marks, "labelled_spans")
         '- No. Yes?'
-        >>> marks_text("So am I.", [Marked(0, 8, 0)])
+        >>> marks_text("So am I. No. Yes?", marks, "dense_sentences")
+        '= - -'
+        >>> marks_text("So am I.", [Marked(0, 8, 0)], "labelled_spans")
         'none'
     """
-    signs = {label: sign for sign, label in TAGS.items()}
     runs = [(label, list(run)) for label, run in groupby(marks, key=lambda one: one.label)]
-    lines = [f"{signs[label]} {response[run[0].start : run[-1].end]}" for label, run in runs if label]
-    return "\n".join(lines) or "none"
+    spans = [Span(run[0].start, run[-1].end, "positive" if label > 0 else "negative") for label, run in runs if label]
+    if form not in QUOTING:
+        known = LABEL_FORMS[form]
+        return known.value(response, known.labels(response, spans)) or "none"
+    signs = {"positive": "+", "negative": "-"}
+    return "\n".join(f"{signs[one.label]} {response[one.start : one.end]}" for one in spans) or "none"

@@ -10,6 +10,7 @@ shared between the responses to it. Each form is JSON with the feedback first, s
     scores              {"textual_feedback": "...", "word_score_list": [["The", 0], ["fair", 0], ["in", 1], ...]}
     tagged_words        {"textual_feedback": "...", "word_tags": "The = fair = in + Lyon + . =", "outcome": -4}
     tagged_sentences    {"textual_feedback": "...", "sentence_tags": "The fair is in Lyon. + So am I. =", "outcome": -4}
+    dense_sentences     {"textual_feedback": "...", "sentence_labels": "+ =", "outcome": -4}
 
 "spans" is the paper's form; "spans_and_outcome" adds the critic's number for the whole response, without which a fault
 that has no words of its own (an answer that says nothing) would never reach the reward. "labelled_spans" quotes in the
@@ -28,7 +29,8 @@ cannot express two adjacent spans of one label, a span that ends within a word, 
 
 "tagged_sentences" does the same with sentences, as PRM-PPO splits them: for marks that concern whole sentences, such as
 "irrelevant". The sign stands behind the sentence, so that the model has read all of it. A sentence is − if at least
-half of its words are −, else + if at least half of them are +.
+half of its words are −, else + if at least half of them are +. "dense_sentences" has the signs alone, a few tokens,
+for a model that reads the marks of a probe (`marks`) and need not find the sentences again.
 
 Labels are read completely or not at all. A wrong number of labels, a word that is not in the response at this
 place, an invalid label or an incomplete text give the status `unparsable`; the feedback starts with the reason.
@@ -198,8 +200,8 @@ def critique_target(
         response: the text of its spans; each span is quoted once.
         write_feedback: False leaves the feedback empty: the ablation without reasoning (section 5.3).
         form: "spans" quotes; "spans_and_outcome" adds the outcome; "labelled_spans" adds it, and labels each quote;
-            "dense", "scores" and "tagged_words" label each word, the last with an outcome; "tagged_sentences" labels
-            each sentence, with an outcome.
+            "dense", "scores" and "tagged_words" label each word, the last with an outcome; "tagged_sentences" and
+            "dense_sentences" label each sentence, with an outcome.
 
     Example:
         >>> from text2grad.types import Span
@@ -283,6 +285,16 @@ class LabelForm(NamedTuple):
         """
         inside = labels_within(response, spans, self.split(response))
         return [next((sign for sign in (-1, 1) if 2 * one.count(sign) >= len(one)), 0) for one in inside]
+
+    def value(self, response: str, labels: Sequence[int]) -> str:
+        """Return the labels with the words between them, as in the JSON value.
+
+        Example:
+            >>> LABEL_FORMS["tagged_words"].value("in Lyon", [0, 1])
+            'in = Lyon +'
+        """
+        *_, closing = self.around(response)
+        return self.write(response, labels).removeprefix(self.opening).removesuffix(closing)
 
     def write(self, response: str, labels: Sequence[int]) -> str:
         """Return the text after the feedback, with one label −1, 0 or 1 each, and without the outcome.
@@ -397,19 +409,19 @@ def _object_with(key: str, text: str) -> Reading:
     raise _UnusableError(f"no whole JSON object with {key}")
 
 
-def _between_labels(words: Sequence[str]) -> list[str]:
-    return ["", *[" "] * (len(words) - 1), '"}'] if words else ['"}']
+def _between_labels(words: Sequence[str], closing: str = '"}') -> list[str]:
+    return ["", *[" "] * (len(words) - 1), closing] if words else [closing]
 
 
-def _read_labels(value: Any, words: Sequence[str]) -> list[int]:
+def _read_labels(value: Any, words: Sequence[str], signs: Mapping[str, int] = SIGNS, unit: str = "words") -> list[int]:
     if not isinstance(value, str):
         raise _UnusableError("the labels are no text")
-    signs = value.split()
-    _check_number("labels", signs, words)
-    for number, sign in enumerate(signs, start=1):
-        if sign not in SIGNS:
-            raise _UnusableError(f"label {number} is {sign!r}, none of + - 0")
-    return [SIGNS[sign] for sign in signs]
+    labels = value.split()
+    _check_number("labels", labels, words, unit)
+    for number, sign in enumerate(labels, start=1):
+        if sign not in signs:
+            raise _UnusableError(f"label {number} is {sign!r}, none of {' '.join(signs)}")
+    return [signs[sign] for sign in labels]
 
 
 def _between_scores(words: Sequence[str]) -> list[str]:
@@ -467,9 +479,9 @@ def _read_sentences(value: Any, sentences: Sequence[str]) -> list[int]:
     return [TAGS[sign] for sign in signs]
 
 
-def _check_number(name: str, entries: Sequence[Any], words: Sequence[str]) -> None:
+def _check_number(name: str, entries: Sequence[Any], words: Sequence[str], unit: str = "words") -> None:
     if len(entries) != len(words):
-        raise _UnusableError(f"{len(entries)} {name} for {len(words)} words")
+        raise _UnusableError(f"{len(entries)} {name} for {len(words)} {unit}")
 
 
 LABEL_FORMS: Mapping[CritiqueForm, LabelForm] = {
@@ -509,6 +521,17 @@ LABEL_FORMS: Mapping[CritiqueForm, LabelForm] = {
         '"',
         _between_tags,
         _read_sentences,
+        outcome=True,
+        split=sentences_of,
+    ),
+    "dense_sentences": LabelForm(
+        "sentence_labels",
+        "one sign for each sentence of the response, in order and with spaces between: + for a good one, - for a poor "
+        "one, = for any other",
+        TAGS,
+        '"',
+        partial(_between_labels, closing=f'"{OUTCOME[1:]}'),
+        partial(_read_labels, signs=TAGS, unit="sentences"),
         outcome=True,
         split=sentences_of,
     ),

@@ -42,7 +42,7 @@ from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Span
 from tokenizers_made_here import made
 
-FORMS = ["dense", "scores", "tagged_words", "tagged_sentences"]
+FORMS = ["dense", "scores", "tagged_words", "tagged_sentences", "dense_sentences"]
 EACH = pytest.mark.parametrize("form", FORMS)
 
 
@@ -78,6 +78,8 @@ def test_every_labelling_can_be_written_and_nothing_else(response: str) -> None:
             value: Any = [[word, label] for word, label in zip(words, labels, strict=True)]
             if form == "dense":
                 value = " ".join("0+-"[label] for label in labels)
+            if form == "dense_sentences":
+                value = " ".join("=+-"[label] for label in labels)
             if form.startswith("tagged"):
                 value = " ".join(f"{word} {'=+-'[label]}" for word, label in zip(words, labels, strict=True))
             record = {"textual_feedback": "", known.key: value}
@@ -357,10 +359,10 @@ def test_fixed_text_is_read_at_once_and_critiques_stay_the_same(
     with monkeypatch.context() as patch:  # a model that learned whole critiques spells fixed text itself
         patch.setattr(ConstrainedChoice, "ahead", lambda *_: pytest.fail("its tokens are the model's"))
         GenerativeRewardModel(network, tokenizer, **{**settings, "learned": "critique"}).write(examples, responses)
-    assert used[1][0] < (0.4 if form == "tagged_sentences" else 0.8) * used[0][0]
+    assert used[1][0] < (0.4 if form.endswith("_sentences") else 0.8) * used[0][0]
 
 
-@pytest.mark.parametrize("form", ["dense", "tagged_words", "tagged_sentences"])  # "-1" has no token of its own
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "scores"])  # "-1" has no token of its own
 @pytest.mark.parametrize("name", ["gpt2", "llama3"])
 def test_each_label_is_chosen_among_one_token_per_sign(form: Any, name: str) -> None:
     """Even if the model prefers tokens that go on behind the label."""

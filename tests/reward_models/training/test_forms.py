@@ -31,10 +31,20 @@ TARGET_TOKENS = {
     # The same 10 up to '"', then twice a word and its sign, and '", "', "outcome", '"', ":", " null", "}" and the end.
     "tagged_words": 10 + 2 * 2 + 7,
     "tagged_sentences": 10 + 2 + 1 + 7,  # two words with one sign
+    "dense_sentences": 10 + 1 + 7,  # the sign alone
 }
 
 
-@pytest.fixture(scope="module", params=["dense", "scores", "tagged_words", "tagged_sentences"])
+SENTENCES = ("tagged_sentences", "dense_sentences")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        *("dense", "scores", "tagged_words", "tagged_sentences"),
+        pytest.param("dense_sentences", marks=pytest.mark.slow),
+    ],
+)
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[CritiqueForm, Path]:
     """A form, and the directory of a finished run that learned it by heart."""
     home = tmp_path_factory.mktemp(request.param)
@@ -71,7 +81,8 @@ def test_what_it_cost_is_in_the_results_and_on_the_card(trained: Any) -> None:
     assert ("a list of the response's words, each with a score of 1, -1 or 0, which" in card) == (form == "scores")
     assert ("the response's words, each with a sign (good, poor, neither)" in card) == (form == "tagged_words")
     assert ("the response's sentences, each with a sign (good, poor, neither)" in card) == (form == "tagged_sentences")
-    unit = "sentence" if form == "tagged_sentences" else "word"
+    assert ("a sign for each sentence of the response (good, poor, neither)" in card) == (form == "dense_sentences")
+    unit = "sentence" if form in SENTENCES else "word"
     assert f"constrained to complete JSON and a label for each {unit} for 12 held-out responses" in card
     assert "| held out, for the measurements below | 12 |" in card  # others are held out beyond `eval_limit`
 
@@ -119,7 +130,7 @@ def test_it_is_measured_like_any_other(trained: Any, tmp_path: Path) -> None:
     assert found["constrained"] is True
     assert found["metrics"]["failure_rate"]["value"] <= 1 / 24
     # half of the responses have one poor word of two, and as sentences are poor as a whole: 24 words of 36 are right
-    assert found["metrics"]["precision/negative"]["value"] > (0.6 if form == "tagged_sentences" else 0.9)
+    assert found["metrics"]["precision/negative"]["value"] > (0.6 if form in SENTENCES else 0.9)
 
 
 CHOICES = {
@@ -127,6 +138,7 @@ CHOICES = {
     "scores": " 1  1",
     "tagged_words": " +  +  null",
     "tagged_sentences": " +  null",
+    "dense_sentences": "+  null",
 }
 """The tokens with a loss behind the feedback of the target of "cat cat", of which both words are good."""
 
@@ -135,7 +147,7 @@ CHOICES = {
     ("form", "write_feedback"),
     [
         *(("dense", True), ("scores", False), ("tagged_words", True), ("tagged_sentences", False)),
-        pytest.param("tagged_sentences", True, marks=pytest.mark.slow),
+        *(pytest.param(form, True, marks=pytest.mark.slow) for form in SENTENCES),
     ],
 )
 def test_choices_alone_have_a_loss_and_are_learned(form: CritiqueForm, write_feedback: bool, tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ _MARKS = {
     "scores": "a list of the response's words, each with a score of 1, -1 or 0",
     "tagged_words": "the response's words, each with a sign (good, poor, neither), and a number for the whole response",
     "tagged_sentences": "the response's sentences, each with a sign (good, poor, neither), and a number for the whole",
+    "dense_sentences": "a sign for each sentence of the response (good, poor, neither), and a number for the whole",
 }
 
 _EVIDENCE = {"none": "", "absent_words": ", with the words of each sentence which the prompt lacks"}
@@ -104,7 +105,7 @@ def model_card(
         adapter: True for a LoRA adapter, which needs its base model.
         unseen: the kind of split.
     """
-    labelled = "sentence" if reward_model.form == "tagged_sentences" else "word"
+    labelled = "sentence" if reward_model.form.endswith("_sentences") else "word"
     constraint = "verbatim quotes" if reward_model.form in QUOTING else f"a label for each {labelled}"
     local, votes, words = Path(base).exists(), reward_model.votes, reward_model.prompt_words
     shown = Path(base).name if local else base
