@@ -250,7 +250,8 @@ def fold_of_model(
         text2grad("reward", ROOT / "recipes" / "reward-people.toml", *settings, *again)
     measure = ["evaluate-reward", directory / "test.jsonl", "--model", directory / "reward" / "model", "--no-words"]
     for name, how in (("votes", []), ("free", ["--no-constrain"])):
-        if name == "free" and saved_settings(directory / "reward" / "model").get("learned") == "choices":
+        is_fixed = saved_settings(directory / "reward" / "model").get("learned") == "choices"
+        if name == "free" and (is_fixed or not options.free_votes):
             continue  # without the constraint it cannot write a critique
         if not (directory / name / "evaluation.json").exists():
             votes = options.votes if name == "votes" else options.free_votes
@@ -373,7 +374,7 @@ def options_of() -> argparse.Namespace:
     add("--folds", type=int, default=5)
     add("--only", type=int, action="append", help="a fold to run, from 0; may be repeated (default: all)")
     add("--votes", type=int, default=16)
-    add("--free-votes", type=int, default=1, help="critiques of the model without constraint; 1: the likeliest")
+    add("--free-votes", type=int, default=1, help="critiques without constraint; 1: the likeliest; 0: none")
     add("--probe", choices=("words", "sentences", "lines"), help="measure a probe of these units in place of a model")
     add("--write", action="store_true", help="with --probe: measure a model that reads the probe's marks")
     add("--features", choices=("states", "support"), default="states", help="what a probe reads of a unit")

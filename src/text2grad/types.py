@@ -168,7 +168,7 @@ CritiqueForm = Literal[
     "scores",
     "tagged_words",
     "tagged_sentences",
-    "dense_sentences",
+    "numbered_sentences",
 ]
 Learned = Literal["critique", "choices"]
 Evidence = Literal["none", "absent_words"]

@@ -134,7 +134,7 @@ def test_marks_for_quotes_are_a_line_for_each_run_without_what_is_neither() -> N
         ("dense", "- - - - 0 0 + +"),
         ("tagged_words", "So - am - I - . - No = . = Yes + ? +"),
         ("tagged_sentences", "So am I. - No. = Yes? +"),
-        ("dense_sentences", "- = +"),
+        ("numbered_sentences", "1 - 2 = 3 +"),
         ("scores", '["So", -1], ["am", -1], ["I", -1], [".", -1], ["No", 0], [".", 0], ["Yes", 1], ["?", 1'),
     ],
 )

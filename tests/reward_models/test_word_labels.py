@@ -22,7 +22,7 @@ from text2grad.reward_models.writing import (
 from text2grad.tasks.tiny import word_tokenizer
 from text2grad.types import Critique, Example, Span
 
-DENSE, SCORES, TAGGED, SENTENCES, SIGNS_ALONE = LABEL_FORMS.values()
+DENSE, SCORES, TAGGED, SENTENCES, NUMBERED = LABEL_FORMS.values()
 EACH = pytest.mark.parametrize("form", list(LABEL_FORMS))
 
 
@@ -163,8 +163,8 @@ def test_a_sentence_has_the_label_of_half_of_its_words(spans: list[Span], signs:
     assert target == (
         f'{{"textual_feedback": "So.", "sentence_tags": "It is so. {first} I know? {second}", "outcome": -4}}'
     )
-    alone = critique_target(Critique("So.", tuple(spans), outcome=-4), response, form="dense_sentences")
-    assert alone == f'{{"textual_feedback": "So.", "sentence_labels": "{signs}", "outcome": -4}}'
+    alone = critique_target(Critique("So.", tuple(spans), outcome=-4), response, form="numbered_sentences")
+    assert alone == f'{{"textual_feedback": "So.", "sentence_signs": "1 {first} 2 {second}", "outcome": -4}}'
 
 
 def test_a_chat_model_is_asked_for_the_form_that_it_writes() -> None:
@@ -215,7 +215,7 @@ def test_of_any_spans_the_labels_of_words_come_back(form: Any, case: Any, feedba
     )
 
 
-@pytest.mark.parametrize("form", [form for form in LABEL_FORMS if form != "dense_sentences"])  # signs alone
+@pytest.mark.parametrize("form", [form for form in LABEL_FORMS if form != "numbered_sentences"])  # signs alone
 @given(case=marked(), data=st.data())
 @settings(deadline=None)
 def test_a_critique_of_another_response_is_never_taken_for_one_of_this(form: Any, case: Any, data: Any) -> None:
@@ -240,8 +240,10 @@ def test_what_was_cut_off_anywhere_marks_nothing(form: Any, case: Any, data: Any
     ("form", "text", "reason"),
     [
         (DENSE, '{"word_labels": "0 +"}', "2 labels for 3 words"),
-        (SIGNS_ALONE, '{"sentence_labels": "+ ="}', "2 labels for 1 sentences"),
-        (SIGNS_ALONE, '{"sentence_labels": "0"}', "label 1 is '0', none of + - ="),
+        (NUMBERED, '{"sentence_signs": "1 + 2 ="}', "2 tags for 1 numbers"),
+        (NUMBERED, '{"sentence_signs": "1"}', "the last number has no tag"),
+        (NUMBERED, '{"sentence_signs": "2 +"}', "number 1 is '1' and '2' among the tags"),
+        (NUMBERED, '{"sentence_signs": "1 0"}', "tag 1 is '0', none of + - ="),
         (DENSE, '{"word_labels": "0 + - -"}', "4 labels for 3 words"),
         (DENSE, '{"word_labels": ""}', "0 labels for 3 words"),
         (DENSE, '{"word_labels": "0+-"}', "1 labels for 3 words"),

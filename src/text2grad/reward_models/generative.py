@@ -100,7 +100,7 @@ class CritiqueDecoder(ABC):
             write_feedback: False if the model was trained on spans without feedback.
             form: "spans" quotes the response; "spans_and_outcome" and "labelled_spans" add a number for the whole
                 response; "dense", "scores" and "tagged_words" label each word, "tagged_sentences" and
-                "dense_sentences" each sentence (`writing`).
+                "numbered_sentences" each sentence (`writing`).
             match: how quotes are located in the response; with constrained decoding always "exact".
             constrain: allow only complete JSON with verbatim quotes, or with one label for each word
                 (docs/constrained.md); None allows no other. Without it, a truncated list of quotes is read up to its
@@ -344,7 +344,7 @@ class GenerativeRewardModel(CritiqueDecoder):
             texts = iter(self._decode_all(requests))
             return [[next(texts) for _ in own] for own in prompts]
         distinct = {
-            (str(ids), response): _Request(ids, response, example.prompt_text)
+            (str(ids), response): _Request(ids, response, f"{example.prompt_text}{response if draws else ''}")
             for own, response, example in zip(prompts, responses, examples, strict=True)
             for ids in own
         }

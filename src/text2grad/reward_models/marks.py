@@ -16,7 +16,7 @@ with one label, sign first; for a form with labels, its labels.
     + The Vikings took the lead. They kept it.
 
     Widnes beat Castleford. - The Vikings took the lead. + They kept it. +         tagged_sentences
-    - + +                                                                          dense_sentences
+    1 - 2 + 3 +                                                                    numbered_sentences
 """
 
 from collections.abc import Sequence
@@ -90,8 +90,8 @@ def marks_text(response: str, marks: Sequence[Marked], form: CritiqueForm) -> st
         >>> marks = [Marked(0, 8, 0), Marked(9, 12, -1), Marked(13, 17, -1)]
         >>> marks_text("So am I. No. Yes?", marks, "labelled_spans")
         '- No. Yes?'
-        >>> marks_text("So am I. No. Yes?", marks, "dense_sentences")
-        '= - -'
+        >>> marks_text("So am I. No. Yes?", marks, "numbered_sentences")
+        '1 = 2 - 3 -'
         >>> marks_text("So am I.", [Marked(0, 8, 0)], "labelled_spans")
         'none'
     """

@@ -10,7 +10,7 @@ shared between the responses to it. Each form is JSON with the feedback first, s
     scores              {"textual_feedback": "...", "word_score_list": [["The", 0], ["fair", 0], ["in", 1], ...]}
     tagged_words        {"textual_feedback": "...", "word_tags": "The = fair = in + Lyon + . =", "outcome": -4}
     tagged_sentences    {"textual_feedback": "...", "sentence_tags": "The fair is in Lyon. + So am I. =", "outcome": -4}
-    dense_sentences     {"textual_feedback": "...", "sentence_labels": "+ =", "outcome": -4}
+    numbered_sentences  {"textual_feedback": "...", "sentence_signs": "1 + 2 =", "outcome": -4}
 
 "spans" is the paper's form; "spans_and_outcome" adds the critic's number for the whole response, without which a fault
 that has no words of its own (an answer that says nothing) would never reach the reward. "labelled_spans" quotes in the
@@ -29,8 +29,8 @@ cannot express two adjacent spans of one label, a span that ends within a word, 
 
 "tagged_sentences" does the same with sentences, as PRM-PPO splits them: for marks that concern whole sentences, such as
 "irrelevant". The sign stands behind the sentence, so that the model has read all of it. A sentence is − if at least
-half of its words are −, else + if at least half of them are +. "dense_sentences" has the signs alone, a few tokens,
-for a model that reads the marks of a probe (`marks`) and need not find the sentences again.
+half of its words are −, else + if at least half of them are +. "numbered_sentences" has the numbers of the
+sentences in their place, for a model that reads the marks of a probe (`marks`) and only has to copy the signs.
 
 Labels are read completely or not at all. A wrong number of labels, a word that is not in the response at this
 place, an invalid label or an incomplete text give the status `unparsable`; the feedback starts with the reason.
@@ -201,7 +201,7 @@ def critique_target(
         write_feedback: False leaves the feedback empty: the ablation without reasoning (section 5.3).
         form: "spans" quotes; "spans_and_outcome" adds the outcome; "labelled_spans" adds it, and labels each quote;
             "dense", "scores" and "tagged_words" label each word, the last with an outcome; "tagged_sentences" and
-            "dense_sentences" label each sentence, with an outcome.
+            "numbered_sentences" label each sentence, with an outcome.
 
     Example:
         >>> from text2grad.types import Span
@@ -409,19 +409,19 @@ def _object_with(key: str, text: str) -> Reading:
     raise _UnusableError(f"no whole JSON object with {key}")
 
 
-def _between_labels(words: Sequence[str], closing: str = '"}') -> list[str]:
-    return ["", *[" "] * (len(words) - 1), closing] if words else [closing]
+def _between_labels(words: Sequence[str]) -> list[str]:
+    return ["", *[" "] * (len(words) - 1), '"}'] if words else ['"}']
 
 
-def _read_labels(value: Any, words: Sequence[str], signs: Mapping[str, int] = SIGNS, unit: str = "words") -> list[int]:
+def _read_labels(value: Any, words: Sequence[str]) -> list[int]:
     if not isinstance(value, str):
         raise _UnusableError("the labels are no text")
-    labels = value.split()
-    _check_number("labels", labels, words, unit)
-    for number, sign in enumerate(labels, start=1):
-        if sign not in signs:
-            raise _UnusableError(f"label {number} is {sign!r}, none of {' '.join(signs)}")
-    return [signs[sign] for sign in labels]
+    signs = value.split()
+    _check_number("labels", signs, words)
+    for number, sign in enumerate(signs, start=1):
+        if sign not in SIGNS:
+            raise _UnusableError(f"label {number} is {sign!r}, none of + - 0")
+    return [SIGNS[sign] for sign in signs]
 
 
 def _between_scores(words: Sequence[str]) -> list[str]:
@@ -446,16 +446,29 @@ def _between_tags(words: Sequence[str]) -> list[str]:
     return [*(f"{' ' if number else ''}{word} " for number, word in enumerate(spelled)), f'"{OUTCOME[1:]}']
 
 
-def _read_tags(value: Any, words: Sequence[str]) -> list[int]:
+def _between_numbered(sentences: Sequence[str]) -> list[str]:
+    return _between_tags(_numbers(sentences))
+
+
+def _read_numbered(value: Any, sentences: Sequence[str]) -> list[int]:
+    return _read_tags(value, _numbers(sentences), "number")
+
+
+def _numbers(sentences: Sequence[str]) -> list[str]:
+    return [str(number) for number, _ in enumerate(sentences, start=1)]
+
+
+def _read_tags(value: Any, words: Sequence[str], unit: str = "word") -> list[int]:
     if not isinstance(value, str):
         raise _UnusableError("the tags are no text")
     parts = value.split()
     if len(parts) % 2:
-        raise _UnusableError("the last word has no tag")
-    _check_number("tags", parts[1::2], words)
+        raise _UnusableError(f"the last {unit} has no tag")
+    _check_number("tags", parts[1::2], words, unit)
     for number, (listed, sign, word) in enumerate(zip(parts[::2], parts[1::2], words, strict=True), start=1):
         if listed != word:
-            raise _UnusableError(f"word {number} is {word!r} in the response and {listed!r} among the tags")
+            where = " in the response" if unit == "word" else ""
+            raise _UnusableError(f"{unit} {number} is {word!r}{where} and {listed!r} among the tags")
         if sign not in TAGS:
             raise _UnusableError(f"tag {number} is {sign!r}, none of + - =")
     return [TAGS[sign] for sign in parts[1::2]]
@@ -479,9 +492,9 @@ def _read_sentences(value: Any, sentences: Sequence[str]) -> list[int]:
     return [TAGS[sign] for sign in signs]
 
 
-def _check_number(name: str, entries: Sequence[Any], words: Sequence[str], unit: str = "words") -> None:
+def _check_number(name: str, entries: Sequence[Any], words: Sequence[str], unit: str = "word") -> None:
     if len(entries) != len(words):
-        raise _UnusableError(f"{len(entries)} {name} for {len(words)} {unit}")
+        raise _UnusableError(f"{len(entries)} {name} for {len(words)} {unit}s")
 
 
 LABEL_FORMS: Mapping[CritiqueForm, LabelForm] = {
@@ -524,14 +537,14 @@ LABEL_FORMS: Mapping[CritiqueForm, LabelForm] = {
         outcome=True,
         split=sentences_of,
     ),
-    "dense_sentences": LabelForm(
-        "sentence_labels",
-        "one sign for each sentence of the response, in order and with spaces between: + for a good one, - for a poor "
-        "one, = for any other",
+    "numbered_sentences": LabelForm(
+        "sentence_signs",
+        "the numbers of all sentences of the response, each with a sign behind it: + for a good one, - for a poor one, "
+        "= for any other",
         TAGS,
         '"',
-        partial(_between_labels, closing=f'"{OUTCOME[1:]}'),
-        partial(_read_labels, signs=TAGS, unit="sentences"),
+        _between_numbered,
+        _read_numbered,
         outcome=True,
         split=sentences_of,
     ),

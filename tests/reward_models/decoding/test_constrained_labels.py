@@ -42,7 +42,7 @@ from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Span
 from tokenizers_made_here import made
 
-FORMS = ["dense", "scores", "tagged_words", "tagged_sentences", "dense_sentences"]
+FORMS = ["dense", "scores", "tagged_words", "tagged_sentences", "numbered_sentences"]
 EACH = pytest.mark.parametrize("form", FORMS)
 
 
@@ -73,14 +73,14 @@ def test_every_labelling_can_be_written_and_nothing_else(response: str) -> None:
         parts = {OPENING + known.opening, *known.around(response), "x", "null}", "-1", "}"} - {""}
         tokenizer = spelled_by([*sorted(parts), *known.signs, '"', " +"])  # one token spans a blank and a label
         words = [response[start:end] for start, end in known.split(response)]
+        if form == "numbered_sentences":
+            words = [str(number) for number, _ in enumerate(words, start=1)]
         language = set()
         for labels in product([0, 1, -1], repeat=len(words)):
             value: Any = [[word, label] for word, label in zip(words, labels, strict=True)]
             if form == "dense":
                 value = " ".join("0+-"[label] for label in labels)
-            if form == "dense_sentences":
-                value = " ".join("=+-"[label] for label in labels)
-            if form.startswith("tagged"):
+            if form.startswith(("tagged", "numbered")):
                 value = " ".join(f"{word} {'=+-'[label]}" for word, label in zip(words, labels, strict=True))
             record = {"textual_feedback": "", known.key: value}
             records = [{**record, "outcome": one} for one in (None, -1)] if known.outcome else [record]

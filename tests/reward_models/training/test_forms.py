@@ -31,18 +31,18 @@ TARGET_TOKENS = {
     # The same 10 up to '"', then twice a word and its sign, and '", "', "outcome", '"', ":", " null", "}" and the end.
     "tagged_words": 10 + 2 * 2 + 7,
     "tagged_sentences": 10 + 2 + 1 + 7,  # two words with one sign
-    "dense_sentences": 10 + 1 + 7,  # the sign alone
+    "numbered_sentences": 10 + 2 + 7,  # the number and its sign
 }
 
 
-SENTENCES = ("tagged_sentences", "dense_sentences")
+SENTENCES = ("tagged_sentences", "numbered_sentences")
 
 
 @pytest.fixture(
     scope="module",
     params=[
         *("dense", "scores", "tagged_words", "tagged_sentences"),
-        pytest.param("dense_sentences", marks=pytest.mark.slow),
+        pytest.param("numbered_sentences", marks=pytest.mark.slow),
     ],
 )
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[CritiqueForm, Path]:
@@ -81,7 +81,7 @@ def test_what_it_cost_is_in_the_results_and_on_the_card(trained: Any) -> None:
     assert ("a list of the response's words, each with a score of 1, -1 or 0, which" in card) == (form == "scores")
     assert ("the response's words, each with a sign (good, poor, neither)" in card) == (form == "tagged_words")
     assert ("the response's sentences, each with a sign (good, poor, neither)" in card) == (form == "tagged_sentences")
-    assert ("a sign for each sentence of the response (good, poor, neither)" in card) == (form == "dense_sentences")
+    assert ("a sign for each numbered sentence of the response" in card) == (form == "numbered_sentences")
     unit = "sentence" if form in SENTENCES else "word"
     assert f"constrained to complete JSON and a label for each {unit} for 12 held-out responses" in card
     assert "| held out, for the measurements below | 12 |" in card  # others are held out beyond `eval_limit`
@@ -138,7 +138,7 @@ CHOICES = {
     "scores": " 1  1",
     "tagged_words": " +  +  null",
     "tagged_sentences": " +  null",
-    "dense_sentences": "+  null",
+    "numbered_sentences": " +  null",
 }
 """The tokens with a loss behind the feedback of the target of "cat cat", of which both words are good."""
 

@@ -66,7 +66,7 @@ _MARKS = {
     "scores": "a list of the response's words, each with a score of 1, -1 or 0",
     "tagged_words": "the response's words, each with a sign (good, poor, neither), and a number for the whole response",
     "tagged_sentences": "the response's sentences, each with a sign (good, poor, neither), and a number for the whole",
-    "dense_sentences": "a sign for each sentence of the response (good, poor, neither), and a number for the whole",
+    "numbered_sentences": "a sign for each numbered sentence of the response, and a number for the whole",
 }
 
 _EVIDENCE = {"none": "", "absent_words": ", with the words of each sentence which the prompt lacks"}
