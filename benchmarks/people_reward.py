@@ -412,7 +412,7 @@ def main() -> None:
         train = [one for one in read if fold_of.get(one.prompt, fold) != fold]
         test = [one for one in read if fold_of.get(one.prompt) == fold]
         if options.probe:
-            fold_of_probe(options, probe_directory(options) / f"fold-{fold}", train, test)
+            fold_of_probe(options, (probe_directory(options) if options.write else base) / f"fold-{fold}", train, test)
         if method == "model":
             fold_of_model(options, base / f"fold-{fold}", train, test)
         for name, of_texts in rows_of_fold(base / f"fold-{fold}", train, test, marked).items():

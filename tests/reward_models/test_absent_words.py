@@ -90,9 +90,10 @@ def test_evidence_is_of_the_whole_prompt_and_its_first_words_alone_are_shown() -
     assert shown(Example("The dog sleeps."), "A dog sleeps.", "absent_words", 2) == (
         "The dog …\n",
         '"A dog sleeps.": 33% (A)',
+        "",
     )
     assert shown(Example("The dog sleeps."), "A dog.", "absent_words", 3).prompt == "The dog sleeps."
-    assert shown(Example("The  dog\nsleeps."), "A dog.", prompt_words=2) == ("The  dog …\n", "")
+    assert shown(Example("The  dog\nsleeps."), "A dog.", prompt_words=2) == ("The  dog …\n", "", "")
 
 
 def test_without_chat_template_evidence_follows_the_response() -> None:
