@@ -184,8 +184,9 @@ def test_marks_of_a_response_do_not_depend_on_the_others_nor_its_place() -> None
 @pytest.mark.parametrize("votes", [1, 3])
 def test_a_response_that_the_probe_cannot_read_gets_a_failed_critique(votes: int) -> None:
     probe = Reader([Critique("too long", status="unparsable"), scored((0.6, 0.1))])
-    found = writer(probe, votes=votes)([Example("q: ")] * 2, [TEXT, "So am I."])
-    assert [one.failed for one in found] == [True, False]
+    asked, critic = ([Example("q: ")] * 2, [TEXT, "So am I."]), writer(probe, votes=votes)
+    assert [one.failed for one in critic(*asked)] == [True, False]
+    assert [len(own) for own in critic.draw(*asked)] == [votes] * 2
 
 
 def test_without_a_probe_the_prompt_is_as_before() -> None:
@@ -214,6 +215,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     small_reward.prepare(directory, "tagged_words")
     base = directory / "base"
     probe, _ = train_probe(base, load_tokenizer(str(base)), ANNOTATIONS, unit="words")
+    probe.vote_threshold = 0.3
     probe.save(directory / "probe")
     return directory
 
@@ -240,7 +242,7 @@ def test_it_learns_behind_the_annotators_marks_and_decodes_behind_the_probes(
     probe = ProbeRewardModel.load(home / "probe")
     assert critic.probe is not None
     assert (critic.probe.shared is not None) == bool(lora_r)
-    assert critic.vote_threshold == probe.vote_threshold
+    assert critic.vote_threshold == probe.vote_threshold == 0.3
     one = ANNOTATIONS[0]
     (scores,) = probe.scores([Example(one.prompt)], [one.response])
     assert not isinstance(scores, Critique)
