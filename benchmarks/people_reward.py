@@ -399,11 +399,8 @@ def main() -> None:
     method = "probe" if options.probe and not options.write else "model"
     parts = probe_name(options) if options.probe else []
     if method == "model":
-        parts = [
-            "with words" if options.words else "without words",
-            *(f"marks of a {one}" for one in parts[:1]),
-            *parts[1:],
-        ]
+        how = "with words" if options.words else "without words"
+        parts = [how, f"marks of a {parts[0]}", *parts[1:]] if parts else [how]
     parts += options.called
     base = directory_of(options, parts)
     rows: dict[str, dict[str, Counter[str]]] = defaultdict(dict)

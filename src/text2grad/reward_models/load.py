@@ -24,7 +24,7 @@ from text2grad.reward_models.probe import ProbeRewardModel
 from text2grad.reward_models.process import ProcessRewardModel
 from text2grad.reward_models.scalar import ScalarRewardModel
 from text2grad.reward_models.served import ServerRewardModel
-from text2grad.reward_models.shared_base import add_role
+from text2grad.reward_models.shared_base import add_role, is_same_model
 from text2grad.reward_models.vllm import VLLMRewardModel
 
 LOCAL = (GenerativeRewardModel, ScalarRewardModel, ProcessRewardModel, ProbeRewardModel)
@@ -87,9 +87,7 @@ def shares_base(recipe: Recipe) -> bool:
     if not critic.learned or critic.kind != "generative" or not policy.lora_r:
         return False
     base = base_named_by(critic.model)
-    if base is None or base == policy.path:
-        return base is not None
-    return Path(base).is_dir() and Path(base).resolve() == Path(policy.path).resolve()
+    return base is not None and is_same_model(base, policy.path)
 
 
 def rows_read_at_once(directory: str | Path, kind: str) -> int:

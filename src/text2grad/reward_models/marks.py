@@ -20,14 +20,13 @@ with one label, sign first; for a form with labels, its labels.
 """
 
 from collections.abc import Sequence
-from itertools import groupby
 from random import Random
 from typing import NamedTuple
 
 from text2grad.feedback import Annotation
 from text2grad.reward_models.probe import LABELS, SPLITS, Unit, UnitScore, mark_of
-from text2grad.reward_models.writing import LABEL_FORMS, QUOTING, labels_within
-from text2grad.types import CritiqueForm, Span
+from text2grad.reward_models.writing import LABEL_FORMS, QUOTING, labels_within, spans_of
+from text2grad.types import CritiqueForm
 
 
 class Marked(NamedTuple):
@@ -95,8 +94,8 @@ def marks_text(response: str, marks: Sequence[Marked], form: CritiqueForm) -> st
         >>> marks_text("So am I.", [Marked(0, 8, 0)], "labelled_spans")
         'none'
     """
-    runs = [(label, list(run)) for label, run in groupby(marks, key=lambda one: one.label)]
-    spans = [Span(run[0].start, run[-1].end, "positive" if label > 0 else "negative") for label, run in runs if label]
+    units = [(one.start, one.end) for one in marks]
+    spans = spans_of(response, [one.label for one in marks], lambda _: units)
     if form not in QUOTING:
         known = LABEL_FORMS[form]
         return known.value(response, known.labels(response, spans)) or "none"

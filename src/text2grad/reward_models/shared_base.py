@@ -80,9 +80,12 @@ def adapted(writer: Any, path: str) -> Any:
     shared = writer.shared if isinstance(writer, AdapterRole) else writer
     if not is_peft(shared):
         return None
-    own = str(base_of(shared).config.name_or_path)
-    same = own == path or (Path(own).is_dir() and Path(path).is_dir() and Path(own).resolve() == Path(path).resolve())
-    return shared if same else None
+    return shared if is_same_model(str(base_of(shared).config.name_or_path), path) else None
+
+
+def is_same_model(one: str, other: str) -> bool:
+    """Tell whether two hub names are equal, or two paths lead to one directory."""
+    return one == other or (Path(one).is_dir() and Path(one).resolve() == Path(other).resolve())
 
 
 def add_role(policy: Any, directory: str | Path, adapter: str = CRITIC_ADAPTER) -> AdapterRole:
