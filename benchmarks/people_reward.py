@@ -48,6 +48,7 @@ from text2grad.models import load_tokenizer
 from text2grad.reward_models import train_probe
 from text2grad.reward_models.absent_words import absent_texts
 from text2grad.reward_models.generative import saved_settings
+from text2grad.reward_models.marks import annotated_marks
 from text2grad.reward_models.probe import mark_of
 from text2grad.reward_models.writing import sentences_of
 from text2grad.types import Critique, Example, Span
@@ -237,7 +238,7 @@ def fold_of_model(
 ) -> None:
     """Train and measure the reward model of a fold; nothing is done twice."""
     directory.mkdir(parents=True, exist_ok=True)
-    for name, part in (("train", train), ("test", test)):
+    for name, part in (("train", balanced(train, options.seed) if options.balance else train), ("test", test)):
         if not (directory / f"{name}.jsonl").exists():
             write_annotations(directory / f"{name}.jsonl", part)
     overrides = [f'reward_model.annotations=["{directory}/train.jsonl"]', f"reward_model.out={directory}/reward"]
@@ -256,6 +257,24 @@ def fold_of_model(
         if not (directory / name / "evaluation.json").exists():
             votes = options.votes if name == "votes" else options.free_votes
             text2grad(*measure, *how, "--votes", votes, "--out", directory / name)
+
+
+def balanced(annotations: Sequence[Annotation], seed: int) -> list[Annotation]:
+    """Return the annotations with a mark on the half of a sentence, and half as many of the others, shuffled.
+
+    A model that reads marks learns p(critique | marks, text), whose estimate a choice of annotations by their marks
+    does not bias; where few sentences are marked it would else see few marks to repeat.
+    """
+    labelled = [(one, {mark.label for mark in annotated_marks(one, "sentences")}) for one in annotations]
+    marked, others = (
+        [one for one, labels in labelled if labels - {0}],
+        [one for one, labels in labelled if not labels - {0}],
+    )
+    random = Random(seed)
+    random.shuffle(others)
+    kept = marked + others[: len(marked) // 2]
+    random.shuffle(kept)
+    return kept
 
 
 def probe_directory(options: argparse.Namespace) -> Path:
@@ -377,6 +396,7 @@ def options_of() -> argparse.Namespace:
     add("--free-votes", type=int, default=1, help="critiques without constraint; 1: the likeliest; 0: none")
     add("--probe", choices=("words", "sentences", "lines"), help="measure a probe of these units in place of a model")
     add("--write", action="store_true", help="with --probe: measure a model that reads the probe's marks")
+    add("--balance", action="store_true", help="with --write: learn from texts with marks, and half as many others")
     add("--features", choices=("states", "support"), default="states", help="what a probe reads of a unit")
     add("--max-tokens", type=int, default=4096, help="longest prompt with response of a probe")
     add("--limit", type=int, help="only the first N texts")

@@ -97,4 +97,5 @@ def page_of(browser: Any, server: Served, rater: str, **options: Any) -> Iterato
     yield page
     context.close()
     lost = ("ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE")  # the test killed the server
-    assert [error for error in errors if not any(code in error for code in lost)] == []
+    if others := [error for error in errors if not any(code in error for code in lost)]:
+        raise AssertionError(f"errors of the page: {others}")

@@ -1,22 +1,28 @@
 """Marks of a probe in the prompt of a reward model: as in training, drawn with the probe's probabilities, and kept."""
 
+import inspect
+import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
 
 import small_reward
+from constrained_writing import accepts
 from small_reward import ANNOTATIONS, recipe
 from text2grad.config.recipe import make_recipe
 from text2grad.errors import ConfigError
 from text2grad.feedback.records import Annotation, read_annotations
 from text2grad.models.adapters import with_lora
 from text2grad.models.pretrained import load_policy, load_tokenizer
-from text2grad.reward_models.generative import GenerativeRewardModel, critique_prompts, probe_of
+from text2grad.reward_models.decoding.constrained import ConstrainedCritique
+from text2grad.reward_models.decoding.quotable import QuoteLimits
+from text2grad.reward_models.generative import GenerativeRewardModel, _Request, critique_prompts, probe_of
 from text2grad.reward_models.load import critic_from_recipe
 from text2grad.reward_models.marks import Marked, annotated_marks, drawn_marks, likeliest_marks, marks_text
 from text2grad.reward_models.probe import ProbeRewardModel, UnitScore
@@ -151,10 +157,10 @@ def test_marks_for_labels_are_the_labels_that_the_form_writes(form: CritiqueForm
 def test_the_greedy_critique_stands_behind_the_likeliest_marks() -> None:
     probe = Reader([scored((0.6, 0.1), (0.1, 0.7), (0.2, 0.2))])
     critic = writer(probe)
-    [[ids]] = critic._prompts_of_draws([Example("q: ")], [TEXT], 0)
+    [[(ids, _)]] = critic._prompts_of_draws([Example("q: ")], [TEXT], 0)
     assert shown(critic, ids) == f"q: {TEXT}\n- So am I.\n+ No.\n"
     critic.vote_threshold = 0.1
-    [[ids]] = critic._prompts_of_draws([Example("q: ")], [TEXT], 0)
+    [[(ids, _)]] = critic._prompts_of_draws([Example("q: ")], [TEXT], 0)
     assert shown(critic, ids).endswith("- So am I.\n+ No.\n- Yes?\n")
     assert probe.asked == [(["q: "], [TEXT])] * 2
 
@@ -163,7 +169,7 @@ def test_sampled_critiques_stand_behind_marks_with_the_probes_shares() -> None:
     scores = [scored((0.75, 0.0), (0.0, 0.25), (0.0, 0.0)), scored((0.0, 1.0))]
     critic = writer(Reader(scores), votes=8)
     prompts = critic._prompts_of_draws([Example("q: ")] * 2, [TEXT, "So am I."], 8)
-    first, second = [[shown(critic, ids) for ids in own] for own in prompts]
+    first, second = [[shown(critic, ids) for ids, _ in own] for own in prompts]
     assert sum("\n- So am I.\n" in one for one in first) == 6
     assert sum("\n+ No.\n" in one for one in first) == 2
     assert len(set(first)) > 2
@@ -178,7 +184,7 @@ def test_marks_of_a_response_do_not_depend_on_the_others_nor_its_place() -> None
     alone = writer(Reader([scores]))._prompts_of_draws([Example("q: ")], [TEXT], 5)
     beside = writer(Reader([scores, scores]))._prompts_of_draws([Example("r: "), Example("q: ")], [TEXT] * 2, 5)
     assert beside[1] == alone[0]
-    assert [ids[5:] for ids in beside[0]] != [ids[5:] for ids in beside[1]]
+    assert [ids[5:] for ids, _ in beside[0]] != [ids[5:] for ids, _ in beside[1]]
 
 
 @pytest.mark.parametrize("votes", [1, 3])
@@ -192,13 +198,13 @@ def test_a_response_that_the_probe_cannot_read_gets_a_failed_critique(votes: int
 def test_without_a_probe_the_prompt_is_as_before() -> None:
     critic = writer(None)
     prompts = critique_prompts(critic.tokenizer, [Example("q: ")], [TEXT], "plain")
-    assert critic._prompts_of_draws([Example("q: ")], [TEXT], 2) == [prompts * 2]
+    assert critic._prompts_of_draws([Example("q: ")], [TEXT], 2) == [[(ids, None) for ids in prompts * 2]]
 
 
 def test_a_chat_names_the_signs_behind_the_evidence() -> None:
     critic = writer(Reader([scored((0.6, 0.1))]), prompt_format="chat", evidence="absent_words")
     critic.tokenizer.chat_template = "{% for message in messages %}[user]{{ message['content'] }}[judge]{% endfor %}"
-    [[ids]] = critic._prompts_of_draws([Example("q")], ["So am I."], 0)
+    [[(ids, _)]] = critic._prompts_of_draws([Example("q")], ["So am I."], 0)
     assert shown(critic, ids).endswith(
         "### Words of the response that the prompt lacks\n"
         '"So am I.": 100% (So, am, I)\n\n### Good (+) and poor (-) parts of the response\n- So am I.[judge]'
@@ -246,7 +252,7 @@ def test_it_learns_behind_the_annotators_marks_and_decodes_behind_the_probes(
     one = ANNOTATIONS[0]
     (scores,) = probe.scores([Example(one.prompt)], [one.response])
     assert not isinstance(scores, Critique)
-    [[ids]] = critic._prompts_of_draws([Example(one.prompt)], [one.response], 0)
+    [[(ids, _)]] = critic._prompts_of_draws([Example(one.prompt)], [one.response], 0)
     wanted = marks_text(one.response, likeliest_marks(scores, probe.vote_threshold), "tagged_words")
     assert critic.tokenizer.decode(ids) == f"{one.prompt}{one.response}\n{wanted}\n"
     assert "with the marks of a probe" in (tmp_path / "run" / "model" / "README.md").read_text()
@@ -296,3 +302,128 @@ def test_a_recipe_names_such_a_reward_model_as_any_other(home: Path, tmp_path: P
     assert probe_of(home / "base") is None
     critic = critic_from_recipe(make_recipe({"critic": {"model": str(directory)}}))
     assert critic.probe is not None
+
+
+# With the constraint: the spans are the marks, and the model writes the feedback.
+
+
+def babbler(probe: Any, form: CritiqueForm, **settings: Any) -> GenerativeRewardModel:
+    """A model of random weights, which ends no feedback by itself but where its room ends."""
+    return writer(probe, form=form, **{"write_feedback": True, "max_new_tokens": 120, **settings})
+
+
+@pytest.mark.parametrize("form", get_args(CritiqueForm))
+@pytest.mark.parametrize("write_feedback", [True, False])
+def test_the_spans_of_a_critique_are_the_marks_whatever_the_model_would_write(
+    form: CritiqueForm, write_feedback: bool
+) -> None:
+    scores = scored((0.9, 0.05), (0.1, 0.1), (0.05, 0.9))
+    critic = babbler(Reader([scores]), form, write_feedback=write_feedback, max_new_tokens=200)
+    (text,), (critique,) = critic.write([Example("q: ")], [TEXT]), critic([Example("q: ")], [TEXT])
+    assert critique.spans == (Span(0, 8, "negative"), Span(13, 17, "positive"))
+    assert (critique.status, critique.unmatched) == ("ok", ())
+    assert bool(critique.feedback) == write_feedback
+    assert critique_target(replace(critique, feedback=""), TEXT, form=form) in replace_feedback(text)
+    assert isinstance(json.loads(text), dict)
+
+
+def replace_feedback(text: str) -> str:
+    """The text of a critique with an empty feedback."""
+    return json.dumps({**json.loads(text), "textual_feedback": ""}, ensure_ascii=False)
+
+
+@pytest.mark.parametrize("form", ["labelled_spans", "spans"])
+def test_a_mark_on_words_that_occur_twice_stays_in_its_place(form: CritiqueForm) -> None:
+    # As a quote alone, "No." would be found at its first place.
+    places = [(0, 3), (4, 8), (9, 12)]
+    scores = [UnitScore(*place, negative, 0.0) for place, negative in zip(places, (0.1, 0.2, 0.9), strict=True)]
+    critic = babbler(Reader([scores]), form)
+    assert critic([Example("q: ")], ["No. Yes. No."])[0].spans == (Span(9, 12, "negative"),)
+
+
+def test_the_share_of_votes_is_the_probes_probability() -> None:
+    critic = babbler(Reader([scored((0.75, 0.0), (0.0, 0.25), (0.0, 0.0))]), "labelled_spans", votes=8)
+    (drawn,) = critic.draw([Example("q: ")], [TEXT])
+    assert sum(Span(0, 8, "negative") in one.spans for one in drawn) == 6
+    assert sum(Span(9, 12, "positive") in one.spans for one in drawn) == 2
+    critic.vote_threshold = 0.7
+    assert critic([Example("q: ")], [TEXT])[0].spans == (Span(0, 8, "negative"),)
+
+
+@pytest.mark.parametrize(
+    ("form", "outcomes", "is_asked"),
+    [("spans", True, False), ("labelled_spans", True, True), ("numbered_sentences", False, False)],
+)
+def test_marks_without_words_and_outcome_cost_no_pass_of_the_model(
+    form: CritiqueForm, outcomes: bool, is_asked: bool
+) -> None:
+    critic = babbler(Reader([scored((0.9, 0.0))]), form, write_feedback=False, outcomes=outcomes)
+    passes = list[int]()
+    critic.model.register_forward_pre_hook(lambda *_: passes.append(1))
+    assert critic([Example("q: ")], ["So am I."])[0].spans == (Span(0, 8, "negative"),)
+    assert bool(passes) == is_asked
+
+
+def test_the_model_is_asked_up_to_the_end_of_its_feedback_and_not_about_the_spans() -> None:
+    critic = babbler(Reader([scored((0.9, 0.0), (0.0, 0.9), (0.9, 0.0))]), "spans")
+    asked, chosen = list[bytes](), ConstrainedCritique.take
+
+    def watched(self: ConstrainedCritique, token: int) -> bool:
+        before, is_taken = self.written, chosen(self, token)
+        if is_taken and inspect.stack()[1].function != "ahead":
+            asked.append(before)
+        return is_taken
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ConstrainedCritique, "take", watched)
+        (text,) = critic.write([Example("q: ")], [TEXT])
+    assert asked[0] == b""  # the opening has the tokens of the training
+    assert text.encode().startswith(asked[-1])
+    assert len(asked[-1].decode().split('"')) <= 5  # {"textual_feedback": "... and at most the token that ends it
+
+
+def test_a_critique_for_which_there_is_no_room_has_no_spans() -> None:
+    critic = babbler(Reader([scored((0.9, 0.0))]), "labelled_spans")
+    critic.max_new_tokens = critic._min_tokens
+    (critique,) = critic([Example("q: ")], ["So am I."])
+    assert (critique.failed, critique.spans) == (True, ())
+
+
+def test_without_the_constraint_the_model_repeats_the_marks_itself() -> None:
+    critic = babbler(Reader([scored((0.9, 0.0))]), "labelled_spans", constrain=False)
+    (critique,) = critic([Example("q: ")], ["So am I."])
+    assert critique.failed  # random weights write no JSON
+    assert critic._prompts_of_draws([Example("q: ")], ["So am I."], 0)[0][0].spans is None
+
+
+def test_the_same_tokenizer_serves_a_model_without_a_probe() -> None:
+    critic = babbler(Reader([scored((0.9, 0.0))]), "labelled_spans")
+    alone = GenerativeRewardModel(critic.model, critic.tokenizer, form="labelled_spans", write_feedback=False)
+    assert all(one.status == "ok" for model in (alone, critic) for one in model([Example("q: ")], ["So am I."]))
+
+
+def test_each_response_has_its_own_marks() -> None:
+    critic = babbler(Reader([scored((0.9, 0.0)), scored((0.0, 0.9), (0.9, 0.0))]), "labelled_spans")
+    one, other = critic([Example("q: ")] * 2, ["So am I.", TEXT])
+    assert one.spans == (Span(0, 8, "negative"),)
+    assert other.spans == (Span(0, 8, "positive"), Span(9, 12, "negative"))
+
+
+def test_what_the_marks_decide_cannot_be_asked_of_the_model() -> None:
+    with pytest.raises(ConfigError, match=r"a probe chooses the labels; .* without a probe"):
+        writer(Reader([]), form="tagged_words", learned="choices")
+    with pytest.raises(ConfigError, match=r"the quotes are the marks of a probe\. Leave it out"):
+        babbler(Reader([]), "spans", limits=QuoteLimits(quoted_in_feedback=True))
+    babbler(Reader([]), "spans", constrain=False, limits=QuoteLimits(quoted_in_feedback=True))
+
+
+@pytest.mark.parametrize(("said", "is_valid"), [(r"\"So\" is", True), (r"\"Lyon\" is", False), ("Lyon is", True)])
+def test_quotes_in_the_feedback_are_still_those_of_the_response(said: str, is_valid: bool) -> None:
+    critic = babbler(Reader([]), "labelled_spans", limits=QuoteLimits(verbatim=True, max_quotes=1))
+    spans = (Span(0, 2, "negative"), Span(3, 8, "negative"))  # two, since max_quotes is about lists of the model
+    labels = critic._labels("So am I.", spans)
+    request = _Request([1], "So am I.", "", spans=spans)
+    whole = f'{{"textual_feedback": "{said}.", "spans": [["So", "poor"], ["am I.", "poor"]], "outcome": null}}'
+    critique = critic._constrained(request, 10**6, labels)
+    assert accepts(critique, whole) == is_valid
+    assert not accepts(critic._constrained(request, 10**6, labels), whole.replace("poor", "good"))

@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,18 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from constrained_writing import begin, skeleton, written
+from constrained_writing import begin, grammar_accepts, skeleton, written
+from served_models import untrained
 from text2grad.cli.__main__ import main
 from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.feedback.spans import critique_from_text
+from text2grad.models.fine_tuning import FineTuning
 from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.decoding.skeleton import START
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.writing import critique_request, critique_target
+from text2grad.reward_models.training.trainer import train_reward_model
+from text2grad.reward_models.writing import WITH_OUTCOME, critique_request, critique_target
+from text2grad.tasks.tiny import tiny_llama
 from text2grad.types import Critique, Example, Span
 from tokenizers_made_here import FAMILIES, made
 
@@ -159,6 +164,44 @@ def test_the_grammar_of_servers_knows_the_same_outcomes(number: str, form: Any) 
     assert not accepts(target.replace('"good"', '"bad"').replace("good_spans", "bad_spans"))
 
 
+@pytest.mark.parametrize("form", WITH_OUTCOME)
+def test_a_model_that_learned_no_outcomes_writes_none(form: Any) -> None:
+    tokenizer = made("gpt2")
+    settings: dict[str, Any] = {"form": form, "write_feedback": False, "max_new_tokens": 120}
+    model = tiny_llama(tokenizer, seed=2, context=400)
+    found = {}
+    for outcomes in (True, False):
+        critic = GenerativeRewardModel(model, tokenizer, outcomes=outcomes, votes=8, **settings)
+        found[outcomes] = critic._drawn([Example("Where?")], [RESPONSE], 8)[0]
+        assert all(one.status == "ok" for one in critic.draw([Example("Where?")], [RESPONSE])[0])
+    assert any(not one.text.endswith('"outcome": null}') for one in found[True])
+    assert all(one.text.endswith('"outcome": null}') for one in found[False])
+
+
+@pytest.mark.parametrize("form", WITH_OUTCOME)
+def test_the_grammar_of_servers_has_no_number_where_none_was_learned(form: Any) -> None:
+    for number, is_valid in (("null", True), ("-4", False)):
+        target = critique_target(Critique("No.", SPANS), RESPONSE, form=form).replace("null", number)
+        assert grammar_accepts(RESPONSE, target, form=form, outcomes=False, max_tokens=200) == is_valid
+
+
+@pytest.mark.parametrize("outcome", [None, 1.0])
+def test_a_training_keeps_whether_it_had_outcomes(tmp_path: Path, outcome: float | None) -> None:
+    untrained(tmp_path / "base")
+    known = [one._replace(critique=replace(one.critique, outcome=outcome)) for one in annotations()]
+    write_annotations(tmp_path / "annotations.jsonl", known)
+    (tmp_path / "recipe.toml").write_text("")
+    arguments = ["--annotations", str(tmp_path / "annotations.jsonl"), "--out", str(tmp_path / "run")]
+    settings = (f"model.path={tmp_path / 'base'}", "reward_model.steps=1", "reward_model.form=labelled_spans")
+    sets = [part for one in (*settings, "run.tracker=none") for part in ("--set", one)]
+    assert main(["reward", str(tmp_path / "recipe.toml"), *sets, *arguments]) == 0
+    critic = GenerativeRewardModel.load(tmp_path / "run" / "model")
+    assert critic.outcomes == (outcome is not None)
+    training = FineTuning(steps=1, batch_size=2, learning_rate=0.0)
+    again, _ = train_reward_model(critic.model, critic.tokenizer, known, training, form="labelled_spans")
+    assert again.outcomes == critic.outcomes
+
+
 def test_a_model_with_a_chat_template_is_asked_for_it() -> None:
     asked = [critique_request(Example("Where?"), RESPONSE, form) for form in ("spans", "spans_and_outcome")]
     assert "outcome" not in asked[0]
@@ -182,8 +225,6 @@ def annotations() -> list[Annotation]:
 @pytest.fixture(scope="module", params=[FORMS[0], pytest.param(FORMS[1], marks=pytest.mark.slow)])
 def trained(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """The directory of a finished run of `text2grad reward` in a form with outcomes."""
-    from served_models import untrained
-
     home = tmp_path_factory.mktemp("outcomes")
     untrained(home / "base")
     write_annotations(home / "annotations.jsonl", annotations())
@@ -222,8 +263,6 @@ def test_a_trained_model_blames_an_answer_that_says_nothing(trained: Path) -> No
 
 
 def test_outcomes_that_a_form_does_not_teach_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from served_models import untrained
-
     untrained(tmp_path / "base")
     write_annotations(tmp_path / "annotations.jsonl", annotations())
     (tmp_path / "recipe.toml").write_text("")

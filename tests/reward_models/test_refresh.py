@@ -554,6 +554,34 @@ def test_a_critic_learns_again_to_write_as_it_writes(
     assert found == [kept | {"evidence": "absent_words", "prompt_words": 5, "probe": probe}]
 
 
+def test_a_critic_that_learns_outcomes_in_a_refresh_writes_them_after_a_resume_too(
+    tmp_path: Path, phases: Path
+) -> None:
+    def annotator(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        return [Critique("Fine.", (), outcome=2.0)] * len(responses)
+
+    critic = GenerativeRewardModel.load(phases / "reward_model")
+    critic.outcomes = False
+    one = refresher(tmp_path, critic, annotator, steps=(1,), train_steps=1)
+    one.observe(EXAMPLES[:1], [" red"])
+    assert one.refresh_if_due(1, 0.0) == {"critic/refreshed": 1.0}
+    assert critic.outcomes
+    before = GenerativeRewardModel.load(phases / "reward_model")
+    before.outcomes = False
+    again = refresher(tmp_path, before, annotator, steps=(1,), train_steps=1)
+    again.restore(one.state())
+    assert before.outcomes
+
+
+def test_a_critic_that_learns_none_in_a_refresh_still_writes_none(tmp_path: Path, phases: Path) -> None:
+    critic = GenerativeRewardModel.load(phases / "reward_model")
+    critic.outcomes = False
+    one = refresher(tmp_path, critic, Annotator(), steps=(1,), train_steps=1)
+    one.observe(EXAMPLES[:1], [" red"])
+    one.refresh_if_due(1, 0.0)
+    assert not critic.outcomes
+
+
 def test_a_critic_is_trained_whole_where_the_policy_is_in_shards(
     tmp_path: Path, phases: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -563,7 +563,7 @@ def test_an_answer_to_a_list_that_was_left_does_not_move_the_place_in_the_next(b
             page.fill("#text", "Prompt")
             wait_for(page, requests, 2)
             requests.pop(1).continue_()
-            expect(page.locator("#count")).to_have_text("8 responses")
+            page.wait_for_selector(".item .preview")  # the count was the same before
             page.locator("#list").press("Home")
             expect(page.locator(".item[aria-selected=true]")).to_have_attribute("data-index", "0")
             with page.expect_response(LIST):
@@ -728,6 +728,19 @@ def test_a_page_goes_on_with_a_server_that_has_no_run_any_more(browser: Any, tmp
         expect(page.locator(".item")).to_have_count(2)
         expect(page.locator("#troubles")).to_be_empty()
     assert spans(tmp_path / "store", "ann") == [("Text", "negative"), ("1", "positive")]
+
+
+def test_a_lesson_that_is_opened_without_a_server_is_there_when_one_comes(browser: Any, tmp_path: Path) -> None:
+    file = write_responses(tmp_path / "alpha.jsonl", 2)
+    with served(tmp_path / "store", file) as server, page_of(browser, server, "ann") as page:
+        server.kill()
+        expect(page.locator("#saved")).to_contain_text("No connection")
+        page.get_by_role("button", name="Teach").click()
+        expect(page.locator("#count")).to_have_text("the server cannot be reached")
+        assert page.locator("#detail").inner_text() == ""
+        server.start()
+        expect(page.locator("#detail h2").first).to_have_text("Teach")
+        expect(page.locator("#count")).to_have_text("2 responses")
 
 
 def test_marks_that_waited_for_the_server_stand_in_a_list_that_was_fetched_before_them(
@@ -1330,6 +1343,7 @@ def test_a_server_that_is_started_with_other_runs_keeps_the_run_that_is_read(bro
         expect(page.locator("#run option")).to_have_text(["beta", "alpha"])
         assert page.locator("#run option:checked").inner_text() == "alpha"
         expect(page.locator(".item .preview")).to_have_text(["Text of alpha."])
+        expect(page.get_by_role("link", name="Share")).to_have_attribute("href", re.compile("run=1"))  # opened again
         page.keyboard.press("o")
         expect(page.locator(".beside h3")).to_have_text(["beta: 1 response", "alpha: 1 response"])
         server.kill()

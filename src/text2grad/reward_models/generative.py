@@ -9,7 +9,7 @@ for each of its words.
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, get_args
@@ -32,6 +32,7 @@ from text2grad.models import (
 from text2grad.reward_models.decoding.constrained import (
     ConstrainedChoice,
     ConstrainedCritique,
+    ConstrainedFeedback,
     ConstrainedLabels,
     FreeChoice,
     skeleton_of,
@@ -39,17 +40,17 @@ from text2grad.reward_models.decoding.constrained import (
 from text2grad.reward_models.decoding.labels import WordLabels
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.decoding.skeleton import START, Skeleton
-from text2grad.reward_models.marks import Marked, drawn_marks, likeliest_marks, marks_text
+from text2grad.reward_models.marks import Marked, drawn_marks, likeliest_marks, marked_spans, marks_text
 from text2grad.reward_models.probe import ProbeRewardModel, is_probe, saved_probe
 from text2grad.reward_models.prompts import critique_prompts
 from text2grad.reward_models.shared_base import adapted, load_writer
 from text2grad.reward_models.writing import LABEL_FORMS, QUOTING, check_shown, critique_from_labels
-from text2grad.types import Critique, CritiqueForm, Evidence, Example, Learned, PromptFormat
+from text2grad.types import Critique, CritiqueForm, Evidence, Example, Learned, PromptFormat, Span
 
 SETTINGS_FILE, PROBE = "reward_model.json", "probe"
 SAVED = (
     *("max_new_tokens", "rows_at_once", "write_feedback", "form", "match", "constrain", "limits"),
-    *("prompt_format", "votes", "vote_threshold", "learned", "evidence", "prompt_words"),
+    *("prompt_format", "votes", "vote_threshold", "learned", "evidence", "prompt_words", "outcomes"),
 )
 NO_LIMIT = 2**31  # tokens, where a model's config names no context, and as room that forbids nothing
 RENAMED = {"words": "write_feedback", "agreement": "vote_threshold", "supported": "quoted_in_feedback"}  # since 0.1
@@ -64,6 +65,25 @@ def saved_settings(directory: str | Path) -> dict[str, Any]:
 
 def _current_names(saved: dict[str, Any]) -> dict[str, Any]:
     return {RENAMED.get(key, key): value for key, value in saved.items()}
+
+
+class Written(NamedTuple):
+    """The text of a critique, empty if there was no room for it.
+
+    Attributes:
+        text: as the model wrote it.
+        spans: those of the marks of a probe, where the text has no others.
+    """
+
+    text: str
+    spans: tuple[Span, ...] | None = None
+
+
+class _Prompt(NamedTuple):
+    """The ids of the prompt of a critique, and the spans of the critique if they are decided."""
+
+    ids: list[int]
+    spans: tuple[Span, ...] | None = None
 
 
 class CritiqueDecoder(ABC):
@@ -87,6 +107,7 @@ class CritiqueDecoder(ABC):
         learned: Learned = "critique",
         evidence: Evidence = "none",
         prompt_words: int | None = None,
+        outcomes: bool = True,
         probe: ProbeRewardModel | None = None,
         seed: int = 0,
     ) -> None:
@@ -115,13 +136,15 @@ class CritiqueDecoder(ABC):
                 (`writing.evidence_of`).
             prompt_words: as in training: the first words of a longer prompt that are read; None for all. Evidence is
                 of the whole prompt.
+            outcomes: False if no critique of the training had one: with the constraint the outcome of a form is null.
             probe: the prompt shows its marks (`marks`), as in training those of the annotators. Sampled critiques are
-                then the most likely ones behind marks that are drawn with its probabilities.
+                then the most likely ones behind marks that are drawn with its probabilities. With the constraint the
+                spans of a critique are its marks, and `limits` concern the feedback.
             seed: of sampling.
 
         Raises:
             ConfigError: if there is no such form or evidence, `votes`, `vote_threshold` or `prompt_words` is out of
-                range, or `learned` is "choices" where the form quotes or nothing constrains.
+                range, or `learned` is "choices" where the form quotes, nothing constrains, or a probe marks.
             ModelError: if the tokenizer or `max_new_tokens` has no room for the JSON of a critique.
         """
         check_known("form", form, get_args(CritiqueForm))
@@ -137,12 +160,18 @@ class CritiqueDecoder(ABC):
         self.learned: Learned = learned
         check_shown(evidence, prompt_words)
         self.evidence: Evidence = evidence
-        self.prompt_words, self.probe = prompt_words, probe
-        if learned == "choices" and (form in QUOTING or not self.constrain):
-            reason = f"form = {form!r} quotes" if form in QUOTING else "constrain = False lifts the constraint"
+        self.prompt_words, self.outcomes, self.probe = prompt_words, outcomes, probe
+        if learned == "choices" and (form in QUOTING or not self.constrain or probe):
+            lifted = "constrain = False lifts the constraint"
+            reason = "a probe chooses the labels" if probe else f"form = {form!r} quotes" if form in QUOTING else lifted
             raise ConfigError(
                 f'learned = "choices" leaves out of the loss the text that the constraint of labels alone allows, and '
-                f"{reason}; it belongs to the forms {', '.join(LABEL_FORMS)}, with the constraint"
+                f"{reason}; it belongs to the forms {', '.join(LABEL_FORMS)}, with the constraint and without a probe"
+            )
+        if self._is_marked and self.limits.quoted_in_feedback:
+            raise ConfigError(
+                "limits.quoted_in_feedback allows only quotes that the feedback contains, and the quotes are the marks "
+                "of a probe. Leave it out (in a recipe: critic.quoted_in_feedback)."
             )
         if self.constrain and not write_feedback and self.limits.quoted_in_feedback:
             raise ModelError(
@@ -159,13 +188,13 @@ class CritiqueDecoder(ABC):
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique per response, in order."""
         if self.votes == 1:
-            return self._read(self.write(examples, responses), responses)
+            return self._read([own[0] for own in self._drawn(examples, responses, 0)], responses)
         samples = self.draw(examples, responses)
         return [vote(*pair, threshold=self.vote_threshold) for pair in zip(samples, responses, strict=True)]
 
     def draw(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[Critique]]:
         """Return `votes` sampled critiques of each response."""
-        drawn = self._texts(examples, responses, self.votes)
+        drawn = self._drawn(examples, responses, self.votes)
         return [self._read(own, [response] * len(own)) for own, response in zip(drawn, responses, strict=True)]
 
     def write(self, examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
@@ -174,11 +203,11 @@ class CritiqueDecoder(ABC):
         The text is empty if the model's context has no room for a critique after the prompt, or that of the probe none
         for the response.
         """
-        return [texts[0] for texts in self._texts(examples, responses, 0)]
+        return [own[0].text for own in self._drawn(examples, responses, 0)]
 
     @abstractmethod
-    def _texts(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[str]]:
-        """Return the texts of several sampled critiques of each response; with 0 draws, of the greedy critique."""
+    def _drawn(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[Written]]:
+        """Return several sampled critiques of each response; with 0 draws, the greedy critique."""
 
     @property
     def read(self) -> dict[str, Any]:
@@ -200,10 +229,10 @@ class CritiqueDecoder(ABC):
 
     def _prompts_of_draws(
         self, examples: Sequence[Example], responses: Sequence[str], draws: int
-    ) -> list[list[list[int]]]:
-        """Return the ids of the prompt of each critique of each response; none where the probe cannot read it."""
+    ) -> list[list[_Prompt]]:
+        """Return the prompt of each critique of each response; none where the probe cannot read it."""
         if self.probe is None:
-            return [[ids] * (draws or 1) for ids in self.prompts(examples, responses)]
+            return [[_Prompt(ids)] * (draws or 1) for ids in self.prompts(examples, responses)]
         scores = self.probe.scores(examples, responses)
         flat = [
             (row, marks)
@@ -217,31 +246,41 @@ class CritiqueDecoder(ABC):
         ]
         rows = [row for row, _ in flat]
         prompts = self.prompts([examples[row] for row in rows], [responses[row] for row in rows], [m for _, m in flat])
-        found: list[list[list[int]]] = [[] for _ in responses]
-        for row, ids in zip(rows, prompts, strict=True):
-            found[row].append(ids)
+        found: list[list[_Prompt]] = [[] for _ in responses]
+        for (row, marks), ids in zip(flat, prompts, strict=True):
+            found[row].append(_Prompt(ids, marked_spans(responses[row], marks) if self._is_marked else None))
         return found
 
-    def _read(self, texts: Sequence[str], responses: Sequence[str]) -> list[Critique]:
+    @property
+    def _is_marked(self) -> bool:
+        """Whether the spans of a critique are the marks that its prompt shows."""
+        return self.constrain and self.probe is not None
+
+    def _read(self, written: Sequence[Written], responses: Sequence[str]) -> list[Critique]:
         """Parse the texts of critiques.
 
         A quote marks one occurrence for each time that it is listed, as in the training targets: if it marked every
         occurrence, a policy would get more reward for each repetition of a good phrase.
         """
-        pairs = zip(texts, responses, strict=True)
+        pairs = [(one.text, response) for one, response in zip(written, responses, strict=True)]
         if self.form not in QUOTING:
             return [critique_from_labels(*pair, LABEL_FORMS[self.form]) for pair in pairs]
         match: Match = "exact" if self.constrain else self.match
-        return [critique_from_text(*pair, match=match, occurrences="first") for pair in pairs]
+        found = [critique_from_text(*pair, match=match, occurrences="first") for pair in pairs]
+        return [
+            one if own.spans is None or not own.text else replace(one, spans=own.spans)
+            for one, own in zip(found, written, strict=True)
+        ]
 
     @property
     def _skeleton(self) -> Skeleton:
-        return skeleton_of(self.tokenizer, size=self._size, eos_ids=self.eos_ids, **self._written)
+        settings = self._written | {"marked": self._is_marked}
+        return skeleton_of(self.tokenizer, size=self._size, eos_ids=self.eos_ids, **settings)
 
     @property
     def _written(self) -> dict[str, Any]:
-        """The form of a critique, and whether it has words."""
-        return {"write_feedback": self.write_feedback, "form": self.form}
+        """The form of a critique, and whether it has words and outcomes."""
+        return {"write_feedback": self.write_feedback, "form": self.form, "outcomes": self.outcomes}
 
     @property
     def _min_tokens(self) -> int:
@@ -250,11 +289,11 @@ class CritiqueDecoder(ABC):
             return 1
         return int((self._skeleton.checked_cost if self.limits.verbatim else self._skeleton.cost)[START])
 
-    def _labels(self, response: str) -> WordLabels | None:
-        """Return the valid labels of a response; None without constraint, and for forms that quote."""
-        if not self.constrain or self.form in QUOTING:
+    def _labels(self, response: str, spans: Sequence[Span] | None = None) -> WordLabels | None:
+        """Return the valid labels of a response, or its decided spans; None without constraint, and where it quotes."""
+        if not self.constrain or (self.form in QUOTING and spans is None):
             return None
-        return WordLabels(response, self.form, self._skeleton.vocabulary)
+        return WordLabels(response, self.form, self._skeleton.vocabulary, spans, outcomes=self.outcomes)
 
     def spelled(self, response: str, target: str) -> tuple[list[int], list[bool]]:
         """Return the tokens of a critique in a form with labels, and for each whether the model chooses it.
@@ -265,7 +304,8 @@ class CritiqueDecoder(ABC):
         Raises:
             ModelError: if the constraint refuses the tokenizer's tokens of the critique.
         """
-        labels, whole = WordLabels(response, self.form, self._skeleton.vocabulary), target.encode()
+        labels = WordLabels(response, self.form, self._skeleton.vocabulary, outcomes=self.outcomes)
+        whole = target.encode()
         settings: dict[str, Any] = {"eos_ids": self.eos_ids, "room": NO_LIMIT, "limits": QuoteLimits()}
         critique = ConstrainedLabels(self._skeleton, response, labels=labels, **settings)
         usual, rest, ids, choices = self._by_place(target), list[int](), list[int](), list[bool]()
@@ -309,6 +349,12 @@ class _Request(NamedTuple):
     response: str  # the text that may be quoted
     group: str  # requests of one group share a prefix
     rng: Random | None = None  # samples the critique; None decodes greedily
+    spans: tuple[Span, ...] | None = None  # of the critique, if they are decided
+
+    @property
+    def written_of(self) -> tuple[str, tuple[Span, ...] | None]:
+        """The texts that decide about the valid critiques."""
+        return self.response, self.spans
 
 
 class GenerativeRewardModel(CritiqueDecoder):
@@ -331,7 +377,7 @@ class GenerativeRewardModel(CritiqueDecoder):
         self.model, self.rows_at_once, self.tokens = model.eval(), rows_at_once, TokenCount()
         self.pad_id = padding_id(model, tokenizer, self.eos_ids)
 
-    def _texts(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[str]]:
+    def _drawn(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[Written]]:
         if self.probe and self.probe.shared is None:
             self.probe.model.to(self.model.device)
         prompts = self._prompts_of_draws(examples, responses, draws)
@@ -339,18 +385,20 @@ class GenerativeRewardModel(CritiqueDecoder):
             requests = [
                 _Request(ids, response, str(ids), Random(f"{self.seed} {number} {ids}"))
                 for own, response in zip(prompts, responses, strict=True)
-                for number, ids in enumerate(own)
+                for number, (ids, _) in enumerate(own)
             ]
             texts = iter(self._decode_all(requests))
-            return [[next(texts) for _ in own] for own in prompts]
+            return [[Written(next(texts)) for _ in own] for own in prompts]
         distinct = {
-            (str(ids), response): _Request(ids, response, f"{example.prompt_text}{response if draws else ''}")
+            (str(ids), response): _Request(
+                ids, response, f"{example.prompt_text}{response if draws else ''}", spans=spans
+            )
             for own, response, example in zip(prompts, responses, examples, strict=True)
-            for ids in own
+            for ids, spans in own
         }
         found = dict(zip(distinct, self._decode_all(list(distinct.values())), strict=True))
         return [
-            [found[str(ids), response] for ids in own] or [""] * (draws or 1)
+            [Written(found[str(ids), response], spans) for ids, spans in own] or [Written("")] * (draws or 1)
             for own, response in zip(prompts, responses, strict=True)
         ]
 
@@ -365,27 +413,27 @@ class GenerativeRewardModel(CritiqueDecoder):
         texts = [""] * len(requests)
         for start in range(0, len(order), self.rows_at_once):
             batch = order[start : start + self.rows_at_once]
-            labels = {one: self._labels(one) for one in {requests[row].response for row in batch}}
-            rows = [row for row in batch if self._fits(requests[row], labels)]
+            labels = {one: self._labels(*one) for one in {requests[row].written_of for row in batch}}
+            rows = [row for row in batch if self._fits(requests[row], labels[requests[row].written_of])]
             if rows:
                 for row, text in zip(rows, self._decode([requests[row] for row in rows], labels), strict=True):
                     texts[row] = text
         return texts
 
-    def _fits(self, request: _Request, labels: Mapping[str, WordLabels | None]) -> bool:
+    def _fits(self, request: _Request, labels: WordLabels | None) -> bool:
         """Return whether there is room for the shortest critique."""
-        return self._room(request.ids) >= self._least(labels[request.response])
+        return self._room(request.ids) >= self._least(labels)
 
-    def _decode(self, requests: Sequence[_Request], labels: Mapping[str, WordLabels | None]) -> list[str]:
+    def _decode(self, requests: Sequence[_Request], labels: Mapping[Any, WordLabels | None]) -> list[str]:
         """Return the texts of one batch."""
         rooms = [self._room(request.ids) for request in requests]
         rngs = [request.rng for request in requests if request.rng is not None]
         if self.constrain:
             critiques = [
-                self._constrained(request, room, labels[request.response])
+                self._constrained(request, room, labels[request.written_of])
                 for request, room in zip(requests, rooms, strict=True)
             ]
-            choose = ConstrainedChoice(critiques, rngs, spell_fixed=self.learned == "choices")
+            choose = ConstrainedChoice(critiques, rngs, spell_fixed=self._is_marked or self.learned == "choices")
             self._write(requests, rooms, choose, choose.ahead if choose.spell_fixed else None)
             return [critique.text for critique in critiques]
         ids = self._write(requests, rooms, FreeChoice(rngs) if rngs else most_likely)
@@ -395,7 +443,8 @@ class GenerativeRewardModel(CritiqueDecoder):
         settings: dict[str, Any] = {"eos_ids": self.eos_ids, "room": room, "limits": self.limits}
         if labels is None:
             return ConstrainedCritique(self._skeleton, request.response, **settings)
-        return ConstrainedLabels(self._skeleton, request.response, labels=labels, **settings)
+        kind = ConstrainedLabels if request.spans is None else ConstrainedFeedback
+        return kind(self._skeleton, request.response, labels=labels, **settings)
 
     def _write(
         self, requests: Sequence[_Request], rooms: Sequence[int], choose: Choose, ahead: Ahead | None = None

@@ -7,7 +7,8 @@ Of the joint distribution of marks m and critique z, a probe is the first factor
 With few annotations the hidden states of a base tell more about a response than training brings it to write
 (docs/reward_models.md), while to copy marks from the prompt, and to write a reason for each, is soon learned. So the
 language model is trained behind the annotators' marks, and decodes behind those of the probe. The probe marks each unit
-independently of the others.
+independently of the others. With the constraint the spans of a critique are its marks, and the language model writes
+the feedback, and the outcome of a form that has one; without, it repeats the marks itself.
 
 The prompt shows marks as the form of the critiques writes them: for a form that quotes, a line for each run of units
 with one label, sign first; for a form with labels, its labels.
@@ -26,7 +27,7 @@ from typing import NamedTuple
 from text2grad.feedback import Annotation
 from text2grad.reward_models.probe import LABELS, SPLITS, Unit, UnitScore, mark_of
 from text2grad.reward_models.writing import LABEL_FORMS, QUOTING, labels_within, spans_of
-from text2grad.types import CritiqueForm
+from text2grad.types import CritiqueForm, Span
 
 
 class Marked(NamedTuple):
@@ -82,6 +83,17 @@ def drawn_marks(scores: Sequence[UnitScore], draws: int, seed: str) -> list[list
     return drawn
 
 
+def marked_spans(response: str, marks: Sequence[Marked]) -> tuple[Span, ...]:
+    """Return the spans of marks: one for each run of units with one label.
+
+    Example:
+        >>> marked_spans("So am I. No. Yes?", [Marked(0, 8, 0), Marked(9, 12, -1), Marked(13, 17, -1)])
+        (Span(start=9, end=17, label='negative'),)
+    """
+    units = [(one.start, one.end) for one in marks]
+    return spans_of(response, [one.label for one in marks], lambda _: units)
+
+
 def marks_text(response: str, marks: Sequence[Marked], form: CritiqueForm) -> str:
     r"""Return marks as they stand in the prompt; "none" without one.
 
@@ -94,8 +106,7 @@ def marks_text(response: str, marks: Sequence[Marked], form: CritiqueForm) -> st
         >>> marks_text("So am I.", [Marked(0, 8, 0)], "labelled_spans")
         'none'
     """
-    units = [(one.start, one.end) for one in marks]
-    spans = spans_of(response, [one.label for one in marks], lambda _: units)
+    spans = marked_spans(response, marks)
     if form not in QUOTING:
         known = LABEL_FORMS[form]
         return known.value(response, known.labels(response, spans)) or "none"

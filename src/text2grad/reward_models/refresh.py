@@ -29,10 +29,11 @@ from text2grad.files import published
 from text2grad.models import FineTuning, context_of, plain_data_parallelism, random_states, restore_random_states
 from text2grad.progress import note
 from text2grad.reward_models.agreement import Agreement, compare
-from text2grad.reward_models.generative import NO_LIMIT, GenerativeRewardModel
+from text2grad.reward_models.generative import NO_LIMIT, GenerativeRewardModel, saved_settings
 from text2grad.reward_models.scalar import ScalarRewardModel, train_scalar_further
 from text2grad.reward_models.shared_base import learning, load_weights
 from text2grad.reward_models.training.trainer import train_reward_model
+from text2grad.reward_models.writing import has_outcomes
 from text2grad.types import Critique, Example, Label, Rollout
 
 Made = TypeVar("Made")
@@ -196,6 +197,7 @@ class Refresher:
                 rewards = [span_reward(critic.tokenizer, one) for one in annotations]
                 train_scalar_further(critic, annotations, rewards, training)
             else:
+                critic.outcomes |= has_outcomes(annotations)
                 with learning(critic.model) as model:
                     train_reward_model(
                         model,
@@ -223,6 +225,8 @@ class Refresher:
     def _load(self, name: str) -> None:
         """Load saved weights, also right after training, so that a resumed run has the same bits."""
         load_weights(self.critic.model, self.directory / name, trust_remote_code=self.trust_remote_code)
+        if isinstance(self.critic, GenerativeRewardModel):
+            self.critic.outcomes = saved_settings(self.directory / name).get("outcomes", True)
         self.current = name
 
 

@@ -15,7 +15,7 @@ from text2grad.models import ADAPTER_CONFIG, base_named_by, check_vllm, load_tok
 from text2grad.progress import note
 from text2grad.reward_models.decoding.grammar import check_expressible, critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
-from text2grad.reward_models.generative import CritiqueDecoder, probe_of, saved_settings
+from text2grad.reward_models.generative import CritiqueDecoder, Written, probe_of, saved_settings
 from text2grad.reward_models.writing import QUOTING
 from text2grad.types import Example
 
@@ -133,15 +133,15 @@ class VLLMRewardModel(CritiqueDecoder):
                 warning=True,
             )
 
-    def _texts(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[str]]:
+    def _drawn(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[Written]]:
         prompts = self.prompts(examples, responses)
         rooms = [min(self.max_new_tokens, self.engine.context - len(ids)) for ids in prompts]
         rows = [row for row, room in enumerate(rooms) if room >= self._least(self._labels(responses[row]))]
         grammars = {row: self._grammar(responses[row], rooms[row]) for row in rows}
         requests = [Request(prompts[row], rooms[row], grammars[row], draws or 1, self.seed) for row in rows]
-        texts = [[""]] * len(prompts)
+        texts = [[Written("")]] * len(prompts)
         for row, found in zip(rows, self.engine.write(requests), strict=True):
-            texts[row] = [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in found]
+            texts[row] = [Written(self.tokenizer.decode(ids, skip_special_tokens=True)) for ids in found]
         return texts
 
     def _grammar(self, response: str, room: int) -> str:

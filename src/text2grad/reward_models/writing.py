@@ -40,7 +40,7 @@ The published code drops invalid entries and matches the rest by similarity; her
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple, get_args
@@ -65,6 +65,8 @@ from text2grad.types import Critique, CritiqueForm, Evidence, Example, Label, Sp
 OPENING, GOOD, POOR, CLOSING = '{"textual_feedback": "', '", "good_spans": [', '], "poor_spans": [', "]}"
 OUTCOME = '], "outcome": '
 """In place of CLOSING in the forms with an outcome; the number, or null, and a brace follow."""
+NO_OUTCOME = "null}"
+"""The end of a critique without an outcome, in these forms."""
 LABELLED = '", "spans": ['
 """In place of GOOD in the form "labelled_spans", which has one list."""
 WORDS: Mapping[Label, str] = {"positive": "good", "negative": "poor"}
@@ -223,6 +225,29 @@ def critique_target(
     if form in WITH_OUTCOME:
         record["outcome"] = _number_of(critique)
     return json.dumps(record, ensure_ascii=False)
+
+
+def has_outcomes(annotations: Iterable[Annotation]) -> bool:
+    """Return whether a critique has a number for its whole response."""
+    return any(one.critique.outcome is not None for one in annotations)
+
+
+def spelled_spans(response: str, spans: Sequence[Span], form: CritiqueForm) -> str:
+    """Return the text of spans in a target: what stands behind `opening_of`, up to the outcome or to the end.
+
+    Example:
+        >>> spelled_spans("in Lyon", [Span(3, 7, "positive")], "labelled_spans")
+        '["Lyon", "good"]], "outcome": '
+    """
+    target = critique_target(Critique("", tuple(spans)), response, form=form).removeprefix(OPENING + opening_of(form))
+    return target.removesuffix(NO_OUTCOME) if form in WITH_OUTCOME else target
+
+
+def opening_of(form: CritiqueForm) -> str:
+    """Return the text of a form between the feedback and the first quote or label."""
+    if form in QUOTING:
+        return LABELLED if form == "labelled_spans" else GOOD
+    return LABEL_FORMS[form].opening
 
 
 def _number_of(critique: Critique) -> float | None:

@@ -350,7 +350,7 @@ def test_fixed_text_is_read_at_once_and_critiques_stay_the_same(
             if one_by_one:
                 patch.setattr(ConstrainedChoice, "ahead", lambda *_: ())
             model = GenerativeRewardModel(network, tokenizer, **settings)
-            texts.append(model._texts(examples, responses, votes if votes > 1 else 0))
+            texts.append(model._drawn(examples, responses, votes if votes > 1 else 0))
         used.append((len(reads), model.tokens))
         reads.clear()
     assert texts[0] == texts[1]

@@ -23,7 +23,7 @@ from text2grad.reward_models.decoding.labels import WordLabels
 from text2grad.reward_models.decoding.quotable import Listed, Quotable, Quote, QuoteLimits
 from text2grad.reward_models.decoding.skeleton import END, MARK, START, Skeleton
 from text2grad.reward_models.decoding.verbatim import UNCHECKED, QuotedWords, read, tokens_to_close
-from text2grad.reward_models.decoding.vocabulary import Vocabulary
+from text2grad.reward_models.decoding.vocabulary import DEAD, Vocabulary
 from text2grad.reward_models.writing import OPENING
 from text2grad.types import CritiqueForm
 
@@ -299,6 +299,19 @@ class ConstrainedLabels(ConstrainedCritique):
         return mask
 
 
+class ConstrainedFeedback(ConstrainedLabels):
+    """The critique of one response whose spans are decided: the model writes the feedback, and the outcome of a form.
+
+    The text of the spans is fixed, and the model is not asked about it (`ConstrainedChoice` with `spell_fixed`). Up to
+    the feedback it is asked, so that it begins with the tokens of its training.
+    """
+
+    def fixed_token(self) -> int | None:
+        """Return the longest token of fixed text behind the feedback; without feedback of all fixed text."""
+        begins = self.skeleton.escape != DEAD and len(self.written) < len(OPENING)
+        return None if begins else super().fixed_token()
+
+
 class ConstrainedChoice:
     """Chooses the best (or a sampled) valid token of each row's critique, for `decode`.
 
@@ -360,7 +373,14 @@ class FreeChoice:
 
 
 def skeleton_of(
-    tokenizer: Any, *, size: int, eos_ids: Collection[int], write_feedback: bool, form: CritiqueForm = "spans"
+    tokenizer: Any,
+    *,
+    size: int,
+    eos_ids: Collection[int],
+    write_feedback: bool,
+    form: CritiqueForm = "spans",
+    outcomes: bool = True,
+    marked: bool = False,
 ) -> Skeleton:
     """Return the skeleton of a tokenizer for a model with `size` ids, which is cached; `eos_ids` are not text.
 
@@ -368,10 +388,10 @@ def skeleton_of(
         ModelError: if the tokenizer cannot encode a critique's JSON.
     """
     made = _SKELETONS.setdefault(tokenizer, {})
-    key = (len(tokenizer), size, frozenset(eos_ids), write_feedback, form)
+    key = (len(tokenizer), size, frozenset(eos_ids), write_feedback, form, outcomes, marked)
     if key not in made:
         vocabulary = Vocabulary(tokenizer, size=size, banned=eos_ids)
-        skeleton = Skeleton(vocabulary, write_feedback=write_feedback, form=form)
+        skeleton = Skeleton(vocabulary, write_feedback=write_feedback, form=form, outcomes=outcomes, marked=marked)
         if skeleton.cost[START] == float("inf"):
             raise ModelError(
                 "the tokenizer has no tokens for the JSON of a critique, so constrained decoding is impossible. Use "

@@ -16,6 +16,7 @@ from text2grad.reward_models.writing import (
     GOOD,
     LABEL_FORMS,
     LABELLED,
+    NO_OUTCOME,
     OPENING,
     OUTCOME,
     POOR,
@@ -40,6 +41,7 @@ def critique_grammar(
     *,
     write_feedback: bool = True,
     form: CritiqueForm = "spans",
+    outcomes: bool = True,
     limits: QuoteLimits | None = None,
     max_tokens: int | None = None,
 ) -> str:
@@ -49,6 +51,7 @@ def critique_grammar(
         response: the response that the critique quotes.
         write_feedback: False keeps the feedback empty.
         form: of the critique.
+        outcomes: False has null for each outcome.
         limits: on the quotes; the grammar ignores `one_list`, `quoted_in_feedback` and `verbatim`.
         max_tokens: length limit of the critique; the feedback then ends early enough for the JSON around it.
 
@@ -58,17 +61,18 @@ def critique_grammar(
     """
     limits = limits or QuoteLimits()
     if form not in QUOTING:
-        return _grammar_of_labels(response, form, write_feedback, max_tokens)
+        return _grammar_of_labels(response, form, write_feedback, outcomes, max_tokens)
     opening, good, poor, closing = (json.dumps(part) for part in (OPENING, GOOD, POOR, CLOSING))
     empty = _EMPTY
+    has_number = form in WITH_OUTCOME and outcomes
     if form in WITH_OUTCOME:
         empty += len(OUTCOME) + DIGITS + DECIMALS + 1
-        closing = f'{json.dumps(OUTCOME)} NUMBER "}}"'
+        closing = f'{json.dumps(OUTCOME)} NUMBER "}}"' if outcomes else json.dumps(OUTCOME + NO_OUTCOME)
     text = ["text"] if write_feedback else []
     listed = [] if not response.strip() else ["list"]
     lists = [json.dumps(LABELLED), *listed] if form == "labelled_spans" else [good, *listed, poor, *listed]
     lines = [" ".join(["start:", opening, *text, *lists, closing])]
-    if form in WITH_OUTCOME:
+    if has_number:
         lines.append(_NUMBER)
     if write_feedback:
         lines += _text(max_tokens, empty)
@@ -101,7 +105,9 @@ def _text(max_tokens: int | None, reserved: int) -> list[str]:
     ]
 
 
-def _grammar_of_labels(response: str, form: CritiqueForm, write_feedback: bool, max_tokens: int | None) -> str:
+def _grammar_of_labels(
+    response: str, form: CritiqueForm, write_feedback: bool, outcomes: bool, max_tokens: int | None
+) -> str:
     """Return the grammar of the labels of all words; bytes are an upper bound of tokens."""
     known = LABEL_FORMS[form]
     first, *later = known.around(response)
@@ -110,10 +116,11 @@ def _grammar_of_labels(response: str, form: CritiqueForm, write_feedback: bool, 
     parts = [one.replace("\x7f", r"\u007f") for one in spelled]
     start = [parts[0], *(["text"] if write_feedback else []), " LABEL ".join(parts[1:])]
     outcome = form in WITH_OUTCOME
-    lines = [" ".join(["start:", *start, *(['NUMBER "}"'] if outcome else [])])]
+    number = ['NUMBER "}"' if outcomes else json.dumps(NO_OUTCOME)] if outcome else []
+    lines = [" ".join(["start:", *start, *number])]
     if later:
         lines.append("LABEL: " + " | ".join(json.dumps(sign) for sign in known.signs))
-    if outcome:
+    if outcome and outcomes:
         lines.append(_NUMBER)
     if write_feedback:
         whole = "".join([OPENING, known.opening, first, *(max(known.signs, key=len) + part for part in later)])

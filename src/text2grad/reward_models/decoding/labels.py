@@ -1,19 +1,21 @@
 """The valid word labels of one response: one label for each word, the text of the form around them, and its outcome.
 
 A state is a place in this text, as a small integer. Where a label stands, several bytes are possible; elsewhere one is.
+Where the spans of a critique are decided before it is written, by the marks of a probe, there is no choice but that of
+the outcome, in any form.
 
-In: a response, a form with word labels, a vocabulary. Out: the state after more bytes, and the least number of tokens
-to the end of the critique.
+In: a response, a form with word labels, or any form with the spans, a vocabulary. Out: the state after more bytes, and
+the least number of tokens to the end of the critique.
 """
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from text2grad.reward_models.decoding.automaton import Automaton
 from text2grad.reward_models.decoding.vocabulary import Vocabulary
-from text2grad.reward_models.writing import LABEL_FORMS, WITH_OUTCOME
-from text2grad.types import CritiqueForm
+from text2grad.reward_models.writing import LABEL_FORMS, NO_OUTCOME, WITH_OUTCOME, spelled_spans
+from text2grad.types import CritiqueForm, Span
 
 
 class WordLabels(Automaton):
@@ -24,22 +26,34 @@ class WordLabels(Automaton):
         cost: least number of tokens from each state to the end; infinite if the vocabulary cannot spell the text.
     """
 
-    def __init__(self, response: str, form: CritiqueForm, vocabulary: Vocabulary) -> None:
-        """Build the automaton: a chain of bytes, which branches at each label, and at the outcome."""
+    def __init__(
+        self,
+        response: str,
+        form: CritiqueForm,
+        vocabulary: Vocabulary,
+        spans: Sequence[Span] | None = None,
+        *,
+        outcomes: bool = True,
+    ) -> None:
+        """Build the automaton: a chain of bytes, which branches at each label, and at the outcome.
+
+        With `spans` the critique has these, and without `outcomes` none; then the chain does not branch there.
+        """
         super().__init__(states=1)
         self._vocabulary = vocabulary
-        first, *later = LABEL_FORMS[form].around(response)
-        self._signs, self._labelled = [sign.encode() for sign in LABEL_FORMS[form].signs], list[int]()
+        signs: Mapping[str, int] = LABEL_FORMS[form].signs if spans is None else {}
+        first, *later = LABEL_FORMS[form].around(response) if spans is None else [spelled_spans(response, spans, form)]
+        self._signs, self._labelled = [sign.encode() for sign in signs], list[int]()
         self.end = self._chain(0, first)
         for part in later:
-            lasts = [(self._chain(self.end, sign[:-1]), ord(sign[-1])) for sign in LABEL_FORMS[form].signs]
+            lasts = [(self._chain(self.end, sign[:-1]), ord(sign[-1])) for sign in signs]
             labelled = self._new()
             self._labelled.append(labelled)
             for state, byte in lasts:
                 self._rows[state][byte] = labelled
             self.end = self._chain(labelled, part)
         if form in WITH_OUTCOME:
-            self.end = self._number(self.end)
+            self.end = self._number(self.end) if outcomes else self._chain(self.end, NO_OUTCOME)
         self._tokens: dict[int, list[tuple[bytes, int]]] = {}
         self.cost = [math.inf] * len(self._rows)
         self.cost[self.end] = 0

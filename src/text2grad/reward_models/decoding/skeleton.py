@@ -6,6 +6,7 @@ r"""A byte automaton for a critique's JSON, without the content of its quotes an
     {"textual_feedback": "TEXT", "word_labels": "LABELS
     {"textual_feedback": "TEXT", "word_score_list": [LABELS
     {"textual_feedback": "TEXT", "word_tags": "LABELS
+    {"textual_feedback": "TEXT", "good_spans": [LABELS          where the spans are decided before (`marked`)
 
 TEXT is the content of a JSON string: UTF-8 without control characters, and JSON's escapes. NUMBER is null, or a number
 with at most `DIGITS` digits before the point and `DECIMALS` after it. The automaton is the same for every response, so
@@ -28,15 +29,14 @@ from text2grad.reward_models.decoding.automaton import Automaton
 from text2grad.reward_models.decoding.vocabulary import DEAD, Ints, Vocabulary
 from text2grad.reward_models.writing import (
     CLOSING,
-    GOOD,
-    LABEL_FORMS,
-    LABELLED,
+    NO_OUTCOME,
     OPENING,
     OUTCOME,
     POOR,
     QUOTING,
     WITH_OUTCOME,
     WORDS,
+    opening_of,
 )
 from text2grad.types import CritiqueForm, Label
 
@@ -59,7 +59,8 @@ class Skeleton(Automaton):
         text: state inside TEXT.
         escape: state after a backslash in TEXT; `DEAD` if TEXT is empty.
         lists: the text between TEXT and the first quote or label.
-        open: state inside a quote, by list; the list of labelled quotes, or of word labels, counts as the positive one.
+        open: state inside a quote, by list; the list of labelled quotes, and the text that `WordLabels` reads, count as
+            the positive one.
         inside: state just after a quote's last byte, by list: only the closing quotation mark may follow.
         opens: the list of the quote that must follow, by state.
         cost: least number of tokens to the end, or to the labels of words, by state; infinite if every path passes
@@ -68,8 +69,24 @@ class Skeleton(Automaton):
         to_open: least number of tokens to the content of the quote that must follow, by state.
     """
 
-    def __init__(self, vocabulary: Vocabulary, *, write_feedback: bool = True, form: CritiqueForm = "spans") -> None:
-        """Build the automaton of a form; `write_feedback=False` keeps TEXT empty."""
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        write_feedback: bool = True,
+        form: CritiqueForm = "spans",
+        outcomes: bool = True,
+        marked: bool = False,
+    ) -> None:
+        """Build the automaton of a form.
+
+        Args:
+            vocabulary: of the model.
+            write_feedback: False keeps TEXT empty.
+            form: of the critique.
+            outcomes: False has null for each NUMBER.
+            marked: whether the spans are decided before.
+        """
         super().__init__(states=4)
         self.vocabulary = vocabulary
         self._link(IN_QUOTE, 0, 255, IN_QUOTE)
@@ -80,12 +97,11 @@ class Skeleton(Automaton):
         self.text = self._chain(START, OPENING)
         if write_feedback:
             self._text(self.text)
-        if form in QUOTING:
-            self.lists = LABELLED if form == "labelled_spans" else GOOD
-            self._quotes(self._chain(self.text, self.lists), form)
+        self.lists, quotes = opening_of(form), form in QUOTING and not marked
+        opened = self._chain(self.text, self.lists)
+        if quotes:
+            self._quotes(opened, form, outcomes)
         else:
-            self.lists = LABEL_FORMS[form].opening
-            opened = self._chain(self.text, self.lists)
             self._link(opened, 0, 255, IN_QUOTE)
             self.open["positive"], self.opens[opened] = opened, "positive"
         self.table: NDArray[np.int16] = np.full((len(self._rows), 256), DEAD, np.int16)
@@ -94,7 +110,7 @@ class Skeleton(Automaton):
         self._next: dict[int, tuple[Ints, NDArray[np.int16]]] = {}
         self._invalid: dict[tuple[int, int], NDArray[np.bool_]] = {}
         self._moves: list[dict[int, Move | None]] = [{} for _ in self._rows]
-        goal = END if form in QUOTING else self.open["positive"]
+        goal = END if quotes else self.open["positive"]
         self.cost, self.checked_cost = self._distances(goal), self._distances(goal, marks=False)
         self.to_open = {state: self._distances(self.open[label])[state] for state, label in self.opens.items()}
 
@@ -205,12 +221,14 @@ class Skeleton(Automaton):
                 self._link(state, *bounds, after)
             self._link(text, first, last, state)
 
-    def _quotes(self, start: int, form: CritiqueForm) -> None:
+    def _quotes(self, start: int, form: CritiqueForm, outcomes: bool) -> None:
         """Let a state read the quotes of a form, and all that follows them."""
         goal, closing = END, CLOSING
-        if form in WITH_OUTCOME:
+        if form in WITH_OUTCOME and outcomes:
             goal, closing = self._new(), OUTCOME
             self._number(goal, END)
+        elif form in WITH_OUTCOME:
+            closing = OUTCOME + NO_OUTCOME
         if form == "labelled_spans":
             self._labelled(start, closing, goal)
         else:

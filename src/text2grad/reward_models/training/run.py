@@ -49,7 +49,7 @@ from text2grad.reward_models.training.card import model_card
 from text2grad.reward_models.training.examples import training_rows
 from text2grad.reward_models.training.held_out import HeldOutSet, read_split
 from text2grad.reward_models.training.trainer import measurement
-from text2grad.reward_models.writing import WITH_OUTCOME
+from text2grad.reward_models.writing import WITH_OUTCOME, has_outcomes
 from text2grad.types import PromptFormat
 
 MODEL, MERGED, RESULTS_FILE, HELD_OUT_FILE = "model", "merged", "results.json", "held_out.jsonl"
@@ -130,6 +130,7 @@ class RewardRun:
         self.prompt_format = _prompt_format(self.tokenizer, recipe, self.path)
         model = self._model()
         self.probe = self._probe(model)
+        self.outcomes = has_outcomes(split.train)
         self.reward_model = self._reward_model(model)
         self.settings = self._settings()
         max_tokens = int(min(self.settings.max_tokens, context_of(self.reward_model.model)))
@@ -256,6 +257,7 @@ class RewardRun:
             learned=settings.learned,
             evidence=settings.evidence,
             prompt_words=settings.prompt_words,
+            outcomes=self.outcomes,
             probe=self.probe,
         )
 

@@ -15,6 +15,7 @@ from text2grad.reward_models.agreement import Agreement
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.training.examples import training_rows
 from text2grad.reward_models.training.held_out import HeldOutSet, span_f1
+from text2grad.reward_models.writing import has_outcomes
 
 
 def train_reward_model(
@@ -39,6 +40,7 @@ def train_reward_model(
         ModelError: if the model could not write critiques; before training.
         DataError: if no annotation is left.
     """
+    options = {"outcomes": has_outcomes(annotations), **options}
     reward_model = GenerativeRewardModel(model, tokenizer, prompt_format=settings.prompt_format, **options)
     max_tokens = int(min(settings.max_tokens, context_of(model)))
     rows, too_long = training_rows(reward_model, annotations, max_tokens=max_tokens)

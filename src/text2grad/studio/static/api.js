@@ -1,14 +1,17 @@
 // Requests to the studio's own server.
 
+/** An answer that did not come, or that refuses. */
+export class ServerError extends Error {}
+
 /** The JSON of an answer; an error has its HTTP status, and none if the server was not reached. */
 const answer = async response => {
   const { status } = response;
   const found = await response.json().catch(() => null); // the connection broke off
   if (response.ok && found !== null) return found;
-  throw Object.assign(new Error((found && found.error) || `the server answered ${status}`), { status });
+  throw Object.assign(new ServerError((found && found.error) || `the server answered ${status}`), { status });
 };
 
-const ask = (path, options) => fetch(`/api/${path}`, options).catch(() => { throw new Error("the server cannot be reached"); });
+const ask = (path, options) => fetch(`/api/${path}`, options).catch(() => { throw new ServerError("the server cannot be reached"); });
 
 /** GET /api/PATH with the entries of `query` that are not empty. */
 export const get = async (path, query = {}) => {

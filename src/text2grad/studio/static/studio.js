@@ -1,7 +1,7 @@
 // The studio: the list of responses, the pane of one, lessons, keys, and the address of what is shown.
 
 import { line, shown, visible } from "./tokens.js";
-import { get, post } from "./api.js";
+import { ServerError, get, post } from "./api.js";
 import { alarmsOf, drawCurves } from "./curves.js";
 import { Detail, button } from "./detail.js";
 import { VirtualList } from "./list.js";
@@ -98,6 +98,13 @@ const tell = error => {
   $("count").classList.add("problem");
   return null;
 };
+
+/** An act that the server did not answer is told where nobody waited for it. */
+addEventListener("unhandledrejection", event => {
+  if (!(event.reason instanceof ServerError)) return;
+  event.preventDefault();
+  tell(event.reason);
+});
 
 const filters = () => Object.fromEntries(new FormData($("filters")));
 
@@ -401,6 +408,8 @@ const watch = async () => {
       state.lost = false;
       sayWhatIsSaved();
       list.draw(); // rows that could not be fetched meanwhile
+      if ($("count").classList.contains("problem")) state.generation = -1; // the list is fetched anew
+      if (state.view === "teach" && !$("detail").firstChild) await teach.open(state.left); // nor could the lesson
     }
     if (state.view === "teach") teach.hear(found.teaching);
     const run = state.runs[state.run];
