@@ -6,21 +6,21 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
 
 import small_reward
-from constrained_writing import accepts
+from constrained_writing import accepts, spelled_by, written
 from small_reward import ANNOTATIONS, recipe
 from text2grad.config.recipe import make_recipe
 from text2grad.errors import ConfigError
 from text2grad.feedback.records import Annotation, read_annotations
 from text2grad.models.adapters import with_lora
 from text2grad.models.pretrained import load_policy, load_tokenizer
-from text2grad.reward_models.decoding.constrained import ConstrainedCritique
+from text2grad.reward_models.decoding.constrained import ConstrainedChoice, ConstrainedCritique
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.generative import GenerativeRewardModel, _Request, critique_prompts, probe_of
 from text2grad.reward_models.load import critic_from_recipe
@@ -30,7 +30,7 @@ from text2grad.reward_models.probe_training import train_probe
 from text2grad.reward_models.shared_base import add_role
 from text2grad.reward_models.training.run import RewardRun
 from text2grad.reward_models.vllm import VLLMRewardModel
-from text2grad.reward_models.writing import critique_target
+from text2grad.reward_models.writing import OPENING, critique_target
 from text2grad.tasks.tiny import tiny_llama
 from text2grad.types import Critique, CritiqueForm, Example, Span
 from tokenizers_made_here import made
@@ -362,6 +362,27 @@ def test_marks_without_words_and_outcome_cost_no_pass_of_the_model(
     critic.model.register_forward_pre_hook(lambda *_: passes.append(1))
     assert critic([Example("q: ")], ["So am I."])[0].spans == (Span(0, 8, "negative"),)
     assert bool(passes) == is_asked
+
+
+@pytest.mark.parametrize("begun", ["", '{"textual_feedback": "Hm."'])
+def test_a_token_may_lead_from_the_feedback_into_the_spans(begun: str) -> None:
+    tokenizer = spelled_by([' "spans": [[', *map(chr, range(32, 127))])
+    critic = GenerativeRewardModel(
+        tiny_llama(tokenizer, seed=0, context=400),
+        tokenizer,
+        form="labelled_spans",
+        outcomes=False,
+        probe=cast("Any", Reader([])),
+        write_feedback=bool(begun),
+    )
+    spans = (Span(0, 2, "negative"),)
+    request = _Request([1], "So am I.", "", spans=spans)
+    critique = critic._constrained(request, 400, critic._labels("So am I.", spans))
+    assert written(critique, begun)
+    longest = tokenizer.convert_ids_to_tokens(list(ConstrainedChoice([critique], spell_fixed=True).ahead(0)))
+    assert critique.state is None
+    assert critique.text == f'{begun or OPENING + chr(34)}, "spans": [["So", "poor"]], "outcome": null}}'
+    assert 'Ġ"spans":Ġ[[' in longest  # the second bracket belongs to the first span
 
 
 def test_the_model_is_asked_up_to_the_end_of_its_feedback_and_not_about_the_spans() -> None:

@@ -311,6 +311,11 @@ class ConstrainedFeedback(ConstrainedLabels):
         begins = self.skeleton.escape != DEAD and len(self.written) < len(OPENING)
         return None if begins else super().fixed_token()
 
+    def _fixed(self, state: State) -> bytes:
+        """Return the bytes that must follow; one token may lead from the end of the feedback into the spans."""
+        found = super()._fixed(state)
+        return found + self.labels.forced(0) if found and state.skeleton not in self._label else found
+
 
 class ConstrainedChoice:
     """Chooses the best (or a sampled) valid token of each row's critique, for `decode`.
