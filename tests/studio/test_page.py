@@ -767,6 +767,7 @@ def refused_page_of(browser: Any, server: Served, rater: str) -> Iterator[Any]:
     page.locator(".item").first.click()
     page.wait_for_selector("#response .s")
     yield page
+    page.unroute_all(behavior="wait")
     context.close()
     assert errors == []
 
