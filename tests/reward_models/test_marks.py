@@ -385,6 +385,26 @@ def test_a_token_may_lead_from_the_feedback_into_the_spans(begun: str) -> None:
     assert 'Ġ"spans":Ġ[[' in longest  # the second bracket belongs to the first span
 
 
+def test_the_longest_tokens_do_not_take_the_room_of_the_rest() -> None:
+    # "abc" + "d" + "e" are three tokens, "ab" + "cde" two: with room for two, "abc" would end too late.
+    tokenizer = spelled_by(["abc", "ab", "cde", *map(chr, range(32, 127))])
+    critic = GenerativeRewardModel(
+        tiny_llama(tokenizer, seed=0, context=400),
+        tokenizer,
+        outcomes=False,
+        probe=cast("Any", Reader([])),
+        write_feedback=False,
+    )
+    spans = (Span(0, 5, "negative"),)
+    for spare in range(3):
+        labels = critic._labels("abcde", spans)
+        room = int(critic._least(labels)) + spare
+        critique = critic._constrained(_Request([1], "abcde", "", spans=spans), room, labels)
+        taken = tokenizer.convert_ids_to_tokens(list(ConstrainedChoice([critique], spell_fixed=True).ahead(0)))
+        assert critique.text == f'{OPENING}", "good_spans": [], "poor_spans": ["abcde"]}}'
+        assert ("abc" in taken) == (spare > 0)
+
+
 def test_the_model_is_asked_up_to_the_end_of_its_feedback_and_not_about_the_spans() -> None:
     critic = babbler(Reader([scored((0.9, 0.0), (0.0, 0.9), (0.9, 0.0))]), "spans")
     asked, chosen = list[bytes](), ConstrainedCritique.take

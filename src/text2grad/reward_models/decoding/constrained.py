@@ -119,12 +119,18 @@ class ConstrainedCritique:
             return None
         spelled = self.skeleton.vocabulary
         texts = spelled.first if self.state.skeleton == START else spelled.data
-        token = max(np.flatnonzero(~self._invalid()).tolist(), key=lambda one: len(texts[one]))
-        return token if fixed.startswith(texts[token]) else None
+        valid = sorted(np.flatnonzero(~self._invalid()).tolist(), key=lambda one: -len(texts[one]))
+        if not fixed.startswith(texts[valid[0]]):
+            return None
+        return next((one for one in valid if not self._refused(one)), None)  # a longer one may end too late
 
     def label_tokens(self) -> list[int]:
         """Return one token for each label where a label is next and each has a token of its own; else none."""
         return []
+
+    def _refused(self, token: int) -> bool:
+        """Return whether a token is invalid now."""
+        return self.state is None or self.step(self.state, token, self.room - 1) is None
 
     def _fixed(self, state: State) -> bytes:
         """Return the bytes that must follow a state."""
@@ -282,10 +288,6 @@ class ConstrainedLabels(ConstrainedCritique):
             return self.labels.text_before_label(self.state.place)
         begun, rest = self.skeleton.forced(self.state.skeleton), self.labels.text_before_label(0)
         return begun + rest if begun and rest is not None else None
-
-    def _refused(self, token: int) -> bool:
-        """Return whether a token is invalid now."""
-        return self.state is None or self.step(self.state, token, self.room - 1) is None
 
     def _fixed(self, state: State) -> bytes:
         return self.labels.forced(state.place) if state.skeleton in self._label else super()._fixed(state)
