@@ -404,7 +404,10 @@ def options_of() -> argparse.Namespace:
     add("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="a further setting of the recipe")
     add("--work", type=Path, default=Path("runs/people"), help="directory of models and critiques")
     add("--json", type=Path, default=RESULTS)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.write > bool(options.probe) or options.balance > options.write:
+        parser.error("--write belongs to --probe, and --balance to --write: a model without marks would see too many")
+    return options
 
 
 def main() -> None:
@@ -444,7 +447,7 @@ def main() -> None:
         "texts": len(order),
         "responses": sum(one.prompt in rows[method] for one in read),
         "folds": done,
-        "settings": options.set,
+        "settings": [*options.set, *(["--balance"] if options.balance else [])],
         "words": {kind: sum(one.get(f"{kind}/true", 0) for one in tables["everything"]) for kind in of_kinds},
         "figures": {name: plain(estimate(one, figures)) for name, one in tables.items()},
         "f1 by type": {name: plain(estimate(one, of_kinds)) for name, one in tables.items()},

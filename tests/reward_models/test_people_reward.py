@@ -215,6 +215,21 @@ def test_the_probe_of_every_fold_is_measured_in_place_of_a_model(bench, tmp_path
     assert found["probe ahead of"]["everything"]["auroc"]["value"] == 0.5
 
 
+def test_texts_with_marks_and_half_as_many_others_are_learned(bench) -> None:
+    # Of the first sentence half is marked in "some", less in "little".
+    whole = [Annotation(f"p{n}", "It is so. No.", Critique("", (Span(0, 9, "negative"),))) for n in range(4)]
+    some = Annotation("some", "It is. No.", Critique("", (Span(0, 5, "negative"),)))
+    little = Annotation("little", "It is so. No.", Critique("", (Span(0, 2, "negative"),)))
+    without = [little, *(Annotation(f"q{n}", "It is so. No.", Critique("")) for n in range(9))]
+    every = [*without, *whole, some]
+    kept = bench.balanced(every, seed=0)
+    assert {one.prompt for one in kept if one in [*whole, some]} == {"p0", "p1", "p2", "p3", "some"}
+    assert (len(kept), sum(one in without for one in kept)) == (7, 2)
+    assert kept == bench.balanced(every, seed=0)
+    assert {one.prompt for one in kept} != {one.prompt for one in bench.balanced(every, seed=1)}
+    assert bench.balanced(without, seed=0) == []
+
+
 def test_words_have_the_probabilities_of_the_unit_in_which_they_begin(bench) -> None:
     scores = [[0, 10, 0.9, 0.05], [11, 20, 0.2, 0.1]]
     assert bench.of_words("It rained. Not here, no.", scores) == [(0.9, 0.05)] * 2 + [(0.2, 0.1)] * 3
