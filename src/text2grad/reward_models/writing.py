@@ -442,7 +442,7 @@ def _read_labels(value: Any, words: Sequence[str]) -> list[int]:
     if not isinstance(value, str):
         raise _UnusableError("the labels are no text")
     signs = value.split()
-    _check_number("labels", signs, words)
+    _check_number("label", signs, words)
     for number, sign in enumerate(signs, start=1):
         if sign not in SIGNS:
             raise _UnusableError(f"label {number} is {sign!r}, none of + - 0")
@@ -457,7 +457,7 @@ def _between_scores(words: Sequence[str]) -> list[str]:
 def _read_scores(value: Any, words: Sequence[str]) -> list[int]:
     if not isinstance(value, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in value):
         raise _UnusableError("the scores are no list of [word, score] pairs")
-    _check_number("scores", value, words)
+    _check_number("score", value, words)
     for number, ((listed, score), word) in enumerate(zip(value, words, strict=True), start=1):
         if listed != word:
             raise _UnusableError(f"word {number} is {word!r} in the response and {listed!r} in the list")
@@ -489,7 +489,7 @@ def _read_tags(value: Any, words: Sequence[str], unit: str = "word") -> list[int
     parts = value.split()
     if len(parts) % 2:
         raise _UnusableError(f"the last {unit} has no tag")
-    _check_number("tags", parts[1::2], words, unit)
+    _check_number("tag", parts[1::2], words, "word" if unit == "word" else "sentence")
     for number, (listed, sign, word) in enumerate(zip(parts[::2], parts[1::2], words, strict=True), start=1):
         if listed != word:
             where = " in the response" if unit == "word" else ""
@@ -518,8 +518,12 @@ def _read_sentences(value: Any, sentences: Sequence[str]) -> list[int]:
 
 
 def _check_number(name: str, entries: Sequence[Any], words: Sequence[str], unit: str = "word") -> None:
+    """Check that there is one entry, a `name`, for each word, or sentence: a `unit`."""
     if len(entries) != len(words):
-        raise _UnusableError(f"{len(entries)} {name} for {len(words)} {unit}s")
+        counted = (
+            f"{len(some)} {one}{'' if len(some) == 1 else 's'}" for some, one in ((entries, name), (words, unit))
+        )
+        raise _UnusableError(" for ".join(counted))
 
 
 LABEL_FORMS: Mapping[CritiqueForm, LabelForm] = {
