@@ -365,8 +365,10 @@ def test_marks_without_words_and_outcome_cost_no_pass_of_the_model(
 
 
 @pytest.mark.parametrize("begun", ["", '{"textual_feedback": "Hm."'])
-def test_a_token_may_lead_from_the_feedback_into_the_spans(begun: str) -> None:
-    tokenizer = spelled_by([' "spans": [[', *map(chr, range(32, 127))])
+@pytest.mark.parametrize("others", [(), (' "spans": [wrong]',)])
+def test_a_token_may_lead_from_the_feedback_into_the_spans(begun: str, others: Sequence[str]) -> None:
+    # The mask of what is valid before the spans also has tokens that go on otherwise.
+    tokenizer = spelled_by([' "spans": [[', *others, *map(chr, range(32, 127))])
     critic = GenerativeRewardModel(
         tiny_llama(tokenizer, seed=0, context=400),
         tokenizer,

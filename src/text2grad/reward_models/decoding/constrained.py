@@ -8,6 +8,7 @@ Shapes: B rows, V ids of the model.
 
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import takewhile
 from random import Random
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -276,8 +277,13 @@ class ConstrainedLabels(ConstrainedCritique):
         if found is not None or not (before := self._text_before_label()) or self.label_tokens():
             return found
         ends = (end for end in range(1, len(before) + 1) if self.labels.label_tokens(before[end:]))
-        spelled = self.skeleton.vocabulary.spelled
-        parts = (spelled.get(before[:length], ()) for length in range(next(ends, 0), 0, -1))
+        return self._longest(before[: next(ends, 0)])
+
+    def _longest(self, text: bytes) -> int | None:
+        """Return the longest valid token that begins a text; None without one."""
+        vocabulary = self.skeleton.vocabulary
+        ends = list(takewhile(lambda end: text[:end] in vocabulary.prefixes, range(1, len(text) + 1)))
+        parts = (vocabulary.spelled.get(text[:end], ()) for end in reversed(ends))
         return next((one for ids in parts for one in ids if not self._refused(one)), None)
 
     def _text_before_label(self) -> bytes | None:
@@ -310,13 +316,14 @@ class ConstrainedFeedback(ConstrainedLabels):
 
     def fixed_token(self) -> int | None:
         """Return the longest token of fixed text behind the feedback; without feedback of all fixed text."""
-        begins = self.skeleton.escape != DEAD and len(self.written) < len(OPENING)
-        return None if begins else super().fixed_token()
-
-    def _fixed(self, state: State) -> bytes:
-        """Return the bytes that must follow; one token may lead from the end of the feedback into the spans."""
-        found = super()._fixed(state)
-        return found + self.labels.forced(0) if found and state.skeleton not in self._label else found
+        if self.skeleton.escape != DEAD and len(self.written) < len(OPENING):
+            return None
+        if self.state is None or self.state.skeleton in (START, END):
+            return super().fixed_token()
+        fixed = self._fixed(self.state)
+        if fixed and self.state.skeleton not in self._label:
+            fixed += self.labels.forced(0)  # one token may lead from the end of the feedback into the spans
+        return self._longest(fixed)
 
 
 class ConstrainedChoice:
