@@ -57,6 +57,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results" / "people_reward.json"
 PLACES, LENGTHS = 10, (10, 20, 40, 80, 160)  # bins of the prior
 PROBE_SCORES = "scores.json"
+FREE = "model, free"  # the name of the critiques without constraint
 SMOOTHING = 2.0  # occurrences at the mean share that each word of the look-up starts with
 SCORES = 33  # steps of a score in the area under the ROC curve
 F1 = Ratio(("both", "both"), ("marked", "true"))
@@ -355,7 +356,7 @@ def rows_of_fold(
             found["probe"][one.prompt] += counts(words, [pair[0] for pair in pairs], marked_so, kinds)
             continue
         marks = {name: [word.true for word in words_of(one.response, of[key])] for name, of in written.items()}
-        for name, method in (("votes", "model"), ("free", "model, free")):
+        for name, method in (("votes", "model"), ("free", FREE)):
             if name in marks:  # the share of the sampled critiques, or the marks of the likeliest one
                 values = sampled[name][row] if name in sampled else [float(mark) for mark in marks[name]]
                 found[method][one.prompt] += counts(words, values, marks[name], kinds)
@@ -451,8 +452,12 @@ def main() -> None:
         "words": {kind: sum(one.get(f"{kind}/true", 0) for one in tables["everything"]) for kind in of_kinds},
         "figures": {name: plain(estimate(one, figures)) for name, one in tables.items()},
         "f1 by type": {name: plain(estimate(one, of_kinds)) for name, one in tables.items()},
-        f"{method} ahead of": {
-            name: plain(differences(tables[method], one, figures)) for name, one in tables.items() if name != method
+        **{
+            f"{ours} ahead of": {
+                name: plain(differences(tables[ours], one, figures)) for name, one in tables.items() if name != ours
+            }
+            for ours in (method, FREE)
+            if ours in tables
         },
     }
     print(json.dumps(result, indent=1))

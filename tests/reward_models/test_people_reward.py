@@ -160,6 +160,9 @@ def test_the_command_writes_every_fold_below_its_name(bench, tmp_path, monkeypat
     assert (found["texts"], found["responses"], found["words"]) == (4, 4, {"Irrelevant": 4})
     assert found["figures"]["model"]["auroc"]["value"] == 1.0
     assert found["figures"]["model, free"]["auroc"]["value"] == (0.5 if free_votes == 1 else 0.0)
+    lead = found["figures"]["model, free"]["auroc"]["value"] - found["figures"]["look-up"]["auroc"]["value"]
+    assert found["model, free ahead of"]["look-up"]["auroc"]["value"] == pytest.approx(lead)
+    assert "model, free" not in found["model, free ahead of"]
     assert found["f1 by type"]["model"]["Irrelevant"]["value"] == pytest.approx(2 / 3)  # 2 · 4 / (8 + 4)
     assert found["f1 by type"]["look-up"]["Irrelevant"]["value"] == 1.0
 

@@ -98,6 +98,21 @@ def test_a_reward_model_beside_its_baselines(tmp_path: Path) -> None:
     assert "faithbench, with words: 580 responses to 58 texts, folds 2" in text
     assert "| model | 0.400 (0.300 to 0.500) | 0.700 (0.600 to 0.800) |  |  |" in text
     assert "0.100 (0.050 to 0.150) | 0.200 (0.100 to 0.300) |" in text
+    behind = {"f1": figure(-0.1, -0.15, -0.05), "auroc": figure(-0.2, -0.3, -0.1)}
+    result |= {"figures": {"model": found, "model, free": found}, "model ahead of": {"model, free": ahead}}
+    result |= {"model, free ahead of": {"model": behind}}
+    (tmp_path / "people_reward.json").write_text(json.dumps({"faithbench, with words": result}))
+    text = block("people-reward", tmp_path)
+    assert (
+        "| model ahead by, F1 | model ahead by, AUROC | model, free ahead by, F1 | model, free ahead by, AUROC |"
+        in text
+    )
+    rows = [row.split(" | ")[3:] for row in text.splitlines() if row.startswith("| model")]
+    lead, lag = (
+        ["0.100 (0.050 to 0.150)", "0.200 (0.100 to 0.300)"],
+        ["−0.100 (−0.150 to −0.050)", "−0.200 (−0.300 to −0.100)"],
+    )
+    assert [[cell.strip(" |") for cell in row] for row in rows] == [["", "", *lag], [*lead, "", ""]]
     result |= {"words": {"Irrelevant": 12, "Redundant": 0}}
     result |= {
         "f1 by type": {name: {"Irrelevant": figure(f1, 0.3, 0.6)} for name, f1 in (("model", 0.4), ("prior", 0.5))}

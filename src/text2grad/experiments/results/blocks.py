@@ -205,12 +205,13 @@ def _people_reward(files: Files) -> str:
     parts = []
     for name, result in found.items():
         rows = []
-        ours = "probe" if "probe" in result["figures"] else "model"
+        ahead = {key.removesuffix(" ahead of"): leads for key, leads in result.items() if key.endswith(" ahead of")}
         for method, figures in result["figures"].items():
-            ahead = result[f"{ours} ahead of"].get(method)
-            cells = [_with_interval(Estimate(**ahead[figure])) if ahead else "" for figure in ("f1", "auroc")]
-            rows.append([method, *(_with_interval(Estimate(**figures[figure])) for figure in ("f1", "auroc")), *cells])
-        columns = ["", "F1 of marked words", "AUROC", f"{ours} ahead by, F1", f"{ours} ahead by, AUROC"]
+            shown = [figures, *(leads.get(method) for leads in ahead.values())]
+            cells = [_with_interval(Estimate(**own[key])) if own else "" for own in shown for key in ("f1", "auroc")]
+            rows.append([method, *cells])
+        columns = ["", "F1 of marked words", "AUROC"]
+        columns += [f"{ours} ahead by, {figure}" for ours in ahead for figure in ("F1", "AUROC")]
         told = f"{name}: {result['responses']} responses to {result['texts']} texts, folds {len(result['folds'])}"
         parts.append(f"{told}\n\n{table(columns, rows)}")
         if "f1 by type" in result:
