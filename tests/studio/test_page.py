@@ -730,15 +730,24 @@ def test_a_page_goes_on_with_a_server_that_has_no_run_any_more(browser: Any, tmp
     assert spans(tmp_path / "store", "ann") == [("Text", "negative"), ("1", "positive")]
 
 
-def test_a_lesson_that_is_opened_without_a_server_is_there_when_one_comes(browser: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_killed", [True, False])  # a server that was not killed has the same list as before
+def test_a_lesson_that_is_opened_without_a_server_is_there_when_one_comes(
+    browser: Any, tmp_path: Path, is_killed: bool
+) -> None:
     file = write_responses(tmp_path / "alpha.jsonl", 2)
     with served(tmp_path / "store", file) as server, page_of(browser, server, "ann") as page:
-        server.kill()
+        if is_killed:
+            server.kill()
+        else:
+            page.route("**/api/**", lambda route: route.abort("connectionrefused"))
         expect(page.locator("#saved")).to_contain_text("No connection")
         page.get_by_role("button", name="Teach").click()
         expect(page.locator("#count")).to_have_text("the server cannot be reached")
         assert page.locator("#detail").inner_text() == ""
-        server.start()
+        if is_killed:
+            server.start()
+        else:
+            page.unroute("**/api/**")
         expect(page.locator("#detail h2").first).to_have_text("Teach")
         expect(page.locator("#count")).to_have_text("2 responses")
 
