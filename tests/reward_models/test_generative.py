@@ -16,7 +16,7 @@ from text2grad.feedback.critic import ask
 from text2grad.feedback.records import Annotation
 from text2grad.models.fine_tuning import NO_LOSS, FineTuning, Row
 from text2grad.reward_models.decoding.quotable import QuoteLimits
-from text2grad.reward_models.generative import SETTINGS_FILE, GenerativeRewardModel, critique_prompts
+from text2grad.reward_models.generative import SETTINGS_FILE, GenerativeRewardModel, Written, critique_prompts
 from text2grad.reward_models.load import critic_from_recipe
 from text2grad.reward_models.training import trainer as reward_trainer
 from text2grad.reward_models.training.trainer import train_reward_model
@@ -99,7 +99,7 @@ def test_quotes_can_be_found_up_to_how_they_were_typed(
 ) -> None:
     for match, spans, unmatched in (("exact", (), ("a  cat",)), ("normalized", (good(1, 6),), ())):
         model = like(taught, match=match, constrain=False)
-        monkeypatch.setattr(model, "write", lambda examples, responses: ['{"good_spans": ["a  cat"]}'])
+        monkeypatch.setattr(model, "_drawn", lambda *asked: [[Written('{"good_spans": ["a  cat"]}')]])
         assert model(EXAMPLES[1:2], [" a cat a cat"]) == [Critique("", spans, unmatched=unmatched)]
 
 
@@ -283,7 +283,7 @@ def test_a_saved_model_comes_back_bit_for_bit_with_its_settings(taught: Generati
         "match": "normalized",
         "constrain": False,
     }
-    settings |= {"votes": 3, "vote_threshold": 0.25, "evidence": "absent_words", "prompt_words": 7}
+    settings |= {"votes": 3, "vote_threshold": 0.25, "evidence": "absent_words", "prompt_words": 7, "outcomes": False}
     given = like(taught, **settings, limits=limits)
     given.save(tmp_path / "model")
     assert json.loads((tmp_path / "model" / SETTINGS_FILE).read_bytes()) == {
@@ -307,6 +307,7 @@ def test_a_saved_model_comes_back_bit_for_bit_with_its_settings(taught: Generati
         "learned": "critique",
         "evidence": "absent_words",
         "prompt_words": 7,
+        "outcomes": False,
     }
     loaded = GenerativeRewardModel.load(tmp_path / "model")
     assert (loaded.max_new_tokens, loaded.rows_at_once, loaded.write_feedback, loaded.match) == (
