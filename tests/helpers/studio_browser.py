@@ -80,6 +80,13 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
+def close(context: Any) -> None:
+    """Close the pages of a context; what a handler fetches when its page closes would fail the next test."""
+    for page in context.pages:
+        page.unroute_all(behavior="wait")
+    context.close()
+
+
 @contextmanager
 def page_of(browser: Any, server: Served, rater: str, **options: Any) -> Iterator[Any]:
     """Open the studio for a rater, and its first response; an error of a script fails the test."""
@@ -95,8 +102,7 @@ def page_of(browser: Any, server: Served, rater: str, **options: Any) -> Iterato
     page.locator(".item").first.click()
     page.wait_for_selector("#response .s")
     yield page
-    page.unroute_all(behavior="wait")  # what a handler fetches when its page closes would fail the next test
-    context.close()
+    close(context)
     lost = ("ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE")  # the test killed the server
     if others := [error for error in errors if not any(code in error for code in lost)]:
         raise AssertionError(f"errors of the page: {others}")

@@ -23,7 +23,7 @@ from text2grad.models.pretrained import load_policy
 from text2grad.reward_models import vllm as vllm_reward_model
 from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
-from text2grad.reward_models.generative import SETTINGS_FILE, GenerativeRewardModel, critique_prompts
+from text2grad.reward_models.generative import SETTINGS_FILE, GenerativeRewardModel, Written, critique_prompts
 from text2grad.reward_models.load import critic_from_recipe
 from text2grad.reward_models.vllm import Request, VLLMRewardModel
 from text2grad.reward_models.writing import SYMBOLS
@@ -166,7 +166,7 @@ def test_labels_of_words_without_constraint_are_read_in_their_form() -> None:
     told = json.dumps({"textual_feedback": "", "word_labels": [["Ann", 1]]})
     how: dict[str, Any] = {"form": "dense", "constrain": False, "max_new_tokens": 9}
     here = GenerativeRewardModel(small_run.tokenizer_and_model()[1], made("llama3"), **how)
-    here.write = lambda examples, responses: [told]  # type: ignore[method-assign]
+    here._drawn = lambda *asked: [[Written(told)]]  # type: ignore[method-assign]
     model, asked = critic(told, **how)
     assert model(ASKED[2:], RESPONSES[2:]) == here(ASKED[2:], RESPONSES[2:])
     assert asked[0].grammar == ""

@@ -14,7 +14,7 @@ pytest.importorskip("playwright", reason="playwright is not installed")
 from playwright.sync_api import expect
 
 from places import STORIES
-from studio_browser import CHROMIUM, SECONDS, Served, chromium, page_of, served
+from studio_browser import CHROMIUM, SECONDS, Served, chromium, close, page_of, served
 from studio_world import append, record, write_run
 from text2grad.studio.marks import MarkStore
 from text2grad.types import signs, visible
@@ -776,8 +776,7 @@ def refused_page_of(browser: Any, server: Served, rater: str) -> Iterator[Any]:
     page.locator(".item").first.click()
     page.wait_for_selector("#response .s")
     yield page
-    page.unroute_all(behavior="wait")
-    context.close()
+    close(context)
     assert errors == []
 
 

@@ -208,10 +208,11 @@ def append_rollouts(run: Path, number: int) -> None:
 
 def test_a_retrained_reward_model_keeps_how_it_writes_and_learns() -> None:
     tokenizer = made("gpt2")
-    how: dict[str, Any] = {"form": "dense", "learned": "choices", "write_feedback": False, "votes": 3}
-    how |= {"evidence": "absent_words", "prompt_words": 5, "probe": SimpleNamespace(unit="words")}
-    options = _options(GenerativeRewardModel(tiny_llama(tokenizer, seed=0), tokenizer, **how))
-    assert how.items() <= options.items()
+    how: dict[str, Any] = {"form": "dense", "write_feedback": False, "votes": 3}
+    how |= {"evidence": "absent_words", "prompt_words": 5}
+    for more in ({"learned": "choices"}, {"probe": SimpleNamespace(unit="words")}):
+        options = _options(GenerativeRewardModel(tiny_llama(tokenizer, seed=0), tokenizer, **how, **more))
+        assert (how | more).items() <= options.items()
 
 
 def test_marks_are_repeated_until_they_are_the_share_and_held_out_prompts_are_not_learned() -> None:
