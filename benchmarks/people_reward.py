@@ -406,7 +406,7 @@ def options_of() -> argparse.Namespace:
     add("--work", type=Path, default=Path("runs/people"), help="directory of models and critiques")
     add("--json", type=Path, default=RESULTS)
     options = parser.parse_args()
-    if options.write > bool(options.probe) or options.balance > options.write:
+    if (options.write and not options.probe) or (options.balance and not options.write):
         parser.error("--write belongs to --probe, and --balance to --write: a model without marks would see too many")
     return options
 

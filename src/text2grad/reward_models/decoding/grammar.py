@@ -64,15 +64,14 @@ def critique_grammar(
         return _grammar_of_labels(response, form, write_feedback, outcomes, max_tokens)
     opening, good, poor, closing = (json.dumps(part) for part in (OPENING, GOOD, POOR, CLOSING))
     empty = _EMPTY
-    has_number = form in WITH_OUTCOME and outcomes
     if form in WITH_OUTCOME:
         empty += len(OUTCOME) + DIGITS + DECIMALS + 1
-        closing = f'{json.dumps(OUTCOME)} NUMBER "}}"' if outcomes else json.dumps(OUTCOME + NO_OUTCOME)
+        closing = f"{json.dumps(OUTCOME)} {_outcome(outcomes)}"
     text = ["text"] if write_feedback else []
     listed = [] if not response.strip() else ["list"]
     lists = [json.dumps(LABELLED), *listed] if form == "labelled_spans" else [good, *listed, poor, *listed]
     lines = [" ".join(["start:", opening, *text, *lists, closing])]
-    if has_number:
+    if form in WITH_OUTCOME and outcomes:
         lines.append(_NUMBER)
     if write_feedback:
         lines += _text(max_tokens, empty)
@@ -97,6 +96,11 @@ def critique_grammar(
     return "\n".join(lines) + "\n"
 
 
+def _outcome(outcomes: bool) -> str:
+    """Return the outcome, which is null where there are none, with the brace behind it."""
+    return 'NUMBER "}"' if outcomes else json.dumps(NO_OUTCOME)
+
+
 def _text(max_tokens: int | None, reserved: int) -> list[str]:
     """Return the rules of the feedback, which leaves `reserved` tokens for the JSON around it."""
     return [
@@ -116,8 +120,7 @@ def _grammar_of_labels(
     parts = [one.replace("\x7f", r"\u007f") for one in spelled]
     start = [parts[0], *(["text"] if write_feedback else []), " LABEL ".join(parts[1:])]
     outcome = form in WITH_OUTCOME
-    number = ['NUMBER "}"' if outcomes else json.dumps(NO_OUTCOME)] if outcome else []
-    lines = [" ".join(["start:", *start, *number])]
+    lines = [" ".join(["start:", *start, *([_outcome(outcomes)] if outcome else [])])]
     if later:
         lines.append("LABEL: " + " | ".join(json.dumps(sign) for sign in known.signs))
     if outcome and outcomes:
