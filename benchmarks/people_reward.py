@@ -21,6 +21,9 @@ marked with other types alone. Compared:
     absent words  share of the words of its sentence that the prompt does not hold; not learned
     everything    every word is marked
 
+Of critiques with words it is told how far the words are about the marks: the quotes in the feedback of `--votes`
+sampled critiques that stand in marked sentences, and the marked sentences that are quoted; beside the same of people.
+
 Thresholds of prior, look-up and absent words are those of the best F1 on the training folds. Intervals: bootstrap over
 texts. Every command continues where it was stopped (`--work`); `--called` keeps a run with other settings apart, in
 directory and results. Writes docs/results/people_reward.json.
@@ -62,6 +65,14 @@ SMOOTHING = 2.0  # occurrences at the mean share that each word of the look-up s
 SCORES = 33  # steps of a score in the area under the ROC curve
 F1 = Ratio(("both", "both"), ("marked", "true"))
 AUROC = Area(*(tuple(f"{side}/{step}" for step in range(SCORES)) for side in ("true", "other")))
+
+
+TOLD: dict[str, Statistic] = {
+    "quotes in marked sentences": Ratio(("right",), ("quotes",), share=True),
+    "marked sentences quoted": Ratio(("told",), ("marked",), share=True),
+    "sentences marked": Ratio(("marked",), ("sentences",), share=True),
+}
+"""How far feedback is about the marks, and the share of quotes in marked sentences if they were in any sentence."""
 
 
 class Mark(NamedTuple):
@@ -239,7 +250,8 @@ def fold_of_model(
 ) -> None:
     """Train and measure the reward model of a fold; nothing is done twice."""
     directory.mkdir(parents=True, exist_ok=True)
-    for name, part in (("train", balanced(train, options.seed) if options.balance else train), ("test", test)):
+    learned = balanced(train, options.seed) if options.balance else train
+    for name, part in (("train", learned), ("test", test)):
         if not (directory / f"{name}.jsonl").exists():
             write_annotations(directory / f"{name}.jsonl", part)
     overrides = [f'reward_model.annotations=["{directory}/train.jsonl"]', f"reward_model.out={directory}/reward"]
@@ -253,11 +265,25 @@ def fold_of_model(
     measure = ["evaluate-reward", directory / "test.jsonl", "--model", directory / "reward" / "model", "--no-words"]
     for name, how in (("votes", []), ("free", ["--no-constrain"])):
         is_fixed = saved_settings(directory / "reward" / "model").get("learned") == "choices"
-        if name == "free" and (is_fixed or not options.free_votes):
-            continue  # without the constraint it cannot write a critique
+        votes = options.votes if name == "votes" else options.free_votes
+        if not votes or (name == "free" and is_fixed):
+            continue  # fixed: without the constraint it cannot write a critique
         if not (directory / name / "evaluation.json").exists():
-            votes = options.votes if name == "votes" else options.free_votes
             text2grad(*measure, *how, "--votes", votes, "--out", directory / name)
+
+
+def shown_whole(annotations: Iterable[Annotation]) -> list[Annotation]:
+    """Return the annotations without a mark that the prompt does not show, as one of few words of a sentence.
+
+    The feedback of the others is about words that no mark points to.
+    """
+
+    def is_shown(one: Annotation) -> bool:
+        marked = [mark for mark in annotated_marks(one, "sentences") if mark.label < 0]
+        spans = [span for span in one.critique.spans if span.label == "negative"]
+        return all(any(mark.start < span.end and span.start < mark.end for mark in marked) for span in spans)
+
+    return [one for one in annotations if is_shown(one)]
 
 
 def balanced(annotations: Sequence[Annotation], seed: int) -> list[Annotation]:
@@ -341,9 +367,11 @@ def rows_of_fold(
         if (path := directory / name / "predictions.jsonl").exists()
     }
     probed = json.loads(path.read_bytes()) if (path := directory / PROBE_SCORES).exists() else None
-    sampled = {} if probed else {"votes": votes_of(directory / "votes" / "samples.jsonl", test)}
-    if (path := directory / "free" / "samples.jsonl").exists():
-        sampled["free"] = votes_of(path, test)
+    sampled = {
+        name: votes_of(path, test)
+        for name in written
+        if (path := directory / name / "samples.jsonl").exists() or name == "votes"
+    }
     for row, one in enumerate(test):
         words = words_of(one.response, one.critique, marked[one.response], one.prompt)
         key = (one.prompt, one.response)
@@ -363,6 +391,31 @@ def rows_of_fold(
     return found
 
 
+def told(critique: Critique, response: str) -> Counter[str]:
+    """Return the counts of `TOLD`: a quote belongs to the sentence in which it begins, where it stands first."""
+    units = annotated_marks(Annotation("", response, critique), "sentences")
+    marked = {number for number, unit in enumerate(units) if unit.label < 0}
+    starts = [unit.start for unit in units]
+    quotes = [quote.rstrip("… ") for quote in re.findall(r'"([^"]+)"', critique.feedback)]
+    places = [unit_of(starts, response.index(quote)) for quote in quotes if quote and quote in response]
+    right = sum(place in marked for place in places)
+    of_marked = len(marked.intersection(places))
+    return Counter(quotes=len(places), right=right, told=of_marked, marked=len(marked), sentences=len(units))
+
+
+def told_of_fold(directory: Path, test: Sequence[Annotation]) -> dict[str, dict[str, Counter[str]]]:
+    """Return method → text → counts of `TOLD` over the sampled critiques; "people": of the annotations."""
+    found: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    paths = {"model": directory / "votes" / "samples.jsonl", FREE: directory / "free" / "samples.jsonl"}
+    of_methods = {name: drawn_critiques(path, test) for name, path in paths.items() if path.exists()}
+    of_methods["people"] = [[one.critique] for one in test]
+    for name, of_responses in of_methods.items():
+        for one, critiques in zip(test, of_responses, strict=True):
+            for critique in critiques:
+                found[name][one.prompt] += told(critique, one.response)
+    return found
+
+
 class Sampled:
     """Stands for the reward model, whose critiques are all in the cache."""
 
@@ -371,13 +424,16 @@ class Sampled:
         sys.exit(f"the critiques of {len(responses)} responses are missing; remove the directory `votes` of the fold")
 
 
+def drawn_critiques(path: Path, test: Sequence[Annotation]) -> list[list[Critique]]:
+    """Return the sampled critiques of each response."""
+    return CachedDraws(Sampled(), path)([Example(one.prompt) for one in test], [one.response for one in test])
+
+
 def votes_of(path: Path, test: Sequence[Annotation]) -> list[list[float]]:
     """Return for each word of each response the share of the sampled critiques that mark it."""
-    responses = [one.response for one in test]
-    drawn = CachedDraws(Sampled(), path)([Example(one.prompt) for one in test], responses)
     found = []
-    for response, critiques in zip(responses, drawn, strict=True):
-        marks = [[word.true for word in words_of(response, critique)] for critique in critiques]
+    for one, critiques in zip(test, drawn_critiques(path, test), strict=True):
+        marks = [[word.true for word in words_of(one.response, critique)] for critique in critiques]
         found.append([sum(column) / len(column) for column in zip(*marks, strict=True)])
     return found
 
@@ -393,11 +449,12 @@ def options_of() -> argparse.Namespace:
     add("--words", action=argparse.BooleanOptionalAction, default=True, help="write the reasons before the quotes")
     add("--folds", type=int, default=5)
     add("--only", type=int, action="append", help="a fold to run, from 0; may be repeated (default: all)")
-    add("--votes", type=int, default=16)
+    add("--votes", type=int, default=16, help="critiques with the constraint; 0: none, where --free-votes are sampled")
     add("--free-votes", type=int, default=1, help="critiques without constraint; 1: the likeliest; 0: none")
     add("--probe", choices=("words", "sentences", "lines"), help="measure a probe of these units in place of a model")
     add("--write", action="store_true", help="with --probe: measure a model that reads the probe's marks")
     add("--balance", action="store_true", help="with --write: learn from texts with marks, and half as many others")
+    add("--apart", action="store_true", help="with --write: learn each person's critique whose marks are all shown")
     add("--features", choices=("states", "support"), default="states", help="what a probe reads of a unit")
     add("--max-tokens", type=int, default=4096, help="longest prompt with response of a probe")
     add("--limit", type=int, help="only the first N texts")
@@ -406,8 +463,12 @@ def options_of() -> argparse.Namespace:
     add("--work", type=Path, default=Path("runs/people"), help="directory of models and critiques")
     add("--json", type=Path, default=RESULTS)
     options = parser.parse_args()
-    if (options.write and not options.probe) or (options.balance and not options.write):
-        parser.error("--write belongs to --probe, and --balance to --write: a model without marks would see too many")
+    if not options.votes and options.free_votes < 2:
+        parser.error(f"--votes 0 leaves nothing to measure with --free-votes {options.free_votes}; sample several")
+    if (options.write and not options.probe) or ((options.balance or options.apart) and not options.write):
+        parser.error(
+            "--write belongs to --probe, --balance and --apart to --write: a model without marks would see too many"
+        )
     return options
 
 
@@ -415,48 +476,57 @@ def main() -> None:
     """Measure every fold that is missing, and write the results of all."""
     options = options_of()
     source = read_source(options.data, format=options.format)
-    read = joined(one for one in source if isinstance(one, Annotation))
+    of_people = [one for one in source if isinstance(one, Annotation)]
+    read = joined(of_people)
     marked = marks_of(options.data, options.format)
     texts = sorted({one.prompt for one in read})
     Random(options.seed).shuffle(texts)
     fold_of = {text: number % options.folds for number, text in enumerate(texts[: options.limit])}
-    method = "probe" if options.probe and not options.write else "model"
+    is_probe = bool(options.probe) and not options.write
+    method = "probe" if is_probe else "model" if options.votes else FREE
     parts = probe_name(options) if options.probe else []
-    if method == "model":
+    if not is_probe:
         how = "with words" if options.words else "without words"
         parts = [how, f"marks of a {parts[0]}", *parts[1:]] if parts else [how]
     parts += options.called
     base = directory_of(options, parts)
     rows: dict[str, dict[str, Counter[str]]] = defaultdict(dict)
+    about: dict[str, dict[str, Counter[str]]] = defaultdict(dict)
     done = options.only or list(range(options.folds))
     for fold in done:
         train = [one for one in read if fold_of.get(one.prompt, fold) != fold]
         test = [one for one in read if fold_of.get(one.prompt) == fold]
         if options.probe:
             fold_of_probe(options, (probe_directory(options) if options.write else base) / f"fold-{fold}", train, test)
-        if method == "model":
-            fold_of_model(options, base / f"fold-{fold}", train, test)
+        if not is_probe:
+            taught = [one for one in of_people if fold_of.get(one.prompt, fold) != fold]
+            fold_of_model(options, base / f"fold-{fold}", shown_whole(taught) if options.apart else train, test)
         for name, of_texts in rows_of_fold(base / f"fold-{fold}", train, test, marked).items():
             rows[name] |= of_texts
+        if not is_probe and options.words:
+            for name, of_texts in told_of_fold(base / f"fold-{fold}", test).items():
+                about[name] |= of_texts
     order = sorted(rows[method])
     figures: dict[str, Statistic] = {"f1": F1, "auroc": AUROC}
     of_kinds: dict[str, Statistic] = {
         kind: Ratio((f"{kind}/both",) * 2, (f"{kind}/marked", f"{kind}/true")) for kind in kinds_of(marked)
     }
+    feedback = {name: plain(estimate(list(one.values()), TOLD)) for name, one in about.items()}
     tables = {name: [dict(of_texts[text]) for text in order] for name, of_texts in rows.items()}
     result = {
         "texts": len(order),
         "responses": sum(one.prompt in rows[method] for one in read),
         "folds": done,
-        "settings": [*options.set, *(["--balance"] if options.balance else [])],
+        "settings": [*options.set, *(f"--{name}" for name in ("balance", "apart") if getattr(options, name))],
         "words": {kind: sum(one.get(f"{kind}/true", 0) for one in tables["everything"]) for kind in of_kinds},
         "figures": {name: plain(estimate(one, figures)) for name, one in tables.items()},
         "f1 by type": {name: plain(estimate(one, of_kinds)) for name, one in tables.items()},
+        **({"feedback": feedback} if feedback else {}),
         **{
             f"{ours} ahead of": {
                 name: plain(differences(tables[ours], one, figures)) for name, one in tables.items() if name != ours
             }
-            for ours in (method, FREE)
+            for ours in dict.fromkeys((method, FREE))
             if ours in tables
         },
     }

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from places import ROOT
+from text2grad.critics import CachedDraws
 from text2grad.evaluation.intervals import estimate
-from text2grad.feedback import Annotation, write_annotations
+from text2grad.feedback import Annotation, read_annotations, write_annotations
 from text2grad.reward_models.probe import UnitScore
 from text2grad.reward_models.probe_training import ProbeReport
-from text2grad.types import Critique, Span
+from text2grad.reward_models.writing import inputs_of
+from text2grad.types import Critique, Example, Span
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +169,52 @@ def test_the_command_writes_every_fold_below_its_name(bench, tmp_path, monkeypat
     assert found["f1 by type"]["look-up"]["Irrelevant"]["value"] == 1.0
 
 
+@pytest.mark.parametrize(("votes", "measured"), [(0, ["free"]), (8, ["votes", "free"])])
+def test_no_votes_leave_out_the_constraint(bench, tmp_path, monkeypatch, votes: int, measured: list[str]) -> None:
+    """Two folds of one question each; people marked "in", and so do the critiques."""
+    error = {"error type": "Irrelevant", "start": 0, "end": 2, "explanation": ""}
+    feedback = {"errors": [error], "missing-info": []}
+    records = [
+        {"question": question, "prediction 1": "in Lyon", "passages": [], "feedback": feedback} for question in "ab"
+    ]
+    (tmp_path / "qa.json").write_text(json.dumps(records))
+    critique = Critique('Irrelevant: "in"', (Span(0, 2, "negative"),))
+    asked: dict[str, list[str]] = {}
+
+    class Drawn:
+        def draw(self, examples, responses):
+            return [[critique] * 4 for _ in responses]
+
+    def text2grad(command, *words) -> None:
+        if command == "evaluate-reward":
+            settings = list(map(str, words))
+            out = Path(settings[-1])
+            asked.setdefault(out.name, settings)
+            out.mkdir(parents=True)
+            test = list(read_annotations(Path(settings[0])))
+            write_annotations(out / "predictions.jsonl", [one._replace(critique=critique) for one in test])
+            CachedDraws(Drawn(), out / "samples.jsonl")(*inputs_of(test))
+
+    monkeypatch.setattr(bench, "text2grad", text2grad)
+    out = tmp_path / "found.json"
+    words = ["qa_feedback", "--data", str(tmp_path / "qa.json"), "--folds", "2", "--free-votes", "4"]
+    words += ["--votes", str(votes), "--json", str(out), "--work", str(tmp_path / "work")]
+    monkeypatch.setattr(sys, "argv", ["people_reward.py", *words])
+    bench.main()
+    assert list(asked) == measured
+    assert ["--no-constrain" in asked[name] for name in measured] == [name == "free" for name in measured]
+    assert asked["free"][asked["free"].index("--votes") + 1] == "4"
+    [found] = json.loads(out.read_bytes()).values()
+    ours = [{"free": "model, free", "votes": "model"}[name] for name in measured]
+    assert [name for name in found["figures"] if name.startswith("model")] == ours
+    assert found["figures"]["model, free"]["auroc"]["value"] == 1.0
+    assert [name for name in found if name.endswith("ahead of")] == [f"{name} ahead of" for name in ours]
+    assert list(found["feedback"]) == [*ours, "people"]
+    monkeypatch.setattr(sys, "argv", ["people_reward.py", *words, "--votes", "0", "--free-votes", "1"])
+    with pytest.raises(SystemExit):
+        bench.main()
+
+
 def test_the_probe_of_every_fold_is_measured_in_place_of_a_model(bench, tmp_path, monkeypatch) -> None:
     """Four questions in two folds; people marked "in", the probe sees it at odds of 0.8 and 0.3 for the other word."""
     error = {"error type": "Irrelevant", "start": 0, "end": 2, "explanation": ""}
@@ -231,6 +279,55 @@ def test_texts_with_marks_and_half_as_many_others_are_learned(bench) -> None:
     assert kept == bench.balanced(every, seed=0)
     assert {one.prompt for one in kept} != {one.prompt for one in bench.balanced(every, seed=1)}
     assert bench.balanced(without, seed=0) == []
+
+
+def test_critiques_with_a_mark_that_the_prompt_does_not_show_are_left_out(bench) -> None:
+    """Sentences "It is so." and "No."; a mark of half a sentence shows the sentence, one word of four does not."""
+
+    def one(*spans: Span) -> Annotation:
+        return Annotation("p", "It is so. No.", Critique("", spans))
+
+    half, word, no = Span(0, 5, "negative"), Span(0, 2, "negative"), Span(10, 13, "negative")
+    good = Span(0, 2, "positive")
+    kept = [one(half), one(no), one(half, no), one(), one(half, Span(6, 8, "negative")), one(no, good)]
+    assert bench.shown_whole([*kept, one(word), one(word, no)]) == kept
+
+
+def test_quotes_of_the_feedback_are_counted_in_the_sentences_of_the_marks(bench) -> None:
+    """Sentence 2 of 3 is marked: two quotes of it, one of sentence 3, one of another text."""
+    response = "It is so. We saw a big dog. It is so, too."
+    marks = (Span(10, 27, "negative"),)
+    feedback = 'Irrelevant: "We saw …" and "a big dog.", not "too" and not "a cat".'
+    assert bench.told(Critique(feedback, marks), response) == {
+        **{"quotes": 3, "right": 2, "told": 1, "marked": 1, "sentences": 3},
+    }
+    assert bench.told(Critique('"It is so"', ()), response) == {"quotes": 1, "sentences": 3} | dict.fromkeys(
+        ("right", "told", "marked"), 0
+    )
+    both = (Span(0, 9, "negative"), Span(10, 27, "negative"), Span(28, 42, "positive"))
+    found = bench.told(Critique('"big" "dog" "…" "too"', both), response)
+    assert (found["quotes"], found["right"], found["told"], found["marked"]) == (3, 2, 1, 2)
+
+
+def test_words_are_told_of_each_method_and_of_people(bench, tmp_path) -> None:
+    """The critiques with the constraint quote the marked sentence, those without it the other in one of two."""
+    response, marks = "So am I. No.", (Span(9, 12, "negative"),)
+    test = [Annotation("p", response, Critique('"So am I."', marks))]
+    right, wrong = Critique('"No."', marks), Critique('"So am I."', marks)
+    for name, drawn in (("votes", [right, right]), ("free", [right, wrong])):
+
+        class Drawn:
+            def draw(self, examples, responses, drawn=drawn):
+                return [drawn for _ in responses]
+
+        (tmp_path / name).mkdir()
+        CachedDraws(Drawn(), tmp_path / name / "samples.jsonl")([Example("p")], [response])
+    found = bench.told_of_fold(tmp_path, test)
+    shares = {
+        name: estimate(list(one.values()), bench.TOLD, draws=1)["quotes in marked sentences"].value
+        for name, one in found.items()
+    }
+    assert shares == {"model": 1.0, "model, free": 0.5, "people": 0.0}
 
 
 def test_words_have_the_probabilities_of_the_unit_in_which_they_begin(bench) -> None:

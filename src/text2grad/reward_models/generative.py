@@ -219,7 +219,10 @@ class CritiqueDecoder(ABC):
     ) -> list[list[int]]:
         """Return the ids of the prompt for each response; `marks`: of each, with a probe."""
         shown = (
-            [marks_text(response, own, self.form) for response, own in zip(responses, marks, strict=True)]
+            [
+                marks_text(response, own, self.form, write_feedback=self.write_feedback)
+                for response, own in zip(responses, marks, strict=True)
+            ]
             if self.probe
             else []
         )

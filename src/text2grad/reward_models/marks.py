@@ -18,6 +18,12 @@ with one label, sign first; for a form with labels, its labels.
 
     Widnes beat Castleford. - The Vikings took the lead. + They kept it. +         tagged_sentences
     1 - 2 + 3 +                                                                    numbered_sentences
+
+A model that writes feedback must know the sentences of the numbers, so that the marked ones stand behind their marks:
+
+    1 - Widnes beat Castleford.
+    2 + The Vikings took the lead.
+    3 + They kept it.
 """
 
 from collections.abc import Sequence
@@ -26,7 +32,7 @@ from typing import NamedTuple
 
 from text2grad.feedback import Annotation
 from text2grad.reward_models.probe import LABELS, SPLITS, Unit, UnitScore, mark_of
-from text2grad.reward_models.writing import LABEL_FORMS, QUOTING, labels_within, spans_of
+from text2grad.reward_models.writing import LABEL_FORMS, QUOTING, labels_within, sentences_of, spans_of
 from text2grad.types import CritiqueForm, Span
 
 
@@ -94,8 +100,14 @@ def marked_spans(response: str, marks: Sequence[Marked]) -> tuple[Span, ...]:
     return spans_of(response, [one.label for one in marks], lambda _: units)
 
 
-def marks_text(response: str, marks: Sequence[Marked], form: CritiqueForm) -> str:
+def marks_text(response: str, marks: Sequence[Marked], form: CritiqueForm, *, write_feedback: bool = False) -> str:
     r"""Return marks as they stand in the prompt; "none" without one.
+
+    Args:
+        response: the text that is marked.
+        marks: its units.
+        form: of the critique.
+        write_feedback: whether the critique has feedback, for which marked sentences stand behind their numbers.
 
     Example:
         >>> marks = [Marked(0, 8, 0), Marked(9, 12, -1), Marked(13, 17, -1)]
@@ -105,10 +117,26 @@ def marks_text(response: str, marks: Sequence[Marked], form: CritiqueForm) -> st
         '1 = 2 - 3 -'
         >>> marks_text("So am I.", [Marked(0, 8, 0)], "labelled_spans")
         'none'
+        >>> print(marks_text("So am I. No. Yes?", marks, "numbered_sentences", write_feedback=True))
+        1 =
+        2 - No.
+        3 - Yes?
     """
     spans = marked_spans(response, marks)
     if form not in QUOTING:
         known = LABEL_FORMS[form]
-        return known.value(response, known.labels(response, spans)) or "none"
+        labels = known.labels(response, spans)
+        if form == "numbered_sentences" and write_feedback:
+            return _numbered(response, labels) or "none"
+        return known.value(response, labels) or "none"
     signs = {"positive": "+", "negative": "-"}
     return "\n".join(f"{signs[one.label]} {response[one.start : one.end]}" for one in spans) or "none"
+
+
+def _numbered(response: str, labels: Sequence[int]) -> str:
+    """Return a line for each sentence: its number and its sign, and its text if it is marked."""
+    signs = {label: sign for sign, label in LABEL_FORMS["numbered_sentences"].signs.items()}
+    return "\n".join(
+        f"{number} {signs[label]}{f' {response[start:end]}' if label else ''}"
+        for number, ((start, end), label) in enumerate(zip(sentences_of(response), labels, strict=True), start=1)
+    )

@@ -122,6 +122,13 @@ def test_a_reward_model_beside_its_baselines(tmp_path: Path) -> None:
     assert "| F1 by type of error | marked words | model | prior |" in text
     assert "| Irrelevant | 12 | 0.400 | 0.500 |" in text
     assert "| Redundant | 0 |  |  |" in text
+    assert "words of a critique" not in text
+    shares = (("model", 0.7), ("people", 0.8))
+    result |= {"feedback": {name: {"quoted": figure(share, 0.1, 0.9)} for name, share in shares}}
+    (tmp_path / "people_reward.json").write_text(json.dumps({"qa_feedback, with words": result}))
+    told = block("people-reward", tmp_path)
+    assert "| words of a critique and its marks | quoted |" in told
+    assert "| people | 0.800 (0.100 to 0.900) |" in told
 
 
 def test_a_probe_beside_its_baselines(tmp_path: Path) -> None:

@@ -216,6 +216,8 @@ def _people_reward(files: Files) -> str:
         parts.append(f"{told}\n\n{table(columns, rows)}")
         if "f1 by type" in result:
             parts.append(_f1_by_type(result))
+        if "feedback" in result:
+            parts.append(_told(result["feedback"]))
     return "\n\n".join(parts)
 
 
@@ -227,6 +229,13 @@ def _f1_by_type(result: Mapping[str, Any]) -> str:
         cells = [number(figures[kind]["value"]) if kind in figures else "" for figures in methods.values()]
         rows.append([kind, f"{marked:.0f}", *cells])
     return table(["F1 by type of error", "marked words", *methods], rows)
+
+
+def _told(feedback: Mapping[str, Any]) -> str:
+    """Return how far the words of critiques are about their marks."""
+    figures = list(next(iter(feedback.values())))
+    rows = [[name, *(_with_interval(Estimate(**own[key])) for key in figures)] for name, own in feedback.items()]
+    return table(["words of a critique and its marks", *figures], rows)
 
 
 def _compared_groups(records: Sequence[Record]) -> list[Group]:
