@@ -126,6 +126,8 @@ def test_responses_that_the_tokenizer_says_otherwise_are_measured_by_nobody(home
         "no span of 2 held-out responses can be placed on the tokenizer's tokens: decoding changes the text of 1 of "
         "them. Use a tokenizer that decodes every text unchanged."
     )
+    with pytest.raises(DataError, match=r"^nothing is marked in any of 2 held-out responses.*eval_limit"):
+        HeldOutSet(tokenizer, [silent, silent])
 
 
 def test_the_seed_of_a_run_shares_its_annotations_out_and_a_limit_keeps_the_first_to_measure_on(home: Path) -> None:
