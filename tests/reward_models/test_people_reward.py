@@ -288,9 +288,47 @@ def test_critiques_with_a_mark_that_the_prompt_does_not_show_are_left_out(bench)
         return Annotation("p", "It is so. No.", Critique("", spans))
 
     half, word, no = Span(0, 5, "negative"), Span(0, 2, "negative"), Span(10, 13, "negative")
-    good = Span(0, 2, "positive")
+    good = Span(0, 9, "positive")
     kept = [one(half), one(no), one(half, no), one(), one(half, Span(6, 8, "negative")), one(no, good)]
-    assert bench.shown_whole([*kept, one(word), one(word, no)]) == kept
+    assert bench.shown_whole([*kept, one(word), one(word, no), one(good, word)]) == kept
+
+
+def test_the_critiques_of_each_person_are_learned_apart_without_the_fold_that_is_measured(
+    bench, tmp_path, monkeypatch
+) -> None:
+    """Two people marked each of four summaries, the second one word of four; both are measured together."""
+    texts = [f"Text {number}. It rained." for number in range(4)]
+    labels = ["Unwanted"]
+    whole = {"labels": labels, "annotator": "a", "note": "No.", "start": 0, "end": 9, "text": "It is so."}
+    word = {"labels": labels, "annotator": "b", "note": "Hm.", "start": 0, "end": 2, "text": "It"}
+    records = [
+        {"id": str(number), "source": text, "summary": "It is so.", "annotations": [whole, word]}
+        for number, text in enumerate(texts)
+    ]
+    (tmp_path / "fb.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in records))
+    learned: dict[bool, list[list[Annotation]]] = {True: [], False: []}
+
+    class Stop(Exception):
+        """Ends the command behind the first fold."""
+
+    def fold_of_model(options, directory, train, test) -> None:
+        assert len(test) == 2
+        assert not {one.prompt for one in train} & {one.prompt for one in test}
+        learned[options.apart].append(train)
+        raise Stop
+
+    monkeypatch.setattr(bench, "fold_of_probe", lambda *_: None)
+    monkeypatch.setattr(bench, "fold_of_model", fold_of_model)
+    asked = ["faithbench", "--data", str(tmp_path / "fb.jsonl"), "--folds", "2", "--probe", "sentences", "--write"]
+    for apart in ([], ["--apart"]):
+        words = ["people_reward.py", *asked, *apart, "--json", str(tmp_path / "o.json"), "--work", str(tmp_path)]
+        monkeypatch.setattr(sys, "argv", words)
+        with pytest.raises(Stop):
+            bench.main()
+    [joined], [apart] = learned[False], learned[True]
+    assert [len(one.critique.spans) for one in joined] == [2, 2]
+    assert [one.critique.spans for one in apart] == [(Span(0, 9, "negative"),)] * 2
+    assert all("No." in one.critique.feedback and "Hm." not in one.critique.feedback for one in apart)
 
 
 def test_quotes_of_the_feedback_are_counted_in_the_sentences_of_the_marks(bench) -> None:
