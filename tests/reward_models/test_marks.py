@@ -153,7 +153,7 @@ def test_marks_for_labels_are_the_labels_that_the_form_writes(form: CritiqueForm
 
 def test_marked_sentences_stand_behind_their_numbers_where_feedback_is_written() -> None:
     marks = [Marked(*place, label) for place, label in zip(UNITS, (-1, 0, 1), strict=True)]
-    assert marks_text(TEXT, marks, "numbered_sentences", write_feedback=True) == "1 - So am I.\n2 =\n3 + Yes?"
+    assert marks_text(TEXT, marks, "numbered_sentences", write_feedback=True) == "1 - 2 = 3 +\n1: So am I.\n3: Yes?"
     assert marks_text("", [], "numbered_sentences", write_feedback=True) == "none"
     for form in get_args(CritiqueForm):
         if form != "numbered_sentences":
@@ -163,7 +163,7 @@ def test_marked_sentences_stand_behind_their_numbers_where_feedback_is_written()
 # In the prompt.
 
 
-@pytest.mark.parametrize(("write_feedback", "text"), [(True, "1 - So am I.\n2 ="), (False, "1 - 2 =")])
+@pytest.mark.parametrize(("write_feedback", "text"), [(True, "1 - 2 =\n1: So am I."), (False, "1 - 2 =")])
 def test_a_model_that_writes_feedback_reads_the_sentences_of_the_numbers(write_feedback: bool, text: str) -> None:
     probe = Reader([scored((0.9, 0.0), (0.1, 0.1))])
     critic = writer(probe, form="numbered_sentences", write_feedback=write_feedback, max_new_tokens=100)

@@ -19,11 +19,11 @@ with one label, sign first; for a form with labels, its labels.
     Widnes beat Castleford. - The Vikings took the lead. + They kept it. +         tagged_sentences
     1 - 2 + 3 +                                                                    numbered_sentences
 
-A model that writes feedback must know the sentences of the numbers, so that the marked ones stand behind their marks:
+A model that writes feedback must know the sentences of the numbers, so that the marked ones stand behind the signs:
 
-    1 - Widnes beat Castleford.
-    2 + The Vikings took the lead.
-    3 + They kept it.
+    1 - 2 = 3 +
+    1: Widnes beat Castleford.
+    3: They kept it.
 """
 
 from collections.abc import Sequence
@@ -107,7 +107,7 @@ def marks_text(response: str, marks: Sequence[Marked], form: CritiqueForm, *, wr
         response: the text that is marked.
         marks: its units.
         form: of the critique.
-        write_feedback: whether the critique has feedback, for which marked sentences stand behind their numbers.
+        write_feedback: whether the critique has feedback, about sentences that then stand behind the signs.
 
     Example:
         >>> marks = [Marked(0, 8, 0), Marked(9, 12, -1), Marked(13, 17, -1)]
@@ -118,25 +118,18 @@ def marks_text(response: str, marks: Sequence[Marked], form: CritiqueForm, *, wr
         >>> marks_text("So am I.", [Marked(0, 8, 0)], "labelled_spans")
         'none'
         >>> print(marks_text("So am I. No. Yes?", marks, "numbered_sentences", write_feedback=True))
-        1 =
-        2 - No.
-        3 - Yes?
+        1 = 2 - 3 -
+        2: No.
+        3: Yes?
     """
     spans = marked_spans(response, marks)
     if form not in QUOTING:
         known = LABEL_FORMS[form]
         labels = known.labels(response, spans)
+        lines = [known.value(response, labels) or "none"]
         if form == "numbered_sentences" and write_feedback:
-            return _numbered(response, labels) or "none"
-        return known.value(response, labels) or "none"
+            numbered = enumerate(zip(sentences_of(response), labels, strict=True), start=1)
+            lines += [f"{number}: {response[start:end]}" for number, ((start, end), label) in numbered if label]
+        return "\n".join(lines)
     signs = {"positive": "+", "negative": "-"}
     return "\n".join(f"{signs[one.label]} {response[one.start : one.end]}" for one in spans) or "none"
-
-
-def _numbered(response: str, labels: Sequence[int]) -> str:
-    """Return a line for each sentence: its number and its sign, and its text if it is marked."""
-    signs = {label: sign for sign, label in LABEL_FORMS["numbered_sentences"].signs.items()}
-    return "\n".join(
-        f"{number} {signs[label]}{f' {response[start:end]}' if label else ''}"
-        for number, ((start, end), label) in enumerate(zip(sentences_of(response), labels, strict=True), start=1)
-    )
