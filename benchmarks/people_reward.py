@@ -37,6 +37,7 @@ import sys
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from random import Random
@@ -46,6 +47,7 @@ from text2grad import read_source
 from text2grad.critics import CachedDraws
 from text2grad.evaluation.intervals import Area, Ratio, Statistic, differences, estimate
 from text2grad.feedback import Annotation, read_annotations, write_annotations
+from text2grad.feedback.sources.base import NO_ERRORS
 from text2grad.files import to_json, write_atomically
 from text2grad.models import load_tokenizer
 from text2grad.reward_models import train_probe
@@ -273,9 +275,9 @@ def fold_of_model(
 
 
 def shown_whole(annotations: Iterable[Annotation]) -> list[Annotation]:
-    """Return the annotations without a mark that the prompt does not show, as one of few words of a sentence.
+    """Return the annotations whose marks the prompt shows, with feedback about these marks alone.
 
-    The feedback of the others is about words that no mark points to.
+    A mark of few words of a sentence is not shown, and lines of qa_feedback about what a response lacks are of no mark.
     """
 
     def is_shown(one: Annotation) -> bool:
@@ -283,7 +285,11 @@ def shown_whole(annotations: Iterable[Annotation]) -> list[Annotation]:
         spans = [span for span in one.critique.spans if span.label == "negative"]
         return all(any(mark.start < span.end and span.start < mark.end for mark in marked) for span in spans)
 
-    return [one for one in annotations if is_shown(one)]
+    def about_marks(critique: Critique) -> Critique:
+        lines = [line for line in critique.feedback.split("\n") if not line.startswith("Missing-")]
+        return replace(critique, feedback="\n".join(lines) or NO_ERRORS)
+
+    return [one._replace(critique=about_marks(one.critique)) for one in annotations if is_shown(one)]
 
 
 def balanced(annotations: Sequence[Annotation], seed: int) -> list[Annotation]:

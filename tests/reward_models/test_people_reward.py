@@ -285,12 +285,19 @@ def test_critiques_with_a_mark_that_the_prompt_does_not_show_are_left_out(bench)
     """Sentences "It is so." and "No."; a mark of half a sentence shows the sentence, one word of four does not."""
 
     def one(*spans: Span) -> Annotation:
-        return Annotation("p", "It is so. No.", Critique("", spans))
+        return Annotation("p", "It is so. No.", Critique("Well.", spans))
 
     half, word, no = Span(0, 5, "negative"), Span(0, 2, "negative"), Span(10, 13, "negative")
     good = Span(0, 9, "positive")
     kept = [one(half), one(no), one(half, no), one(), one(half, Span(6, 8, "negative")), one(no, good)]
     assert bench.shown_whole([*kept, one(word), one(word, no), one(good, word)]) == kept
+    lines = (
+        ('Irrelevant: "No."\nMissing-Answer: "Yes."', 'Irrelevant: "No."'),
+        ('Missing-Answer: "Yes."', "No errors marked."),
+    )
+    for feedback, rest in lines:
+        [found] = bench.shown_whole([one(no)._replace(critique=Critique(feedback, (no,)))])
+        assert found.critique == Critique(rest, (no,))
 
 
 def test_the_critiques_of_each_person_are_learned_apart_without_the_fold_that_is_measured(
