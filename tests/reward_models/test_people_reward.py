@@ -28,6 +28,16 @@ def bench() -> Iterator[object]:
         sys.path.remove(str(ROOT / "benchmarks"))
 
 
+def answers(directory: Path, questions: str) -> Path:
+    """Write a file with the answer "in Lyon" to each question, of which people marked "in"; return its path."""
+    error = {"error type": "Irrelevant", "start": 0, "end": 2, "explanation": ""}
+    feedback = {"errors": [error], "missing-info": []}
+    records = [{"question": one, "prediction 1": "in Lyon", "passages": [], "feedback": feedback} for one in questions]
+    path = directory / "qa.json"
+    path.write_text(json.dumps(records))
+    return path
+
+
 def test_marks_of_several_people_are_joined(bench) -> None:
     one = Annotation("p", "in Lyon on Friday", Critique("City.", (Span(3, 7, "negative"),)))
     two = Annotation("p", "in Lyon on Friday", Critique("Day.", (Span(11, 17, "negative"),)))
@@ -129,12 +139,7 @@ def test_the_command_writes_every_fold_below_its_name(bench, tmp_path, monkeypat
 
     Most sampled critiques mark "in" with the constraint and "Lyon" without it.
     """
-    error = {"error type": "Irrelevant", "start": 0, "end": 2, "explanation": ""}
-    feedback = {"errors": [error], "missing-info": []}
-    records = [
-        {"question": question, "prediction 1": "in Lyon", "passages": [], "feedback": feedback} for question in "abcd"
-    ]
-    (tmp_path / "qa.json").write_text(json.dumps(records))
+    data = answers(tmp_path, "abcd")
     whole = Critique("", (Span(0, 7, "negative"),))
 
     def fold_of_model(options, directory, train, test) -> None:
@@ -152,7 +157,7 @@ def test_the_command_writes_every_fold_below_its_name(bench, tmp_path, monkeypat
     monkeypatch.setattr(bench, "fold_of_model", fold_of_model)
     monkeypatch.setattr(bench, "votes_of", votes_of)
     out, work = tmp_path / "found.json", tmp_path / "work"
-    asked = ["qa_feedback", "--data", str(tmp_path / "qa.json"), "--folds", "2", "--no-words", "--called", "twice"]
+    asked = ["qa_feedback", "--data", str(data), "--folds", "2", "--no-words", "--called", "twice"]
     asked += ["--free-votes", str(free_votes)]
     monkeypatch.setattr(sys, "argv", ["people_reward.py", *asked, "--json", str(out), "--work", str(work)])
     bench.main()
@@ -172,12 +177,7 @@ def test_the_command_writes_every_fold_below_its_name(bench, tmp_path, monkeypat
 @pytest.mark.parametrize(("votes", "measured"), [(0, ["free"]), (8, ["votes", "free"])])
 def test_no_votes_leave_out_the_constraint(bench, tmp_path, monkeypatch, votes: int, measured: list[str]) -> None:
     """Two folds of one question each; people marked "in", and so do the critiques."""
-    error = {"error type": "Irrelevant", "start": 0, "end": 2, "explanation": ""}
-    feedback = {"errors": [error], "missing-info": []}
-    records = [
-        {"question": question, "prediction 1": "in Lyon", "passages": [], "feedback": feedback} for question in "ab"
-    ]
-    (tmp_path / "qa.json").write_text(json.dumps(records))
+    data = answers(tmp_path, "ab")
     critique = Critique('Irrelevant: "in"', (Span(0, 2, "negative"),))
     asked: dict[str, list[str]] = {}
 
@@ -197,7 +197,7 @@ def test_no_votes_leave_out_the_constraint(bench, tmp_path, monkeypatch, votes: 
 
     monkeypatch.setattr(bench, "text2grad", text2grad)
     out = tmp_path / "found.json"
-    words = ["qa_feedback", "--data", str(tmp_path / "qa.json"), "--folds", "2", "--free-votes", "4"]
+    words = ["qa_feedback", "--data", str(data), "--folds", "2", "--free-votes", "4"]
     words += ["--votes", str(votes), "--json", str(out), "--work", str(tmp_path / "work")]
     monkeypatch.setattr(sys, "argv", ["people_reward.py", *words])
     bench.main()
@@ -217,12 +217,7 @@ def test_no_votes_leave_out_the_constraint(bench, tmp_path, monkeypatch, votes: 
 
 def test_the_probe_of_every_fold_is_measured_in_place_of_a_model(bench, tmp_path, monkeypatch) -> None:
     """Four questions in two folds; people marked "in", the probe sees it at odds of 0.8 and 0.3 for the other word."""
-    error = {"error type": "Irrelevant", "start": 0, "end": 2, "explanation": ""}
-    feedback = {"errors": [error], "missing-info": []}
-    records = [
-        {"question": question, "prediction 1": "in Lyon", "passages": [], "feedback": feedback} for question in "abcd"
-    ]
-    (tmp_path / "qa.json").write_text(json.dumps(records))
+    data = answers(tmp_path, "abcd")
     stores: list[Path] = []
 
     class Probe:
@@ -246,7 +241,7 @@ def test_the_probe_of_every_fold_is_measured_in_place_of_a_model(bench, tmp_path
     asked = [
         "qa_feedback",
         "--data",
-        str(tmp_path / "qa.json"),
+        str(data),
         "--folds",
         "2",
         "--probe",
