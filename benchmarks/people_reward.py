@@ -21,8 +21,8 @@ marked with other types alone. Compared:
     absent words  share of the words of its sentence that the prompt does not hold; not learned
     everything    every word is marked
 
-Of critiques with words it is told how far the words are about the marks: the quotes in the feedback of `--votes`
-sampled critiques that stand in marked sentences, and the marked sentences that are quoted; beside the same of people.
+Of critiques with words it is told how far the words are about the marks: the quotes in the feedback of the sampled
+critiques that stand in marked sentences, and the marked sentences that are quoted; beside the same of people.
 
 Thresholds of prior, look-up and absent words are those of the best F1 on the training folds. Intervals: bootstrap over
 texts. Every command continues where it was stopped (`--work`); `--called` keeps a run with other settings apart, in
@@ -376,7 +376,7 @@ def rows_of_fold(
     sampled = {
         name: votes_of(path, test)
         for name in written
-        if (path := directory / name / "samples.jsonl").exists() or name == "votes"
+        if (path := directory / name / "samples.jsonl").exists() or name == "votes"  # free may be the likeliest alone
     }
     for row, one in enumerate(test):
         words = words_of(one.response, one.critique, marked[one.response], one.prompt)
@@ -484,6 +484,7 @@ def main() -> None:
     source = read_source(options.data, format=options.format)
     of_people = [one for one in source if isinstance(one, Annotation)]
     read = joined(of_people)
+    taught = shown_whole(of_people) if options.apart else read
     marked = marks_of(options.data, options.format)
     texts = sorted({one.prompt for one in read})
     Random(options.seed).shuffle(texts)
@@ -505,8 +506,9 @@ def main() -> None:
         if options.probe:
             fold_of_probe(options, (probe_directory(options) if options.write else base) / f"fold-{fold}", train, test)
         if not is_probe:
-            taught = [one for one in of_people if fold_of.get(one.prompt, fold) != fold]
-            fold_of_model(options, base / f"fold-{fold}", shown_whole(taught) if options.apart else train, test)
+            fold_of_model(
+                options, base / f"fold-{fold}", [one for one in taught if fold_of.get(one.prompt, fold) != fold], test
+            )
         for name, of_texts in rows_of_fold(base / f"fold-{fold}", train, test, marked).items():
             rows[name] |= of_texts
         if not is_probe and options.words:

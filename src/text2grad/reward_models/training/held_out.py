@@ -91,16 +91,16 @@ class HeldOutSet:
         Raises:
             DataError: if nothing is marked, or no span can be placed on the tokens.
         """
+        if annotations and not any(one.critique.spans for one in annotations):
+            raise DataError(
+                f"nothing is marked in any of {len(annotations)} held-out responses, so that no agreement can be "
+                "measured. Hold out more (reward_model.held_out), or measure on more of them (reward_model.eval_limit)."
+            )
         self.tokenizer = tokenizer
         pairs = [(annotation, self._delta(annotation, annotation.critique)) for annotation in annotations]
         self.annotations = [annotation for annotation, delta in pairs if delta is not None]
         self.deltas = [delta for _, delta in pairs if delta is not None]
         self.unaligned = len(pairs) - len(self.annotations)
-        if pairs and not any(annotation.critique.spans for annotation, _ in pairs):
-            raise DataError(
-                f"nothing is marked in any of {len(pairs)} held-out responses, so that no agreement can be measured. "
-                "Hold out more (reward_model.held_out), or measure on more of them (reward_model.eval_limit)."
-            )
         if not any(map(any, self.deltas)):
             raise DataError(
                 f"no span of {len(pairs)} held-out responses can be placed on the tokenizer's tokens: decoding changes "
