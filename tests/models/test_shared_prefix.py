@@ -22,6 +22,9 @@ def written(model: Any, rows: Sequence[Sequence[int]], groups: Sequence[str]) ->
 
 ROWS = [[1, 7, 8, 9, 10, 11], [1, 7, 8, 9, 12], [1, 20, 21, 22], [1, 20, 21, 22], [5]]
 GROUPS = ["a", "a", "b", "b", "c"]
+HEADS = [1, 7, 8, 9], [1, 20]
+LONG, LONGER, SHORT = [*range(30, 48)], [*range(29, 50)], [40, 41, 42, 43]
+UNEVEN = [HEADS[0] + SHORT, HEADS[0] + LONG, HEADS[1] + [50, 51], HEADS[1] + LONGER]
 
 
 def test_each_beginning_is_read_once_and_rows_end_in_one_column() -> None:
@@ -48,11 +51,33 @@ def test_each_beginning_is_read_once_and_rows_end_in_one_column() -> None:
     assert found.cache.layers[0].keys.shape[::2] == (4, 4)  # rows, slots
 
 
+def test_short_rests_are_not_padded_to_the_longest() -> None:
+    model, read = tiny("llama"), []
+    hook = model.register_forward_pre_hook(
+        lambda _, args, kwargs: read.append(kwargs["input_ids"].tolist()), with_kwargs=True
+    )
+    found = prefill(model, UNEVEN, GROUPS[:4], PAD)
+    hook.remove()
+    # Without their last tokens the rests have 3, 17, 1 and 20 tokens: 3 · 17 ≥ 2 · 20, but 3 · 3 < 2 · 20. A run whose
+    # longest rest has 3 tokens, less than LEAST_APART, takes all that are shorter.
+    assert read == [
+        [HEADS[0], [PAD, PAD, *HEADS[1]]],
+        [LONGER[:-1], [PAD, PAD, PAD, *LONG[:-1]]],
+        [SHORT[:-1], [PAD, PAD, 50]],
+    ]
+    assert found is not None
+    assert found.cache.layers[0].keys.shape[::2] == (4, 4 + 20)
+    assert found.ids.shape == (4, 4 + 21)
+    told = zip(found.ids.tolist(), found.attention_mask.tolist(), strict=True)
+    assert [[token for token, here in zip(*row, strict=True) if here] for row in told] == UNEVEN
+
+
+@pytest.mark.parametrize("rows", [ROWS[:4], UNEVEN], ids=["rests of similar length", "uneven rests"])
 @pytest.mark.parametrize("family", CONFIGS)
-def test_every_family_writes_what_it_writes_without(family: str) -> None:
+def test_every_family_writes_what_it_writes_without(family: str, rows: list[list[int]]) -> None:
     model = tiny(family)
-    assert written(model, ROWS[:4], GROUPS[:4]) == written(model, ROWS[:4], ())
-    assert (prefill(model, ROWS[:4], GROUPS[:4], PAD) is None) == (family in WHOLE)
+    assert written(model, rows, GROUPS[:4]) == written(model, rows, ())
+    assert (prefill(model, rows, GROUPS[:4], PAD) is None) == (family in WHOLE)
 
 
 def test_an_adapters_weights_take_part() -> None:
@@ -71,6 +96,7 @@ def test_an_adapters_weights_take_part() -> None:
     [
         (ROWS[:3:2], ["a", "b"]),  # nobody shares
         ([[1, 2, 3], [4, 5, 6]], ["a", "a"]),  # nothing is alike
+        ([[3, *range(10, 40)], [4]], ["a", "a"]),  # nothing is alike in uneven rows
         ([[1], [1]], ["a", "a"]),  # one token, and that is needed to go on from
         ([[1, 7, 8, 9], [1, 20], [1, 21]], ["a", "b", "b"]),  # 2 × 3 + 3 × 1 = 9 < 3 × 4 tokens, in two passes
     ],
@@ -87,7 +113,7 @@ TOKENS = st.integers(3, 60)
 @given(
     st.lists(
         st.tuples(
-            st.lists(TOKENS, max_size=6), st.lists(st.lists(TOKENS, min_size=1, max_size=5), min_size=1, max_size=4)
+            st.lists(TOKENS, max_size=6), st.lists(st.lists(TOKENS, min_size=1, max_size=30), min_size=1, max_size=4)
         ),
         min_size=1,
         max_size=4,

@@ -5,14 +5,17 @@ group, which go on from there. The ends of the rows are aligned as ever, so padd
 
     [padding, beginning of the group][padding, rest of the row] → new tokens
 
+Rests of different lengths, such as the marks of a probe that votes stand behind, are read in runs of similar length, up
+to their last tokens; their keys and values then end in one column.
+
 That is no place for padding where attention counts distances in slots, so models with sliding windows, local attention
 (GPT-Neo), recurrent layers or more than text read every row whole.
 
 Scoring and update do the same with gradients (`shared_states`): there the prompts are padded on the right, and the
 cache is part of the graph, so the gradient of a prompt's keys and values is the sum over the responses that read them.
 
-Shapes: B rows, G groups, P tokens of the longest beginning, R of the longest rest. In `shared_states`: G distinct
-prompts, T response tokens, N response tokens of the batch packed, H hidden size.
+Shapes: B rows, G groups, P tokens of the longest beginning, R of the longest rest, C slots of the cache. In
+`shared_states`: G distinct prompts, T response tokens, N response tokens of the batch packed, H hidden size.
 """
 
 from collections.abc import Hashable, Sequence
@@ -26,6 +29,8 @@ from text2grad.models.adapters import base_of
 from text2grad.models.batch import TokenBatch, left_padded
 from text2grad.models.kv_cache import empty_cache
 
+LEAST_APART = 16  # tokens of the longest rest in a run, to read shorter ones apart
+
 
 class Prefilled(NamedTuple):
     """A batch whose common prefixes are in the KV cache.
@@ -33,7 +38,7 @@ class Prefilled(NamedTuple):
     Attributes:
         ids: [B, P + R], padded as above.
         attention_mask: [B, P + R], 0 on padding.
-        cache: keys and values of the first P slots of every row.
+        cache: keys and values of the first C slots of every row: P, or, where rests were read in runs, P + R − 1.
     """
 
     ids: Tensor
@@ -127,17 +132,81 @@ def prefill(model: Any, rows: Sequence[Sequence[int]], groups: Sequence[Hashable
     numbers = {group: number for number, group in enumerate(members)}
     heads = [_beginning([rows[number] for number in own]) for own in members.values()]
     rests = [row[len(heads[numbers[group]]) :] for row, group in zip(rows, groups, strict=True)]
-    width, head, rest = (max(map(len, part)) for part in (rows, heads, rests))
-    saves = len(heads) * head + len(rows) * rest < len(rows) * width
+    width, head = (max(map(len, part)) for part in (rows, heads))
+    lengths = [len(one) - 1 for one in rests]
+    runs = _of_similar_length(lengths)
+    read = len(heads) * head + sum(len(run) * lengths[run[0]] for run in runs) + len(rows)
+    saves = head and read < len(rows) * width
     cache = empty_cache(model) if saves and not counts_slots(model) else None
     if cache is None:
         return None
     ids, mask = left_padded(heads, pad_id, model.device)
     read_tokens(model, ids, mask, (mask.cumsum(1) - 1).clamp(min=0), cache)
     own = torch.tensor([numbers[group] for group in groups], device=model.device)
-    cache.batch_select_indices(own)
+    if len(runs) > 1:
+        cache = _read_runs(model, cache, mask[own], own, [one[:-1] for one in rests], runs, pad_id)
+    else:
+        cache.batch_select_indices(own)
     rest_ids, rest_mask = left_padded(rests, pad_id, model.device)
     return Prefilled(torch.cat([ids[own], rest_ids], 1), torch.cat([mask[own], rest_mask], 1), cache)
+
+
+def _of_similar_length(lengths: Sequence[int]) -> list[list[int]]:
+    """Return the rows in runs, the longest first; in a run no row has less than two thirds of the first one's tokens.
+
+    What is left when few tokens remain is one run, for a pass has costs of its own.
+    """
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    runs: list[list[int]] = []
+    for row in order:
+        if not runs or (3 * lengths[row] < 2 * (most := lengths[runs[-1][0]]) and most >= LEAST_APART):
+            runs.append([])
+        runs[-1].append(row)
+    return runs
+
+
+def _read_runs(
+    model: Any,
+    heads: Any,
+    mask: Tensor,
+    own: Tensor,
+    rests: Sequence[Sequence[int]],
+    runs: Sequence[Sequence[int]],
+    pad_id: int,
+) -> Any:
+    """Return the cache of all rows after their rests, [B, P + R − 1].
+
+    Args:
+        model: a Hugging Face causal language model.
+        heads: the cache of the beginnings, [G, P].
+        mask: of each row's beginning, [B, P].
+        own: the number of each row's beginning, [B].
+        rests: the tokens to read, of each row.
+        runs: the rows that are read together.
+        pad_id: the padding id.
+    """
+    first, width = mask.shape[1], max(map(len, rests))
+    pairs: list[list[Tensor]] = []  # keys and values of each layer
+    for layer in heads.layers:
+        shape = (len(own), layer.keys.shape[1], first + width, layer.keys.shape[3])
+        pairs.append([part.new_zeros(shape) for part in (layer.keys, layer.values)])
+    for run in runs:
+        rows = torch.tensor(run, device=model.device)
+        cache: Any = empty_cache(model)
+        for number, layer in enumerate(heads.layers):
+            cache.update(layer.keys[own[rows]], layer.values[own[rows]], number)
+        ids, real = left_padded([rests[row] for row in run], pad_id, model.device)
+        if ids.shape[1]:
+            whole = torch.cat([mask[rows], real], 1)
+            read_tokens(model, ids, whole, (whole.cumsum(1) - 1).clamp(min=0)[:, first:], cache)
+        for pair, layer in zip(pairs, cache.layers, strict=True):
+            for found, read in zip(pair, (layer.keys, layer.values), strict=True):
+                found[rows, :, :first] = read[:, :, :first]
+                found[rows, :, first + width - ids.shape[1] :] = read[:, :, first:]
+    together = empty_cache(model)
+    for number, pair in enumerate(pairs):
+        together.update(*pair, number)
+    return together
 
 
 def _beginning(rows: Sequence[Sequence[int]]) -> list[int]:
