@@ -306,6 +306,7 @@ TOLD_OF = 'He said "so". He came,  and nobody else of them all came. I saw.'
     ("feedback", "marks", "told"),
     [
         ('Irrelevant: "I saw."', ["I saw."], '3: Irrelevant: "I saw."'),
+        ('Irrelevant: "came. I saw."', ["came. I saw."], '2: Irrelevant: "came. I saw."'),
         ('Irrelevant: "He said "so"."', ['He said "so".'], '1: Irrelevant: "He said "so"."'),  # as qa_feedback quotes
         ('Bad, Bad.Worst: "He said \\"so\\"." No.', ['He said "so".'], '1: Bad.Worst: "He said "so"." No.'),
         # a quote cut at a word; the mark has two blanks behind the comma
@@ -348,6 +349,7 @@ def test_feedback_has_a_line_for_each_sentence_that_it_quotes(
         ('a\\nb"', "a\nb", ""),
         ('a b"', "a\nb", ""),
         ("", "a", None),
+        ("a", "a b", None),  # no end of a quote
     ],
 )
 def test_a_reason_follows_the_quote_of_its_mark_alone(bench, body: str, text: str, reason: str | None) -> None:
