@@ -62,8 +62,6 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results" / "people_reward.json"
 PLACES, LENGTHS = 10, (10, 20, 40, 80, 160)  # bins of the prior
 PROBE_SCORES = "scores.json"
-FIRST_WORDS = 6  # of a quote
-PARTS = re.compile(r'\n(?=[A-Z][\w.-]*(?:, [A-Z][\w.-]*)*: ")')  # between what feedback says of two marks
 FREE = "model, free"  # the name of the critiques without constraint
 SMOOTHING = 2.0  # occurrences at the mean share that each word of the look-up starts with
 SCORES = 33  # steps of a score in the area under the ROC curve
@@ -277,54 +275,21 @@ def fold_of_model(
 
 
 def shown_whole(annotations: Iterable[Annotation]) -> list[Annotation]:
-    """Return the annotations whose marks the prompt shows; a mark of few words of a sentence is not shown."""
+    """Return the annotations whose marks the prompt shows, with feedback about these marks alone.
+
+    A mark of few words of a sentence is not shown, and lines of qa_feedback about what a response lacks are of no mark.
+    """
 
     def is_shown(one: Annotation) -> bool:
         marked = [mark for mark in annotated_marks(one, "sentences") if mark.label < 0]
         spans = [span for span in one.critique.spans if span.label == "negative"]
         return all(any(mark.start < span.end and span.start < mark.end for mark in marked) for span in spans)
 
-    return [one._replace(critique=by_sentence(one.critique, one.response)) for one in annotations if is_shown(one)]
+    def about_marks(critique: Critique) -> Critique:
+        lines = [line for line in critique.feedback.split("\n") if not line.startswith("Missing-")]
+        return replace(critique, feedback="\n".join(lines) or NO_ERRORS)
 
-
-def by_sentence(critique: Critique, response: str) -> Critique:
-    """Return a critique of the published files with a line of feedback for each sentence of which it says something.
-
-    The line has the number that the prompt gives the sentence, and each type of its errors once, with the first words
-    of its quote and the reason. What it says of no sentence, such as that something is missing, is left out. With lines
-    as people wrote them, SmolLM2 repeats one of them up to the length limit (docs/log.md).
-    """
-    starts = [start for start, _ in sentences_of(response)]
-    lines: dict[int, dict[str, str]] = defaultdict(dict)
-    for part in PARTS.split(critique.feedback):
-        labels, _, body = part.partition(': "')
-        of_marks = [] if labels.startswith("Missing-") else critique.spans
-        for span in of_marks:
-            text = response[span.start : span.end]
-            if (reason := reason_behind(body, text)) is not None:
-                words = text.split()
-                quote = " ".join(words[:FIRST_WORDS]) + " …" * (len(words) > FIRST_WORDS)
-                kind = labels.split(", ")[-1]  # the narrowest of faithbench's
-                lines[unit_of(starts, span.start)].setdefault(kind, " ".join(f'{kind}: "{quote}" {reason}'.split()))
-                break
-    told = [f"{number + 1}: {'; '.join(lines[number].values())}" for number in sorted(lines)]
-    if critique.spans and not told:
-        sys.exit(f"the feedback {critique.feedback!r} quotes none of its {len(critique.spans)} marks")
-    return replace(critique, feedback="\n".join(told) or NO_ERRORS)
-
-
-def reason_behind(body: str, text: str) -> str | None:
-    """Return what follows the quote of a text that feedback begins with, behind its first mark; None if it does not.
-
-    faithbench quotes as JSON; qa_feedback on one line, cut at a word.
-    """
-    for spelled in (json.dumps(text, ensure_ascii=False)[1:-1], " ".join(text.split())):
-        if body.startswith(f'{spelled}"'):
-            return body[len(spelled) + 1 :]
-        shown, cut, reason = body.partition(' …"')
-        if cut and spelled.startswith(f"{shown} "):
-            return reason
-    return None
+    return [one._replace(critique=about_marks(one.critique)) for one in annotations if is_shown(one)]
 
 
 def balanced(annotations: Sequence[Annotation], seed: int) -> list[Annotation]:
@@ -495,11 +460,7 @@ def options_of() -> argparse.Namespace:
     add("--probe", choices=("words", "sentences", "lines"), help="measure a probe of these units in place of a model")
     add("--write", action="store_true", help="with --probe: measure a model that reads the probe's marks")
     add("--balance", action="store_true", help="with --write: learn from texts with marks, and half as many others")
-    add(
-        "--apart",
-        action="store_true",
-        help="with --write: learn each person's critique whose marks are all shown, a line for each sentence",
-    )
+    add("--apart", action="store_true", help="with --write: learn each person's critique whose marks are all shown")
     add("--features", choices=("states", "support"), default="states", help="what a probe reads of a unit")
     add("--max-tokens", type=int, default=4096, help="longest prompt with response of a probe")
     add("--limit", type=int, help="only the first N texts")
