@@ -284,6 +284,7 @@ def test_a_saved_model_comes_back_bit_for_bit_with_its_settings(taught: Generati
         "constrain": False,
     }
     settings |= {"votes": 3, "vote_threshold": 0.25, "evidence": "absent_words", "prompt_words": 7, "outcomes": False}
+    settings["no_repeat_ngram_size"] = 6
     given = like(taught, **settings, limits=limits)
     given.save(tmp_path / "model")
     assert json.loads((tmp_path / "model" / SETTINGS_FILE).read_bytes()) == {
@@ -308,6 +309,7 @@ def test_a_saved_model_comes_back_bit_for_bit_with_its_settings(taught: Generati
         "evidence": "absent_words",
         "prompt_words": 7,
         "outcomes": False,
+        "no_repeat_ngram_size": 6,
     }
     loaded = GenerativeRewardModel.load(tmp_path / "model")
     assert (loaded.max_new_tokens, loaded.rows_at_once, loaded.write_feedback, loaded.match) == (
@@ -317,7 +319,7 @@ def test_a_saved_model_comes_back_bit_for_bit_with_its_settings(taught: Generati
         "normalized",
     )
     assert (loaded.constrain, loaded.form, loaded.limits) == (False, "dense", limits)
-    assert (loaded.evidence, loaded.prompt_words) == ("absent_words", 7)
+    assert (loaded.evidence, loaded.prompt_words, loaded.no_repeat_ngram_size) == ("absent_words", 7, 6)
     assert (loaded.eos_ids, loaded.pad_id) == (given.eos_ids, given.pad_id)
     before, after = given.model.state_dict(), loaded.model.state_dict()
     assert before.keys() == after.keys()

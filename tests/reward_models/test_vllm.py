@@ -191,6 +191,13 @@ def test_a_model_that_learned_choices_alone_is_named_in_a_warning(caplog: pytest
     assert "vLLM spells them in tokens of its own choice" in caplog.text
 
 
+def test_feedback_that_may_repeat_itself_here_is_named_in_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    critic(no_repeat_ngram_size=8, write_feedback=False)
+    assert caplog.text == ""
+    critic(no_repeat_ngram_size=8)
+    assert "no_repeat_ngram_size = 8, which vLLM does not have" in caplog.text
+
+
 @pytest.mark.parametrize("limit", ["one_list", "quoted_in_feedback", "verbatim"])
 def test_limits_that_no_grammar_holds_are_refused_before_a_model_loads(limit: str, tmp_path: Path) -> None:
     said = (

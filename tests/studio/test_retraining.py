@@ -209,7 +209,7 @@ def append_rollouts(run: Path, number: int) -> None:
 def test_a_retrained_reward_model_keeps_how_it_writes_and_learns() -> None:
     tokenizer = made("gpt2")
     how: dict[str, Any] = {"form": "dense", "write_feedback": False, "votes": 3}
-    how |= {"evidence": "absent_words", "prompt_words": 5}
+    how |= {"evidence": "absent_words", "prompt_words": 5, "no_repeat_ngram_size": 6}
     for more in ({"learned": "choices"}, {"probe": SimpleNamespace(unit="words")}):
         options = _options(GenerativeRewardModel(tiny_llama(tokenizer, seed=0), tokenizer, **how, **more))
         assert (how | more).items() <= options.items()

@@ -42,6 +42,8 @@ class RewardModelConfig(Section):
     """Also read which words of each sentence its prompt lacks: for responses that must follow from the prompt."""
     prompt_words: Count | None = None
     """First words of a longer prompt that are read; leave out for all. Evidence is of the whole prompt."""
+    no_repeat_ngram_size: Annotated[int, Field(ge=0)] = 0
+    """In decoding, no sequence of so many tokens occurs twice in the feedback, as small models repeat; 0 allows any."""
     probe: str = ""
     """Directory of a probe whose marks are also read: the probe says where, the language model writes why."""
     epochs: Positive | None = None
@@ -76,6 +78,12 @@ class RewardModelConfig(Section):
     @model_validator(mode="after")
     def _measures_something(self) -> "RewardModelConfig":
         refuse_no_measure(self.held_out, self.held_out_file)
+        return self
+
+    @model_validator(mode="after")
+    def _can_repeat_one_token(self) -> "RewardModelConfig":
+        if self.no_repeat_ngram_size == 1:
+            raise ValueError("no_repeat_ngram_size = 1 would allow each token once; give 2 or more, or 0 for no limit")
         return self
 
     @model_validator(mode="after")

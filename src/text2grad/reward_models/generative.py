@@ -39,6 +39,7 @@ from text2grad.reward_models.decoding.constrained import (
 )
 from text2grad.reward_models.decoding.labels import WordLabels
 from text2grad.reward_models.decoding.quotable import QuoteLimits
+from text2grad.reward_models.decoding.repeats import FeedbackWithoutRepeats
 from text2grad.reward_models.decoding.skeleton import START, Skeleton
 from text2grad.reward_models.marks import Marked, drawn_marks, likeliest_marks, marked_spans, marks_text
 from text2grad.reward_models.probe import ProbeRewardModel, is_probe, saved_probe
@@ -51,6 +52,7 @@ SETTINGS_FILE, PROBE = "reward_model.json", "probe"
 SAVED = (
     *("max_new_tokens", "rows_at_once", "write_feedback", "form", "match", "constrain", "limits"),
     *("prompt_format", "votes", "vote_threshold", "learned", "evidence", "prompt_words", "outcomes"),
+    "no_repeat_ngram_size",
 )
 NO_LIMIT = 2**31  # tokens, where a model's config names no context, and as room that forbids nothing
 RENAMED = {"words": "write_feedback", "agreement": "vote_threshold", "supported": "quoted_in_feedback"}  # since 0.1
@@ -107,6 +109,7 @@ class CritiqueDecoder(ABC):
         learned: Learned = "critique",
         evidence: Evidence = "none",
         prompt_words: int | None = None,
+        no_repeat_ngram_size: int = 0,
         outcomes: bool = True,
         probe: ProbeRewardModel | None = None,
         seed: int = 0,
@@ -136,6 +139,7 @@ class CritiqueDecoder(ABC):
                 (`writing.evidence_of`).
             prompt_words: as in training: the first words of a longer prompt that are read; None for all. Evidence is
                 of the whole prompt.
+            no_repeat_ngram_size: no sequence of so many tokens occurs twice in the feedback; 0 allows any.
             outcomes: False if no critique of the training had one: with the constraint the outcome of a form is null.
             probe: the prompt shows its marks (`marks`), as in training those of the annotators. Sampled critiques are
                 then the most likely ones behind marks that are drawn with its probabilities. With the constraint the
@@ -143,8 +147,9 @@ class CritiqueDecoder(ABC):
             seed: of sampling.
 
         Raises:
-            ConfigError: if there is no such form or evidence, `votes`, `vote_threshold` or `prompt_words` is out of
-                range, or `learned` is "choices" where the form quotes, nothing constrains, or a probe marks.
+            ConfigError: if there is no such form or evidence, `votes`, `vote_threshold`, `prompt_words` or
+                `no_repeat_ngram_size` is out of range, or `learned` is "choices" where the form quotes, nothing
+                constrains, or a probe marks.
             ModelError: if the tokenizer or `max_new_tokens` has no room for the JSON of a critique.
         """
         check_known("form", form, get_args(CritiqueForm))
@@ -161,6 +166,11 @@ class CritiqueDecoder(ABC):
         check_shown(evidence, prompt_words)
         self.evidence: Evidence = evidence
         self.prompt_words, self.outcomes, self.probe = prompt_words, outcomes, probe
+        self.no_repeat_ngram_size = no_repeat_ngram_size
+        if no_repeat_ngram_size < 0 or no_repeat_ngram_size == 1:
+            raise ConfigError(
+                f"no_repeat_ngram_size = {no_repeat_ngram_size}: give 2 or more tokens, or 0 to allow repetition"
+            )
         if learned == "choices" and (form in QUOTING or not self.constrain or probe):
             lifted = "constrain = False lifts the constraint"
             reason = "a probe chooses the labels" if probe else f"form = {form!r} quotes" if form in QUOTING else lifted
@@ -452,6 +462,9 @@ class GenerativeRewardModel(CritiqueDecoder):
     def _write(
         self, requests: Sequence[_Request], rooms: Sequence[int], choose: Choose, ahead: Ahead | None = None
     ) -> list[tuple[int, ...]]:
+        if self.no_repeat_ngram_size and self.write_feedback:
+            without = FeedbackWithoutRepeats(choose, self.no_repeat_ngram_size, self.tokenizer, self.form, ahead)
+            choose, ahead = without, ahead and without.ahead
         written = decode(
             self.model,
             [request.ids for request in requests],

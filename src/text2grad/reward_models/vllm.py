@@ -132,6 +132,12 @@ class VLLMRewardModel(CritiqueDecoder):
                 'accurate. critic.kind = "generative" decodes as in training',
                 warning=True,
             )
+        if self.no_repeat_ngram_size and self.write_feedback:
+            note(
+                f"this reward model decodes with no_repeat_ngram_size = {self.no_repeat_ngram_size}, which vLLM "
+                "does not have: its feedback may repeat itself up to the length limit here",
+                warning=True,
+            )
 
     def _drawn(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[Written]]:
         prompts = self.prompts(examples, responses)

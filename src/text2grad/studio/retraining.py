@@ -252,7 +252,8 @@ def _fresh(base: str, recipe: Recipe) -> GenerativeRewardModel:
 def _options(critic: GenerativeRewardModel) -> dict[str, Any]:
     """Return the settings of decoding, which stay as they were."""
     names = ("max_new_tokens", "write_feedback", "form", "match", "constrain", "limits", "votes", "vote_threshold")
-    return {name: getattr(critic, name) for name in (*names, "learned", "probe")} | critic.read
+    more = ("no_repeat_ngram_size", "learned", "probe")
+    return {name: getattr(critic, name) for name in (*names, *more)} | critic.read
 
 
 def _split(

@@ -225,10 +225,11 @@ def test_it_learns_and_decodes_with_the_same_evidence(home: Path, tmp_path: Path
     tokenizer.chat_template = CHAT
     tokenizer.save_pretrained(tmp_path / "base")
     read: dict[str, Any] = {"evidence": "absent_words", "prompt_words": 1}
-    how = {"steps": 1, "prompt_format": prompt_format, **read}
+    how = {"steps": 1, "prompt_format": prompt_format, "no_repeat_ngram_size": 6, **read}
     run = RewardRun(recipe(tmp_path, "run", reward_model=how))
     critic, rows = GenerativeRewardModel.load(run.run()), run.rows
     assert critic.read == read
+    assert critic.no_repeat_ngram_size == 6
     (learned, *_) = read_annotations(tmp_path / "run" / "held_out.jsonl")
     (ids,) = critic.prompts([Example(learned.prompt)], [learned.response])
     (asked,) = critique_prompts(tokenizer, [Example(learned.prompt)], [learned.response], prompt_format, **read)

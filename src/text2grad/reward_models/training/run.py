@@ -257,6 +257,7 @@ class RewardRun:
             learned=settings.learned,
             evidence=settings.evidence,
             prompt_words=settings.prompt_words,
+            no_repeat_ngram_size=settings.no_repeat_ngram_size,
             outcomes=self.outcomes,
             probe=self.probe,
         )
