@@ -82,6 +82,18 @@ def test_behind_the_feedback_everything_may_be_repeated(key: list[int]) -> None:
     assert chosen(choice, [(A,), (B,), *[(one,) for one in key], *LOOP]) == [A, B, *key, *[A, B] * 4]
 
 
+def test_feedback_of_one_row_goes_on_when_that_of_another_has_ended() -> None:
+    choice = FeedbackWithoutRepeats(most_likely, 2, Spelling(), "spans")
+    chosen(choice, [(KEY,)])
+    assert chosen(choice, [(A,), (A,), (A, C)], row=1) == [A, A, C]
+
+
+def test_the_last_tokens_of_the_feedback_forbid_nothing_behind_it() -> None:
+    """Behind `spans": [` stood a; it ends the feedback, and a may follow again."""
+    choice = FeedbackWithoutRepeats(most_likely, 2, Spelling(), "spans")
+    assert chosen(choice, [(END,), (A,), (BEGIN,), (END,), (A, C)]) == [END, A, BEGIN, END, A]
+
+
 def test_the_key_of_another_form_ends_nothing() -> None:
     choice = FeedbackWithoutRepeats(most_likely, 2, Spelling(), "dense")
     assert chosen(choice, [(A,), (B,), (KEY,), (A,), (B, C)])[-1] == C
@@ -138,13 +150,14 @@ def test_without_feedback_labels_repeat_as_they_like(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(generative, "decode", lambda *given, **more: asked.append((given[2], more["ahead"])) or [[]])
     for write_feedback in (True, False):
         model = tiny_llama(tokenizer, seed=0, width=16, layers=1, context=256)
-        how: dict[str, Any] = {"form": "dense", "learned": "choices", "no_repeat_ngram_size": 2}
+        how: dict[str, Any] = {"form": "tagged_words", "learned": "choices", "no_repeat_ngram_size": 2}
         GenerativeRewardModel(model, tokenizer, write_feedback=write_feedback, **how).write(
             [Example("q")], [" red cat."]
         )
     (with_feedback, ahead), (without, _) = asked
     assert isinstance(with_feedback, FeedbackWithoutRepeats)
     assert ahead.__self__ is with_feedback
+    assert (with_feedback.key, with_feedback.size, with_feedback.tokenizer) == ('"word_tags"', 2, tokenizer)
     assert not isinstance(without, FeedbackWithoutRepeats)
 
 
