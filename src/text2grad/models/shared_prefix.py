@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from text2grad.models.adapters import base_of
 from text2grad.models.batch import TokenBatch, left_padded
@@ -186,22 +187,18 @@ def _read_runs(
         pad_id: the padding id.
     """
     first, width = mask.shape[1], max(map(len, rests))
-    pairs: list[list[Tensor]] = []  # keys and values of each layer
-    for layer in heads.layers:
-        shape = (len(own), layer.keys.shape[1], first + width, layer.keys.shape[3])
-        pairs.append([part.new_zeros(shape) for part in (layer.keys, layer.values)])
+    pairs = [[pad(part[own], (0, 0, 0, width)) for part in (layer.keys, layer.values)] for layer in heads.layers]
     for run in runs:
         rows = torch.tensor(run, device=model.device)
         cache: Any = empty_cache(model)
-        for number, layer in enumerate(heads.layers):
-            cache.update(layer.keys[own[rows]], layer.values[own[rows]], number)
+        for number, (keys, values) in enumerate(pairs):
+            cache.update(keys[rows, :, :first], values[rows, :, :first], number)
         ids, real = left_padded([rests[row] for row in run], pad_id, model.device)
         if ids.shape[1]:
             whole = torch.cat([mask[rows], real], 1)
             read_tokens(model, ids, whole, (whole.cumsum(1) - 1).clamp(min=0)[:, first:], cache)
         for pair, layer in zip(pairs, cache.layers, strict=True):
             for found, read in zip(pair, (layer.keys, layer.values), strict=True):
-                found[rows, :, :first] = read[:, :, :first]
                 found[rows, :, first + width - ids.shape[1] :] = read[:, :, first:]
     together = empty_cache(model)
     for number, pair in enumerate(pairs):

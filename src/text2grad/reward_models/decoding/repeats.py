@@ -40,7 +40,8 @@ class FeedbackWithoutRepeats:
             ahead: the tokens that follow a row's tokens whatever the model says, for `decode`.
         """
         self.choose, self.size, self.tokenizer, self._ahead = choose, size, tokenizer, ahead
-        self.key = f'"{opening_of(form).split(chr(34))[2]}"'
+        key = opening_of(form).split('"')[2]  # of '", "word_tags": "'
+        self.key = f'"{key}"'
         self._written: dict[int, list[int]] = defaultdict(list)
         self._after: dict[tuple[int, ...], set[int]] = defaultdict(set)  # row and n − 1 tokens → the next ones
         self._ended: set[int] = set()
