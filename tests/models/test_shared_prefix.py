@@ -24,6 +24,7 @@ ROWS = [[1, 7, 8, 9, 10, 11], [1, 7, 8, 9, 12], [1, 20, 21, 22], [1, 20, 21, 22]
 GROUPS = ["a", "a", "b", "b", "c"]
 HEADS = [1, 7, 8, 9], [1, 20]
 LONG, LONGER, SHORT = [*range(30, 48)], [*range(29, 50)], [40, 41, 42, 43]
+PROMPTS = [[*range(20, 42), 7], [*SHORT, 7], [*range(25, 41), 7], [*SHORT, 7], [50, 7]]
 UNEVEN = [HEADS[0] + SHORT, HEADS[0] + LONG, HEADS[1] + [50, 51], HEADS[1] + LONGER]
 
 
@@ -72,12 +73,38 @@ def test_short_rests_are_not_padded_to_the_longest() -> None:
     assert [[token for token, here in zip(*row, strict=True) if here] for row in told] == UNEVEN
 
 
-@pytest.mark.parametrize("rows", [ROWS[:4], UNEVEN], ids=["rests of similar length", "uneven rests"])
+def test_short_beginnings_are_not_padded_to_the_longest() -> None:
+    model, read = tiny("llama"), []
+    hook = model.register_forward_pre_hook(
+        lambda _, args, kwargs: read.append(kwargs["input_ids"].tolist()), with_kwargs=True
+    )
+    found = prefill(model, PROMPTS, ["a", "b", "c", "b", "d"], PAD)
+    hook.remove()
+    # The beginnings have 22, 4, 16 and 1 tokens: 3 · 16 ≥ 2 · 22, but 3 · 4 < 2 · 22.
+    assert read == [
+        [PROMPTS[0][:-1], [*[PAD] * 6, *PROMPTS[2][:-1]]],
+        [SHORT, [PAD, PAD, PAD, 50]],
+    ]
+    assert found is not None
+    assert found.cache.layers[0].keys.shape[::2] == (5, 22)
+    told = zip(found.ids.tolist(), found.attention_mask.tolist(), strict=True)
+    assert [[token for token, here in zip(*row, strict=True) if here] for row in told] == PROMPTS
+    for row, tokens in enumerate(PROMPTS):  # keys as of the row alone, at the end of its slots
+        alone = model(input_ids=torch.tensor([tokens[:-1]]), use_cache=True).past_key_values
+        keys = found.cache.layers[1].keys[row, :, 22 - len(tokens[:-1]) :]
+        torch.testing.assert_close(keys, alone.layers[1].keys[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rows", "groups"),
+    [(ROWS[:4], GROUPS[:4]), (UNEVEN, GROUPS[:4]), (PROMPTS, ["a", "b", "c", "b", "d"])],
+    ids=["similar lengths", "uneven rests", "uneven beginnings"],
+)
 @pytest.mark.parametrize("family", CONFIGS)
-def test_every_family_writes_what_it_writes_without(family: str, rows: list[list[int]]) -> None:
+def test_every_family_writes_what_it_writes_without(family: str, rows: list[list[int]], groups: list[str]) -> None:
     model = tiny(family)
-    assert written(model, rows, GROUPS[:4]) == written(model, rows, ())
-    assert (prefill(model, rows, GROUPS[:4], PAD) is None) == (family in WHOLE)
+    assert written(model, rows, groups) == written(model, rows, ())
+    assert (prefill(model, rows, groups, PAD) is None) == (family in WHOLE)
 
 
 def test_an_adapters_weights_take_part() -> None:
@@ -113,7 +140,7 @@ TOKENS = st.integers(3, 60)
 @given(
     st.lists(
         st.tuples(
-            st.lists(TOKENS, max_size=6), st.lists(st.lists(TOKENS, min_size=1, max_size=30), min_size=1, max_size=4)
+            st.lists(TOKENS, max_size=30), st.lists(st.lists(TOKENS, min_size=1, max_size=30), min_size=1, max_size=4)
         ),
         min_size=1,
         max_size=4,

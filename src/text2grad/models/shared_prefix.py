@@ -5,8 +5,8 @@ group, which go on from there. The ends of the rows are aligned as ever, so padd
 
     [padding, beginning of the group][padding, rest of the row] → new tokens
 
-Rests of different lengths, such as the marks of a probe that votes stand behind, are read in runs of similar length, up
-to their last tokens; their keys and values then end in one column.
+Beginnings of different lengths, such as requests of people, are read in runs of similar length, and so are rests, such
+as the marks of a probe that votes stand behind, up to their last tokens; keys and values then end in one column.
 
 That is no place for padding where attention counts distances in slots, so models with sliding windows, local attention
 (GPT-Neo), recurrent layers or more than text read every row whole.
@@ -133,30 +133,35 @@ def prefill(model: Any, rows: Sequence[Sequence[int]], groups: Sequence[Hashable
     numbers = {group: number for number, group in enumerate(members)}
     heads = [_beginning([rows[number] for number in own]) for own in members.values()]
     rests = [row[len(heads[numbers[group]]) :] for row, group in zip(rows, groups, strict=True)]
-    width, head = (max(map(len, part)) for part in (rows, heads))
-    lengths = [len(one) - 1 for one in rests]
-    runs = _of_similar_length(lengths)
-    read = len(heads) * head + sum(len(run) * lengths[run[0]] for run in runs) + len(rows)
-    saves = head and read < len(rows) * width
-    cache = empty_cache(model) if saves and not counts_slots(model) else None
-    if cache is None:
+    begun = [one[:-1] for one in rests]
+    runs_of_heads, runs = _of_similar_length(heads), _of_similar_length(begun)
+    read = sum(
+        len(run) * len(part[run[0]]) for part, of_part in ((heads, runs_of_heads), (begun, runs)) for run in of_part
+    )
+    saves = any(heads) and read + len(rows) < len(rows) * max(map(len, rows))
+    if not saves or counts_slots(model) or empty_cache(model) is None:
         return None
     ids, mask = left_padded(heads, pad_id, model.device)
-    read_tokens(model, ids, mask, (mask.cumsum(1) - 1).clamp(min=0), cache)
+    if len(runs_of_heads) > 1:
+        cache = _read_runs(model, heads, runs_of_heads, pad_id)
+    else:
+        cache = empty_cache(model)
+        read_tokens(model, ids, mask, (mask.cumsum(1) - 1).clamp(min=0), cache)
     own = torch.tensor([numbers[group] for group in groups], device=model.device)
     if len(runs) > 1:
-        cache = _read_runs(model, cache, mask[own], own, [one[:-1] for one in rests], runs, pad_id)
+        cache = _read_runs(model, begun, runs, pad_id, _Before(cache, own, mask[own]))
     else:
         cache.batch_select_indices(own)
     rest_ids, rest_mask = left_padded(rests, pad_id, model.device)
     return Prefilled(torch.cat([ids[own], rest_ids], 1), torch.cat([mask[own], rest_mask], 1), cache)
 
 
-def _of_similar_length(lengths: Sequence[int]) -> list[list[int]]:
+def _of_similar_length(rows: Sequence[Sequence[int]]) -> list[list[int]]:
     """Return the rows in runs, the longest first; in a run no row has less than two thirds of the first one's tokens.
 
     What is left when few tokens remain is one run, for a pass has costs of its own.
     """
+    lengths = list(map(len, rows))
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     runs: list[list[int]] = []
     for row in order:
@@ -166,42 +171,61 @@ def _of_similar_length(lengths: Sequence[int]) -> list[list[int]]:
     return runs
 
 
+class _Before(NamedTuple):
+    """What stands before the tokens of rows.
+
+    Attributes:
+        cache: of the beginnings, [G, P].
+        own: the number of each row's beginning, [B].
+        mask: 0 on padding, [B, P].
+    """
+
+    cache: Any
+    own: Tensor
+    mask: Tensor
+
+
 def _read_runs(
     model: Any,
-    heads: Any,
-    mask: Tensor,
-    own: Tensor,
-    rests: Sequence[Sequence[int]],
+    rows: Sequence[Sequence[int]],
     runs: Sequence[Sequence[int]],
     pad_id: int,
+    before: _Before | None = None,
 ) -> Any:
-    """Return the cache of all rows after their rests, [B, P + R − 1].
+    """Return the cache of all rows, [B, P + R], whose tokens end in one column.
 
     Args:
         model: a Hugging Face causal language model.
-        heads: the cache of the beginnings, [G, P].
-        mask: of each row's beginning, [B, P].
-        own: the number of each row's beginning, [B].
-        rests: the tokens to read, of each row.
-        runs: the rows that are read together.
+        rows: the tokens to read, of each row.
+        runs: the rows that are read together, the longest first.
         pad_id: the padding id.
+        before: what stands before them; P = 0 without.
     """
-    first, width = mask.shape[1], max(map(len, rests))
-    pairs = [[pad(part[own], (0, 0, 0, width)) for part in (layer.keys, layer.values)] for layer in heads.layers]
+    width = max(map(len, rows))
+    mask = before.mask if before else torch.zeros((len(rows), 0), dtype=torch.long, device=model.device)
+    first = mask.shape[1]
+    found: list[list[Tensor]] = []  # keys and values of each layer
+    if before:
+        known = ((layer.keys, layer.values) for layer in before.cache.layers)
+        found = [[pad(part[before.own], (0, 0, 0, width)) for part in pair] for pair in known]
     for run in runs:
-        rows = torch.tensor(run, device=model.device)
+        chosen = torch.tensor(run, device=model.device)
+        ids, real = left_padded([rows[row] for row in run], pad_id, model.device)
+        if not ids.shape[1]:
+            break  # the last run
         cache: Any = empty_cache(model)
-        for number, (keys, values) in enumerate(pairs):
-            cache.update(keys[rows, :, :first], values[rows, :, :first], number)
-        ids, real = left_padded([rests[row] for row in run], pad_id, model.device)
-        if ids.shape[1]:
-            whole = torch.cat([mask[rows], real], 1)
-            read_tokens(model, ids, whole, (whole.cumsum(1) - 1).clamp(min=0)[:, first:], cache)
-        for pair, layer in zip(pairs, cache.layers, strict=True):
-            for found, read in zip(pair, (layer.keys, layer.values), strict=True):
-                found[rows, :, first + width - ids.shape[1] :] = read[:, :, first:]
+        for number, (keys, values) in enumerate(found if before else ()):
+            cache.update(keys[chosen, :, :first], values[chosen, :, :first], number)
+        whole = torch.cat([mask[chosen], real], 1)
+        read_tokens(model, ids, whole, (whole.cumsum(1) - 1).clamp(min=0)[:, first:], cache)
+        for number, layer in enumerate(cache.layers):
+            read = layer.keys, layer.values
+            if number == len(found):
+                found.append([part.new_zeros(len(rows), part.shape[1], width, part.shape[3]) for part in read])
+            for of_all, part in zip(found[number], read, strict=True):
+                of_all[chosen, :, first + width - ids.shape[1] :] = part[:, :, first:]
     together = empty_cache(model)
-    for number, pair in enumerate(pairs):
+    for number, pair in enumerate(found):
         together.update(*pair, number)
     return together
 

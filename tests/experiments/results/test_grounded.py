@@ -8,7 +8,14 @@ import pytest
 
 from made_records import record, trials
 from places import ROOT
-from text2grad.experiments.results.grounded import PLANNED, in_words, not_finished, share_left
+from text2grad.experiments.results.grounded import (
+    PLANNED,
+    in_words,
+    not_finished,
+    quoted_in_words,
+    quoted_share,
+    share_left,
+)
 from text2grad.experiments.results.pages import result_pages
 from text2grad.experiments.results.records import Record
 from text2grad.experiments.results.selection import groups
@@ -63,10 +70,27 @@ def test_the_guard_of_recall_and_length() -> None:
     [group] = groups(study())
     assert "at least halves the share" in in_words(group)
     assert "neither recall nor length falls by more than a tenth: recall × 1.00, words × 1.00" in in_words(group)
+    records = [run("text2grad_group", 3, mean_words=17.0), *study()]  # 0.85 of the start on this seed
+    [group] = groups(records)
+    # (3 · 20 + 17) / 4 / 20 = 0.9625
+    assert in_words(group).endswith("recall × 1.00, words × 0.96 (words × 0.85 on seed 3).")
     [group] = groups(study(recall=0.17))  # 0.85 of the start
     assert "; recall of the gold answer fall by more than a tenth: recall × 0.85" in in_words(group)
     [group] = groups(study(unsupported_share=0.21))
     assert "does not halve" in in_words(group)
+
+
+def test_the_share_of_quoted_words_by_hand() -> None:
+    passage = "The old bridge of Avignon was built by him."
+    assert quoted_share([("The OLD bridge: of avignon!", passage)]) == 1.0  # signs and capital letters do not count
+    assert quoted_share([("the old bridge of", passage)]) == 0.0  # four words are no quote
+    # Of 3 + 5 and of 6 words, 5 and 6 are in quotes: 11 / 14.
+    pairs = [("I think that old bridge of Avignon was", passage), ("bridge of Avignon was built by", passage)]
+    assert quoted_share(pairs) == pytest.approx(11 / 14)
+    assert quoted_share([("", passage)]) == 0.0
+    answers = [{"response": "Who knows it"}, {"response": pairs[0][0]}]
+    told = quoted_in_words({"questions": [{"passage": passage, "answers": answers}]})
+    assert "of the words of 1 answers 62 % are in runs of 5 words or more of the passage (0 % before)" in told  # 5 / 8
 
 
 def test_the_page_stands_apart_from_the_made_worlds() -> None:

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from text2grad.experiments.results.blocks import filled
+from text2grad.experiments.results.blocks import SHOWN_PHRASES, filled
 from text2grad.experiments.results.grounded import FIGURES, learned_in_short
 
 
@@ -29,6 +29,47 @@ def test_blocks_without_files_say_so(tmp_path: Path) -> None:
     assert "Not measured yet." in block("general-ability", tmp_path)
     assert "Not measured yet." in block("people-reward", tmp_path)
     assert "Not measured yet." in block("learned-reward", tmp_path)
+    assert "Not measured yet." in block("prose", tmp_path)
+    assert "Not planned yet." in block("paper-plans", tmp_path)
+
+
+def test_the_plans_by_hand(tmp_path: Path) -> None:
+    plan = {"recipe": "paper/slf5k", "settings": ["rollout.batch_size=16"], "steps": 100, "fits": False}
+    plan |= {"memory": 80e9, "processes": 8, "peak": 90.04e9, "peak_phase": "update"}
+    plan |= {"seconds": {"rollout": 27.0, "update": 9.0}}  # 36 s: 75 and 25 %, an hour for 100 steps
+    (tmp_path / "paper_plans.json").write_text(json.dumps([plan]))
+    row = "| paper/slf5k | 8 × 80 GB | `rollout.batch_size=16` | 90.0 GB (update, does not fit) "
+    assert row + "| 36 s (rollout 75 %, update 25 %) | 100 | 1.0 |" in block("paper-plans", tmp_path)
+
+
+def test_the_style_before_and_after_by_hand(tmp_path: Path) -> None:
+    names = "answers with a mark", "marks per 100 words", "words per answer"
+    metrics = {"distinct_2": 0.9, "reference_perplexity": 12.0, "truncated_share": 0.5, "kl_per_token": 0.0}
+    seed = {"seed": 4, "minutes": 9.6, "before": {names[0]: 0.5}, "after": {names[0]: 0.25}}
+    found = {
+        "steps": 12,
+        "responses": 192,
+        "answers": 128,
+        "prompts": 64,
+        "figures": {
+            "before": {name: figure(0.5, 0.4, 0.6) for name in names},
+            "after": {name: figure(0.25, 0.2, 0.3) for name in names},
+        },
+        "fewer": {name: figure(0.25, 0.15, 0.35) for name in names},
+        "metrics": {"before": metrics, "after": metrics | {"kl_per_token": 0.125}},
+        "phrases": [["here's", 9, 1], *([f"word {number}", 0, 0] for number in range(SHOWN_PHRASES))],
+        "seeds": [seed],
+    }
+    (tmp_path / "prose.json").write_text(json.dumps(found))
+    text = block("prose", tmp_path)
+    assert f"| {names[0]} | 0.500 (0.400 to 0.600) | 0.250 (0.200 to 0.300) | 0.250 (0.150 to 0.350) |" in text
+    assert "| KL, nats per token | 0.000 | 0.125 |" in text
+    assert "| `here's` | 9 | 1 |" in text
+    assert "`word 13`" in text
+    assert "`word 14`" not in text  # fifteen phrases
+    lines = " ".join(text.split())
+    assert "128 answers to 64 held-out prompts, 12 steps of 16 responses" in lines
+    assert "seed 4: 0.50 → 0.25 in 10 minutes." in lines
 
 
 def test_the_share_of_the_programs_gain_is_that_of_the_mean_over_seeds(tmp_path: Path) -> None:
@@ -56,7 +97,8 @@ def test_the_share_of_the_programs_gain_is_that_of_the_mean_over_seeds(tmp_path:
     other = [
         one | {"form": "`last`", "learned": metrics(0.5)} for one in pairs
     ]  # (0.0 + 0.1) / 0.8; 0 / 0.4, 0.1 / 0.4
-    assert " 12 % of this gain (0 to 25 % on 2 seeds)." in learned_in_short(pairs + other)  # of equally many, the last
+    told = " 12 % of this gain (0 to 25 % on 2 seeds); in other forms 75 %."
+    assert told in learned_in_short(pairs + other)  # of equally many, the last
     assert " 75 % of this gain (" in learned_in_short(pairs + other[:1])
     assert " 0 % of this gain (one seed)." in learned_in_short(other[:1])
     pairs[1] |= {"form": "`dense`, without words"}

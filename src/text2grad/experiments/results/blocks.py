@@ -35,7 +35,15 @@ _RIVAL = "scalar_ppo"
 _WIDTH = 124
 RUNS = "runs"
 GENERAL, PEOPLE, LEARNED = "general_ability.json", "people_reward.json", "learned_reward.json"
-_OPTIONAL = (GENERAL, PEOPLE, LEARNED)  # None until they are measured
+ANSWERS, PLANS, PROSE = "answers.json", "paper_plans.json", "prose.json"
+_OPTIONAL = (GENERAL, PEOPLE, LEARNED, ANSWERS, PLANS, PROSE)  # None until they are measured
+SHOWN_PHRASES = 15
+_PROSE_METRICS = {
+    "distinct_2": "distinct word pairs",
+    "reference_perplexity": "perplexity under the untouched model",
+    "truncated_share": "cut at the longest length",
+    "kl_per_token": "KL, nats per token",
+}
 Files = Callable[[str], Any]
 """Name of a JSON file of results → its content; `RUNS` → the records of the experiments."""
 
@@ -164,8 +172,13 @@ def _grounded_in_short(files: Files) -> str:
         ahead, shown = widest_text(lead(group, group.ours, rival)), [group.ours, rival]
         alone = ", the only rival with runs so far," if len(group.runs) == 2 else ""
         text = f"Its lead over {_short(rival)}{alone} in the mean over answers (the table pools all answers): {ahead}."
-    learned = files(LEARNED)
-    parts = [grounded.in_words(group), text, *([grounded.learned_in_short(learned)] if learned else [])]
+    learned, answers = files(LEARNED), files(ANSWERS)
+    parts = [
+        grounded.in_words(group),
+        *([grounded.quoted_in_words(answers)] if answers else []),
+        text,
+        *([grounded.learned_in_short(learned)] if learned else []),
+    ]
     return f"{grounded.figures_table(group, shown)}\n\n{' '.join(parts)}"
 
 
@@ -236,6 +249,52 @@ def _told(feedback: Mapping[str, Any]) -> str:
     figures = list(next(iter(feedback.values())))
     rows = [[name, *(_with_interval(Estimate(**own[key])) for key in figures)] for name, own in feedback.items()]
     return table(["words of a critique and its marks", *figures], rows)
+
+
+def _prose(files: Files) -> str:
+    """Return what a prose linter and a house style mark before and after training, from benchmarks/prose_style.py."""
+    found = files(PROSE)
+    if found is None:
+        return "Not measured yet."
+    sides = ("before", "after")
+    rows = [
+        [name, *(_with_interval(Estimate(**one)) for one in (*(found["figures"][side][name] for side in sides), fewer))]
+        for name, fewer in found["fewer"].items()
+    ]
+    rows += [
+        [_PROSE_METRICS[name], *(number(found["metrics"][side][name]) for side in sides), ""]
+        for name in found["metrics"]["before"]
+    ]
+    listed = [[f"`{phrase}`", str(before), str(after)] for phrase, before, after in found["phrases"][:SHOWN_PHRASES]]
+    of_seeds = "; ".join(
+        f"seed {one['seed']}: {' → '.join(number(one[side]['answers with a mark'], 2) for side in sides)} in "
+        f"{one['minutes']:.0f} minutes"
+        for one in found["seeds"]
+    )
+    return (
+        f"{table(['', *sides, 'before − after'], rows)}\n\n"
+        f"{found['answers']} answers to {found['prompts']} held-out prompts, {found['steps']} steps of "
+        f"{found['responses'] // found['steps']} responses; intervals of 95 % over prompts. Answers with a mark, and "
+        f"the time of the steps on one core: {of_seeds}.\n\n{table(['marked most often', *sides], listed)}"
+    )
+
+
+def _paper_plans(files: Files) -> str:
+    """Return memory and time of the paper's recipes as planned, from benchmarks/paper_plans.py."""
+    found = files(PLANS)
+    if found is None:
+        return "Not planned yet."
+    rows = []
+    for one in found:
+        device = f"{one['processes']} × {one['memory'] / 1e9:.0f} GB"
+        step = sum(one["seconds"].values())
+        parts = ", ".join(f"{name} {100 * seconds / step:.0f} %" for name, seconds in one["seconds"].items())
+        fits = "" if one["fits"] else ", does not fit"
+        peak = f"{one['peak'] / 1e9:.1f} GB ({one['peak_phase']}{fits})"
+        changed = ", ".join(f"`{setting}`" for setting in one["settings"])
+        hours = f"{one['steps'] * step / 3600:.1f}"
+        rows.append([one["recipe"], device, changed, peak, f"{step:.0f} s ({parts})", str(one["steps"]), hours])
+    return table(["recipe", "GPUs", "changed", "peak of a process", "step", "steps", "hours"], rows)
 
 
 def _compared_groups(records: Sequence[Record]) -> list[Group]:
@@ -697,6 +756,8 @@ BLOCKS: Mapping[str, Callable[[Files], str]] = {
     "learned-reward": _learned_reward,
     "general-ability": _general_ability,
     "people-reward": _people_reward,
+    "prose": _prose,
+    "paper-plans": _paper_plans,
     "speed": _speed,
     **{f"{task}-table": _task_table(task) for task in _QUICKSTART},
     **{f"{task}-agreement": _agreement(task) for task in _QUICKSTART},

@@ -1,6 +1,8 @@
 """Records of the task "grounded" → the tables of grounded.md: what an answer gained, and what it did not lose."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -31,6 +33,8 @@ FIGURES: Mapping[str, tuple[str, int]] = {
 """Metrics of an evaluation → names and digits on the page."""
 KEPT = 0.9
 """Recall and length must keep this share of their start."""
+RUN = 5
+"""Words in a row that make a quote."""
 
 
 def figures_table(group: Group, methods: Sequence[str] = ()) -> str:
@@ -84,13 +88,15 @@ def _shares_of_the_gain(pairs: Sequence[Mapping[str, Any]]) -> tuple[float, list
 
 
 def learned_in_short(pairs: Sequence[Mapping[str, Any]]) -> str:
-    """Return a sentence on the learned reward model with the most seeds; a pair tells its "form"."""
-    forms = [one["form"] for one in pairs]
-    form = max(reversed(forms), key=forms.count)
-    share, each = _shares_of_the_gain([one for one in pairs if one["form"] == form])
+    """Return a sentence on the learned reward models: the form with the most seeds, and the means of the others."""
+    forms = Counter(one["form"] for one in reversed(pairs)).most_common()
+    shares = [_shares_of_the_gain([one for one in pairs if one["form"] == form]) for form, _ in forms]
+    (share, each), *others = shares
     seeds = f"{min(each):.0f} to {max(each):.0f} % on {len(each)} seeds" if len(each) > 1 else "one seed"
+    rest = " and ".join(sorted(f"{mean:.0f} %" for mean, _ in others))
     return (
-        f"A reward model that learned the program's verdicts gives, in its place, {share:.0f} % of this gain ({seeds})."
+        f"A reward model that learned the program's verdicts (form {forms[0][0]}) gives, in its place, {share:.0f} % "
+        f"of this gain ({seeds})" + (f"; in other forms {rest}." if others else ".")
     )
 
 
@@ -136,15 +142,53 @@ def in_words(group: Group) -> str:
     guard = (
         f"{' and '.join(lost)} fall by more than a tenth"
         if lost
-        else "neither recall nor length falls by more than a tenth"
+        else "in the mean neither recall nor length falls by more than a tenth"
     )
+    of_seeds = [
+        f"{FIGURES[name][0]} × {number(share, 2)} on seed {seed}"
+        for seed, run in runs.items()
+        for name in kept
+        if not lost and (share := share_left({seed: run}, name).value) < KEPT
+    ]
+    apart = f" ({', '.join(of_seeds)})" if of_seeds else ""
     spread = f"Student over {left.seeds} seeds {between(left.student_low, left.student_high, 2)}"
     spread = spread if left.seeds > 1 else "one seed so far"
     return (
         f"{label(group.ours)} {halved} the share of names and numbers that the passage does not support: "
         f"{number(left.value, 2)} of the start is left ({spread}); {guard}: "
-        f"recall × {number(kept['recall'], 2)}, words × {number(kept['mean_words'], 2)}."
+        f"recall × {number(kept['recall'], 2)}, words × {number(kept['mean_words'], 2)}{apart}."
     )
+
+
+def quoted_in_words(found: Mapping[str, Any]) -> str:
+    """Return how far the answers of the page of ten answers are quotes of the passage, before and after training.
+
+    Args:
+        found: of docs/make_answers.py: "questions", each with its "passage" and the "answers" before and after.
+    """
+    before, after = (
+        100 * quoted_share([(one["answers"][place]["response"], one["passage"]) for one in found["questions"]])
+        for place in (0, 1)
+    )
+    return (
+        f"It learned to quote, also where that is no answer: of the words of {len(found['questions'])} answers "
+        f"{after:.0f} % are in runs of {RUN} words or more of the passage ({before:.0f} % before)."
+    )
+
+
+def quoted_share(pairs: Iterable[tuple[str, str]]) -> float:
+    """Return the share of the words of answers that stand in runs of `RUN` words or more of the passage.
+
+    Args:
+        pairs: answer and passage. Words are runs of letters and digits; capital letters do not count.
+    """
+    words = quoted = 0
+    for pair in pairs:
+        answer, passage = (re.findall(r"\w+", text.lower()) for text in pair)
+        known = {tuple(passage[at : at + RUN]) for at in range(len(passage) - RUN + 1)}
+        starts = [at for at in range(len(answer) - RUN + 1) if tuple(answer[at : at + RUN]) in known]
+        words, quoted = words + len(answer), quoted + len({at + step for at in starts for step in range(RUN)})
+    return quoted / words if words else 0.0
 
 
 def not_finished(group: Group) -> list[str]:
