@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from text2grad.models.adapters import with_lora
 from tokenizers_made_here import STORIES, made
@@ -40,11 +40,12 @@ def storyteller(path: Path) -> Path:
     return path
 
 
-def untrained(path: Path, *, context: int = 2048) -> Path:
-    """Write a Llama of random weights that spells any text."""
+def untrained(path: Path, *, context: int = 2048, family: str = "llama") -> Path:
+    """Write a model of random weights that spells any text; `family`: its architecture, as a config names it."""
     tokenizer = made("llama3")
     torch.manual_seed(0)
-    config = LlamaConfig(
+    config = AutoConfig.for_model(
+        family,
         vocab_size=len(tokenizer),
         hidden_size=64,
         intermediate_size=96,
@@ -58,7 +59,7 @@ def untrained(path: Path, *, context: int = 2048) -> Path:
         initializer_range=0.1,
         tie_word_embeddings=False,
     )
-    LlamaForCausalLM(config).save_pretrained(path)
+    AutoModelForCausalLM.from_config(config).save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path
 
