@@ -3,9 +3,9 @@
     text2grad import ultrafeedback ../shared/data/ultrafeedback_binarized/train.jsonl --out data/prose.jsonl
     python benchmarks/prose_style.py --seeds 0 1 2
 
-Trains the recipe once per seed, and compares the answers to the held-out prompts before and after. A mark is a negative
-span of the critic; answers are sampled once. Intervals: bootstrap over prompts. Every seed goes on where it was
-stopped. Writes docs/results/prose.json.
+Trains the recipe once per seed, samples `--answers` answers to each held-out prompt from the untouched model and from
+the policy, and asks the recipe's critic. A mark is a negative span. Intervals: bootstrap over prompts. Every seed goes
+on where it was stopped. Writes docs/results/prose.json.
 """
 
 import argparse
@@ -14,15 +14,18 @@ import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from text2grad.config import load_recipe
+from text2grad.config import Recipe, load_recipe
 from text2grad.evaluation.intervals import Ratio, Statistic, differences, estimate
-from text2grad.experiments.reports.run_report import before_and_after
+from text2grad.experiments import held_out_examples
+from text2grad.experiments.evaluate_policy import PolicySampler
+from text2grad.feedback import ask, load_critic
 from text2grad.files import to_json, write_atomically
+from text2grad.types import Critique, Example
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "recipes" / "smollm2-prose.toml"
@@ -35,50 +38,63 @@ SHOWN = ("distinct_2", "reference_perplexity", "truncated_share", "kl_per_token"
 LONGEST = 40  # characters of a marked phrase; a longer one is counted under its beginning
 
 
-def marked(record: Mapping[str, Any]) -> list[str]:
+def marked(response: str, critique: Critique) -> list[str]:
     """Return the marked phrases of an answer, in small letters."""
-    spans = [span for span in record["critique"]["spans"] if span["label"] == "negative"]
-    return [" ".join(record["response"][span["start"] : span["end"]].lower().split())[:LONGEST] for span in spans]
+    spans = [span for span in critique.spans if span.label == "negative"]
+    return [" ".join(response[span.start : span.end].lower().split())[:LONGEST] for span in spans]
 
 
-def counts(record: Mapping[str, Any]) -> Counter[str]:
-    """Return the counts of `FIGURES` of an answer."""
-    marks, words = len(marked(record)), len(re.findall(r"\w+", record["response"]))
-    return Counter(answers=1, with_a_mark=min(marks, 1), marks=marks, words=words)
-
-
-def trained(out: Path, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the evaluations before and after the training with a seed, which is made or finished first."""
-    if not (out / "report.html").exists():
+def trained(out: Path, seed: int) -> list[dict[str, Any]]:
+    """Return the evaluations of the training with a seed, which is made or finished first."""
+    steps = load_recipe(RECIPE).run.steps
+    last = out / "evaluations" / f"{steps:06d}.json"
+    if not last.exists():
         words = ["train", RECIPE, "--set", f"run.seed={seed}", "--out", out]
         again = ["--resume"] if (out / "run.json").exists() else []
         command = [sys.executable, "-m", "text2grad.cli", *map(str, [*words, *again])]
         if code := subprocess.run(command, check=False).returncode:
             sys.exit(code)
-    files = sorted((out / "evaluations").glob("*.json"))
-    first, last = (json.loads(files[place].read_bytes()) for place in (0, -1))
-    return first, last
+    return [json.loads(path.read_bytes()) for path in (last.with_name("000000.json"), last)]
+
+
+def answers_of(recipe: Recipe, path: str, examples: Sequence[Example], store: Path, seed: int) -> list[str]:
+    """Return answers of a model, sampled as in the recipe's rollouts; they are kept."""
+    if not store.exists():
+        rollouts = PolicySampler(recipe, path)(examples, seed=seed)
+        write_atomically(store, to_json([one.response for one in rollouts]))
+    return list(json.loads(store.read_bytes()))
 
 
 def main() -> None:
     """Train every seed that is missing, and write the results of all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--answers", type=int, default=4, help="to each held-out prompt")
     parser.add_argument("--work", type=Path, default=Path("runs/prose"))
     parser.add_argument("--json", type=Path, default=ROOT / "docs" / "results" / "prose.json")
     options = parser.parse_args()
+    recipe, critic = load_recipe(RECIPE), load_critic(load_recipe(RECIPE).critic.use)
     of_prompts: dict[str, dict[str, Counter[str]]] = {name: defaultdict(Counter) for name in ("before", "after")}
     phrases: dict[str, Counter[str]] = {"before": Counter(), "after": Counter()}
     seeds = []
     for seed in options.seeds:
         out = options.work / f"seed-{seed}"
         first, last = trained(out, seed)
-        own: dict[str, list[Counter[str]]] = {"before": [], "after": []}
-        for pair in before_and_after(first, last):
-            for name, record in zip(own, (pair, pair["beside"][0]), strict=True):
-                own[name].append(counts(record))
-                of_prompts[name][record["prompt"]] += own[name][-1]
-                phrases[name].update(marked(record))
+        of_run = load_recipe(RECIPE, [f"run.seed={seed}"])
+        examples = [one for one in held_out_examples(of_run, recipe.data.eval_examples) for _ in range(options.answers)]
+        own: dict[str, list[Counter[str]]] = {}
+        policy = max((out / "checkpoints").glob("step-*/policy"))
+        for name, path in (("before", recipe.model.path), ("after", str(policy))):
+            written = answers_of(of_run, path, examples, out / f"{name}.json", seed)
+            own[name] = []
+            for example, response, critique in zip(
+                examples, written, ask(critic, examples, written, match="exact"), strict=True
+            ):
+                marks = marked(response, critique)
+                words = len(re.findall(r"\w+", response))
+                own[name].append(Counter(answers=1, with_a_mark=min(len(marks), 1), marks=len(marks), words=words))
+                of_prompts[name][example.prompt_text] += own[name][-1]
+                phrases[name].update(marks)
         steps = map(json.loads, (out / "metrics.jsonl").read_bytes().splitlines())
         seconds = sum(value for step in steps for key, value in step.items() if key.startswith("seconds/"))
         seeds.append(
@@ -96,7 +112,6 @@ def main() -> None:
         )
     order = sorted(of_prompts["before"])
     tables = {name: [dict(of_prompt[prompt]) for prompt in order] for name, of_prompt in of_prompts.items()}
-    recipe = load_recipe(RECIPE)
     result = {
         "steps": recipe.run.steps,
         "responses": recipe.run.steps * recipe.rollout.batch_size,
