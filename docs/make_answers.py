@@ -26,7 +26,9 @@ SmolLM2-135M-Instruct, a small language model, answers questions of people from 
 reads each answer and says in words which names, numbers and claims the passage does not contain, and which it does.
 text2grad turns these words into a reward on each word of the answer, and trains the model on them. Below are the first
 ten questions that training never saw, with the answers before it and after. Orange: the critique says that the passage
-does not contain this. Green: it does. An answer ends after {tokens} tokens, wherever it is then."""
+does not contain this. Green: it does. An answer ends after {tokens} tokens, wherever it is then. What the model learned
+above all is to quote the passage, also where the quote does not answer the question: nobody told it that this is no
+answer."""
 
 
 def records_of(run: Path) -> dict[str, Any]:
