@@ -125,6 +125,8 @@ def test_an_adapters_weights_take_part() -> None:
         ([[1, 2, 3], [4, 5, 6]], ["a", "a"]),  # nothing is alike
         ([[3, *range(10, 40)], [4]], ["a", "a"]),  # nothing is alike in uneven rows
         ([[1], [1]], ["a", "a"]),  # one token, and that is needed to go on from
+        # 2 × 3 tokens of beginnings, 4 × 3 of rests and 4 last ones are more than 4 × 5
+        ([[1, 2, 3, 9], *([5, *range(start, start + 4)] for start in (10, 20, 30))], ["a", "b", "b", "b"]),
         ([[1, 7, 8, 9], [1, 20], [1, 21]], ["a", "b", "b"]),  # 2 × 3 + 3 × 1 = 9 < 3 × 4 tokens, in two passes
     ],
 )
