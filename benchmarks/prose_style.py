@@ -1,11 +1,10 @@
 """What SmolLM2 stops writing when a prose linter and a house style judge it (recipes/smollm2-prose.toml).
 
-    text2grad import ultrafeedback ../shared/data/ultrafeedback_binarized/train.jsonl --out data/prose.jsonl
     python benchmarks/prose_style.py --seeds 0 1 2
 
-Trains the recipe once per seed, samples `--answers` answers to each held-out prompt from the untouched model and from
-the policy, and asks the recipe's critic. A mark is a negative span. Intervals: bootstrap over prompts. Every seed goes
-on where it was stopped. Writes docs/results/prose.json.
+The prompts are those of docs/results/prose.md, in data/prose.jsonl. Trains the recipe once per seed, samples `--answers`
+answers to each held-out prompt from the untouched model and from the policy, and asks the recipe's critic. A mark is a
+negative span. Intervals: bootstrap over prompts. Every seed goes on where it was stopped. Writes docs/results/prose.json.
 """
 
 import argparse
@@ -19,12 +18,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from text2grad.config import Recipe, load_recipe
+from text2grad.config import Recipe, latest_checkpoint, load_recipe
 from text2grad.evaluation.intervals import Ratio, Statistic, differences, estimate
 from text2grad.experiments import held_out_examples
 from text2grad.experiments.evaluate_policy import PolicySampler
 from text2grad.feedback import ask, load_critic
 from text2grad.files import to_json, write_atomically
+from text2grad.rl import RunLog
 from text2grad.types import Critique, Example
 
 ROOT = Path(__file__).parents[1]
@@ -44,9 +44,8 @@ def marked(response: str, critique: Critique) -> list[str]:
     return [" ".join(response[span.start : span.end].lower().split())[:LONGEST] for span in spans]
 
 
-def trained(out: Path, seed: int) -> list[dict[str, Any]]:
-    """Return the evaluations of the training with a seed, which is made or finished first."""
-    steps = load_recipe(RECIPE).run.steps
+def trained(out: Path, seed: int, steps: int) -> list[dict[str, Any]]:
+    """Return the evaluations before and after the training with a seed, which is made or finished first."""
     last = out / "evaluations" / f"{steps:06d}.json"
     if not last.exists():
         words = ["train", RECIPE, "--set", f"run.seed={seed}", "--out", out]
@@ -73,18 +72,19 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("runs/prose"))
     parser.add_argument("--json", type=Path, default=ROOT / "docs" / "results" / "prose.json")
     options = parser.parse_args()
-    recipe, critic = load_recipe(RECIPE), load_critic(load_recipe(RECIPE).critic.use)
+    recipe = load_recipe(RECIPE)
+    critic = load_critic(recipe.critic.use)
     of_prompts: dict[str, dict[str, Counter[str]]] = {name: defaultdict(Counter) for name in ("before", "after")}
     phrases: dict[str, Counter[str]] = {"before": Counter(), "after": Counter()}
     seeds = []
     for seed in options.seeds:
         out = options.work / f"seed-{seed}"
-        first, last = trained(out, seed)
+        first, last = trained(out, seed, recipe.run.steps)
         of_run = load_recipe(RECIPE, [f"run.seed={seed}"])
         examples = [one for one in held_out_examples(of_run, recipe.data.eval_examples) for _ in range(options.answers)]
         own: dict[str, list[Counter[str]]] = {}
-        policy = max((out / "checkpoints").glob("step-*/policy"))
-        for name, path in (("before", recipe.model.path), ("after", str(policy))):
+        checkpoint = latest_checkpoint(out / "checkpoints")
+        for name, path in (("before", recipe.model.path), ("after", f"{checkpoint}/policy")):
             written = answers_of(of_run, path, examples, out / f"{name}.json", seed)
             own[name] = []
             for example, response, critique in zip(
@@ -95,7 +95,7 @@ def main() -> None:
                 own[name].append(Counter(answers=1, with_a_mark=min(len(marks), 1), marks=len(marks), words=words))
                 of_prompts[name][example.prompt_text] += own[name][-1]
                 phrases[name].update(marks)
-        steps = map(json.loads, (out / "metrics.jsonl").read_bytes().splitlines())
+        steps = RunLog(out).metrics()
         seconds = sum(value for step in steps for key, value in step.items() if key.startswith("seconds/"))
         seeds.append(
             {
@@ -105,7 +105,7 @@ def main() -> None:
                     name: {key: one.value for key, one in estimate(rows, FIGURES).items()} for name, rows in own.items()
                 },
                 "metrics": {
-                    name: {key: found["metrics"][key] for key in SHOWN if key in found["metrics"]}
+                    name: {key: found["metrics"][key] for key in SHOWN}
                     for name, found in (("before", first), ("after", last))
                 },
             }
