@@ -2,9 +2,9 @@
 
     python benchmarks/prose_style.py --seeds 0 1 2
 
-The prompts are those of docs/results/prose.md, in data/prose.jsonl. Trains the recipe once per seed, samples `--answers`
-answers to each held-out prompt from the untouched model and from the policy, and asks the recipe's critic. A mark is a
-negative span. Intervals: bootstrap over prompts. Every seed goes on where it was stopped.
+The prompts are those of docs/results/prose.md, in data/prose.jsonl. Trains the recipe once per seed, samples
+`--answers` answers to each held-out prompt from the untouched model and from the policy, and asks the recipe's critic.
+A mark is a negative span. Intervals: bootstrap over prompts. Every seed goes on where it was stopped.
 Writes docs/results/prose.json.
 """
 
