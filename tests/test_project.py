@@ -17,11 +17,11 @@ from zipfile import ZipFile
 import pytest
 
 import text2grad
+from places import ROOT, script
 from text2grad.config.recipe import Recipe, load_recipe
 from text2grad.experiments.experiment_plan import load_plan
 from text2grad.experiments.records import recipe_digest
 
-ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "text2grad"
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(page for page in DOCS.rglob("*.md") if page.name != "log.md")]
@@ -33,18 +33,7 @@ TAUGHT_PATHS = {"text2grad.config.make_recipe", "text2grad.tasks.tiny"}
 ENTRY_POINTS = {("cli", "main"), ("cli", "parser")}
 """Names that pyproject.toml and the tests of the documents use."""
 
-
-def loaded_script() -> ModuleType:
-    """Return docs/make_architecture.py as a module: the reader of the table and of the imports."""
-    spec = importlib.util.spec_from_file_location("make_architecture", DOCS / "make_architecture.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-architecture = loaded_script()
+architecture = script("docs/make_architecture.py")
 TABLE = {package.name: package for package in architecture.read_table((DOCS / "architecture.md").read_text("utf-8"))}
 IMPORTS = architecture.imports()
 STUBS = {architecture.module_name(path.with_suffix(".py")): path for path in sorted(SOURCE.rglob("__init__.pyi"))}

@@ -4,13 +4,12 @@ import gc
 import json
 import math
 from dataclasses import replace
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from places import ROOT
+from places import script
 from text2grad.cli.__main__ import main
 from text2grad.config.recipe import make_recipe
 from text2grad.experiments.planning import DEVICES, Planner
@@ -160,16 +159,16 @@ def test_more_gpus_never_take_more_memory_or_time() -> None:
 
 
 def test_the_formulas_are_within_8_percent_of_every_measured_peak() -> None:
-    script = script_of_the_page()
-    for found in json.loads(script.MEASURED.read_text("utf-8")):
+    page = script("docs/make_scale.py")
+    for found in json.loads(page.MEASURED.read_text("utf-8")):
         size, _, setting = found["case"].partition("-")
-        formula = sum(one_process(script.SMALL[size], 1_024, **script.SETTINGS[setting]).values())
-        assert found["measured"] == pytest.approx(formula + script.overhead("cpu", formula), rel=0.08), found["case"]
+        formula = sum(one_process(page.SMALL[size], 1_024, **page.SETTINGS[setting]).values())
+        assert found["measured"] == pytest.approx(formula + page.overhead("cpu", formula), rel=0.08), found["case"]
 
 
 def test_the_page_has_the_figures_of_its_script() -> None:
-    script = script_of_the_page()
-    assert script.page() == script.PAGE.read_text("utf-8"), "run `python docs/make_scale.py`"
+    page = script("docs/make_scale.py")
+    assert page.page() == page.PAGE.read_text("utf-8"), "run `python docs/make_scale.py`"
 
 
 def test_a_plan_of_shards_divides_what_is_sharded(tmp_path: Path) -> None:
@@ -197,12 +196,3 @@ def test_shards_need_several_processes(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "my.toml").write_text(f'[data]\ntrain = "none"\n[model]\npath = "{config(tmp_path)}"\n')
     assert main(["plan", str(tmp_path / "my.toml"), "--sharded"]) == 2
     assert "--processes N" in " ".join(capsys.readouterr().err.split())
-
-
-def script_of_the_page() -> Any:
-    spec = spec_from_file_location("make_scale", ROOT / "docs/make_scale.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

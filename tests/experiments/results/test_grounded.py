@@ -1,13 +1,13 @@
 """The page of answers from a passage: figures by hand, the guard of recall and length, its own place."""
 
-import importlib.util
 import json
+import re
 import tomllib
 
 import pytest
 
 from made_records import record, trials
-from places import ROOT
+from places import ROOT, script
 from text2grad.experiments.results.grounded import (
     PLANNED,
     in_words,
@@ -128,12 +128,21 @@ def test_the_planned_methods_are_those_of_the_plan() -> None:
 
 
 def test_the_page_of_ten_answers_is_what_its_json_gives() -> None:
-    spec = importlib.util.spec_from_file_location("make_answers", ROOT / "docs" / "make_answers.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
+    made = script("docs/make_answers.py")
     found = json.loads(made.DATA.read_bytes())
     assert made.PAGE.read_text("utf-8") == made.page(found), "run python docs/make_answers.py"
     assert len(found["questions"]) == made.COUNT
     assert all(len(one["answers"]) == 2 for one in found["questions"])
+
+
+def test_the_page_has_the_figures_of_the_critic_beside_people() -> None:
+    found = json.loads((ROOT / "docs" / "results" / "grounded_critic.json").read_bytes())
+    page = " ".join((ROOT / "docs" / "grounded.md").read_text("utf-8").split())
+    itself = found["of themselves"]
+    assert itself["blamed"] == 0
+    assert f"No sentence of the {itself['passages']} passages is blamed" in page
+    assert f"In the {found['summaries']} summaries of FaithBench" in page
+    for name, words in (("called absent", "calls absent"), ("praised", "praises")):
+        value, low, high = (100 * found["marked"][name][key] for key in ("value", "low", "high"))
+        share = rf"{value:.0f} % \({low:.0f} to {high:.0f}\)"
+        assert re.search(rf"{share} of the [a-z ]* that (the critic|it) {words}", page)
