@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from text2grad.config import load_recipe
+from text2grad.config import Recipe, load_recipe
 from text2grad.files import to_json, write_atomically
 
 ROOT = Path(__file__).parents[1]
@@ -58,36 +58,60 @@ PLANS = [
     *(("qwen-0.5b", where) for where in ("16GB", "1", "8")),
 ]
 """Recipe, and the number of GPUs of 80 GB; or the memory of one small GPU."""
+ALL = [
+    *((name, where, phase) for name, where in PLANS if where != "8" for phase in ("sft", "reward")),
+    *((name, where, "train") for name, where in PLANS),
+]
+"""Recipe, place and command. The trainings before that of the policy read as many rows at once on eight GPUs."""
 
 
-def planned(name: str, where: str) -> dict[str, Any]:
-    """Return the plan of a recipe."""
+def planned(name: str, where: str, phase: str) -> dict[str, Any]:
+    """Return the plan of a command with a recipe."""
     path = ROOT / "recipes" / f"{name}.toml"
     recipe = load_recipe(path)
     processes = int(where) if where.isdigit() else 1
-    rows = -(-recipe.rollout.batch_size // processes) * processes
-    changed = [] if rows == recipe.rollout.batch_size else [f"rollout.batch_size={rows}"]
+    changed = in_processes(recipe, phase, processes)
     device = ["--device", "h100"] if where.isdigit() else ["--device", "h100", "--memory", where]
+    trained = recipe.reward_model.model if phase == "reward" else ""
     with tempfile.TemporaryDirectory() as directory:
         model = Path(directory) / "model"
         model.mkdir()
-        (model / "config.json").write_text(json.dumps(MODELS[recipe.sft.model]))
-        words = ["plan", path, *device, "--processes", processes, "--prompt-tokens", PROMPT_TOKENS, "--json"]
-        words += [word for one in (f"sft.model={model}", *changed) for word in ("--set", one)]
+        (model / "config.json").write_text(json.dumps(MODELS[trained or recipe.sft.model]))
+        words = ["plan", path, "--phase", phase, *device, "--processes", processes, "--json"]
+        words += ["--prompt-tokens", PROMPT_TOKENS] if phase == "train" else []
+        models = [f"sft.model={model}", f"reward_model.model={model}"]
+        words += [word for one in (*models, *changed) for word in ("--set", one)]
         command = [sys.executable, "-m", "text2grad.cli", *map(str, words)]
         found = subprocess.run(command, check=False, stdout=subprocess.PIPE, cwd=directory)
     if found.returncode not in (0, 1):  # 1: it does not fit
         sys.exit(found.returncode)
     plan = json.loads(found.stdout)
+    kept = ["device", "memory", "processes", "fits", "peak", "peak_phase", "seconds"]
+    sizes = {
+        "train": {"prompt_tokens": PROMPT_TOKENS, "steps": recipe.run.steps},
+        "sft": {"batch_size": recipe.sft.batch_size},
+        "reward": {"batch_size": recipe.reward_model.batch_size},
+    }[phase]
+    kept += [] if phase == "train" else ["rows", "row_tokens"]
     return {
         "recipe": name,
         "where": where,
-        "model": recipe.sft.model,
-        "prompt_tokens": PROMPT_TOKENS,
+        "phase": phase,
+        "model": trained or recipe.sft.model,
         "settings": changed,
-        "steps": recipe.run.steps,
-        **{key: plan[key] for key in ("device", "memory", "processes", "fits", "peak", "peak_phase", "seconds")},
+        **sizes,
+        **{key: plan[key] for key in kept},
     }
+
+
+def in_processes(recipe: Recipe, phase: str, processes: int) -> list[str]:
+    """Return the settings that share a recipe's batch among processes."""
+    if phase == "train":
+        rows = -(-recipe.rollout.batch_size // processes) * processes
+        return [] if rows == recipe.rollout.batch_size else [f"rollout.batch_size={rows}"]
+    section, settings = ("sft", recipe.sft) if phase == "sft" else ("reward_model", recipe.reward_model)
+    parts = max(settings.accumulate // processes, 1)
+    return [] if parts == settings.accumulate else [f"{section}.accumulate={parts}"]
 
 
 def main() -> None:
@@ -96,9 +120,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=ROOT / "docs" / "results" / "paper_plans.json")
     path = parser.parse_args().json
     plans = json.loads(path.read_bytes()) if path.exists() else []
-    for name, where in PLANS:
-        if (name, where) not in {(one["recipe"], one["where"]) for one in plans}:
-            plans.append(planned(name, where))
+    for asked in ALL:
+        if asked not in {(one["recipe"], one["where"], one["phase"]) for one in plans}:
+            plans.append(planned(*asked))
             print(json.dumps(plans[-1]), flush=True)
             write_atomically(path, to_json(plans, indent=1) + b"\n")
 

@@ -3,14 +3,13 @@
 import json
 import shutil
 from collections.abc import Iterator
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 from accelerate.state import AcceleratorState
 
 from fault_server import Running, running
-from places import ROOT, SHARED
+from places import ROOT, SHARED, script
 from served_models import untrained
 from text2grad.cli.__main__ import main
 from text2grad.config import load_recipe
@@ -112,11 +111,7 @@ def test_a_plan_on_gpus_of_80_gb_needs_a_configuration_alone(
 ) -> None:
     """Before any phase has run, so that the reward model is planned as one like the policy."""
     path = ROOT / "recipes" / f"{name}.toml"
-    spec = spec_from_file_location("paper_plans", ROOT / "benchmarks" / "paper_plans.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = module_from_spec(spec)
-    spec.loader.exec_module(made)
+    made = script("benchmarks/paper_plans.py")
     config = made.MODELS[load_recipe(path).sft.model]
     assert config["model_type"] == FAMILIES.get(name, "llama")
     (tmp_path / "model").mkdir()
@@ -128,6 +123,15 @@ def test_a_plan_on_gpus_of_80_gb_needs_a_configuration_alone(
     assert "without the prompts, give their length with --prompt-tokens N" in " ".join(capsys.readouterr().err.split())
     assert main([*words, "--prompt-tokens", "600", "--json", "--set", f"rollout.batch_size={rows}"]) == 0
     found = json.loads(capsys.readouterr().out)
-    weights = 2 * 2 * found["parameters"][0]  # two models, 2 bytes for each number
-    assert weights < found["peak"] < (80e9 if name.startswith("paper/") else 16e9)
+    weights = 2 * found["parameters"][0]  # 2 bytes for each number
+    limit = 80e9 if name.startswith("paper/") else 16e9
+    assert 2 * weights < found["peak"] < limit  # policy and reward model
     assert found["seconds"]
+    for phase in ("sft", "reward"):
+        changed = [word for one in made.in_processes(load_recipe(path), phase, processes) for word in ("--set", one)]
+        models = ["--set", "reward_model.model=model", "--phase", phase, "--json"]
+        assert main([*words, *models, *changed]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert weights < found["peak"] < limit
+        assert found["steps"] is None  # the data is not there yet
+        assert found["seconds"]

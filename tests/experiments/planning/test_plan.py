@@ -18,9 +18,10 @@ from transformers import (
 )
 
 from places import ROOT
+from planned import CONFIG, CPU, PARAMETERS, recipe
 from text2grad.cli.__main__ import main
 from text2grad.cli.plan import parse_memory
-from text2grad.config.recipe import Recipe, make_recipe
+from text2grad.config.recipe import make_recipe
 from text2grad.errors import ConfigError, ModelError
 from text2grad.experiments.planning import DEVICES, Planner, annotation_cost
 from text2grad.experiments.planning.devices import Device, measured, this_machine
@@ -35,31 +36,12 @@ from text2grad.rl.trainer import prepare_policy
 from text2grad.tasks.tiny import word_tokenizer
 from tiny_models import batch_of, tiny
 
-CPU = Device("a CPU", "cpu", 8 * 10**9)
-CONFIG = {
-    **{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 1000, "hidden_size": 64},
-    **{"intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2},
-    **{"max_position_embeddings": 512, "tie_word_embeddings": False, "dtype": "float32"},
-}
-# embeddings and head 2 · 1000 · 64; the layer: q, o 64², k, v 64 · 32, MLP 3 · 64 · 128, norms 2 · 64; last norm 64
-PARAMETERS = 2 * 64_000 + (2 * 64**2 + 2 * 64 * 32 + 3 * 64 * 128 + 128) + 64
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A directory that holds a config and no weights."""
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     return tmp_path
-
-
-def recipe(folder: Path, **sections: dict[str, Any]) -> Recipe:
-    base: dict[str, dict[str, Any]] = {
-        "model": {"path": str(folder)},
-        "rollout": {"batch_size": 8, "max_new_tokens": 24},
-        "ppo": {"micro_batch_tokens": 128},
-        "data": {"train": "none.jsonl"},
-    }
-    return make_recipe({name: {**base.get(name, {}), **sections.get(name, {})} for name in {*base, *sections}})
 
 
 def test_weights_states_and_cache_are_what_arithmetic_says(folder: Path) -> None:

@@ -34,12 +34,23 @@ def test_blocks_without_files_say_so(tmp_path: Path) -> None:
 
 
 def test_the_plans_by_hand(tmp_path: Path) -> None:
-    plan = {"recipe": "paper/slf5k", "settings": ["rollout.batch_size=16"], "steps": 100, "fits": False}
+    plan = {
+        "recipe": "paper/slf5k",
+        "phase": "train",
+        "settings": ["rollout.batch_size=16"],
+        "steps": 100,
+        "fits": False,
+    }
     plan |= {"memory": 80e9, "processes": 8, "peak": 90.04e9, "peak_phase": "update"}
     plan |= {"seconds": {"rollout": 27.0, "update": 9.0}}  # 36 s: 75 and 25 %, an hour for 100 steps
-    (tmp_path / "paper_plans.json").write_text(json.dumps([plan]))
+    # 36 s for 32 rows: 0.3125 h for 1,000
+    tuned = plan | {"phase": "sft", "settings": [], "batch_size": 32, "rows": 4, "row_tokens": 1024, "fits": True}
+    (tmp_path / "paper_plans.json").write_text(json.dumps([plan, tuned]))
     row = "| paper/slf5k | 8 × 80 GB | `rollout.batch_size=16` | 90.0 GB (update, does not fit) "
-    assert row + "| 36 s (rollout 75 %, update 25 %) | 100 | 1.0 |" in block("paper-plans", tmp_path)
+    time = "| 36 s (rollout 75 %, update 25 %) "
+    assert row + time + "| 100 | 1.0 |" in block("paper-plans", tmp_path)
+    row = "| paper/slf5k, `sft` | 8 × 80 GB |  | 90.0 GB (update) "
+    assert row + time + "| 4 × 1,024 | 0.31 |" in block("paper-plans", tmp_path)
 
 
 def test_the_style_before_and_after_by_hand(tmp_path: Path) -> None:

@@ -4,11 +4,15 @@ The table has the makers' figures for dense bf16 products with fp32 sums (data s
 A100 SXM, L40S, L4, A10, and the Ada GPU architecture paper for the RTX 4090). `measured` measures this machine.
 """
 
+import math
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from text2grad.experiments.planning.trace import Pass
 
 GB = 10**9
 CALL_S = 8e-6
@@ -36,6 +40,24 @@ class Device:
     bandwidth: float = 0.0
     call_s: float = CALL_S
     mfu: float = 0.4
+
+    def seconds_of(self, one: "Pass", rows: int, scale: float = 1.0) -> float:
+        """Return the time of a traced pass over `rows` rows of `scale` times its length, in pieces of its own rows."""
+        return max(one.flops * scale / (self.flops * self.mfu), one.calls * self.call_s) * math.ceil(rows / one.rows)
+
+    def seconds_of_decoding(self, weights: int, prompts: "Pass", token: "Pass", rows: int, tokens: int) -> float:
+        """Return the time in which `rows` rows decode `tokens` tokens each.
+
+        Args:
+            weights: bytes of the model, which each token reads.
+            prompts: the pass over the prompts.
+            token: the pass of the last token, with the whole KV cache; half of it is read on average.
+            rows: number of rows, decoded in pieces of the passes' rows.
+            tokens: of each row.
+        """
+        read = (weights + token.kept / 2) / self.bandwidth
+        one = max(read, token.flops / (self.flops * self.mfu), token.calls * self.call_s)
+        return self.seconds_of(prompts, rows) + math.ceil(rows / token.rows) * tokens * one
 
 
 def _gpu(name: str, memory_gb: float, tflops: float, bandwidth_gb: float) -> Device:

@@ -12,7 +12,6 @@ with critiques of the longest length; the time of any other critic is measured b
 """
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,8 +45,24 @@ class Lengths:
     longest: int
 
 
+class PlannedMemory:
+    """Bytes of one process by phase and role, as `phases`."""
+
+    phases: dict[str, dict[str, int]]
+
+    @property
+    def peak_phase(self) -> str:
+        """The phase that needs most."""
+        return max(self.phases, key=lambda phase: sum(self.phases[phase].values()))
+
+    @property
+    def peak(self) -> int:
+        """Bytes of the peak phase."""
+        return sum(self.phases[self.peak_phase].values())
+
+
 @dataclass(frozen=True)
-class Plan:
+class Plan(PlannedMemory):
     """What a run needs, per process.
 
     Attributes:
@@ -65,16 +80,6 @@ class Plan:
     sampled_tokens: int
     parameters: tuple[int, int]
     seconds: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def peak_phase(self) -> str:
-        """The phase that needs most."""
-        return max(self.phases, key=lambda phase: sum(self.phases[phase].values()))
-
-    @property
-    def peak(self) -> int:
-        """Bytes of the peak phase."""
-        return sum(self.phases[self.peak_phase].values())
 
 
 @dataclass(frozen=True)
@@ -162,7 +167,7 @@ class Planner:
             "rollout": sampling,
             **self._critic(recipe),
             "score": {"working": score.peak},
-            "update": _update_roles(update, grads, accumulated=minibatch > updated),
+            "update": update_roles(update, grads, accumulated=minibatch > updated),
             "optimizer": {"gradients": grads, "working": changed},
             **self._refresh(recipe),
         }
@@ -175,7 +180,7 @@ class Planner:
             own = {"gradients": sharded(grads, self.shards), "working": sharded(changed, self.shards)}
             phases["optimizer"] |= own
         return Plan(
-            {name: self._with_overhead({**resident, **own}) for name, own in phases.items()},
+            {name: with_overhead(self.device.kind, {**resident, **own}) for name, own in phases.items()},
             self.lengths,
             response,
             recipe.rollout.batch_size * response,
@@ -234,7 +239,7 @@ class Planner:
     def _fitting(self, settings: dict[str, Any], memory: int) -> Advice | None:
         """Halve the sizes of pieces of the phases that do not fit; None if single rows do not fit."""
         settings = dict(settings)
-        if sum(self._with_overhead(self._resident(with_settings(self.recipe, settings))).values()) > memory:
+        if sum(with_overhead(self.device.kind, self._resident(with_settings(self.recipe, settings))).values()) > memory:
             return None  # smaller pieces do not help; nothing is traced
         while True:
             recipe = with_settings(self.recipe, settings)
@@ -305,10 +310,6 @@ class Planner:
             else:
                 self._passes[key] = model.update(rows, prompt, response, entropy=entropy)
         return self._passes[key]
-
-    def _with_overhead(self, roles: Mapping[str, int]) -> dict[str, int]:
-        other = overhead(self.device.kind, sum(roles.values()))
-        return {name: size for name, size in {**roles, "other": other}.items() if size}
 
     def _critic_weights(self, recipe: Recipe) -> dict[str, int]:
         """Return what a reward model in this process occupies in every phase."""
@@ -410,7 +411,7 @@ class Planner:
             note(f'critic.kind = "{critic.kind}": the memory of its refresh is not in this plan', warning=True)
             return {}
         trained, update = self._learning(recipe)
-        roles = _update_roles(update, trained, accumulated=refresh.accumulate > 1)
+        roles = update_roles(update, trained, accumulated=refresh.accumulate > 1)
         buckets = {"gradient buckets of the refresh": trained} if self.processes > 1 else {}
         return {"refresh": {**roles, "optimizer states of the refresh": 2 * trained, **buckets}}
 
@@ -465,30 +466,22 @@ class Planner:
         device, rollout, critic, refresh = self.device, recipe.rollout, recipe.critic, recipe.refresh
         scale = (self.lengths.mean + rollout.max_new_tokens) / (self.lengths.longest + rollout.max_new_tokens)
         share = rollout.batch_size // self.processes
-
-        def products(one: Pass, rows: int, scale: float = 1.0) -> float:
-            times = math.ceil(rows / one.rows)
-            return max(one.flops * scale / (device.flops * device.mfu), one.calls * device.call_s) * times
-
-        def decoded(weights: int, prompts: Pass, decoding: Pass, rows: int, tokens: int) -> float:
-            read = (weights + decoding.kept / 2) / device.bandwidth
-            token = max(read, decoding.flops / (device.flops * device.mfu), decoding.calls * device.call_s)
-            return products(prompts, rows) + math.ceil(rows / decoding.rows) * tokens * token
-
         minibatch = share // recipe.ppo.minibatches
         found = {
-            "rollout": decoded(self._model(recipe).weights.policy, prompts, decoding, share, rollout.max_new_tokens)
+            "rollout": device.seconds_of_decoding(
+                self._model(recipe).weights.policy, prompts, decoding, share, rollout.max_new_tokens
+            )
         }
         if critic.learned and critic.kind == "generative":
             tokens = self._critique_lengths(recipe)[1]
-            found["critic"] = decoded(*self._writing(recipe), self._critiques(recipe), tokens)
+            found["critic"] = device.seconds_of_decoding(*self._writing(recipe), self._critiques(recipe), tokens)
         elif critic.learned and critic.kind in READERS and (reading := self._reading(recipe)):
-            found["critic"] = products(reading, share, scale)
-        found["score"] = products(score, share, scale)
-        found["update"] = recipe.ppo.epochs * recipe.ppo.minibatches * products(update, minibatch, scale)
+            found["critic"] = device.seconds_of(reading, share, scale)
+        found["score"] = device.seconds_of(score, share, scale)
+        found["update"] = recipe.ppo.epochs * recipe.ppo.minibatches * device.seconds_of(update, minibatch, scale)
         if refresh.steps and critic.learned and critic.kind == "generative":
             due = sum(step <= recipe.run.steps for step in refresh.steps) / recipe.run.steps
-            one = products(self._learning(recipe)[1], refresh.batch_size // self.processes, scale)
+            one = device.seconds_of(self._learning(recipe)[1], refresh.batch_size // self.processes, scale)
             found["refresh"] = due * refresh.train_steps * one
         return found
 
@@ -502,6 +495,11 @@ def _rank_of(directory: str) -> int:
 def overhead(kind: str, size: int) -> int:
     """Return the bytes that a process has beyond `size` bytes of tensors, on a "cpu" or "cuda" device."""
     return OVERHEAD[kind] + int(size * (FRAGMENTATION[kind] - 1))
+
+
+def with_overhead(kind: str, roles: Mapping[str, int]) -> dict[str, int]:
+    """Return bytes by role with those beyond the tensors as "other", without roles of no bytes."""
+    return {name: size for name, size in {**roles, "other": overhead(kind, sum(roles.values()))}.items() if size}
 
 
 def with_settings(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
@@ -570,7 +568,7 @@ def annotation_cost(recipe: Recipe, lengths: Lengths, *, responses: int, answer_
     return Money(responses, *total, prices.cost(*total))
 
 
-def _update_roles(update: Pass, gradients: int, *, accumulated: bool) -> dict[str, int]:
+def update_roles(update: Pass, gradients: int, *, accumulated: bool) -> dict[str, int]:
     """Split the peak of forward and backward; gradients grow while activations go, unless earlier ones exist."""
     peak = update.accumulated_peak if accumulated else max(update.peak, gradients)
     activations = min(max(update.kept, 0), peak)

@@ -32,6 +32,7 @@ from text2grad.models import (
     response_logprobs,
     sample_inverse_cdf,
     tiles_as_on,
+    with_lora,
 )
 from text2grad.rl import prepare_policy
 
@@ -148,13 +149,14 @@ class EqualRows(TokenBatch):
 class TracedModel:
     """The models of a run without their weights, ready to be traced."""
 
-    def __init__(self, config: Any, settings: ModelConfig, *, device: str = "cpu") -> None:
+    def __init__(self, config: Any, settings: ModelConfig, *, device: str = "cpu", lora_dropout: float = 0.0) -> None:
         """Make them from the policy's config.
 
         Args:
             config: transformers' config of the policy.
             settings: [model].
             device: type of the device that is planned for: "cpu" or "cuda".
+            lora_dropout: rate of dropout before the adapter of the policy; PPO has none.
 
         Raises:
             ModelError: if the architecture cannot be made from its config.
@@ -168,6 +170,14 @@ class TracedModel:
                 policy = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
                     config, dtype=dtype, trust_remote_code=settings.trust_remote_code
                 )
+                if lora_dropout and settings.lora_r:
+                    policy = with_lora(
+                        policy,
+                        r=settings.lora_r,
+                        alpha=settings.lora_alpha,
+                        targets=settings.lora_targets,
+                        dropout=lora_dropout,
+                    )
                 policy = prepare_policy(policy, settings)
                 reference = Reference(policy)
                 model = PolicyWithValue(policy, value=settings.value)
@@ -177,7 +187,10 @@ class TracedModel:
             enable_checkpointing(policy)
             if model.value_trunk is not None:
                 enable_checkpointing(model.value_trunk)
-        model.train(settings.gradient_checkpointing)
+        if lora_dropout:
+            _switch_on_dropout(policy, lora_dropout, device)
+        self.training = settings.gradient_checkpointing or lora_dropout > 0
+        model.train(self.training)
         copies = [reference.model] if reference.model is not None else []
         for module in (model, *copies):
             _make_fake(module, self.mode)
@@ -217,8 +230,11 @@ class TracedModel:
         mask = torch.ones(rows, response, dtype=torch.bool)
         return EqualRows(ids, lengths, torch.zeros(rows, response, dtype=torch.long), mask, mask[:, 0])
 
-    def update(self, rows: int, prompt: int, response: int, *, entropy: bool) -> Pass:
-        """Trace forward and backward of one micro-batch, without and with the gradients of an earlier one."""
+    def update(self, rows: int, prompt: int, response: int, *, entropy: bool, bf16: bool = False) -> Pass:
+        """Trace forward and backward of one micro-batch, without and with the gradients of an earlier one.
+
+        `bf16`: the forward pass computes in mixed precision.
+        """
         found = []
         for parameter in self.model.parameters():
             parameter.grad = None
@@ -228,7 +244,8 @@ class TracedModel:
                 start, calls, before = counted.now, counted.calls, flops.get_total_flops()
                 counted.peak = start
                 batch = self.batch(rows, prompt, response)
-                passes = self.model(batch, with_entropy=entropy)
+                with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                    passes = self.model(batch, with_entropy=entropy)
                 loss = passes.logp.square().sum() + passes.entropy.sum() + passes.values.square().sum()
                 kept = counted.now - start
                 loss.backward()
@@ -285,7 +302,7 @@ class TracedModel:
                 peak = whole + max(working, whole // layers)  # a layer's cache is copied when it grows
                 return first, Pass(rows, peak, whole, last_flops, counted.calls - calls)
         finally:
-            self.model.train(self.settings.gradient_checkpointing)
+            self.model.train(self.training)
 
     def _decode(self, cache: Any, ids: Tensor, length: int) -> None:
         mask = torch.ones(len(ids), length, dtype=torch.long)
@@ -296,6 +313,27 @@ class TracedModel:
         scores = out.logits[:, -1, :].to(copy=True, dtype=torch.float32)
         choice = sample_inverse_cdf(scores / 1.0, torch.zeros(len(ids)))
         torch.full_like(scores, -torch.inf).scatter_(1, choice[:, None], 0.0)
+
+
+class FusedDropout(nn.Module):
+    """Dropout as a GPU computes it: the mask has a byte for each number, and on a CPU as many bytes as the number."""
+
+    def __init__(self, p: float) -> None:
+        """Take the rate."""
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x with a share p of its numbers set to zero, scaled."""
+        return torch.native_dropout(x, self.p, self.training)[0]
+
+
+def _switch_on_dropout(policy: nn.Module, p: float, device: str) -> None:
+    """Give the adapters of a policy their dropout again, which `PolicyWithValue` switches off, as PPO needs."""
+    for name, module in list(policy.named_modules()):
+        if name.endswith("lora_dropout") and isinstance(module, nn.ModuleDict):
+            for adapter in module:
+                module[adapter] = FusedDropout(p) if device == "cuda" else nn.Dropout(p)
 
 
 def trace_classifier(

@@ -284,7 +284,7 @@ def _paper_plans(files: Files) -> str:
     found = files(PLANS)
     if found is None:
         return "Not planned yet."
-    rows = []
+    policy, tuned = [], []
     for one in found:
         device = f"{one['processes']} × {one['memory'] / 1e9:.0f} GB"
         step = sum(one["seconds"].values())
@@ -292,9 +292,17 @@ def _paper_plans(files: Files) -> str:
         fits = "" if one["fits"] else ", does not fit"
         peak = f"{one['peak'] / 1e9:.1f} GB ({one['peak_phase']}{fits})"
         changed = ", ".join(f"`{setting}`" for setting in one["settings"])
-        hours = f"{one['steps'] * step / 3600:.1f}"
-        rows.append([one["recipe"], device, changed, peak, f"{step:.0f} s ({parts})", str(one["steps"]), hours])
-    return table(["recipe", "GPUs", "changed", "peak of a process", "step", "steps", "hours"], rows)
+        row = [one["recipe"], device, changed, peak, f"{step:.0f} s ({parts})"]
+        if one["phase"] == "train":
+            policy.append([*row, str(one["steps"]), f"{one['steps'] * step / 3600:.1f}"])
+        else:
+            hours = f"{1000 / one['batch_size'] * step / 3600:.2f}"
+            tuned.append([f"{row[0]}, `{one['phase']}`", *row[1:], f"{one['rows']} × {one['row_tokens']:,}", hours])
+    columns = ["recipe", "GPUs", "changed", "peak of a process", "step"]
+    return (
+        f"{table([*columns, 'steps', 'hours'], policy)}\n\n"
+        f"{table([*columns, 'rows × tokens at once', 'hours per 1,000 rows'], tuned)}"
+    )
 
 
 def _compared_groups(records: Sequence[Record]) -> list[Group]:
