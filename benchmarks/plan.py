@@ -48,13 +48,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "checkpointing": {"gradient_checkpointing": True},
     "sft": {},
     "sft-lora": {"lora_r": 16},
-    "sft-checkpointing": {"gradient_checkpointing": True},
 }
 CASES = (
     *("15m-full", "15m-lora", "15m-value-model", "15m-lora-value-adapter", "15m-checkpointing"),
     *("60m-full", "60m-lora", "60m-value-model", "60m-checkpointing"),
     *("135m-full", "135m-lora", "135m-lora-value-adapter"),
-    *("135m-sft", "135m-sft-lora", "135m-sft-checkpointing"),
+    *("135m-sft", "135m-sft-lora"),
 )
 PROMPT, RESPONSE, ROWS = 64, 64, 16
 
