@@ -78,6 +78,7 @@ def test_micro_batches_processes_and_checkpointing_hold_fewer_activations(folder
     assert parts.rows == 2
     assert parts.phases["update"]["activations"] == pytest.approx(whole["activations"] / 4, rel=0.05)
     assert parts.phases["update"]["gradients"] == 4 * PARAMETERS
+    assert parts.phases["update"]["working"] > whole["working"] / 4  # made beside the gradients of the parts before
     both = sft(folder, processes=2)
     assert both.rows == 4
     assert both.phases["update"]["gradient buckets"] == 4 * PARAMETERS
