@@ -443,7 +443,7 @@ def test_tokens_that_go_on_behind_a_label_do_not_compete_with_it() -> None:
 
 def test_a_target_is_spelled_with_the_tokens_of_labels_that_are_decoded() -> None:
     """Its usual tokens go on behind the labels."""
-    tokenizer = made("gpt2")
+    tokenizer = deepcopy(made("gpt2"))  # other tests share the tokenizer itself
     tokenizer.add_tokens(["=.", ' ="', '+"', '="'])
     model = GenerativeRewardModel(tiny_llama(tokenizer, seed=0), tokenizer, form="dense", learned="choices")
     target = critique_target(Critique("", (Span(0, 2, "positive"),), None), "in", form="dense")
