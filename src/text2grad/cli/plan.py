@@ -130,7 +130,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.prompt_tokens and args.phase != "train":
         raise ConfigError(
             f"--prompt-tokens is the length of a rollout's prompts; the rows of --phase {args.phase} have "
-            f"{'sft' if args.phase == 'sft' else 'reward_model'}.max_tokens tokens. Leave it out"
+            f"{MODELS[args.phase].partition('.')[0]}.max_tokens tokens. Leave it out"
         )
 
 

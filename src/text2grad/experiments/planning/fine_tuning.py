@@ -16,9 +16,9 @@ from text2grad.config import ModelConfig, Recipe, RewardModelConfig, SFTConfig
 from text2grad.errors import ConfigError
 from text2grad.experiments.planning.devices import Device
 from text2grad.experiments.planning.plan import (
-    SMALLEST_LORA,
     Advice,
     PlannedMemory,
+    stronger,
     update_roles,
     with_overhead,
     with_settings,
@@ -134,22 +134,14 @@ class FineTuningPlanner:
     def advice(self, memory: int) -> list[Advice]:
         """Return settings with which the peak fits into `memory` bytes: first those that change no result."""
         found: list[Advice] = []
-        settings: dict[str, Any] = {}
-        model = self.recipe.model
-        for name, value, needed in (
-            ("", None, True),
-            ("model.gradient_checkpointing", True, not model.gradient_checkpointing),
-            ("model.lora_r", SMALLEST_LORA, not model.lora_r),
-            ("model.dtype", "bfloat16", model.dtype in ("auto", "float32")),
-        ):
-            if needed and len(found) < 2:
-                settings |= {name: value} if name else {}
+        for settings in stronger(self.recipe.model.model_copy(update={"value": "none"})):
+            if len(found) < 2:
                 found += self._in_smaller_parts(settings, memory)
         return found
 
     def _in_smaller_parts(self, settings: dict[str, Any], memory: int) -> list[Advice]:
         """Return advice that also doubles `accumulate` until the plan fits; none if single rows do not fit."""
-        settings, name = dict(settings), f"{SECTIONS[self.phase]}.accumulate"
+        name = f"{SECTIONS[self.phase]}.accumulate"
         while True:
             recipe = with_settings(self.recipe, settings)
             plan = self.plan(recipe)
@@ -219,7 +211,6 @@ def rows_to_learn(recipe: Recipe, phase: Phase) -> int | None:
     settings = recipe.sft if phase == "sft" else recipe.reward_model
     if settings.epochs is None:
         return None
-    held_out = settings.held_out_file or settings.held_out
     if isinstance(settings, SFTConfig):
         files = settings.data or tuple(filter(None, [recipe.data.train]))
     else:
@@ -230,4 +221,5 @@ def rows_to_learn(recipe: Recipe, phase: Phase) -> int | None:
         return None
     if isinstance(settings, SFTConfig):
         return len(read_demonstration_split(recipe)[0])
+    held_out = settings.held_out_file or settings.held_out
     return len(read_split(files, held_out=held_out, unseen=settings.unseen, seed=recipe.run.seed).train)

@@ -210,31 +210,13 @@ class Planner:
     def advice(self, memory: int) -> list[Advice]:
         """Return settings with which the peak fits into `memory` bytes: first those that change no result."""
         found = []
-        for first in self._stronger():
+        for first in stronger(self.recipe.model):
             settings = self._fitting(first, memory)
             if settings is not None:
                 found.append(settings)
             if len(found) == 2:
                 break
         return found
-
-    def _stronger(self) -> Iterator[dict[str, Any]]:
-        """Yield sets of settings that save more and more memory."""
-        settings: dict[str, Any] = {}
-        yield dict(settings)
-        model = self.recipe.model
-        if not model.gradient_checkpointing:
-            settings["model.gradient_checkpointing"] = True
-            yield dict(settings)
-        if model.value == "model":
-            settings["model.value"] = "trunk"
-            yield dict(settings)
-        if not model.lora_r:
-            settings["model.lora_r"] = SMALLEST_LORA
-            yield dict(settings)
-        if model.dtype in ("auto", "float32"):
-            settings["model.dtype"] = "bfloat16"
-            yield dict(settings)
 
     def _fitting(self, settings: dict[str, Any], memory: int) -> Advice | None:
         """Halve the sizes of pieces of the phases that do not fit; None if single rows do not fit."""
@@ -500,6 +482,24 @@ def overhead(kind: str, size: int) -> int:
 def with_overhead(kind: str, roles: Mapping[str, int]) -> dict[str, int]:
     """Return bytes by role with those beyond the tensors as "other", without roles of no bytes."""
     return {name: size for name, size in {**roles, "other": overhead(kind, sum(roles.values()))}.items() if size}
+
+
+def stronger(model: ModelConfig) -> Iterator[dict[str, Any]]:
+    """Yield sets of settings that save more and more memory beside those of [model]."""
+    settings: dict[str, Any] = {}
+    yield dict(settings)
+    if not model.gradient_checkpointing:
+        settings["model.gradient_checkpointing"] = True
+        yield dict(settings)
+    if model.value == "model":
+        settings["model.value"] = "trunk"
+        yield dict(settings)
+    if not model.lora_r:
+        settings["model.lora_r"] = SMALLEST_LORA
+        yield dict(settings)
+    if model.dtype in ("auto", "float32"):
+        settings["model.dtype"] = "bfloat16"
+        yield dict(settings)
 
 
 def with_settings(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:

@@ -32,7 +32,6 @@ from text2grad.models import (
     response_logprobs,
     sample_inverse_cdf,
     tiles_as_on,
-    with_lora,
 )
 from text2grad.rl import prepare_policy
 
@@ -170,14 +169,6 @@ class TracedModel:
                 policy = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
                     config, dtype=dtype, trust_remote_code=settings.trust_remote_code
                 )
-                if lora_dropout and settings.lora_r:
-                    policy = with_lora(
-                        policy,
-                        r=settings.lora_r,
-                        alpha=settings.lora_alpha,
-                        targets=settings.lora_targets,
-                        dropout=lora_dropout,
-                    )
                 policy = prepare_policy(policy, settings)
                 reference = Reference(policy)
                 model = PolicyWithValue(policy, value=settings.value)
@@ -329,7 +320,7 @@ class FusedDropout(nn.Module):
 
 
 def _switch_on_dropout(policy: nn.Module, p: float, device: str) -> None:
-    """Give the adapters of a policy their dropout again, which `PolicyWithValue` switches off, as PPO needs."""
+    """Give the adapters of a policy dropout before them, which PPO has not: `PolicyWithValue` switches it off."""
     for name, module in list(policy.named_modules()):
         if name.endswith("lora_dropout") and isinstance(module, nn.ModuleDict):
             for adapter in module:
