@@ -112,8 +112,8 @@ class AnnotateConfig(Section):
     """The model's name on that server."""
     api_key_env: str = "OPENAI_API_KEY"
     """Environment variable that holds the key; empty for a server without keys. The key is never written to disk."""
-    template: Literal["summarization", "code", "qa"] = "qa"
-    """Prompt template: the kind of response that is judged."""
+    template: Literal["summarization", "code", "qa", "grounded"] = "qa"
+    """Prompt template: the kind of response that is judged; "grounded": an answer, by its passage alone."""
     reasoning: bool = True
     """Ask for reasoning, critique and quotes; false asks for quotes only (the ablation of section 5.3)."""
     temperature: NonNegative | None = 0.3

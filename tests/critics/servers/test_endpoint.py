@@ -105,7 +105,7 @@ def test_wrong_values_are_refused_by_name(settings: dict[str, Any], message: str
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"template": "prose"}, "template has no value 'prose'. Known values: summarization, code, qa"),
+        ({"template": "prose"}, "template has no value 'prose'. Known values: summarization, code, qa, grounded"),
         ({"reask": -1}, "reask must be at least 0, got -1"),
     ],
 )

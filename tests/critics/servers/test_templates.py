@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from text2grad.critics.servers.templates import Template, TemplateName, complaint, outcome_in_words
 from text2grad.types import Example
 
-NAMES: tuple[TemplateName, ...] = ("summarization", "code", "qa")
+NAMES: tuple[TemplateName, ...] = ("summarization", "code", "qa", "grounded")
 EXAMPLE = Example("Add two numbers.", reference="return a + b")
 
 
@@ -68,6 +68,16 @@ def test_the_outcome_of_tests_the_reference_and_people_stand_in_the_prompt() -> 
     assert "<feedback>\nThe sign is wrong.\n</feedback>" in text(Template("code"), feedback="The sign is wrong.")
     assert "<tests>" not in text(Template("code"))
     assert "<reference>" not in Template("qa").messages(Example("Add.", reference=""), "3")[0]["content"]
+
+
+def test_a_judge_of_grounded_answers_sees_the_passage_and_no_gold_answer() -> None:
+    example = Example("Passage: It was built in 1177.\n\nQuestion: When?", reference="In 1177, by Bénézet.")
+    (message,) = Template("grounded").messages(example, "In 1150.")
+    assert "Passage: It was built in 1177." in message["content"]
+    assert "Does the passage say it?" in message["content"]
+    assert "Bénézet" not in message["content"]
+    (message,) = Template("qa").messages(example, "In 1150.")
+    assert "Bénézet" in message["content"]
 
 
 def test_what_changes_comes_last_where_servers_can_reuse_the_beginning() -> None:

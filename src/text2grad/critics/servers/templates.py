@@ -14,17 +14,18 @@ from typing import Any, Literal
 
 from text2grad.types import Example
 
-TemplateName = Literal["summarization", "code", "qa"]
+TemplateName = Literal["summarization", "code", "qa", "grounded"]
 OUTPUT_CHARS = 2_000  # the end of the output of unit tests is shown, since a traceback ends with the error
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """The words for a task: the noun for a response, and the questions to consider."""
+    """The words for a task: the noun for a response, the questions to consider, and whether the reference is shown."""
 
     noun: str
     looks: tuple[str, ...]
     article: str = "a"
+    compared: bool = True
 
 
 _TASKS: Mapping[TemplateName, _Task] = {
@@ -54,6 +55,17 @@ _TASKS: Mapping[TemplateName, _Task] = {
             "What is unclear, repeated, or of no use to the person who asked?",
         ),
         article="an",
+    ),
+    "grounded": _Task(
+        "answer",
+        (
+            "What was asked, and what does the passage of the task say about it?",
+            "Take each name, number and claim of the answer. Does the passage say it? Other knowledge does not count.",
+            "Which statements reply to the question, and which stand in the passage but are of no use here?",
+            "What is repeated, or only there to fill the line?",
+        ),
+        article="an",
+        compared=False,  # the passage decides; a gold answer would show the judge what the metric of recall counts
     ),
 }
 
@@ -94,14 +106,14 @@ class Template:
         """Return the chat that requests a critique.
 
         Args:
-            example: the task instance; its reference is shown if it has one.
+            example: the task instance; its reference is shown if it has one, except for "grounded".
             response: the response to judge.
             feedback: a human's critique of it; only its quotes are requested then.
             tests: the outcome of the unit tests in words.
         """
-        noun = _TASKS[self.name].noun
+        noun, compared = _TASKS[self.name].noun, _TASKS[self.name].compared
         parts = [self._instructions(grounding=feedback is not None), tagged("task", example.prompt_text)]
-        if example.reference:
+        if example.reference and compared:
             parts.append(
                 f"For comparison, a good {noun}. Others may be as good:\n{tagged('reference', example.reference)}"
             )
