@@ -59,10 +59,12 @@ PLANS = [
 ]
 """Recipe, and the number of GPUs of 80 GB; or the memory of one small GPU."""
 ALL = [
-    *((name, where, phase) for name, where in PLANS if where != "8" for phase in ("sft", "reward")),
+    *((name, where, phase) for name, where in PLANS for phase in ("sft", "reward")),
     *((name, where, "train") for name, where in PLANS),
 ]
-"""Recipe, place and command. The trainings before that of the policy read as many rows at once on eight GPUs."""
+"""Recipe, place and command."""
+OF_COMMANDS = {("paper/kodcode", "reward"): ['model.lora_targets=["q_proj","k_proj","v_proj","o_proj"]']}
+"""Recipe and command → the settings that the command at the top of the recipe has."""
 
 
 def planned(name: str, where: str, phase: str) -> dict[str, Any]:
@@ -70,7 +72,7 @@ def planned(name: str, where: str, phase: str) -> dict[str, Any]:
     path = ROOT / "recipes" / f"{name}.toml"
     recipe = load_recipe(path)
     processes = int(where) if where.isdigit() else 1
-    changed = in_processes(recipe, phase, processes)
+    changed = [*OF_COMMANDS.get((name, phase), ()), *in_processes(recipe, phase, processes)]
     device = ["--device", "h100"] if where.isdigit() else ["--device", "h100", "--memory", where]
     trained = recipe.reward_model.model if phase == "reward" else ""
     with tempfile.TemporaryDirectory() as directory:

@@ -24,11 +24,11 @@ TITLE = "What a language model learned from words"
 INTRO = """\
 SmolLM2-135M-Instruct, a small language model, answers questions of people from a passage of Wikipedia. A program
 reads each answer and says in words which names, numbers and claims the passage does not contain, and which it does.
-text2grad turns these words into a reward on each word of the answer, and trains the model on them. Below are the first
-ten questions that training never saw, with the answers before it and after. Orange: the critique says that the passage
-does not contain this. Green: it does. An answer ends after {tokens} tokens, wherever it is then. What the model learned
-above all is to quote the passage, also where the quote does not answer the question: nobody told it that this is no
-answer."""
+text2grad turns these words into a reward on each word of the answer, and trains the model on them. Below are the
+first ten questions that training never saw, with the answers before it and after. Orange: the critique says that the
+passage does not contain this. Green: it does. "Outcome -4" stands where an answer as a whole says nothing of the
+passage. An answer ends after {tokens} tokens, wherever it is then. What the model learned above all is to quote the
+passage, also where the quote does not answer the question: nobody told it that this is no answer."""
 
 
 def records_of(run: Path) -> dict[str, Any]:
@@ -56,9 +56,15 @@ def page(found: dict[str, Any]) -> str:
     names = ("Before training", f"After {found['steps']} steps")
     shown = []
     for one in found["questions"]:
-        first, second = ({**answer, "by": by} for answer, by in zip(one["answers"], names, strict=True))
+        first, second = (_shown(answer, by) for answer, by in zip(one["answers"], names, strict=True))
         shown.append({**first, "prompt": f"{one['question']}\n\n{one['passage']}", "beside": [second]})
     return rollouts_page(TITLE, intro=INTRO.format(tokens=found["tokens"]), groups=[("Held-out questions", shown)])
+
+
+def _shown(answer: dict[str, Any], by: str) -> dict[str, Any]:
+    """Return the record of an answer; an outcome of 0 is no verdict, and is left out."""
+    critique = answer["critique"]
+    return {**answer, "critique": {**critique, "outcome": critique["outcome"] or None}, "by": by}
 
 
 def take_picture() -> None:

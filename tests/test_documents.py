@@ -103,6 +103,7 @@ shorter() {
     tune) echo --trials 1 $(shorter train) --set data.eval_examples=1 ;;
     reward) echo --set reward_model.epochs=0.05 --set reward_model.batch_size=4 --set reward_model.eval_limit=2 \
       --set reward_model.max_new_tokens=80 --set run.tracker=none ;;
+    annotate) [[ "$*" != *--samples* ]] || echo --limit 4 ;;
     evaluate-reward) echo --limit 4 --draws 20 ;;
     rehearse) echo --responses 8 ;;
     reward-baseline) [ "$2" = probe ] || echo --steps 2 --batch-size 4 ;;

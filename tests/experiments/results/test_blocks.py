@@ -159,26 +159,26 @@ def test_a_number_that_ends_above_the_best_in_tuning_is_told_with_its_lead() -> 
     assert (group.strongest(number=True)[0], group.highest_number()) == ("scalar_ppo", "grpo")
     ahead = lead(group, "text2grad", "grpo")
     words = _headline_words([group], [lead(group, "text2grad", "scalar_ppo")])
-    told = "In 1 of 1 rows another number than the best in tuning ends highest; "
-    above = "Text2Grad ends above that one, too, with the whole interval"
+    told = "In 1 of 1 rows another method with one number ends higher than that; "
+    above = "Text2Grad is ahead of it, too, with the whole interval"
     assert f"{told}{above}, by {ahead.value:.3f} or more." in words
     assert "Tuning trials of the two: 4 and 3; of every other method 2 or more." in words
     tied = [record("grpo", seed, length=0, value=0.93) for seed in range(5)]
     [other] = groups([*(one for one in made if one.method != "grpo"), *tied, *tuned])
     behind = lead(other, "text2grad", "grpo")
     words = _headline_words([other], [behind])
-    assert f"{told}the leads over that one: GRPO on summaries, {behind.value:.3f} (" in words
+    assert f"{told}Text2Grad's lead over it: GRPO on summaries, {behind.value:.3f} (" in words
     words = _headline_words([group, other], [ahead, behind])  # a tie is told with its lead
-    told = f"In 2 of 2 rows another number than the best in tuning ends highest; {above}, by {ahead.value:.3f} or more"
-    assert f"{told}, but not over GRPO on summaries, {behind.value:.3f} (" in words
+    told = f"In 2 of 2 rows another method with one number ends higher than that; {above}, by {ahead.value:.3f} or more"
+    assert f"{told}; not so of GRPO on summaries, {behind.value:.3f} (" in words
     far = study({"text2grad": 0.93, "grpo": 0.60, "scalar_ppo": 0.50}, lengths=(8,))
     both = groups([*made, *tuned, *far])
     words = _headline_words(both, [ahead, ahead])
-    assert "In 2 of 2 rows another number than the best in tuning ends highest; " in words
+    assert "In 2 of 2 rows another method with one number ends higher than that; " in words
     assert f"by {ahead.value:.3f} or more" in words  # the smaller one of both leads
     assert lead(both[1], "text2grad", "grpo").value > 2 * ahead.value
     [group] = groups([*made, *tuned, *trials("grpo", [0.85], study="later")])
-    assert "ends highest" not in _headline_words([group], [ahead])
+    assert "ends higher" not in _headline_words([group], [ahead])
 
 
 def test_of_a_metric_that_falls_the_lowest_number_is_the_highest() -> None:

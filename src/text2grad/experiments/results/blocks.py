@@ -257,12 +257,13 @@ def _prose(files: Files) -> str:
     if found is None:
         return "Not measured yet."
     sides = ("before", "after")
-    rows = [
-        [name, *(_with_interval(Estimate(**one)) for one in (*(found["figures"][side][name] for side in sides), fewer))]
-        for name, fewer in found["fewer"].items()
-    ]
+    rows = []
+    for name, fewer in found["fewer"].items():
+        over_prompts = (*(found["figures"][side][name] for side in sides), fewer)
+        over_seeds = mean_interval([one["before"][name] - one["after"][name] for one in found["seeds"]])
+        rows.append([name, *(_with_interval(Estimate(**one)) for one in over_prompts), _with_interval(over_seeds)])
     rows += [
-        [_PROSE_METRICS[name], *(number(found["metrics"][side][name]) for side in sides), ""]
+        [_PROSE_METRICS[name], *(number(found["metrics"][side][name]) for side in sides), "", ""]
         for name in found["metrics"]["before"]
     ]
     listed = [[f"`{phrase}`", str(before), str(after)] for phrase, before, after in found["phrases"][:SHOWN_PHRASES]]
@@ -272,10 +273,11 @@ def _prose(files: Files) -> str:
         for one in found["seeds"]
     )
     return (
-        f"{table(['', *sides, 'before − after'], rows)}\n\n"
+        f"{table(['', *sides, 'before − after, over prompts', 'before − after, over seeds'], rows)}\n\n"
         f"{found['answers']} answers to {found['prompts']} held-out prompts, {found['steps']} steps of "
-        f"{found['responses'] // found['steps']} responses; intervals of 95 % over prompts. Answers with a mark, and "
-        f"the time of the steps on one core: {of_seeds}.\n\n{table(['marked most often', *sides], listed)}"
+        f"{found['responses'] // found['steps']} responses; intervals of 95 %, over prompts (bootstrap) and over seeds "
+        f"(Student). Answers with a mark, and the time of the steps on one core: {of_seeds}."
+        f"\n\n{table(['marked most often', *sides], listed)}"
     )
 
 
@@ -293,10 +295,12 @@ def _paper_plans(files: Files) -> str:
         peak = f"{one['peak'] / 1e9:.1f} GB ({one['peak_phase']}{fits})"
         changed = ", ".join(f"`{setting}`" for setting in one["settings"])
         row = [one["recipe"], device, changed, peak, f"{step:.0f} s ({parts})"]
+        timed = one["where"].isdigit()  # a smaller GPU is planned with the rates of a larger one: memory alone is told
+        row[-1] = row[-1] if timed else ""
         if one["phase"] == "train":
-            policy.append([*row, str(one["steps"]), f"{one['steps'] * step / 3600:.1f}"])
+            policy.append([*row, str(one["steps"]), f"{one['steps'] * step / 3600:.1f}" if timed else ""])
         else:
-            hours = f"{1000 / one['batch_size'] * step / 3600:.2f}"
+            hours = f"{1000 / one['batch_size'] * step / 3600:.2f}" if timed else ""
             tuned.append([f"{row[0]}, `{one['phase']}`", *row[1:], f"{one['rows']} × {one['row_tokens']:,}", hours])
     columns = ["recipe", "GPUs", "changed", "peak of a process", "step"]
     return (
@@ -379,11 +383,11 @@ def _ends_higher(found: Sequence[Group]) -> str:
         return ""
     above = [one.value for _, one in leads if widest(one)[0] > 0]
     others = "; ".join(f"{name}, {widest_text(one)}" for name, one in leads if widest(one)[0] <= 0)
-    text = f"the leads over that one: {others}"
+    text = f"Text2Grad's lead over it: {others}"
     if above:
-        text = f"Text2Grad ends above that one, too, with the whole interval, by {number(min(above))} or more"
-        text += f", but not over {others}" if others else ""
-    return f"In {len(leads)} of {len(found)} rows another number than the best in tuning ends highest; {text}. "
+        text = f"Text2Grad is ahead of it, too, with the whole interval, by {number(min(above))} or more"
+        text += f"; not so of {others}" if others else ""
+    return f"In {len(leads)} of {len(found)} rows another method with one number ends higher than that; {text}. "
 
 
 def _trials(found: Sequence[Group]) -> str:

@@ -18,7 +18,8 @@ ABOUT = """\
 Questions of people about passages of Wikipedia (`qa_feedback`), held out by subject: the model must answer from the
 passage alone. The critic is a program that quotes names, numbers and claims; the metric is another program, which the
 critic never sees ([how](../grounded.md)). All seeds have the same held-out questions. Every method starts from the
-same weights and samples the same number of responses. Reproduce: `text2grad experiment recipes/smollm2.toml`."""
+same weights (quantized to 4 bits, digest d0925e1c…) and samples the same number of responses. Reproduce:
+`text2grad experiment recipes/smollm2.toml`."""
 PLANNED = ("text2grad_group", "grpo", "dpo", "sft_best", "ilf")
 """The methods of recipes/smollm2.toml."""
 FIGURES: Mapping[str, tuple[str, int]] = {
@@ -91,12 +92,16 @@ def learned_in_short(pairs: Sequence[Mapping[str, Any]]) -> str:
     """Return a sentence on the learned reward models: the form with the most seeds, and the means of the others."""
     forms = Counter(one["form"] for one in reversed(pairs)).most_common()
     shares = [_shares_of_the_gain([one for one in pairs if one["form"] == form]) for form, _ in forms]
-    (share, each), *others = shares
+    (share, each), *_ = shares
     seeds = f"{min(each):.0f} to {max(each):.0f} % on {len(each)} seeds" if len(each) > 1 else "one seed"
-    rest = " and ".join(sorted(f"{mean:.0f} %" for mean, _ in others))
+    rest = [
+        f"form {form}{'' if 'without words' in form else ', with words'}, {mean:.0f} %"
+        for (form, _), (mean, _) in zip(forms[1:], shares[1:], strict=True)
+    ]
     return (
-        f"A reward model that learned the program's verdicts (form {forms[0][0]}) gives, in its place, {share:.0f} % "
-        f"of this gain ({seeds})" + (f"; in other forms {rest}." if others else ".")
+        f"A reward model that learned the program's verdicts (form {forms[0][0]}), put in the program's place, gives "
+        f"{share:.0f} % of the program's fall in unsupported names and numbers ({seeds})"
+        f"{''.join(f'; {one}' for one in rest)}."
     )
 
 
