@@ -40,6 +40,7 @@ PUBLISHED = {
 """Learning rate and schedule, batch, first KL coefficient and its target, longest response and critique, learning rate
 of the reward model, temperature of the annotator: arXiv 2505.22338, Appendices B and D, and its published code."""
 
+PLANS = "benchmarks/paper_plans.py"
 SHORT = [
     *("sft.batch_size=4", "sft.accumulate=1", "sft.model=base", "sft.eval_limit=2", "sft.max_tokens=4000"),
     *("reward_model.batch_size=4", "reward_model.accumulate=1", "reward_model.model=base", "reward_model.eval_limit=2"),
@@ -65,6 +66,10 @@ def test_every_setting_has_a_comment_and_the_commands_stand_at_the_top(name: str
     assert [words.split()[1] for words in commands if "prepare" not in words] == [
         *("sft", "annotate", "reward", "evaluate-reward", "train", "evaluate", "generate"),
     ]
+    own = {
+        (name, words.split()[1]): settings for words in commands if (settings := re.findall(r"--set '(.+?)'", words))
+    }
+    assert own == {key: settings for key, settings in script(PLANS).OF_COMMANDS.items() if key[0] == name}
     assert f"text2grad prepare {task} " in commands[0]
     assert commands[0].endswith(f"--out data/{data}")
     assert str(recipe.data.train).startswith(f"data/{data}")
@@ -124,7 +129,8 @@ def test_a_recipe_runs_through_every_phase(
     there = tmp_path / "data" / data / "annotate.jsonl"
     own = ["--set", f"data.train={there}"] if there.exists() else []
     assert run("annotate", recipe, *sets, *own, "--limit", "8", "--max-cost", "1") == 0
-    assert run("reward", recipe, *sets) == 0
+    own = [word for one in script(PLANS).OF_COMMANDS.get((name, "reward"), ()) for word in ("--set", one)]
+    assert run("reward", recipe, *sets, *own) == 0
     assert run("evaluate-reward", recipe, *sets) == 0
     assert run("train", recipe, *sets) in (0, 3)  # 3: a reward model of one step labelled nothing
     out = load_recipe(Path(recipe)).run.out
@@ -155,7 +161,7 @@ def test_a_plan_on_gpus_of_80_gb_needs_a_configuration_alone(
 ) -> None:
     """Before any phase has run, so that the reward model is planned as one like the policy."""
     path = ROOT / "recipes" / f"{name}.toml"
-    made = script("benchmarks/paper_plans.py")
+    made = script(PLANS)
     config = made.MODELS[load_recipe(path).sft.model]
     assert config["model_type"] == FAMILIES.get(name, "llama")
     (tmp_path / "model").mkdir()
