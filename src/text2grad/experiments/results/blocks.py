@@ -287,25 +287,26 @@ def _paper_plans(files: Files) -> str:
     if found is None:
         return "Not planned yet."
     policy, tuned = [], []
-    for one in found:
+    order = list(dict.fromkeys((one["recipe"], one["where"]) for one in found if one["phase"] == "train"))
+    for one in sorted(found, key=lambda one: (order.index((one["recipe"], one["where"])), one["phase"] != "sft")):
         device = f"{one['processes']} × {one['memory'] / 1e9:.0f} GB"
         step = sum(one["seconds"].values())
         parts = ", ".join(f"{name} {100 * seconds / step:.0f} %" for name, seconds in one["seconds"].items())
         fits = "" if one["fits"] else ", does not fit"
         peak = f"{one['peak'] / 1e9:.1f} GB ({one['peak_phase']}{fits})"
         changed = ", ".join(f"`{setting}`" for setting in one["settings"])
-        row = [one["recipe"], device, changed, peak, f"{step:.0f} s ({parts})"]
+        row = [one["recipe"], device, changed, peak, f"{step:.{0 if step > 9.5 else 1}f} s ({parts})"]
         timed = one["where"].isdigit()  # a smaller GPU is planned with the rates of a larger one: memory alone is told
         row[-1] = row[-1] if timed else ""
         if one["phase"] == "train":
             policy.append([*row, str(one["steps"]), f"{one['steps'] * step / 3600:.1f}" if timed else ""])
         else:
-            hours = f"{1000 / one['batch_size'] * step / 3600:.2f}" if timed else ""
-            tuned.append([f"{row[0]}, `{one['phase']}`", *row[1:], f"{one['rows']} × {one['row_tokens']:,}", hours])
+            minutes = f"{1000 / one['batch_size'] * step / 60:.1f}" if timed else ""
+            tuned.append([f"{row[0]}, `{one['phase']}`", *row[1:], f"{one['rows']} × {one['row_tokens']:,}", minutes])
     columns = ["recipe", "GPUs", "changed", "peak of a process", "step"]
     return (
         f"{table([*columns, 'steps', 'hours'], policy)}\n\n"
-        f"{table([*columns, 'rows × tokens at once', 'hours per 1,000 rows'], tuned)}"
+        f"{table([*columns, 'rows × tokens at once', 'minutes per 1,000 rows'], tuned)}"
     )
 
 
