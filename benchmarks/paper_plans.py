@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from text2grad.config import Recipe, load_recipe
+from text2grad.config import load_recipe
 from text2grad.files import to_json, write_atomically
 
 ROOT = Path(__file__).parents[1]
@@ -63,7 +63,9 @@ ALL = [
     *((name, where, "train") for name, where in PLANS),
 ]
 """Recipe, place and command."""
-OF_COMMANDS = {("paper/kodcode", "reward"): ['model.lora_targets=["q_proj","k_proj","v_proj","o_proj"]']}
+OF_COMMANDS: dict[tuple[str, str], list[str]] = {
+    ("paper/kodcode", "reward"): ['model.lora_targets=["q_proj","k_proj","v_proj","o_proj"]']
+}
 """Recipe and command → the settings that the command at the top of the recipe has."""
 
 
@@ -72,7 +74,7 @@ def planned(name: str, where: str, phase: str) -> dict[str, Any]:
     path = ROOT / "recipes" / f"{name}.toml"
     recipe = load_recipe(path)
     processes = int(where) if where.isdigit() else 1
-    changed = [*OF_COMMANDS.get((name, phase), ()), *in_processes(recipe, phase, processes)]
+    changed = changed_settings(name, phase, processes)
     device = ["--device", "h100"] if where.isdigit() else ["--device", "h100", "--memory", where]
     trained = recipe.reward_model.model if phase == "reward" else ""
     with tempfile.TemporaryDirectory() as directory:
@@ -106,14 +108,16 @@ def planned(name: str, where: str, phase: str) -> dict[str, Any]:
     }
 
 
-def in_processes(recipe: Recipe, phase: str, processes: int) -> list[str]:
-    """Return the settings that share a recipe's batch among processes."""
+def changed_settings(name: str, phase: str, processes: int) -> list[str]:
+    """Return the settings of the recipe's own command, and those that share its batch among processes."""
+    recipe = load_recipe(ROOT / "recipes" / f"{name}.toml")
+    own = OF_COMMANDS.get((name, phase), [])
     if phase == "train":
         rows = -(-recipe.rollout.batch_size // processes) * processes
-        return [] if rows == recipe.rollout.batch_size else [f"rollout.batch_size={rows}"]
+        return own if rows == recipe.rollout.batch_size else [*own, f"rollout.batch_size={rows}"]
     section, settings = ("sft", recipe.sft) if phase == "sft" else ("reward_model", recipe.reward_model)
     parts = max(settings.accumulate // processes, 1)
-    return [] if parts == settings.accumulate else [f"{section}.accumulate={parts}"]
+    return own if parts == settings.accumulate else [*own, f"{section}.accumulate={parts}"]
 
 
 def main() -> None:

@@ -105,6 +105,18 @@ def options(command: str) -> set[str]:
     return set(re.findall(r"--suite \w+|--bertscore \S+|--judge|--data [\w+]+(?==)", command))
 
 
+def test_the_page_of_plans_has_every_command_with_its_own_settings() -> None:
+    made = script(PLANS)
+    found = json.loads((ROOT / "docs" / "results" / "paper_plans.json").read_bytes())
+    assert {(one["recipe"], one["where"], one["phase"]) for one in found} == set(made.ALL)
+    for one in found:
+        assert one["settings"] == made.changed_settings(one["recipe"], one["phase"], one["processes"])
+    layers = 'model.lora_targets=["q_proj","k_proj","v_proj","o_proj"]'
+    assert made.changed_settings("paper/kodcode", "reward", 8) == [layers, "reward_model.accumulate=1"]
+    assert made.changed_settings("paper/slf5k", "train", 8) == ["rollout.batch_size=16"]  # 12, in multiples of 8
+    assert made.changed_settings("paper/slf5k", "sft", 4) == ["sft.accumulate=2"]  # of 8
+
+
 @pytest.mark.skipif(not SHARED.exists(), reason=f"no {SHARED}: slices of the paper's data")
 @pytest.mark.parametrize("name", ["paper/slf5k", *(pytest.param(n, marks=pytest.mark.slow) for n in list(RECIPES)[1:])])
 def test_a_recipe_runs_through_every_phase(
@@ -178,7 +190,7 @@ def test_a_plan_on_gpus_of_80_gb_needs_a_configuration_alone(
     assert 2 * weights < found["peak"] < limit  # policy and reward model
     assert found["seconds"]
     for phase in ("sft", "reward"):
-        changed = [word for one in made.in_processes(load_recipe(path), phase, processes) for word in ("--set", one)]
+        changed = [word for one in made.changed_settings(name, phase, processes) for word in ("--set", one)]
         models = ["--set", "reward_model.model=model", "--phase", phase, "--json"]
         assert main([*words, *models, *changed]) == 0
         found = json.loads(capsys.readouterr().out)
