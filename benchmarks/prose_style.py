@@ -49,7 +49,7 @@ def trained(out: Path, seed: int, steps: int) -> list[dict[str, Any]]:
     """Return the evaluations before and after the training with a seed, which is made or finished first."""
     last = out / "evaluations" / f"{steps:06d}.json"
     if not last.exists():
-        words = ["train", RECIPE, "--set", f"run.seed={seed}", "--out", out]
+        words = ["train", RECIPE, "--set", f"run.seed={seed}", "--set", "run.threads=1", "--out", out]
         again = ["--resume"] if (out / "run.json").exists() else []
         command = [sys.executable, "-m", "text2grad.cli", *map(str, [*words, *again])]
         if code := subprocess.run(command, check=False).returncode:
