@@ -155,7 +155,9 @@ class Planner:
         fitting = max(recipe.ppo.micro_batch_tokens // (prompt + response), 1)
         minibatch = share // recipe.ppo.minibatches
         scored, updated = min(fitting, share), min(fitting, minibatch)
-        score, update = self._traced(recipe, "score", scored), self._traced(recipe, "update", updated)
+        accumulated = minibatch > updated
+        score = self._traced(recipe, "score", scored)
+        update = self._traced(recipe, "update", updated, accumulated=accumulated)
         grads, resident = weights.trainable, self._resident(recipe)
         rollout = max((prompts, decoding), key=lambda one: one.peak)
         sampling = {"KV cache": rollout.kept, "working": rollout.peak - rollout.kept}
@@ -167,7 +169,7 @@ class Planner:
             "rollout": sampling,
             **self._critic(recipe),
             "score": {"working": score.peak},
-            "update": update_roles(update, grads, accumulated=minibatch > updated),
+            "update": update_roles(update, grads, accumulated=accumulated),
             "optimizer": {"gradients": grads, "working": changed},
             **self._refresh(recipe),
         }
@@ -276,11 +278,11 @@ class Planner:
             self._models = {key: TracedModel(self.config, recipe.model, device=self.device.kind)}
         return self._models[key]
 
-    def _traced(self, recipe: Recipe, phase: str, rows: int) -> Any:
-        """Return the pass of a phase, or for rollouts both; traced once."""
+    def _traced(self, recipe: Recipe, phase: str, rows: int, *, accumulated: bool = False) -> Any:
+        """Return the pass of a phase, or for rollouts both; traced once. `accumulated`: see `TracedModel.update`."""
         prompt, response = self.lengths.longest, recipe.rollout.max_new_tokens
         entropy, kl = recipe.ppo.entropy_coef > 0, recipe.ppo.kl
-        key = (recipe.model.model_dump_json(), phase, rows, response, entropy, kl)
+        key = (recipe.model.model_dump_json(), phase, rows, response, entropy, kl, accumulated)
         if key not in self._passes:
             model = self._model(recipe)
             checkpointing = " with gradient checkpointing" if recipe.model.gradient_checkpointing else ""
@@ -290,7 +292,7 @@ class Planner:
             elif phase == "score":
                 self._passes[key] = model.score(rows, prompt, response, kl=kl)
             else:
-                self._passes[key] = model.update(rows, prompt, response, entropy=entropy)
+                self._passes[key] = model.update(rows, prompt, response, entropy=entropy, accumulated=accumulated)
         return self._passes[key]
 
     def _critic_weights(self, recipe: Recipe) -> dict[str, int]:
@@ -406,12 +408,14 @@ class Planner:
         prompt, tokens = self._critique_lengths(recipe)
         rows = refresh.batch_size // (self.processes * refresh.accumulate)
         checkpointing = recipe.model.gradient_checkpointing
-        key = ("refresh", recipe.model.model_dump_json(), rows, prompt, tokens)
+        accumulated = refresh.accumulate > 1
+        key = ("refresh", recipe.model.model_dump_json(), rows, prompt, tokens, accumulated)
         if key not in self._passes:
             note(f"tracing the refresh of {rows} rows{' with gradient checkpointing' if checkpointing else ''}")
             rank = _rank_of(critic.model) if Path(critic.model).exists() else recipe.model.lora_r
             writer = self._writer(recipe, lora_r=rank, gradient_checkpointing=checkpointing)
-            self._passes[key] = writer.weights.trainable, writer.update(rows, prompt, tokens, entropy=False)
+            update = writer.update(rows, prompt, tokens, entropy=False, accumulated=accumulated)
+            self._passes[key] = writer.weights.trainable, update
         found: tuple[int, Pass] = self._passes[key]
         return found
 
@@ -570,7 +574,7 @@ def annotation_cost(recipe: Recipe, lengths: Lengths, *, responses: int, answer_
 
 def update_roles(update: Pass, gradients: int, *, accumulated: bool) -> dict[str, int]:
     """Split the peak of forward and backward; gradients grow while activations go, unless earlier ones exist."""
-    peak = update.accumulated_peak if accumulated else max(update.peak, gradients)
+    peak = update.peak if accumulated else max(update.peak, gradients)
     activations = min(max(update.kept, 0), peak)
     share = gradients if accumulated else min(gradients, peak - activations)
     return {"activations": activations, "gradients": share, "working": max(peak - activations - share, 0)}

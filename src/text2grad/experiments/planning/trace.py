@@ -44,11 +44,10 @@ class Pass(NamedTuple):
 
     Attributes:
         rows: its rows.
-        peak: most bytes beyond weights, optimizer states and gradients of earlier passes.
+        peak: most bytes beyond weights and optimizer states.
         kept: bytes that stay after the forward pass: activations for the backward pass, or the KV cache.
         flops: operations of its matrix products and attention.
         calls: operations that are started, which take time each.
-        accumulated_peak: of the backward pass, the peak where gradients of an earlier micro-batch exist.
     """
 
     rows: int
@@ -56,7 +55,6 @@ class Pass(NamedTuple):
     kept: int
     flops: int
     calls: int
-    accumulated_peak: int = 0
 
 
 @dataclass(frozen=True)
@@ -221,30 +219,37 @@ class TracedModel:
         mask = torch.ones(rows, response, dtype=torch.bool)
         return EqualRows(ids, lengths, torch.zeros(rows, response, dtype=torch.long), mask, mask[:, 0])
 
-    def update(self, rows: int, prompt: int, response: int, *, entropy: bool, bf16: bool = False) -> Pass:
-        """Trace forward and backward of one micro-batch, without and with the gradients of an earlier one.
+    def update(
+        self, rows: int, prompt: int, response: int, *, entropy: bool, bf16: bool = False, accumulated: bool = False
+    ) -> Pass:
+        """Trace forward and backward of one micro-batch.
 
-        `bf16`: the forward pass computes in mixed precision.
+        Args:
+            rows: its rows.
+            prompt: tokens of each prompt.
+            response: tokens of each response.
+            entropy: whether the loss has an entropy term.
+            bf16: the forward pass computes in mixed precision.
+            accumulated: the gradients of an earlier micro-batch exist, and are in the peak.
         """
-        found = []
-        for parameter in self.model.parameters():
-            parameter.grad = None
+        trained = [one for one in self.model.parameters() if one.requires_grad]
         with self._tracing() as (counted, flops):
-            for _ in range(2):
-                gc.collect()
-                start, calls, before = counted.now, counted.calls, flops.get_total_flops()
-                counted.peak = start
-                batch = self.batch(rows, prompt, response)
-                with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-                    passes = self.model(batch, with_entropy=entropy)
-                loss = passes.logp.square().sum() + passes.entropy.sum() + passes.values.square().sum()
-                kept = counted.now - start
-                loss.backward()
-                found.append((counted.peak, kept, flops.get_total_flops() - before, counted.calls - calls))
-                del passes, loss, batch
-        for parameter in self.model.parameters():
+            for parameter in trained:
+                parameter.grad = torch.zeros_like(parameter) if accumulated else None
+            gc.collect()
+            start, before = counted.now, flops.get_total_flops()
+            counted.peak, counted.calls = start, 0
+            batch = self.batch(rows, prompt, response)
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                passes = self.model(batch, with_entropy=entropy)
+            loss = passes.logp.square().sum() + passes.entropy.sum() + passes.values.square().sum()
+            kept = counted.now - start
+            loss.backward()
+            found = Pass(rows, counted.peak, kept, flops.get_total_flops() - before, counted.calls)
+            del passes, loss, batch
+        for parameter in trained:
             parameter.grad = None
-        return Pass(rows, *found[0], accumulated_peak=found[1][0])
+        return found
 
     def score(self, rows: int, prompt: int, response: int, *, kl: str) -> Pass:
         """Trace log-probs of policy and reference, KL and values of one micro-batch."""
