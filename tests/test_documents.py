@@ -40,7 +40,17 @@ DOCUMENTS = [
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
     if page.name not in DIARIES and "\n```" in page.read_text("utf-8")
 ]
-SLOW = {"evaluate.md", "feedback.md", "own_feedback.md", "reward.md", "reward_models.md", "sft.md"}
+SLOW = {
+    "evaluate.md",
+    "feedback.md",
+    "own_feedback.md",
+    "reward.md",
+    "reward_models.md",
+    "rivals.md",
+    "sft.md",
+    "train.md",
+    "tune.md",
+}
 """Documents that need more than about 10 seconds; README.md is read first, and always runs."""
 
 CHATS = ("models/smollm2", "meta-llama/Llama-3.1-8B-Instruct")

@@ -1,7 +1,7 @@
 """Gain against KL: the best that the evaluations along a run offer at a KL of at most a given one."""
 
 from collections.abc import Mapping, Sequence
-from itertools import permutations
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,9 @@ def frontier(kl: np.ndarray, gain: np.ndarray, grid: np.ndarray) -> np.ndarray:
     """
     kl, gain = kl[..., :, None], gain[..., :, None]
     found: np.ndarray = np.where(kl <= grid, gain, -np.inf).max(axis=-2)
-    for first, second in permutations(range(kl.shape[-2]), 2):
+    order = np.argsort(kl, axis=-2, kind="stable")
+    kl, gain = np.take_along_axis(kl, order, -2), np.take_along_axis(gain, order, -2)
+    for first, second in combinations(range(kl.shape[-2]), 2):
         x0, x1, y0, y1 = kl[..., first, :], kl[..., second, :], gain[..., first, :], gain[..., second, :]
         between = (x0 < grid) & (grid < x1)
         share = np.divide(grid - x0, x1 - x0, out=np.zeros(between.shape), where=between)
