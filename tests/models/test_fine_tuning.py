@@ -154,6 +154,25 @@ def test_a_tokenizer_without_an_end_is_refused() -> None:
     )
 
 
+@pytest.mark.parametrize("logged", [{}, {"logging_steps": 1}], ids=["transformers", "trl"])
+def test_a_padding_token_that_the_embedding_has_not_changes_nothing(
+    tokenizer: Any, tmp_path: Path, logged: dict[str, Any]
+) -> None:
+    foreign = copy.deepcopy(tokenizer)
+    foreign.add_special_tokens({"pad_token": "<new pad>"})  # as some directories have it; the embedding stays
+    rows = [supervised_row(tokenizer, prompt, answer) for prompt, answer in ANSWERS.items()]
+    losses = []
+    for one in (tokenizer, foreign):
+        model = tiny_llama(tokenizer, seed=0, width=32, layers=1, context=16)
+        trainer = supervised_trainer(model, one, rows, HOW, str(tmp_path), **logged)
+        batch = trainer.data_collator(rows)
+        assert batch["attention_mask"].sum() < batch["input_ids"].numel()  # there is padding
+        losses.append(model(**batch).loss)
+    assert foreign.pad_token_id == model.config.vocab_size
+    assert losses[0] == losses[1]
+    assert foreign.pad_token == "<new pad>"
+
+
 def test_a_copy_of_a_fine_tuned_model_is_a_model_of_its_own(trained: tuple[Any, dict[str, torch.Tensor]]) -> None:
     model, _ = trained
     copied = copy.deepcopy(model)

@@ -33,6 +33,7 @@ from .fine_tuning import (
     train_with as train_with,
     training_arguments as training_arguments,
     with_end as with_end,
+    with_padding as with_padding,
 )
 from .launch import (
     PLAIN as PLAIN,

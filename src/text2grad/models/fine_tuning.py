@@ -21,7 +21,7 @@ from text2grad.errors import DataError, ModelError
 from text2grad.models.adapters import base_of
 from text2grad.models.cpu_heap import give_back_if_short
 from text2grad.models.logprobs import token_logprobs
-from text2grad.models.pretrained import on_cpu
+from text2grad.models.pretrained import on_cpu, vocabulary_of
 from text2grad.models.prompts import encode_prompts, plain_ids
 from text2grad.progress import LOG
 from text2grad.types import Example, Message, Optimizer, PromptFormat
@@ -212,9 +212,7 @@ def supervised_trainer(
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
-    if tokenizer.pad_token is None:
-        tokenizer = copy.deepcopy(tokenizer)
-        tokenizer.pad_token = tokenizer.eos_token  # padding has no loss, so any token serves
+    tokenizer = with_padding(tokenizer, model)
     longest = max(len(row["input_ids"]) for row in rows)
     logits_bytes = 4 * settings.batch_size * longest * model.config.get_text_config().vocab_size
     common = {"train_dataset": Dataset.from_list(list(rows)), "optimizers": optimizers(model, settings)}
@@ -232,6 +230,17 @@ def supervised_trainer(
     if on_cpu() and logits_bytes > WHOLE_LOGITS_BYTES:
         _score_labels_alone(base_of(model))
     return trainer
+
+
+def with_padding(tokenizer: Any, model: Any) -> Any:
+    """Return the tokenizer, or a copy that pads with its end of sequence where the model does not know its own padding.
+
+    Padding has no loss, so any token with an embedding serves.
+    """
+    if tokenizer.pad_token is None or tokenizer.pad_token_id >= vocabulary_of(model):
+        tokenizer = copy.deepcopy(tokenizer)
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
 
 
 def _score_labels_alone(base: Any) -> None:

@@ -1,5 +1,6 @@
 """Pairs by hand, and TRL's loss on them against DPO's formula on logits of transformers."""
 
+from copy import deepcopy
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -72,6 +73,21 @@ def test_parts_of_a_batch_give_the_step_of_the_whole(tmp_path: Path, monkeypatch
     assert accumulated == [1, 2]
     whole_step, in_parts = trained
     assert float((whole_step - in_parts).abs().mean()) < 1e-6  # a step is about 1e-2
+
+
+def test_a_padding_token_that_the_embedding_has_not_changes_nothing(tmp_path: Path) -> None:
+    losses = []
+    for pad in ("", "<new pad>"):  # some directories have one more token than rows
+        run = trainer(tmp_path / (pad or "own"), "dpo", rival={"batch_size": 8, "rounds": 1})
+        if pad:
+            run.tokenizer = deepcopy(run.tokenizer)
+            run.tokenizer.add_special_tokens({"pad_token": pad})
+            assert run.tokenizer.pad_token_id >= run.model.policy.config.vocab_size
+        longer_is_better = [one._replace(reward=float(len(one.rollout.response_ids))) for one in sampled(run)]
+        metrics = learn_preferences(run, longer_is_better)
+        assert metrics["rival/pairs"] >= 1  # of different lengths, so that there is padding
+        losses.append(metrics["update/policy_loss"])
+    assert losses[0] == losses[1]
 
 
 @pytest.mark.parametrize("lora_r", [0, 4])

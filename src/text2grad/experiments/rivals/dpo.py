@@ -15,7 +15,7 @@ from trl.trainer.dpo_trainer import DPOTrainer
 
 from text2grad.experiments.rivals.fitting import fit
 from text2grad.experiments.rivals.judged import Judged, groups
-from text2grad.models import FineTuning, is_peft, training_arguments
+from text2grad.models import FineTuning, is_peft, training_arguments, with_padding
 from text2grad.types import Rollout
 
 if TYPE_CHECKING:
@@ -76,7 +76,8 @@ def learn_preferences(run: "RivalTrainer", judged: list[Judged]) -> dict[str, fl
         more |= {"train_sampling_strategy": "random", "remove_unused_columns": False}
         arguments = training_arguments(DPOConfig, settings, directory, **more)
         data = Dataset.from_list(rows)
-        return _PairTrainer(run.model.policy, args=arguments, train_dataset=data, processing_class=run.tokenizer)
+        tokenizer = with_padding(run.tokenizer, run.model.policy)
+        return _PairTrainer(run.model.policy, args=arguments, train_dataset=data, processing_class=tokenizer)
 
     trainable = {name: p.requires_grad for name, p in run.model.policy.named_parameters()}
     metrics = fit(run, make_trainer, rows=len(rows), longest=longest)
