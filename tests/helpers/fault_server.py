@@ -112,6 +112,11 @@ class Running(NamedTuple):
         with urlopen(f"{self.url}/requests") as reply:
             return int(reply.read())
 
+    def hold(self, after: int) -> None:
+        """Let all requests after so many in all wait until the next call; 0 holds none."""
+        with urlopen(f"{self.url}/hold/{after}") as reply:
+            reply.read()
+
     def times(self, text: str) -> int:
         """Return how often a prompt came."""
         return int(self.state()["counts"].get(hashlib.sha256(text.encode()).hexdigest(), 0))
@@ -147,6 +152,7 @@ class FaultServer:
         self.active = self.most_active = 0
         self.first_at = self.last_at = 0.0
         self.last: dict[str, Any] = {}
+        self.hold_after = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection, one after another."""
@@ -163,6 +169,8 @@ class FaultServer:
         fields = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line)
         body = await reader.readexactly(int(fields.get("content-length", 0)))
         if head.startswith("GET"):
+            if found := re.match(r"GET \S+/hold/(\d+) ", head):
+                self.hold_after = int(found[1])
             busy_s = self.last_at - self.first_at
             whole = {"counts": self.counts, "most_active": self.most_active, "busy_s": busy_s, "last": self.last}
             _send(writer, 200, whole if "/state" in head else self.counts.total())
@@ -171,7 +179,7 @@ class FaultServer:
         request = self.last = json.loads(body)
         text = request.get("prompt") or "\n".join(message["content"] for message in request["messages"])
         self.counts[hashlib.sha256(text.encode()).hexdigest()] += 1
-        count = self.counts[hashlib.sha256(text.encode()).hexdigest()]
+        count, number = self.counts[hashlib.sha256(text.encode()).hexdigest()], self.counts.total()
         if not self.schemas and {"response_format", "structured_outputs", "logprobs"} & request.keys():
             _send(writer, 400, {"error": {"message": "response_format is not known here"}})
             return True
@@ -183,6 +191,8 @@ class FaultServer:
                 _send(writer, 429, {"error": {"message": "too many at once"}})
                 return True
             await asyncio.sleep(self.delay_s)
+            while 0 < self.hold_after < number:
+                await asyncio.sleep(0.01)
             asked = Asked(text, key[1] if key else "", "prompt" in request, bool(request.get("logprobs")))
             return await self._act(_scripted(text, count), asked, writer)
         finally:

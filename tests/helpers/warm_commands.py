@@ -206,11 +206,17 @@ def serve(path: str) -> None:
 
 def _watch(client: socket.socket, request: dict[str, Any], files: Sequence[int]) -> None:
     """Fork the process of a command; tell its id, and its end."""
+    leads, led = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.setsid()
+        os.close(leads)
+        os.close(led)
         client.close()
         os._exit(_forked(request, files))
+    os.close(led)
+    os.read(leads, 1)  # until it leads a session: whoever kills it at once kills its group
+    os.close(leads)
     for file in files:
         os.close(file)  # a pipe ends with the process of the command
     client.send(NUMBER.pack(pid))

@@ -23,7 +23,7 @@ EXAMPLES = [(f"Where does number {row} live?", f"In house {row}, since spring.")
 
 @pytest.fixture
 def server() -> Iterator[Running]:
-    with running("--delay-s", "0.05") as found:  # else a run may end before the test has seen that it is time
+    with running("--delay-s", "0.05") as found:  # so that requests are under way when the run is killed
         yield found
 
 
@@ -54,7 +54,8 @@ def questions() -> dict[str, Request]:
 
 
 def kill_when(process: Forked, server: Running, requests: int) -> None:
-    """Kill a run as soon as the server has had so many requests in all."""
+    """Kill a run as soon as the server has had so many requests in all; few more are answered until then."""
+    server.hold(requests + CONCURRENCY)
     while server.requests() < requests and process.poll() is None:
         time.sleep(0.005)
     process.kill()
@@ -74,7 +75,8 @@ def test_a_run_that_is_killed_ends_like_one_that_never_was(
         with Store(out / "answers.sqlite") as store:
             paid = {name: counts[name] for name, question in asked.items() if store.get(question)}
         ends.append(process.returncode)
-    assert ends.count(-signal.SIGKILL) >= kills - 1  # the last one may have ended by itself on a slow machine
+    assert ends == [-signal.SIGKILL] * kills
+    server.hold(0)
     assert start(warm, recipe, server, out).wait() == 0
     counts = server.state()["counts"]
     assert all(counts[name] == times for name, times in paid.items())
@@ -89,3 +91,12 @@ def test_a_run_that_is_killed_ends_like_one_that_never_was(
     before = server.requests()
     assert start(warm, recipe, server, out).wait() == 0  # a finished run that is repeated
     assert server.requests() == before
+
+
+def test_a_command_that_is_killed_at_once_does_not_end_by_itself(warm: Warm, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import time\ntime.sleep(1)\n")
+    for _ in range(10):
+        process = warm.start("python", script)
+        process.kill()
+        assert process.returncode == -signal.SIGKILL
