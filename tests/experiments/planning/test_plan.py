@@ -98,6 +98,15 @@ def test_less_memory_by_smaller_micro_batches_checkpointing_and_processes(folder
     assert eight.phases["update"]["activations"] == pytest.approx(one.phases["update"]["activations"] / 4, rel=0.02)
 
 
+def test_gradients_of_an_earlier_micro_batch_are_in_the_peak_of_an_update(folder: Path) -> None:
+    planner = Planner(recipe(folder), CPU, prompt_tokens=8)  # micro-batches of 4 rows of 32 tokens
+    update = planner.plan().phases["update"]
+    own = sum(update[name] for name in ("activations", "gradients", "working"))
+    model = planner._model(planner.recipe)
+    assert own == model.update(4, 8, 24, entropy=False, accumulated=True).peak
+    assert own > model.update(4, 8, 24, entropy=False).peak
+
+
 @pytest.mark.parametrize("settings", [{}, {"gradient_checkpointing": True}, {"lora_r": 2, "value": "adapter"}])
 def test_traced_activations_are_those_that_torch_saves(settings: dict[str, Any]) -> None:
     """The oracle runs the same pass with data and counts the storages that autograd keeps."""
