@@ -178,8 +178,9 @@ class FaultServer:
         key = re.search(r"(?im)^authorization: (.*?)\r?$", head)
         request = self.last = json.loads(body)
         text = request.get("prompt") or "\n".join(message["content"] for message in request["messages"])
-        self.counts[hashlib.sha256(text.encode()).hexdigest()] += 1
-        count, number = self.counts[hashlib.sha256(text.encode()).hexdigest()], self.counts.total()
+        name = hashlib.sha256(text.encode()).hexdigest()
+        self.counts[name] += 1
+        count, number = self.counts[name], self.counts.total()
         if not self.schemas and {"response_format", "structured_outputs", "logprobs"} & request.keys():
             _send(writer, 400, {"error": {"message": "response_format is not known here"}})
             return True

@@ -21,8 +21,8 @@ from text2grad.errors import DataError, ModelError
 from text2grad.models.adapters import base_of
 from text2grad.models.cpu_heap import give_back_if_short
 from text2grad.models.logprobs import token_logprobs
-from text2grad.models.pretrained import on_cpu, vocabulary_of
-from text2grad.models.prompts import encode_prompts, plain_ids
+from text2grad.models.pretrained import on_cpu
+from text2grad.models.prompts import encode_prompts, padding_id, plain_ids
 from text2grad.progress import LOG
 from text2grad.types import Example, Message, Optimizer, PromptFormat
 
@@ -237,9 +237,10 @@ def with_padding(tokenizer: Any, model: Any) -> Any:
 
     Padding has no loss, so any token with an embedding serves.
     """
-    if tokenizer.pad_token is None or tokenizer.pad_token_id >= vocabulary_of(model):
+    known = padding_id(model, tokenizer, [tokenizer.eos_token_id])
+    if known != tokenizer.pad_token_id:
         tokenizer = copy.deepcopy(tokenizer)
-        tokenizer.pad_token = tokenizer.eos_token
+        tokenizer.pad_token_id = known
     return tokenizer
 
 

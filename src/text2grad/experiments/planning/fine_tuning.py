@@ -99,10 +99,8 @@ class FineTuningPlanner:
         rows = settings.batch_size // (self.processes * settings.accumulate)
         checkpointing = " with gradient checkpointing" if recipe.model.gradient_checkpointing else ""
         note(f"tracing the update of {rows} rows of {self.row_tokens:,} tokens{checkpointing}")
-        accumulated = settings.accumulate > 1
-        update = model.update(
-            rows, *self._lengths(settings), entropy=False, bf16=settings.bf16, accumulated=accumulated
-        )
+        how = {"bf16": settings.bf16, "accumulated": settings.accumulate > 1}
+        update = model.update(rows, *self._lengths(settings), entropy=False, **how)
         measured = self._measured(recipe, model)
         weights = model.weights
         grads, changed = weights.trainable, weights.trainable if self.device.kind == "cuda" else 2 * weights.largest
@@ -113,7 +111,7 @@ class FineTuningPlanner:
         }
         decoding = max(measured, key=lambda one: one.peak)
         phases = {
-            "update": update_roles(update, grads, accumulated=accumulated),
+            "update": update_roles(update, grads),
             "optimizer": {"gradients": grads, "working": changed},
             "measurement": {"KV cache": decoding.kept, "working": decoding.peak - decoding.kept},
         }

@@ -155,9 +155,8 @@ class Planner:
         fitting = max(recipe.ppo.micro_batch_tokens // (prompt + response), 1)
         minibatch = share // recipe.ppo.minibatches
         scored, updated = min(fitting, share), min(fitting, minibatch)
-        accumulated = minibatch > updated
         score = self._traced(recipe, "score", scored)
-        update = self._traced(recipe, "update", updated, accumulated=accumulated)
+        update = self._traced(recipe, "update", updated, accumulated=minibatch > updated)
         grads, resident = weights.trainable, self._resident(recipe)
         rollout = max((prompts, decoding), key=lambda one: one.peak)
         sampling = {"KV cache": rollout.kept, "working": rollout.peak - rollout.kept}
@@ -169,7 +168,7 @@ class Planner:
             "rollout": sampling,
             **self._critic(recipe),
             "score": {"working": score.peak},
-            "update": update_roles(update, grads, accumulated=accumulated),
+            "update": update_roles(update, grads),
             "optimizer": {"gradients": grads, "working": changed},
             **self._refresh(recipe),
         }
@@ -395,7 +394,7 @@ class Planner:
             note(f'critic.kind = "{critic.kind}": the memory of its refresh is not in this plan', warning=True)
             return {}
         trained, update = self._learning(recipe)
-        roles = update_roles(update, trained, accumulated=refresh.accumulate > 1)
+        roles = update_roles(update, trained)
         buckets = {"gradient buckets of the refresh": trained} if self.processes > 1 else {}
         return {"refresh": {**roles, "optimizer states of the refresh": 2 * trained, **buckets}}
 
@@ -572,11 +571,11 @@ def annotation_cost(recipe: Recipe, lengths: Lengths, *, responses: int, answer_
     return Money(responses, *total, prices.cost(*total))
 
 
-def update_roles(update: Pass, gradients: int, *, accumulated: bool) -> dict[str, int]:
+def update_roles(update: Pass, gradients: int) -> dict[str, int]:
     """Split the peak of forward and backward; gradients grow while activations go, unless earlier ones exist."""
-    peak = update.peak if accumulated else max(update.peak, gradients)
+    peak = update.peak if update.accumulated else max(update.peak, gradients)
     activations = min(max(update.kept, 0), peak)
-    share = gradients if accumulated else min(gradients, peak - activations)
+    share = gradients if update.accumulated else min(gradients, peak - activations)
     return {"activations": activations, "gradients": share, "working": max(peak - activations - share, 0)}
 
 

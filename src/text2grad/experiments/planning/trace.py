@@ -48,6 +48,7 @@ class Pass(NamedTuple):
         kept: bytes that stay after the forward pass: activations for the backward pass, or the KV cache.
         flops: operations of its matrix products and attention.
         calls: operations that are started, which take time each.
+        accumulated: whether the gradients of an earlier micro-batch exist, and are in the peak.
     """
 
     rows: int
@@ -55,6 +56,7 @@ class Pass(NamedTuple):
     kept: int
     flops: int
     calls: int
+    accumulated: bool = False
 
 
 @dataclass(frozen=True)
@@ -237,7 +239,7 @@ class TracedModel:
             for parameter in trained:
                 parameter.grad = torch.zeros_like(parameter) if accumulated else None
             gc.collect()
-            start, before = counted.now, flops.get_total_flops()
+            start = counted.now
             counted.peak, counted.calls = start, 0
             batch = self.batch(rows, prompt, response)
             with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
@@ -245,7 +247,7 @@ class TracedModel:
             loss = passes.logp.square().sum() + passes.entropy.sum() + passes.values.square().sum()
             kept = counted.now - start
             loss.backward()
-            found = Pass(rows, counted.peak, kept, flops.get_total_flops() - before, counted.calls)
+            found = Pass(rows, counted.peak, kept, flops.get_total_flops(), counted.calls, accumulated)
             del passes, loss, batch
         for parameter in trained:
             parameter.grad = None
