@@ -128,9 +128,9 @@ def measure(directory: Path, case: str) -> dict[str, Any]:
     import trl.trainer.sft_trainer
 
     from text2grad import Text2GradTrainer
-    from text2grad.experiments import SFTRun
     from text2grad.feedback import read_examples
     from text2grad.models import load_tokenizer
+    from text2grad.runs import SFTRun
 
     assert all([accelerate, datasets, peft, transformers, trl])
     torch.set_num_threads(1)
@@ -148,7 +148,7 @@ def measure(directory: Path, case: str) -> dict[str, Any]:
 
 def planned(directory: Path, case: str) -> dict[str, Any]:
     """Return the plan's peak, in bytes, and its phase."""
-    from text2grad.experiments.planning import FineTuningPlanner, Planner, this_machine
+    from text2grad.runs.planning import FineTuningPlanner, Planner, this_machine
 
     recipe, device = recipe_of(directory, case), this_machine()
     planner = FineTuningPlanner(recipe, "sft", device) if "sft" in case else Planner(recipe, device)

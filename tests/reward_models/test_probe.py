@@ -15,15 +15,15 @@ import small_run
 from text2grad.cli.__main__ import main
 from text2grad.config.recipe import make_recipe
 from text2grad.errors import ConfigError, DataError, ModelError
-from text2grad.experiments.planning import DEVICES, Planner
 from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.reward_models import probe, probe_training
 from text2grad.reward_models.load import LOCAL, critic_from_recipe
 from text2grad.reward_models.probe import Linear, ProbeRewardModel, UnitScore, mark_of, rows_of, states_of
 from text2grad.reward_models.probe_training import ProbeReport, fit, train_probe
-from text2grad.studio.run_critic import RunCritic
+from text2grad.runs.planning import DEVICES, Planner
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Span
+from text2grad_studio.run_critic import RunCritic
 from tiny_models import tiny
 
 CRITIC = small_run.ColourCritic()

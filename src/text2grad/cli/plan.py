@@ -17,7 +17,7 @@ from text2grad.progress import note
 
 if TYPE_CHECKING:
     from text2grad.config import Recipe
-    from text2grad.experiments.planning import Device, FineTuningPlanner, Lengths, Planner
+    from text2grad.runs.planning import Device, FineTuningPlanner, Lengths, Planner
 
 DOES_NOT_FIT = 1
 MODELS = {"sft": "sft.model", "reward": "reward_model.model", "train": "model.path"}
@@ -67,7 +67,7 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan the recipe, print the plan, and give advice where it does not fit."""
-    from text2grad.experiments.planning import DEVICES, FineTuningPlanner, Plan, measured, this_machine
+    from text2grad.runs.planning import DEVICES, FineTuningPlanner, Plan, measured, this_machine
 
     if args.json:
         configure_log(quiet=True, verbose=False)  # standard output holds JSON alone
@@ -136,7 +136,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _of_policy(recipe: "Recipe", device: "Device", prompt_tokens: int | None, spread: dict[str, Any]) -> "Planner":
     """Return the planner of `text2grad train`; an error in reading the prompts names the way without them."""
-    from text2grad.experiments.planning import Planner
+    from text2grad.runs.planning import Planner
 
     try:
         return Planner(recipe, device, prompt_tokens=prompt_tokens, **spread)
@@ -146,7 +146,7 @@ def _of_policy(recipe: "Recipe", device: "Device", prompt_tokens: int | None, sp
 
 def _money(recipe: "Recipe", lengths: "Lengths", answer_tokens: int) -> dict[str, Any]:
     """Return the price of annotation, and of a critic at its prices in the run."""
-    from text2grad.experiments.planning import annotation_cost
+    from text2grad.runs.planning import annotation_cost
 
     responses = {"annotate": lengths.prompts, "critic": recipe.run.steps * recipe.rollout.batch_size}
     return {
@@ -180,7 +180,7 @@ def parse_memory(text: str) -> int:
 
 def _print(console: Console, recipe: "Recipe", planner: "Planner | FineTuningPlanner", found: dict[str, Any]) -> None:
     """Print the plan as tables."""
-    from text2grad.experiments.planning import gigabytes
+    from text2grad.runs.planning import gigabytes
 
     phases = found["phases"]
     roles = list(dict.fromkeys(role for own in phases.values() for role in own))

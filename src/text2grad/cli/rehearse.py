@@ -59,8 +59,8 @@ def run(args: argparse.Namespace) -> int:
     if not 2 <= args.responses <= MOST_RESPONSES:
         raise ConfigError(f"--responses must be at least 2 and at most {MOST_RESPONSES}, got {args.responses}")
 
-    from text2grad.experiments import SHOWN, rehearse, summary
-    from text2grad.experiments.reports import plain, print_critique, print_figures
+    from text2grad.runs import SHOWN, rehearse, summary
+    from text2grad.runs.reports import plain, print_critique, print_figures
 
     out = args.out or Path(f"{recipe.run.out}-rehearsal")
     found, console = rehearse(recipe, out, responses=args.responses, ask_again=args.again), Console()

@@ -1,0 +1,14 @@
+"""The evidence about text2grad: rivals, experiments, analyses, and the pages and records of their results.
+
+It runs from a clone, `python -m evidence`, and imports text2grad; nothing of text2grad imports it.
+"""
+
+
+def register() -> None:
+    """Add the tasks, settings and methods of the experiments to those that recipes may name."""
+    from evidence import tasks
+    from evidence.rivals.settings import RivalConfig
+    from text2grad.config import register_section
+
+    tasks.register()
+    register_section("rival", RivalConfig)
