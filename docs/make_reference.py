@@ -27,6 +27,8 @@ With this page you can look up what a setting does, which values it may have, an
 
 SETTING = re.compile(r"(?:# )?(?P<name>\w+) =(?: (?P<default>.*?))?  # (?P<meaning>.*) \[(?P<values>[^\[\]]*)\]")
 
+SEEN_IN_THE_DEFAULT = ("text", "true, false")
+
 
 def page() -> str:
     """Return the text of docs/reference.md."""
@@ -42,8 +44,9 @@ def settings() -> list[str]:
             lines += [f"### {section}", "", meaning, "", *_head("setting", "default", "values", "meaning")]
         elif setting := SETTING.fullmatch(line):
             default = f"`{setting['default']}`" if setting["default"] else "–"
-            row = (f"`{setting['name']}`", default, setting["values"].replace(" | ", ", "), setting["meaning"])
-            lines.append(_row(*row))
+            values = setting["values"].replace(" | ", ", ")
+            shown = "" if setting["default"] and values in SEEN_IN_THE_DEFAULT else values
+            lines.append(_row(f"`{setting['name']}`", default, shown, setting["meaning"]))
         else:
             lines.append("")
     return [*lines, ""]
