@@ -37,7 +37,7 @@ DOCUMENTS = [
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
     if page.name not in DIARIES and "\n```" in page.read_text("utf-8")
 ]
-SLOW = {"evaluation.md", "quickstart.md"}
+SLOW = {"evaluation.md", "quickstart.md", "training.md"}
 """Documents that need more than about 10 seconds; README.md is read first, and always runs."""
 
 CHAT = "meta-llama/Llama-3.1-8B-Instruct"
