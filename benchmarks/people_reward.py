@@ -50,7 +50,7 @@ from text2grad.feedback import Annotation, read_annotations, write_annotations
 from text2grad.feedback.sources.base import NO_ERRORS
 from text2grad.files import to_json, write_atomically
 from text2grad.models import load_tokenizer
-from text2grad.reward_models import train_probe
+from text2grad.reward_models.probe_training import train_probe
 from text2grad.reward_models.absent_words import absent_texts
 from text2grad.reward_models.generative import saved_settings
 from text2grad.reward_models.marks import annotated_marks

@@ -20,6 +20,8 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
+from text2grad.reward_models.process import ProcessRewardModel
+from text2grad.reward_models.scalar import ScalarRewardModel
 
 from text2grad import Critique, Example, GenerativeRewardModel, LLMCritic, Refresher, Text2GradTrainer, load_recipe
 from text2grad.cli import main
@@ -32,8 +34,6 @@ from text2grad.models import load_policy, load_tokenizer
 
 # deep paths
 from text2grad.reward_models import ServerRewardModel
-from text2grad.reward_models.process import ProcessRewardModel
-from text2grad.reward_models.scalar import ScalarRewardModel
 
 KEPT = Path(__file__).parent / "data" / "v0_1_0"
 EXPECTED: dict[str, Any] = json.loads((KEPT / "expected.json").read_bytes())

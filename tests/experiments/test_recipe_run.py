@@ -5,6 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from text2grad.reward_models.process import ProcessRewardModel
+from text2grad.reward_models.process_steps import STEP_LABELS
+from text2grad.reward_models.scalar import ScalarRewardModel
 
 from critics_by_name import Kind, Strict
 from places import ROOT
@@ -15,9 +18,6 @@ from text2grad.experiments.recipe_run import critic_of_run, run_recipe
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import critic_from_recipe
-from text2grad.reward_models.process import ProcessRewardModel
-from text2grad.reward_models.process_steps import STEP_LABELS
-from text2grad.reward_models.scalar import ScalarRewardModel
 from text2grad.reward_models.writing import SYMBOLS
 from text2grad.rl.checkpoint import latest_checkpoint
 from text2grad.tasks.summarization.task import SummarizationTask

@@ -22,12 +22,12 @@ import torch
 from accelerate import PartialState
 from safetensors.torch import save_file
 from tests.helpers import small_run
+from text2grad.reward_models.scalar import ScalarRewardModel
 from transformers import AutoModelForSequenceClassification
 
 from text2grad.experiments.evaluations import Evaluations
 from text2grad.models import with_lora
 from text2grad.reward_models import GenerativeRewardModel, Refresher
-from text2grad.reward_models.scalar import ScalarRewardModel
 from text2grad.reward_models.shared_base import add_role
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.tasks.tiny import tiny_llama

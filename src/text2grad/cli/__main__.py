@@ -37,7 +37,6 @@ from text2grad.cli import (
     rehearse,
     results,
     reward,
-    reward_baseline,
     rival,
     sft,
     studio,
@@ -72,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"text2grad {version('text2grad')}")
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
     feedback = (annotate, import_, export, align)
-    critics = (reward, reward_baseline, evaluate_reward, judge, study, studio)
+    critics = (reward, evaluate_reward, judge, study, studio)
     evidence = (evaluate, compare, analyse, tune, experiment, results)
     for module in (
         quickstart,

@@ -39,7 +39,7 @@ examples:
   text2grad prepare grounded feedback.json --format qa_feedback --tokenizer models/smollm2 --out data/grounded
   text2grad prepare grounded mine.jsonl --tokenizer models/smollm2 --column passage=context --out data/mine
   text2grad prepare slf5k JeremyAlain/SLF5K --held-out-split validation --out data/slf5k
-  text2grad prepare kodcode KodCode/KodCode-V1-SFT-4o --split train --split incorrect --pairs --out data/kodcode
+  text2grad prepare kodcode KodCode/KodCode-V1-SFT-4o --split train --split incorrect --out data/kodcode
   text2grad prepare kodcode KodCode/KodCode-Light-RL-10K --without data/kodcode/train.jsonl --out data/kodcode-rl
   text2grad prepare ultrafeedback HuggingFaceH4/ultrafeedback_binarized --split train_prefs --out data/ultrafeedback
 
@@ -54,7 +54,6 @@ PASSAGE_TOKENS, ANSWER_TOKENS = 200, 48
 TASKS_OF = {
     **dict.fromkeys(("tokenizer", "format", "column", "passage_tokens", "answer_tokens"), (GROUNDED,)),
     **dict.fromkeys(("held_out_split", "prompts", "without"), DATA_SETS),
-    "pairs": ("kodcode",),
 }
 """Option → the tasks that have it; options that are not here belong to all."""
 
@@ -94,8 +93,6 @@ def add_parser(commands: Any) -> None:
     )
     most = "for a data set of the paper: most prompts, chosen by the seed"
     add("--prompts", type=at_least(1), metavar="N", help=most)
-    pairs = "for kodcode: run the tests of all programs in the sandbox, and pair those that pass with those that fail"
-    add("--pairs", action="store_true", help=pairs)
     add_force(add)
 
 
@@ -209,7 +206,6 @@ def answer_start(tokenizer: Any, text: str, tokens: int) -> str:
 
 def _phases(args: argparse.Namespace) -> int:
     """Write the files of all phases from a data set of the paper."""
-    from text2grad.critics import preferences_by_tests
     from text2grad.feedback import read_examples
     from text2grad.feedback.sources import (
         divide,
@@ -219,7 +215,7 @@ def _phases(args: argparse.Namespace) -> int:
         split_unit,
     )
     from text2grad.files import json_lines, write_files
-    from text2grad.progress import CONSOLE, note
+    from text2grad.progress import CONSOLE
 
     names = ("sft", "annotate", "train", "preferences", "held_out")
     refuse_overwriting([args.out / f"{name}.jsonl" for name in names], force=args.force)
@@ -240,19 +236,6 @@ def _phases(args: argparse.Namespace) -> int:
             f"{len(problems)} ({_listed(left_out)}{taken}); both need at least one"
         )
     preferences = known_preferences(made.responses)
-    if args.pairs:
-        programs = [[text for text, _ in one.responses] for one in made.responses]
-        if all(len(several) < 2 for several in programs):
-            raise DataError(
-                f"{args.path}: --pairs compares the programs of a problem, and no problem has two; leave --pairs out"
-            )
-        preferences += preferences_by_tests([one.example for one in made.responses], programs)
-        if not preferences:
-            note(
-                "no problem has a program that passes its tests beside one that fails: no preferences. Programs that "
-                "fail may stand in another split (KodCode: --split train --split incorrect)",
-                warning=True,
-            )
     examples_of = {"sft": made.demonstrations, "train": made.prompts, "held_out": made.held_out}
     lines = {
         name: [

@@ -16,18 +16,24 @@ from typing import Any, NamedTuple, get_args
 
 from text2grad.align import encode
 from text2grad.costs import TokenCount
-from text2grad.errors import ConfigError, ModelError, check_known
-from text2grad.feedback import Match, check_votes, critique_from_text, vote
+from text2grad.errors import ConfigError, DataError, ModelError, check_known
+from text2grad.feedback import Annotation, Match, check_votes, critique_from_text, vote
 from text2grad.files import to_json, write_atomically
 from text2grad.models import (
+    NO_LOSS,
     Ahead,
     Choose,
+    FineTuning,
+    Row,
     context_of,
     decode,
     load_tokenizer,
     most_likely,
     padding_id,
+    row_of_ids,
     stop_ids,
+    train_on_rows,
+    with_end,
 )
 from text2grad.reward_models.decoding.constrained import (
     ConstrainedChoice,
@@ -41,11 +47,26 @@ from text2grad.reward_models.decoding.labels import WordLabels
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.decoding.repeats import FeedbackWithoutRepeats
 from text2grad.reward_models.decoding.skeleton import START, Skeleton
-from text2grad.reward_models.marks import Marked, drawn_marks, likeliest_marks, marked_spans, marks_text
+from text2grad.reward_models.marks import (
+    Marked,
+    annotated_marks,
+    drawn_marks,
+    likeliest_marks,
+    marked_spans,
+    marks_text,
+)
 from text2grad.reward_models.probe import ProbeRewardModel, is_probe, saved_probe
 from text2grad.reward_models.prompts import critique_prompts
-from text2grad.reward_models.shared_base import adapted, load_writer
-from text2grad.reward_models.writing import LABEL_FORMS, QUOTING, check_shown, critique_from_labels
+from text2grad.reward_models.shared_base import adapted, learning, load_weights, load_writer
+from text2grad.reward_models.writing import (
+    LABEL_FORMS,
+    QUOTING,
+    check_shown,
+    critique_from_labels,
+    critique_target,
+    has_outcomes,
+    inputs_of,
+)
 from text2grad.types import Critique, CritiqueForm, Evidence, Example, Learned, PromptFormat, Span
 
 SETTINGS_FILE, PROBE = "reward_model.json", "probe"
@@ -481,6 +502,62 @@ class GenerativeRewardModel(CritiqueDecoder):
     def _room(self, prompt: list[int]) -> int:
         """Return the most tokens that a critique can have after this prompt."""
         return int(min(self.max_new_tokens, context_of(self.model) - len(prompt)))
+
+    def training_rows(self, annotations: Sequence[Annotation], *, max_tokens: int) -> tuple[list[Row], int]:
+        """Return the rows to train on, and the number of annotations that are left out because they are too long.
+
+        A row holds [x; y; z] with z = [c; A(y)], and the loss is −log R_φ(z | x, y): prompt x and response y have no
+        label. With learned = "choices", the tokens of z that the constraint alone allows have none either. Failed
+        critiques are skipped. A longer annotation than `max_tokens` is left out: cut, it would teach invalid JSON.
+
+        Raises:
+            DataError: if no annotation is left.
+            ModelError: if the tokenizer has no end-of-sequence token; with learned = "choices" also if the constraint
+                refuses its tokens of a critique.
+        """
+        readable = [annotation for annotation in annotations if not annotation.critique.failed]
+        marks = [annotated_marks(one, self.probe.unit) for one in readable] if self.probe else ()
+        prompts = self.prompts(*inputs_of(readable), marks)
+        rows = []
+        for prompt, annotation in zip(prompts, readable, strict=True):
+            target = critique_target(
+                annotation.critique, annotation.response, write_feedback=self.write_feedback, form=self.form
+            )
+            if self.learned == "critique":
+                row = row_of_ids(prompt, with_end(self.tokenizer, encode(self.tokenizer, target)))
+            else:
+                ids, choices = self.spelled(annotation.response, target)
+                row = row_of_ids(prompt, with_end(self.tokenizer, ids))
+                chosen = [False] * len(prompt) + choices + [False]
+                labels = [label if one else NO_LOSS for label, one in zip(row["labels"], chosen, strict=True)]
+                row = {**row, "labels": labels}
+            rows.append(row)
+        kept = [
+            row for row in rows if len(row["input_ids"]) <= max_tokens and any(one != NO_LOSS for one in row["labels"])
+        ]
+        if not kept:
+            raise DataError(
+                f"no training example is left of {len(annotations)} annotations: {len(annotations) - len(readable)} "
+                f"have a critique that could not be parsed, {len(readable)} are longer than max_tokens = {max_tokens}. "
+                "Raise max_tokens, or check the annotations."
+            )
+        return kept, len(rows) - len(kept)
+
+    def train_further(self, annotations: Sequence[Annotation], settings: FineTuning) -> None:
+        """Train to write the critiques of annotations, in place, as a refresh during RL does.
+
+        Raises:
+            DataError: if no annotation is left.
+        """
+        self.outcomes |= has_outcomes(annotations)
+        rows, _ = self.training_rows(annotations, max_tokens=int(min(settings.max_tokens, context_of(self.model))))
+        with learning(self.model) as model:
+            train_on_rows(model, self.tokenizer, rows, settings)
+
+    def restore(self, directory: Path, *, trust_remote_code: bool = False) -> None:
+        """Take the weights of a saved reward model, and whether it learned outcomes."""
+        load_weights(self.model, directory, trust_remote_code=trust_remote_code)
+        self.outcomes = saved_settings(directory).get("outcomes", True)
 
     def save(self, directory: Path) -> None:
         """Write a Hugging Face directory, and the settings as reward_model.json."""

@@ -26,8 +26,7 @@ from text2grad.files import to_json, write_atomically
 from text2grad.models import adapters_off, base_of, check_ids, check_text_ids, context_of, load_policy, load_tokenizer
 from text2grad.progress import Progress
 from text2grad.reward_models.absent_words import absent_texts
-from text2grad.reward_models.prompts import critique_prompts
-from text2grad.reward_models.scalar import too_long
+from text2grad.reward_models.prompts import critique_prompts, too_long
 from text2grad.reward_models.support import (
     FEATURES,
     SupportRow,
@@ -298,7 +297,7 @@ def saved_probe(directory: str | Path) -> dict[str, Any]:
     path = Path(directory) / SETTINGS_FILE
     if not is_probe(directory):
         raise ModelError(
-            f"{str(directory)!r} holds no probe ({SETTINGS_FILE}); train one with `text2grad reward-baseline probe`"
+            f"{str(directory)!r} holds no probe ({SETTINGS_FILE}); train one with `text2grad reward --kind probe`"
         )
     try:
         saved = json.loads(path.read_bytes())

@@ -26,7 +26,7 @@ from text2grad.reward_models.probe import (
     rows_of,
     width_at,
 )
-from text2grad.reward_models.scalar import format_of
+from text2grad.reward_models.prompts import format_of
 from text2grad.reward_models.writing import inputs_of, labels_within
 from text2grad.types import Critique
 

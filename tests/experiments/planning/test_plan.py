@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from text2grad.reward_models.scalar import logits_of
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -30,7 +31,6 @@ from text2grad.experiments.planning.trace import Allocations, TracedModel, read_
 from text2grad.models.adapters import enable_checkpointing
 from text2grad.models.policy import PolicyWithValue
 from text2grad.reward_models.probe import Row, features_of
-from text2grad.reward_models.scalar import logits_of
 from text2grad.reward_models.support import SupportRow
 from text2grad.rl.trainer import prepare_policy
 from text2grad.tasks.tiny import word_tokenizer

@@ -44,9 +44,8 @@ from text2grad.progress import note
 from text2grad.reward_models.generative import GenerativeRewardModel, load_probe
 from text2grad.reward_models.load import limits_of
 from text2grad.reward_models.probe import ProbeRewardModel
-from text2grad.reward_models.scalar import format_of
+from text2grad.reward_models.prompts import format_of
 from text2grad.reward_models.training.card import model_card
-from text2grad.reward_models.training.examples import training_rows
 from text2grad.reward_models.training.held_out import HeldOutSet, read_split
 from text2grad.reward_models.training.trainer import measurement
 from text2grad.reward_models.writing import WITH_OUTCOME, has_outcomes
@@ -134,7 +133,7 @@ class RewardRun:
         self.reward_model = self._reward_model(model)
         self.settings = self._settings()
         max_tokens = int(min(self.settings.max_tokens, context_of(self.reward_model.model)))
-        self.rows, too_long = training_rows(self.reward_model, split.train, max_tokens=max_tokens)
+        self.rows, too_long = self.reward_model.training_rows(split.train, max_tokens=max_tokens)
         check_ids(self.reward_model.model, self.rows)
         held_out = HeldOutSet(self.tokenizer, split.held_out)
         self.evaluation = self._evaluation(held_out)

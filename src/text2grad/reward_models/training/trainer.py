@@ -13,7 +13,6 @@ from text2grad.models import FineTuning, OnStep, context_of, share_of_process, t
 from text2grad.progress import note
 from text2grad.reward_models.agreement import Agreement
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.training.examples import training_rows
 from text2grad.reward_models.training.held_out import HeldOutSet, span_f1
 from text2grad.reward_models.writing import has_outcomes
 
@@ -43,7 +42,7 @@ def train_reward_model(
     options = {"outcomes": has_outcomes(annotations), **options}
     reward_model = GenerativeRewardModel(model, tokenizer, prompt_format=settings.prompt_format, **options)
     max_tokens = int(min(settings.max_tokens, context_of(model)))
-    rows, too_long = training_rows(reward_model, annotations, max_tokens=max_tokens)
+    rows, too_long = reward_model.training_rows(annotations, max_tokens=max_tokens)
     train_on_rows(model, tokenizer, rows, settings, on_step=on_step)
     return reward_model, too_long
 
