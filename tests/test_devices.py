@@ -32,6 +32,7 @@ from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.models import measured_training
 from text2grad.models.adapters import with_lora
 from text2grad.models.pretrained import best_device, load_policy, load_tokenizer
+from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.training.run import RewardRun
 from text2grad.studio.worker import Worker
@@ -197,7 +198,7 @@ def phases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for parameter in writer.parameters():
         if parameter.requires_grad:
             torch.nn.init.normal_(parameter, std=0.3)
-    GenerativeRewardModel(writer, tokenizer, max_new_tokens=16).save(path / "critic")
+    GenerativeRewardModel(writer, tokenizer, CritiqueFormat(max_new_tokens=16)).save(path / "critic")
     responses = [f"{row.prompt_text} {response.strip()}" for row in EXAMPLES[:12] for response in RESPONSES]
     annotations = [
         Annotation(f"cat {number % 9}", one, ColourCritic().judge(one)) for number, one in enumerate(responses)
@@ -372,7 +373,9 @@ def test_policies_are_evaluated(phases: Path, device: torch.device, tmp_path: Pa
 def test_the_studio_teaches_retrains_asks_and_suggests(device: torch.device, tmp_path: Path) -> None:
     small_reward.prepare(tmp_path)
     base, marked = str(tmp_path / "base"), small_reward.ANNOTATIONS[:2]
-    GenerativeRewardModel(load_policy(base), load_tokenizer(base), max_new_tokens=12).save(tmp_path / "critic")
+    GenerativeRewardModel(load_policy(base), load_tokenizer(base), CritiqueFormat(max_new_tokens=12)).save(
+        tmp_path / "critic"
+    )
     sampling = {"max_new_tokens": 4, "temperature": 1.0, "eos_token_ids": [], "prompt_format": "plain"}
     corrections = [
         {"item": f"i{number}", "prompt": one.prompt, "response": one.response, "ids": None}

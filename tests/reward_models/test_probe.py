@@ -310,7 +310,7 @@ def test_the_chosen_layer_is_trained_and_read(tokenizer: Any, start: Path, monke
             made.append(told)
             yield row, torch.stack([torch.zeros_like(told), told], 1)
 
-    monkeypatch.setattr(probe, "features_of", words_at_layer_2)
+    monkeypatch.setattr(probe, "states_of", words_at_layer_2)
     model, report = train_probe(start, tokenizer, annotations(40, 0), unit="words")
     assert model.layer == report.layer == 2
     torch.testing.assert_close(model.linear.mean, torch.cat(made).mean(0))
@@ -384,18 +384,17 @@ BEYOND = (
 )
 
 
-@pytest.mark.parametrize("features", ["states", "support"])
 def test_a_base_without_ids_of_the_tokenizer_is_refused_before_it_reads(
-    tokenizer: Any, start: Path, features: Any, monkeypatch: pytest.MonkeyPatch
+    tokenizer: Any, start: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "features_of", lambda *_: pytest.fail("it read"))
+    monkeypatch.setattr(probe, "states_of", lambda *_: pytest.fail("it read"))
     with pytest.raises(ModelError) as refused:
-        train_probe(start, with_more_ids(tokenizer, special=False), annotations(20, 0), unit="words", features=features)
+        train_probe(start, with_more_ids(tokenizer, special=False), annotations(20, 0), unit="words")
     assert str(refused.value) == BEYOND.format(id=len(tokenizer))
     chatty = with_more_ids(tokenizer, special=True)  # a special token, which the template writes
     chatty.chat_template = "violet"
     with pytest.raises(ModelError) as refused:
-        train_probe(start, chatty, annotations(20, 0), unit="words", features=features)
+        train_probe(start, chatty, annotations(20, 0), unit="words")
     assert str(refused.value) == BEYOND.format(id=len(tokenizer))
 
 
@@ -621,7 +620,7 @@ def test_after_a_kill_the_states_are_not_computed_again(
 
     stopped = [*asked, "--out", str(tmp_path / "stopped")]
     with monkeypatch.context() as patched:
-        patched.setattr(probe, "features_of", counted)
+        patched.setattr(probe, "states_of", counted)
         assert main(stopped) == 130
         assert main(stopped) == 2
         assert "already holds a run. Go on with it by --resume" in " ".join(capsys.readouterr().err.split())
@@ -646,7 +645,7 @@ def test_states_are_kept_where_the_base_is_not_there_at_the_resume(
         return states_of(model, rows, chosen, *more)
 
     with monkeypatch.context() as patched:
-        patched.setattr(probe, "features_of", killed)
+        patched.setattr(probe, "states_of", killed)
         assert main(asked) == 130
     base.rename(tmp_path / "away")
     assert main([*asked, "--resume"]) == 2
@@ -662,7 +661,7 @@ def test_the_base_reads_on_the_accelerator(tokenizer: Any, start: Path, monkeypa
         devices.add(model.device.type)
         return [(row, torch.randn(len(rows[row].tokens), len(layers), 32)) for row in chosen]
 
-    monkeypatch.setattr(probe, "features_of", noted)
+    monkeypatch.setattr(probe, "states_of", noted)
     monkeypatch.setattr(probe_training, "best_device", lambda: torch.device("meta"))
     train_probe(start, tokenizer, annotations(8, 0), unit="words")
     assert devices == {"meta"}
@@ -696,7 +695,7 @@ def test_a_response_that_several_people_marked_is_read_once(
         read.extend(len(rows[row].ids) for row in chosen)
         return states_of(model, rows, chosen, *more)
 
-    monkeypatch.setattr(probe, "features_of", counted)
+    monkeypatch.setattr(probe, "states_of", counted)
     given = annotations(10, 0)
     _, report = train_probe(start, tokenizer, [*given, *given], unit="words", rows_at_once=5, store=tmp_path)
     assert report.learned_from == 20
@@ -708,11 +707,11 @@ def test_a_response_that_several_people_marked_is_read_once(
 def test_the_states_of_another_layer_are_computed_again(tokenizer: Any, start: Path, tmp_path: Path) -> None:
     rows = rows_of(tokenizer, [Example("cat")], ["red one"], "words", "plain")
     model = tokenizer_and_model()[1].eval()
-    first = probe.read_features(model, rows, [0], [1], 8, tmp_path)[0]
-    second = probe.read_features(model, rows, [0], [2], 8, tmp_path)[0]
+    first = probe.read_states(model, rows, [0], [1], 8, tmp_path)[0]
+    second = probe.read_states(model, rows, [0], [2], 8, tmp_path)[0]
     assert not torch.equal(first, second)
-    assert torch.equal(first, probe.read_features(None, rows, [0], [1], 8, tmp_path)[0])
+    assert torch.equal(first, probe.read_states(None, rows, [0], [1], 8, tmp_path)[0])
     for path in tmp_path.iterdir():  # as after a full disk
         path.write_bytes(path.read_bytes()[:-8])
-    assert torch.equal(first, probe.read_features(model, rows, [0], [1], 8, tmp_path)[0])
+    assert torch.equal(first, probe.read_states(model, rows, [0], [1], 8, tmp_path)[0])
     assert probe.WEIGHTS_FILE not in {path.name for path in tmp_path.iterdir()}

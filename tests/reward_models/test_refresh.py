@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -552,11 +553,11 @@ def test_a_critic_that_learns_outcomes_in_a_refresh_writes_them_after_a_resume_t
         return [Critique("Fine.", (), outcome=2.0)] * len(responses)
 
     critic = GenerativeRewardModel.load(phases / "reward_model")
-    critic.outcomes = False
+    critic.format = replace(critic.format, outcomes=False)
     one = refresher(tmp_path, critic, annotator, steps=(1,), train_steps=1)
     one.observe(EXAMPLES[:1], [" red"])
     assert one.refresh_if_due(1, 0.0) == {"critic/refreshed": 1.0}
-    assert critic.outcomes
+    assert critic.format.outcomes
     before = GenerativeRewardModel.load(phases / "reward_model")
     before.outcomes = False
     again = refresher(tmp_path, before, annotator, steps=(1,), train_steps=1)
@@ -566,11 +567,11 @@ def test_a_critic_that_learns_outcomes_in_a_refresh_writes_them_after_a_resume_t
 
 def test_a_critic_that_learns_none_in_a_refresh_still_writes_none(tmp_path: Path, phases: Path) -> None:
     critic = GenerativeRewardModel.load(phases / "reward_model")
-    critic.outcomes = False
+    critic.format = replace(critic.format, outcomes=False)
     one = refresher(tmp_path, critic, Annotator(), steps=(1,), train_steps=1)
     one.observe(EXAMPLES[:1], [" red"])
     one.refresh_if_due(1, 0.0)
-    assert not critic.outcomes
+    assert not critic.format.outcomes
 
 
 def test_a_critic_is_trained_whole_where_the_policy_is_in_shards(

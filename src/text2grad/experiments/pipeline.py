@@ -39,7 +39,7 @@ from text2grad.models import (
 from text2grad.reward_models import SYMBOLS, critique_target
 from text2grad.reward_models.training import train_reward_model
 from text2grad.tasks import Task, built_in, copy_weights, count_tokens, procedural_task, tiny_llama, word_tokenizer
-from text2grad.types import CritiqueForm, Example
+from text2grad.types import Example
 
 PHASES = ("sft", "annotations", "reward_model", "start")
 WITHOUT_REWARD_MODEL = ("sft", "start")
@@ -153,7 +153,7 @@ class Pipeline:
         *,
         write_feedback: bool | None = None,
         annotations: str = "annotations.jsonl",
-        form: CritiqueForm = "spans",
+        form: str = "spans",
         symbols: Sequence[str] = (),
         words: Sequence[str] = (),
     ) -> None:

@@ -1,10 +1,7 @@
 from .agreement import RECORD_KEYS as RECORD_KEYS, Agreement as Agreement, compare as compare
 from .decoding import QuoteLimits as QuoteLimits, critique_grammar as critique_grammar
-from .generative import (
-    GenerativeRewardModel as GenerativeRewardModel,
-    probe_of as probe_of,
-    saved_settings as saved_settings,
-)
+from .format import CritiqueFormat as CritiqueFormat, saved_format as saved_format
+from .generative import GenerativeRewardModel as GenerativeRewardModel
 from .kinds import register_kind as register_kind
 from .load import (
     LocalRewardModel as LocalRewardModel,
@@ -18,4 +15,4 @@ from .prompts import encode_questions as encode_questions
 from .refresh import Refresher as Refresher, judge as judge
 from .served import ServerRewardModel as ServerRewardModel
 from .vllm import VLLMRewardModel as VLLMRewardModel
-from .writing import SYMBOLS as SYMBOLS, critique_target as critique_target, shown as shown
+from .writing import SYMBOLS as SYMBOLS, critique_target as critique_target

@@ -17,7 +17,8 @@ from text2grad.errors import ConfigError, ModelError, check_known
 from text2grad.feedback import Critic, load_critic
 from text2grad.models import base_named_by
 from text2grad.reward_models.decoding.quotable import QuoteLimits
-from text2grad.reward_models.generative import GenerativeRewardModel, saved_settings
+from text2grad.reward_models.format import CritiqueFormat, saved_format
+from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.kinds import ADDED, Kind
 from text2grad.reward_models.probe import SETTINGS_FILE, ProbeRewardModel
 from text2grad.reward_models.served import ServerRewardModel
@@ -80,8 +81,8 @@ def critic_from_recipe(recipe: Recipe, *, task_critic: Critic | None = None, pol
     if settings.kind == "vllm":
         return VLLMRewardModel.load(path, config=recipe.vllm.model_dump(), trust_remote_code=code, **decoding)
     model = None if policy is None else add_role(policy, path)
-    decoding = {"rows_at_once": recipe.rollout.rows_at_once, **decoding}  # memory only
-    return GenerativeRewardModel.load(path, trust_remote_code=code, model=model, **decoding)
+    rows_at_once = recipe.rollout.rows_at_once  # memory only
+    return GenerativeRewardModel.load(path, trust_remote_code=code, model=model, rows_at_once=rows_at_once, **decoding)
 
 
 def shares_base(recipe: Recipe) -> bool:
@@ -139,17 +140,20 @@ def decoding_of(recipe: Recipe, directory: str) -> dict[str, Any]:
     found = recipe.critic.changed(_DECODING)
     limits = {name: found.pop(name) for name in _LIMITS if name in found}
     if limits:
-        found["limits"] = replace(saved_settings(directory)["limits"], **limits)
+        found["limits"] = replace(saved_format(directory).limits, **limits)
     return found
 
 
 def _served(recipe: Recipe) -> ServerRewardModel:
-    settings = recipe.critic
+    settings, server = recipe.critic, recipe.server.model_dump()
     return ServerRewardModel(
         settings.model,
         store=Path(recipe.run.out) / "critic" / "server.sqlite",  # one per run: the weights behind a name may change
-        constrain=settings.constrain is not False,
-        limits=limits_of(recipe),
-        match=settings.match,
-        **recipe.server.model_dump(),
+        format=CritiqueFormat(
+            constrain=settings.constrain is not False,
+            limits=limits_of(recipe),
+            match=settings.match,
+            **{name: server.pop(name) for name in ("prompt_format", "write_feedback", "form")},
+        ),
+        **server,
     )

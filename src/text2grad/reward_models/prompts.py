@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from text2grad.align import Range
 from text2grad.models import chat_texts, encode_prompts, plain_ids
-from text2grad.reward_models.writing import critique_prompt, critique_request, shown
-from text2grad.types import Critique, CritiqueForm, Evidence, Example, PromptFormat
+from text2grad.reward_models.writing import critique_prompt, critique_request
+from text2grad.types import Critique, Example, PromptFormat
 
 _MESSAGE = "\ue0fd\ue0fc"  # private-use characters, which stand for the message in a chat template
 
@@ -25,23 +25,15 @@ def critique_prompts(
     examples: Sequence[Example],
     responses: Sequence[str],
     prompt_format: PromptFormat,
-    form: CritiqueForm = "spans",
-    *,
-    evidence: Evidence = "none",
-    prompt_words: int | None = None,
-    marks: Sequence[str] = (),
+    form: str = "spans",
 ) -> list[list[int]]:
-    """Return the ids of the reward model's prompt for each response; `marks`: of each, of a probe (`marks`)."""
+    """Return the ids of the reward model's prompt for each response."""
     pairs = list(zip(examples, responses, strict=True))
     if not pairs:
         return []
     ask = partial(critique_request, form=form) if prompt_format == "chat" else critique_prompt
-    questions = [
-        ask(*pair, evidence=evidence, prompt_words=prompt_words, marks=own)
-        for pair, own in zip(pairs, marks or [""] * len(pairs), strict=True)
-    ]
-    starts = [len(shown(*pair, prompt_words=prompt_words).prompt) for pair in pairs]
-    within = [[(start, len(question))] for start, question in zip(starts, questions, strict=True)]
+    questions = [ask(*pair) for pair in pairs]
+    within = [[(len(one.prompt_text), len(question))] for one, question in zip(examples, questions, strict=True)]
     return [list(ids) for ids in encode_questions(tokenizer, questions, within, prompt_format=prompt_format)]
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from text2grad.reward_models.scalar import logits_of
+from text2grad.reward_models.support import SupportRow
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -31,7 +32,6 @@ from text2grad.experiments.planning.trace import Allocations, TracedModel, read_
 from text2grad.models.adapters import enable_checkpointing
 from text2grad.models.policy import PolicyWithValue
 from text2grad.reward_models.probe import Row, features_of
-from text2grad.reward_models.support import SupportRow
 from text2grad.rl.trainer import prepare_policy
 from text2grad.tasks.tiny import word_tokenizer
 from tiny_models import batch_of, tiny
