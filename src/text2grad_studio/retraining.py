@@ -27,7 +27,7 @@ from text2grad.feedback import Annotation, read_annotations, write_annotations
 from text2grad.files import write_records
 from text2grad.models import FineTuning, best_device, context_of, load_policy, load_tokenizer
 from text2grad.progress import LOG, STEPS, note
-from text2grad.reward_models import GenerativeRewardModel
+from text2grad.reward_models import CritiqueFormat, GenerativeRewardModel
 from text2grad.reward_models.training import HeldOutSet, span_f1, train_reward_model
 from text2grad.runs import refreshed_critic, run_recipe
 from text2grad.types import Critique, Example, Span
@@ -246,14 +246,13 @@ def _fresh(base: str, recipe: Recipe) -> GenerativeRewardModel:
     """Return a reward model that begins from the policy's weights."""
     model, tokenizer = load_policy(base, dtype="float32"), load_tokenizer(base)
     limit = int(min(recipe.reward_model.max_new_tokens, context_of(model) // 3))
-    return GenerativeRewardModel(model, tokenizer, max_new_tokens=limit)
+    return GenerativeRewardModel(model, tokenizer, CritiqueFormat(max_new_tokens=limit))
 
 
 def _options(critic: GenerativeRewardModel) -> dict[str, Any]:
     """Return the settings of decoding, which stay as they were."""
     names = ("max_new_tokens", "write_feedback", "form", "match", "constrain", "limits", "votes", "vote_threshold")
-    more = ("no_repeat_ngram_size", "learned", "probe")
-    return {name: getattr(critic, name) for name in (*names, *more)} | critic.read
+    return {name: getattr(critic.format, name) for name in names}
 
 
 def _split(
@@ -292,7 +291,7 @@ def _fine_tuning(recipe: Recipe, critic: GenerativeRewardModel, settings: Retrai
         learning_rate=own.lr,
         optimizer=own.optimizer,
         max_tokens=recipe.reward_model.max_tokens,
-        prompt_format=critic.prompt_format,
+        prompt_format=critic.format.prompt_format,
         seed=settings.seed,
     )
 

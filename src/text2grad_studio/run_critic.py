@@ -13,7 +13,7 @@ from text2grad.errors import ConfigError, CriticError, DataError
 from text2grad.feedback import ask, critique_to_json
 from text2grad.models import best_device
 from text2grad.progress import note
-from text2grad.reward_models import LOCAL, critic_from_recipe, is_probe
+from text2grad.reward_models import LocalRewardModel, critic_from_recipe, is_probe
 from text2grad.runs import all_examples, critic_of_run
 from text2grad.types import Example
 
@@ -37,7 +37,7 @@ class RunCritic:
         if critic is None:
             raise ConfigError(f"{named['run']} names no critic: start the studio with --critic MODULE:NAME")
         self.critic = critic
-        if isinstance(critic, LOCAL):
+        if isinstance(critic, LocalRewardModel):
             critic.model.to(best_device())
         if "critic" not in named:
             self.items = _items(self.recipe)

@@ -87,7 +87,6 @@ def test_a_key_outside_its_section_is_refused() -> None:
         ("run", "seed", 2**32, "Input should be less than 4294967296"),
         ("run", "out", 5, "Input should be a valid string"),
         ("critic", "max_failure_rate", 1.01, "Input should be less than or equal to 1"),
-        ("critic", "kind", "number", "Input should be 'generative', 'vllm', 'server', 'scalar', 'process' or 'probe'"),
         ("sft", "steps", 0, "Input should be greater than or equal to 1"),
         ("sft", "after_reward_model", -1, "Input should be greater than or equal to 0"),
         ("reward_model", "write_feedback", "yes", "Input should be a valid boolean"),
@@ -213,34 +212,34 @@ def test_a_critic_is_refreshed_where_a_step_or_a_drift_is_named() -> None:
     assert make_recipe({"refresh": {"drift": 0.5}}).refresh.active
 
 
-@pytest.mark.parametrize("kind", ["vllm", "server", "process"])
-def test_only_a_generative_or_scalar_critic_of_this_process_is_refreshed(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["vllm", "server", "probe"])
+def test_a_critic_that_cannot_be_trained_here_is_not_refreshed(kind: str) -> None:
     critic, refresh = {"model": "rm", "kind": kind}, {"drift": 0.5}
     assert refusal({"critic": critic, "refresh": refresh}) == (
         f'my.toml: [refresh] trains the critic again, and one of critic.kind = "{kind}" cannot be; choose '
-        '"generative" or "scalar", or leave refresh.steps and refresh.drift out'
+        '"generative", or leave refresh.steps and refresh.drift out'
     )
     assert make_recipe({"critic": critic, "refresh": {"audit": 8}}).critic.kind == kind
     assert make_recipe({"critic": {**critic, "use": "my:critic"}, "refresh": refresh}).refresh.active
 
 
-@pytest.mark.parametrize("kind", ["scalar", "process"])
-@pytest.mark.parametrize("votes", [{"votes": 3}, {"vote_threshold": 0.5}], ids=["votes", "vote_threshold"])
-def test_votes_of_a_critic_that_writes_no_critique_are_refused(kind: str, votes: dict[str, float]) -> None:
-    critic = {"model": "rm", "kind": kind, **votes}
+@pytest.mark.parametrize(
+    ("kind", "setting", "kinds"),
+    [
+        ("scalar", "votes", "generative, vllm"),
+        ("scalar", "vote_threshold", "generative, vllm, probe"),
+        ("server", "votes", "generative, vllm"),
+        ("server", "vote_threshold", "generative, vllm, probe"),
+        ("probe", "votes", "generative, vllm"),
+    ],
+)
+def test_votes_of_a_critic_that_samples_no_critiques_are_refused(kind: str, setting: str, kinds: str) -> None:
+    critic = {"model": "rm", "kind": kind, setting: 1 if setting == "votes" else 0.5}
     assert refusal({"critic": critic}).endswith(
-        f"votes and vote_threshold have no effect with kind = '{kind}': it writes no critique"
+        f"{setting} has no effect with kind = '{kind}', but with {kinds}; leave it out"
     )
     assert make_recipe({"critic": {**critic, "kind": "generative"}})
     assert make_recipe({"critic": {**critic, "use": "my:critic"}})  # which takes the place of the model
-
-
-def test_a_vote_threshold_for_a_server_is_refused() -> None:
-    critic = {"model": "rm", "kind": "server"}
-    assert refusal({"critic": {**critic, "vote_threshold": 0.5}}).endswith(
-        'vote_threshold has no effect with kind = "server", which writes one critique'
-    )
-    assert make_recipe({"critic": critic}).critic.kind == "server"
 
 
 @pytest.mark.parametrize(

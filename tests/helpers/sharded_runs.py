@@ -26,7 +26,6 @@ from transformers import AutoModelForSequenceClassification
 from tests.helpers import small_run
 from text2grad.models import with_lora
 from text2grad.reward_models import GenerativeRewardModel, Refresher
-from text2grad.reward_models.scalar import ScalarRewardModel
 from text2grad.reward_models.shared_base import add_role
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.runs.evaluations import Evaluations
@@ -87,7 +86,7 @@ def with_learned_critic(name: str) -> tuple[Any, Any, Any]:
     policy, base = (tiny_llama(tokenizer, seed=1, width=32, layers=1, context=64) for _ in range(2))
     torch.manual_seed(7)
     if name in ("refresh", "refresh_sharded"):
-        return tokenizer, policy, GenerativeRewardModel(base, tokenizer, max_new_tokens=24)
+        return tokenizer, policy, GenerativeRewardModel(base, tokenizer, CritiqueFormat(max_new_tokens=24))
     if name == "refresh_scalar":
         config = copy.copy(base.config)
         config.num_labels, config.pad_token_id = 1, tokenizer.pad_token_id
@@ -95,7 +94,7 @@ def with_learned_critic(name: str) -> tuple[Any, Any, Any]:
     policy = with_lora(policy, r=2, alpha=4, targets=["q_proj", "v_proj"])
     writer = with_lora(base, r=4, alpha=16, targets=["q_proj", "v_proj"])
     with tempfile.TemporaryDirectory() as saved:
-        GenerativeRewardModel(writer, tokenizer, max_new_tokens=24).save(Path(saved))
+        GenerativeRewardModel(writer, tokenizer, CritiqueFormat(max_new_tokens=24)).save(Path(saved))
         critic = GenerativeRewardModel.load(saved, model=add_role(policy, saved))
     return tokenizer, policy, critic
 

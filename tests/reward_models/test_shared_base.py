@@ -20,6 +20,7 @@ from text2grad.models.batch import collate
 from text2grad.models.fine_tuning import FineTuning
 from text2grad.models.policy import PolicyWithValue, Reference
 from text2grad.models.pretrained import load_policy
+from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import critic_from_recipe, shares_base
 from text2grad.reward_models.refresh import Refresher
@@ -104,7 +105,7 @@ def test_a_shared_critic_writes_what_it_writes_alone_and_the_policy_is_the_same_
     written = critic.write(ASKED, RESPONSES)
     after = scores_of(policy, alone.tokenizer)
     assert written == alone.write(ASKED, RESPONSES)
-    base = GenerativeRewardModel(load_policy(str(phases / "base")), alone.tokenizer, max_new_tokens=24)
+    base = GenerativeRewardModel(load_policy(str(phases / "base")), alone.tokenizer, CritiqueFormat(max_new_tokens=24))
     assert written != base.write(ASKED, RESPONSES), "the adapter matters"
     assert before[2].abs().max() > 0.01, "so does the policy's"
     for found in (loaded, after):

@@ -5,16 +5,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from transformers import AutoConfig
 
 from places import ROOT
 from text2grad.config import Recipe, load_recipe
 from text2grad.errors import ConfigError
-from text2grad.feedback import annotate, read_annotations
-from text2grad.models import FineTuning, load_policy, load_tokenizer
+from text2grad.feedback import annotate
+from text2grad.models import FineTuning, load_tokenizer
 from text2grad.reward_models import critique_target
-from text2grad.runs.pipeline import CONTEXT, WITHOUT_REWARD_MODEL, Pipeline, longest_text, training_lengths
+from text2grad.runs.pipeline import (
+    CONTEXT,
+    WITHOUT_REWARD_MODEL,
+    Phase,
+    Pipeline,
+    longest_text,
+    training_lengths,
+)
 from text2grad.runs.recipe_run import critic_of_run, held_out_examples, run_recipe
 from text2grad.runs.run_examples import check_response_limit, recipe_task, run_examples, task_settings
 from text2grad.tasks import TaskSettings, count_tokens, procedural_task
@@ -139,31 +145,18 @@ def test_each_length_has_its_share_of_the_steps_and_the_batch_has_as_many_tokens
     assert seen == [("sft", 2, 7), ("sft", 4, 7), ("sft", 7, 7)]
 
 
-def test_a_reward_model_of_verdicts_learns_from_the_same_responses_without_their_truths(tmp_path: Path) -> None:
-    pipeline_of(tmp_path, *SHORT).run(["reward_model_of_verdicts"], phases=("sft", "annotations"))
-    whole, verdicts = (read_annotations(tmp_path / name) for name in ("annotations.jsonl", "verdicts.jsonl"))
-    assert [(one.prompt, one.response) for one in verdicts] == [(one.prompt, one.response) for one in whole]
-    for one, without in zip(whole, verdicts, strict=True):
-        assert without.critique.spans == one.critique.spans
-        assert len(without.critique.feedback) <= len(one.critique.feedback)
-    assert [one.critique.feedback for one in verdicts] != [one.critique.feedback for one in whole]
-    assert (tmp_path / "reward_model_of_verdicts" / "reward_model.json").exists()
+def write_place(pipeline: Pipeline, path: Path) -> None:
+    path.write_text(str(pipeline.out))
 
 
-def test_a_dense_reward_model_knows_the_labels_and_starts_at_the_fine_tuned_weights(tmp_path: Path) -> None:
-    pipeline_of(tmp_path, *SHORT, "reward_model.lr=1e-9").run(["reward_model_dense"], phases=("sft", "annotations"))
-    settings = json.loads((tmp_path / "reward_model_dense" / "reward_model.json").read_text())
-    assert settings["form"] == "dense"
-    own, known = (load_tokenizer(str(tmp_path / name)) for name in ("reward_model_dense", "sft"))
-    for one in read_annotations(tmp_path / "annotations.jsonl"):
-        target = critique_target(one.critique, one.response, form="dense")
-        labels = target[target.index('", "word_labels": ') :]
-        assert own.decode(own(labels).input_ids) == labels
-        assert known.unk_token_id in known(labels).input_ids
-    layers = [load_policy(str(tmp_path / name)).model.layers.state_dict() for name in ("reward_model_dense", "sft")]
-    for name, weight in layers[0].items():
-        torch.testing.assert_close(weight, layers[1][name], atol=1e-5, rtol=0)
-    assert len(own) > len(known)
+def test_further_phases_are_made_by_the_functions_that_are_given(tmp_path: Path) -> None:
+    recipe = recipe_of("summarization", *SHORT)
+    further: dict[str, Phase] = {"note": write_place}
+    pipeline = Pipeline(recipe, tmp_path, lambda *state: None, further)
+    pipeline.run(["note"], phases=())
+    assert (tmp_path / "note").read_text() == str(tmp_path)
+    with pytest.raises(ConfigError, match=r"a phase has no value 'nothing'.*Known values: sft, .*, note$"):
+        pipeline.run(["nothing"], phases=())
 
 
 def test_a_start_that_needs_a_reward_model_is_refused_without_one(tmp_path: Path) -> None:

@@ -5,6 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from text2grad.reward_models.process import ProcessRewardModel
+from text2grad.reward_models.process_steps import STEP_LABELS
+from text2grad.reward_models.scalar import ScalarRewardModel
 
 from critics_by_name import Kind, Strict
 from places import ROOT
@@ -12,11 +15,9 @@ from text2grad.cli.__main__ import main
 from text2grad.config.recipe import Recipe, make_recipe
 from text2grad.errors import ConfigError
 from text2grad.reward_models.decoding.quotable import QuoteLimits
+from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import critic_from_recipe
-from text2grad.reward_models.process import ProcessRewardModel
-from text2grad.reward_models.process_steps import STEP_LABELS
-from text2grad.reward_models.scalar import ScalarRewardModel
 from text2grad.reward_models.writing import SYMBOLS
 from text2grad.rl.checkpoint import latest_checkpoint
 from text2grad.runs.recipe_run import critic_of_run, run_recipe
@@ -48,9 +49,9 @@ def phases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     policy = tiny_llama(tokenizer, seed=0, width=32, layers=1)
     policy.save_pretrained(path / "start")
     tokenizer.save_pretrained(path / "start")
-    GenerativeRewardModel(tiny_llama(tokenizer, seed=1, width=32, layers=1), tokenizer, max_new_tokens=16).save(
-        path / "reward_model"
-    )
+    GenerativeRewardModel(
+        tiny_llama(tokenizer, seed=1, width=32, layers=1), tokenizer, CritiqueFormat(max_new_tokens=16)
+    ).save(path / "reward_model")
     policy.config.num_labels = 1
     head = AutoModelForSequenceClassification.from_config(policy.config)
     ScalarRewardModel(head, tokenizer, mean=0.5, deviation=2.0).save(path / "reward_head")
@@ -79,7 +80,7 @@ def test_a_recipe_decides_how_a_learned_critic_writes_and_else_what_it_was_saved
     ):
         critic = critic_from_recipe(make_recipe({"critic": {"model": model, **settings}}))
         assert isinstance(critic, GenerativeRewardModel)
-        assert (critic.constrain, critic.limits) == (constrain, limits)
+        assert (critic.format.constrain, critic.format.limits) == (constrain, limits)
 
 
 @pytest.mark.usefixtures("drawn_pictures")

@@ -14,6 +14,5 @@ from .token_rewards import (
     encode as encode,
     label_tokens as label_tokens,
     move_spans as move_spans,
-    span_reward as span_reward,
 )
 from .weighting import WeightingName as WeightingName, resolve as resolve, token_importance as token_importance

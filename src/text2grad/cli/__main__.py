@@ -32,7 +32,6 @@ from text2grad.cli import (
     recipe,
     rehearse,
     reward,
-    reward_baseline,
     sft,
     study,
     train,
@@ -46,7 +45,7 @@ EXIT_ERROR = 2
 EXIT_OUT_OF_MEMORY = 1
 COMMANDS = (
     *(quickstart, prepare, import_, export, annotate),
-    *(sft, reward, reward_baseline, plan, rehearse, train),
+    *(sft, reward, plan, rehearse, train),
     *(evaluate_reward, evaluate, judge, study, generate, compare),
     *(recipe, fetch_model, doctor),
 )

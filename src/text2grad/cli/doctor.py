@@ -38,7 +38,7 @@ ABOUT = {
     "train": "everything that loads a model",
     "annotate": "critics on OpenAI-compatible servers",
     "eval": "ROUGE, BLEU, the agreement of raters, length control of AlpacaEval",
-    "trl": "text2grad.trl.SpanGRPOTrainer",
+    "trl": "text2grad.SpanGRPOTrainer",
     "tune": "search of settings, and experiments by a plan",
     "studio": "text2grad studio; teaching also needs [train]",
     "lm-eval": "text2grad evaluate --suite arc, and any task of lm-eval",

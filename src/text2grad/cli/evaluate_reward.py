@@ -3,7 +3,6 @@
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -218,16 +217,9 @@ def _pairs(args: argparse.Namespace, truth: Sequence[Any]) -> tuple[list["Pair"]
     if probed:
         identity |= {"vote threshold": critic.vote_threshold, "files": fingerprint(Path(args.model))}
     elif args.model is not None:
-        identity |= {
-            **{name: getattr(critic, name) for name in ("constrain", "max_new_tokens", "votes")},
-            "agreement": critic.vote_threshold,  # its name in version 0.1, whose directories are still read
-            "files": fingerprint(Path(args.model)),
-        }
-        limits = {name: value for name, value in asdict(critic.limits).items() if value}
-        identity["limits"] = limits or None  # None: also absent, as in directories of version 0.1
-        identity["decoded match"] = None if critic.match == "exact" else critic.match
+        identity |= {"format": critic.format.as_json(), "files": fingerprint(Path(args.model))}
     check_identity(args.out, identity)
-    constrained = None if probed or args.model is None else critic.constrain
+    constrained = None if probed or args.model is None else critic.format.constrain
     return _judged(args, critic, truth), units, args.model or args.critic, constrained
 
 
@@ -235,7 +227,7 @@ def _judged(args: argparse.Namespace, critic: Any, truth: Sequence[Any]) -> list
     """Run the critic; a model with votes keeps all its sampled critiques."""
     from text2grad.runs.critic_quality import paired, paired_votes, predictions, sampled_predictions
 
-    votes = args.model is not None and getattr(critic, "votes", 1) > 1
+    votes = args.model is not None and getattr(getattr(critic, "format", None), "votes", 1) > 1
     answers: Iterator[Any] = (
         sampled_predictions(critic, truth, args.out, batch_size=args.batch_size)
         if votes
@@ -249,7 +241,7 @@ def _judged(args: argparse.Namespace, critic: Any, truth: Sequence[Any]) -> list
             now = tokens_of(critic)
             meter.add(now.prompt - counted.prompt, now.generated - counted.generated)
             counted = now
-    return paired_votes(truth, found, threshold=critic.vote_threshold) if votes else paired(truth, found)
+    return paired_votes(truth, found, threshold=critic.format.vote_threshold) if votes else paired(truth, found)
 
 
 def _probe(args: argparse.Namespace) -> Any:

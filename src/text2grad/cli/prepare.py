@@ -23,7 +23,7 @@ learns from. Texts that later phases cannot use, such as blank responses, are le
 EPILOG = """\
 examples:
   text2grad prepare slf5k JeremyAlain/SLF5K --held-out-split validation --out data/slf5k
-  text2grad prepare kodcode KodCode/KodCode-V1-SFT-4o --split train --split incorrect --pairs --out data/kodcode
+  text2grad prepare kodcode KodCode/KodCode-V1-SFT-4o --split train --split incorrect --out data/kodcode
   text2grad prepare kodcode KodCode/KodCode-Light-RL-10K --without data/kodcode/train.jsonl --out data/kodcode-rl
   text2grad prepare ultrafeedback HuggingFaceH4/ultrafeedback_binarized --split train_prefs --out data/ultrafeedback
 
@@ -49,8 +49,6 @@ def add_parser(commands: Any) -> None:
     without = "leave out the prompts of this prepared file; may be repeated"
     add("--without", action="append", type=Path, default=[], metavar="FILE", help=without)
     add("--prompts", type=at_least(1), metavar="N", help="most prompts, chosen by the seed")
-    pairs = "for kodcode: run the tests of all programs in the sandbox, and pair those that pass with those that fail"
-    add("--pairs", action="store_true", help=pairs)
     add_force(add)
 
 
@@ -69,8 +67,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_options(args: argparse.Namespace) -> None:
     """Refuse options that would have no effect."""
-    if args.pairs and args.task != "kodcode":
-        raise ConfigError(f"--pairs is an option of kodcode, not of {args.task}; leave it out")
     if Path(args.path).is_file() and (args.split or args.held_out_split):
         option = "--split" if args.split else "--held-out-split"
         raise ConfigError(
@@ -83,7 +79,6 @@ def _check_options(args: argparse.Namespace) -> None:
 
 def _phases(args: argparse.Namespace) -> int:
     """Write the files of all phases from a data set of the paper."""
-    from text2grad.critics import preferences_by_tests
     from text2grad.feedback import read_examples
     from text2grad.feedback.sources import (
         divide,
@@ -93,7 +88,7 @@ def _phases(args: argparse.Namespace) -> int:
         split_unit,
     )
     from text2grad.files import json_lines, write_files
-    from text2grad.progress import CONSOLE, note
+    from text2grad.progress import CONSOLE
 
     names = ("sft", "annotate", "train", "preferences", "held_out")
     refuse_overwriting([args.out / f"{name}.jsonl" for name in names], force=args.force)
@@ -114,19 +109,6 @@ def _phases(args: argparse.Namespace) -> int:
             f"{len(problems)} ({listed(left_out)}{taken}); both need at least one"
         )
     preferences = known_preferences(made.responses)
-    if args.pairs:
-        programs = [[text for text, _ in one.responses] for one in made.responses]
-        if all(len(several) < 2 for several in programs):
-            raise DataError(
-                f"{args.path}: --pairs compares the programs of a problem, and no problem has two; leave --pairs out"
-            )
-        preferences += preferences_by_tests([one.example for one in made.responses], programs)
-        if not preferences:
-            note(
-                "no problem has a program that passes its tests beside one that fails: no preferences. Programs that "
-                "fail may stand in another split (KodCode: --split train --split incorrect)",
-                warning=True,
-            )
     examples_of = {"sft": made.demonstrations, "train": made.prompts, "held_out": made.held_out}
     lines = {
         name: [

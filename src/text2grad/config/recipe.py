@@ -60,10 +60,10 @@ class Recipe(Section):
             )
         self._check_groups()
         self._check_engine()
-        if self.refresh.active and self.critic.learned and self.critic.kind not in ("generative", "scalar"):
+        if self.refresh.active and self.critic.learned and self.critic.kind in ("vllm", "server", "probe"):
             raise ValueError(
                 f'[refresh] trains the critic again, and one of critic.kind = "{self.critic.kind}" cannot be; choose '
-                '"generative" or "scalar", or leave refresh.steps and refresh.drift out'
+                '"generative", or leave refresh.steps and refresh.drift out'
             )
         return self
 

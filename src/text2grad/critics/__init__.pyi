@@ -3,6 +3,5 @@ from .programs import (
     RuffCritic as RuffCritic,
     UnitTestCritic as UnitTestCritic,
     fenced_blocks as fenced_blocks,
-    preferences_by_tests as preferences_by_tests,
 )
 from .servers import LLMCritic as LLMCritic

@@ -28,8 +28,6 @@ from .lenient_json import (
     read_objects as read_objects,
 )
 from .preferences import (
-    Preference as Preference,
-    read_preferences as read_preferences,
     split_by_prompt as split_by_prompt,
 )
 from .reasoning import without_reasoning as without_reasoning

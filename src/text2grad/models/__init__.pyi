@@ -26,7 +26,6 @@ from .fine_tuning import (
     Row as Row,
     conversation_rows as conversation_rows,
     fine_tune as fine_tune,
-    optimizers as optimizers,
     row_of_ids as row_of_ids,
     supervised_trainer as supervised_trainer,
     train_on_rows as train_on_rows,
@@ -49,11 +48,9 @@ from .measured_training import (
     last_saved as last_saved,
     load_trainable as load_trainable,
     load_trained as load_trained,
-    measured_arguments as measured_arguments,
     measured_at as measured_at,
     share_of_process as share_of_process,
     train_measured as train_measured,
-    train_saved as train_saved,
 )
 from .packaged import fetch_packaged as fetch_packaged
 from .policy import (
@@ -85,7 +82,6 @@ from .prompts import (
     padding_id as padding_id,
     plain_ids as plain_ids,
     stop_ids as stop_ids,
-    templated as templated,
 )
 from .randomness import (
     batch_indices as batch_indices,

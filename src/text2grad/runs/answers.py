@@ -7,7 +7,7 @@ from pathlib import Path
 from text2grad.config import Recipe
 from text2grad.feedback import Critic, ask
 from text2grad.models import best_device, load_tokenizer
-from text2grad.reward_models import LOCAL
+from text2grad.reward_models import LocalRewardModel
 from text2grad.rl import rewards_of
 from text2grad.runs.evaluate_policy import PolicySampler
 from text2grad.runs.metric import load_metric, measure
@@ -53,7 +53,7 @@ def judge_answers(recipe: Recipe, policy: Path, answers: Sequence[Answer], criti
     """
     rollouts = [answer.rollout for answer in answers]
     tokenizer = load_tokenizer(str(policy), trust_remote_code=recipe.model.trust_remote_code)
-    if isinstance(critic, LOCAL):
+    if isinstance(critic, LocalRewardModel):
         critic.model.to(best_device())
     examples, responses = [one.example for one in rollouts], [one.response for one in rollouts]
     critiques = ask(critic, examples, responses, match=recipe.critic.match)

@@ -4,31 +4,26 @@
     annotations.jsonl    phase 1: the task critic's critiques of its responses
     reward_model/        phase 2: the generative reward model, from the fine-tuned weights
     start/               the start of the policies: the reward model's weights, fine-tuned on demonstrations again
-    reward_head/         on request, the scalar reward model of the baseline, trained on the same annotations
-    reward_model_without_words/    on request, a generative reward model that writes spans only
-    verdicts.jsonl       on request, the same responses with critiques that state no truth
-    reward_model_of_verdicts/    on request, a generative reward model that learned from them
-    reward_model_dense/  on request, a generative reward model that labels each word (Appendix I.1)
     phases.json          seconds and counts of the phases
 
-Where the task's program is the critic of the runs, two phases are enough: `run(phases=WITHOUT_REWARD_MODEL)`.
+Where the task's program is the critic of the runs, two phases are enough: `run(phases=WITHOUT_REWARD_MODEL)`. Further
+phases, such as the reward model of a baseline, are given by name (`Phase`).
 A finished phase is not repeated: a file or directory gets its name when it is complete.
 """
 
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from text2grad.align import span_reward
 from text2grad.config import Recipe, RewardModelConfig, SFTConfig
 from text2grad.errors import ConfigError, check_known
-from text2grad.feedback import Annotation, annotate, read_annotations, write_annotations
+from text2grad.feedback import annotate, read_annotations, write_annotations
 from text2grad.files import published, to_json, write_atomically
 from text2grad.models import (
     FineTuning,
@@ -40,17 +35,14 @@ from text2grad.models import (
     step_uniforms,
     stop_ids,
 )
-from text2grad.reward_models import SIGNS, SYMBOLS, critique_target, train_scalar_reward_model
+from text2grad.reward_models import SYMBOLS, critique_target
 from text2grad.reward_models.training import train_reward_model
 from text2grad.runs.run_examples import check_response_limit, task_settings
 from text2grad.tasks import Task, built_in, copy_weights, count_tokens, procedural_task, tiny_llama, word_tokenizer
-from text2grad.types import CritiqueForm, Example
+from text2grad.types import Example
 
 PHASES = ("sft", "annotations", "reward_model", "start")
 WITHOUT_REWARD_MODEL = ("sft", "start")
-VERDICTS = "verdicts.jsonl"
-DENSE_SYMBOLS = ('", "word_labels": "', '"}')
-LABELS = [f"{space}{sign}" for space in ("", " ") for sign in SIGNS]
 SECONDS_BETWEEN_LINES = 2.0
 VOCABULARY_ITEMS = 3_000  # parts of demonstrations whose words the tokenizer knows
 ROWS_AT_ONCE = 256
@@ -59,6 +51,7 @@ CONTEXT, WIDTH = 512, 64
 MEASURED, RESERVE = 100, 1.2  # items whose texts decide the context of a model for long answers
 
 OnProgress = Callable[[str, int, int], None]  # phase, finished steps or responses, number of all
+Phase = Callable[["Pipeline", Path], None]  # makes the file or directory of a phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +62,19 @@ class Pipeline:
         recipe: its sections [data], [sft], [reward_model], [critic], [rollout] and [run] are used.
         out: directory of all files.
         on_progress: called with phase, number of finished steps or responses, and number of all.
+        further: further phases by name, which `run` makes on request.
     """
 
     recipe: Recipe
     out: Path
     on_progress: OnProgress
+    further: Mapping[str, Phase] = field(default_factory=dict)
 
     def run(self, more: Sequence[str] = (), phases: Sequence[str] = PHASES) -> None:
         """Run the phases that are not finished.
 
         Args:
-            more: further phases: "reward_head", "reward_model_without_words", "reward_model_of_verdicts",
-                "reward_model_dense".
+            more: names of further phases.
             phases: the others, in their order; `WITHOUT_REWARD_MODEL` are enough where a program is the critic.
 
         Raises:
@@ -90,14 +84,9 @@ class Pipeline:
         every: dict[str, Callable[[Path], None]] = {
             "sft": self._sft,
             "annotations": self._annotations,
-            "reward_model": partial(self._reward_model, write_feedback=self.recipe.reward_model.write_feedback),
+            "reward_model": self.reward_model,
             "start": self._start,
-            "reward_head": self._scalar_reward_model,
-            "reward_model_without_words": partial(self._reward_model, write_feedback=False),
-            "reward_model_of_verdicts": self._reward_model_of_verdicts,
-            "reward_model_dense": partial(
-                self._reward_model, write_feedback=self.recipe.reward_model.write_feedback, form="dense"
-            ),
+            **{name: partial(make, self) for name, make in self.further.items()},
         }
         asked = (*phases, *more)
         for name in asked:
@@ -114,7 +103,7 @@ class Pipeline:
             if not path.exists():
                 started = time.perf_counter()
                 every[name](path)
-                self._note(name, round(time.perf_counter() - started, 1))
+                self.note(name, round(time.perf_counter() - started, 1))
 
     def evaluate(self) -> None:
         """Score the fine-tuned policy on held-out items, as the evaluations of the methods do."""
@@ -143,7 +132,7 @@ class Pipeline:
             steps = settings.steps * (stage + 1) // len(stages) - done
             batch = settings.batch_size * max(stages[-1], 1) // max(length, 1)  # about as many tokens in each step
             examples, answers = self._demonstrations(length, steps * batch)
-            training = replace(self._settings(settings), steps=steps, batch_size=batch)  # with a schedule of its own
+            training = replace(self.training(settings), steps=steps, batch_size=batch)  # with a schedule of its own
             model = self._fine_tune(
                 "sft", model, tokenizer, examples, answers, training, before=done, of=settings.steps
             )
@@ -158,28 +147,31 @@ class Pipeline:
         others = [" " + task.corruption(example, rng) for example in examples[count // 2 :]]
         write_annotations(path, annotate(task.critic(), examples, own + others))
 
-    def _reward_model_of_verdicts(self, path: Path) -> None:
-        """Annotate the responses of the annotations again, without the true facts, and train on these critiques."""
-        verdicts = self.out / VERDICTS
-        if not verdicts.exists():
-            task, known = self.task, self._read_annotations()
-            examples = task.examples(len(known), self.recipe.run.seed + 1)  # of the annotations
-            critic = replace(task, settings=replace(task.settings, truths=False)).critic()
-            write_annotations(verdicts, annotate(critic, examples, [one.response for one in known]))
-        self._reward_model(path, write_feedback=self.recipe.reward_model.write_feedback, annotations=verdicts.name)
-
-    def _reward_model(
+    def reward_model(
         self,
         path: Path,
         *,
-        write_feedback: bool,
+        write_feedback: bool | None = None,
         annotations: str = "annotations.jsonl",
-        form: CritiqueForm = "spans",
+        form: str = "spans",
+        symbols: Sequence[str] = (),
+        words: Sequence[str] = (),
     ) -> None:
+        """Train a generative reward model on annotations.
+
+        Args:
+            path: directory to write.
+            write_feedback: whether it writes feedback; None takes the recipe's.
+            annotations: name of their file.
+            form: of its critiques.
+            symbols: syntax of the form that the tokenizer needs beside the words of critiques; with them the tokenizer,
+                and the model, are new.
+            words: further words that this tokenizer needs.
+        """
         settings = self.recipe.reward_model
         tokenizer = known = load_tokenizer(str(self.out / "sft"))
-        if form != "spans":
-            tokenizer = self._tokenizer(*self._known_demonstrations(), symbols=DENSE_SYMBOLS, words=LABELS)
+        if symbols:
+            tokenizer = self._tokenizer(*self._known_demonstrations(), symbols=symbols, words=words)
         start = self._untrained(tokenizer)
         if settings.start == "sft":
             copy_weights(load_policy(str(self.out / "sft")), known, start, tokenizer)
@@ -187,14 +179,14 @@ class Pipeline:
             start,
             tokenizer,
             read_annotations(self.out / annotations),
-            self._settings(settings),
-            write_feedback=write_feedback,
+            self.training(settings),
+            write_feedback=settings.write_feedback if write_feedback is None else write_feedback,
             max_new_tokens=settings.max_new_tokens,
             form=form,
             constrain=self.recipe.critic.constrain is not False,
             on_step=lambda done: self.on_progress(path.name, done, settings.steps),
         )
-        self._note("left_out", left_out)
+        self.note("left_out", left_out)
         with published(path) as temporary:
             model.save(temporary)
 
@@ -204,25 +196,9 @@ class Pipeline:
         model, tokenizer = load_policy(str(source)), load_tokenizer(str(source))
         if steps:
             examples, answers = self._demonstrations()
-            training = replace(self._settings(settings), steps=steps, learning_rate=settings.lr / 2)
+            training = replace(self.training(settings), steps=steps, learning_rate=settings.lr / 2)
             model = self._fine_tune("start", model, tokenizer, examples, answers, training)
         self._save(path, model, tokenizer)
-
-    def _scalar_reward_model(self, path: Path) -> None:
-        settings, tokenizer = self.recipe.reward_model, load_tokenizer(str(self.out / "sft"))
-        annotations = self._read_annotations()
-        steps = max(1, settings.steps // 2)  # one number is learned in fewer steps than critiques
-        model, left_out = train_scalar_reward_model(
-            self.out / "sft",
-            tokenizer,
-            annotations,
-            [span_reward(tokenizer, one) for one in annotations],
-            replace(self._settings(settings), steps=steps),
-            on_step=lambda done: self.on_progress("reward_head", done, steps),
-        )
-        self._note("reward_head_left_out", left_out)
-        with published(path) as temporary:
-            model.save(temporary)
 
     def _demonstrations(self, length: int | None = None, count: int = 0) -> tuple[list[Example], list[str]]:
         """Return demonstrations of a length, or of the recipe's; and so many, or as many as [sft] has."""
@@ -303,7 +279,8 @@ class Pipeline:
 
         return fine_tune(model, tokenizer, examples, answers, settings, on_step=on_step)
 
-    def _settings(self, settings: SFTConfig | RewardModelConfig) -> FineTuning:
+    def training(self, settings: SFTConfig | RewardModelConfig) -> FineTuning:
+        """Return the settings of a training of this pipeline's models."""
         same = settings.model_dump(include={"steps", "batch_size", "optimizer"})
         return FineTuning(**same, learning_rate=settings.lr, max_tokens=self.context, seed=self.recipe.run.seed)
 
@@ -312,13 +289,11 @@ class Pipeline:
             model.save_pretrained(temporary)
             tokenizer.save_pretrained(temporary)
 
-    def _read_annotations(self) -> list[Annotation]:
-        return read_annotations(self.out / "annotations.jsonl")
-
     def _rng(self, purpose: str) -> Random:
         return Random(f"{purpose} {self.recipe.run.seed}")
 
-    def _note(self, name: str, value: float) -> None:
+    def note(self, name: str, value: float) -> None:
+        """Write a count, or seconds, into phases.json."""
         path = self.out / "phases.json"
         notes = json.loads(path.read_bytes()) if path.exists() else {}
         write_atomically(path, to_json({**notes, name: value}))
@@ -335,12 +310,13 @@ def training_lengths(task: Task) -> list[int]:
     return lengths
 
 
-def pipeline_with_progress_lines(recipe: Recipe, out: Path) -> Pipeline:
+def pipeline_with_progress_lines(recipe: Recipe, out: Path, further: Mapping[str, Phase] | None = None) -> Pipeline:
     """Return the pipeline of a process of its own, which prints its progress as lines of JSON, and no bars.
 
     Args:
         recipe: its settings.
         out: directory of all files.
+        further: further phases by name.
     """
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
@@ -355,7 +331,7 @@ def pipeline_with_progress_lines(recipe: Recipe, out: Path) -> Pipeline:
             sys.stdout.write(json.dumps({"part": part, "done": done, "total": total}) + "\n")
             sys.stdout.flush()
 
-    return Pipeline(recipe, out, on_progress)
+    return Pipeline(recipe, out, on_progress, further or {})
 
 
 @cache

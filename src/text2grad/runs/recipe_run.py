@@ -10,7 +10,7 @@ from text2grad.config import Recipe, check_directory
 from text2grad.feedback import Critic, load_critic
 from text2grad.models import load_tokenizer
 from text2grad.progress import note
-from text2grad.reward_models import LOCAL, Refresher, critic_from_recipe, shares_base
+from text2grad.reward_models import LocalRewardModel, Refresher, critic_from_recipe, shares_base
 from text2grad.rl import Text2GradTrainer, check_tracker, prepare_policy
 from text2grad.runs.evaluations import Evaluations
 from text2grad.runs.metric import load_metric
@@ -84,7 +84,7 @@ def prepare_run(
         held_out=examples.held_out,
         resume=resume,
     )
-    if isinstance(critic, LOCAL):
+    if isinstance(critic, LocalRewardModel):
         critic.model.to(trainer.accelerator.device)
     if trainer.accelerator.is_main_process:
         _note_examples(recipe, examples)

@@ -33,7 +33,7 @@ from text2grad.feedback import Critic, ask, critique_from_json, critique_to_json
 from text2grad.files import lock_directory, to_json, write_atomically, write_files
 from text2grad.models import batch_indices, best_device, fitting_prompts, load_tokenizer, padding_id, stop_ids
 from text2grad.progress import Progress
-from text2grad.reward_models import LOCAL, ServerRewardModel, critic_from_recipe, shares_base
+from text2grad.reward_models import LocalRewardModel, ServerRewardModel, critic_from_recipe, shares_base
 from text2grad.rl import advantages_over_baseline, correlation, prepare_policy, response_records, rewards_of
 from text2grad.runs.evaluate_policy import Sampling, sample_rollouts
 from text2grad.runs.reports.html import rollouts_page
@@ -114,7 +114,7 @@ def rehearse(recipe: Recipe, directory: Path, *, responses: int = 64, ask_again:
         own, task_critic=task.critic() if task else None, policy=policy if shares_base(recipe) else None
     )
     policy = policy.to(device).eval()
-    if isinstance(critic, LOCAL):
+    if isinstance(critic, LocalRewardModel):
         critic.model.to(device)
     start = time.perf_counter()
     rollouts = first_responses(recipe, policy, tokenizer, examples, responses)

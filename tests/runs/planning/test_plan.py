@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from text2grad.reward_models.scalar import logits_of
+from text2grad.reward_models.support import SupportRow
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -26,8 +28,6 @@ from text2grad.errors import ConfigError, ModelError
 from text2grad.models.adapters import enable_checkpointing
 from text2grad.models.policy import PolicyWithValue
 from text2grad.reward_models.probe import Row, features_of
-from text2grad.reward_models.scalar import logits_of
-from text2grad.reward_models.support import SupportRow
 from text2grad.rl.trainer import prepare_policy
 from text2grad.runs.planning import DEVICES, Planner, annotation_cost
 from text2grad.runs.planning.devices import Device, measured, this_machine

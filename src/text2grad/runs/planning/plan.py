@@ -22,7 +22,7 @@ from text2grad.config import ModelConfig, Recipe
 from text2grad.errors import ConfigError, DataError, ModelError
 from text2grad.models import ADAPTER_CONFIG, base_named_by, context_of, dtype_to_train, encode_prompts, load_tokenizer
 from text2grad.progress import note
-from text2grad.reward_models import probe_of, saved_probe, saved_settings, shares_base, shown
+from text2grad.reward_models import saved_format, saved_probe, shares_base
 from text2grad.runs.planning.devices import GB, Device
 from text2grad.runs.planning.reading import LABELS, READERS, rows_read, trace_reading
 from text2grad.runs.planning.scale import gathered, sharded
@@ -32,7 +32,6 @@ from text2grad.types import Example
 
 OVERHEAD = {"cpu": 40 * 10**6, "cuda": 10**9}
 FRAGMENTATION = {"cpu": 1.0, "cuda": 1.05}
-CRITIQUE_TOKENS = 512  # of a reward model without saved settings
 SMALLEST_LORA = 16
 
 
@@ -109,8 +108,8 @@ class Planner:
             device: the device of one process.
             processes: number of processes, one GPU each.
             in_shards: FSDP 2 shards weights, gradients and optimizer states over the processes; else each holds all.
-            prompt_tokens: length of all prompts, whose number is the recipe's, also of those that a reward model with
-                `prompt_words` reads; None measures the recipe's prompts with the policy's tokenizer.
+            prompt_tokens: length of all prompts, whose number is the recipe's; None measures the recipe's prompts with
+                the policy's tokenizer.
 
         Raises:
             ConfigError: if the batch cannot be shared by the processes.
@@ -128,8 +127,6 @@ class Planner:
         self.shards = processes if in_shards else 1
         path = base_named_by(recipe.model.path) or recipe.model.path  # an adapter is merged into its base
         self.config = read_config(path, trust_remote_code=recipe.model.trust_remote_code)
-        self._examples: Sequence[Example] = ()
-        self._shown: dict[int, int] = {}
         self.lengths = (
             Lengths(number_of_prompts(recipe), prompt_tokens, prompt_tokens)
             if prompt_tokens
@@ -251,9 +248,9 @@ class Planner:
 
     def _measured_lengths(self) -> Lengths:
         recipe = self.recipe
-        self._examples = recipe_examples(recipe)
+        examples = recipe_examples(recipe)
         limit = context_of(SimpleNamespace(config=self.config)) - recipe.rollout.max_new_tokens
-        kept = [one for one in self._tokens(self._examples) if recipe.data.too_long == "refuse" or one <= limit]
+        kept = [one for one in self._tokens(examples) if recipe.data.too_long == "refuse" or one <= limit]
         if not kept:
             raise ConfigError(f"no prompt leaves room for rollout.max_new_tokens = {recipe.rollout.max_new_tokens}")
         return Lengths(len(kept), sum(kept) / len(kept), max(kept))
@@ -352,25 +349,10 @@ class Planner:
         return found
 
     def _critique_lengths(self, recipe: Recipe) -> tuple[int, int]:
-        """Return the longest tokens before a critique, and of the critique.
-
-        Evidence repeats words of a response, and is taken to be as long as it, as the marks of a probe are.
-        """
+        """Return the longest tokens before a critique, and of the critique."""
         path = recipe.critic.model
-        saved = saved_settings(path) if Path(path).exists() else recipe.reward_model.model_dump()
-        has_probe = probe_of(path) is not None if Path(path).exists() else bool(saved["probe"])
-        texts = 1 + (saved.get("evidence", "none") != "none") + has_probe
-        prompt = self._longest_shown(saved.get("prompt_words"))
-        return prompt + texts * recipe.rollout.max_new_tokens, int(saved.get("max_new_tokens", CRITIQUE_TOKENS))
-
-    def _longest_shown(self, prompt_words: int | None) -> int:
-        """Return the tokens of the longest prompt that a reward model reads up to a number of words."""
-        if prompt_words is None or not self._examples:
-            return self.lengths.longest
-        if prompt_words not in self._shown:
-            cut = [Example(shown(one, "", prompt_words=prompt_words).prompt) for one in self._examples]
-            self._shown[prompt_words] = min(max(self._tokens(cut)), self.lengths.longest)
-        return self._shown[prompt_words]
+        longest = saved_format(path).max_new_tokens if Path(path).exists() else recipe.reward_model.max_new_tokens
+        return self.lengths.longest + recipe.rollout.max_new_tokens, longest
 
     def _writer(self, recipe: Recipe, **trained: Any) -> TracedModel:
         """Return the critic's model without weights; one that is not made yet is like the policy.
@@ -443,7 +425,7 @@ class Planner:
         """Return the critiques that a reward model in this process writes in a step."""
         path, votes = recipe.critic.model, recipe.critic.votes
         if votes is None:
-            votes = int(saved_settings(path).get("votes", 1)) if Path(path).exists() else 1
+            votes = saved_format(path).votes if Path(path).exists() else 1
         return recipe.rollout.batch_size // self.processes * votes
 
     def _seconds(self, recipe: Recipe, prompts: Pass, decoding: Pass, score: Pass, update: Pass) -> dict[str, float]:

@@ -55,7 +55,4 @@ def trace_reading(recipe: Recipe, policy: Any, *, prompt: int, rows: int, device
     name = str(weights_type(config, "auto")).removeprefix("torch.")
     settings = ModelConfig.model_validate({"value": "none", "dtype": name, "trust_remote_code": code})
     model = TracedModel(config, settings, device=device)
-    if made and probe.get("layer") is None:
-        before = int(max(min(prompt, limit - response), 1))
-        return model.logprobs(rows, before, int(min(response, limit - before)))
     return model.states(rows, int(min(prompt + 2 * response, limit)))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from text2grad.critics.programs.program_text import program_in
 from text2grad.critics.programs.unit_tests import FORGEABLE
-from text2grad.feedback import Preference
+from text2grad.feedback.preferences import Preference
 from text2grad.progress import Progress, note
 from text2grad.types import Example
 from text2grad_sandbox import Sandbox, with_names

@@ -12,23 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
+from evidence.baselines.encoding import encode_responses
+from evidence.baselines.process_steps import STEP_LABELS, Step, labelled_steps
+from evidence.baselines.scalar import ensure_padding, fit, logits_of, new_classifier
 from text2grad.errors import DataError, ModelError, check_known
-from text2grad.feedback import Annotation, StepRule, split_steps
+from text2grad.feedback.records import Annotation
+from text2grad.feedback.steps import StepRule, split_steps
 from text2grad.files import to_json, write_atomically
-from text2grad.models import (
-    NO_LOSS,
-    Evaluation,
-    FineTuning,
-    OnStep,
-    check_text_ids,
-    context_of,
-    load_model,
-    load_tokenizer,
-    measured_at,
-)
-from text2grad.reward_models.process_steps import STEP_LABELS, Step, labelled_steps
-from text2grad.reward_models.prompts import encode_responses
-from text2grad.reward_models.scalar import ensure_padding, fit, logits_of, new_classifier, too_long
+from text2grad.models.fine_tuning import NO_LOSS, FineTuning, OnStep
+from text2grad.models.measured_training import Evaluation, check_text_ids, measured_at
+from text2grad.models.pretrained import context_of, load_model, load_tokenizer
+from text2grad.reward_models.prompts import too_long
 from text2grad.reward_models.writing import inputs_of
 from text2grad.types import Critique, Example, Span
 

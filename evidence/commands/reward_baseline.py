@@ -1,4 +1,4 @@
-"""`text2grad reward-baseline`: train a scalar reward model, a process reward model or a probe."""
+"""`python -m evidence reward-baseline`: train a scalar or a process reward model."""
 
 import argparse
 import hashlib
@@ -10,29 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.cli.options import add_command, at_least, finite, print_lines
-from text2grad.costs import keep_checkpoint_cost, metered
+from text2grad.costs import keep_checkpoint_cost
 from text2grad.errors import ConfigError, DataError, ModelError
 
-DECISIVE = (
-    *("kind", "model", "steps", "batch_size", "lr", "max_tokens", "held_out", "seed", "rule", "spans_are_steps"),
-    "features",
-)
+DECISIVE = ("kind", "model", "steps", "batch_size", "lr", "max_tokens", "held_out", "seed", "rule", "spans_are_steps")
 """Options that decide the weights; a resumed training must have the same."""
 
-DEFAULTS = {
-    "steps": 1_000,
-    "lr": 1e-5,
-    "save_every": 100,
-    "spans_are_steps": False,
-    "features": "states",
-    "rule": "lines",  # of a probe: sentences
-}
-IDLE = {
-    "scalar": ("rule", "spans_are_steps", "features"),
-    "process": ("features",),
-    "probe": ("steps", "lr", "save_every", "spans_are_steps"),
-}
-"""Options without effect on a kind of reward model."""
+IDLE = {"rule": "lines", "spans_are_steps": False}
+"""Options without effect on a scalar reward model, and their defaults."""
 
 DESCRIPTION = """\
 Train a reward model that writes no critiques, as a baseline or as a critic.
@@ -41,51 +26,39 @@ Train a reward model that writes no critiques, as a baseline or as a critic.
             the share of held-out pairs whose chosen response gets the higher number.
   process   a label per step of a response (positive, negative or neutral), trained on annotations from
             `text2grad import` or `text2grad annotate`. Measured: the share of held-out steps with the right label.
-  probe     the same labels for words, sentences or lines, read from the hidden states of the language model, which is
-            not trained: for few annotations (docs/reward_models.md). It trains in one pass; it has no steps, no
-            learning rate. --features support is for feedback on text that the prompt does not support.
 
 Whole prompts are held out. Responses that are too long are left out and counted, never cut. Until it is finished, the
-training keeps its checkpoints (a probe: the states) in DIR.training, from which --resume continues."""
+training keeps its checkpoints in DIR.training, from which --resume continues."""
 
 EPILOG = """\
 examples:
-  text2grad reward-baseline scalar pairs.jsonl --model models/policy --out runs/scalar
-  text2grad reward-baseline process annotations.jsonl --model models/policy --out runs/process --rule sentences
-  text2grad reward-baseline probe annotations.jsonl --model models/policy --out runs/probe --rule words
-  text2grad reward-baseline scalar pairs.jsonl --model models/policy --out runs/scalar --resume    # after a kill
-  text2grad train my.toml --set critic.model=runs/scalar --set critic.kind=scalar
+  python -m evidence reward-baseline scalar pairs.jsonl --model models/policy --out runs/scalar
+  python -m evidence reward-baseline process annotations.jsonl --model models/policy --out runs/process --rule sentences
+  python -m evidence reward-baseline scalar pairs.jsonl --model models/policy --out runs/scalar --resume
+  python -m evidence train my.toml --set critic.model=runs/scalar --set critic.kind=scalar
 
-written to --out: a Hugging Face directory, or of a probe probe.json and probe.safetensors, which need the directory of
---model; beside them report.json (counts and held-out measurements)"""
+written to --out: a Hugging Face directory, and report.json (counts and held-out measurements)"""
 
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    about = "train a scalar or a process reward model, or a probe"
+    about = "train a scalar or a process reward model"
     add = add_command(commands, "reward-baseline", run, about, DESCRIPTION, EPILOG).add_argument
-    add("kind", choices=("scalar", "process", "probe"), help="the kind of reward model")
+    add("kind", choices=("scalar", "process"), help="the kind of reward model")
     add("file", type=Path, metavar="FILE", help="JSONL file of preferences (scalar) or annotations")
     add("--model", required=True, metavar="PATH", help="language model whose trunk is the start")
     add("--out", type=Path, required=True, metavar="DIR", help="output directory; must not exist")
-    add("--steps", type=int, default=DEFAULTS["steps"], help="optimizer steps (default: %(default)s)")
-    add("--batch-size", type=int, help="pairs or responses per step, or read at once (default: 32, of a probe 8)")
-    add("--lr", type=finite(), default=DEFAULTS["lr"], help="peak learning rate (default: %(default)s)")
+    add("--steps", type=int, default=1_000, help="optimizer steps (default: %(default)s)")
+    add("--batch-size", type=int, default=32, help="pairs or responses per step (default: %(default)s)")
+    add("--lr", type=finite(), default=1e-5, help="peak learning rate (default: %(default)s)")
     add("--max-tokens", type=at_least(1), default=1_024, help="longest prompt with its response (default: %(default)s)")
     add("--held-out", type=finite(), default=0.1, metavar="SHARE", help="share of the prompts (default: %(default)s)")
     add("--seed", type=at_least(0), default=0)
     every = "steps between checkpoints (default: %(default)s)"
-    add("--save-every", type=at_least(1), default=DEFAULTS["save_every"], metavar="N", help=every)
+    add("--save-every", type=at_least(1), default=100, metavar="N", help=every)
     add("--resume", action="store_true", help="continue an interrupted training from its last checkpoint")
-    unit = "unit of a step, or of a probe (default: lines, of a probe sentences)"
-    add("--rule", choices=("lines", "sentences", "words"), help=unit)
-    about_features = "what a probe reads of a unit: hidden states, or how far the prompt supports its words"
-    add(
-        "--features",
-        choices=("states", "support"),
-        default=DEFAULTS["features"],
-        help=f"{about_features} (default: %(default)s)",
-    )
+    unit = "process: unit of a step (default: %(default)s)"
+    add("--rule", choices=("lines", "sentences"), default=IDLE["rule"], help=unit)
     add("--spans-are-steps", action="store_true", help="process: train on the annotated spans as the steps")
 
 
@@ -95,12 +68,11 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if the file or the model cannot be used; nothing is written then.
     """
-    args.batch_size = args.batch_size if args.batch_size is not None else 8 if args.kind == "probe" else 32
-    args.rule = args.rule or ("sentences" if args.kind == "probe" else DEFAULTS["rule"])
     _check(args)
 
     from text2grad.files import lock_directory, published, to_json, write_atomically
-    from text2grad.models import Evaluation, FineTuning, check_same_data, last_saved
+    from text2grad.models.fine_tuning import FineTuning
+    from text2grad.models.measured_training import Evaluation, check_same_data, last_saved
     from text2grad.progress import duration
 
     settings = FineTuning(
@@ -124,11 +96,10 @@ def run(args: argparse.Namespace) -> int:
         on_measured=_note,
     )
     try:
-        train = {"scalar": _scalar, "process": _process, "probe": _probe}[args.kind]
+        train = {"scalar": _scalar, "process": _process}[args.kind]
         model, report, lines = train(args, settings, evaluation, *data)
     except (DataError, ModelError):
-        states = args.resume and any(args.directory.glob("states-*"))  # of a probe whose base is not there, say
-        if last_saved(args.directory) is None and not states:  # there is nothing to continue
+        if last_saved(args.directory) is None:  # there is nothing to continue
             shutil.rmtree(args.directory)
         raise
     saved = last_saved(args.directory)
@@ -140,12 +111,13 @@ def run(args: argparse.Namespace) -> int:
     print_lines(
         [
             *lines,
-            *([("steps", f"{args.steps:,}")] if args.kind != "probe" else []),
+            ("steps", f"{args.steps:,}"),
             ("time", duration(saved.seconds if saved else time.monotonic() - begun)),
             ("reward model", str(args.out)),
             (
                 "next",
-                f"text2grad train RECIPE --set {shlex.quote(f'critic.model={args.out}')} --set critic.kind={args.kind}",
+                f"python -m evidence train RECIPE --set {shlex.quote(f'critic.model={args.out}')} "
+                f"--set critic.kind={args.kind}",
             ),
         ]
     )
@@ -158,11 +130,9 @@ def _check(args: argparse.Namespace) -> None:
         value = getattr(args, name.replace("-", "_"))
         if not 0 < value < math.inf:
             raise ConfigError(f"--{name} must be above 0, got {value}")
-    for name in IDLE[args.kind]:
-        if getattr(args, name) != DEFAULTS[name]:
-            raise ConfigError(f"--{name.replace('_', '-')} has no effect on a {args.kind}; leave it out")
-    if args.kind == "process" and args.rule == "words":
-        raise ConfigError("--rule words is for a probe; a process reward model labels lines or sentences")
+    for name, usual in IDLE.items():
+        if args.kind == "scalar" and getattr(args, name) != usual:
+            raise ConfigError(f"--{name.replace('_', '-')} has no effect on a scalar reward model; leave it out")
     if not 0 <= args.held_out < 1:
         raise ConfigError(f"--held-out must be at least 0 and below 1, got {args.held_out}")
     if args.out.exists():
@@ -185,7 +155,8 @@ def _note(step: int, steps: int, measured: dict[str, float]) -> None:
 
 def _read(args: argparse.Namespace) -> tuple[list[Any], list[Any]]:
     """Return the training items and the held-out items."""
-    from text2grad.feedback import read_annotations, read_preferences, split_by_prompt
+    from text2grad.feedback.preferences import read_preferences, split_by_prompt
+    from text2grad.feedback.records import read_annotations
 
     items: list[Any] = (
         read_preferences(args.file) if args.kind == "scalar" else read_annotations(args.file, to_encode=True)
@@ -196,8 +167,8 @@ def _read(args: argparse.Namespace) -> tuple[list[Any], list[Any]]:
 def _scalar(
     args: argparse.Namespace, settings: Any, evaluation: Any, train: list[Any], held_out: list[Any]
 ) -> tuple[Any, Any, list[tuple[str, str]]]:
-    from text2grad.models import load_tokenizer
-    from text2grad.reward_models import train_scalar_from_preferences
+    from evidence.baselines.scalar_from_preferences import train_scalar_from_preferences
+    from text2grad.models.pretrained import load_tokenizer
 
     model, report = train_scalar_from_preferences(
         args.model, load_tokenizer(args.model), train, settings, held_out=held_out, evaluation=evaluation
@@ -213,8 +184,8 @@ def _scalar(
 def _process(
     args: argparse.Namespace, settings: Any, evaluation: Any, train: list[Any], held_out: list[Any]
 ) -> tuple[Any, Any, list[tuple[str, str]]]:
-    from text2grad.models import load_tokenizer
-    from text2grad.reward_models import train_process_reward_model
+    from evidence.baselines.process import train_process_reward_model
+    from text2grad.models.pretrained import load_tokenizer
 
     model, report = train_process_reward_model(
         args.model,
@@ -236,52 +207,6 @@ def _process(
     lines += [
         (f"  {label}", f"{report.right[label]:,} of {count:,} predicted") for label, count in report.held_out.items()
     ]
-    return model, report, lines
-
-
-def _probe(
-    args: argparse.Namespace, settings: Any, evaluation: Any, train: list[Any], held_out: list[Any]
-) -> tuple[Any, Any, list[tuple[str, str]]]:
-    from text2grad.models import load_tokenizer
-    from text2grad.reward_models import train_probe
-
-    with metered(args.directory, "reward-baseline") as meter:
-        model, report = train_probe(
-            args.model,
-            load_tokenizer(args.model),
-            train,
-            unit=args.rule,
-            features=args.features,
-            max_tokens=args.max_tokens,
-            rows_at_once=args.batch_size,
-            seed=args.seed,
-            held_out=held_out,
-            store=args.directory,
-        )
-        meter.add(report.tokens, 0)
-    units = ", ".join(f"{count:,} {label}" for label, count in report.units.items())
-    left_out = (
-        f"{report.too_long:,} left out as too long, {report.without_units:,} without {args.rule}, with a failed "
-        "critique, or with tokens that decode to another text"
-    )
-    shares = f"{report.loss_of_shares:.3f} by the shares of the labels alone"
-    lines = [
-        ("trained on", f"{report.learned_from:,} responses with {args.rule} {units}; {left_out}"),
-        (
-            "reads",
-            f"the support by the prompt, with the penalty {report.penalty:g} chosen by cross-validation"
-            if report.layer is None
-            else f"layer {report.layer}, chosen with the penalty {report.penalty:g} by cross-validation",
-        ),
-        ("loss", f"{report.loss:.3f} nats per word in cross-validation, {shares}"),
-        ("threshold", f"{report.vote_threshold:g}, the best F1 in cross-validation"),
-        *(
-            (f"held-out {label}", f"{report.right.get(label, 0):,} of {count:,} {args.rule} marked so")
-            for label, count in report.held_out.items()
-        ),
-    ]
-    if report.loss >= report.loss_of_shares:
-        lines.append(("note", "it has learned nothing beyond the shares of the labels; more annotations may help"))
     return model, report, lines
 
 

@@ -11,25 +11,18 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any, Literal, NamedTuple
 
-from text2grad.errors import DataError, TrainingError
-from text2grad.feedback import Preference
-from text2grad.models import (
-    Evaluation,
-    FineTuning,
-    OnStep,
-    check_ids,
-    context_of,
-    measured_at,
-    optimizers,
-    training_arguments,
-)
-from text2grad.reward_models.scalar import (
+from evidence.baselines.scalar import (
     ScalarRewardModel,
-    format_of,
     new_scalar_model,
     scored_ids,
     train_classifier,
 )
+from text2grad.errors import DataError, TrainingError
+from text2grad.feedback.preferences import Preference
+from text2grad.models.fine_tuning import FineTuning, OnStep, optimizers, training_arguments
+from text2grad.models.measured_training import Evaluation, check_ids, measured_at
+from text2grad.models.pretrained import context_of
+from text2grad.reward_models.prompts import format_of
 from text2grad.types import Critique, Example
 
 STANDARDIZED_ON = 2_000  # the first training pairs

@@ -12,27 +12,24 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
+from evidence.baselines.encoding import encode_chats, encode_responses
+from text2grad.align.token_rewards import span_reward
 from text2grad.errors import DataError, ModelError
-from text2grad.feedback import Annotation
+from text2grad.feedback.records import Annotation
 from text2grad.files import to_json, write_atomically
-from text2grad.models import (
+from text2grad.models.fine_tuning import FineTuning, OnStep, optimizers, train_with, training_arguments
+from text2grad.models.measured_training import (
     Evaluation,
-    FineTuning,
-    OnStep,
     check_ids,
     check_text_ids,
     checkpoint_path,
-    context_of,
     last_saved,
-    load_model,
-    load_tokenizer,
     measured_arguments,
-    optimizers,
     train_saved,
-    train_with,
-    training_arguments,
 )
-from text2grad.reward_models.prompts import encode_chats, encode_responses
+from text2grad.models.pretrained import context_of, load_model, load_tokenizer
+from text2grad.reward_models.prompts import format_of, too_long
+from text2grad.reward_models.shared_base import load_weights
 from text2grad.reward_models.writing import inputs_of
 from text2grad.types import Critique, Example, PromptFormat
 
@@ -68,7 +65,7 @@ class ScalarRewardModel:
         if model.config.num_labels != 1:
             raise ModelError(
                 f"a scalar reward model needs exactly one output, and this model has {model.config.num_labels}; train "
-                "one with `text2grad reward-baseline scalar`"
+                "one with `python -m evidence reward-baseline scalar`"
             )
         self.model, self.tokenizer = model.eval(), tokenizer
         self.mean, self.deviation, self.rows_at_once = mean, deviation, rows_at_once
@@ -87,6 +84,14 @@ class ScalarRewardModel:
             else too_long(ids, context_of(self.model))
             for row, ids in enumerate(rows)
         ]
+
+    def train_further(self, annotations: Sequence[Annotation], settings: FineTuning) -> None:
+        """Train on Σ δ of annotations, in place, as a refresh during RL does; see `train_scalar_further`."""
+        train_scalar_further(self, annotations, [span_reward(self.tokenizer, one) for one in annotations], settings)
+
+    def restore(self, directory: Path, *, trust_remote_code: bool = False) -> None:
+        """Take the weights of a saved scalar reward model."""
+        load_weights(self.model, directory, trust_remote_code=trust_remote_code)
 
     def save(self, directory: Path) -> None:
         """Write a Hugging Face directory, and the settings as reward_head.json."""
@@ -119,11 +124,6 @@ class ScalarRewardModel:
             raise ModelError(f"cannot load {what} from {str(directory)!r}: {error}") from error
 
 
-def format_of(tokenizer: Any) -> PromptFormat:
-    """Return "chat" if a tokenizer has a chat template, else "plain"."""
-    return "chat" if getattr(tokenizer, "chat_template", None) else "plain"
-
-
 def scored_ids(
     tokenizer: Any, examples: Sequence[Example], responses: Sequence[str], prompt_format: PromptFormat
 ) -> list[list[int]]:
@@ -147,14 +147,6 @@ def scored_ids(
     refusal = "the chat template of the scalar reward model refuses a prompt with its response"
     way_out = "Change the messages, or take a reward model that has such roles, or was trained on plain text"
     return [encoded.ids for encoded in encode_chats(tokenizer, chats, refusal=refusal, way_out=way_out)]
-
-
-def too_long(ids: Sequence[int], context: float) -> Critique:
-    """Return the failed critique of a response that does not fit into the reward model's context."""
-    return Critique(
-        f"prompt and response have {len(ids)} tokens, more than the reward model's context of {context}",
-        status="unparsable",
-    )
 
 
 def train_scalar_reward_model(

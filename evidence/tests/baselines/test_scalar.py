@@ -11,11 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from text2grad.errors import DataError, ModelError
-from text2grad.feedback.critic import ask
-from text2grad.feedback.records import Annotation
-from text2grad.models.fine_tuning import FineTuning
-from text2grad.reward_models.scalar import (
+from evidence.baselines.scalar import (
     SETTINGS_FILE,
     ScalarRewardModel,
     ensure_padding,
@@ -24,6 +20,10 @@ from text2grad.reward_models.scalar import (
     train_scalar_further,
     train_scalar_reward_model,
 )
+from text2grad.errors import DataError, ModelError
+from text2grad.feedback.critic import ask
+from text2grad.feedback.records import Annotation
+from text2grad.models.fine_tuning import FineTuning
 from text2grad.reward_models.writing import critique_prompt
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example
@@ -155,7 +155,7 @@ def test_a_model_with_more_outputs_is_refused(tokenizer: Any) -> None:
         ScalarRewardModel(Stub([], outputs=2), tokenizer)
     assert str(caught.value) == (
         "a scalar reward model needs exactly one output, and this model has 2; train one with "
-        "`text2grad reward-baseline scalar`"
+        "`python -m evidence reward-baseline scalar`"
     )
 
 
@@ -281,7 +281,7 @@ def test_where_no_scalar_reward_model_is_there_is_none_to_load(tokenizer: Any, s
         ScalarRewardModel.load(start)  # a language model, whose config names the usual two labels
     assert str(caught.value) == (
         f"cannot load a scalar reward model from {str(start)!r}: a scalar reward model needs exactly one output, and "
-        "this model has 2; train one with `text2grad reward-baseline scalar`"
+        "this model has 2; train one with `python -m evidence reward-baseline scalar`"
     )
 
 

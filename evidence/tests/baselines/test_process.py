@@ -15,23 +15,25 @@ from hypothesis import given, settings, strategies as st
 from transformers import AutoModelForTokenClassification
 
 import small_run
-from text2grad.cli.__main__ import main
-from text2grad.errors import ConfigError, DataError, ModelError
-from text2grad.feedback.critic import ask
-from text2grad.feedback.records import Annotation, write_annotations
-from text2grad.feedback.steps import split_steps
-from text2grad.models import last_saved, measured_training
-from text2grad.models.fine_tuning import FineTuning
-from text2grad.reward_models.load import LOCAL, critic_from_recipe
-from text2grad.reward_models.process import (
+from evidence.__main__ import main
+from evidence.baselines import register
+from evidence.baselines.process import (
     SETTINGS_FILE,
     ProcessReport,
     ProcessRewardModel,
     rows_of,
     train_process_reward_model,
 )
-from text2grad.reward_models.process_steps import Step, labelled_steps
-from text2grad.reward_models.scalar import ScalarRewardModel
+from evidence.baselines.process_steps import Step, labelled_steps
+from evidence.baselines.scalar import ScalarRewardModel
+from text2grad.errors import ConfigError, DataError, ModelError
+from text2grad.feedback.critic import ask
+from text2grad.feedback.records import Annotation, write_annotations
+from text2grad.feedback.steps import split_steps
+from text2grad.models import measured_training
+from text2grad.models.fine_tuning import FineTuning
+from text2grad.models.measured_training import last_saved
+from text2grad.reward_models.load import LocalRewardModel, critic_from_recipe
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Span
 from tiny_models import tiny
@@ -217,10 +219,11 @@ def test_it_comes_back_as_it_was_and_by_a_recipe(
     given = ProcessRewardModel(taught[0].model, taught[0].tokenizer, rule="sentences", rows_at_once=3)
     given.save(tmp_path / "model")
     assert json.loads((tmp_path / "model" / SETTINGS_FILE).read_bytes()) == {"rule": "sentences", "rows_at_once": 3}
+    register()
     named = {"model": str(tmp_path / "model"), "kind": "process"}
     loaded = critic_from_recipe(small_run.recipe(tmp_path, critic=named))
     assert isinstance(loaded, ProcessRewardModel)
-    assert isinstance(loaded, LOCAL)
+    assert isinstance(loaded, LocalRewardModel)
     assert (loaded.rule, loaded.rows_at_once) == ("sentences", 3)
     fewer = critic_from_recipe(small_run.recipe(tmp_path, critic=named, rollout={"rows_at_once": 2}))
     assert isinstance(fewer, ProcessRewardModel)
