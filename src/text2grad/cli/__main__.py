@@ -30,11 +30,9 @@ from text2grad.cli import (
     generate,
     import_,
     judge,
-    plan,
     prepare,
     quickstart,
     recipe,
-    rehearse,
     results,
     reward,
     reward_baseline,
@@ -49,6 +47,8 @@ from text2grad.cli.log import configure_log, write_nowhere
 from text2grad.errors import Interrupted, OutOfMemory, RenamedSetting, Text2GradError, is_out_of_memory
 from text2grad.models import fast_products
 
+FORMER = {"plan": "train RECIPE --dry-run", "rehearse": "train RECIPE --dry-run --judge"}
+"""Names of commands that are options of another now."""
 EXIT_ERROR = 2
 EXIT_OUT_OF_MEMORY = 1
 SHOW_WARNING = warnings.showwarning
@@ -77,8 +77,6 @@ def parser() -> argparse.ArgumentParser:
     for module in (
         quickstart,
         sft,
-        plan,
-        rehearse,
         train,
         rival,
         generate,
@@ -94,6 +92,14 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Return the arguments; a former command is an error that names what it became."""
+    top = parser()
+    if argv and argv[0] in FORMER:
+        top.error(f"`{argv[0]}` is `text2grad {FORMER[argv[0]]}`")
+    return top.parse_args(argv)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
@@ -101,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     error has the explanation, or the command that continues.
     """
     argv = sys.argv[1:] if argv is None else argv
-    args = parser().parse_args(argv)
+    args = _parse(argv)
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # read when torch is imported, which commands do later
     configure_log(quiet=args.quiet, verbose=args.verbose)
@@ -119,7 +125,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (MemoryError, RuntimeError) as error:  # while a model loads, say
         if not is_out_of_memory(error):
             raise
-        return _failed(f"out of memory; `text2grad plan` shows what a recipe needs. ({error})", EXIT_OUT_OF_MEMORY)
+        needs = "`text2grad train RECIPE --dry-run` shows what a run needs"
+        return _failed(f"out of memory; {needs}. ({error})", EXIT_OUT_OF_MEMORY)
     except BrokenPipeError:  # `| head` has read enough
         write_nowhere()
         return 128 + signal.SIGPIPE

@@ -36,7 +36,6 @@ from .recipe_run import (
     refreshed_critic as refreshed_critic,
     run_recipe as run_recipe,
 )
-from .rehearsal import SHOWN as SHOWN, rehearse as rehearse, summary as summary
 from .results import write_results as write_results
 from .run_comparison import (
     compare_runs as compare_runs,

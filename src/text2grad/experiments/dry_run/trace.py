@@ -8,17 +8,16 @@ Rows of a pass have the same lengths: P prompt tokens and T response tokens. Byt
 
 import gc
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
 
 from text2grad.config import ModelConfig
 from text2grad.errors import ModelError
@@ -33,7 +32,10 @@ from text2grad.models import (
     sample_inverse_cdf,
     tiles_as_on,
 )
+from text2grad.progress import note
 from text2grad.rl import prepare_policy
+
+T = TypeVar("T")
 
 CALLS_PER_COLLECTION = 100
 """Recomputed tensors without data stay in circles of Python objects, which are collected too late otherwise."""
@@ -43,20 +45,22 @@ class Pass(NamedTuple):
     """One traced pass over some rows.
 
     Attributes:
-        rows: its rows.
         peak: most bytes beyond weights and optimizer states.
         kept: bytes that stay after the forward pass: activations for the backward pass, or the KV cache.
-        flops: operations of its matrix products and attention.
-        calls: operations that are started, which take time each.
         accumulated: whether the gradients of an earlier micro-batch exist, and are in the peak.
     """
 
-    rows: int
     peak: int
-    kept: int
-    flops: int
-    calls: int
+    kept: int = 0
     accumulated: bool = False
+
+
+def update_roles(update: Pass, gradients: int) -> dict[str, int]:
+    """Split the peak of forward and backward; gradients grow while activations go, unless earlier ones exist."""
+    peak = update.peak if update.accumulated else max(update.peak, gradients)
+    activations = min(max(update.kept, 0), peak)
+    share = gradients if update.accumulated else min(gradients, peak - activations)
+    return {"activations": activations, "gradients": share, "working": max(peak - activations - share, 0)}
 
 
 @dataclass(frozen=True)
@@ -85,33 +89,27 @@ class Weights:
     layer: int
     ends: int
 
-    @property
-    def total(self) -> int:
-        """All weights."""
-        return self.policy + self.reference + self.value
-
 
 class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of all storages that are made while it is active, and the operations.
+    """Counts the bytes of all storages that are made while it is active.
 
     Attributes:
         now: bytes of storages that are still in use.
         peak: the most so far; set it to `now` to begin anew.
-        calls: operations so far.
     """
 
     def __init__(self, known: Mapping[int, Tensor], *, collect: bool = False) -> None:
         """Take the tensors that exist already, by the address of their storage; `collect` garbage now and then."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.now = self.peak = self.calls = 0
+        self.now = self.peak = self._calls = 0
         self._known: dict[int, Any] = dict(known)
         self._collect = collect
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation and count what it allocates."""
         out = func(*args, **(kwargs or {}))
-        self.calls += 1
-        if self._collect and self.calls % CALLS_PER_COLLECTION == 0:
+        self._calls += 1
+        if self._collect and self._calls % CALLS_PER_COLLECTION == 0:
             gc.collect()
         for tensor in tree_leaves(out):
             if isinstance(tensor, Tensor):
@@ -146,16 +144,15 @@ class EqualRows(TokenBatch):
 
 
 class TracedModel:
-    """The models of a run without their weights, ready to be traced."""
+    """Policy, value function and reference of a recipe without their weights, ready to be traced."""
 
-    def __init__(self, config: Any, settings: ModelConfig, *, device: str = "cpu", lora_dropout: float = 0.0) -> None:
+    def __init__(self, config: Any, settings: ModelConfig, *, device: str = "cpu") -> None:
         """Make them from the policy's config.
 
         Args:
             config: transformers' config of the policy.
             settings: [model].
             device: type of the device that is planned for: "cpu" or "cuda".
-            lora_dropout: rate of dropout before the adapter of the policy; PPO has none.
 
         Raises:
             ModelError: if the architecture cannot be made from its config.
@@ -170,31 +167,29 @@ class TracedModel:
                     config, dtype=dtype, trust_remote_code=settings.trust_remote_code
                 )
                 policy = prepare_policy(policy, settings)
-                reference = Reference(policy)
-                model = PolicyWithValue(policy, value=settings.value)
+                self.reference = Reference(policy)
+                self.model = PolicyWithValue(policy, value=settings.value)
         except (ValueError, RuntimeError, NotImplementedError) as error:
             raise ModelError(f"cannot make a {config.model_type} model from its config: {error}") from error
         if settings.gradient_checkpointing:
             enable_checkpointing(policy)
-            if model.value_trunk is not None:
-                enable_checkpointing(model.value_trunk)
-        if lora_dropout:
-            _switch_on_dropout(policy, lora_dropout, device)
-        self.training = settings.gradient_checkpointing or lora_dropout > 0
-        model.train(self.training)
-        copies = [reference.model] if reference.model is not None else []
-        for module in (model, *copies):
+            if self.model.value_trunk is not None:
+                enable_checkpointing(self.model.value_trunk)
+        self.training = settings.gradient_checkpointing
+        self.model.train(self.training)
+        copies = [self.reference.model] if self.reference.model is not None else []
+        self.modules: list[nn.Module] = [self.model, *copies]
+        for module in self.modules:
             _make_fake(module, self.mode)
-        self.model, self.reference = model, reference
-        own = {id(p): p for p in model.policy.parameters()}
-        value = {id(p): p for p in model.parameters() if id(p) not in own} | {
-            id(p): p for p in model.value_parameters()
+        own = {id(p): p for p in self.model.policy.parameters()}
+        value = {id(p): p for p in self.model.parameters() if id(p) not in own} | {
+            id(p): p for p in self.model.value_parameters()
         }
-        trained = [p for p in model.parameters() if p.requires_grad]
+        trained = [p for p in self.model.parameters() if p.requires_grad]
         layers = [_size(layer.parameters()) for layer in getattr(base_of(policy).get_decoder(), "layers", [])]
         self.weights = Weights(
             policy=_size(p for name, p in own.items() if name not in value),
-            reference=_size(reference.model.parameters()) if reference.model is not None else 0,
+            reference=_size(p for copy in copies for p in copy.parameters()),
             value=_size(value.values()),
             trainable=_size(trained),
             largest=max(map(_bytes, trained)),
@@ -205,25 +200,39 @@ class TracedModel:
         )
 
     @contextmanager
-    def _tracing(self) -> Iterator[tuple[Allocations, FlopCounterMode]]:
-        """Count allocations and operations of the block."""
-        modules = [self.model, *([self.reference.model] if self.reference.model is not None else [])]
-        checkpointing = self.settings.gradient_checkpointing
-        with _counting(
-            modules, self.mode, self.device, type(self.model.policy).__name__, collect=checkpointing
-        ) as both:
-            yield both
+    def _counting(self) -> Iterator[Allocations]:
+        """Count allocations beyond the weights in the block.
 
-    def batch(self, rows: int, prompt: int, response: int) -> EqualRows:
+        Raises:
+            ModelError: if a pass depends on data.
+        """
+        tensors = [tensor for module in self.modules for tensor in (*module.parameters(), *module.buffers())]
+        known = {tensor.untyped_storage()._cdata: tensor for tensor in tensors}
+        automatic = gc.isenabled()
+        gc.disable()  # garbage is counted until it is collected: the figures must not depend on Python's own times
+        gc.freeze()  # collections in the block look at its own objects only
+        counted = Allocations(known, collect=self.settings.gradient_checkpointing)
+        try:
+            with tiles_as_on(self.device), self.mode, counted:
+                yield counted
+        except (RuntimeError, NotImplementedError, TypeError) as error:
+            raise ModelError(
+                f"the memory of {type(self.model.policy).__name__} cannot be planned: its passes depend on data that a "
+                f"plan does not have ({error})"
+            ) from error
+        finally:
+            gc.unfreeze()
+            if automatic:
+                gc.enable()
+
+    def _batch(self, rows: int, prompt: int, response: int) -> EqualRows:
         """Return a batch of `rows` responses; inside the traced block."""
         ids = torch.zeros(rows, prompt + response, dtype=torch.long)
         lengths = torch.full((rows,), prompt)
         mask = torch.ones(rows, response, dtype=torch.bool)
         return EqualRows(ids, lengths, torch.zeros(rows, response, dtype=torch.long), mask, mask[:, 0])
 
-    def update(
-        self, rows: int, prompt: int, response: int, *, entropy: bool, bf16: bool = False, accumulated: bool = False
-    ) -> Pass:
+    def update(self, rows: int, prompt: int, response: int, *, entropy: bool, accumulated: bool = False) -> Pass:
         """Trace forward and backward of one micro-batch.
 
         Args:
@@ -231,49 +240,48 @@ class TracedModel:
             prompt: tokens of each prompt.
             response: tokens of each response.
             entropy: whether the loss has an entropy term.
-            bf16: the forward pass computes in mixed precision.
             accumulated: the gradients of an earlier micro-batch exist, and are in the peak.
         """
-        trained = [one for one in self.model.parameters() if one.requires_grad]
-        with self._tracing() as (counted, flops):
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        with self._counting() as counted:
             for parameter in trained:
                 parameter.grad = torch.zeros_like(parameter) if accumulated else None
             gc.collect()
             start = counted.now
-            counted.peak, counted.calls = start, 0
-            batch = self.batch(rows, prompt, response)
-            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-                passes = self.model(batch, with_entropy=entropy)
+            counted.peak = start
+            batch = self._batch(rows, prompt, response)
+            passes = self.model(batch, with_entropy=entropy)
             loss = passes.logp.square().sum() + passes.entropy.sum() + passes.values.square().sum()
             kept = counted.now - start
             loss.backward()
-            found = Pass(rows, counted.peak, kept, flops.get_total_flops(), counted.calls, accumulated)
+            traced = Pass(counted.peak, kept, accumulated)
             del passes, loss, batch
         for parameter in trained:
             parameter.grad = None
-        return found
+        return traced
 
-    def score(self, rows: int, prompt: int, response: int, *, kl: str) -> Pass:
+    def score(self, rows: int, prompt: int, response: int, *, kl: Literal["k1", "full"]) -> Pass:
         """Trace log-probs of policy and reference, KL and values of one micro-batch."""
-        with self._tracing() as (counted, flops):
-            batch = self.batch(rows, prompt, response)
-            self.model.score(batch, self.reference, temperature=1.0, kl=kl)  # type: ignore[arg-type]
-            return Pass(rows, counted.peak, 0, flops.get_total_flops(), counted.calls)
+        with self._counting() as counted:
+            self.model.score(self._batch(rows, prompt, response), self.reference, temperature=1.0, kl=kl)
+            return Pass(counted.peak)
 
     def logprobs(self, rows: int, prompt: int, response: int) -> Pass:
         """Trace the log-probs of responses behind their prompts, without gradient."""
-        with torch.no_grad(), self._tracing() as (counted, flops):
-            response_logprobs(self.model.policy, self.batch(rows, prompt, response))
-            return Pass(rows, counted.peak, 0, flops.get_total_flops(), counted.calls)
+        with torch.no_grad(), self._counting() as counted:
+            response_logprobs(self.model.policy, self._batch(rows, prompt, response))
+            return Pass(counted.peak)
 
-    def states(self, rows: int, tokens: int) -> Pass:
-        """Trace the hidden states of all layers, without gradient, and a copy of a row's in 32 bits."""
-        with torch.no_grad(), self._tracing() as (counted, flops):
+    def states(self, rows: int, tokens: int, *, all_layers: bool) -> Pass:
+        """Trace the last hidden states without gradient; or those of all layers, and a copy of a row's in 32 bits."""
+        with torch.no_grad(), self._counting() as counted:
             ids = torch.zeros(rows, tokens, dtype=torch.long)
             trunk, mask = base_of(self.model.policy).base_model, torch.ones_like(ids)
-            read = trunk(input_ids=ids, attention_mask=mask, use_cache=False, output_hidden_states=True)
-            torch.stack([read.hidden_states[-2][0]], 1).float()
-            return Pass(rows, counted.peak, 0, flops.get_total_flops(), counted.calls)
+            how = {"use_cache": not all_layers, "output_hidden_states": all_layers}
+            read = trunk(input_ids=ids, attention_mask=mask, **how)
+            if all_layers:
+                torch.stack([read.hidden_states[-2][0]], 1).float()
+            return Pass(counted.peak)
 
     def rollout(self, rows: int, prompt: int, response: int) -> tuple[Pass, Pass]:
         """Trace the pass over prompts and the last decoded token of one generate call.
@@ -283,22 +291,20 @@ class TracedModel:
         """
         from transformers import DynamicCache
 
-        policy = self.model.policy
         self.model.eval()
         try:
-            with torch.no_grad(), self._tracing() as (counted, flops):
-                cache = DynamicCache(config=policy.config)
+            with torch.no_grad(), self._counting() as counted:
+                cache = DynamicCache(config=self.model.policy.config)
                 self._decode(cache, torch.zeros(rows, prompt, dtype=torch.long), prompt)
                 kept = counted.now
-                first = Pass(rows, counted.peak, kept, flops.get_total_flops(), counted.calls)
-                start, calls, counted.peak = counted.now, counted.calls, counted.now
+                first = Pass(counted.peak, kept)
+                start, counted.peak = counted.now, counted.now
                 self._decode(cache, torch.zeros(rows, 1, dtype=torch.long), prompt + 1)
                 working = counted.peak - start
-                last_flops = flops.get_total_flops() - first.flops
                 whole = kept * (prompt + response) // prompt
                 layers = max(len(cache.layers), 1)
                 peak = whole + max(working, whole // layers)  # a layer's cache is copied when it grows
-                return first, Pass(rows, peak, whole, last_flops, counted.calls - calls)
+                return first, Pass(peak, whole)
         finally:
             self.model.train(self.training)
 
@@ -313,60 +319,21 @@ class TracedModel:
         torch.full_like(scores, -torch.inf).scatter_(1, choice[:, None], 0.0)
 
 
-class FusedDropout(nn.Module):
-    """Dropout as a GPU computes it: the mask has a byte for each number, and on a CPU as many bytes as the number."""
+class Traces:
+    """Models and passes by what they depend on, so that variants of a recipe share them."""
 
-    def __init__(self, p: float) -> None:
-        """Take the rate."""
-        super().__init__()
-        self.p = p
+    def __init__(self) -> None:
+        """Start with none."""
+        self._kept: dict[Hashable, Any] = {}
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return x with a share p of its numbers set to zero, scaled."""
-        return torch.native_dropout(x, self.p, self.training)[0]
-
-
-def _switch_on_dropout(policy: nn.Module, p: float, device: str) -> None:
-    """Give the adapters of a policy dropout before them, which PPO has not: `PolicyWithValue` switches it off."""
-    for name, module in list(policy.named_modules()):
-        if name.endswith("lora_dropout") and isinstance(module, nn.ModuleDict):
-            for adapter in module:
-                module[adapter] = FusedDropout(p) if device == "cuda" else nn.Dropout(p)
-
-
-def trace_classifier(
-    config: Any, kind: str, rows: int, tokens: int, *, dtype: torch.dtype, device: str, trust_remote_code: bool = False
-) -> Pass:
-    """Trace one pass of a classifier over rows of `tokens` tokens, as a scalar or process reward model makes it.
-
-    Args:
-        config: transformers' config of the model.
-        kind: "scalar" or "process".
-        rows: responses at once.
-        tokens: of each row.
-        dtype: of the weights.
-        device: type of the device that is planned for: "cpu" or "cuda".
-        trust_remote_code: run code that comes with the model.
-
-    Raises:
-        ModelError: if there is no such classifier for this config, or it cannot be traced.
-    """
-    from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
-
-    head: Any = AutoModelForSequenceClassification if kind == "scalar" else AutoModelForTokenClassification
-    try:
-        with torch.device("meta"):
-            model = head.from_config(config, dtype=dtype, trust_remote_code=trust_remote_code).eval()
-    except (ValueError, RuntimeError, NotImplementedError) as error:
-        raise ModelError(f"cannot make a {config.model_type} classifier from its config: {error}") from error
-    mode = FakeTensorMode()
-    _make_fake(model, mode)
-    if model.config.pad_token_id is None:
-        model.config.pad_token_id = 0  # the tokenizer names it; any does
-    with torch.no_grad(), _counting([model], mode, device, type(model).__name__) as (counted, flops):
-        ids = torch.ones(rows, tokens, dtype=torch.long)
-        model(input_ids=ids, attention_mask=torch.ones_like(ids))
-        return Pass(rows, counted.peak, 0, flops.get_total_flops(), counted.calls)
+    def once(self, key: Hashable, trace: Callable[[], T], said: str = "") -> T:
+        """Return what `trace` gives, called once for a key; `said` goes to the log before."""
+        if key not in self._kept:
+            if said:
+                note(said)
+            self._kept[key] = trace()
+        kept: T = self._kept[key]
+        return kept
 
 
 def _make_fake(module: nn.Module, mode: FakeTensorMode) -> None:
@@ -384,41 +351,6 @@ def _make_fake(module: nn.Module, mode: FakeTensorMode) -> None:
                 part._buffers[name] = FakeTensor(mode, buffer.to("meta"), torch.device("cpu"))
 
 
-@contextmanager
-def _counting(
-    modules: Sequence[nn.Module], mode: FakeTensorMode, device: str, name: str, *, collect: bool = False
-) -> Iterator[tuple[Allocations, FlopCounterMode]]:
-    """Count allocations beyond the weights of some modules, and operations, of the block.
-
-    Raises:
-        ModelError: if a pass depends on data; `name` is that of the model.
-    """
-    known = {
-        tensor.untyped_storage()._cdata: tensor
-        for module in modules
-        for tensor in (*module.parameters(), *module.buffers())
-    }
-    automatic = gc.isenabled()
-    gc.disable()  # garbage is counted until it is collected: the figures must not depend on Python's own times
-    gc.freeze()  # collections in the block look at its own objects only
-    try:
-        with (
-            tiles_as_on(device),
-            mode,
-            FlopCounterMode(display=False) as flops,
-            Allocations(known, collect=collect) as counted,
-        ):
-            yield counted, flops
-    except (RuntimeError, NotImplementedError, TypeError) as error:
-        raise ModelError(
-            f"the memory of {name} cannot be planned: its passes depend on data that a plan does not have ({error})"
-        ) from error
-    finally:
-        gc.unfreeze()
-        if automatic:
-            gc.enable()
-
-
 def weights_type(config: Any, wanted: str) -> torch.dtype:
     """Return the type of the weights: the recipe's, or the checkpoint's where it says "auto"."""
     if wanted != "auto":
@@ -426,26 +358,7 @@ def weights_type(config: Any, wanted: str) -> torch.dtype:
     named = getattr(config, "dtype", None)
     if named is None:
         named = getattr(config.get_text_config(), "dtype", None)
-    found = getattr(torch, named) if isinstance(named, str) else named
-    return found or torch.float32
-
-
-def read_config(path: str, *, trust_remote_code: bool = False) -> Any:
-    """Return the config of a model, by directory or hub name.
-
-    Raises:
-        ModelError: if there is none, or the hub cannot be reached.
-    """
-    from transformers import AutoConfig
-
-    try:
-        return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"cannot read the config of {path!r}: {str(error).splitlines()[0]}. Without a network, "
-            "name a directory that holds its "
-            "config.json (--model DIR); a plan needs no weights"
-        ) from error
+    return (getattr(torch, named) if isinstance(named, str) else named) or torch.float32
 
 
 def _bytes(tensor: Tensor) -> int:

@@ -1,0 +1,194 @@
+"""The look before a run: refuse bad input, plan the memory, price the critic, and with `judge` measure its signal."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from text2grad.config import Recipe
+from text2grad.critics import CachedCritic, LLMCritic
+from text2grad.critics.servers import ANSWER_TOKENS, Spending, Template
+from text2grad.experiments.dry_run.devices import Device, device_named, gigabytes
+from text2grad.experiments.dry_run.plan import Advice, Lengths, Plan, Planner, with_settings
+from text2grad.experiments.dry_run.signal import Signal, measure_signal, number
+from text2grad.experiments.recipe_run import read_inputs
+from text2grad.experiments.reports import plain, print_critique, print_figures
+from text2grad.feedback import Critic
+from text2grad.progress import duration, note
+from text2grad.reward_models import critic_from_recipe
+from text2grad.types import Example
+
+SHOWN = 8
+"""Judged responses that are printed."""
+
+
+class Expense(NamedTuple):
+    """Estimated tokens and US dollars of a critic on a server in the whole run; no dollars without prices."""
+
+    responses: int
+    prompt_tokens: int
+    answer_tokens: int
+    cost: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a look before a run tells.
+
+    Attributes:
+        recipe: the settings.
+        device: the device of one process.
+        processes: number of processes.
+        lengths: of the prompts.
+        plan: memory of one process.
+        advice: settings with which the run fits, if it does not.
+        expense: of the critic; None for one in the run's processes.
+        signal: of the critic; None where it was not asked.
+    """
+
+    recipe: Recipe
+    device: Device
+    processes: int
+    lengths: Lengths
+    plan: Plan
+    advice: list[Advice]
+    expense: Expense | None
+    signal: Signal | None = None
+
+    @property
+    def fits(self) -> bool:
+        """True if the peak fits into the device."""
+        return self.plan.peak <= self.device.memory
+
+
+def dry_run(
+    recipe: Recipe, *, device: str | None = None, processes: int = 1, in_shards: bool = False, judge: bool = False
+) -> Report:
+    """Look at a run before it begins. Nothing is trained, and nothing is written.
+
+    Args:
+        recipe: the settings.
+        device: a GPU to plan for, see `device_named`; None plans for this machine.
+        processes: number of processes, one GPU each.
+        in_shards: FSDP 2 shards the models over the processes.
+        judge: ask the critic about a few responses, if the run fits.
+
+    Raises:
+        ConfigError: if a setting is wrong, or `run.out` cannot be used.
+        DataError: if the prompts cannot be used.
+        ModelError: if config or tokenizer of the policy cannot be read.
+        CriticError: if the critic fails.
+    """
+    where = device_named(device)
+    if recipe.sft.out and recipe.sft.model and Path(recipe.model.path).is_relative_to(recipe.sft.out):
+        if not Path(recipe.model.path).exists() and not judge:
+            note(f"{recipe.model.path} is not there yet: planned with sft.model, {recipe.sft.model}", warning=True)
+            recipe = with_settings(recipe, {"model.path": recipe.sft.model})
+    inputs = read_inputs(recipe)
+    critic = None
+    if not recipe.critic.learned or recipe.critic.kind == "server":
+        critic = critic_from_recipe(recipe, task_critic=inputs.task_critic)
+    planner = Planner(recipe, where, processes=processes, in_shards=in_shards)
+    plan, lengths = planner.plan(), planner.lengths
+    fits = plan.peak <= where.memory
+    advice = [] if fits else planner.advice(where.memory)
+    if judge and not fits:
+        note("the critic is not asked: the run does not fit", warning=True)
+    signal = measure_signal(recipe) if judge and fits else None
+    return Report(recipe, where, processes, lengths, plan, advice, critic_expense(recipe, critic, lengths), signal)
+
+
+def critic_expense(recipe: Recipe, critic: Critic | None, lengths: Lengths) -> Expense | None:
+    """Return the price of critiques of all responses of a run.
+
+    A request has the template's instructions (4 characters per token), a prompt of mean length and a response of the
+    length limit. An `LLMCritic` has its own template and prices; another critic those of [annotate], where there are.
+    """
+    settings = recipe.annotate
+    template = Template(settings.template, settings.reasoning)
+    prices = Spending(input_price=settings.input_price, output_price=settings.output_price)
+    asked = critic.critic if isinstance(critic, CachedCritic) else critic
+    if isinstance(asked, LLMCritic):
+        template, prices = asked.annotator.template, asked.spending
+    elif critic is None or not (prices.input_price or prices.output_price):
+        return None
+    instructions = len(template.messages(Example("x"), "")[0]["content"]) // 4
+    responses = recipe.run.steps * recipe.rollout.batch_size
+    read = responses * (instructions + round(lengths.mean) + recipe.rollout.max_new_tokens)
+    return Expense(responses, read, responses * ANSWER_TOKENS, prices.cost(read, responses * ANSWER_TOKENS))
+
+
+def print_report(console: Console, report: Report) -> None:
+    """Print a report: memory, settings that help, tokens and money; then judged responses, figures and warnings."""
+    plan, recipe = report.plan, report.recipe
+    title = f"Memory of one process on {report.device.name}"
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="dim")
+    table.add_column(f"{report.processes} processes" if report.processes > 1 else "")
+    for phase in plan.phases:
+        table.add_column(phase, justify="right")
+    for role in dict.fromkeys(role for own in plan.phases.values() for role in own):
+        table.add_row(role, *(gigabytes(own[role]) if role in own else "" for own in plan.phases.values()))
+    table.add_row("sum", *(gigabytes(sum(own.values())) for own in plan.phases.values()), style="bold")
+    console.print(table)
+    verdict, style = ("fits into", "green") if report.fits else ("does not fit into", "bold red")
+    peak = f"peak {gigabytes(plan.peak)} ({plan.peak_phase})"
+    console.print(f"{peak} {verdict} {gigabytes(report.device.memory)}", style=style)
+    if report.device.kind == "cpu" and recipe.run.compact_memory is False:
+        console.print("run.compact_memory = false: the heap of the run may grow to twice these tensors", style="yellow")
+    for index, advice in enumerate(report.advice):
+        settings = ", ".join(f"{name} = {json.dumps(value)}" for name, value in advice.settings.items())
+        console.print(f"{'or' if index else 'change'} {settings} → {gigabytes(advice.peak)}", highlight=False)
+    if not report.fits and not report.advice:
+        console.print(
+            "no setting makes it fit: take a smaller model, shorter responses, a larger --device, or shards of the "
+            "models on several GPUs (--processes N --sharded)"
+        )
+    (everything, trained), lengths, rollout = plan.parameters, report.lengths, recipe.rollout
+    sizes = [
+        ("parameters", f"{everything:,}, trained {trained:,}"),
+        ("prompts", f"{lengths.prompts:,} of {lengths.mean:.0f} tokens (longest {lengths.longest})"),
+        ("tokens per step", f"at most {rollout.batch_size * rollout.max_new_tokens:,} sampled"),
+    ]
+    if expense := report.expense:
+        tokens = f"about {expense.prompt_tokens:,} tokens read and {expense.answer_tokens:,} written"
+        money = f"${expense.cost:,.2f}" if expense.cost else "no prices (annotate.input_price, annotate.output_price)"
+        sizes.append(("critic, whole run", f"{expense.responses:,} responses, {tokens}, {money}"))
+    print_figures(console, sizes)
+    if report.signal:
+        _print_signal(console, recipe, report.signal)
+
+
+def _print_signal(console: Console, recipe: Recipe, signal: Signal) -> None:
+    """Print judged responses, the figures in words, and the warnings."""
+    figures, batch = signal.figures, recipe.rollout.batch_size
+    for rollout, critique in list(zip(signal.rollouts, signal.critiques, strict=True))[:SHOWN]:
+        console.print(plain(rollout.example.prompt_text, style="dim"))
+        print_critique(console, rollout.response, critique)
+    equal = figures["reliability"] is not None and figures["signal_to_noise"] is None
+    phases = {phase: seconds * batch for phase, seconds in figures["step_seconds"].items()}
+    step, (read, written) = sum(phases.values()), figures["critic_tokens"]
+    shares = ", ".join(f"{phase} {seconds / step:.0%}" for phase, seconds in phases.items())
+    cost = figures["critic_cost"] * recipe.run.steps * batch
+    lines = [
+        ("responses", f"{figures['responses']} ({figures['tokens']:,} tokens)"),
+        ("cut by the length limit", f"{figures['truncated_share']:.0%}"),
+        ("tokens labelled positive", f"{figures['positive_label_share']:.1%}"),
+        ("tokens labelled negative", f"{figures['negative_label_share']:.1%}"),
+        ("failed critiques", f"{figures['failed_share']:.0%}"),
+        ("critiques without a mark", f"{figures['silent_share']:.0%}"),
+        ("quotes not found", f"{figures['unmatched_share']:.0%}"),
+        ("labels alike in both answers", f"{figures['label_agreement']:.1%} (κ {number(figures['cohen_kappa'])})"),
+        ("signal-to-noise of advantages", "no noise" if equal else number(figures["signal_to_noise"])),
+        ("reliability of advantages", number(figures["reliability"])),
+        ("reward per response", f"{figures['reward_mean']:.3g} (deviation {figures['reward_deviation']:.3g})"),
+        ("reward and length", f"r = {figures['reward_length_correlation']:.2f}"),
+        ("tokens of the critic", f"{read:,} read, {written:,} written"),
+        ("time of a step here", f"{step:.3g} s ({shares})"),
+        ("whole run here", duration(step * recipe.run.steps) + (f", critic ${cost:,.2f}" if cost else "")),
+    ]
+    print_figures(console, lines, title="Signal")
+    for warning in signal.warnings:
+        console.print(plain(f"warning: {warning}", style="yellow"), soft_wrap=True)
