@@ -1,22 +1,21 @@
-"""The rehearsal: figures by hand, warnings on critics made to deserve them, answers that are paid for once."""
+"""The signal before a run: figures by hand, and warnings of critics that are made to deserve them."""
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import small_run
 from text2grad.cli.__main__ import main
-from text2grad.config.recipe import make_recipe
+from text2grad.config.recipe import load_recipe, make_recipe
 from text2grad.critics import CachedCritic, LLMCritic
-from text2grad.experiments.rehearsal import (
+from text2grad.experiments.dry_run.signal import (
+    Signal,
     advantage_figures,
     asked_anew,
-    first_advantages,
     label_figures,
+    measure_signal,
     warnings_of,
 )
 
@@ -85,93 +84,51 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def rehearsed(place: Path, critic: str, *more: str) -> tuple[int, dict[str, Any]]:
-    code = main(["rehearse", "my.toml", "--critic", f"moods:{critic}", "--responses", "8", *more])
-    return code, json.loads((place / "run-rehearsal" / "rehearsal.json").read_text())
+def measured(critic: str, *settings: str, responses: int = 8) -> Signal:
+    recipe = load_recipe(Path("my.toml"), [f'critic.use="moods:{critic}"', *settings])
+    return measure_signal(recipe, responses=responses)
 
 
-def test_a_steady_critic_agrees_with_itself_and_train_begins_with_the_same_responses(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, found = rehearsed(place, "steady")
-    assert code == 0
-    assert (found["label_agreement"], found["cohen_kappa"], found["reliability"]) == (1.0, 1.0, 1.0)
-    assert found["signal_to_noise"] is None
-    assert found["run_responses"] == 16
-    assert found["responses"] == 8
-    assert not (place / "run").exists()
-    calls = [json.loads(line) for line in (place / "calls.txt").read_text().splitlines()]
-    assert calls[0] == calls[1], "the second question is asked"
-    assert len(calls) == 2
-    page = (place / "run-rehearsal" / "rehearsal.html").read_text()
-    assert page.count("<article>") == 8
-    assert "second answer" in page
-    assert "no noise" in capsys.readouterr().out
+def called(place: Path) -> list[list[str]]:
+    """Return the responses of each call of the critic."""
+    return [json.loads(line) for line in (place / "calls.txt").read_text().splitlines()]
+
+
+def test_a_steady_critic_agrees_with_itself_and_train_begins_with_the_same_responses(place: Path) -> None:
+    figures = measured("steady").figures
+    assert (figures["label_agreement"], figures["cohen_kappa"], figures["reliability"]) == (1.0, 1.0, 1.0)
+    assert figures["signal_to_noise"] is None
+    assert figures["responses"] == 8
+    assert set(figures["step_seconds"]) == {"rollout", "critic", "score", "update"}
+    assert min(figures["step_seconds"].values()) > 0
+    first, second = called(place)
+    assert first == second, "the second question is asked"
     assert main(["train", "my.toml", "--critic", "moods:steady"]) == 0
-    calls = [json.loads(line) for line in (place / "calls.txt").read_text().splitlines()]
-    assert calls[2] == calls[0]
+    assert called(place)[2] == first
 
 
-def test_prompts_that_train_holds_out_are_not_rehearsed(place: Path) -> None:
-    held_out = ["--set", "data.held_out=0.4", "--set", "data.eval_examples=4"]
-    rehearsed(place, "steady", *held_out)
-    assert main(["train", "my.toml", "--critic", "moods:steady", *held_out, "--set", "run.steps=1"]) == 0
-    calls = [json.loads(line) for line in (place / "calls.txt").read_text().splitlines()]
-    assert calls[0] == calls[1]
-    assert calls[0] in calls[2:]  # beside the evaluations before and after
-
-
-def test_groups_are_rehearsed_whole_and_begin_as_those_of_train(place: Path) -> None:
-    group = ["rollout.group_size=4", "ppo.baseline=group", "model.value=none", "ppo.gamma=0.5", "ppo.whiten=scale"]
-    settings = [part for setting in group for part in ("--set", setting)]
-    _, found = rehearsed(place, "once", *settings)
+def test_prompts_that_train_holds_out_are_not_judged(place: Path) -> None:
+    held_out = ["data.held_out=0.4", "data.eval_examples=4"]
+    measured("steady", *held_out)
+    settings = [part for setting in (*held_out, "run.steps=1") for part in ("--set", setting)]
     assert main(["train", "my.toml", "--critic", "moods:steady", *settings]) == 0
-    calls = [json.loads(line) for line in (place / "calls.txt").read_text().splitlines()]
+    first, second, *others = called(place)
+    assert first == second
+    assert first in others  # beside the evaluations before and after
+
+
+def test_groups_are_judged_whole_and_begin_as_those_of_train(place: Path) -> None:
+    group = ["rollout.group_size=4", "ppo.baseline=group", "model.value=none", "ppo.gamma=0.5", "ppo.whiten=scale"]
+    figures = measured("once", *group).figures
+    settings = [part for setting in group for part in ("--set", setting)]
+    assert main(["train", "my.toml", "--critic", "moods:steady", *settings]) == 0
+    calls = called(place)
     assert calls[2] == calls[0] == calls[1]
-    _, over_value = rehearsed(place, "once", "--set", "rollout.group_size=4", "--set", "ppo.gamma=0.5")
-    assert found["label_agreement"] == over_value["label_agreement"]
+    over_value = measured("once", "rollout.group_size=4", "ppo.gamma=0.5").figures
+    assert figures["label_agreement"] == over_value["label_agreement"]
     # b = 0: MSW = Σ a² / 2n and MSB = Σ (a − mean)² / 2 (n − 1), which is larger without the means of the groups
-    assert over_value["reliability"] < found["reliability"]
-    assert rehearsed(place, "steady", *settings, "--responses", "9")[1]["responses"] == 12
-
-
-def test_the_first_advantages_are_those_of_the_recipes_baseline(tmp_path: Path) -> None:
-    rewards, mask = torch.tensor([[0.0, 4.0], [0.0, 2.0]]), torch.ones(2, 2, dtype=torch.bool)
-    sections: dict[str, dict[str, Any]] = {"rollout": {"group_size": 2}, "model": {"value": "none"}}
-
-    def advantages(**ppo: Any) -> Any:
-        recipe = small_run.recipe(tmp_path, **sections, ppo={"gamma": 0.5, "lam": 1.0, "minibatches": 2, **ppo})
-        return first_advantages(recipe, rewards, mask)
-
-    # G = (2, 4) and (1, 2), with means 3 and 1.5: the group's is 2.25
-    assert advantages().tolist() == [[2.0, 4.0], [1.0, 2.0]]
-    assert advantages(baseline="group").tolist() == [[-0.25, 1.75], [-1.25, -0.25]]
-    assert advantages(baseline="leave_one_out").tolist() == [[0.5, 2.5], [-2.0, -1.0]]  # the other's mean
-    # deviation of the group: mean squares (1/16 + 49/16) / 2 and (25/16 + 1/16) / 2, summed, over 2 − 1: 76/32
-    scaled = advantages(baseline="group", whiten="group") * ((76 / 32) ** 0.5 + 1e-4)
-    torch.testing.assert_close(scaled, torch.tensor([[-0.25, 1.75], [-1.25, -0.25]]))
-
-
-def test_answers_are_paid_for_once_until_they_are_asked_for_again(place: Path) -> None:
-    for more, calls in (((), 2), ((), 2), (("--again",), 4), (("--set", "run.seed=5"), 6)):
-        rehearsed(place, "steady", *more)
-        assert len((place / "calls.txt").read_text().splitlines()) == calls
-
-
-def test_answers_before_a_failure_are_kept(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("text2grad.experiments.rehearsal.BATCH", 3)
-    (place / "moods.py").write_text(
-        CRITIC + "\ndef late(examples, responses):\n"
-        "    steady(examples, responses)\n"
-        "    if len(calls.read_text().splitlines()) == 2 and not pathlib.Path('mended').exists():\n"
-        "        raise OSError('no network')\n"
-        "    return judge(examples, responses)\n"
-    )
-    assert main(["rehearse", "my.toml", "--critic", "moods:late", "--responses", "8"]) == 2
-    (place / "mended").touch()
-    assert rehearsed(place, "late")[0] == 0
-    sizes = [len(json.loads(line)) for line in (place / "calls.txt").read_text().splitlines()]
-    assert sizes == [3, 3, 3, 2, 3, 3, 2]  # the second batch failed and was asked for again, the first was kept
+    assert over_value["reliability"] < figures["reliability"]
+    assert measured("steady", *group, responses=9).figures["responses"] == 12
 
 
 @pytest.mark.parametrize(
@@ -187,15 +144,22 @@ def test_answers_before_a_failure_are_kept(place: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_a_critic_that_gives_no_signal_is_warned_of(place: Path, critic: str, warning: str) -> None:
-    code, found = rehearsed(place, critic, "--strict", "--set", "ppo.lam=0", "--set", "rollout.eos_token_ids=[1,4,5,6]")
-    assert code == 1
-    assert any(warning in text for text in found["warnings"]), found["warnings"]
+    signal = measured(critic, "ppo.lam=0", "rollout.eos_token_ids=[1,4,5,6]")
+    assert any(warning in text for text in signal.warnings), signal.warnings
 
 
 def test_truncated_responses_are_warned_of(place: Path) -> None:
-    _, found = rehearsed(place, "steady", "--set", "rollout.max_new_tokens=2")
-    assert found["truncated_share"] > 0.5
-    assert any("are cut by the length limit" in text for text in found["warnings"])
+    signal = measured("steady", "rollout.max_new_tokens=2")
+    assert signal.figures["truncated_share"] > 0.5
+    assert any("are cut by the length limit" in text for text in signal.warnings)
+
+
+def test_nothing_is_trained(place: Path) -> None:
+    """The micro-batch whose time is taken leaves no gradient, and each look samples the same."""
+    before = {path: path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file()}
+    assert measured("praises").rollouts == measured("praises").rollouts
+    after = {path: path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file()}
+    assert {path: text for path, text in after.items() if "__pycache__" not in str(path)} == before
 
 
 def test_a_good_signal_gives_no_warning() -> None:
@@ -240,10 +204,3 @@ def test_the_second_question_passes_every_memory(tmp_path: Path, monkeypatch: py
     assert isinstance(again, LLMCritic)
     assert again.path == tmp_path / "second-answers.sqlite"
     assert server.path == tmp_path / "answers.sqlite"
-
-
-def test_the_runs_own_directory_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["rehearse", "my.toml", "--critic", "moods:steady", "--out", "run"]) == 2
-    assert "is run.out" in capsys.readouterr().err
-    assert main(["rehearse", "my.toml", "--critic", "moods:steady", "--responses", "1"]) == 2
-    assert "--responses must be at least 2 and at most 100000, got 1" in capsys.readouterr().err

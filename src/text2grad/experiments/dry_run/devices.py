@@ -1,9 +1,7 @@
 """Devices that a run can be planned for, and what a process needs beyond its tensors.
 
-    CPU     OVERHEAD["cpu"] for tokenizer and Python objects
-    GPU     OVERHEAD["cuda"] for CUDA's context and libraries, and 5 % that the caching allocator cannot use
-
-(the figures for a GPU are assumptions).
+A process on a CPU has its tokenizer and Python objects, one on a GPU CUDA's context and libraries (`OVERHEAD`), and the
+share of memory that the caching allocator of a GPU cannot use (`LOST`); the figures for a GPU are assumptions.
 """
 
 import os
@@ -14,8 +12,9 @@ from typing import Literal, NamedTuple
 from text2grad.errors import ConfigError
 
 GB = 10**9
-OVERHEAD = {"cpu": 40 * 10**6, "cuda": GB}
-FRAGMENTATION = {"cpu": 1.0, "cuda": 1.05}
+OVERHEAD, LOST = {"cpu": 40 * 10**6, "cuda": GB}, {"cpu": 0.0, "cuda": 0.05}
+GPUS = {"h100": 80, "h200": 141, "a100-80gb": 80, "a100-40gb": 40, "l40s": 48, "rtx-4090": 24, "l4": 24, "a10": 24}
+"""Name → memory in GB."""
 
 
 class Device(NamedTuple):
@@ -25,30 +24,17 @@ class Device(NamedTuple):
     kind: Literal["cpu", "cuda"]
     memory: int
 
-    def overhead(self, size: int) -> int:
-        """Return the bytes that a process has beyond `size` bytes of tensors."""
-        return OVERHEAD[self.kind] + int(size * (FRAGMENTATION[self.kind] - 1))
-
     def with_overhead(self, roles: Mapping[str, int]) -> dict[str, int]:
         """Return bytes by role with those beyond the tensors as "other", without roles of no bytes."""
-        return {name: size for name, size in {**roles, "other": self.overhead(sum(roles.values()))}.items() if size}
-
-
-GPUS = {"h100": 80, "h200": 141, "a100-80gb": 80, "a100-40gb": 40, "l40s": 48, "rtx-4090": 24, "l4": 24, "a10": 24}
-"""Name → memory in GB."""
+        other = OVERHEAD[self.kind] + int(sum(roles.values()) * LOST[self.kind])
+        return {name: size for name, size in {**roles, "other": other}.items() if size}
 
 
 def device_named(name: str | None) -> Device:
-    """Return a known GPU by name, a GPU of a size such as "16GB", or with None the first one of this machine.
-
-    A machine without a GPU is its CPU, with all of its memory.
+    """Return a known GPU by name, or one of a size such as "16GB"; for None the first GPU of this machine, or its CPU.
 
     Raises:
         ConfigError: if there is no such device.
-
-    Example:
-        >>> device_named("h100")
-        Device(name='h100, 80 GB', kind='cuda', memory=80000000000)
     """
     if name is None:
         return _this_machine()
@@ -56,7 +42,7 @@ def device_named(name: str | None) -> Device:
     if name not in GPUS and size is None:
         raise ConfigError(f"--device {name} is not known; give one of {', '.join(GPUS)}, or a size such as 16GB")
     memory = int(size[1]) if size else GPUS[name]
-    return Device(f"{'a GPU' if size else name}, {memory} GB", "cuda", memory * GB)
+    return Device("a GPU" if size else name, "cuda", memory * GB)
 
 
 def _this_machine() -> Device:
@@ -75,5 +61,4 @@ def gigabytes(size: float) -> str:
         >>> gigabytes(21_300_000_000), gigabytes(4_200_000)
         ('21.3 GB', '0.004 GB')
     """
-    digits = 1 if size >= 10 * GB else 2 if size >= GB / 10 else 3
-    return f"{size / GB:.{digits}f} GB"
+    return f"{size / GB:.{1 if size >= 10 * GB else 2 if size >= GB / 10 else 3}f} GB"

@@ -7,7 +7,6 @@ has its state from the second step on, so it counts in every phase. A reward mod
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from text2grad.config import ModelConfig, Recipe
@@ -16,7 +15,7 @@ from text2grad.experiments.dry_run.critic import CriticPlanner
 from text2grad.experiments.dry_run.devices import Device
 from text2grad.experiments.dry_run.trace import Pass, TracedModel, Traces, update_roles
 from text2grad.experiments.run_examples import run_examples
-from text2grad.models import base_named_by, context_of, encode_prompts, load_tokenizer, policy_config
+from text2grad.models import context_of, encode_prompts, load_tokenizer, policy_config
 
 SMALLEST_LORA = 16
 
@@ -29,14 +28,8 @@ class Lengths(NamedTuple):
     longest: int
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What a run needs, per process.
-
-    Attributes:
-        phases: bytes by phase and role.
-        parameters: number of those of the policy, and of the trained ones.
-    """
+class Plan(NamedTuple):
+    """What a process needs: bytes by phase and role, and the numbers of all and of trained parameters."""
 
     phases: dict[str, dict[str, int]]
     parameters: tuple[int, int]
@@ -52,8 +45,7 @@ class Plan:
         return sum(self.phases[self.peak_phase].values())
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(NamedTuple):
     """Settings that make a run fit, and its peak in bytes then."""
 
     settings: dict[str, Any]
@@ -95,8 +87,7 @@ class Planner:
             )
         self.recipe, self.device, self.processes = recipe, device, processes
         self.shards = processes if in_shards else 1
-        path = base_named_by(recipe.model.path) or recipe.model.path  # an adapter is merged into its base
-        self.config = policy_config(path, trust_remote_code=recipe.model.trust_remote_code)
+        self.config = policy_config(recipe.model.path, trust_remote_code=recipe.model.trust_remote_code)
         context = context_of(self.config)
         limit = context - recipe.rollout.max_new_tokens
         self.lengths = Lengths(0, prompt_tokens, prompt_tokens) if prompt_tokens else self._measured_lengths(limit)
@@ -115,8 +106,9 @@ class Planner:
         model, row = self._model(recipe), self.lengths.longest + recipe.rollout.max_new_tokens
         weights, share = model.weights, recipe.rollout.batch_size // self.processes
         minibatch, fitting = share // recipe.ppo.minibatches, max(recipe.ppo.micro_batch_tokens // row, 1)
-        (score,) = self._traced(recipe, "score", min(fitting, share))
-        (update,) = self._traced(recipe, "update", min(fitting, minibatch), accumulated=minibatch > fitting)
+        score = self._traced(recipe, "score", min(fitting, share), kl=recipe.ppo.kl)
+        how = {"entropy": recipe.ppo.entropy_coef > 0, "accumulated": minibatch > fitting}
+        update = self._traced(recipe, "update", min(fitting, minibatch), **how)
         grads, resident = weights.trainable, self._resident(recipe)
         sampling = _decoding_roles(self._traced(recipe, "rollout", self._sampled_rows(recipe)))
         if recipe.rollout.engine == "vllm":
@@ -212,21 +204,12 @@ class Planner:
         key = recipe.model.model_dump_json()
         return self.traces.once(key, lambda: TracedModel(self.config, recipe.model, device=self.device.kind))
 
-    def _traced(self, recipe: Recipe, phase: str, rows: int, *, accumulated: bool = False) -> tuple[Pass, ...]:
-        """Return the pass of a phase, or for a rollout both. `accumulated`: see `TracedModel.update`."""
-        sizes, model = (rows, self.lengths.longest, recipe.rollout.max_new_tokens), self._model(recipe)
-        entropy, kl = recipe.ppo.entropy_coef > 0, recipe.ppo.kl
-
-        def trace() -> tuple[Pass, ...]:
-            if phase == "rollout":
-                return model.rollout(*sizes)
-            if phase == "score":
-                return (model.score(*sizes, kl=kl),)
-            return (model.update(*sizes, entropy=entropy, accumulated=accumulated),)
-
-        checkpointing = " with gradient checkpointing" if recipe.model.gradient_checkpointing else ""
-        key = (recipe.model.model_dump_json(), phase, sizes, entropy, kl, accumulated)
-        return self.traces.once(key, trace, f"tracing the {phase} of {rows} rows{checkpointing}")
+    def _traced(self, recipe: Recipe, phase: str, rows: int, **how: Any) -> Any:
+        """Return the pass of a phase, or for a rollout both; `how`: see the method of `TracedModel` of this name."""
+        sizes = (rows, self.lengths.longest, recipe.rollout.max_new_tokens)
+        key = (recipe.model.model_dump_json(), phase, sizes, *how.values())
+        trace = getattr(self._model(recipe), phase)
+        return self.traces.once(key, lambda: trace(*sizes, **how), f"tracing the {phase} of {rows} rows")
 
     def _sampled_rows(self, recipe: Recipe) -> int:
         """Return the rows of one generate call of the rollout."""

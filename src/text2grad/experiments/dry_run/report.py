@@ -1,7 +1,6 @@
 """The look before a run: refuse bad input, plan the memory, price the critic, and with `judge` measure its signal."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +10,7 @@ from rich.table import Table
 from text2grad.config import Recipe
 from text2grad.critics import CachedCritic, LLMCritic
 from text2grad.critics.servers import ANSWER_TOKENS, Spending, Template
-from text2grad.experiments.dry_run.devices import Device, device_named, gigabytes
+from text2grad.experiments.dry_run.devices import device_named, gigabytes
 from text2grad.experiments.dry_run.plan import Advice, Lengths, Plan, Planner, with_settings
 from text2grad.experiments.dry_run.signal import Signal, measure_signal, number
 from text2grad.experiments.recipe_run import read_inputs
@@ -28,40 +27,32 @@ SHOWN = 8
 class Expense(NamedTuple):
     """Estimated tokens and US dollars of a critic on a server in the whole run; no dollars without prices."""
 
-    responses: int
     prompt_tokens: int
     answer_tokens: int
     cost: float
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """What a look before a run tells.
 
     Attributes:
-        recipe: the settings.
-        device: the device of one process.
-        processes: number of processes.
-        lengths: of the prompts.
+        planner: recipe, device and prompts.
         plan: memory of one process.
         advice: settings with which the run fits, if it does not.
         expense: of the critic; None for one in the run's processes.
         signal: of the critic; None where it was not asked.
     """
 
-    recipe: Recipe
-    device: Device
-    processes: int
-    lengths: Lengths
+    planner: Planner
     plan: Plan
     advice: list[Advice]
     expense: Expense | None
-    signal: Signal | None = None
+    signal: Signal | None
 
     @property
     def fits(self) -> bool:
         """True if the peak fits into the device."""
-        return self.plan.peak <= self.device.memory
+        return self.plan.peak <= self.planner.device.memory
 
 
 def dry_run(
@@ -82,23 +73,28 @@ def dry_run(
         ModelError: if config or tokenizer of the policy cannot be read.
         CriticError: if the critic fails.
     """
-    where = device_named(device)
-    if recipe.sft.out and recipe.sft.model and Path(recipe.model.path).is_relative_to(recipe.sft.out):
-        if not Path(recipe.model.path).exists() and not judge:
-            note(f"{recipe.model.path} is not there yet: planned with sft.model, {recipe.sft.model}", warning=True)
-            recipe = with_settings(recipe, {"model.path": recipe.sft.model})
-    inputs = read_inputs(recipe)
-    critic = None
+    where, critic, inputs = device_named(device), None, read_inputs(recipe)
     if not recipe.critic.learned or recipe.critic.kind == "server":
         critic = critic_from_recipe(recipe, task_critic=inputs.task_critic)
+    if not judge:
+        recipe = _with_base(recipe)
     planner = Planner(recipe, where, processes=processes, in_shards=in_shards)
-    plan, lengths = planner.plan(), planner.lengths
+    plan = planner.plan()
     fits = plan.peak <= where.memory
-    advice = [] if fits else planner.advice(where.memory)
     if judge and not fits:
         note("the critic is not asked: the run does not fit", warning=True)
     signal = measure_signal(recipe) if judge and fits else None
-    return Report(recipe, where, processes, lengths, plan, advice, critic_expense(recipe, critic, lengths), signal)
+    advice = [] if fits else planner.advice(where.memory)
+    return Report(planner, plan, advice, critic_expense(recipe, critic, planner.lengths), signal)
+
+
+def _with_base(recipe: Recipe) -> Recipe:
+    """Return a recipe whose policy `text2grad sft` has yet to write with the base of that training as policy."""
+    path, out, base = Path(recipe.model.path), recipe.sft.out, recipe.sft.model
+    if not (out and base and path.is_relative_to(out)) or path.exists():
+        return recipe
+    note(f"{path} is not there yet: planned with sft.model, {base}", warning=True)
+    return with_settings(recipe, {"model.path": base})
 
 
 def critic_expense(recipe: Recipe, critic: Critic | None, lengths: Lengths) -> Expense | None:
@@ -118,45 +114,48 @@ def critic_expense(recipe: Recipe, critic: Critic | None, lengths: Lengths) -> E
     instructions = len(template.messages(Example("x"), "")[0]["content"]) // 4
     responses = recipe.run.steps * recipe.rollout.batch_size
     read = responses * (instructions + round(lengths.mean) + recipe.rollout.max_new_tokens)
-    return Expense(responses, read, responses * ANSWER_TOKENS, prices.cost(read, responses * ANSWER_TOKENS))
+    written = responses * ANSWER_TOKENS
+    return Expense(read, written, prices.cost(read, written))
 
 
 def print_report(console: Console, report: Report) -> None:
     """Print a report: memory, settings that help, tokens and money; then judged responses, figures and warnings."""
-    plan, recipe = report.plan, report.recipe
-    title = f"Memory of one process on {report.device.name}"
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="dim")
-    table.add_column(f"{report.processes} processes" if report.processes > 1 else "")
-    for phase in plan.phases:
+    (phases, (everything, trained)), planner, peak = report.plan, report.planner, report.plan.peak
+    device, lengths, recipe = planner.device, planner.lengths, planner.recipe
+    title = f"Memory of each of {planner.processes} processes" if planner.processes > 1 else "Memory"
+    table = Table(title=f"{title} on {device.name}", title_justify="left", title_style="bold", header_style="dim")
+    table.add_column("")
+    for phase in phases:
         table.add_column(phase, justify="right")
-    for role in dict.fromkeys(role for own in plan.phases.values() for role in own):
-        table.add_row(role, *(gigabytes(own[role]) if role in own else "" for own in plan.phases.values()))
-    table.add_row("sum", *(gigabytes(sum(own.values())) for own in plan.phases.values()), style="bold")
+    for role in dict.fromkeys(role for own in phases.values() for role in own):
+        table.add_row(role, *(gigabytes(own[role]) if role in own else "" for own in phases.values()))
+    table.add_row("sum", *(gigabytes(sum(own.values())) for own in phases.values()), style="bold")
     console.print(table)
     verdict, style = ("fits into", "green") if report.fits else ("does not fit into", "bold red")
-    peak = f"peak {gigabytes(plan.peak)} ({plan.peak_phase})"
-    console.print(f"{peak} {verdict} {gigabytes(report.device.memory)}", style=style)
-    if report.device.kind == "cpu" and recipe.run.compact_memory is False:
+    console.print(
+        f"peak {gigabytes(peak)} ({report.plan.peak_phase}) {verdict} {gigabytes(device.memory)}", style=style
+    )
+    if device.kind == "cpu" and recipe.run.compact_memory is False:
         console.print("run.compact_memory = false: the heap of the run may grow to twice these tensors", style="yellow")
     for index, advice in enumerate(report.advice):
         settings = ", ".join(f"{name} = {json.dumps(value)}" for name, value in advice.settings.items())
         console.print(f"{'or' if index else 'change'} {settings} → {gigabytes(advice.peak)}", highlight=False)
     if not report.fits and not report.advice:
-        console.print(
-            "no setting makes it fit: take a smaller model, shorter responses, a larger --device, or shards of the "
-            "models on several GPUs (--processes N --sharded)"
-        )
-    (everything, trained), lengths, rollout = plan.parameters, report.lengths, recipe.rollout
-    sizes = [
+        ways = "a smaller model, shorter responses, more memory, or shards on several GPUs (--processes N --sharded)"
+        console.print(f"no setting makes it fit: take {ways}")
+    batch = recipe.rollout.batch_size
+    lines = [
         ("parameters", f"{everything:,}, trained {trained:,}"),
         ("prompts", f"{lengths.prompts:,} of {lengths.mean:.0f} tokens (longest {lengths.longest})"),
-        ("tokens per step", f"at most {rollout.batch_size * rollout.max_new_tokens:,} sampled"),
+        ("sampled", f"{batch:,} responses, at most {batch * recipe.rollout.max_new_tokens:,} tokens per step"),
     ]
-    if expense := report.expense:
-        tokens = f"about {expense.prompt_tokens:,} tokens read and {expense.answer_tokens:,} written"
-        money = f"${expense.cost:,.2f}" if expense.cost else "no prices (annotate.input_price, annotate.output_price)"
-        sizes.append(("critic, whole run", f"{expense.responses:,} responses, {tokens}, {money}"))
-    print_figures(console, sizes)
+    if report.expense:
+        read, written, cost = report.expense
+        money = f"${cost:,.2f}" if cost else "no prices: set annotate.input_price and annotate.output_price"
+        lines.append(
+            ("critic", f"about {read:,} tokens read and {written:,} written in {recipe.run.steps} steps, {money}")
+        )
+    print_figures(console, lines)
     if report.signal:
         _print_signal(console, recipe, report.signal)
 

@@ -10,7 +10,6 @@ import gc
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
@@ -63,8 +62,7 @@ def update_roles(update: Pass, gradients: int) -> dict[str, int]:
     return {"activations": activations, "gradients": share, "working": max(peak - activations - share, 0)}
 
 
-@dataclass(frozen=True)
-class Weights:
+class Weights(NamedTuple):
     """Bytes of parameters by role, and of those that are trained.
 
     Attributes:
@@ -182,9 +180,8 @@ class TracedModel:
         for module in self.modules:
             _make_fake(module, self.mode)
         own = {id(p): p for p in self.model.policy.parameters()}
-        value = {id(p): p for p in self.model.parameters() if id(p) not in own} | {
-            id(p): p for p in self.model.value_parameters()
-        }
+        beside = [p for p in self.model.parameters() if id(p) not in own]
+        value = {id(p): p for p in (*beside, *self.model.value_parameters())}
         trained = [p for p in self.model.parameters() if p.requires_grad]
         layers = [_size(layer.parameters()) for layer in getattr(base_of(policy).get_decoder(), "layers", [])]
         self.weights = Weights(
@@ -319,20 +316,16 @@ class TracedModel:
         torch.full_like(scores, -torch.inf).scatter_(1, choice[:, None], 0.0)
 
 
-class Traces:
+class Traces(dict[Hashable, Any]):
     """Models and passes by what they depend on, so that variants of a recipe share them."""
-
-    def __init__(self) -> None:
-        """Start with none."""
-        self._kept: dict[Hashable, Any] = {}
 
     def once(self, key: Hashable, trace: Callable[[], T], said: str = "") -> T:
         """Return what `trace` gives, called once for a key; `said` goes to the log before."""
-        if key not in self._kept:
+        if key not in self:
             if said:
                 note(said)
-            self._kept[key] = trace()
-        kept: T = self._kept[key]
+            self[key] = trace()
+        kept: T = self[key]
         return kept
 
 
