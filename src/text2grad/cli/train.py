@@ -73,7 +73,6 @@ def add_parser(commands: Any) -> None:
     add("--judge", action="store_true", help="dry run: judge 64 responses twice; is there a signal, and at what cost?")
     add("--device", metavar="NAME", help="dry run: plan for this GPU (h100, a100-40gb, 16GB, ...), not this machine")
     add("--processes", type=at_least(1), metavar="N", help="dry run: plan N processes, one GPU each; default 1")
-    add("--sharded", action="store_true", help="dry run: the processes share weights and optimizer states (FSDP 2)")
 
 
 def add_run_options(add: Any) -> None:
@@ -88,7 +87,7 @@ def add_run_options(add: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load the recipe, refuse missing settings, then train and write the report."""
-    looks = {name: getattr(args, name) for name in ("judge", "device", "processes", "sharded")}
+    looks = {name: getattr(args, name) for name in ("judge", "device", "processes")}
     given = [f"--{name}" for name, value in looks.items() if value]
     if given and not args.dry_run:
         raise ConfigError(f"{given[0]} belongs to --dry-run; add --dry-run, or leave {given[0]} out")
@@ -108,14 +107,11 @@ def run(args: argparse.Namespace) -> int:
     return finish(recipe, policy) if is_main else 0
 
 
-def look(recipe: "Recipe", *, judge: bool, device: str | None, processes: int | None, sharded: bool) -> int:
+def look(recipe: "Recipe", *, judge: bool, device: str | None, processes: int | None) -> int:
     """Look at a run before it begins, and return the exit status of the dry run."""
     from text2grad.experiments.dry_run import dry_run, print_report
 
-    count = processes or 1
-    if sharded and count == 1:
-        raise ConfigError("--sharded shares the models between processes; give their number with --processes N")
-    report = dry_run(recipe, device=device, processes=count, in_shards=sharded, judge=judge)
+    report = dry_run(recipe, device=device, processes=processes or 1, judge=judge)
     print_report(CONSOLE, report)
     return 0 if report.fits else DOES_NOT_FIT
 

@@ -12,10 +12,10 @@ from text2grad.config.recipe import load_recipe, make_recipe
 from text2grad.critics import CachedCritic, LLMCritic
 from text2grad.experiments.dry_run.signal import (
     Signal,
-    advantage_figures,
     asked_anew,
     label_figures,
     measure_signal,
+    reliability,
     warnings_of,
 )
 
@@ -97,7 +97,6 @@ def called(place: Path) -> list[list[str]]:
 def test_a_steady_critic_agrees_with_itself_and_train_begins_with_the_same_responses(place: Path) -> None:
     figures = measured("steady").figures
     assert (figures["label_agreement"], figures["cohen_kappa"], figures["reliability"]) == (1.0, 1.0, 1.0)
-    assert figures["signal_to_noise"] is None
     assert figures["responses"] == 8
     assert set(figures["step_seconds"]) == {"rollout", "critic", "score", "update"}
     assert min(figures["step_seconds"].values()) > 0
@@ -182,19 +181,18 @@ def test_labels_and_advantages_by_hand() -> None:
     assert found["cohen_kappa"] == pytest.approx(7 / 17)
     assert found["positive_label_share"] == pytest.approx(0.3)
     # a = (2, 0), b = (0, 0): MSW = 4/4 = 1; means (1, 0), m = 1/2: MSB = 2 (1/4 + 1/4) / 1 = 1 → no signal
-    assert advantage_figures(np.array([2.0, 0.0]), np.zeros(2)) == {"signal_to_noise": 0.0, "reliability": 0.0}
-    # a = (3, −1), b = (1, −3): MSW = 8/4 = 2; means (2, −2): MSB = 2 · 8 / 1 = 16 → 14/4 and 14/18
-    found = advantage_figures(np.array([3.0, -1.0]), np.array([1.0, -3.0]))
-    assert found == {"signal_to_noise": 3.5, "reliability": pytest.approx(7 / 9)}
-    assert advantage_figures(np.zeros(3), np.zeros(3)) == {"signal_to_noise": None, "reliability": None}
+    assert reliability(np.array([2.0, 0.0]), np.zeros(2)) == 0.0
+    # a = (3, −1), b = (1, −3): MSW = 8/4 = 2; means (2, −2): MSB = 2 · 8 / 1 = 16 → 14/18
+    assert reliability(np.array([3.0, -1.0]), np.array([1.0, -3.0])) == pytest.approx(7 / 9)
+    assert reliability(np.zeros(3), np.zeros(3)) is None
+    assert reliability(np.zeros(0), np.zeros(0)) is None
 
 
-def test_the_ratio_recovers_the_variances_of_a_simulated_critic() -> None:
+def test_reliability_recovers_the_variances_of_a_simulated_critic() -> None:
     random = np.random.default_rng(0)
     signal = random.normal(0, 2.0, 20_000)
-    found = advantage_figures(signal + random.normal(0, 1.0, 20_000), signal + random.normal(0, 1.0, 20_000))
-    assert found["signal_to_noise"] == pytest.approx(4.0, rel=0.05)
-    assert found["reliability"] == pytest.approx(0.8, abs=0.01)
+    answers = (signal + random.normal(0, 1.0, 20_000) for _ in range(2))
+    assert reliability(*answers) == pytest.approx(4 / (4 + 1), abs=0.01)
 
 
 def test_the_second_question_passes_every_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,10 +136,9 @@ class CriticPlanner:
             return ()
         config = self._config(recipe, path) if made else self.config
         model, limit = TracedModel(config, _frozen(config, "auto"), device=self.device.kind), context_of(config)
-        if probe and probe["layer"] is None:
-            before = int(max(min(prompt, limit - response), 1))
-            return (model.logprobs(rows, before, int(min(response, limit - before))),)
-        return (model.states(rows, int(min(prompt + response * (1 + is_probe), limit)), all_layers=is_probe),)
+        reads_states = is_probe and probe.get("layer", 0) is not None  # it reads the response twice
+        tokens = int(min(prompt + response * (1 + reads_states), limit))
+        return (model.states(rows, tokens, all_layers=reads_states),)
 
     def _config(self, recipe: Recipe, path: str) -> Any:
         return policy_config(path, trust_remote_code=recipe.model.trust_remote_code)

@@ -5,8 +5,7 @@ has its state from the second step on, so it counts in every phase. A reward mod
 (`critic`), and what a process needs beyond its tensors (`devices`).
 """
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from text2grad.config import ModelConfig, Recipe
@@ -55,22 +54,13 @@ class Advice(NamedTuple):
 class Planner:
     """Plans one recipe and its variants; traces are kept, so that variants share them."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        device: Device,
-        *,
-        processes: int = 1,
-        in_shards: bool = False,
-        prompt_tokens: int | None = None,
-    ) -> None:
+    def __init__(self, recipe: Recipe, device: Device, *, processes: int = 1, prompt_tokens: int | None = None) -> None:
         """Read the config of the policy and measure the prompts.
 
         Args:
             recipe: the settings.
             device: the device of one process.
-            processes: number of processes, one GPU each.
-            in_shards: FSDP 2 shards weights, gradients and optimizer states over the processes; else each holds all.
+            processes: number of processes, one GPU each, of which each holds whole models.
             prompt_tokens: length of all prompts; None measures the recipe's prompts with the policy's tokenizer.
 
         Raises:
@@ -86,7 +76,6 @@ class Planner:
                 f"ppo.minibatches = {recipe.ppo.minibatches}; choose a multiple of {shares}"
             )
         self.recipe, self.device, self.processes = recipe, device, processes
-        self.shards = processes if in_shards else 1
         self.config = policy_config(recipe.model.path, trust_remote_code=recipe.model.trust_remote_code)
         context = context_of(self.config)
         limit = context - recipe.rollout.max_new_tokens
@@ -106,34 +95,26 @@ class Planner:
         model, row = self._model(recipe), self.lengths.longest + recipe.rollout.max_new_tokens
         weights, share = model.weights, recipe.rollout.batch_size // self.processes
         minibatch, fitting = share // recipe.ppo.minibatches, max(recipe.ppo.micro_batch_tokens // row, 1)
-        score = self._traced(recipe, "score", min(fitting, share), kl=recipe.ppo.kl)
+        score: Pass = self._traced(recipe, "score", min(fitting, share), kl=recipe.ppo.kl)
         how = {"entropy": recipe.ppo.entropy_coef > 0, "accumulated": minibatch > fitting}
         update = self._traced(recipe, "update", min(fitting, minibatch), **how)
         grads, resident = weights.trainable, self._resident(recipe)
         sampling = _decoding_roles(self._traced(recipe, "rollout", self._sampled_rows(recipe)))
         if recipe.rollout.engine == "vllm":
-            share_of_engine = int(recipe.engine.gpu_memory_utilization * self.device.memory)
-            sampling = {"vLLM of rollouts": share_of_engine} if recipe.engine.mode != "server" else {}
+            engine = int(recipe.engine.gpu_memory_utilization * self.device.memory)
+            sampling = {"vLLM of rollouts": 0 if recipe.engine.mode == "server" else engine}
             resident = resident if recipe.engine.sleep else {**resident, **sampling}
         changed = grads if self.device.kind == "cuda" else 2 * weights.largest
-        phases = {"rollout": sampling}
-        if judging := self.critic.passes(recipe, model):
-            phases["critic"] = _decoding_roles(judging)
-        phases["score"] = {"working": score.peak}
-        phases["update"] = update_roles(update, grads)
-        phases["optimizer"] = {"gradients": grads, "working": changed}
-        if refresh := self.critic.refresh(recipe):
-            phases["refresh"] = refresh
-        if self.shards > 1:  # a pass gathers two layers, of which the second is on its way, and the ends
-            layers, whole = 2 * weights.layer + weights.ends, min(grads, weights.layer + weights.ends)
-            phases["rollout"]["gathered weights"] = weights.policy
-            phases["score"]["gathered weights"] = layers
-            phases["update"] |= {"gathered weights": layers + whole, "gradients": self._shard(grads)}
-            phases["optimizer"] = {"gradients": self._shard(grads), "working": self._shard(changed)}
-        return Plan(
-            {name: self.device.with_overhead({**resident, **own}) for name, own in phases.items()},
-            (weights.parameters, weights.trained_parameters),
-        )
+        phases = {
+            "rollout": sampling,
+            "critic": _decoding_roles(self.critic.passes(recipe, model)),
+            "score": {"working": score.peak},
+            "update": update_roles(update, grads),
+            "optimizer": {"gradients": grads, "working": changed},
+            "refresh": self.critic.refresh(recipe),
+        }
+        whole = {name: self.device.with_overhead({**resident, **own}) for name, own in phases.items() if own}
+        return Plan(whole, (weights.parameters, weights.trained_parameters))
 
     def advice(self, memory: int) -> list[Advice]:
         """Return settings with which the peak fits into `memory` bytes: first those that change no result."""
@@ -179,12 +160,8 @@ class Planner:
         weights = model.weights
         own = {"policy": weights.policy, "reference": weights.reference, "value function": weights.value}
         own["optimizer states"] = 2 * weights.trainable
-        buckets = {"gradient buckets": weights.trainable} if self.processes > self.shards else {}
-        shards = {name: self._shard(size) for name, size in own.items()}
-        return {**shards, **self.critic.weights(recipe, model), **buckets}
-
-    def _shard(self, size: int) -> int:
-        return math.ceil(size / self.shards)
+        buckets = {"gradient buckets": weights.trainable} if self.processes > 1 else {}
+        return {**own, **self.critic.weights(recipe, model), **buckets}
 
     def _measured_lengths(self, limit: float) -> Lengths:
         """Return the lengths of the prompts that are trained on: `limit` is the most that leaves room."""
@@ -216,9 +193,11 @@ class Planner:
         return min(recipe.rollout.rows_at_once, recipe.rollout.batch_size // self.processes)
 
 
-def _decoding_roles(passes: Iterable[Pass]) -> dict[str, int]:
-    """Return bytes by role of the largest of some passes without gradients."""
-    largest = max(passes, key=lambda each: each.peak)
+def _decoding_roles(passes: tuple[Pass, ...]) -> dict[str, int]:
+    """Return bytes by role of the largest of some passes without gradients; none of none."""
+    if not passes:
+        return {}
+    largest = max(passes)  # by its peak
     return {"KV cache": largest.kept, "working": largest.peak - largest.kept}
 
 

@@ -33,21 +33,13 @@ class Expense(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a look before a run tells.
+    """What a look before a run tells."""
 
-    Attributes:
-        planner: recipe, device and prompts.
-        plan: memory of one process.
-        advice: settings with which the run fits, if it does not.
-        expense: of the critic; None for one in the run's processes.
-        signal: of the critic; None where it was not asked.
-    """
-
-    planner: Planner
+    planner: Planner  # with recipe, device and prompts
     plan: Plan
-    advice: list[Advice]
-    expense: Expense | None
-    signal: Signal | None
+    advice: list[Advice]  # with which the run fits, if it does not
+    expense: Expense | None  # None for a critic in the run's processes
+    signal: Signal | None  # None where the critic was not asked
 
     @property
     def fits(self) -> bool:
@@ -55,16 +47,13 @@ class Report(NamedTuple):
         return self.plan.peak <= self.planner.device.memory
 
 
-def dry_run(
-    recipe: Recipe, *, device: str | None = None, processes: int = 1, in_shards: bool = False, judge: bool = False
-) -> Report:
+def dry_run(recipe: Recipe, *, device: str | None = None, processes: int = 1, judge: bool = False) -> Report:
     """Look at a run before it begins. Nothing is trained, and nothing is written.
 
     Args:
         recipe: the settings.
         device: a GPU to plan for, see `device_named`; None plans for this machine.
         processes: number of processes, one GPU each.
-        in_shards: FSDP 2 shards the models over the processes.
         judge: ask the critic about a few responses, if the run fits.
 
     Raises:
@@ -78,7 +67,7 @@ def dry_run(
         critic = critic_from_recipe(recipe, task_critic=inputs.task_critic)
     if not judge:
         recipe = _with_base(recipe)
-    planner = Planner(recipe, where, processes=processes, in_shards=in_shards)
+    planner = Planner(recipe, where, processes=processes)
     plan = planner.plan()
     fits = plan.peak <= where.memory
     if judge and not fits:
@@ -141,8 +130,7 @@ def print_report(console: Console, report: Report) -> None:
         settings = ", ".join(f"{name} = {json.dumps(value)}" for name, value in advice.settings.items())
         console.print(f"{'or' if index else 'change'} {settings} → {gigabytes(advice.peak)}", highlight=False)
     if not report.fits and not report.advice:
-        ways = "a smaller model, shorter responses, more memory, or shards on several GPUs (--processes N --sharded)"
-        console.print(f"no setting makes it fit: take {ways}")
+        console.print("no setting makes it fit: take a smaller model, shorter responses, more memory, or FSDP 2")
     batch = recipe.rollout.batch_size
     lines = [
         ("parameters", f"{everything:,}, trained {trained:,}"),
@@ -166,7 +154,6 @@ def _print_signal(console: Console, recipe: Recipe, signal: Signal) -> None:
     for rollout, critique in list(zip(signal.rollouts, signal.critiques, strict=True))[:SHOWN]:
         console.print(plain(rollout.example.prompt_text, style="dim"))
         print_critique(console, rollout.response, critique)
-    equal = figures["reliability"] is not None and figures["signal_to_noise"] is None
     phases = {phase: seconds * batch for phase, seconds in figures["step_seconds"].items()}
     step, (read, written) = sum(phases.values()), figures["critic_tokens"]
     shares = ", ".join(f"{phase} {seconds / step:.0%}" for phase, seconds in phases.items())
@@ -180,7 +167,6 @@ def _print_signal(console: Console, recipe: Recipe, signal: Signal) -> None:
         ("critiques without a mark", f"{figures['silent_share']:.0%}"),
         ("quotes not found", f"{figures['unmatched_share']:.0%}"),
         ("labels alike in both answers", f"{figures['label_agreement']:.1%} (κ {number(figures['cohen_kappa'])})"),
-        ("signal-to-noise of advantages", "no noise" if equal else number(figures["signal_to_noise"])),
         ("reliability of advantages", number(figures["reliability"])),
         ("reward per response", f"{figures['reward_mean']:.3g} (deviation {figures['reward_deviation']:.3g})"),
         ("reward and length", f"r = {figures['reward_length_correlation']:.2f}"),

@@ -7,8 +7,8 @@ tokens, and m the mean of all:
 
     noise     MSW = Σ (a_t − b_t)² / 2n           disagreement of the critic with itself
     total     MSB = Σ 2 ((a_t + b_t)/2 − m)² / (n − 1)
-    signal-to-noise ratio = (MSB − MSW) / 2 MSW, signal variance over noise variance
-    reliability           = (MSB − MSW) / (MSB + MSW), the intraclass correlation ICC(1,1) (Shrout and Fleiss, 1979)
+    reliability = (MSB − MSW) / (MSB + MSW), the intraclass correlation ICC(1,1) (Shrout and Fleiss, 1979): the share
+                  of variance that is signal
 
 Labels are the signs of δ; their agreement beyond chance is Cohen's κ (1960). Time and money of the critic are those of
 the second question, which no answer in a store shortens; the passes of a step are timed on one micro-batch.
@@ -54,19 +54,12 @@ LOW_RELIABILITY, LOW_KAPPA, PAYS_FOR_LENGTH, ONE_SIDED = 0.4, 0.4, 0.5, 0.98
 
 
 class Signal(NamedTuple):
-    """What the critic says about a few responses.
-
-    Attributes:
-        figures: by name.
-        warnings: each a fault of the signal, and the settings to change.
-        rollouts: the responses.
-        critiques: the first answers.
-    """
+    """What the critic says about a few responses."""
 
     figures: dict[str, Any]
-    warnings: list[str]
+    warnings: list[str]  # each a fault of the signal, and the settings to change
     rollouts: list[Rollout]
-    critiques: list[Critique]
+    critiques: list[Critique]  # the first answers
 
 
 def measure_signal(recipe: Recipe, *, responses: int = RESPONSES) -> Signal:
@@ -196,7 +189,7 @@ def signal_figures(
         "outcome_share": float(np.mean([each.outcome is not None for each in critiques])),
         "unmatched_share": unmatched / max(spans + unmatched, 1),
         **label_figures(*labels),
-        **advantage_figures(*advantages),
+        "reliability": reliability(*advantages),
         "reward_mean": float(rewards[0].mean()),
         "reward_deviation": float(rewards[0].std()),
         "reward_length_correlation": correlation(lengths, rewards[0]),
@@ -226,37 +219,29 @@ def label_figures(first: Any, second: Any) -> dict[str, float | None]:
     }
 
 
-def advantage_figures(first: Any, second: Any) -> dict[str, float | None]:
-    """Return signal-to-noise ratio and reliability of advantages by two answers; see the module's docstring.
-
-    Both are None if the advantages do not vary; the ratio is None if the answers are equal, where it is infinite.
+def reliability(first: Any, second: Any) -> float | None:
+    """Return the reliability of advantages by two answers, [tokens] each; None if they do not vary.
 
     Example:
-        >>> advantage_figures(np.array([1.0, -1.0]), np.array([1.0, -1.0]))
-        {'signal_to_noise': None, 'reliability': 1.0}
+        >>> reliability(np.array([1.0, -1.0]), np.array([1.0, -1.0]))
+        1.0
     """
-    count = len(first)
-    within = float(((first - second) ** 2).sum()) / (2 * max(count, 1))
-    means = (first + second) / 2
-    between = 2 * float(((means - means.mean()) ** 2).sum()) / max(count - 1, 1) if count else 0.0
-    if between + within == 0:
-        return {"signal_to_noise": None, "reliability": None}
-    return {
-        "signal_to_noise": (between - within) / (2 * within) if within else None,
-        "reliability": (between - within) / (between + within),
-    }
+    count, means = max(len(first), 1), (first + second) / 2
+    within = float(((first - second) ** 2).sum()) / (2 * count)
+    between = 2 * float(((means - means.sum() / count) ** 2).sum()) / max(count - 1, 1)
+    return (between - within) / (between + within) if between + within else None
 
 
 def warnings_of(figures: dict[str, Any], recipe: Recipe) -> list[str]:
     """Return what is wrong with the signal, each with what to change."""
     failed, unmatched, cut = (figures[f"{name}_share"] for name in ("failed", "unmatched", "truncated"))
-    labelled, kappa, reliability = 1.0 - figures["no_label_share"], figures["cohen_kappa"], figures["reliability"]
+    labelled, kappa, reliable = 1.0 - figures["no_label_share"], figures["cohen_kappa"], figures["reliability"]
     length, deviation, beta = figures["reward_length_correlation"], figures["reward_deviation"], recipe.ppo.beta
     positive = figures["positive_label_share"] / labelled if labelled else 0.0
     paid, lower = ("length", "reward.positive") if length > 0 else ("brevity", "the weight of reward.negative")
     fails = failed > min(MANY_FAILURES, recipe.critic.max_failure_rate)
     silent = labelled < FEW_LABELS and not figures["outcome_share"]
-    unsteady = (kappa is not None and kappa < LOW_KAPPA) or (reliability is not None and reliability < LOW_RELIABILITY)
+    unsteady = (kappa is not None and kappa < LOW_KAPPA) or (reliable is not None and reliable < LOW_RELIABILITY)
     one_sided = labelled >= FEW_LABELS and not 1 - ONE_SIDED <= positive <= ONE_SIDED
     small = 0 < deviation < beta
     faults = {
@@ -266,7 +251,7 @@ def warnings_of(figures: dict[str, Any], recipe: Recipe) -> list[str]:
         'parts, and look for quotes with other spelling (critic.match = "normalized").': silent,
         f'{unmatched:.0%} of the quotes are not in the response. Set critic.match = "normalized", or take a '
         "constrained reward model (critic.constrain = true).": unmatched > MANY_UNMATCHED,
-        f"the critic contradicts itself: κ {number(kappa)}, reliability of the advantages {number(reliability)}. Lower "
+        f"the critic contradicts itself: κ {number(kappa)}, reliability of the advantages {number(reliable)}. Lower "
         "annotate.temperature, let it vote (critic.votes = 5), or raise rollout.batch_size.": unsteady,
         f"the critic always says the same: {positive:.0%} of the labelled tokens are positive. Change its prompt to "
         "ask for both sides, or weigh them with reward.positive and reward.negative.": one_sided,

@@ -27,7 +27,6 @@ from text2grad.models import (
     base_of,
     dtype_to_train,
     enable_checkpointing,
-    response_logprobs,
     sample_inverse_cdf,
     tiles_as_on,
 )
@@ -41,17 +40,14 @@ CALLS_PER_COLLECTION = 100
 
 
 class Pass(NamedTuple):
-    """One traced pass over some rows.
-
-    Attributes:
-        peak: most bytes beyond weights and optimizer states.
-        kept: bytes that stay after the forward pass: activations for the backward pass, or the KV cache.
-        accumulated: whether the gradients of an earlier micro-batch exist, and are in the peak.
-    """
+    """One traced pass over some rows, in bytes."""
 
     peak: int
+    """Most bytes beyond weights and optimizer states."""
     kept: int = 0
+    """Those that stay after the forward pass: activations for the backward pass, or the KV cache."""
     accumulated: bool = False
+    """Whether the gradients of an earlier micro-batch exist, and are in the peak."""
 
 
 def update_roles(update: Pass, gradients: int) -> dict[str, int]:
@@ -63,29 +59,15 @@ def update_roles(update: Pass, gradients: int) -> dict[str, int]:
 
 
 class Weights(NamedTuple):
-    """Bytes of parameters by role, and of those that are trained.
+    """Bytes of parameters by role, and of those that are trained; the last two are numbers."""
 
-    Attributes:
-        policy: base and adapters.
-        reference: the frozen copy; 0 where adapters are switched off instead.
-        value: the value function's own weights.
-        trainable: of policy and value function: the size of one set of gradients.
-        largest: of the largest trainable parameter.
-        parameters: number of the policy's parameters.
-        trained_parameters: number of trainable parameters.
-        layer: of the largest layer of the policy, which FSDP gathers at once.
-        ends: of the policy without its layers: embedding, output layer and norm.
-    """
-
-    policy: int
-    reference: int
-    value: int
-    trainable: int
-    largest: int
+    policy: int  # base and adapters
+    reference: int  # the frozen copy; 0 where adapters are switched off instead
+    value: int  # the value function's own weights
+    trainable: int  # of policy and value function: the size of one set of gradients
+    largest: int  # trainable parameter
     parameters: int
     trained_parameters: int
-    layer: int
-    ends: int
 
 
 class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -145,12 +127,7 @@ class TracedModel:
     """Policy, value function and reference of a recipe without their weights, ready to be traced."""
 
     def __init__(self, config: Any, settings: ModelConfig, *, device: str = "cpu") -> None:
-        """Make them from the policy's config.
-
-        Args:
-            config: transformers' config of the policy.
-            settings: [model].
-            device: type of the device that is planned for: "cpu" or "cuda".
+        """Make them from transformers' config of the policy and [model], for a device of type "cpu" or "cuda".
 
         Raises:
             ModelError: if the architecture cannot be made from its config.
@@ -183,7 +160,6 @@ class TracedModel:
         beside = [p for p in self.model.parameters() if id(p) not in own]
         value = {id(p): p for p in (*beside, *self.model.value_parameters())}
         trained = [p for p in self.model.parameters() if p.requires_grad]
-        layers = [_size(layer.parameters()) for layer in getattr(base_of(policy).get_decoder(), "layers", [])]
         self.weights = Weights(
             policy=_size(p for name, p in own.items() if name not in value),
             reference=_size(p for copy in copies for p in copy.parameters()),
@@ -192,17 +168,11 @@ class TracedModel:
             largest=max(map(_bytes, trained)),
             parameters=sum(p.numel() for p in own.values()),
             trained_parameters=sum(p.numel() for p in trained),
-            layer=max(layers, default=0),
-            ends=_size(own.values()) - sum(layers),
         )
 
     @contextmanager
     def _counting(self) -> Iterator[Allocations]:
-        """Count allocations beyond the weights in the block.
-
-        Raises:
-            ModelError: if a pass depends on data.
-        """
+        """Count allocations beyond the weights in the block; a `ModelError` says if it depends on data."""
         tensors = [tensor for module in self.modules for tensor in (*module.parameters(), *module.buffers())]
         known = {tensor.untyped_storage()._cdata: tensor for tensor in tensors}
         automatic = gc.isenabled()
@@ -230,15 +200,7 @@ class TracedModel:
         return EqualRows(ids, lengths, torch.zeros(rows, response, dtype=torch.long), mask, mask[:, 0])
 
     def update(self, rows: int, prompt: int, response: int, *, entropy: bool, accumulated: bool = False) -> Pass:
-        """Trace forward and backward of one micro-batch.
-
-        Args:
-            rows: its rows.
-            prompt: tokens of each prompt.
-            response: tokens of each response.
-            entropy: whether the loss has an entropy term.
-            accumulated: the gradients of an earlier micro-batch exist, and are in the peak.
-        """
+        """Trace forward and backward of one micro-batch, with earlier gradients if they are `accumulated`."""
         trained = [p for p in self.model.parameters() if p.requires_grad]
         with self._counting() as counted:
             for parameter in trained:
@@ -263,12 +225,6 @@ class TracedModel:
             self.model.score(self._batch(rows, prompt, response), self.reference, temperature=1.0, kl=kl)
             return Pass(counted.peak)
 
-    def logprobs(self, rows: int, prompt: int, response: int) -> Pass:
-        """Trace the log-probs of responses behind their prompts, without gradient."""
-        with torch.no_grad(), self._counting() as counted:
-            response_logprobs(self.model.policy, self._batch(rows, prompt, response))
-            return Pass(counted.peak)
-
     def states(self, rows: int, tokens: int, *, all_layers: bool) -> Pass:
         """Trace the last hidden states without gradient; or those of all layers, and a copy of a row's in 32 bits."""
         with torch.no_grad(), self._counting() as counted:
@@ -281,11 +237,7 @@ class TracedModel:
             return Pass(counted.peak)
 
     def rollout(self, rows: int, prompt: int, response: int) -> tuple[Pass, Pass]:
-        """Trace the pass over prompts and the last decoded token of one generate call.
-
-        Returns:
-            The prompts' pass, and one decoding step with the cache of P + T tokens; `kept` is the KV cache.
-        """
+        """Trace the pass over prompts and that of the last decoded token of one generate call, with their caches."""
         from transformers import DynamicCache
 
         self.model.eval()
