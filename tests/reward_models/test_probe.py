@@ -15,7 +15,8 @@ import small_run
 from text2grad.cli.__main__ import main
 from text2grad.config.recipe import make_recipe
 from text2grad.errors import ConfigError, DataError, ModelError
-from text2grad.experiments.planning import DEVICES, Planner
+from text2grad.experiments.dry_run.devices import device_named
+from text2grad.experiments.dry_run.plan import Planner
 from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.reward_models import probe, probe_training
 from text2grad.reward_models.load import LOCAL, critic_from_recipe
@@ -516,22 +517,15 @@ def test_votes_are_refused_and_a_threshold_is_not(tmp_path: Path) -> None:
         ProbeRewardModel(None, None, Linear(0, 0, 0, 0), base="", layer=1, labels=(0, 1), vote_threshold=0.0)
 
 
-def test_a_plan_counts_the_base_of_a_base_that_is_an_adapter(
-    start: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_plan_counts_the_base_of_a_base_that_is_an_adapter(start: Path, tmp_path: Path) -> None:
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(start)}))
-    (adapter / "adapter_model.safetensors").write_bytes(b"")
-    (tmp_path / "probe.json").write_text(json.dumps({"base": str(adapter)}))
-    (tmp_path / "probe.safetensors").write_bytes(b"12345")
+    save_file({"weight": torch.zeros(1)}, adapter / "adapter_model.safetensors")
+    (tmp_path / "probe.json").write_text(json.dumps({"base": str(adapter), "layer": 1}))
     recipe = small_run.recipe(tmp_path, model={"path": str(start)}, critic={"model": str(tmp_path), "kind": "probe"})
-    weights = Planner(recipe, DEVICES["h100"], prompt_tokens=4)._critic_weights(recipe)
-    assert weights == {"reward model": 5 + (start / "model.safetensors").stat().st_size}
-    assert "not in this plan" not in caplog.text
-    (tmp_path / "probe.json").write_text(json.dumps({"base": "somebody/model"}))
-    assert Planner(recipe, DEVICES["h100"], prompt_tokens=4)._critic_weights(recipe) == {"reward model": 5}
-    assert "reads the base 'somebody/model', which is no directory with *.safetensors here" in caplog.text
+    update = Planner(recipe, device_named("h100"), prompt_tokens=4).plan().phases["update"]
+    assert update["reward model"] == update["policy"]
 
 
 def test_the_studio_asks_a_probe(taught: tuple[ProbeRewardModel, ProbeReport], tmp_path: Path) -> None:

@@ -13,8 +13,6 @@ from safetensors.torch import save_file
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
 )
 
 from places import ROOT
@@ -27,10 +25,8 @@ from text2grad.experiments.dry_run.trace import Allocations, TracedModel
 from text2grad.models.adapters import enable_checkpointing
 from text2grad.models.policy import PolicyWithValue
 from text2grad.reward_models.probe import Row, features_of
-from text2grad.reward_models.scalar import logits_of
 from text2grad.reward_models.support import SupportRow
 from text2grad.rl.trainer import prepare_policy
-from text2grad.tasks.tiny import word_tokenizer
 from tiny_models import batch_of, tiny
 
 
@@ -248,26 +244,6 @@ def allocated(model: Any, work: Callable[[], object]) -> int:
     return counted.peak
 
 
-@pytest.mark.parametrize("rows_at_once", [64, 3])
-@pytest.mark.parametrize("kind", ["scalar", "process"])
-def test_a_classifier_reads_in_the_memory_that_is_planned(folder: Path, kind: str, rows_at_once: int) -> None:
-    cls = AutoModelForSequenceClassification if kind == "scalar" else AutoModelForTokenClassification
-    config = AutoConfig.from_pretrained(folder)
-    config.num_labels, config.pad_token_id = 1 if kind == "scalar" else 3, 0
-    model = cls.from_config(config).eval()
-    model.save_pretrained(folder / kind)
-    settings = "reward_head.json" if kind == "scalar" else "process_reward_model.json"
-    (folder / kind / settings).write_text(json.dumps({"rows_at_once": rows_at_once}))
-    critic = {"model": str(folder / kind), "kind": kind}
-    planned = Planner(recipe(folder, critic=critic), CPU, prompt_tokens=40).plan().phases["critic"]["working"]
-    rows = [[1] * (40 + 24 - short) for short in range(min(rows_at_once, 8))]  # padded to 64 tokens
-    assert planned == allocated(model, lambda: logits_of(model, word_tokenizer(["a"]), rows, rows_at_once))
-    if rows_at_once == 64:  # the usual number, also of a critic that is not made yet
-        none = {"model": str(folder / "none"), "kind": kind}
-        unmade = Planner(recipe(folder, critic=none), CPU, prompt_tokens=40).plan().phases["critic"]
-        assert (unmade["working"], unmade["reward model"]) == (planned, 4 * PARAMETERS)
-
-
 @pytest.mark.parametrize("layer", [pytest.param(1, id="states"), pytest.param(None, id="support")])
 def test_a_probe_reads_in_the_memory_that_is_planned(folder: Path, layer: int | None) -> None:
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)).eval()
@@ -291,9 +267,8 @@ def test_a_probe_reads_in_the_memory_that_is_planned(folder: Path, layer: int | 
     )
 
 
-@pytest.mark.parametrize("kind", ["scalar", "process"])
-def test_rows_of_the_rollout_are_lowered_where_a_critic_that_reads_is_the_peak(folder: Path, kind: str) -> None:
-    critic = {"model": str(folder / "none"), "kind": kind}
+def test_rows_of_the_rollout_are_lowered_where_a_critic_that_reads_is_the_peak(folder: Path) -> None:
+    critic = {"model": str(folder / "none"), "kind": "probe"}
     rollout = {"batch_size": 64, "max_new_tokens": 24, "rows_at_once": 64}
     planner = Planner(recipe(folder, critic=critic, rollout=rollout), CPU, prompt_tokens=8)
     plan = planner.plan()
@@ -375,7 +350,7 @@ def test_a_variant_of_the_policy_is_one_of_a_reward_model_that_is_not_made_yet(f
 
 
 def test_a_refresh_that_cannot_be_planned_is_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    none = {"model": str(folder / "none" / "yet"), "kind": "scalar"}
+    none = {"model": str(folder / "none" / "yet"), "kind": "probe"}
     plan = Planner(recipe(folder, critic=none, refresh={"steps": [3]}), CPU, prompt_tokens=8).plan()
     assert "refresh" not in plan.phases
-    assert 'critic.kind = "scalar": the memory of its refresh is not in this plan' in caplog.text
+    assert 'critic.kind = "probe": the memory of its refresh is not in this plan' in caplog.text

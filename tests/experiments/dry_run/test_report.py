@@ -120,16 +120,6 @@ def test_a_former_command_names_what_it_became(former: str, now: str, capsys: py
     assert f"error: `{former}` is `text2grad train RECIPE {now}`" in capsys.readouterr().err
 
 
-def test_a_policy_that_sft_has_yet_to_write_is_planned_with_its_base(
-    place: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    sft = ["sft.out=runs/sft", "sft.model=policy"]
-    recipe = load_recipe(Path("my.toml"), ['critic.use="colours:critic"', "model.path=runs/sft/model", *sft])
-    planned = dry_run(recipe, device="h100")
-    assert planned.planner.recipe.model.path == "policy"
-    assert "planned with sft.model, policy" in caplog.text
-
-
 def test_a_trained_critic_is_counted_and_has_no_price(place: Path) -> None:
     (place / "critic").mkdir()
     (place / "critic" / "config.json").write_text(json.dumps(CONFIG))

@@ -92,8 +92,8 @@ class Planner:
     def plan(self, recipe: Recipe | None = None) -> Plan:
         """Return the plan of the recipe, or of a variant of it."""
         recipe = recipe or self.recipe
-        model, row = self._model(recipe), self.lengths.longest + recipe.rollout.max_new_tokens
-        weights, share = model.weights, recipe.rollout.batch_size // self.processes
+        weights, row = self._model(recipe).weights, self.lengths.longest + recipe.rollout.max_new_tokens
+        share = recipe.rollout.batch_size // self.processes
         minibatch, fitting = share // recipe.ppo.minibatches, max(recipe.ppo.micro_batch_tokens // row, 1)
         score: Pass = self._traced(recipe, "score", min(fitting, share), kl=recipe.ppo.kl)
         how = {"entropy": recipe.ppo.entropy_coef > 0, "accumulated": minibatch > fitting}
@@ -107,7 +107,7 @@ class Planner:
         changed = grads if self.device.kind == "cuda" else 2 * weights.largest
         phases = {
             "rollout": sampling,
-            "critic": _decoding_roles(self.critic.passes(recipe, model)),
+            "critic": _decoding_roles(self.critic.passes(recipe)),
             "score": {"working": score.peak},
             "update": update_roles(update, grads),
             "optimizer": {"gradients": grads, "working": changed},
@@ -156,12 +156,11 @@ class Planner:
 
     def _resident(self, recipe: Recipe) -> dict[str, int]:
         """Return what occupies memory in every phase, in bytes by role."""
-        model = self._model(recipe)
-        weights = model.weights
+        weights = self._model(recipe).weights
         own = {"policy": weights.policy, "reference": weights.reference, "value function": weights.value}
         own["optimizer states"] = 2 * weights.trainable
         buckets = {"gradient buckets": weights.trainable} if self.processes > 1 else {}
-        return {**own, **self.critic.weights(recipe, model), **buckets}
+        return {**own, **self.critic.weights(recipe), **buckets}
 
     def _measured_lengths(self, limit: float) -> Lengths:
         """Return the lengths of the prompts that are trained on: `limit` is the most that leaves room."""

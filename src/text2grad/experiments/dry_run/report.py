@@ -1,7 +1,6 @@
 """The look before a run: refuse bad input, plan the memory, price the critic, and with `judge` measure its signal."""
 
 import json
-from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
@@ -11,7 +10,7 @@ from text2grad.config import Recipe
 from text2grad.critics import CachedCritic, LLMCritic
 from text2grad.critics.servers import ANSWER_TOKENS, Spending, Template
 from text2grad.experiments.dry_run.devices import device_named, gigabytes
-from text2grad.experiments.dry_run.plan import Advice, Lengths, Plan, Planner, with_settings
+from text2grad.experiments.dry_run.plan import Advice, Lengths, Plan, Planner
 from text2grad.experiments.dry_run.signal import Signal, measure_signal, number
 from text2grad.experiments.recipe_run import read_inputs
 from text2grad.experiments.reports import plain, print_critique, print_figures
@@ -65,8 +64,6 @@ def dry_run(recipe: Recipe, *, device: str | None = None, processes: int = 1, ju
     where, critic, inputs = device_named(device), None, read_inputs(recipe)
     if not recipe.critic.learned or recipe.critic.kind == "server":
         critic = critic_from_recipe(recipe, task_critic=inputs.task_critic)
-    if not judge:
-        recipe = _with_base(recipe)
     planner = Planner(recipe, where, processes=processes)
     plan = planner.plan()
     fits = plan.peak <= where.memory
@@ -75,15 +72,6 @@ def dry_run(recipe: Recipe, *, device: str | None = None, processes: int = 1, ju
     signal = measure_signal(recipe) if judge and fits else None
     advice = [] if fits else planner.advice(where.memory)
     return Report(planner, plan, advice, critic_expense(recipe, critic, planner.lengths), signal)
-
-
-def _with_base(recipe: Recipe) -> Recipe:
-    """Return a recipe whose policy `text2grad sft` has yet to write with the base of that training as policy."""
-    path, out, base = Path(recipe.model.path), recipe.sft.out, recipe.sft.model
-    if not (out and base and path.is_relative_to(out)) or path.exists():
-        return recipe
-    note(f"{path} is not there yet: planned with sft.model, {base}", warning=True)
-    return with_settings(recipe, {"model.path": base})
 
 
 def critic_expense(recipe: Recipe, critic: Critic | None, lengths: Lengths) -> Expense | None:

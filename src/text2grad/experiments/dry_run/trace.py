@@ -134,7 +134,7 @@ class TracedModel:
         """
         from transformers import AutoModelForCausalLM
 
-        self.settings, self.device, self.mode = settings, device, FakeTensorMode()
+        self.config, self.settings, self.device, self.mode = config, settings, device, FakeTensorMode()
         dtype = weights_type(config, dtype_to_train(settings.dtype, settings.lora_r))
         try:
             with torch.device("meta"):
@@ -230,8 +230,7 @@ class TracedModel:
         with torch.no_grad(), self._counting() as counted:
             ids = torch.zeros(rows, tokens, dtype=torch.long)
             trunk, mask = base_of(self.model.policy).base_model, torch.ones_like(ids)
-            how = {"use_cache": not all_layers, "output_hidden_states": all_layers}
-            read = trunk(input_ids=ids, attention_mask=mask, **how)
+            read = trunk(input_ids=ids, attention_mask=mask, use_cache=False, output_hidden_states=all_layers)
             if all_layers:
                 torch.stack([read.hidden_states[-2][0]], 1).float()
             return Pass(counted.peak)
