@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import small_run
 from text2grad.cli.__main__ import main

@@ -1,2 +1,1 @@
-from .devices import GPUS as GPUS
 from .report import dry_run as dry_run, print_report as print_report

@@ -62,10 +62,7 @@ class CriticPlanner:
         The loss is taken as that of the policy's update; an adapter as one of the policy's kind, of its own rank.
         """
         refresh, critic = recipe.refresh, recipe.critic
-        if not refresh.active or not critic.learned:
-            return {}
-        if critic.kind != "generative":
-            note(f'critic.kind = "{critic.kind}": the memory of its refresh is not in this plan', warning=True)
+        if not refresh.active or not critic.learned or critic.kind != "generative":
             return {}
         sizes = (refresh.batch_size // (self.processes * refresh.accumulate), *self._lengths(recipe))
         rank = _rank_of(critic.model) if Path(critic.model).exists() else recipe.model.lora_r

@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+import torch
+
 from text2grad.errors import ConfigError
 
 GB = 10**9
@@ -36,22 +38,16 @@ def device_named(name: str | None) -> Device:
     Raises:
         ConfigError: if there is no such device.
     """
+    if name is None and torch.cuda.is_available():
+        gpu = torch.cuda.get_device_properties(0)
+        return Device(gpu.name, "cuda", int(gpu.total_memory))
     if name is None:
-        return _this_machine()
+        return Device("this machine's CPU", "cpu", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     size = re.fullmatch(r"([1-9][0-9]*)GB", name)
     if name not in GPUS and size is None:
         raise ConfigError(f"--device {name} is not known; give one of {', '.join(GPUS)}, or a size such as 16GB")
     memory = int(size[1]) if size else GPUS[name]
     return Device("a GPU" if size else name, "cuda", memory * GB)
-
-
-def _this_machine() -> Device:
-    import torch
-
-    if torch.cuda.is_available():
-        gpu = torch.cuda.get_device_properties(0)
-        return Device(gpu.name, "cuda", int(gpu.total_memory))
-    return Device("this machine's CPU", "cpu", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def gigabytes(size: float) -> str:

@@ -55,13 +55,7 @@ class Planner:
     """Plans one recipe and its variants; traces are kept, so that variants share them."""
 
     def __init__(self, recipe: Recipe, device: Device, *, processes: int = 1, prompt_tokens: int | None = None) -> None:
-        """Read the config of the policy and measure the prompts.
-
-        Args:
-            recipe: the settings.
-            device: the device of one process.
-            processes: number of processes, one GPU each, of which each holds whole models.
-            prompt_tokens: length of all prompts; None measures the recipe's prompts with the policy's tokenizer.
+        """Read the config of the policy, and measure the prompts unless all have `prompt_tokens` tokens.
 
         Raises:
             ConfigError: if the batch cannot be shared by the processes, or no prompt leaves room for a response.

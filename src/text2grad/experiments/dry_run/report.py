@@ -1,6 +1,7 @@
 """The look before a run: refuse bad input, plan the memory, price the critic, and with `judge` measure its signal."""
 
 import json
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from rich.console import Console
@@ -15,7 +16,7 @@ from text2grad.experiments.dry_run.signal import Signal, measure_signal, number
 from text2grad.experiments.recipe_run import read_inputs
 from text2grad.experiments.reports import plain, print_critique, print_figures
 from text2grad.feedback import Critic
-from text2grad.progress import duration, note
+from text2grad.progress import duration
 from text2grad.reward_models import critic_from_recipe
 from text2grad.types import Example
 
@@ -36,9 +37,9 @@ class Report(NamedTuple):
 
     planner: Planner  # with recipe, device and prompts
     plan: Plan
-    advice: list[Advice]  # with which the run fits, if it does not
     expense: Expense | None  # None for a critic in the run's processes
-    signal: Signal | None  # None where the critic was not asked
+    advice: Sequence[Advice] = ()  # with which the run fits, if it does not
+    signal: Signal | None = None  # None where the critic was not asked
 
     @property
     def fits(self) -> bool:
@@ -53,25 +54,19 @@ def dry_run(recipe: Recipe, *, device: str | None = None, processes: int = 1, ju
         recipe: the settings.
         device: a GPU to plan for, see `device_named`; None plans for this machine.
         processes: number of processes, one GPU each.
-        judge: ask the critic about a few responses, if the run fits.
+        judge: if the run fits, ask the critic about a few responses, with the policy on this machine.
 
     Raises:
-        ConfigError: if a setting is wrong, or `run.out` cannot be used.
-        DataError: if the prompts cannot be used.
-        ModelError: if config or tokenizer of the policy cannot be read.
-        CriticError: if the critic fails.
+        Text2GradError: what `text2grad train` would refuse, or if the critic fails.
     """
-    where, critic, inputs = device_named(device), None, read_inputs(recipe)
+    critic, inputs = None, read_inputs(recipe)
     if not recipe.critic.learned or recipe.critic.kind == "server":
         critic = critic_from_recipe(recipe, task_critic=inputs.task_critic)
-    planner = Planner(recipe, where, processes=processes)
-    plan = planner.plan()
-    fits = plan.peak <= where.memory
-    if judge and not fits:
-        note("the critic is not asked: the run does not fit", warning=True)
-    signal = measure_signal(recipe) if judge and fits else None
-    advice = [] if fits else planner.advice(where.memory)
-    return Report(planner, plan, advice, critic_expense(recipe, critic, planner.lengths), signal)
+    planner = Planner(recipe, device_named(device), processes=processes)
+    report = Report(planner, planner.plan(), critic_expense(recipe, critic, planner.lengths))
+    if not report.fits:
+        return report._replace(advice=planner.advice(planner.device.memory))
+    return report._replace(signal=measure_signal(recipe)) if judge else report
 
 
 def critic_expense(recipe: Recipe, critic: Critic | None, lengths: Lengths) -> Expense | None:

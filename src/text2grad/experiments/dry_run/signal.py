@@ -65,12 +65,7 @@ class Signal(NamedTuple):
 def measure_signal(recipe: Recipe, *, responses: int = RESPONSES) -> Signal:
     """Sample responses as the run would, ask the critic twice, and time the passes of a step; nothing is trained.
 
-    Args:
-        recipe: the settings; nothing is written to `run.out`.
-        responses: number of responses; rounded up to whole groups of `rollout.group_size`.
-
     Raises:
-        ConfigError: if a setting is wrong.
         CriticError: if the critic fails.
     """
     task, settings, clock, device = recipe_task(recipe), recipe.model, Clock(), best_device()
@@ -197,11 +192,7 @@ def signal_figures(
 
 
 def label_figures(first: Any, second: Any) -> dict[str, float | None]:
-    """Return shares of tokens by label, and the agreement of two answers about the same tokens.
-
-    Args:
-        first: labels −1, 0 and 1 by the first answer, [tokens].
-        second: by the second answer, [tokens].
+    """Return shares of tokens by label, and the agreement of two answers: labels −1, 0 and 1, [tokens] each.
 
     Example:
         >>> figures = label_figures(np.array([1, 1, 0, 0]), np.array([1, 0, 0, 0]))

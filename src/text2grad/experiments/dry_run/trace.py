@@ -8,7 +8,7 @@ Rows of a pass have the same lengths: P prompt tokens and T response tokens. Byt
 
 import gc
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -165,7 +165,7 @@ class TracedModel:
             reference=_size(p for copy in copies for p in copy.parameters()),
             value=_size(value.values()),
             trainable=_size(trained),
-            largest=max(map(_bytes, trained)),
+            largest=max(_size([p]) for p in trained),
             parameters=sum(p.numel() for p in own.values()),
             trained_parameters=sum(p.numel() for p in trained),
         )
@@ -299,15 +299,10 @@ def weights_type(config: Any, wanted: str) -> torch.dtype:
     """Return the type of the weights: the recipe's, or the checkpoint's where it says "auto"."""
     if wanted != "auto":
         return getattr(torch, wanted)  # type: ignore[no-any-return]
-    named = getattr(config, "dtype", None)
-    if named is None:
-        named = getattr(config.get_text_config(), "dtype", None)
+    named = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None)
     return (getattr(torch, named) if isinstance(named, str) else named) or torch.float32
 
 
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
-def _size(tensors: Any) -> int:
-    return sum({id(tensor): _bytes(tensor) for tensor in tensors}.values())
+def _size(tensors: Iterable[Tensor]) -> int:
+    """Return the bytes of tensors, of which each counts once."""
+    return sum({id(tensor): tensor.numel() * tensor.element_size() for tensor in tensors}.values())
