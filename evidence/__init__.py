@@ -6,9 +6,10 @@ It runs from a clone, `python -m evidence`, and imports text2grad; nothing of te
 
 def register() -> None:
     """Add the tasks, settings and methods of the experiments to those that recipes may name."""
-    from evidence import tasks
+    from evidence import baselines, tasks
     from evidence.rivals.settings import RivalConfig
     from text2grad.config import register_section
 
     tasks.register()
+    baselines.register()
     register_section("rival", RivalConfig)

@@ -1,6 +1,6 @@
 """How much of the program critic's gain does a learned reward model give? Runs → results/learned_reward.json.
 
-    python docs/make_learned.py LEARNED [LEARNED ...] [--called "altered answers"]
+    python evidence/results/make_learned.py LEARNED [LEARNED ...] [--called "altered answers"]
 
 LEARNED is the directory of a run of evidence/recipes/smollm2-learned.toml, whose critic is the reward model that
 `text2grad reward` made from the program's annotations. Beside it stands the run of Text2Grad with the same seed in
@@ -16,9 +16,9 @@ from typing import Any
 
 from evidence.pages.records import Record, read_runs
 from text2grad.files import to_json, write_atomically
-from text2grad.reward_models.generative import saved_settings
+from text2grad.reward_models.format import saved_format
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parent
 OUT = RESULTS / "learned_reward.json"
 
 
@@ -41,10 +41,10 @@ def pair_of(learned: Path, records: list[Record], called: str) -> dict[str, Any]
     """Return the figures of one seed; `called` stands behind the form in its name."""
     recipe = json.loads((learned / "run.json").read_bytes())["recipe"]
     start, by_program = program_of(recipe["run"]["seed"], records)
-    writes = saved_settings(recipe["critic"]["model"])
+    writes = saved_format(recipe["critic"]["model"])
     parts = [
-        f"`{writes['form']}`",
-        *([] if writes["write_feedback"] else ["without words"]),
+        f"`{writes.form}`",
+        *([] if writes.write_feedback else ["without words"]),
         *([called] if called else []),
     ]
     last, steps = max((learned / "evaluations").glob("*.json")), recipe["run"]["steps"]

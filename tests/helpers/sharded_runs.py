@@ -23,9 +23,11 @@ from accelerate import PartialState
 from safetensors.torch import save_file
 from transformers import AutoModelForSequenceClassification
 
+from evidence.baselines.scalar import ScalarRewardModel
 from tests.helpers import small_run
 from text2grad.models import with_lora
 from text2grad.reward_models import GenerativeRewardModel, Refresher
+from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.shared_base import add_role
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.runs.evaluations import Evaluations

@@ -3,12 +3,13 @@
 from typing import Any
 
 import pytest
-from text2grad.runs.reports.annotation_tables import Counts, Prices, as_text, paper_tables
 
+from evidence.commands.annotation_tables import Counts, Prices, paper_tables
 from text2grad.align.token_rewards import TokenRewards
 from text2grad.feedback.records import CritiqueRecord
 from text2grad.runs.critic_quality.evaluation import quartiles
 from text2grad.runs.reports.html import Table
+from text2grad.runs.reports.terminal import as_text
 from text2grad.types import Critique, Span
 
 

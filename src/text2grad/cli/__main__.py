@@ -26,11 +26,9 @@ from text2grad.cli import (
     generate,
     import_,
     judge,
-    plan,
     prepare,
     quickstart,
     recipe,
-    rehearse,
     reward,
     sft,
     study,
@@ -41,11 +39,13 @@ from text2grad.errors import Interrupted, OutOfMemory, Text2GradError, is_out_of
 from text2grad.models import fast_products
 from text2grad_sandbox import SandboxError
 
+FORMER = {"plan": "train RECIPE --dry-run", "rehearse": "train RECIPE --dry-run --judge"}
+"""Names of commands that are options of another now."""
 EXIT_ERROR = 2
 EXIT_OUT_OF_MEMORY = 1
 COMMANDS = (
     *(quickstart, prepare, import_, export, annotate),
-    *(sft, reward, plan, rehearse, train),
+    *(sft, reward, train),
     *(evaluate_reward, evaluate, judge, study, generate, compare),
     *(recipe, fetch_model, doctor),
 )
@@ -80,6 +80,14 @@ def parser(more: Iterable[Any] = (), *, prog: str = "text2grad") -> argparse.Arg
     return top
 
 
+def _parse(argv: Sequence[str], more: Iterable[Any], prog: str) -> argparse.Namespace:
+    """Return the arguments; a former command is an error that names what it became."""
+    top = parser(more, prog=prog)
+    if argv and argv[0] in FORMER:
+        top.error(f"`{argv[0]}` is `text2grad {FORMER[argv[0]]}`")
+    return top.parse_args(argv)
+
+
 def main(argv: Sequence[str] | None = None, more: Iterable[Any] = (), *, prog: str = "text2grad") -> int:
     """Run a command and return its exit code; the arguments beside `argv` are those of `parser`.
 
@@ -87,7 +95,7 @@ def main(argv: Sequence[str] | None = None, more: Iterable[Any] = (), *, prog: s
     error has the explanation, or the command that continues.
     """
     argv = sys.argv[1:] if argv is None else argv
-    args = parser(more, prog=prog).parse_args(argv)
+    args = _parse(argv, more, prog)
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # read when torch is imported, which commands do later
     configure_log(quiet=args.quiet, verbose=args.verbose)
@@ -104,7 +112,8 @@ def main(argv: Sequence[str] | None = None, more: Iterable[Any] = (), *, prog: s
     except (MemoryError, RuntimeError) as error:  # while a model loads, say
         if not is_out_of_memory(error):
             raise
-        return _failed(f"out of memory; `text2grad plan` shows what a recipe needs. ({error})", EXIT_OUT_OF_MEMORY)
+        needs = "`text2grad train RECIPE --dry-run` shows what a run needs"
+        return _failed(f"out of memory; {needs}. ({error})", EXIT_OUT_OF_MEMORY)
     except BrokenPipeError:  # `| head` has read enough
         write_nowhere()
         return 128 + signal.SIGPIPE

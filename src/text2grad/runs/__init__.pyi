@@ -24,7 +24,6 @@ from .recipe_run import (
     refreshed_critic as refreshed_critic,
     run_recipe as run_recipe,
 )
-from .rehearsal import SHOWN as SHOWN, rehearse as rehearse, summary as summary
 from .run_comparison import (
     compare_runs as compare_runs,
     print_compared as print_compared,

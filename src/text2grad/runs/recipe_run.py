@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,8 +13,9 @@ from text2grad.progress import note
 from text2grad.reward_models import LocalRewardModel, Refresher, critic_from_recipe, shares_base
 from text2grad.rl import Text2GradTrainer, check_tracker, prepare_policy
 from text2grad.runs.evaluations import Evaluations
-from text2grad.runs.metric import load_metric
+from text2grad.runs.metric import Metric, load_metric
 from text2grad.runs.run_examples import RunExamples, check_response_limit, recipe_task, run_examples
+from text2grad.tasks import BuiltIn
 from text2grad.types import Example
 
 
@@ -47,6 +48,33 @@ def run_recipe(
     return trainer.train(after_step=evaluate)
 
 
+class Inputs(NamedTuple):
+    """What a run reads before any model: its built-in task, its metric, two critics and its prompts."""
+
+    task: BuiltIn | None
+    metric: Metric | None
+    task_critic: Critic | None
+    annotator: Critic | None
+    examples: RunExamples
+
+
+def read_inputs(recipe: Recipe, *, resume: bool = False) -> Inputs:
+    """Check and read what a run needs beside its models.
+
+    Raises:
+        ConfigError: if a setting is wrong, or `run.out` cannot be used.
+        DataError: if the prompts cannot be used.
+    """
+    check_directory(Path(recipe.run.out), resume=resume)
+    check_tracker(recipe.run.tracker)
+    task = recipe_task(recipe)
+    check_response_limit(recipe)
+    metric = load_metric(recipe.data.metric) if recipe.data.metric else None
+    task_critic = task.critic() if task else None
+    annotator = load_critic(recipe.refresh.annotator) if recipe.refresh.annotator else task_critic
+    return Inputs(task, metric, task_critic, annotator, run_examples(recipe))
+
+
 def prepare_run(
     recipe: Recipe, *, model: Any, tokenizer: Any, resume: bool, trainer_class: type[Text2GradTrainer]
 ) -> tuple[Text2GradTrainer, Evaluations | None]:
@@ -59,14 +87,7 @@ def prepare_run(
         resume: continue the run in `run.out`.
         trainer_class: makes the steps.
     """
-    check_directory(Path(recipe.run.out), resume=resume)
-    check_tracker(recipe.run.tracker)
-    task = recipe_task(recipe)
-    check_response_limit(recipe)
-    metric = load_metric(recipe.data.metric) if recipe.data.metric else None
-    task_critic = task.critic() if task else None
-    annotator = load_critic(recipe.refresh.annotator) if recipe.refresh.annotator else task_critic
-    examples = run_examples(recipe)
+    task, metric, task_critic, annotator, examples = read_inputs(recipe, resume=resume)
     settings, policy = recipe.model, None
     if model is None and shares_base(recipe):
         torch.manual_seed(recipe.run.seed)  # as the trainer does before it makes the policy's adapter

@@ -1,7 +1,7 @@
-"""Write the tables of docs/scale.md from the planner's formulas, and check the formulas against measured peaks.
+"""Write the tables of evidence/docs/scale.md from formulas, and check the formulas against measured peaks.
 
-python docs/make_scale.py            # writes docs/scale.md
-python docs/make_scale.py --check    # exit status 1 if the page is not what the script would write
+python evidence/plan/make_scale.py            # writes evidence/docs/scale.md
+python evidence/plan/make_scale.py --check    # exit status 1 if the page is not what the script would write
 """
 
 import json
@@ -10,23 +10,24 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from text2grad.runs.planning import DEVICES, gigabytes
-from text2grad.runs.planning.plan import overhead
-from text2grad.runs.planning.scale import (
+from evidence.plan.scale import (
     ENGINES,
+    H100,
     LLAMAS,
     Decoder,
     Engine,
     Work,
     memory,
     one_process,
+    overhead,
     seconds,
     tensor_parallel,
 )
+from text2grad.runs.dry_run.devices import gigabytes
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGE, MEASURED = ROOT / "docs/scale.md", ROOT / "evidence/results/plan.json"
-GPUS, DEVICE = (8, 64, 256), DEVICES["h100"]
+ROOT = Path(__file__).resolve().parents[2]
+PAGE, MEASURED = ROOT / "evidence/docs/scale.md", ROOT / "evidence/results/plan.json"
+GPUS, DEVICE = (8, 64, 256), H100
 WORKS = tuple(Work(micro_batch_tokens=tokens) for tokens in (4_096, 2_048, 1_024))
 """The same step in smaller and smaller micro-batches; the first that fits is taken."""
 SMALL = {
@@ -130,7 +131,7 @@ TABLES = {"memory-and-time": memory_and_time, "shares": shares, "measured": meas
 
 
 def page() -> str:
-    """Return docs/scale.md with its tables written anew."""
+    """Return evidence/docs/scale.md with its tables written anew."""
     text = PAGE.read_text("utf-8")
     for name, make in TABLES.items():
         block = f"<!-- {name} -->\n{make()}\n<!-- /{name} -->"
