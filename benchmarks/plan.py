@@ -1,12 +1,10 @@
-"""Peak memory of training runs on a CPU beside the figure of `text2grad plan`, for three Llamas with random weights.
+"""Peak memory of training runs on a CPU beside the figure of `text2grad train --dry-run`, for three random Llamas.
 
     python benchmarks/plan.py                        # all cases, JSON to stdout
     python benchmarks/plan.py --cases 15m-lora --json plan.json
 
 Each case runs two steps of the trainer (the second has optimizer states) in a process of its own, with one thread:
-16 prompts of 64 tokens, 64 sampled tokens each, micro-batches of 1,024 tokens. The cases with `sft` fine-tune on the
-same number of tokens, 8 rows in each of two micro-batches, with dropout before the adapter. Their vocabulary is large:
-where all logits of a batch have at most 256 MiB, a CPU holds them whole, in copies that no plan counts.
+16 prompts of 64 tokens, 64 sampled tokens each, micro-batches of 1,024 tokens.
 
     measured   ru_maxrss at the end − ru_maxrss after the imports
     planned    the plan's peak, from the config and the tokenizer alone
@@ -46,14 +44,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "value-model": {"value": "model"},
     "lora-value-adapter": {"lora_r": 16, "value": "adapter"},
     "checkpointing": {"gradient_checkpointing": True},
-    "sft": {},
-    "sft-lora": {"lora_r": 16},
 }
 CASES = (
     *("15m-full", "15m-lora", "15m-value-model", "15m-lora-value-adapter", "15m-checkpointing"),
     *("60m-full", "60m-lora", "60m-value-model", "60m-checkpointing"),
     *("135m-full", "135m-lora", "135m-lora-value-adapter"),
-    *("135m-sft", "135m-sft-lora"),
 )
 PROMPT, RESPONSE, ROWS = 64, 64, 16
 
@@ -77,8 +72,7 @@ def write_model(directory: Path, size: str) -> None:
     LlamaForCausalLM(config).save_pretrained(directory)
     word_tokenizer([" ".join(f"w{n}" for n in range(settings["vocab_size"] - 3))]).save_pretrained(directory)
     texts = [" ".join(f"w{(row * 7 + n) % 1000 + 1}" for n in range(PROMPT)) for row in range(64)]
-    answer = texts[0].rpartition(" ")[0]  # the end of sequence is its last token
-    lines = "".join(json.dumps({"prompt": prompt, "reference": answer}) + "\n" for prompt in texts)
+    lines = "".join(json.dumps({"prompt": prompt}) + "\n" for prompt in texts)
     (directory / "prompts.jsonl").write_text(lines, "utf-8")
 
 
@@ -93,15 +87,6 @@ def recipe_of(directory: Path, case: str) -> Any:
             "model": {"path": str(directory), **settings},
             "rollout": {"batch_size": ROWS, "max_new_tokens": RESPONSE},
             "ppo": {"epochs": 1, "micro_batch_tokens": 1_024},
-            "sft": {
-                "out": str(directory / case),
-                "steps": 2,
-                "batch_size": ROWS,
-                "accumulate": 2,
-                "max_tokens": PROMPT + RESPONSE,
-                "lora_dropout": 0.05 if "lora" in case else 0.0,
-                "eval_limit": 4,
-            },
             "run": {"out": str(directory / case), "steps": 2, "threads": 1, "tracker": "none", "compact_memory": True},
         }
     )
@@ -121,38 +106,31 @@ def critic(examples: Any, responses: Any) -> Any:
 def measure(directory: Path, case: str) -> dict[str, Any]:
     """Train two steps; return the peak beyond that of the imports, in bytes, and the seconds of the processor."""
     import accelerate
-    import datasets
     import peft
     import torch
     import transformers.models.llama.modeling_llama
-    import trl.trainer.sft_trainer
 
     from text2grad import Text2GradTrainer
-    from text2grad.experiments import SFTRun
     from text2grad.feedback import read_examples
     from text2grad.models import load_tokenizer
 
-    assert all([accelerate, datasets, peft, transformers, trl])
+    assert all([accelerate, peft, transformers])
     torch.set_num_threads(1)
     torch.randn(64, 64) @ torch.randn(64, 64)  # loads the library of matrix products
     recipe = recipe_of(directory, case)
     imported = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    if "sft" in case:
-        SFTRun(recipe).run()
-    else:
-        examples = read_examples(recipe.data.train)
-        Text2GradTrainer(str(directory), critic, load_tokenizer(str(directory)), examples, recipe).train()
+    examples = read_examples(recipe.data.train)
+    Text2GradTrainer(str(directory), critic, load_tokenizer(str(directory)), examples, recipe).train()
     used = resource.getrusage(resource.RUSAGE_SELF)
     return {"measured": (used.ru_maxrss - imported) * 1024, "seconds": round(used.ru_utime + used.ru_stime, 1)}
 
 
 def planned(directory: Path, case: str) -> dict[str, Any]:
     """Return the plan's peak, in bytes, and its phase."""
-    from text2grad.experiments.planning import FineTuningPlanner, Planner, this_machine
+    from text2grad.runs.dry_run.devices import device_named
+    from text2grad.runs.dry_run.plan import Planner
 
-    recipe, device = recipe_of(directory, case), this_machine()
-    planner = FineTuningPlanner(recipe, "sft", device) if "sft" in case else Planner(recipe, device)
-    plan = planner.plan()
+    plan = Planner(recipe_of(directory, case), device_named(None)).plan()
     return {"planned": plan.peak, "phase": plan.peak_phase, "phases": plan.phases}
 
 
@@ -160,8 +138,6 @@ def one(what: str, directory: Path, case: str) -> dict[str, Any]:
     """Do one part of a case in a process of its own and return the JSON that it prints."""
     command = [sys.executable, __file__, "--part", what, "--directory", str(directory), "--cases", case]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    if "sft" in case:
-        environment["MALLOC_MMAP_THRESHOLD_"] = str(2**20)  # as run.compact_memory does for the trainer of the policy
     output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout
     return dict(json.loads(output.splitlines()[-1]))
 

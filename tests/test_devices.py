@@ -25,8 +25,6 @@ from pretended_device import DEVICE, MixedDevices, pretended_device
 from small_run import EXAMPLES, WORDS, ColourCritic, untimed
 from small_trl import make_trainer
 from text2grad.cli.__main__ import main
-from text2grad.experiments.recipe_run import run_recipe
-from text2grad.experiments.sft_run import SFTRun
 from text2grad.feedback import annotation_to_json, ask
 from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.models import measured_training
@@ -35,8 +33,10 @@ from text2grad.models.pretrained import best_device, load_policy, load_tokenizer
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.training.run import RewardRun
-from text2grad.studio.worker import Worker
+from text2grad.runs.recipe_run import run_recipe
+from text2grad.runs.sft_run import SFTRun
 from text2grad.types import Span
+from text2grad_studio.worker import Worker
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.(is_)?gradient_checkpointing(_disable|_enable)?. is deprecated:FutureWarning"),

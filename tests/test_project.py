@@ -17,10 +17,10 @@ from zipfile import ZipFile
 import pytest
 
 import text2grad
+from evidence.plans.experiment_plan import load_plan
+from evidence.plans.records import recipe_digest
 from places import ROOT, script
 from text2grad.config.recipe import Recipe, load_recipe
-from text2grad.experiments.experiment_plan import load_plan
-from text2grad.experiments.records import recipe_digest
 
 SOURCE = ROOT / "src" / "text2grad"
 DOCS = ROOT / "docs"

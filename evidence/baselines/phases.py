@@ -15,11 +15,11 @@ from pathlib import Path
 from evidence.baselines.scalar import train_scalar_reward_model
 from evidence.forms.dense import SIGNS
 from text2grad.align.token_rewards import span_reward
-from text2grad.experiments.pipeline import Phase, Pipeline
 from text2grad.feedback.critic import annotate
 from text2grad.feedback.records import read_annotations, write_annotations
 from text2grad.files import published
 from text2grad.models.pretrained import load_tokenizer
+from text2grad.runs.pipeline import Phase, Pipeline
 
 DENSE_SYMBOLS = ('", "word_labels": "', '"}')
 LABELS = [f"{space}{sign}" for space in ("", " ") for sign in SIGNS]

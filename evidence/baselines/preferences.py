@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from text2grad.critics.programs.program_text import program_in
 from text2grad.critics.programs.unit_tests import FORGEABLE
 from text2grad.feedback.preferences import Preference
-from text2grad.progress import note
-from text2grad.sandbox import Sandbox, with_names
+from text2grad.progress import Progress, note
 from text2grad.types import Example
+from text2grad_sandbox import Sandbox, with_names
 
 
 def preferences_by_tests(
@@ -33,8 +33,8 @@ def preferences_by_tests(
         for response in several
     ]
     jobs = [(program_in(response).text, with_names(str(example.tests))) for example, response in pairs]
-    with Sandbox() as sandbox:
-        results = sandbox.run_many(jobs, timeout_s=timeout_s, progress="unit tests")
+    with Sandbox() as sandbox, Progress("unit tests", len(jobs), unit="program") as progress:
+        results = sandbox.run_many(jobs, timeout_s=timeout_s, on_result=progress.advance)
     passed, first = [result.passed for result in results], dict[int, str]()
     forgeable = sum(result.forgeable for result in results)
     if forgeable:

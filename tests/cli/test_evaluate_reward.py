@@ -9,12 +9,12 @@ import pytest
 
 from places import SHARED
 from text2grad.cli.__main__ import main
-from text2grad.experiments.critic_quality.pairs import read_predictions, read_truth
 from text2grad.feedback.records import Annotation, read_annotations, write_annotations
 from text2grad.feedback.spans import Match
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.writing import SYMBOLS
+from text2grad.runs.critic_quality.pairs import read_predictions, read_truth
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Span
 

@@ -2,7 +2,6 @@
 
 import re
 import tomllib
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from text2grad.config import idle_settings
 from text2grad.config.recipe import NOT_THE_POLICY, Recipe, describe, load_recipe, make_recipe
-from text2grad.errors import ConfigError, RenamedSetting
+from text2grad.errors import ConfigError
 
 
 def refusal(data: dict[str, Any]) -> str:
@@ -33,7 +32,7 @@ def empty(tmp_path: Path) -> Path:
 def test_an_unknown_section_is_refused_with_the_nearest_known_one() -> None:
     assert refusal({"rollouts": {"batch_size": 3}}) == (
         'my.toml: no section "rollouts". Did you mean "rollout"? Known sections: annotate, critic, data, engine, '
-        "model, optim, ppo, refresh, reward, reward_model, rival, rollout, run, server, sft, vllm"
+        "model, optim, ppo, refresh, reward, reward_model, rollout, run, server, sft, vllm"
     )
 
 
@@ -55,7 +54,7 @@ def test_nothing_is_suggested_for_a_key_that_resembles_none() -> None:
 def test_a_key_outside_its_section_is_refused() -> None:
     assert refusal({"beta": 0.1}) == (
         'my.toml: no section "beta". Did you mean "data"? Known sections: annotate, critic, data, engine, '
-        "model, optim, ppo, refresh, reward, reward_model, rival, rollout, run, server, sft, vllm"
+        "model, optim, ppo, refresh, reward, reward_model, rollout, run, server, sft, vllm"
     )
     assert refusal({"ppo": 0.1}) == "my.toml: [ppo] is a section of settings, got 0.1"
 
@@ -281,12 +280,6 @@ def test_a_target_of_the_kl_needs_a_coefficient_that_it_can_change() -> None:
     assert make_recipe({"ppo": {"beta": 0.1, "target_kl": 0.1}}).ppo.beta == 0.1
 
 
-def test_prompts_come_from_one_source() -> None:
-    assert refusal({"data": {"task": "stories", "train": "prompts.jsonl"}}) == (
-        "my.toml: data.task and data.train are both set; choose one source of prompts"
-    )
-
-
 # Files and overrides.
 
 
@@ -455,61 +448,6 @@ def test_the_defaults_are_the_papers() -> None:
     recipe = Recipe()
     assert (recipe.reward.positive, recipe.reward.negative, recipe.reward.unlabelled) == (1.0, -1.0, 0.0)
     assert (recipe.ppo.gamma, recipe.ppo.clip_range, recipe.rollout.temperature) == (1.0, 0.2, 1.0)
-
-
-# Settings of earlier versions.
-
-
-@pytest.mark.parametrize(
-    ("section", "old", "new", "value"),
-    [
-        ("critic", "agreement", "vote_threshold", 0.25),
-        ("critic", "supported", "quoted_in_feedback", True),
-        ("reward_model", "words", "write_feedback", False),
-        ("server", "words", "write_feedback", False),
-        ("refresh", "blamed", "negative_share", 0.6),
-    ],
-)
-def test_an_old_name_is_read_with_a_notice_of_one_line(section: str, old: str, new: str, value: object) -> None:
-    with pytest.warns(RenamedSetting) as caught:
-        found = make_recipe({section: {old: value}}, where="my.toml")
-    assert getattr(getattr(found, section), new) == value
-    assert found == make_recipe({section: {new: value}})
-    notice = f"my.toml: {section}.{old} is now named {section}.{new}; the old name still works"
-    assert [str(one.message) for one in caught] == [notice]
-
-
-def test_old_and_new_name_together_are_refused() -> None:
-    with pytest.raises(ConfigError) as caught:
-        make_recipe({"critic": {"agreement": 0.2, "vote_threshold": 0.3}}, where="my.toml")
-    assert str(caught.value) == (
-        "my.toml: critic.agreement is the old name of critic.vote_threshold, and both are set; keep the new"
-    )
-
-
-def test_a_setting_that_is_gone_is_ignored_where_its_value_is_the_fixed_behaviour() -> None:
-    with pytest.warns(RenamedSetting) as caught:
-        found = make_recipe({"model": {"detach_trunk": True}, "run": {"rollout_file_mb": 7}}, where="my.toml")
-    assert found == make_recipe({})
-    assert [str(one.message) for one in caught] == [
-        "my.toml: model.detach_trunk is gone and was ignored: the value loss never reaches the policy's weights",
-        "my.toml: run.rollout_file_mb is gone and was ignored: a rollouts file always ends at 64 MiB",
-    ]
-
-
-def test_a_setting_that_is_gone_is_refused_where_it_would_change_the_run() -> None:
-    with pytest.raises(ConfigError) as caught:
-        make_recipe({"sft": {"answer_only": False}}, where="my.toml")
-    assert str(caught.value) == (
-        "my.toml: sft.answer_only = False is no longer possible: the loss of fine-tuning is always on the answer only; "
-        "leave it out"
-    )
-
-
-def test_a_recipe_that_a_run_wrote_is_read_without_notices() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert make_recipe({"critic": {"agreement": 0.2}}, warn=False).critic.vote_threshold == 0.2
 
 
 @pytest.mark.parametrize(

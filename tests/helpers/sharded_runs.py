@@ -22,7 +22,7 @@ from accelerate import PartialState
 from safetensors.torch import save_file
 from tests.helpers import small_run
 
-from text2grad.experiments.evaluations import Evaluations
+from text2grad.runs.evaluations import Evaluations
 from text2grad.models import with_lora
 from text2grad.reward_models import CritiqueFormat, GenerativeRewardModel, Refresher
 from text2grad.reward_models.shared_base import add_role

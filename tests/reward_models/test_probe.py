@@ -10,20 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
+from text2grad.runs.planning import Planner
 
 import small_run
 from text2grad.cli.__main__ import main
 from text2grad.config.recipe import make_recipe
 from text2grad.errors import ConfigError, DataError, ModelError
-from text2grad.experiments.planning import DEVICES, Planner
 from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.reward_models import probe, probe_training
 from text2grad.reward_models.load import LocalRewardModel, critic_from_recipe
 from text2grad.reward_models.probe import Linear, ProbeRewardModel, UnitScore, mark_of, rows_of, states_of
 from text2grad.reward_models.probe_training import ProbeReport, fit, train_probe
-from text2grad.studio.run_critic import RunCritic
+from text2grad.runs.dry_run.devices import device_named
+from text2grad.runs.dry_run.plan import Planner
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Span
+from text2grad_studio.run_critic import RunCritic
 from tiny_models import tiny
 
 CRITIC = small_run.ColourCritic()
@@ -515,22 +518,15 @@ def test_votes_are_refused_and_a_threshold_is_not(tmp_path: Path) -> None:
         ProbeRewardModel(None, None, Linear(0, 0, 0, 0), base="", layer=1, labels=(0, 1), vote_threshold=0.0)
 
 
-def test_a_plan_counts_the_base_of_a_base_that_is_an_adapter(
-    start: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_plan_counts_the_base_of_a_base_that_is_an_adapter(start: Path, tmp_path: Path) -> None:
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(start)}))
-    (adapter / "adapter_model.safetensors").write_bytes(b"")
-    (tmp_path / "probe.json").write_text(json.dumps({"base": str(adapter)}))
-    (tmp_path / "probe.safetensors").write_bytes(b"12345")
+    save_file({"weight": torch.zeros(1)}, adapter / "adapter_model.safetensors")
+    (tmp_path / "probe.json").write_text(json.dumps({"base": str(adapter), "layer": 1}))
     recipe = small_run.recipe(tmp_path, model={"path": str(start)}, critic={"model": str(tmp_path), "kind": "probe"})
-    weights = Planner(recipe, DEVICES["h100"], prompt_tokens=4)._critic_weights(recipe)
-    assert weights == {"reward model": 5 + (start / "model.safetensors").stat().st_size}
-    assert "not in this plan" not in caplog.text
-    (tmp_path / "probe.json").write_text(json.dumps({"base": "somebody/model"}))
-    assert Planner(recipe, DEVICES["h100"], prompt_tokens=4)._critic_weights(recipe) == {"reward model": 5}
-    assert "reads the base 'somebody/model', which is no directory with *.safetensors here" in caplog.text
+    update = Planner(recipe, device_named("h100"), prompt_tokens=4).plan().phases["update"]
+    assert update["reward model"] == update["policy"]
 
 
 def test_the_studio_asks_a_probe(taught: tuple[ProbeRewardModel, ProbeReport], tmp_path: Path) -> None:

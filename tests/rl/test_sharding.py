@@ -12,8 +12,8 @@ import pytest
 import torch
 from accelerate.utils import DistributedType
 from safetensors.torch import load_file
-from tests.helpers import sharded_runs, small_run
 
+from tests.helpers import sharded_runs, small_run
 from text2grad.config import latest_checkpoint
 from text2grad.errors import ConfigError, ModelError
 from text2grad.models import CRITIC_ADAPTER, TokenBatch, collate, load_lora

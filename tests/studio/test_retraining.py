@@ -15,7 +15,9 @@ from text2grad.feedback import Annotation, annotation_to_json, read_annotations,
 from text2grad.models import base_named_by, load_policy, load_tokenizer, with_lora
 from text2grad.reward_models import CritiqueFormat, GenerativeRewardModel
 from text2grad.reward_models.load import critic_from_recipe
-from text2grad.studio.retraining import (
+from text2grad.tasks.tiny import tiny_llama, word_tokenizer
+from text2grad.types import Critique, Example, Span
+from text2grad_studio.retraining import (
     Retraining,
     _earlier_annotations,
     _options,
@@ -26,10 +28,8 @@ from text2grad.studio.retraining import (
     retrain,
     retraining_from,
 )
-from text2grad.studio.teaching import Correction
-from text2grad.studio.worker import Worker
-from text2grad.tasks.tiny import tiny_llama, word_tokenizer
-from text2grad.types import Critique, Example, Span
+from text2grad_studio.teaching import Correction
+from text2grad_studio.worker import Worker
 from tokenizers_made_here import made
 
 SAMPLING = {"max_new_tokens": 4, "temperature": 1.0, "eos_token_ids": [], "prompt_format": "plain"}
@@ -188,7 +188,7 @@ def test_marks_correct_the_programs_critique_of_the_same_response(
         learned.extend(annotations)
         raise InterruptedError
 
-    monkeypatch.setattr("text2grad.studio.retraining.train_reward_model", train)
+    monkeypatch.setattr("text2grad_studio.retraining.train_reward_model", train)
     base = str(tmp_path / "base")
     policy, tokenizer = with_lora(load_policy(base), r=2, alpha=4, targets="all-linear"), load_tokenizer(base)
     corrections = [Correction("", one.prompt, one.response, None, one.critique.spans) for one in marks]

@@ -4,17 +4,17 @@ import json
 from pathlib import Path
 
 import torch
+
 from evidence.baselines import register
 from evidence.baselines.phases import PHASES
 from evidence.baselines.scalar import ScalarRewardModel
-
 from places import ROOT
 from text2grad.config.recipe import load_recipe
-from text2grad.experiments.pipeline import Pipeline
 from text2grad.feedback.records import read_annotations
 from text2grad.models.pretrained import load_policy, load_tokenizer
 from text2grad.reward_models.load import critic_from_recipe
 from text2grad.reward_models.writing import critique_target
+from text2grad.runs.pipeline import Pipeline
 
 SHORT = [
     "sft.steps=2",

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from evidence.__main__ import main
 
+from evidence.__main__ import main
 from text2grad.feedback.preferences import read_preferences
 
 TESTS = "from solution import add\n\ndef test_add():\n    assert add(1, 2) == 3\n"

@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings, strategies as st
+from transformers import AutoModelForTokenClassification
+
+import small_run
 from evidence.__main__ import main
 from evidence.baselines import register
 from evidence.baselines.process import (
@@ -22,10 +26,6 @@ from evidence.baselines.process import (
 )
 from evidence.baselines.process_steps import Step, labelled_steps
 from evidence.baselines.scalar import ScalarRewardModel
-from hypothesis import given, settings, strategies as st
-from transformers import AutoModelForTokenClassification
-
-import small_run
 from text2grad.errors import ConfigError, DataError, ModelError
 from text2grad.feedback.critic import ask
 from text2grad.feedback.records import Annotation, write_annotations

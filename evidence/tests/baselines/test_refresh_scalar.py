@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from evidence.baselines.scalar import ScalarRewardModel, train_scalar_reward_model
 
 import small_run
+from evidence.baselines.scalar import ScalarRewardModel, train_scalar_reward_model
 from small_run import EXAMPLES, WORDS, ColourCritic
 from text2grad.align.delta import AlignSettings
 from text2grad.align.token_rewards import span_reward

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForSequenceClassification
+
 from evidence.baselines.scalar import (
     SETTINGS_FILE,
     ScalarRewardModel,
@@ -18,8 +20,6 @@ from evidence.baselines.scalar import (
     train_scalar_further,
     train_scalar_reward_model,
 )
-from transformers import AutoModelForSequenceClassification
-
 from text2grad.errors import DataError, ModelError
 from text2grad.feedback.critic import ask
 from text2grad.feedback.records import Annotation

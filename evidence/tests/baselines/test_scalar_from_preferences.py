@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+
 from evidence.baselines.scalar import ScalarRewardModel
 from evidence.baselines.scalar_from_preferences import (
     PreferenceReport,
     pair_accuracy,
     train_scalar_from_preferences,
 )
-
 from text2grad.errors import DataError
 from text2grad.feedback.preferences import Preference
 from text2grad.models.fine_tuning import FineTuning

@@ -6,7 +6,6 @@ from .delta import (
     pseudo_rewards as pseudo_rewards,
     span_tokens as span_tokens,
 )
-from .fidelity import Tally as Tally, quartiles as quartiles, share as share
 from .offsets import Range as Range, token_offsets as token_offsets
 from .pieces import PieceTable as PieceTable, Tokenizer as Tokenizer
 from .rollouts import policy_offsets as policy_offsets, response_deltas as response_deltas, step_ends as step_ends

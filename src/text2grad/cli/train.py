@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from text2grad.cli.options import add_command, add_set, require_named, shorthands
+from text2grad.cli.options import add_command, add_set, at_least, require_named, shorthands
+from text2grad.errors import ConfigError
 from text2grad.progress import CONSOLE, duration, note
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ MOST_STEPS = 10  # of which a run without held-out examples shows the mean, at t
 NOTHING_LABELLED = 3
 """Exit status if every step has finished, but the critic labelled nothing in any of them."""
 
+DOES_NOT_FIT = 1
+"""Exit status of a dry run whose memory does not fit."""
+
 NOTHING_SAID = (
     "the critic labelled no token in any step: the policy learned nothing from it. Look at its critiques in "
     "report.html, and at critic/unmatched_rate in metrics.jsonl"
@@ -53,16 +57,22 @@ def add_parser(commands: Any) -> None:
         "examples:\n"
         "  text2grad train recipes/stories.toml --model path/to/stories260k\n"
         "  text2grad train my.toml --critic my_module:critic --set data.held_out=0.1 --set run.steps=20\n"
+        "  text2grad train my.toml --dry-run --judge\n"
+        "  text2grad train my.toml --dry-run --device h100 --processes 8\n"
         "  text2grad train my.toml --resume\n"
         "  torchrun --nproc-per-node 8 -m text2grad.cli train my.toml\n\n"
         "exit status:\n"
-        "  0         the run is finished\n"
-        "  1         out of memory; finished steps are saved\n"
+        "  0         the run is finished, or with --dry-run fits\n"
+        "  1         out of memory, with finished steps saved, or with --dry-run no fit\n"
         "  2         another error, with an explanation\n"
         "  3         the run is finished, but the critic labelled nothing in any step\n"
         "  130, 143  stopped by Ctrl-C or SIGTERM; the finished steps are saved",
     ).add_argument
     add_run_options(add)
+    add("--dry-run", action="store_true", help="check input, memory and the critic's price; train and write nothing")
+    add("--judge", action="store_true", help="dry run: judge 64 responses twice; is there a signal, and at what cost?")
+    add("--device", metavar="NAME", help="dry run: plan for this GPU (h100, a100-40gb, 16GB, ...), not this machine")
+    add("--processes", type=at_least(1), metavar="N", help="dry run: plan N processes, one GPU each; default 1")
 
 
 def add_run_options(add: Any) -> None:
@@ -77,16 +87,33 @@ def add_run_options(add: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load the recipe, refuse missing settings, then train and write the report."""
+    looks = {name: getattr(args, name) for name in ("judge", "device", "processes")}
+    given = [f"--{name}" for name, value in looks.items() if value]
+    if given and not args.dry_run:
+        raise ConfigError(f"{given[0]} belongs to --dry-run; add --dry-run, or leave {given[0]} out")
+    if args.dry_run and args.resume:
+        raise ConfigError("--dry-run looks at a run before it begins; leave --resume out")
     recipe = recipe_of(args)
     is_main = int(os.environ.get("RANK", "0")) == 0
 
     from text2grad.config import idle_settings
-    from text2grad.experiments import run_recipe
+    from text2grad.runs import run_recipe
 
     for name, reason in idle_settings(recipe).items() if is_main else ():
         note(f"{args.recipe}: {name} has no effect here: {reason}", warning=True)
+    if args.dry_run:
+        return look(recipe, **looks)
     policy = run_recipe(recipe, resume=args.resume)
     return finish(recipe, policy) if is_main else 0
+
+
+def look(recipe: "Recipe", *, judge: bool, device: str | None, processes: int | None) -> int:
+    """Look at a run before it begins, and return the exit status of the dry run."""
+    from text2grad.runs.dry_run import dry_run, print_report
+
+    report = dry_run(recipe, device=device, processes=processes or 1, judge=judge)
+    print_report(CONSOLE, report)
+    return 0 if report.fits else DOES_NOT_FIT
 
 
 def recipe_of(args: argparse.Namespace, **more: str) -> "Recipe":
@@ -117,8 +144,8 @@ def finish(recipe: "Recipe", policy: Path, *, title: str = "Text2Grad") -> int:
 
 def report(recipe: "Recipe", policy: Path, *, title: str) -> None:
     """Write the report of a finished run, and print its numbers, its files and the next commands."""
-    from text2grad.experiments import main_metric
-    from text2grad.experiments.reports import read_run, write_report
+    from text2grad.runs import main_metric
+    from text2grad.runs.reports import read_run, write_report
 
     out = Path(recipe.run.out)
     found = read_run(out)
@@ -194,7 +221,7 @@ def best_policy(recipe: "Recipe") -> list[tuple[str, str]]:
 
 def warn_of_loss(recipe: "Recipe", evaluations: Sequence[dict[str, Any]], metric: str) -> None:
     """Print a warning if the policy lost more than half of its best held-out gain before the end of the run."""
-    from text2grad.experiments import lower_is_better
+    from text2grad.runs import lower_is_better
 
     keep = recipe.run.keep_best
     sign = -1.0 if keep == "lowest" or (keep == "none" and lower_is_better(metric)) else 1.0

@@ -8,11 +8,14 @@ from .policy import (
     RolloutConfig as RolloutConfig,
     SFTConfig as SFTConfig,
 )
-from .recipe import Recipe as Recipe, describe as describe, load_recipe as load_recipe, make_recipe as make_recipe
-from .reward_model import (
-    RefreshConfig as RefreshConfig,
-    RewardModelConfig as RewardModelConfig,
+from .recipe import (
+    Recipe as Recipe,
+    describe as describe,
+    load_recipe as load_recipe,
+    make_recipe as make_recipe,
+    register_section as register_section,
 )
+from .reward_model import RefreshConfig as RefreshConfig, RewardModelConfig as RewardModelConfig
 from .run_directory import (
     BEST as BEST,
     all_checkpoints as all_checkpoints,

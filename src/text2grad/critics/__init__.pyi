@@ -1,6 +1,5 @@
 from .cached import CachedCritic as CachedCritic, CachedDraws as CachedDraws, Drawing as Drawing
 from .programs import (
-    ProseCritic as ProseCritic,
     RuffCritic as RuffCritic,
     UnitTestCritic as UnitTestCritic,
     fenced_blocks as fenced_blocks,

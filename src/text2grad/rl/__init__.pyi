@@ -22,9 +22,5 @@ from .rewards import balanced as balanced, rewards_of as rewards_of, token_rewar
 from .run_log import RunLog as RunLog
 from .scoring import score_batch as score_batch
 from .trackers import check_tracker as check_tracker
-from .trainer import (
-    Text2GradTrainer as Text2GradTrainer,
-    ppo_epochs as ppo_epochs,
-    prepare_policy as prepare_policy,
-)
+from .trainer import Text2GradTrainer as Text2GradTrainer, ppo_epochs as ppo_epochs, prepare_policy as prepare_policy
 from .update import MinibatchGradient as MinibatchGradient, PPOBatch as PPOBatch

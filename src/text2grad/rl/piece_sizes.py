@@ -170,7 +170,8 @@ class PieceSizes:
         free_memory()
         raise OutOfMemory(
             f"out of memory in the {phase} of step {step}{alone}. {saved()} To fit, "
-            f"{HELP[phase].format(**self.state()['used'])}; `text2grad plan` shows the memory of each phase. ({detail})"
+            f"{HELP[phase].format(**self.state()['used'])}; `text2grad train RECIPE --dry-run` shows the memory "
+            f"of each phase. ({detail})"
         ) from reason
 
 

@@ -16,9 +16,9 @@ from text2grad.critics.servers.preference import Comparison, prefer
 from text2grad.critics.servers.store import Answer, Request, Store
 from text2grad.critics.servers.templates import Template
 from text2grad.errors import ConfigError
-from text2grad.experiments.annotation_items import endpoint_values
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.served import ServerRewardModel
+from text2grad.runs.annotation_items import endpoint_values
 from text2grad.types import Example
 
 URL = "http://127.0.0.1:9/v1"  # nothing listens there

@@ -18,6 +18,7 @@ from .cached_client import (
 )
 from .endpoint import Endpoint as Endpoint, Spending as Spending, make_values as make_values
 from .forecast import (
+    ANSWER_TOKENS as ANSWER_TOKENS,
     Forecast as Forecast,
     expected_expense as expected_expense,
     refuse_beyond_budget as refuse_beyond_budget,
@@ -31,7 +32,6 @@ from .preference import (
     prefer as prefer,
     questions as questions,
 )
-from .refinement import complete_answers as complete_answers
 from .session import run_session as run_session
 from .store import Prompt as Prompt, Store as Store, hash_of as hash_of
 from .templates import Template as Template
