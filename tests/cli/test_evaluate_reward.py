@@ -248,8 +248,8 @@ def test_a_reward_model_is_loaded_with_its_own_tokenizer_and_constrained_or_not(
     assert '"constrain": true' in refused(capsys, *args, "--out", "out", "--no-constrain")
     voting = ["--votes", "3", "--agreement", "0.4"]
     assert main([*args, "--out", "voted", *voting]) == 0
-    whose = json.loads((here / "voted" / "critic.json").read_bytes())
-    assert (whose["votes"], whose["agreement"]) == (3, 0.4)
+    whose = json.loads((here / "voted" / "critic.json").read_bytes())["format"]
+    assert (whose["votes"], whose["vote_threshold"]) == (3, 0.4)
     samples = (here / "voted" / "samples.jsonl").read_bytes()
     assert [len(json.loads(line)["critique"]) for line in samples.splitlines() if line] == [3] * 6
     first = json.loads((here / "voted" / "evaluation.json").read_bytes())
@@ -276,17 +276,17 @@ def test_the_reward_model_of_a_recipe_decodes_as_the_recipe_says(here: Path) -> 
         assert main(["evaluate-reward", "my.toml", "--no-words", "--out", out, "--draws", "20", *options]) == 0
         samples = here / out / "samples.jsonl"
         lines = [line for line in samples.read_text().splitlines() if line] if samples.exists() else []
-        whose = json.loads((here / out / "critic.json").read_bytes())
+        whose = json.loads((here / out / "critic.json").read_bytes())["format"]
         return whose, [len(json.loads(line)["critique"]) for line in lines]
 
     whose, drawn = decoded("two")
-    assert (whose["votes"], whose["agreement"], whose["constrain"], drawn) == (2, 0.25, True, [2] * 6)
+    assert (whose["votes"], whose["vote_threshold"], whose["constrain"], drawn) == (2, 0.25, True, [2] * 6)
     whose, drawn = decoded("three", "--set", "critic.votes=3")
-    assert (whose["votes"], whose["agreement"], drawn) == (3, 0.25, [3] * 6)
+    assert (whose["votes"], whose["vote_threshold"], drawn) == (3, 0.25, [3] * 6)
     whose, drawn = decoded("one", "--votes", "1")  # an option of the command wins over the recipe
     assert (whose["votes"], drawn) == (1, [])
-    assert decoded("free", "--set", "critic.constrain=false")[0]["format"]["constrain"] is False
-    assert decoded("short", "--set", "critic.max_quotes=2")[0]["limits"] == {"max_quotes": 2}
+    assert decoded("free", "--set", "critic.constrain=false")[0]["constrain"] is False
+    assert decoded("short", "--set", "critic.max_quotes=2")[0]["limits"]["max_quotes"] == 2
     again = ["evaluate-reward", "my.toml", "--no-words", "--out", "two", "--set", "critic.max_quotes=2"]
     assert main(again) == 2  # the directory holds critiques without this limit
 

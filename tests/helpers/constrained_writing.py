@@ -114,7 +114,7 @@ def grammar_accepts(response: str, text: str, **settings: Any) -> bool:
     llguidance = pytest.importorskip("llguidance")
     tokenizer = llguidance_tokenizer()
     max_tokens = settings.pop("max_tokens", None)
-    limits = QuoteLimits(**{name: settings.pop(name) for name in LIMITS & settings.keys()})
+    limits = settings.pop("limits", QuoteLimits(**{name: settings.pop(name) for name in LIMITS & settings.keys()}))
     grammar = critique_grammar(response, CritiqueFormat(limits=limits, **settings), max_tokens=max_tokens)
     matcher = llguidance.LLMatcher(tokenizer, llguidance.LLMatcher.grammar_from_lark(grammar))
     assert not matcher.is_error(), matcher.get_error()

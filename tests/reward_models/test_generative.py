@@ -394,7 +394,7 @@ def test_by_a_chat_template_it_is_taught_what_it_will_be_asked(trainings: list[A
     tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %} dogs:"
     settings = FineTuning(steps=1, prompt_format="chat")
     model, _ = train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, settings)
-    assert model.prompt_format == "chat"
+    assert model.format.prompt_format == "chat"
     ((rows, _, _),) = trainings
     asked = critique_prompts(tokenizer, EXAMPLES, RESPONSES, "chat")
     for row, annotation, target, ids in zip(rows, ANNOTATIONS, TARGETS, asked, strict=True):
@@ -408,7 +408,7 @@ def test_without_words_it_is_taught_the_spans_alone(tokenizer: Any, trainings: l
     model, _ = train_reward_model(
         new_model(tokenizer), tokenizer, ANNOTATIONS, SETTINGS, write_feedback=False, max_new_tokens=7
     )
-    assert (model.write_feedback, model.max_new_tokens) == (False, 7)
+    assert (model.format.write_feedback, model.format.max_new_tokens) == (False, 7)
     spans = [critique_target(Critique("", one.critique.spans), one.response) for one in ANNOTATIONS]
     assert trainings[0][0] == [row_of(tokenizer, *pair) for pair in zip(PROMPTS, spans, strict=True)]
     assert spans != TARGETS
@@ -424,7 +424,7 @@ def test_a_model_that_could_never_write_a_critique_is_refused_before_it_learns(
         new_model(tokenizer), tokenizer, ANNOTATIONS, SETTINGS, max_new_tokens=2, constrain=False
     )
     assert len(trainings) == 1
-    assert not model.constrain
+    assert not model.format.constrain
 
 
 @pytest.mark.parametrize("status", ["unparsable", "timed_out"])

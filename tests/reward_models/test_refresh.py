@@ -146,7 +146,7 @@ def test_the_critic_of_a_step_is_on_disk_and_goes_with_the_last_checkpoint_that_
     assert seen == [[f"step-{step:06d}" for step in steps] for steps in ((1,), (2,), (2, 3), (3,), (3, 5), (5,))]
     on_disk = GenerativeRewardModel.load(tmp_path / "run" / "critic" / "step-000005")
     assert same(weights_of(on_disk), weights_of(run.critic))
-    assert on_disk.max_new_tokens == 24
+    assert on_disk.format.max_new_tokens == 24
 
 
 def test_a_refreshed_run_goes_on_logging_to_its_tracker(tmp_path: Path, phases: Path) -> None:
@@ -559,10 +559,10 @@ def test_a_critic_that_learns_outcomes_in_a_refresh_writes_them_after_a_resume_t
     assert one.refresh_if_due(1, 0.0) == {"critic/refreshed": 1.0}
     assert critic.format.outcomes
     before = GenerativeRewardModel.load(phases / "reward_model")
-    before.outcomes = False
+    before.format = replace(before.format, outcomes=False)
     again = refresher(tmp_path, before, annotator, steps=(1,), train_steps=1)
     again.restore(one.state())
-    assert before.outcomes
+    assert before.format.outcomes
 
 
 def test_a_critic_that_learns_none_in_a_refresh_still_writes_none(tmp_path: Path, phases: Path) -> None:

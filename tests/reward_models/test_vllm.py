@@ -190,13 +190,6 @@ def test_it_writes_what_the_model_itself_writes(tmp_path: Path) -> None:
 # What is refused.
 
 
-def test_a_model_that_learned_choices_alone_is_named_in_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    critic(form="tagged_words")
-    assert caplog.text == ""
-    critic(form="tagged_words", learned="choices")
-    assert "vLLM spells them in tokens of its own choice" in caplog.text
-
-
 @pytest.mark.parametrize("limit", ["one_list", "quoted_in_feedback", "verbatim"])
 def test_limits_that_no_grammar_holds_are_refused_before_a_model_loads(limit: str, tmp_path: Path) -> None:
     said = (

@@ -680,7 +680,7 @@ def test_the_grammar_for_servers_by_hand(
     response: str, good: list[str], limits: dict[str, Any], accepted: bool
 ) -> None:
     text = json.dumps({"textual_feedback": "", "good_spans": good, "poor_spans": []}, ensure_ascii=False)
-    assert grammar_accepts(response, text, write_feedback=False, limits=QuoteLimits(**limits)) == accepted
+    assert grammar_accepts(response, text, write_feedback=False, **limits) == accepted
     assert accepts(begin(made("gpt2"), response, write_feedback=False, **limits), text) == accepted
 
 
@@ -731,7 +731,7 @@ def test_the_grammar_ends_the_words_where_the_json_still_has_room(max_tokens: in
 def held_to_the_grammar(response: str, room: int, generator: np.random.Generator, **settings: Any) -> str:
     """Let a model of random logits write what the grammar allows, as a server does, until its length limit."""
     llguidance = pytest.importorskip("llguidance")
-    grammar = critique_grammar(response, max_tokens=room, **settings)
+    grammar = critique_grammar(response, CritiqueFormat(**settings), max_tokens=room)
     matcher = llguidance.LLMatcher(llguidance_tokenizer(), llguidance.LLMatcher.grammar_from_lark(grammar))
     tokenizer, ids = made("gpt2"), []
     while len(ids) < room and not matcher.is_stopped():

@@ -281,7 +281,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(home: Path, monkeypatch: pytest
 def test_without_words_it_learns_the_quotes_alone(home: Path) -> None:
     run = RewardRun(recipe(home, "wordless", reward_model={"write_feedback": False}))
     assert '{"textual_feedback": "", "good_spans"' in run.tokenizer.decode(run.rows[0]["input_ids"])
-    assert not run.reward_model.write_feedback
+    assert not run.reward_model.format.write_feedback
 
 
 def test_packed_rows_have_the_loss_of_single_ones(home: Path) -> None:
@@ -647,6 +647,6 @@ def test_the_command_trains_from_files_and_says_what_it_did(
     assert "30 annotations to train on and 6 held-out ones to measure on" in said
     assert "held out, step 2 of 2   f1 " in said
     assert "held-out F1 " in said
-    assert GenerativeRewardModel.load(tmp_path / "run" / "model").prompt_format == "plain"
+    assert GenerativeRewardModel.load(tmp_path / "run" / "model").format.prompt_format == "plain"
     assert read_annotations(home / "annotations.jsonl") == ANNOTATIONS
     assert ANIMALS[0] == "cat"
