@@ -1,85 +1,81 @@
-"""A recipe → memory and time of `text2grad sft` or `text2grad reward`, which train before the policy learns.
+"""A recipe → memory of `text2grad sft` or `text2grad reward`, which train before the policy learns.
 
 A micro-batch has batch_size / (processes · accumulate) rows of the longest length. Of a demonstration all tokens have a
-loss, of an annotation those of the longest critique. The pass is traced as that of the policy's update (`trace`), with
-the dropout and the mixed precision of the section; the loss is taken as that of the update, which holds one tile of the
+loss, of an annotation those of the longest critique. The pass is traced as that of the policy's update, with the
+dropout and the mixed precision of the section; the loss is taken as that of the update, which holds one tile of the
 logits at a time. Measurements between the steps count: held-out losses of `sft`, decoded critiques of `reward`.
 """
 
 import math
-from dataclasses import dataclass, field
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal
+
+import torch
+from torch import nn
 
 from text2grad.config import ModelConfig, Recipe, RewardModelConfig, SFTConfig
 from text2grad.errors import ConfigError
-from text2grad.experiments.planning.devices import Device
-from text2grad.experiments.planning.plan import (
-    Advice,
-    PlannedMemory,
-    stronger,
-    update_roles,
-    with_overhead,
-    with_settings,
-)
-from text2grad.experiments.planning.scale import gathered, sharded
-from text2grad.experiments.planning.trace import Pass, TracedModel, read_config
-from text2grad.experiments.sft_run import read_demonstration_split
-from text2grad.models import base_named_by, context_of
+from text2grad.experiments.dry_run.devices import Device
+from text2grad.experiments.dry_run.plan import Advice, Plan, stronger, with_settings
+from text2grad.experiments.dry_run.trace import Pass, TracedModel, update_roles
+from text2grad.models import context_of, policy_config, response_logprobs
 from text2grad.progress import note
-from text2grad.reward_models.training import read_split
 
 Phase = Literal["sft", "reward"]
 SECTIONS: dict[Phase, str] = {"sft": "sft", "reward": "reward_model"}
 
 
-@dataclass(frozen=True)
-class FineTuningPlan(PlannedMemory):
-    """What a fine-tuning needs, per process.
+class FusedDropout(nn.Module):
+    """Dropout as a GPU computes it: the mask has a byte for each number, and on a CPU as many bytes as the number."""
 
-    Attributes:
-        phases: bytes by phase and role.
-        rows: of one forward pass.
-        row_tokens: of the longest row.
-        learned: rows to train on; None where they are not made yet.
-        steps: of the optimizer; None where `learned` decides it and is not known.
-        parameters: of the model, and the trained ones.
-        seconds: of one step by phase with rows of the longest length, a measurement by its share of a step; empty if
-            the device's rates are unknown.
-    """
+    def __init__(self, p: float) -> None:
+        """Take the rate."""
+        super().__init__()
+        self.p = p
 
-    phases: dict[str, dict[str, int]]
-    rows: int
-    row_tokens: int
-    learned: int | None
-    steps: int | None
-    parameters: tuple[int, int]
-    seconds: dict[str, float] = field(default_factory=dict)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x with a share p of its numbers set to zero, scaled."""
+        return torch.native_dropout(x, self.p, self.training)[0]
+
+
+class FineTunedModel(TracedModel):
+    """A model that `sft` or `reward` trains: without reference and value function, with dropout and mixed precision."""
+
+    def __init__(self, config: Any, settings: ModelConfig, *, device: str, dropout: float, bf16: bool) -> None:
+        """Make it as `TracedModel`; PPO has neither dropout before adapters nor mixed precision."""
+        super().__init__(config, settings, device=device)
+        for name, module in list(self.model.policy.named_modules()) if dropout else ():
+            if name.endswith("lora_dropout") and isinstance(module, nn.ModuleDict):
+                for adapter in module:
+                    module[adapter] = FusedDropout(dropout) if device == "cuda" else nn.Dropout(dropout)
+        self.training = self.training or dropout > 0
+        self.model.train(self.training)
+        if bf16:
+            self.model.forward = torch.autocast("cpu", torch.bfloat16)(self.model.forward)  # type: ignore[method-assign]
+
+    def held_out(self, rows: int, prompt: int, response: int) -> Pass:
+        """Trace the log-probs of responses behind their prompts, without gradient."""
+        with torch.no_grad(), self._counting() as counted:
+            response_logprobs(self.model.policy, self._batch(rows, prompt, response))
+            return Pass(counted.peak)
 
 
 class FineTuningPlanner:
     """Plans `text2grad sft` or `text2grad reward` of one recipe, and of its variants."""
 
-    def __init__(
-        self, recipe: Recipe, phase: Phase, device: Device, *, processes: int = 1, in_shards: bool = False
-    ) -> None:
-        """Read the config of the model, and count the rows to train on.
+    def __init__(self, recipe: Recipe, phase: Phase, device: Device, *, processes: int = 1) -> None:
+        """Read the config of the model.
 
         Args:
             recipe: the settings.
             phase: the command, "sft" or "reward".
             device: the device of one process.
-            processes: number of processes, one GPU each.
-            in_shards: FSDP 2 shards weights, gradients and optimizer states over the processes; else each holds all.
+            processes: number of processes, one GPU each, of which each holds the whole model.
 
         Raises:
             ConfigError: if the batch cannot be shared by the processes and micro-batches.
             ModelError: if the config cannot be read.
-            DataError: if files of demonstrations or annotations are there and cannot be used.
         """
         self.recipe, self.phase, self.device, self.processes = recipe, phase, device, processes
-        self.shards = processes if in_shards else 1
         settings = self._settings(recipe)
         parts = processes * settings.accumulate
         if settings.batch_size % parts:
@@ -88,57 +84,41 @@ class FineTuningPlanner:
                 f"processes × {SECTIONS[phase]}.accumulate = {settings.accumulate}; choose a multiple of {parts}"
             )
         path = settings.model or recipe.model.path
-        self.config = read_config(base_named_by(path) or path, trust_remote_code=recipe.model.trust_remote_code)
-        self.row_tokens = int(min(settings.max_tokens, context_of(SimpleNamespace(config=self.config))))
-        self.learned = rows_to_learn(recipe, phase)
+        self.config = policy_config(path, trust_remote_code=recipe.model.trust_remote_code)
+        self.row_tokens = int(min(settings.max_tokens, context_of(self.config)))
 
-    def plan(self, recipe: Recipe | None = None) -> FineTuningPlan:
-        """Return the plan of the recipe, or of a variant of it."""
+    def rows(self, recipe: Recipe) -> int:
+        """Return the rows of one forward pass."""
+        settings = self._settings(recipe)
+        return settings.batch_size // (self.processes * settings.accumulate)
+
+    def plan(self, recipe: Recipe | None = None) -> Plan:
+        """Return the plan of the recipe, or of a variant of it: phases update, optimizer and measurement."""
         recipe = recipe or self.recipe
-        settings, model = self._settings(recipe), self._model(recipe)
-        rows = settings.batch_size // (self.processes * settings.accumulate)
-        checkpointing = " with gradient checkpointing" if recipe.model.gradient_checkpointing else ""
-        note(f"tracing the update of {rows} rows of {self.row_tokens:,} tokens{checkpointing}")
-        how = {"bf16": settings.bf16, "accumulated": settings.accumulate > 1}
-        update = model.update(rows, *self._lengths(settings), entropy=False, **how)
-        measured = self._measured(recipe, model)
-        weights = model.weights
+        settings, model, rows = self._settings(recipe), self._model(recipe), self.rows(recipe)
+        note(f"tracing the update of {rows} rows of {self.row_tokens:,} tokens")
+        update = model.update(rows, *self._lengths(settings), entropy=False, accumulated=settings.accumulate > 1)
+        decoding, weights = self._measured(recipe, model), model.weights
         grads, changed = weights.trainable, weights.trainable if self.device.kind == "cuda" else 2 * weights.largest
-        resident = {
-            "model": sharded(weights.policy, self.shards),
-            "optimizer states": sharded(2 * grads, self.shards),
-            **({"gradient buckets": grads} if self.processes > self.shards else {}),
-        }
-        decoding = max(measured, key=lambda one: one.peak)
+        buckets = {"gradient buckets": grads} if self.processes > 1 else {}
+        resident = {"model": weights.policy, "optimizer states": 2 * grads, **buckets}
         phases = {
             "update": update_roles(update, grads),
             "optimizer": {"gradients": grads, "working": changed},
             "measurement": {"KV cache": decoding.kept, "working": decoding.peak - decoding.kept},
         }
-        if self.shards > 1:
-            layers = gathered(weights.layer, weights.ends)
-            whole = min(grads, weights.layer + weights.ends)  # gradients before they are summed over processes
-            own = {"gradients": sharded(grads, self.shards), "working": sharded(changed, self.shards)}
-            phases["update"] |= {"gathered weights": layers + whole, "gradients": own["gradients"]}
-            phases["optimizer"] |= own
-            phases["measurement"]["gathered weights"] = layers if self.phase == "sft" else weights.policy
-        return FineTuningPlan(
-            {name: with_overhead(self.device.kind, {**resident, **own}) for name, own in phases.items()},
-            rows,
-            self.row_tokens,
-            self.learned,
-            self._steps(settings),
+        return Plan(
+            {name: self.device.with_overhead({**resident, **own}) for name, own in phases.items()},
             (weights.parameters, weights.trained_parameters),
-            self._seconds(settings, weights.policy, update, measured) if self.device.flops else {},
         )
 
     def advice(self, memory: int) -> list[Advice]:
         """Return settings with which the peak fits into `memory` bytes: first those that change no result."""
-        found: list[Advice] = []
+        fitting: list[Advice] = []
         for settings in stronger(self.recipe.model.model_copy(update={"value": "none"})):
-            if len(found) < 2:
-                found += self._in_smaller_parts(settings, memory)
-        return found
+            if len(fitting) < 2:
+                fitting += self._in_smaller_parts(settings, memory)
+        return fitting
 
     def _in_smaller_parts(self, settings: dict[str, Any], memory: int) -> list[Advice]:
         """Return advice that also doubles `accumulate` until the plan fits; none if single rows do not fit."""
@@ -162,65 +142,17 @@ class FineTuningPlanner:
         written = max(min(written, self.row_tokens - 1), 1)
         return self.row_tokens - written, written
 
-    def _model(self, recipe: Recipe) -> TracedModel:
+    def _model(self, recipe: Recipe) -> FineTunedModel:
         kept = {"dtype", "lora_r", "lora_alpha", "lora_targets", "gradient_checkpointing", "trust_remote_code"}
-        settings = ModelConfig.model_validate({"value": "none", **recipe.model.model_dump(include=kept)})
-        dropout = self._settings(recipe).lora_dropout
-        return TracedModel(self.config, settings, device=self.device.kind, lora_dropout=dropout)
+        model = ModelConfig.model_validate({"value": "none", **recipe.model.model_dump(include=kept)})
+        own = self._settings(recipe)
+        how: dict[str, Any] = {"device": self.device.kind, "dropout": own.lora_dropout, "bf16": own.bf16}
+        return FineTunedModel(self.config, model, **how)
 
-    def _measured(self, recipe: Recipe, model: TracedModel) -> tuple[Pass, ...]:
-        """Return the pass of a held-out loss; or those over prompts and of the last token of held-out critiques."""
+    def _measured(self, recipe: Recipe, model: FineTunedModel) -> Pass:
+        """Return the pass of a held-out loss; or the larger of those over prompts and a critique's last token."""
         settings = self._settings(recipe)
-        lengths = self._lengths(settings)
+        lengths, most = self._lengths(settings), math.ceil(settings.eval_limit / self.processes)
         if isinstance(settings, RewardModelConfig):
-            return model.rollout(min(recipe.rollout.rows_at_once, self._measured_rows(settings)), *lengths)
-        rows = settings.batch_size // (self.processes * settings.accumulate)
-        return (model.logprobs(min(rows, self._measured_rows(settings)), *lengths),)
-
-    def _measured_rows(self, settings: SFTConfig | RewardModelConfig) -> int:
-        """Return the most held-out rows of one process."""
-        return math.ceil(settings.eval_limit / self.processes)
-
-    def _steps(self, settings: SFTConfig | RewardModelConfig) -> int | None:
-        if settings.epochs is None:
-            return settings.steps
-        return math.ceil(math.ceil(self.learned / settings.batch_size) * settings.epochs) if self.learned else None
-
-    def _seconds(
-        self, settings: SFTConfig | RewardModelConfig, weights: int, update: Pass, measured: tuple[Pass, ...]
-    ) -> dict[str, float]:
-        """Return the seconds of one step by phase."""
-        rows = self._measured_rows(settings)
-        first, last = measured[0], measured[-1]
-        held_out = (
-            self.device.seconds_of(first, rows)
-            if self.phase == "sft"
-            else self.device.seconds_of_decoding(weights, first, last, rows, self._lengths(settings)[1])
-        )
-        return {
-            "update": self.device.seconds_of(update, settings.batch_size // self.processes),
-            "measurement": held_out / settings.eval_every,
-        }
-
-
-def rows_to_learn(recipe: Recipe, phase: Phase) -> int | None:
-    """Return the demonstrations or annotations to train on; None where they are not made yet, or decide no step.
-
-    Raises:
-        DataError: if they are there and cannot be used.
-    """
-    settings = recipe.sft if phase == "sft" else recipe.reward_model
-    if settings.epochs is None:
-        return None
-    if isinstance(settings, SFTConfig):
-        files = settings.data or tuple(filter(None, [recipe.data.train]))
-    else:
-        files = settings.annotations
-    if not files or (missing := [path for path in files if not Path(path).exists()]):
-        what = f"{missing[0]} is not there yet" if files else f"[{SECTIONS[phase]}] names no file to train on"
-        note(f"{what}: planned without the number of steps", warning=True)
-        return None
-    if isinstance(settings, SFTConfig):
-        return len(read_demonstration_split(recipe)[0])
-    held_out = settings.held_out_file or settings.held_out
-    return len(read_split(files, held_out=held_out, unseen=settings.unseen, seed=recipe.run.seed).train)
+            return max(model.rollout(min(recipe.rollout.rows_at_once, most), *lengths))
+        return model.held_out(min(self.rows(recipe), most), *lengths)

@@ -1,8 +1,8 @@
-"""Memory and time of a step on N GPUs that share a model, by formulas: `docs/scale.md`, and the shards of a plan.
+"""Memory and time of a step on N GPUs that share a model, by formulas.
 
-`trace` follows the step's own code on one process; that takes minutes for a large model, and knows no other engine.
-The formulas take microseconds, and `docs/make_scale.py` compares them with every measured peak. They hold for dense
-decoders with gated MLPs (Llama, Qwen, Mistral).
+`text2grad train RECIPE --dry-run` follows the step's own code on one process; that takes minutes for a large model, and
+knows no other engine. The formulas take microseconds, and `make_scale.py` compares them with every measured peak. They
+hold for dense decoders with gated MLPs (Llama, Qwen, Mistral).
 
 Dimension key: N GPUs, P parameters, L layers, H hidden size, I intermediate size, V vocabulary, S tokens of a row, t
 tokens of a micro-batch on one GPU. Bytes are bytes of one GPU; seconds are those of one step.
@@ -12,8 +12,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from text2grad.experiments.planning.devices import CALL_S, DEVICES, Device
+from text2grad.experiments.dry_run.devices import GB, LOST, OVERHEAD
 
+CALL_S = 8e-6
+"""Assumed seconds for PyTorch to start one operation on a GPU; decoding is often limited by it."""
 BUS = 300e9
 """Assumed bytes per second at which all GPUs gather a tensor together (NCCL's bus bandwidth, 8 NICs of 400 Gb/s)."""
 COLLECTIVE_S = 20e-6
@@ -33,6 +35,29 @@ ACTIVATIONS = {
     ("bfloat16", True): (40, 10),  # adapters compute in fp32 on copies of their inputs
 }
 """Bytes that a layer keeps for its backward pass, per token and H and I; by type and whether adapters are trained."""
+
+
+@dataclass(frozen=True)
+class GPU:
+    """Memory and rates of a GPU.
+
+    Attributes:
+        memory: bytes.
+        flops: bf16 products with fp32 sums per second, of which training is assumed to reach the share `mfu`.
+        bandwidth: bytes per second of its memory.
+        call_s: seconds to start one operation.
+        mfu: share of `flops`.
+    """
+
+    memory: int
+    flops: float
+    bandwidth: float
+    call_s: float = CALL_S
+    mfu: float = 0.4
+
+
+H100 = GPU(80 * GB, 989e12, 3_350e9)
+"""H100 SXM, by NVIDIA's data sheet."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +172,11 @@ ENGINES = (
 )
 
 
+def overhead(kind: str, size: int) -> int:
+    """Return the bytes that a process has beyond `size` bytes of tensors, on a "cpu" or "cuda" device."""
+    return OVERHEAD[kind] + int(size * LOST[kind])
+
+
 def sharded(size: float, processes: int) -> int:
     """Return the bytes of one process's shard."""
     return math.ceil(size / processes)
@@ -236,9 +266,7 @@ def memory(model: Decoder, engine: Engine, processes: int, work: Work) -> dict[s
     return {"rollout": {**resident, **rollout}, "update": {**resident, **update}}
 
 
-def seconds(
-    model: Decoder, engine: Engine, processes: int, work: Work, device: Device = DEVICES["h100"]
-) -> dict[str, float]:
+def seconds(model: Decoder, engine: Engine, processes: int, work: Work, device: GPU = H100) -> dict[str, float]:
     """Return the seconds of one step by phase, one epoch over its rows, without the critic."""
     parameters, tokens = model.parameters, work.rows * work.row
     rate = processes * device.flops * device.mfu
@@ -257,7 +285,7 @@ def seconds(
     }
 
 
-def _rollout(model: Decoder, engine: Engine, processes: int, work: Work, device: Device) -> float:
+def _rollout(model: Decoder, engine: Engine, processes: int, work: Work, device: GPU) -> float:
     """Return the seconds of prompts and decoding."""
     prompts = model.forward(work.rows * work.prompt, work.prompt) / (processes * device.flops * device.mfu)
     own = engine.sampler == "own"

@@ -1,21 +1,15 @@
 """Formulas for many GPUs: by hand, beside the trace and measured peaks; the page has the script's figures."""
 
-import gc
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from places import script
-from text2grad.cli.__main__ import main
-from text2grad.config.recipe import make_recipe
-from text2grad.experiments.planning import DEVICES, Planner
-from text2grad.experiments.planning.devices import Device
-from text2grad.experiments.planning.scale import (
+from evidence.plan.scale import (
     ENGINES,
+    GPU,
     LLAMAS,
     Decoder,
     Work,
@@ -26,7 +20,10 @@ from text2grad.experiments.planning.scale import (
     sharded,
     tensor_parallel,
 )
-from text2grad.experiments.planning.trace import TracedModel, read_config
+from places import script
+from text2grad.config.recipe import make_recipe
+from text2grad.experiments.dry_run.trace import TracedModel
+from text2grad.models import policy_config
 
 # hidden 64, 4 heads of 16, 2 key heads, MLP 128, vocabulary 1,000
 SMALL = Decoder("small", 2, 64, 128, 32, 1_000)
@@ -62,25 +59,10 @@ def test_activations_are_those_of_the_trace(tmp_path: Path, dtype: str, rank: in
     for layers in (1, 2):
         path = config(tmp_path, dtype=dtype, hidden_size=256, intermediate_size=704, num_hidden_layers=layers)
         model = make_recipe({"model": {"path": path, "lora_r": rank, "dtype": dtype}}).model
-        kept.append(TracedModel(read_config(path), model).update(2, 8, 8, entropy=False).kept)
+        kept.append(TracedModel(policy_config(path), model).update(2, 8, 8, entropy=False).kept)
     one = Decoder("", 1, 256, 704, 128, 1_000)
     formula = activations(one, 32, dtype=dtype, adapters=bool(rank), checkpointing=False)
     assert kept[1] - kept[0] == pytest.approx(formula, rel=tolerance)
-
-
-def test_a_trace_does_not_depend_on_when_python_collects_garbage(tmp_path: Path) -> None:
-    """Circles of objects keep tensors; how often they are collected depends on what a process made before."""
-    path = config(tmp_path)
-    model = make_recipe({"model": {"path": path, "value": "model"}}).model
-    before, traced = gc.get_threshold(), []
-    try:
-        for threshold in (5, 100_000):
-            gc.set_threshold(threshold, 2, 2)
-            traced.append(TracedModel(read_config(path), model).update(4, 8, 24, entropy=False))
-            assert gc.isenabled()
-    finally:
-        gc.set_threshold(*before)
-    assert traced[0] == traced[1]
 
 
 def test_memory_of_one_gpu_by_hand() -> None:
@@ -119,7 +101,7 @@ def test_large_models_are_sampled_by_several_gpus() -> None:
 
 
 def test_seconds_by_hand() -> None:
-    device = Device("d", "cuda", 10**9, 1e9, 1e9, call_s=0.0, mfu=0.5)
+    device = GPU(10**9, 1e9, 1e9, call_s=0.0, mfu=0.5)
     work = Work(rows=4, prompt=8, response=8, micro_batch_tokens=64)
     forward = 64 * 2 * (2 * LAYER + 2 * 16 * 64) + 2 * 32 * 64_000
     times = seconds(SMALL, FULL, 1, work, device)
@@ -169,30 +151,3 @@ def test_the_formulas_are_within_8_percent_of_every_measured_peak() -> None:
 def test_the_page_has_the_figures_of_its_script() -> None:
     page = script("docs/make_scale.py")
     assert page.page() == page.PAGE.read_text("utf-8"), "run `python docs/make_scale.py`"
-
-
-def test_a_plan_of_shards_divides_what_is_sharded(tmp_path: Path) -> None:
-    recipe = make_recipe(
-        {
-            "model": {"path": config(tmp_path), "value": "model"},
-            "rollout": {"batch_size": 8, "max_new_tokens": 24},
-            "ppo": {"micro_batch_tokens": 128},
-        }
-    )
-    whole = Planner(recipe, DEVICES["h100"], processes=2, prompt_tokens=8).plan().phases
-    shards = Planner(recipe, DEVICES["h100"], processes=2, in_shards=True, prompt_tokens=8).plan().phases
-    for role in ("policy", "reference", "value function", "optimizer states"):
-        assert shards["update"][role] == math.ceil(whole["update"][role] / 2)
-    assert shards["update"]["gradients"] == math.ceil(whole["optimizer"]["gradients"] / 2)
-    assert "gradient buckets" in whole["update"]
-    assert "gradient buckets" not in shards["update"]
-    assert shards["rollout"]["gathered weights"] == 4 * SMALL.parameters
-    assert shards["score"]["gathered weights"] == 4 * (2 * LAYER + SMALL.ends)
-    assert shards["update"]["gathered weights"] == 4 * (2 * LAYER + SMALL.ends + LAYER + SMALL.ends)
-    assert shards["update"]["activations"] == whole["update"]["activations"]
-
-
-def test_shards_need_several_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "my.toml").write_text(f'[data]\ntrain = "none"\n[model]\npath = "{config(tmp_path)}"\n')
-    assert main(["plan", str(tmp_path / "my.toml"), "--sharded"]) == 2
-    assert "--processes N" in " ".join(capsys.readouterr().err.split())

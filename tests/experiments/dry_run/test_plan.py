@@ -1,5 +1,6 @@
 """A plan: figures by arithmetic, advice that fits when it is taken, and a measured run beside it (slow)."""
 
+import gc
 import json
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from text2grad.errors import ConfigError
 from text2grad.experiments.dry_run.devices import device_named
 from text2grad.experiments.dry_run.plan import Planner, with_settings
 from text2grad.experiments.dry_run.trace import Allocations, TracedModel
+from text2grad.models import policy_config
 from text2grad.models.adapters import enable_checkpointing
 from text2grad.models.policy import PolicyWithValue
 from text2grad.reward_models.probe import Row, features_of
@@ -127,6 +129,20 @@ def test_traced_activations_are_those_that_torch_saves(settings: dict[str, Any])
     else:
         assert found.kept == pytest.approx(sum(kept.values()), rel=0.1)
     assert passes.logp.requires_grad
+
+
+def test_a_trace_does_not_depend_on_when_python_collects_garbage(folder: Path) -> None:
+    """Circles of objects keep tensors; how often they are collected depends on what a process made before."""
+    model = make_recipe({"model": {"path": str(folder), "value": "model"}}).model
+    before, traced = gc.get_threshold(), []
+    try:
+        for threshold in (5, 100_000):
+            gc.set_threshold(threshold, 2, 2)
+            traced.append(TracedModel(policy_config(str(folder)), model).update(4, 8, 24, entropy=False))
+            assert gc.isenabled()
+    finally:
+        gc.set_threshold(*before)
+    assert traced[0] == traced[1]
 
 
 def test_weights_that_do_not_fit_are_not_traced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

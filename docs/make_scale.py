@@ -1,4 +1,4 @@
-"""Write the tables of docs/scale.md from the planner's formulas, and check the formulas against measured peaks.
+"""Write the tables of docs/scale.md from formulas, and check the formulas against measured peaks.
 
 python docs/make_scale.py            # writes docs/scale.md
 python docs/make_scale.py --check    # exit status 1 if the page is not what the script would write
@@ -10,23 +10,24 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from text2grad.experiments.planning import DEVICES, gigabytes
-from text2grad.experiments.planning.plan import overhead
-from text2grad.experiments.planning.scale import (
+from evidence.plan.scale import (
     ENGINES,
+    H100,
     LLAMAS,
     Decoder,
     Engine,
     Work,
     memory,
     one_process,
+    overhead,
     seconds,
     tensor_parallel,
 )
+from text2grad.experiments.dry_run.devices import gigabytes
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, MEASURED = ROOT / "docs/scale.md", ROOT / "docs/results/plan.json"
-GPUS, DEVICE = (8, 64, 256), DEVICES["h100"]
+GPUS, DEVICE = (8, 64, 256), H100
 WORKS = tuple(Work(micro_batch_tokens=tokens) for tokens in (4_096, 2_048, 1_024))
 """The same step in smaller and smaller micro-batches; the first that fits is taken."""
 SMALL = {
