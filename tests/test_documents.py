@@ -115,7 +115,6 @@ shorter() {
       --set reward_model.max_new_tokens=80 --set run.tracker=none ;;
     annotate) [[ "$*" != *--samples* ]] || echo --limit 4 ;;
     evaluate-reward) echo --limit 4 --draws 20 ;;
-    rehearse) echo --responses 8 ;;
     reward-baseline) [ "$2" = probe ] || echo --steps 2 --batch-size 4 ;;
   esac
 }
