@@ -21,4 +21,4 @@ from .scalar import train_scalar_reward_model as train_scalar_reward_model
 from .scalar_from_preferences import train_scalar_from_preferences as train_scalar_from_preferences
 from .served import ServerRewardModel as ServerRewardModel
 from .vllm import VLLMRewardModel as VLLMRewardModel
-from .writing import SIGNS as SIGNS, SYMBOLS as SYMBOLS, critique_target as critique_target, shown as shown
+from .writing import SIGNS as SIGNS, SYMBOLS as SYMBOLS, critique_target as critique_target

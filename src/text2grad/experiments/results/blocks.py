@@ -296,7 +296,8 @@ def _paper_plans(files: Files) -> str:
         peak = f"{one['peak'] / 1e9:.1f} GB ({one['peak_phase']}{fits})"
         changed = ", ".join(f"`{setting}`" for setting in one["settings"])
         row = [one["recipe"], device, changed, peak, f"{step:.{0 if step > 9.5 else 1}f} s ({parts})"]
-        timed = one["where"].isdigit() and bool(one["seconds"])  # a smaller GPU is planned with the rates of a larger one: memory alone is told
+        # Without a time, or on a smaller GPU, which is planned with the rates of a larger one, memory alone is told.
+        timed = one["where"].isdigit() and bool(one["seconds"])
         row[-1] = row[-1] if timed else ""
         if one["phase"] == "train":
             policy.append([*row, str(one["steps"]), f"{one['steps'] * step / 3600:.1f}" if timed else ""])
