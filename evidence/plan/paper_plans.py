@@ -119,7 +119,7 @@ def main() -> None:
     path = parser.parse_args().json
     plans = json.loads(path.read_bytes()) if path.exists() else []
     for asked in ALL:
-        if asked not in {(one["recipe"], one["where"], one["phase"]) for one in plans}:
+        if asked not in {(plan["recipe"], plan["where"], plan["phase"]) for plan in plans}:
             plans.append(planned(*asked))
             print(json.dumps(plans[-1]), flush=True)  # noqa: T201
             write_atomically(path, to_json(plans, indent=1) + b"\n")
