@@ -12,11 +12,11 @@ from sacrebleu import corpus_bleu, corpus_chrf
 
 from places import SHARED
 from text2grad.errors import DataError, ModelError
-from text2grad.evaluation.evaluation import SuiteResult, _of_all
+from text2grad.evaluation.evaluation import EvaluationSettings, SuiteResult, _sum_up
 from text2grad.evaluation.intervals import estimate
 from text2grad.evaluation.registry import make_suites
 from text2grad.evaluation.subjects import load, outline, read_subjects
-from text2grad.evaluation.suite import Answer, Answered, Scores, SuiteOptions
+from text2grad.evaluation.suite import Answer, Scores, SuiteOptions
 from text2grad.evaluation.suites.text import PerplexitySuite, SummarizationSuite
 from text2grad.evaluation.words import load_reader, text_nats, words_of
 
@@ -25,13 +25,12 @@ POSTS = SHARED / "data/slf5k_slice/posts_ideal.jsonl"
 
 def figures(suite: SummarizationSuite, texts: list[str], tmp_path: Path) -> dict[str, float]:
     """Return the figures of one answer to each question."""
-    answers = [Answer(q.id, 0, (t,), (1,), ("stop",)) for q, t in zip(suite.questions, texts, strict=True)]
-    answered = [Answered(q, a) for q, a in zip(suite.questions, answers, strict=True)]
-    scores: list[Scores] = suite.score(answered, tmp_path)
-    counts = [suite.counts(one.question, [own]) for one, own in zip(answered, scores, strict=True)]
+    answers = [Answer(q, 0, (t,), (1,), ("stop",)) for q, t in zip(suite.questions, texts, strict=True)]
+    scores: list[Scores] = suite.score(answers, tmp_path)
+    counts = [suite.counts([own]) for own in scores]
     statistics = {name: one.statistic for name, one in suite.measures.items() if one.statistic}
     found = {name: one.value for name, one in estimate(counts, statistics, draws=20).items()}
-    return found | suite.of_all(answered)
+    return found | suite.of_all(answers)
 
 
 def test_summaries_score_as_the_public_tools_say(tmp_path: Path) -> None:
@@ -86,8 +85,10 @@ def test_a_word_with_vowel_signs_counts_once() -> None:
 def test_distinct_n_grams_have_no_interval_and_no_paired_draws(tmp_path: Path) -> None:
     suite = SummarizationSuite(SuiteOptions(data=written(tmp_path, {"prompt": "p"})))
     assert "rouge1" not in suite.measures  # no reference
-    result = SuiteResult(suite, answers={"m": [Answer("1", 0, ("a a",), (2,), ("stop",))]})
-    assert _of_all(result, "m")["distinct_1"] == (0.5, 0.5, 0.5)
+    answers = {"m": [Answer(suite.questions[0], 0, ("a a",), (2,), ("stop",))]}
+    result = SuiteResult(suite, answers=answers, counts={"m": [suite.counts([{"words": 2.0}])]})
+    _sum_up(result, EvaluationSettings(tmp_path, draws=5))
+    assert result.figures["m"]["distinct_1"] == (0.5, 0.5, 0.5)
 
 
 def test_perplexity_of_a_text_under_the_policy_is_transformers_loss(policy: Path, tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ big=http://localhost:8000/v1   an OpenAI-compatible server, with --model-name
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -114,7 +114,7 @@ def read_subjects(
         raise ConfigError(
             f"--model-name names {' and '.join(for_all)} for all servers; say which is whose by --model-name NAME=MODEL"
         )
-    found = []
+    found: dict[str, Subject] = {}
     for text in given:
         named = None if text.startswith(_SERVER) else _NAMED.fullmatch(text)
         name, path = (named["name"], named["path"]) if named and not Path(text).exists() else ("", text)
@@ -126,41 +126,37 @@ def read_subjects(
                 raise ConfigError(f"{path}: name the model on this server with --model-name MODEL")
             subject = Subject(name or _short(model), path, model, prompt_format)
         else:
-            subject = _local(name, path, prompt_format, trust_remote_code)
-        found.append(subject)
+            subject = _local(Subject(name or _short(path), path, "", prompt_format, (), trust_remote_code))
+        before = found.setdefault(subject.name, subject)
+        if before is not subject:
+            raise ConfigError(
+                f"{before.path} and {path} are both called {subject.name!r}; give them names: NAME={path}"
+            )
     if by_name:
         raise ConfigError(f"--model-name {next(iter(by_name))}=…: no server among the models has this name")
-    _refuse_same_names(found)
-    return found
+    return list(found.values())
 
 
-def _refuse_same_names(subjects: Sequence[Subject]) -> None:
-    seen: dict[str, Subject] = {}
-    for one in subjects:
-        if (before := seen.setdefault(one.name, one)) is not one:
-            raise ConfigError(
-                f"{before.path} and {one.path} are both called {one.name!r}; give them names: NAME={one.path}"
-            )
-
-
-def _local(name: str, path: str, prompt_format: str, trust_remote_code: bool) -> Subject:
+def _local(subject: Subject) -> Subject:
     """Return a model that is loaded here; for the directory of a run, the policy of its newest checkpoint."""
-    directory = Path(path)
+    directory = Path(subject.path)
     if not (directory / "run.json").exists():
-        return Subject(name or _short(path), path, "", prompt_format, (), trust_remote_code)
-    settings: Mapping[str, Any] = {"prompt_format": prompt_format, "trust_remote_code": trust_remote_code}
+        return subject
     recipe, checkpoint = recipe_of_run(directory), latest_checkpoint(directory / "checkpoints")
     policies = [] if checkpoint is None else [checkpoint / "policy"]
     policies += [one for one in (directory / "model", directory / "policy") if (one / "config.json").exists()]
     if not policies:
         raise DataError(
-            f"{path} is a run without a checkpoint; wait for its first (run.save_every), or name the directory of "
+            f"{directory} is a run without a checkpoint; wait for its first (run.save_every), or name the directory of "
             "another model"
         )
-    if prompt_format == "auto":
-        settings = {**settings, "prompt_format": recipe.rollout.prompt_format}
-    settings = {**settings, "trust_remote_code": trust_remote_code or recipe.model.trust_remote_code}
-    return Subject(name or _short(path), str(policies[0]), "", eos_ids=tuple(recipe.rollout.eos_token_ids), **settings)
+    return replace(
+        subject,
+        path=str(policies[0]),
+        prompt_format=recipe.rollout.prompt_format if subject.prompt_format == "auto" else subject.prompt_format,
+        eos_ids=tuple(recipe.rollout.eos_token_ids),
+        trust_remote_code=subject.trust_remote_code or recipe.model.trust_remote_code,
+    )
 
 
 def _short(path: str) -> str:

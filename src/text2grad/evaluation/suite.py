@@ -2,17 +2,16 @@
 
     summarization = SummarizationSuite(SuiteOptions(data="posts.jsonl"))
     questions     = summarization.questions                    asked of every model
-    scores        = summarization.score(answered, folder)      one dictionary per answer
-    counts        = summarization.counts(question, scores)     of all answers to one question
+    scores        = summarization.score(answers, folder)       one dictionary per answer
+    counts        = summarization.counts(scores)               of all answers to one question
     figures       = estimate(counts, {name: measure.statistic for ...})
 
-`AnsweredSuite` judges answers in words, `JudgedSuite` by a language model. `ExaminedSuite` reads the model itself:
-its log-probabilities.
+`AnsweredSuite` judges answers, `ExaminedSuite` reads the model itself: its log-probabilities.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -25,7 +24,6 @@ from text2grad.files import to_json
 from text2grad.types import Message
 
 if TYPE_CHECKING:
-    from text2grad.critics.servers import Prompt
     from text2grad.evaluation.judging import Judge
     from text2grad.evaluation.subjects import LoadedModel
 
@@ -35,9 +33,6 @@ Counts = dict[str, float]
 
 ANSWERS = "answers"
 """Name of the count of a question's answers, the denominator of means over answers."""
-
-USUAL_CHARS = 1_200
-"""Length of an answer in a judge's forecast, before answers are sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +68,7 @@ class Answer:
     """One conversation of a model about a question.
 
     Attributes:
-        question: id of the question.
+        question: the question.
         sample: number of the answer among several to the same question, from 0.
         texts: the answer of each turn.
         tokens: number of sampled tokens of each turn; 0 where a server did not count them.
@@ -82,7 +77,7 @@ class Answer:
         continues: True if the answer continues the question's `continuation`, False if it replies to its prompt.
     """
 
-    question: str
+    question: Question
     sample: int
     texts: tuple[str, ...]
     tokens: tuple[int, ...]
@@ -93,13 +88,6 @@ class Answer:
     def text(self) -> str:
         """The answer of the first turn."""
         return self.texts[0]
-
-
-class Answered(NamedTuple):
-    """A question with one answer."""
-
-    question: Question
-    answer: Answer
 
 
 class Measure(NamedTuple):
@@ -120,10 +108,16 @@ class Measure(NamedTuple):
 
 
 def mean_of(
-    name: str, better: Better = "higher", *, shown: bool = True, share: bool = False, about: str = ""
+    name: str,
+    better: Better = "higher",
+    *,
+    over: str = ANSWERS,
+    shown: bool = True,
+    share: bool = False,
+    about: str = "",
 ) -> Measure:
-    """Return the measure that is the mean of a score over all answers; `share` says that it is from 0 to 1."""
-    return Measure(Ratio((name,), (ANSWERS,), share=share), better, shown, about)
+    """Return the measure that is the sum of a score / the sum of another; `share` says that it is from 0 to 1."""
+    return Measure(Ratio((name,), (over,), share=share), better, shown, about)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +125,7 @@ class SuiteOptions:
     """Options of all suites; each reads its own.
 
     Attributes:
+        suite: name of the suite.
         data: a file, a directory of `datasets`, or a name on the hub; "" takes the suite's own name on the hub.
         split: of a data set; "" takes the suite's own.
         limit: only the first questions; None takes all.
@@ -144,9 +139,9 @@ class SuiteOptions:
         bertscore: encoder of BERTScore; "" for none.
         bertscore_layer: layer whose states are compared; None takes the last.
         judge: model that judges answers of chat suites; None for none.
-        against: file of answers to compare with, of chat suites; "" for none.
     """
 
+    suite: str = ""
     data: str = ""
     split: str = ""
     limit: int | None = None
@@ -160,23 +155,6 @@ class SuiteOptions:
     bertscore: str = ""
     bertscore_layer: int | None = None
     judge: "Judge | None" = None
-    against: str = ""
-
-
-class Source(NamedTuple):
-    """Where the data of a suite comes from.
-
-    Attributes:
-        what: the file to provide, for messages.
-        project: who publishes it.
-        hub: its name on the Hugging Face hub, OWNER/NAME or OWNER/NAME:CONFIG; "" if it has none.
-        split: of the data set.
-    """
-
-    what: str
-    project: str
-    hub: str = ""
-    split: str = "test"
 
 
 class Suite(ABC):
@@ -186,15 +164,17 @@ class Suite(ABC):
         name: the value of `--suite`.
         measures: its figures by name; the first shown is the main figure.
         options: as given.
+        settings: everything that decides the scores beside questions and answers, as JSON.
     """
 
     name: str
     measures: Mapping[str, Measure]
     options: SuiteOptions
+    settings: Mapping[str, Any] = {}
 
-    @abstractmethod
     def identity(self) -> dict[str, Any]:
         """Return everything that decides the scores beside the answers, as JSON."""
+        return {"suite": self.name, **self.settings}
 
     def check(self) -> None:
         """Check packages and models before any answer is sampled.
@@ -220,43 +200,29 @@ class AnsweredSuite(Suite):
     questions: Sequence[Question]
     max_new_tokens: int = 512
 
+    def identity(self) -> dict[str, Any]:
+        """Return questions and settings."""
+        return {**super().identity(), "questions": digest_of_questions(self.questions)}
+
     @abstractmethod
-    def score(self, answered: Sequence[Answered], folder: Path) -> list[Scores]:
+    def score(self, answers: Sequence[Answer], folder: Path) -> list[Scores]:
         """Return the scores of each answer; numbers are summed up, texts explain.
 
         Args:
-            answered: the answers of one model to all questions, question by question.
+            answers: of one model to all questions, question by question.
             folder: directory for files of the suite's own, such as a store of judgements.
 
         Raises:
             Text2GradError: if an answer cannot be judged for a reason outside the answer.
         """
 
-    def counts(self, question: Question, scores: Sequence[Scores]) -> Counts:
+    def counts(self, scores: Sequence[Scores]) -> Counts:
         """Return the counts of one question from the scores of its answers: their sums, and how many there are."""
         return {**sums(scores), ANSWERS: float(len(scores))}
 
-    def of_all(self, answered: Sequence[Answered]) -> Mapping[str, float]:
+    def of_all(self, answers: Sequence[Answer]) -> Mapping[str, float]:
         """Return the figures of all answers of a model together whose measures have no statistic."""
         return {}
-
-
-class JudgedSuite(AnsweredSuite):
-    """A suite whose answers a language model judges.
-
-    Attributes:
-        judge: the model, with the sampling of the suite.
-    """
-
-    judge: "Judge"
-
-    @abstractmethod
-    def prompts(self, answered: Sequence[Answered]) -> "list[Prompt]":
-        """Return the requests that judge these answers, in the order in which `score` reads the replies."""
-
-    def check(self) -> None:
-        """Tell the expense of the judge."""
-        self.judge.foretell(self.name, self.prompts(usual_answers(self.questions)))
 
 
 class ExaminedSuite(Suite):
@@ -282,6 +248,20 @@ def sums(scores: Sequence[Scores]) -> Counts:
     return found
 
 
+class Source(NamedTuple):
+    """Where the data of a suite comes from.
+
+    Attributes:
+        what: the file to provide, for messages.
+        project: who publishes it.
+        hub: its name on the Hugging Face hub, OWNER/NAME or OWNER/NAME:CONFIG; "" if it has none.
+    """
+
+    what: str
+    project: str
+    hub: str = ""
+
+
 def entries_of(suite: str, options: SuiteOptions, source: Source) -> list[Entry]:
     """Return the records of a suite's data.
 
@@ -298,7 +278,7 @@ def entries_of(suite: str, options: SuiteOptions, source: Source) -> list[Entry]
     if options.data and not Path(path).exists() and ("/" not in path or path.startswith((".", "/"))):
         raise DataError(f"suite {suite}: there is no file {path}. {way_out}")
     try:
-        found = list(islice(read_entries(path, split=options.split or source.split), options.limit))
+        found = list(islice(read_entries(path, split=options.split or "test"), options.limit))
     except DataError as error:
         raise DataError(f"suite {suite}: {error}. {way_out}") from error
     if not found:
@@ -306,8 +286,8 @@ def entries_of(suite: str, options: SuiteOptions, source: Source) -> list[Entry]
     return found
 
 
-def check_ids(suite: str, questions: Sequence[Question]) -> None:
-    """Refuse two questions with the same id.
+def checked(suite: str, questions: Sequence[Question]) -> Sequence[Question]:
+    """Return questions of which no two have the same id.
 
     Raises:
         DataError: if there are two.
@@ -320,24 +300,9 @@ def check_ids(suite: str, questions: Sequence[Question]) -> None:
                 "could not be told apart; change one of them"
             )
         seen.add(question.id)
-
-
-def usual_answers(questions: Sequence[Question]) -> list[Answered]:
-    """Return questions with answers of a usual length, for the forecast."""
-    found = []
-    for one in questions:
-        texts = tuple(f"{turn} {'x' * USUAL_CHARS}" for turn in range(one.turns))
-        found.append(Answered(one, Answer(one.id, 0, texts, (0,) * one.turns, ("stop",) * one.turns)))
-    return found
+    return questions
 
 
 def digest_of_questions(questions: Sequence[Question]) -> str:
     """Return a hash of the contents of questions, in order."""
-    content = [
-        [
-            *(one.id, one.prompt if isinstance(one.prompt, str) else [dict(m) for m in one.prompt], one.continuation),
-            *(list(one.then), list(one.stop), one.temperature, dict(one.data)),
-        ]
-        for one in questions
-    ]
-    return sha256(to_json(content)).hexdigest()[:16]
+    return sha256(to_json([astuple(one) for one in questions])).hexdigest()[:16]
