@@ -58,7 +58,7 @@ def test_both_turns_are_rated_with_references_where_the_benchmark_has_them(serve
     assert (scores[1]["rating/math"], scores[1]["rated/2"]) == (4 + 5, 1.0)
     assert (scores[2]["rating"], scores[2]["rated"], scores[2]["unrated"]) == (2.0, 1.0, 1.0)
     counts = [suite.counts([found]) for found in scores]
-    figures = estimate(counts, {name: one.statistic for name, one in suite.measures.items() if one.statistic})
+    figures = estimate(counts, {name: one.statistic for name, one in suite.measures.items()})
     # (9 + 7.5 + 4 + 5 + 2) / 5 rated turns, 1 of 6 unrated
     assert figures["score"].value == pytest.approx(5.5)
     assert figures["turn_1"].value == pytest.approx(6.5)

@@ -46,7 +46,7 @@ def figures(suite: GroundingSuite, texts: list[str]) -> dict[str, float]:
     ]
     scores = suite.score(answers, Path())
     rows = [suite.counts([own]) for own in scores]
-    statistics = {name: one.statistic for name, one in suite.measures.items() if one.statistic}
+    statistics = {name: one.statistic for name, one in suite.measures.items()}
     return {name: one.value for name, one in estimate(rows, statistics, draws=5).items()}
 
 

@@ -39,30 +39,19 @@ _TAIL_TOKENS = 32  # of a response that are searched for a text that ends it
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How answers are sampled.
+    """How answers are sampled."""
 
-    Attributes:
-        temperature: 0 takes the most likely token.
-        samples: answers to each question.
-        max_new_tokens: longest answer of one turn; None takes the suite's.
-        seed: of the random numbers.
-        rows_at_once: answers that are sampled together.
-        too_long: "refuse" ends the evaluation if a prompt leaves no room for an answer, "empty" gives it an empty one.
-    """
-
-    temperature: float = 0.0
-    samples: int = 1
-    max_new_tokens: int | None = None
+    temperature: float = 0.0  # 0 takes the most likely token
+    samples: int = 1  # answers to each question
+    max_new_tokens: int | None = None  # longest answer of one turn; None takes the suite's
     seed: int = 0
-    rows_at_once: int = 16
-    too_long: Literal["refuse", "empty"] = "refuse"
+    rows_at_once: int = 16  # answers that are sampled together
+    too_long: Literal["refuse", "empty"] = (
+        "refuse"  # a prompt without room ends the evaluation, or gets an empty answer
+    )
 
     def __post_init__(self) -> None:
-        """Check that several samples can differ.
-
-        Raises:
-            ConfigError: if they cannot.
-        """
+        """Refuse several samples that could not differ."""
         if self.samples > 1 and not self.temperature:
             raise ConfigError(
                 f"--samples {self.samples} at --temperature 0 would give the same answer {self.samples} times; set a "
@@ -76,6 +65,9 @@ class Sampling:
     def heat(self, question: Question) -> float:
         """Return the temperature of the answers to a question."""
         return self.temperature if question.temperature is None else question.temperature
+
+
+_BELONGING = {"subject": "another model", "sampling": "other settings of sampling", "questions": "other questions"}
 
 
 class Turn(NamedTuple):
@@ -123,11 +115,9 @@ class AnswerFile:
     def open(self, *, force: bool) -> Said:
         """Return the whole lines that are on disk; create the files if there are none.
 
-        Args:
-            force: remove the answers of another model, of other settings or other questions.
-
         Raises:
-            ConfigError: if such answers are there and `force` is False, or the files cannot be used.
+            ConfigError: if the answers there are of another model, of other settings or other questions, unless `force`
+                removes them, or if the files cannot be used.
         """
         settings = asdict(self.sampling) | {"max_new_tokens": self.sampling.length(self.suite)}
         if self.subject.served:
@@ -139,8 +129,16 @@ class AnswerFile:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             before = json.loads(belongs.read_bytes()) if belongs.exists() else now
             if before != now:
+                changed = [
+                    f"{what} ({json.dumps(before.get(key))}, now {json.dumps(now[key])})"
+                    for key, what in _BELONGING.items()
+                    if before.get(key) != now[key]
+                ]
                 if not force:
-                    raise ConfigError(self._differing(before, now))
+                    raise ConfigError(
+                        f"{self.path} holds answers of {' and '.join(changed)}; choose another --out, or add --force "
+                        "to replace them"
+                    )
                 self.path.unlink(missing_ok=True)
             write_atomically(belongs, to_json(now))
             data = self.path.read_bytes() if self.path.exists() else b""
@@ -150,17 +148,6 @@ class AnswerFile:
             return {(one["id"], one["sample"], one["turn"]): one for one in map(json.loads, whole.splitlines())}
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise ConfigError(f"cannot use {self.path}: {error}. Choose another --out") from error
-
-    def _differing(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-        named = {"subject": "another model", "sampling": "other settings of sampling", "questions": "other questions"}
-        told = [
-            f"{what} ({json.dumps(before.get(key))}, now {json.dumps(now[key])})"
-            for key, what in named.items()
-            if before.get(key) != now[key]
-        ]
-        return (
-            f"{self.path} holds answers of {' and '.join(told)}; choose another --out, or add --force to replace them"
-        )
 
     def append(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Write lines; they are on disk when this returns."""
@@ -356,13 +343,7 @@ def endpoint_of(file: AnswerFile, server: Endpoint) -> Endpoint:
 
 
 def request_answers(file: AnswerFile, out: Path, server: Endpoint, meter: Meter) -> Said:
-    """Return all answers of a model on a server; the file is written when all are there.
-
-    Args:
-        file: of the answers.
-        out: directory of the evaluation.
-        server: how it is requested.
-        meter: counts the tokens of the answers that the server gave now.
+    """Return all answers of a model on a server, also on disk in `out`; the file is written when all are there.
 
     Raises:
         ConfigError: if the endpoint is incomplete or its key is missing.

@@ -43,47 +43,27 @@ RESULT = "evaluation.json"
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """Settings of an evaluation.
+    """Settings of an evaluation."""
 
-    Attributes:
-        out: directory of its files.
-        sampling: how answers are sampled.
-        server: key, concurrency and time limit of models on servers.
-        baseline: name of the model from which differences are taken; empty for none.
-        draws: resamples of the intervals.
-        dtype: of the weights, as transformers names it.
-        force: replace answers of other models or settings in `out`.
-    """
-
-    out: Path
+    out: Path  # directory of its files
     sampling: Sampling = field(default_factory=Sampling)
-    server: Endpoint = field(default_factory=lambda: Endpoint("", api_key_env=""))
-    baseline: str = ""
-    draws: int = DRAWS
-    dtype: str = "auto"
-    force: bool = False
+    server: Endpoint = field(default_factory=lambda: Endpoint("", api_key_env=""))  # key, concurrency, time limit
+    baseline: str = ""  # name of the model from which differences are taken
+    draws: int = DRAWS  # resamples of the intervals
+    dtype: str = "auto"  # of the weights, as transformers names it
+    force: bool = False  # replace answers of other models or settings in `out`
 
 
 @dataclass
 class SuiteResult:
-    """The figures of one suite.
-
-    Attributes:
-        suite: the suite.
-        questions: ids of the questions.
-        counts: of each question, by model.
-        figures: by model and name.
-        differences: from the baseline, by model and name.
-        answers: by model; empty for a suite that reads the model itself.
-        scores: of each answer, by model.
-    """
+    """The figures of one suite: by model, then by question, by name or by answer."""
 
     suite: Suite
     questions: list[str] = field(default_factory=list)
     counts: dict[str, list[Counts]] = field(default_factory=dict)
     figures: dict[str, dict[str, Estimate]] = field(default_factory=dict)
-    differences: dict[str, dict[str, Estimate]] = field(default_factory=dict)
-    answers: dict[str, list[Answer]] = field(default_factory=dict)
+    differences: dict[str, dict[str, Estimate]] = field(default_factory=dict)  # from the baseline
+    answers: dict[str, list[Answer]] = field(default_factory=dict)  # none of a suite that reads the model itself
     scores: dict[str, list[Scores]] = field(default_factory=dict)
 
     def endings(self, model: str) -> dict[str, int]:
@@ -92,22 +72,16 @@ class SuiteResult:
 
     def as_json(self) -> dict[str, Any]:
         """Return the figures as JSON."""
-        measures = self.suite.measures
 
         def plain(found: Mapping[str, Mapping[str, Estimate]]) -> dict[str, Any]:
-            return {
-                model: {
-                    name: one._asdict() if measures[name].statistic else {"value": one.value}
-                    for name, one in own.items()
-                }
-                for model, own in found.items()
-            }
+            return {model: {name: one._asdict() for name, one in own.items()} for model, own in found.items()}
 
         return {
             "questions": len(self.questions),
             "identity": self.suite.identity(),
             "measures": {
-                name: {"better": one.better, "about": one.about, "shown": one.shown} for name, one in measures.items()
+                name: {"better": one.better, "about": one.about, "shown": one.shown}
+                for name, one in self.suite.measures.items()
             },
             "models": plain(self.figures),
             "endings": {name: self.endings(name) for name in self.answers},
@@ -281,16 +255,10 @@ def _take(result: SuiteResult, name: str, questions: list[str], counts: Sequence
 
 
 def _sum_up(result: SuiteResult, settings: EvaluationSettings) -> None:
-    """Compute figures and paired differences; those of all answers together have no interval."""
-    suite, base = result.suite, settings.baseline
-    statistics = {name: one.statistic for name, one in suite.measures.items() if one.statistic}
-    draws, seed = settings.draws, settings.sampling.seed
-    whole = {name: suite.of_all(own) for name, own in result.answers.items() if isinstance(suite, AnsweredSuite)}
+    """Compute figures and paired differences."""
+    statistics = {name: one.statistic for name, one in result.suite.measures.items()}
+    draws, seed, base = settings.draws, settings.sampling.seed, settings.baseline
     for name, rows in result.counts.items():
-        found = estimate(rows, statistics, draws=draws, seed=seed)
-        found |= {key: Estimate(value, value, value) for key, value in whole.get(name, {}).items()}
-        result.figures[name] = {key: found[key] for key in suite.measures if key in found}
+        result.figures[name] = estimate(rows, statistics, draws=draws, seed=seed)
         if base and name != base:
-            paired = differences(rows, result.counts[base], statistics, draws=draws, seed=seed)
-            paired |= {key: Estimate(*[value - whole[base][key]] * 3) for key, value in whole.get(name, {}).items()}
-            result.differences[name] = {key: paired[key] for key in suite.measures if key in paired}
+            result.differences[name] = differences(rows, result.counts[base], statistics, draws=draws, seed=seed)

@@ -34,19 +34,12 @@ class Statistic(Protocol):
 
 
 class Ratio(NamedTuple):
-    """A rate: sum of the counts in `top` / sum of the counts in `bottom`. A name that occurs twice counts twice.
-
-    Attributes:
-        top: names of counts.
-        bottom: names of counts.
-        exp: True gives e to the power of the quotient, as in perplexity.
-        share: True says that the rate of every item is in [0, 1]; see `_with_intervals`.
-    """
+    """A rate: sum of the counts in `top` / sum of the counts in `bottom`. A name that occurs twice counts twice."""
 
     top: tuple[str, ...]
     bottom: tuple[str, ...]
-    exp: bool = False
-    share: bool = False
+    exp: bool = False  # e to the power of the quotient, as in perplexity
+    share: bool = False  # the rate of every item is in [0, 1]; see `_with_intervals`
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -65,15 +58,10 @@ class Ratio(NamedTuple):
 
 
 class Area(NamedTuple):
-    """The area under the ROC curve: how probably a score is higher where the truth holds; equal scores count half.
+    """The area under the ROC curve: how probably a score is higher where the truth holds; equal scores count half."""
 
-    Attributes:
-        true: names of the counts of units where the truth holds, by rising score.
-        other: names of the counts of all other units, by the same scores.
-    """
-
-    true: tuple[str, ...]
-    other: tuple[str, ...]
+    true: tuple[str, ...]  # names of the counts of units where the truth holds, by rising score
+    other: tuple[str, ...]  # names of the counts of all other units, by the same scores
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -24,38 +24,27 @@ from text2grad.critics.servers import (
 from text2grad.errors import ConfigError, DataError, RequestError
 from text2grad.progress import note
 
-STORE = "answers.sqlite"
-
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """A model that judges answers, and what may be spent on it.
+    """A model that judges answers, and what may be spent on it."""
 
-    Attributes:
-        endpoint: the model on its server; suites set temperature and length of its answers.
-        spending: prices and budget.
-    """
-
-    endpoint: Endpoint
+    endpoint: Endpoint  # suites set temperature and length of its answers
     spending: Spending
 
     def ask(
         self, prompts: Sequence[Prompt], folder: Path, *, phase: str, response_format: ResponseFormat | None = None
     ) -> list[Reply]:
-        """Return the reply to each prompt; the expense is told first, and equal prompts are requested once.
+        """Return the reply to each prompt, also on disk in `folder`; the expense is told first.
 
-        Args:
-            prompts: chat messages or texts.
-            folder: directory of the answers.
-            phase: name in the progress.
-            response_format: of all answers.
+        Equal prompts are requested once. `phase` names the work in the progress.
 
         Raises:
             ConfigError: if the expected cost is beyond the budget; nothing is requested then.
             RequestError: if answers did not arrive; those that did are stored.
         """
         questions = [Question(prompt, response_format) for prompt in prompts]
-        with Store(folder / STORE) as store:
+        with Store(folder / "answers.sqlite") as store:
             expense = expected_expense(self.endpoint, self.spending, store, questions)
             if expense.requests:
                 note(f"{phase}: {expense}")

@@ -31,23 +31,14 @@ _INNER = {"policy", "model", "merged", "final", "v1"}  # last parts of paths tha
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One model that is evaluated.
+    """One model that is evaluated."""
 
-    Attributes:
-        name: in tables and file names.
-        path: directory, hub name, or address of a server up to /v1.
-        model_name: name of the model on the server; empty for a model that is loaded here.
-        prompt_format: "chat", "plain", or "auto": chat where the model has a chat template.
-        eos_ids: ids that end a response; empty takes the model's own.
-        trust_remote_code: run code that comes with the model.
-    """
-
-    name: str
-    path: str
-    model_name: str = ""
-    prompt_format: str = "auto"
-    eos_ids: tuple[int, ...] = ()
-    trust_remote_code: bool = False
+    name: str  # in tables and file names
+    path: str  # directory, hub name, or address of a server up to /v1
+    model_name: str = ""  # on the server; empty for a model that is loaded here
+    prompt_format: str = "auto"  # "chat", "plain", or "auto": chat where the model has a chat template
+    eos_ids: tuple[int, ...] = ()  # ids that end a response; empty takes the model's own
+    trust_remote_code: bool = False  # run code that comes with the model
 
     @property
     def served(self) -> bool:
@@ -57,8 +48,7 @@ class Subject:
     def identity(self, dtype: str = "auto") -> dict[str, Any]:
         """Return what tells this model from others: digests of its files, or its name on the server or the hub.
 
-        Args:
-            dtype: of the weights of a model that is loaded here; "auto", the type as saved, is left out.
+        The `dtype` of the weights is left out if it is "auto", the type as saved.
         """
         if self.served:
             return {"server": self.path, "model": self.model_name, "prompt_format": self.prompt_format}
@@ -70,23 +60,14 @@ class Subject:
 
 
 class LoadedModel(NamedTuple):
-    """A subject in memory.
-
-    Attributes:
-        subject: its name and place.
-        model: the language model, in eval mode, on its device.
-        tokenizer: the model's.
-        chat: True if prompts go through the chat template.
-        eos_ids: ids that end a response.
-        pad_id: fills the left of short prompts.
-    """
+    """A subject in memory; without its weights, its config stands for them, and no id ends a response."""
 
     subject: Subject
-    model: Any
+    model: Any  # the language model, in eval mode, on its device
     tokenizer: Any
-    chat: bool
-    eos_ids: tuple[int, ...]
-    pad_id: int
+    chat: bool  # prompts go through the chat template
+    eos_ids: tuple[int, ...] = ()  # ids that end a response
+    pad_id: int = 0  # fills the left of short prompts
 
 
 def read_subjects(
@@ -172,14 +153,11 @@ def _short(path: str) -> str:
 
 
 def outline(subject: Subject) -> LoadedModel:
-    """Return a model without its weights: its config stands in their place, and no id ends a response.
+    """Return a model without its weights.
 
     Raises:
         ModelError: if config or tokenizer cannot be loaded, or a file of weights is damaged.
-        ConfigError: if the model is on a server.
     """
-    if subject.served:
-        raise ConfigError(f"{subject.name} is on a server; this needs the weights: name their directory")
     code = subject.trust_remote_code
     tokenizer = load_tokenizer(subject.path, trust_remote_code=code)
     config = policy_config(subject.path, trust_remote_code=code)
@@ -188,7 +166,7 @@ def outline(subject: Subject) -> LoadedModel:
         raise ModelError(
             f"--prompt-format chat, but the tokenizer of {subject.path} has no chat template; take auto or plain"
         )
-    return LoadedModel(subject, config, tokenizer, chat, (), 0)
+    return LoadedModel(subject, config, tokenizer, chat)
 
 
 def load(found: LoadedModel, *, dtype: str = "auto") -> LoadedModel:

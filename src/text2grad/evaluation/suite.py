@@ -37,25 +37,15 @@ ANSWERS = "answers"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question of a suite.
+    """One question of a suite."""
 
-    Attributes:
-        id: its name; no other question of the suite has it.
-        prompt: what a chat model is asked: a text, or chat messages.
-        continuation: text that a base model continues; None gives it the prompt as plain text.
-        then: user messages of later turns; each is asked after the answer to the turn before.
-        stop: texts that end an answer which continues a text; the answer is cut before the first of them.
-        temperature: of sampling, in place of the evaluation's; None takes the evaluation's.
-        data: everything that scoring needs: references, tests, sources.
-    """
-
-    id: str
-    prompt: str | Sequence[Message]
-    continuation: str | None = None
-    then: tuple[str, ...] = ()
-    stop: tuple[str, ...] = ()
-    temperature: float | None = None
-    data: Mapping[str, Any] = field(default_factory=dict)
+    id: str  # its name; no other question of the suite has it
+    prompt: str | Sequence[Message]  # what a chat model is asked: a text, or chat messages
+    continuation: str | None = None  # text that a base model continues; None gives it the prompt as plain text
+    then: tuple[str, ...] = ()  # user messages of later turns; each is asked after the answer to the turn before
+    stop: tuple[str, ...] = ()  # an answer that continues a text is cut before the first of these
+    temperature: float | None = None  # of sampling, in place of the evaluation's
+    data: Mapping[str, Any] = field(default_factory=dict)  # what scoring needs: references, tests, sources
 
     @property
     def turns(self) -> int:
@@ -65,24 +55,18 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One conversation of a model about a question.
+    """One conversation of a model about a question: text, number of tokens and ending of each turn.
 
-    Attributes:
-        question: the question.
-        sample: number of the answer among several to the same question, from 0.
-        texts: the answer of each turn.
-        tokens: number of sampled tokens of each turn; 0 where a server did not count them.
-        finish: why each turn ended: "stop", "length", "too_long" (the prompt left no room, so that the answer is
-            empty), or the server's own word.
-        continues: True if the answer continues the question's `continuation`, False if it replies to its prompt.
+    A turn ends by "stop", "length", "too_long" (the prompt left no room, so that the answer is empty), or a server's
+    own word. The number of tokens is 0 where a server did not count them.
     """
 
     question: Question
-    sample: int
+    sample: int  # number of the answer among several to the same question, from 0
     texts: tuple[str, ...]
     tokens: tuple[int, ...]
     finish: tuple[str, ...]
-    continues: bool = False
+    continues: bool = False  # the answer continues the question's `continuation`; else it replies to its prompt
 
     @property
     def text(self) -> str:
@@ -91,20 +75,12 @@ class Answer:
 
 
 class Measure(NamedTuple):
-    """A figure of a suite.
+    """A figure of a suite."""
 
-    Attributes:
-        statistic: counts of the questions → the figure; None for a figure of all answers together (`of_all`), which
-            has no interval.
-        better: "higher" or "lower" values; "" if neither is better.
-        shown: part of the table and the picture; others are in the files.
-        about: its meaning, in a few words, for the page.
-    """
-
-    statistic: Statistic | None
-    better: Better = "higher"
-    shown: bool = True
-    about: str = ""
+    statistic: Statistic  # counts of the questions → the figure
+    better: Better = "higher"  # "" if neither higher nor lower values are better
+    shown: bool = True  # part of the table and the picture; others are in the files
+    about: str = ""  # its meaning, in a few words, for the page
 
 
 def mean_of(
@@ -122,83 +98,50 @@ def mean_of(
 
 @dataclass(frozen=True, slots=True)
 class SuiteOptions:
-    """Options of all suites; each reads its own.
+    """Options of all suites; each reads its own."""
 
-    Attributes:
-        suite: name of the suite.
-        data: a file, a directory of `datasets`, or a name on the hub; "" takes the suite's own name on the hub.
-        split: of a data set; "" takes the suite's own.
-        limit: only the first questions; None takes all.
-        samples: answers to each question.
-        rows_at_once: rows of a batch of the model.
-        shots: examples before each question of lm-eval; None takes the task's own.
-        timeout_s: time limit of a program with its tests, in seconds; None takes the format's own.
-        memory_mb: limit of a program's address space in MiB.
-        accept_weaker: run programs without protection of files if no stronger isolation works.
-        perplexity_model: causal language model that reads the answers; "" for none.
-        bertscore: encoder of BERTScore; "" for none.
-        bertscore_layer: layer whose states are compared; None takes the last.
-        judge: model that judges answers of chat suites; None for none.
-    """
-
-    suite: str = ""
-    data: str = ""
-    split: str = ""
-    limit: int | None = None
-    samples: int = 1
-    rows_at_once: int = 16
-    shots: int | None = None
-    timeout_s: float | None = None
-    memory_mb: int = 4096
-    accept_weaker: bool = False
-    perplexity_model: str = ""
-    bertscore: str = ""
-    bertscore_layer: int | None = None
-    judge: "Judge | None" = None
+    suite: str = ""  # its name
+    data: str = ""  # a file, a directory of `datasets`, or a name on the hub; "" takes the suite's own on the hub
+    split: str = ""  # of a data set; "" takes the test split
+    limit: int | None = None  # only the first questions
+    samples: int = 1  # answers to each question
+    rows_at_once: int = 16  # rows of a batch of the model
+    shots: int | None = None  # examples before each question of lm-eval; None takes the task's own
+    timeout_s: float | None = None  # time limit of a program with its tests; None takes the format's own
+    memory_mb: int = 4096  # limit of a program's address space in MiB
+    accept_weaker: bool = False  # run programs without protection of files if no stronger isolation works
+    perplexity_model: str = ""  # causal language model that reads the answers
+    bertscore: str = ""  # encoder of BERTScore
+    bertscore_layer: int | None = None  # layer whose states are compared; None takes the last
+    judge: "Judge | None" = None  # model that judges answers of chat suites
 
 
 class Suite(ABC):
-    """A yardstick.
+    """A yardstick."""
 
-    Attributes:
-        name: the value of `--suite`.
-        measures: its figures by name; the first shown is the main figure.
-        options: as given.
-        settings: everything that decides the scores beside questions and answers, as JSON.
-    """
-
-    name: str
-    measures: Mapping[str, Measure]
+    name: str  # the value of `--suite`
+    measures: Mapping[str, Measure]  # its figures by name; the first shown is the main figure
     options: SuiteOptions
-    settings: Mapping[str, Any] = {}
+    settings: Mapping[str, Any] = {}  # what decides the scores beside questions and answers, as JSON
 
     def identity(self) -> dict[str, Any]:
         """Return everything that decides the scores beside the answers, as JSON."""
         return {"suite": self.name, **self.settings}
 
     def check(self) -> None:
-        """Check packages and models before any answer is sampled.
-
-        Raises:
-            ConfigError: if a package is missing, or an option cannot be used.
-        """
+        """Check models and workers before any answer is sampled."""
         return None
 
     def close(self) -> None:
-        """Release models and workers."""
+        """Release models and files."""
         return None
 
 
 class AnsweredSuite(Suite):
-    """A suite that judges answers in words.
-
-    Attributes:
-        questions: in the order of the data.
-        max_new_tokens: longest answer of one turn, unless the user names another.
-    """
+    """A suite that judges answers in words."""
 
     questions: Sequence[Question]
-    max_new_tokens: int = 512
+    max_new_tokens: int = 512  # longest answer of one turn, unless the user names another
 
     def identity(self) -> dict[str, Any]:
         """Return questions and settings."""
@@ -217,12 +160,16 @@ class AnsweredSuite(Suite):
         """
 
     def counts(self, scores: Sequence[Scores]) -> Counts:
-        """Return the counts of one question from the scores of its answers: their sums, and how many there are."""
-        return {**sums(scores), ANSWERS: float(len(scores))}
+        """Return the counts of one question from the scores of its answers: their sums, and how many there are.
 
-    def of_all(self, answers: Sequence[Answer]) -> Mapping[str, float]:
-        """Return the figures of all answers of a model together whose measures have no statistic."""
-        return {}
+        Truth values count as 0 and 1, texts do not count.
+        """
+        found = {ANSWERS: float(len(scores))}
+        for one in scores:
+            for name, value in one.items():
+                if isinstance(value, int | float):
+                    found[name] = found.get(name, 0.0) + float(value)
+        return found
 
 
 class ExaminedSuite(Suite):
@@ -233,33 +180,12 @@ class ExaminedSuite(Suite):
         """Return name and counts of each question."""
 
 
-def sums(scores: Sequence[Scores]) -> Counts:
-    """Return the sum of each number in scores; truth values count as 0 and 1, texts do not count.
-
-    Example:
-        >>> sums([{"passed": True, "reason": "passed"}, {"passed": False, "reason": "failed"}])
-        {'passed': 1.0}
-    """
-    found: Counts = {}
-    for one in scores:
-        for name, value in one.items():
-            if isinstance(value, int | float):
-                found[name] = found.get(name, 0.0) + float(value)
-    return found
-
-
 class Source(NamedTuple):
-    """Where the data of a suite comes from.
+    """Where the data of a suite comes from."""
 
-    Attributes:
-        what: the file to provide, for messages.
-        project: who publishes it.
-        hub: its name on the Hugging Face hub, OWNER/NAME or OWNER/NAME:CONFIG; "" if it has none.
-    """
-
-    what: str
-    project: str
-    hub: str = ""
+    what: str  # the file to provide, for messages
+    project: str  # who publishes it
+    hub: str = ""  # its name on the Hugging Face hub, OWNER/NAME or OWNER/NAME:CONFIG
 
 
 def entries_of(suite: str, options: SuiteOptions, source: Source) -> list[Entry]:

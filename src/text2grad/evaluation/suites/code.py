@@ -15,7 +15,6 @@ The format of a record follows from its keys, so `--suite code` reads every form
     test_list                       MBPP, sanitized or full; also the plus version as the hub has it
 """
 
-import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from math import comb
@@ -107,11 +106,7 @@ class CodeSuite(AnsweredSuite):
         yield "forgeable", mean_of("forgeable", "lower", over="passed", shown=False, about=about)
 
     def check(self) -> None:
-        """Start the sandbox once.
-
-        Raises:
-            SandboxError: if programs cannot be isolated on this machine.
-        """
+        """Start the sandbox once; it raises SandboxError if programs cannot be isolated on this machine."""
         Sandbox(workers=1, accept_weaker=self.options.accept_weaker).close()
 
     def program(self, answer: Answer) -> str:
@@ -125,17 +120,15 @@ class CodeSuite(AnsweredSuite):
     def score(self, answers: Sequence[Answer], folder: Path) -> list[Scores]:
         """Return for each answer whether its program passes, and why not; equal programs run once."""
         programs = [self.program(one) for one in answers]
-        jobs = {
-            (one.question.id, program, name): None
+        jobs = [
+            [(one.question.id, program, name) for name in self.problems[one.question.id].tests]
             for one, program in zip(answers, programs, strict=True)
-            for name in self.problems[one.question.id].tests
-        }
-        results = self._run(list(jobs))
-        found = []
-        for one, program in zip(answers, programs, strict=True):
-            tests = self.problems[one.question.id].tests
-            found.append(_scores(one, program, {name: results[one.question.id, program, name] for name in tests}))
-        return found
+        ]
+        results = self._run(list(dict.fromkeys(job for own in jobs for job in own)))
+        return [
+            _scores(one, program, {job[2]: results[job] for job in own})
+            for one, program, own in zip(answers, programs, jobs, strict=True)
+        ]
 
     def _run(self, jobs: Sequence[tuple[str, str, str]]) -> dict[tuple[str, str, str], Result]:
         """Return the results by question, program and set of tests; those with the same limit run together."""
@@ -179,7 +172,7 @@ def pass_at_k(answers: int, passed: int, k: int) -> float:
 def _scores(answer: Answer, program: str, results: Mapping[str, Result]) -> Scores:
     worst = next((one for one in results.values() if not one.passed), next(iter(results.values())))
     passed = all(one.passed for one in results.values())
-    scores: dict[str, Any] = {
+    return {
         "passed": passed,
         "reason": worst.reason,
         "error": "" if passed else worst.output.strip().rpartition("\n")[2][:200],
@@ -187,10 +180,8 @@ def _scores(answer: Answer, program: str, results: Mapping[str, Result]) -> Scor
         "timeout": worst.reason == "timeout",
         "cut": answer.finish[0] == "length",
         "forgeable": passed and any(one.forgeable for one in results.values()),
+        **({"base_passed": results["base"].passed} if "base" in results else {}),
     }
-    if "base" in results:
-        scores["base_passed"] = results["base"].passed
-    return scores
 
 
 def _problems(options: SuiteOptions) -> Iterator[tuple[Question, Problem]]:
@@ -235,17 +226,14 @@ def _of_humaneval(record: Mapping[str, Any], where: str) -> tuple[Question, Prob
 
 def _of_evalplus(record: Mapping[str, Any], where: str) -> tuple[Question, Problem]:
     prompt, name, task = (_text(record, key, where) for key in ("prompt", "entry_point", "task_id"))
-    if not isinstance(record.get("canonical_solution"), str):
-        raise bad_record(where, '"canonical_solution" must be a text')
-    reference = prompt + str(record["canonical_solution"])
+    reference = prompt + _text(record, "canonical_solution", where)
     sets = {"base": "base_input", "plus": "plus_input"}
     tests = {label: tests_of(record, key, where) for label, key in sets.items() if record.get(key)}
     if head_of(prompt, name) or f"def {name}" in prompt:
         question, head = _function_question(task, prompt), head_of(prompt, name)
     else:  # MBPP+: a docstring with the problem and one assertion
         told = prompt.strip().strip('"').strip()
-        ask = f"{_ASK}\n\n{told}"
-        question, head = Question(task, ask, continuation=prompt, stop=('\n"""', "\nassert", "\nprint(", "\n```")), ""
+        question, head = Question(task, f"{_ASK}\n\n{told}", continuation=prompt, stop=_STOPS_OF_MBPP), ""
     return question, Problem(name, head, prompt, tests, _LONG_TIMEOUT_S, reference)
 
 
@@ -254,10 +242,8 @@ def _of_mbpp(record: Mapping[str, Any], where: str) -> tuple[Question, Problem]:
     listed = record["test_list"]
     if not told or not isinstance(listed, list) or not listed or not all(isinstance(one, str) for one in listed):
         raise bad_record(where, '"prompt" (or "text") must be a text, and "test_list" a list of assertions')
-    setup = [*(record.get("test_imports") or []), str(record.get("test_setup_code") or "")]
-    tests = "\n".join([*(one for one in setup if one), *listed])
-    if isinstance(record.get("test"), str) and record["test"].strip():  # the plus version on the hub
-        tests = str(record["test"])
+    setup = [*(record.get("test_imports") or []), record.get("test_setup_code") or ""]
+    tests = str(record.get("test") or "\n".join([*filter(None, setup), *listed]))  # "test": the plus version on the hub
     reference = str(record.get("code") or "")
     name = _function_in(listed[0], reference)
     prompt = f'"""\n{told}\n{listed[0]}\n"""\n'
@@ -268,13 +254,6 @@ def _of_mbpp(record: Mapping[str, Any], where: str) -> tuple[Question, Problem]:
 
 def _function_in(test: str, reference: str) -> str:
     """Return the function of the reference that a test calls, or else the first that the test calls."""
-    try:
-        called = [
-            node.func.id
-            for node in ast.walk(ast.parse(test))
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        ]
-    except SyntaxError:
-        called = []
+    calls = re.findall(r"\b(\w+)\s*\(", test)
     defined = set(re.findall(r"^(?:async )?def (\w+)", reference, re.MULTILINE))
-    return next((name for name in called if name in defined), called[0] if called else "")
+    return next((name for name in calls if name in defined), calls[0] if calls else "")

@@ -3,14 +3,12 @@
 The loaded model, adapters merged, is given to lm-eval's `HFLM`; lm-eval makes the prompts, scores and per-question
 metrics of its task, whose names the figures keep: acc, acc_norm, exact_match/FILTER. Log-probabilities are those of the
 plain prompt, as in published figures; `--prompt-format chat` applies the model's chat template. A task reads its data
-from the hub, or all its splits from the file in `--data`: JSONL in the format of the data set on the hub; for `arc`
-AllenAI's own format, too.
+from the hub, or all its splits from the file in `--data`: JSONL in the format of the data set on the hub.
 """
 
-import json
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,13 +17,13 @@ from text2grad.config import digest_of
 from text2grad.errors import ConfigError, DataError, require
 from text2grad.evaluation.subjects import LoadedModel
 from text2grad.evaluation.suite import Counts, ExaminedSuite, Measure, SuiteOptions, mean_of
-from text2grad.feedback import bad_record, json_object, read_entries
+from text2grad.feedback import json_object, read_entries
 from text2grad.files import to_json, write_atomically, write_records
 
 ARC = "arc"
 _ARC_DATA = (
-    "Give ARC-Challenge-Test.jsonl of ARC (AllenAI), or its rows as JSONL, with --data arc=FILE (data set "
-    "allenai/ai2_arc, configuration ARC-Challenge, on the Hugging Face hub)"
+    "Give the rows of ARC-Challenge's test split as JSONL with --data arc=FILE (data set allenai/ai2_arc, "
+    "configuration ARC-Challenge, on the Hugging Face hub)"
 )
 _SPLITS = ("train", "validation", "test", "dev")
 
@@ -91,17 +89,12 @@ class LMEvalSuite(ExaminedSuite):
         if not path.is_file():
             raise DataError(f"suite {self.name}: there is no file {path}. {self._way_out()}")
         file = Path(self._folder.name) / "rows.jsonl"
-        write_records(file, self._rows(path))
+        write_records(file, (json_object(entry.record, entry.where) for entry in read_entries(path)))
         config: dict[str, Any] = {"include": str(own), "task": self.task, "dataset_path": "json", "dataset_name": None}
         config["dataset_kwargs"] = {"data_files": {split: str(file) for split in _SPLITS}}
         overriding = Path(self._folder.name) / "task.yaml"
         write_atomically(overriding, to_json(config))  # JSON is YAML
         return str(overriding)
-
-    def _rows(self, path: Path) -> Iterator[Mapping[str, Any]]:
-        for entry in read_entries(path):
-            record = json_object(entry.record, entry.where)
-            yield _as_on_the_hub(record, entry.where) if self.name == ARC else record
 
     def _measures(self) -> Iterator[tuple[str, Measure]]:
         """Yield the metrics of the task; of a group, those of all its tasks."""
@@ -163,25 +156,3 @@ def _task_manager() -> Any:
     from lm_eval.tasks import TaskManager
 
     return TaskManager()
-
-
-def _as_on_the_hub(record: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """Return a question of ARC in the format of the hub: choices as lists of texts and labels.
-
-    Raises:
-        DataError: if it is no question of ARC.
-    """
-    question: Any = record.get("question")
-    choices: Any = record.get("choices")
-    if isinstance(question, dict):
-        question, choices = question.get("stem"), question.get("choices")
-    if isinstance(choices, list):
-        choices = {key: [one.get(key) for one in choices if isinstance(one, dict)] for key in ("text", "label")}
-    of_hub: Any = choices if isinstance(choices, dict) else {}
-    texts, labels = of_hub.get("text", ()), of_hub.get("label", ())
-    usable = texts and len(texts) == len(labels) and record.get("answerKey") in labels
-    if not isinstance(question, str) or not usable:
-        raise bad_record(
-            where, f'"question", "choices" and "answerKey" are not those of ARC: {json.dumps(dict(record))[:80]}'
-        )
-    return {"id": record.get("id", where), "question": question, "choices": of_hub, "answerKey": record["answerKey"]}

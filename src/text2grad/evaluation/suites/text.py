@@ -2,12 +2,10 @@
 
 summarization
     rouge1 rouge2 rougeL   F-measure of `rouge-score` with stemming, mean over answers; the best of several references
-    bleu chrf              of `sacrebleu` over all answers together, 0 to 100; intervals by its statistics per answer
+    bleu                   of `sacrebleu` over all answers together, 0 to 100; intervals by its statistics per answer
     bertscore              F1, with `--bertscore MODEL`
     perplexity             of the answers under `--perplexity-model MODEL`, per token
     words                  length in words
-    compression            words of the answer / words of the source, mean over answers that have a source
-    distinct_1 distinct_2  different n-grams / all n-grams over all answers; without interval
 
 perplexity
     perplexity             e^(nats / tokens) of the texts under the model itself; only models of one tokenizer compare
@@ -48,7 +46,6 @@ from text2grad.evaluation.words import (
     bertscore,
     check_encoder,
     check_reader,
-    distinct,
     load_encoder,
     load_reader,
     rouge_scorer,
@@ -58,7 +55,6 @@ from text2grad.evaluation.words import (
 from text2grad.feedback import bad_record, json_object
 from text2grad.files import read_text
 from text2grad.progress import Progress
-from text2grad.types import Example
 
 SUMMARIES = Source(
     'a JSONL file with "prompt" and "reference", such as `text2grad prepare slf5k` writes', "your own, or SLF5K"
@@ -70,11 +66,14 @@ _REFERENCES = ("reference", "references", "ideal_human_summary", "summary", "hig
 _SOURCES = ("source", "passage", "post", "document", "article")
 
 
-class SacreScore(NamedTuple):
-    """A score of `sacrebleu` over all answers, as a statistic of counts per answer."""
+_COUNTS = tuple(f"bleu/{number}" for number in range(10))  # lengths, matches and totals of four orders
+
+
+class Bleu(NamedTuple):
+    """BLEU of `sacrebleu` over all answers, as a statistic of its counts per answer."""
 
     metric: Any
-    names: tuple[str, ...]  # of its counts
+    names: tuple[str, ...] = _COUNTS
 
     def of_answer(self, text: str, references: Sequence[str]) -> Counts:
         """Return the counts of one answer."""
@@ -86,17 +85,6 @@ class SacreScore(NamedTuple):
         totals = np.rint(weights @ counts).astype(int)
         found = [self.metric._compute_score_from_stats(row).score if any(row) else math.nan for row in totals.tolist()]
         return np.array(found, dtype=float)
-
-
-def corpus_scores() -> dict[str, SacreScore]:
-    """Return BLEU (ten counts) and chrF (three of six orders) with the defaults of `sacrebleu`."""
-    from sacrebleu.metrics.bleu import BLEU
-    from sacrebleu.metrics.chrf import CHRF
-
-    return {
-        name: SacreScore(metric, tuple(f"{name}/{number}" for number in range(size)))
-        for name, metric, size in (("bleu", BLEU(), 10), ("chrf", CHRF(), 18))
-    }
 
 
 class SummarizationSuite(AnsweredSuite):
@@ -113,9 +101,11 @@ class SummarizationSuite(AnsweredSuite):
             ConfigError: if a package is missing.
         """
         require("rouge_score", "sacrebleu", extra="eval", purpose="suite summarization")
+        from sacrebleu.metrics.bleu import BLEU
+
         self.options = options
         self.questions = checked(self.name, list(_summaries(options)))
-        self.corpus_scores = corpus_scores()
+        self.bleu = Bleu(BLEU())
         names = {"perplexity_model": "perplexity_model", "bertscore": "bertscore", "layer": "bertscore_layer"}
         self.settings = {name: getattr(options, option) for name, option in names.items()}
         self.measures = dict(self._measures())
@@ -125,19 +115,13 @@ class SummarizationSuite(AnsweredSuite):
         if any(one.data["references"] for one in self.questions):
             for name in ROUGE:
                 yield name, mean_of(name, over="with_reference", about="F-measure of rouge-score, stemmed")
-            for name, statistic in self.corpus_scores.items():
-                yield name, Measure(statistic, about="sacrebleu, all answers together, 0 to 100")
+            yield "bleu", Measure(self.bleu, about="sacrebleu, all answers together, 0 to 100")
             if encoder:
                 yield "bertscore", mean_of("bertscore", over="with_reference", about=f"F1 by {encoder}")
         if reader:
             about = f"of the answers under {reader}, per token"
             yield "perplexity", Measure(Ratio(("nats",), ("tokens",), exp=True), "lower", about=about)
         yield "words", mean_of("words", "", about="length of an answer")
-        if any(one.data["source"] for one in self.questions):
-            about = "words of the answer / words of the source"
-            yield "compression", mean_of("compression", "", over="with_source", about=about)
-        for n in (1, 2):
-            yield f"distinct_{n}", Measure(None, "higher", n == 2, f"different {n}-grams / all, over all answers")
 
     def check(self) -> None:
         """Check the models that judge by their configs; they are loaded when the policy has left the memory."""
@@ -160,7 +144,7 @@ class SummarizationSuite(AnsweredSuite):
         return load_reader(self.options.perplexity_model) if self.options.perplexity_model else None
 
     def score(self, answers: Sequence[Answer], folder: Path) -> list[Scores]:
-        """Return the scores of each answer; `bleu/…` and `chrf/…` are counts of sacrebleu."""
+        """Return the scores of each answer; `bleu/…` are counts of sacrebleu."""
         rouge = rouge_scorer()
         found: list[Scores] = []
         with Progress(f"{self.name}: scores", len(answers), unit="answer") as progress:
@@ -170,25 +154,18 @@ class SummarizationSuite(AnsweredSuite):
         return found
 
     def _score(self, rouge: Any, text: str, data: Mapping[str, Any]) -> Scores:
-        references, source = data["references"], data["source"]
+        references = data["references"]
         scores: Counts = {"words": float(len(words_of(text)))}
         if references:
             every = [rouge.score(one, text) for one in references]
             scores |= {name: max(float(one[name].fmeasure) for one in every) for name in ROUGE}
             scores["with_reference"] = 1.0
-            for statistic in self.corpus_scores.values():
-                scores |= statistic.of_answer(text, references)
+            scores |= self.bleu.of_answer(text, references)
             if self._encoder is not None:
                 scores["bertscore"] = max(bertscore(self._encoder, text, one) for one in references)
         if self._reader is not None:
             scores["nats"], scores["tokens"] = map(float, text_nats(self._reader, text))
-        if source and (length := len(words_of(source))):
-            scores |= {"compression": scores["words"] / length, "with_source": 1.0}
         return scores
-
-    def of_all(self, answers: Sequence[Answer]) -> Mapping[str, float]:
-        """Return distinct n-grams, which have no interval: drawing an answer twice would lower them."""
-        return {f"distinct_{n}": distinct([one.text for one in answers], n) for n in (1, 2)}
 
 
 def _summaries(options: SuiteOptions) -> Iterator[Question]:
@@ -204,8 +181,8 @@ def _summaries(options: SuiteOptions) -> Iterator[Question]:
             raise bad_record(entry.where, '"prompt" must be a text or chat messages, or "source" the text to summarize')
         found = _first(record, _REFERENCES) or []
         references = [found] if isinstance(found, str) else list(found)
-        data = {"references": references, "source": source or Example(prompt).prompt_text}
-        yield Question(str(record.get("id", entry.number)), prompt, data=data, stop=("\n\n\n",))
+        name = str(record.get("id", entry.number))
+        yield Question(name, prompt, data={"references": references}, stop=("\n\n\n",))
 
 
 def _first(record: Mapping[str, Any], keys: Sequence[str]) -> Any:
