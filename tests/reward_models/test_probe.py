@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from text2grad.runs.planning import Planner
 
 import small_run
 from text2grad.cli.__main__ import main
