@@ -158,7 +158,6 @@ RUNS: dict[str, dict[str, dict[str, Any]]] = {
         "model": {"value": "adapter", "lora_r": 2},
         "ppo": {"minibatches": 1, "micro_batch_tokens": 64},
         "reward": {"weighting": "linear_decay", "span_mass": "span", "balance": True},
-        "run": {"track_update": 1},
     },
 }
 
@@ -340,7 +339,7 @@ def test_trls_trainer_takes_token_rewards(device: torch.device, tmp_path: Path) 
 # Commands on a policy.
 
 
-def test_a_run_is_rehearsed(
+def test_a_run_is_looked_at(
     phases: Path, device: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -349,7 +348,7 @@ def test_a_run_is_rehearsed(
         '[rollout]\nbatch_size = 8\nmax_new_tokens = 6\n[run]\nout = "run"\nsteps = 2\nthreads = 1\ntracker = "none"\n'
     )
     critic = ["--set", f"critic.model={phases / 'critic'}"]
-    assert main(["rehearse", "my.toml", "--responses", "8", *critic]) == 0
+    assert main(["train", "my.toml", "--dry-run", "--judge", *critic]) == 0
 
 
 def test_policies_are_evaluated(phases: Path, device: torch.device, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from evidence.analysis.rollouts import Batch, Floats
 from text2grad.config import Recipe
-from text2grad.rl import balanced
+from text2grad.rl.rewards import balanced
 
 SIGNALS = {
     "spans": "spans",

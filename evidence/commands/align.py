@@ -10,11 +10,14 @@ from rich.console import Console
 
 from evidence.commands.align_report import FILES, Gathered, print_report, write_reports
 from evidence.commands.annotation_tables import Prices
-from text2grad.align import AlignSettings, Mode, Overlap, SpanMass, WeightingName, label_tokens, resolve
+from text2grad.align import AlignSettings, label_tokens, resolve
+from text2grad.align.delta import Mode, Overlap, SpanMass
+from text2grad.align.weighting import WeightingName
 from text2grad.cli.evaluate_reward import load_tokenizer
 from text2grad.cli.options import add_command, add_force, at_least, finite, print_end, refuse_bad, refuse_overwriting
 from text2grad.errors import AlignmentError, DataError
-from text2grad.feedback import WAY_OUT, Form, Match, read_critique_records
+from text2grad.feedback import WAY_OUT, Match, read_critique_records
+from text2grad.feedback.records import Form
 from text2grad.files import open_atomically, to_json
 
 NOT_ALL_ALIGNED = 3

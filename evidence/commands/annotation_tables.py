@@ -15,8 +15,10 @@ from functools import partial
 from typing import Any
 
 from evidence.commands.fidelity import share
-from text2grad.align import TokenRewards, encode
-from text2grad.feedback import CritiqueRecord, has_word_overlap
+from text2grad.align import encode
+from text2grad.align.token_rewards import TokenRewards
+from text2grad.feedback import CritiqueRecord
+from text2grad.feedback.word_overlap import has_word_overlap
 from text2grad.reward_models import critique_target
 from text2grad.runs.critic_quality.evaluation import quartiles
 from text2grad.runs.reports.html import Table

@@ -285,7 +285,7 @@ def _prose(files: Files) -> str:
 
 
 def _paper_plans(files: Files) -> str:
-    """Return memory and time of the paper's recipes as planned, from benchmarks/paper_plans.py."""
+    """Return memory and time of the paper's recipes as planned, from evidence/plan/paper_plans.py."""
     found = files(PLANS)
     if found is None:
         return "Not planned yet."
@@ -299,7 +299,8 @@ def _paper_plans(files: Files) -> str:
         peak = f"{one['peak'] / 1e9:.1f} GB ({one['peak_phase']}{fits})"
         changed = ", ".join(f"`{setting}`" for setting in one["settings"])
         row = [one["recipe"], device, changed, peak, f"{step:.{0 if step > 9.5 else 1}f} s ({parts})"]
-        timed = one["where"].isdigit()  # a smaller GPU is planned with the rates of a larger one: memory alone is told
+        # Without a time, or on a smaller GPU, which is planned with the rates of a larger one, memory alone is told.
+        timed = one["where"].isdigit() and bool(one["seconds"])
         row[-1] = row[-1] if timed else ""
         if one["phase"] == "train":
             policy.append([*row, str(one["steps"]), f"{one['steps'] * step / 3600:.1f}" if timed else ""])

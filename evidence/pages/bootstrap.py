@@ -30,7 +30,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from text2grad.evaluation import LEVEL, mean_interval, student
+from text2grad.evaluation import LEVEL, mean_interval
+from text2grad.evaluation.intervals import student
 
 DRAWS = 4_000
 

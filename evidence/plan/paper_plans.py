@@ -1,24 +1,27 @@
-"""Memory and time of the paper's recipes on 1 and on 8 GPUs of 80 GB, as `text2grad plan` estimates them.
+"""Memory of the paper's recipes on 1 and on 8 GPUs of 80 GB, and on a small one, for each of their three trainings.
 
-    python benchmarks/paper_plans.py
+    python -m evidence.plan.paper_plans
 
 Nothing is loaded: of each model the sizes that its publisher states are enough. Nobody has run these recipes at full
-size here, so this is an estimate and no measurement. Writes docs/results/paper_plans.json, one plan after the other; a
-plan that stands there is not made again.
+size here, so this is an estimate and no measurement. Writes evidence/results/paper_plans.json, one plan after another;
+a plan that stands there is not made again. The records that stand there have the time of a step, too, as commit
+3d79ea59 estimated it from traced operations; this program plans memory alone.
 """
 
 import argparse
 import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from evidence.plan.fine_tuning import FineTuningPlanner
 from text2grad.config import load_recipe
 from text2grad.files import to_json, write_atomically
+from text2grad.runs.dry_run.devices import device_named
+from text2grad.runs.dry_run.plan import Planner
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "evidence" / "results" / "paper_plans.json"
 PROMPT_TOKENS = 500
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -75,36 +78,25 @@ def planned(name: str, where: str, phase: str) -> dict[str, Any]:
     recipe = load_recipe(path)
     processes = int(where) if where.isdigit() else 1
     changed = changed_settings(name, phase, processes)
-    device = ["--device", "h100"] if where.isdigit() else ["--device", "h100", "--memory", where]
+    device = device_named("h100" if where.isdigit() else where)
     trained = recipe.reward_model.model if phase == "reward" else ""
+    named = trained or recipe.sft.model
     with tempfile.TemporaryDirectory() as directory:
-        model = Path(directory) / "model"
-        model.mkdir()
-        (model / "config.json").write_text(json.dumps(MODELS[trained or recipe.sft.model]))
-        words = ["plan", path, "--phase", phase, *device, "--processes", processes, "--json"]
-        words += ["--prompt-tokens", PROMPT_TOKENS] if phase == "train" else []
-        models = [f"sft.model={model}", f"reward_model.model={model}"]
-        words += [word for one in (*models, *changed) for word in ("--set", one)]
-        command = [sys.executable, "-m", "text2grad.cli", *map(str, words)]
-        found = subprocess.run(command, check=False, stdout=subprocess.PIPE, cwd=directory)
-    if found.returncode not in (0, 1):  # 1: it does not fit
-        sys.exit(found.returncode)
-    plan = json.loads(found.stdout)
-    kept = ["device", "memory", "processes", "fits", "peak", "peak_phase", "seconds"]
-    sizes = {
-        "train": {"prompt_tokens": PROMPT_TOKENS, "steps": recipe.run.steps},
-        "sft": {"batch_size": recipe.sft.batch_size},
-        "reward": {"batch_size": recipe.reward_model.batch_size},
-    }[phase]
-    kept += [] if phase == "train" else ["rows", "row_tokens"]
+        (Path(directory) / "config.json").write_text(json.dumps(MODELS[named]))
+        models = [f"{setting}={directory}" for setting in ("model.path", "sft.model", "reward_model.model")]
+        asked = load_recipe(path, [*models, *changed])
+        if phase == "train":
+            plan = Planner(asked, device, processes=processes, prompt_tokens=PROMPT_TOKENS).plan()
+            sizes = {"prompt_tokens": PROMPT_TOKENS, "steps": recipe.run.steps}
+        else:
+            planner = FineTuningPlanner(asked, phase, device, processes=processes)  # type: ignore[arg-type]
+            plan = planner.plan()
+            settings = recipe.sft if phase == "sft" else recipe.reward_model
+            sizes = {"batch_size": settings.batch_size, "rows": planner.rows(asked), "row_tokens": planner.row_tokens}
     return {
-        "recipe": name,
-        "where": where,
-        "phase": phase,
-        "model": trained or recipe.sft.model,
-        "settings": changed,
-        **sizes,
-        **{key: plan[key] for key in kept},
+        **{"recipe": name, "where": where, "phase": phase, "model": named, "settings": changed, **sizes},
+        **{"device": device.name, "memory": device.memory, "processes": processes},
+        **{"fits": plan.peak <= device.memory, "peak": plan.peak, "peak_phase": plan.peak_phase, "seconds": {}},
     }
 
 
@@ -123,13 +115,13 @@ def changed_settings(name: str, phase: str, processes: int) -> list[str]:
 def main() -> None:
     """Make every plan that is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, default=ROOT / "docs" / "results" / "paper_plans.json")
+    parser.add_argument("--json", type=Path, default=RESULTS)
     path = parser.parse_args().json
     plans = json.loads(path.read_bytes()) if path.exists() else []
     for asked in ALL:
-        if asked not in {(one["recipe"], one["where"], one["phase"]) for one in plans}:
+        if asked not in {(plan["recipe"], plan["where"], plan["phase"]) for plan in plans}:
             plans.append(planned(*asked))
-            print(json.dumps(plans[-1]), flush=True)
+            print(json.dumps(plans[-1]), flush=True)  # noqa: T201
             write_atomically(path, to_json(plans, indent=1) + b"\n")
 
 

@@ -30,7 +30,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from text2grad.config import Recipe, make_recipe, read_run_file
+from text2grad.config import Recipe, make_recipe
+from text2grad.config.run_directory import read_run_file
 from text2grad.errors import DataError
 from text2grad.files import exclusive, json_lines, to_json, write_atomically
 from text2grad.runs.reports.run_report import Run, read_run

@@ -15,7 +15,8 @@ from hashlib import sha256
 from math import log
 from typing import Any
 
-from text2grad.config import OF_VALUE_FUNCTION, Recipe, make_recipe
+from text2grad.config import Recipe, make_recipe
+from text2grad.config.idle import OF_VALUE_FUNCTION
 from text2grad.errors import ConfigError, check_known, require
 
 ROUND = 4

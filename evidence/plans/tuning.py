@@ -34,7 +34,8 @@ from evidence.plans.methods import METHODS
 from evidence.plans.records import curve_of
 from evidence.plans.search_space import CONFIRMED, ROUND, SearchSpace, Trial, as_overrides
 from evidence.rivals.rounds import USUAL_ROUNDS, rounds_of
-from text2grad.config import Recipe, changed_settings, inputs_of, load_recipe, make_recipe
+from text2grad.config import Recipe, changed_settings, load_recipe, make_recipe
+from text2grad.config.run_directory import inputs_of
 from text2grad.errors import CheckpointError, ConfigError, TrainingError
 from text2grad.files import to_json, write_atomically
 from text2grad.progress import note

@@ -16,7 +16,8 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from evidence.rivals.fitting import fit
 from evidence.rivals.judged import Judged, groups
 from evidence.rivals.settings import rival_of
-from text2grad.models import FineTuning, is_peft, training_arguments, with_padding
+from text2grad.models import FineTuning, is_peft
+from text2grad.models.fine_tuning import training_arguments, with_padding
 from text2grad.types import Rollout
 
 if TYPE_CHECKING:

@@ -12,9 +12,10 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from evidence.rivals.settings import rival_of
 from text2grad.errors import TrainingError
-from text2grad.models import FineTuning, train_with
+from text2grad.models import FineTuning
+from text2grad.models.fine_tuning import train_with
 from text2grad.progress import Progress
-from text2grad.rl import learning_rate_factor
+from text2grad.rl.optimizers import learning_rate_factor
 
 if TYPE_CHECKING:
     from evidence.rivals.trainer import RivalTrainer

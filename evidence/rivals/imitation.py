@@ -12,7 +12,8 @@ from evidence.rivals.fitting import fit
 from evidence.rivals.judged import Judged, best
 from evidence.rivals.refiners import log_refinements, refine
 from evidence.rivals.settings import rival_of
-from text2grad.models import FineTuning, Row, row_of_ids, supervised_trainer
+from text2grad.models import FineTuning, Row, row_of_ids
+from text2grad.models.fine_tuning import supervised_trainer
 from text2grad.types import Rollout
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from text2grad.errors import ConfigError
 from text2grad.feedback import critique_to_json
 from text2grad.files import write_records
 from text2grad.models import context_of, sample, step_uniforms
-from text2grad.reward_models import encode_questions
+from text2grad.reward_models.prompts import encode_questions
 from text2grad.runs.annotation_items import endpoint_values
 from text2grad.types import Critique, Example, Rollout
 

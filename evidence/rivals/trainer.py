@@ -21,7 +21,8 @@ from text2grad.costs import tokens_of
 from text2grad.critics import CachedCritic
 from text2grad.feedback import critique_from_json
 from text2grad.progress import Progress
-from text2grad.rl import Clock, Text2GradTrainer, response_records, rewards_of, step_metrics, token_rewards
+from text2grad.rl import Clock, Text2GradTrainer, response_records, rewards_of, token_rewards
+from text2grad.rl.metrics import step_metrics
 from text2grad.types import Rollout
 
 

@@ -4,7 +4,6 @@ from .sandbox import (
     Result as Result,
     Sandbox as Sandbox,
     SandboxError as SandboxError,
-    Usage as Usage,
     isolations as isolations,
     reason_not_to_run as reason_not_to_run,
     run_tests as run_tests,

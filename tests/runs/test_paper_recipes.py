@@ -40,7 +40,7 @@ PUBLISHED = {
 """Learning rate and schedule, batch, first KL coefficient and its target, longest response and critique, learning rate
 of the reward model, temperature of the annotator: arXiv 2505.22338, Appendices B and D, and its published code."""
 
-PLANS = "benchmarks/paper_plans.py"
+PLANS = "evidence/plan/paper_plans.py"
 SHORT = [
     *("sft.batch_size=4", "sft.accumulate=1", "sft.model=base", "sft.eval_limit=2", "sft.max_tokens=4000"),
     *("reward_model.batch_size=4", "reward_model.accumulate=1", "reward_model.model=base", "reward_model.eval_limit=2"),

@@ -237,7 +237,7 @@ def test_a_diverged_trial_counts_as_the_worst_and_is_not_run_again(tmp_path: Pat
 
 
 def test_the_default_settings_may_diverge_but_not_a_whole_round(tmp_path: Path) -> None:
-    lost = (1, "out of memory; `text2grad plan` shows", True)
+    lost = (1, "out of memory; `text2grad train RECIPE --dry-run` shows", True)
     faults(tmp_path, trial_000=lost, trial_001=lost, trial_002=lost)
     assert finish(search(tmp_path)).best is not None
     faults(tmp_path, trial_000=lost, trial_001=lost, trial_002=lost, trial_003=lost)

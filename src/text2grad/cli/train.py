@@ -87,8 +87,7 @@ def add_run_options(add: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load the recipe, refuse missing settings, then train and write the report."""
-    looks = {name: getattr(args, name) for name in ("judge", "device", "processes")}
-    given = [f"--{name}" for name, value in looks.items() if value]
+    given = [f"--{name}" for name in ("judge", "device", "processes") if getattr(args, name)]
     if given and not args.dry_run:
         raise ConfigError(f"{given[0]} belongs to --dry-run; add --dry-run, or leave {given[0]} out")
     if args.dry_run and args.resume:
@@ -102,18 +101,13 @@ def run(args: argparse.Namespace) -> int:
     for name, reason in idle_settings(recipe).items() if is_main else ():
         note(f"{args.recipe}: {name} has no effect here: {reason}", warning=True)
     if args.dry_run:
-        return look(recipe, **looks)
+        from text2grad.runs.dry_run import dry_run, print_report
+
+        report = dry_run(recipe, device=args.device, processes=args.processes or 1, judge=args.judge)
+        print_report(CONSOLE, report)
+        return 0 if report.fits else DOES_NOT_FIT
     policy = run_recipe(recipe, resume=args.resume)
     return finish(recipe, policy) if is_main else 0
-
-
-def look(recipe: "Recipe", *, judge: bool, device: str | None, processes: int | None) -> int:
-    """Look at a run before it begins, and return the exit status of the dry run."""
-    from text2grad.runs.dry_run import dry_run, print_report
-
-    report = dry_run(recipe, device=device, processes=processes or 1, judge=judge)
-    print_report(CONSOLE, report)
-    return 0 if report.fits else DOES_NOT_FIT
 
 
 def recipe_of(args: argparse.Namespace, **more: str) -> "Recipe":

@@ -4,7 +4,6 @@ from .adapters import (
     adapter_active as adapter_active,
     adapter_is_trained as adapter_is_trained,
     adapter_parameters as adapter_parameters,
-    adapters_off as adapters_off,
     base_of as base_of,
     check_lora_targets as check_lora_targets,
     enable_checkpointing as enable_checkpointing,
@@ -18,7 +17,7 @@ from .adapters import (
 from .batch import TokenBatch as TokenBatch, collate as collate
 from .cpu_heap import give_back_if_short as give_back_if_short, settle_heap as settle_heap
 from .cpu_products import fast_products as fast_products
-from .decoding import Ahead as Ahead, Choose as Choose, decode as decode, most_likely as most_likely
+from .decoding import Choose as Choose, decode as decode, most_likely as most_likely
 from .fine_tuning import (
     NO_LOSS as NO_LOSS,
     FineTuning as FineTuning,
@@ -27,12 +26,8 @@ from .fine_tuning import (
     conversation_rows as conversation_rows,
     fine_tune as fine_tune,
     row_of_ids as row_of_ids,
-    supervised_trainer as supervised_trainer,
     train_on_rows as train_on_rows,
-    train_with as train_with,
-    training_arguments as training_arguments,
     with_end as with_end,
-    with_padding as with_padding,
 )
 from .launch import PLAIN as PLAIN, asks_for_fsdp as asks_for_fsdp, plain_data_parallelism as plain_data_parallelism
 from .logprobs import tiles_as_on as tiles_as_on

@@ -11,7 +11,6 @@ from .load import (
     shares_base as shares_base,
 )
 from .probe import ProbeRewardModel as ProbeRewardModel, is_probe as is_probe, saved_probe as saved_probe
-from .prompts import encode_questions as encode_questions
 from .refresh import Refresher as Refresher, judge as judge
 from .served import ServerRewardModel as ServerRewardModel
 from .vllm import VLLMRewardModel as VLLMRewardModel

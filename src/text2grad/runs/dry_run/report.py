@@ -153,7 +153,7 @@ def _print_signal(console: Console, recipe: Recipe, signal: Signal) -> None:
         ("reliability of advantages", number(figures["reliability"])),
         ("reward per response", f"{figures['reward_mean']:.3g} (deviation {figures['reward_deviation']:.3g})"),
         ("reward and length", f"r = {figures['reward_length_correlation']:.2f}"),
-        ("tokens of the critic", f"{read:,} read, {written:,} written"),
+        ("tokens of the critic", f"{read:,} read, {written:,} written" if read + written else "not counted by it"),
         ("time of a step here", f"{step:.3g} s ({shares})"),
         ("whole run here", duration(step * recipe.run.steps) + (f", critic ${cost:,.2f}" if cost else "")),
     ]

@@ -1,0 +1,1 @@
+"""Plans beyond the look before a run: fine-tunings, the paper's recipes, and many GPUs by formulas."""
