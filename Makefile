@@ -14,7 +14,7 @@ setup: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet $(COMPILE) --constraint constraints.txt \
-		--editable '.[train,annotate,eval,tune,studio,gguf,prose,dev]'
+		--editable '.[train,annotate,eval,tune,studio,gguf,dev]'
 	touch $@
 
 quickstart: setup            ## a language model learns from words, in 7 to 19 minutes without a GPU

@@ -127,8 +127,8 @@ def measure(directory: Path, case: str) -> dict[str, Any]:
 
 def planned(directory: Path, case: str) -> dict[str, Any]:
     """Return the plan's peak, in bytes, and its phase."""
-    from text2grad.experiments.dry_run.devices import device_named
-    from text2grad.experiments.dry_run.plan import Planner
+    from text2grad.runs.dry_run.devices import device_named
+    from text2grad.runs.dry_run.plan import Planner
 
     plan = Planner(recipe_of(directory, case), device_named(None)).plan()
     return {"planned": plan.peak, "phase": plan.peak_phase, "phases": plan.phases}

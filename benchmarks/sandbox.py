@@ -29,8 +29,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
 
-from text2grad.sandbox.cases import Case
-from text2grad.sandbox.sandbox import Sandbox, isolations, run_tests
+from text2grad_sandbox.cases import Case
+from text2grad_sandbox.sandbox import Sandbox, isolations, run_tests
 
 PROGRAM = '''
 def runs(numbers):

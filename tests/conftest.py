@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from fault_server import SECRET, Running, running
 from text2grad.critics.servers import cached_client
-from text2grad.experiments.reports import plots
+from text2grad.runs.reports import plots
 from warm_commands import EMPTY_PNG, Warm, serving
 
 DRAW = plots.to_png

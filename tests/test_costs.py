@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from evidence.pages.costs import read_costs
 from text2grad import costs
 from text2grad.cli.__main__ import main
 from text2grad.costs import Cost, TokenCount, checkpoint_cost, keep_checkpoint_cost, metered, read_cost, tokens_of
-from text2grad.experiments.results.costs import read_costs
 
 
 def test_a_phase_that_is_continued_adds_and_another_phase_begins_anew(

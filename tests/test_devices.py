@@ -25,20 +25,18 @@ from pretended_device import DEVICE, MixedDevices, pretended_device
 from small_run import EXAMPLES, WORDS, ColourCritic, untimed
 from small_trl import make_trainer
 from text2grad.cli.__main__ import main
-from text2grad.experiments.recipe_run import run_recipe
-from text2grad.experiments.sft_run import SFTRun
 from text2grad.feedback import annotation_to_json, ask
 from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.models import measured_training
 from text2grad.models.adapters import with_lora
 from text2grad.models.pretrained import best_device, load_policy, load_tokenizer
+from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.load import critic_from_recipe
-from text2grad.reward_models.refresh import Refresher
 from text2grad.reward_models.training.run import RewardRun
-from text2grad.rl.trainer import Text2GradTrainer
-from text2grad.studio.worker import Worker
+from text2grad.runs.recipe_run import run_recipe
+from text2grad.runs.sft_run import SFTRun
 from text2grad.types import Span
+from text2grad_studio.worker import Worker
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.(is_)?gradient_checkpointing(_disable|_enable)?. is deprecated:FutureWarning"),
@@ -200,7 +198,7 @@ def phases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for parameter in writer.parameters():
         if parameter.requires_grad:
             torch.nn.init.normal_(parameter, std=0.3)
-    GenerativeRewardModel(writer, tokenizer, max_new_tokens=16).save(path / "critic")
+    GenerativeRewardModel(writer, tokenizer, CritiqueFormat(max_new_tokens=16)).save(path / "critic")
     responses = [f"{row.prompt_text} {response.strip()}" for row in EXAMPLES[:12] for response in RESPONSES]
     annotations = [
         Annotation(f"cat {number % 9}", one, ColourCritic().judge(one)) for number, one in enumerate(responses)
@@ -259,42 +257,23 @@ def test_a_generative_reward_model_trains_as_on_the_cpu(more: dict[str, Any], tm
     close(*reversed([lines[:1] for lines in found] if "muon" in str(more) else found))  # Muon takes bfloat16 there
 
 
-@pytest.mark.parametrize("kind", ["scalar", "process", "probe", "support"])
-def test_other_reward_models_train_measure_and_judge(
-    kind: str, phases: Path, device: torch.device, tmp_path: Path
-) -> None:
-    name = "probe" if kind == "support" else kind
-    file = phases / ("pairs.jsonl" if kind == "scalar" else "annotations.jsonl")
-    flags = ["--model", str(phases / "base"), "--out", str(tmp_path / "critic")]
-    flags += ["--rule", "words"] if name == "probe" else ["--steps", "2", "--batch-size", "4"]
-    flags += ["--features", "support"] if kind == "support" else []
-    assert main(["reward-baseline", name, str(file), *flags]) == 0
-    if name == "probe":
-        measure = ["evaluate-reward", str(file), "--model", str(tmp_path / "critic"), "--no-words", "--limit", "4"]
-        assert main([*measure, "--out", str(tmp_path / "measured")]) == 0
+def test_a_probe_trains_measures_and_judges(phases: Path, device: torch.device, tmp_path: Path) -> None:
+    (tmp_path / "empty.toml").touch()
+    flags = ["--model", str(phases / "base"), "--out", str(tmp_path / "critic"), "--unit", "words"]
+    file = str(phases / "annotations.jsonl")
+    assert main(["reward", str(tmp_path / "empty.toml"), "--kind", "probe", "--annotations", file, *flags]) == 0
+    model = str(tmp_path / "critic" / "model")
+    measure = ["evaluate-reward", file, "--model", model, "--no-words", "--limit", "4"]
+    assert main([*measure, "--out", str(tmp_path / "measured")]) == 0
     recipe = small_run.recipe(
         tmp_path / "run",
         model={"path": str(phases / "base"), "value": "none"},
         data={"train": str(phases / "prompts.jsonl")},
-        critic={"kind": name, "model": str(tmp_path / "critic"), "max_failure_rate": 1.0},
+        critic={"kind": "probe", "model": model, "max_failure_rate": 1.0},
         run={"steps": 1},
     )
     run_recipe(recipe)
     assert len(untimed(tmp_path / "run" / "metrics.jsonl")) == 1
-
-
-def test_a_scalar_reward_model_is_refreshed(phases: Path, device: torch.device, tmp_path: Path) -> None:
-    flags = ["--model", str(phases / "base"), "--out", str(tmp_path / "critic"), "--steps", "1", "--batch-size", "4"]
-    assert main(["reward-baseline", "scalar", str(phases / "pairs.jsonl"), *flags]) == 0
-    critic = {"kind": "scalar", "model": str(tmp_path / "critic")}
-    again = {"steps": [1], "train_steps": 1, "batch_size": 4, "window": 8, "audit": 2}
-    recipe = small_run.recipe(tmp_path / "run", critic=critic, refresh=again, run={"steps": 2})
-    judge = critic_from_recipe(recipe)
-    judge.model.to(best_device())
-    tokenizer, model = small_run.tokenizer_and_model()
-    refresher = Refresher.from_recipe(recipe, judge, ColourCritic())
-    Text2GradTrainer(model, judge, tokenizer, EXAMPLES, recipe, refresher=refresher).train()
-    assert len(untimed(tmp_path / "run" / "metrics.jsonl")) == 2
 
 
 def test_a_generative_reward_model_is_measured(phases: Path, device: torch.device, tmp_path: Path) -> None:
@@ -394,7 +373,9 @@ def test_policies_are_evaluated(phases: Path, device: torch.device, tmp_path: Pa
 def test_the_studio_teaches_retrains_asks_and_suggests(device: torch.device, tmp_path: Path) -> None:
     small_reward.prepare(tmp_path)
     base, marked = str(tmp_path / "base"), small_reward.ANNOTATIONS[:2]
-    GenerativeRewardModel(load_policy(base), load_tokenizer(base), max_new_tokens=12).save(tmp_path / "critic")
+    GenerativeRewardModel(load_policy(base), load_tokenizer(base), CritiqueFormat(max_new_tokens=12)).save(
+        tmp_path / "critic"
+    )
     sampling = {"max_new_tokens": 4, "temperature": 1.0, "eos_token_ids": [], "prompt_format": "plain"}
     corrections = [
         {"item": f"i{number}", "prompt": one.prompt, "response": one.response, "ids": None}

@@ -6,9 +6,7 @@ CONTRIBUTING.md, "Code in documents", is the manual. Everything that differs fro
 - `SHORT`: options that shorten a command; `train` and `reward` empty their `run.out` first unless they resume, because
   documents show alternatives below each other.
 - `STAND_INS`: commands that need a network, a server or many GPUs.
-- `TEXTS`: addresses of servers (here: tests/helpers/fault_server.py), lengths of a training in Python, and the layers
-  of a model that is planned.
-- `ABSENT`: the error that a block must end with if a package without a CPU build here is not installed.
+- `here`: addresses of servers (here: tests/helpers/fault_server.py).
 """
 
 import json
@@ -18,7 +16,6 @@ import subprocess
 import sys
 import tomllib
 from copy import deepcopy
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -40,21 +37,11 @@ DOCUMENTS = [
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
     if page.name not in DIARIES and "\n```" in page.read_text("utf-8")
 ]
-SLOW = {
-    "evaluate.md",
-    "feedback.md",
-    "own_feedback.md",
-    "reward.md",
-    "reward_models.md",
-    "rivals.md",
-    "sft.md",
-    "train.md",
-    "tune.md",
-}
+SLOW = {"evaluation.md", "quickstart.md", "training.md"}
 """Documents that need more than about 10 seconds; README.md is read first, and always runs."""
 
-CHATS = ("models/smollm2", "meta-llama/Llama-3.1-8B-Instruct")
-MODELS = ("models/base", "models/policy", *CHATS)
+CHAT = "meta-llama/Llama-3.1-8B-Instruct"
+MODELS = ("models/base", "models/policy", CHAT)
 README_RECIPE = """
 [model]
 path = "runs/sft/model"
@@ -89,14 +76,6 @@ GIVEN = {
     "README.md": {"my.toml": README_RECIPE, "data.jsonl": "\n".join(map(json.dumps, README_LINES))},
     "feedback.md": {"export.json": (DATA / "label_studio_1.23.2.json").read_text("utf-8")},
 }
-TEXTS = {
-    "steps=1_000": "steps=2",
-    '"num_hidden_layers": 32': '"num_hidden_layers": 2',  # a plan traces each layer
-}
-ABSENT = {
-    "ProseCritic": ("proselint", 'pip install -e ".[prose]"'),
-    "VLLMRewardModel": ("vllm", 'pip install -e ".[train,vllm]"'),
-}
 SHARED_RECORDS = 40  # of each file below ../shared
 STAND_INS = r"""
 set -euo pipefail
@@ -107,15 +86,12 @@ shorter() {
       --set reward_model.batch_size=8 --set reward_model.responses=256 --set run.steps=2 --set refresh.steps=[] \
       --set data.examples=200 --set data.eval_examples=4 --set data.eval_every=0 \
       --set rollout.max_new_tokens=12 --set rollout.batch_size=8 ;;
-    train | rival) echo --set run.steps=2 --set rollout.batch_size=4 --set rollout.max_new_tokens=8 \
+    train) echo --set run.steps=2 --set rollout.batch_size=4 --set rollout.max_new_tokens=8 \
       --set data.examples=64 --set data.eval_examples=4 --set data.eval_every=0 --set run.tracker=none \
       --set data.too_long=skip --set critic.max_failure_rate=1.0 ;;
-    tune) echo --trials 1 $(shorter train) --set data.eval_examples=1 ;;
     reward) echo --set reward_model.epochs=0.05 --set reward_model.batch_size=4 --set reward_model.eval_limit=2 \
       --set reward_model.max_new_tokens=80 --set run.tracker=none ;;
-    annotate) [[ "$*" != *--samples* ]] || echo --limit 4 ;;
     evaluate-reward) echo --limit 4 --draws 20 ;;
-    reward-baseline) [ "$2" = probe ] || echo --steps 2 --batch-size 4 ;;
   esac
 }
 studio() {  # a server: stopped as by Ctrl-C when its page can be opened
@@ -140,10 +116,6 @@ python() {
   local file=$1
   case "$*" in
     -*) command python3 "$@" ;;
-    benchmarks/reward_proof*) shift; warm python "$ROOT/$file" "$@" --steps 2 --eval-every 2 --copies 1 --votes 1 \
-      --seeds 1 --max-new-tokens 60 --vocabulary 300 --width 32 --layers 1 --out proof.json ;;
-    benchmarks/reward_decode*) warm python "$ROOT/$file" --here --size tiny --batch 8 --repeats 1 ;;
-    benchmarks/*) shift; warm python "$ROOT/$file" "$@" ;;
     *) warm python "$@" ;;
   esac
 }
@@ -190,11 +162,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in MODELS:
         tiny_llama(tokenizer, seed=0, width=32, layers=1, context=4096).save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
-    for name in CHATS:
-        (folder / name / "chat_template.jinja").write_text(
-            "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
-            "{% if add_generation_prompt %}[it]{% endif %}"
-        )
+    (folder / CHAT / "chat_template.jinja").write_text(
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[it]{% endif %}"
+    )
     return folder
 
 
@@ -214,7 +184,7 @@ def test_the_code_of_a_document_runs(page: Path, tmp_path: Path, models: Path, w
             pytest.skip(f"{page.name} reads ../shared, which is absent")
         cut_copy(SHARED.parent / name, tmp_path / name)
     if page.name == "feedback.md":
-        data_sets(folder)
+        export_of_argilla(folder)
     client = f"{sys.executable} -IS {warm_commands.__file__} {warm.path}"
     start = f'ROOT={ROOT}; WARM="{client}"; warm() {{ $WARM "$@"; }}\n{STAND_INS}'
     for block in blocks(text):
@@ -222,12 +192,9 @@ def test_the_code_of_a_document_runs(page: Path, tmp_path: Path, models: Path, w
 
 
 def here(text: str, server: Running) -> str:
-    """Return a text of a document with the address of the server of the tests, and `TEXTS` replaced."""
+    """Return a text of a document with the address of the server of the tests."""
     text = re.sub(r"http://(localhost|127\.0\.0\.1):8000/v1", server.url, text)
-    text = re.sub(r"^\[annotate\]$", f'[annotate]\nbase_url = "{server.url}"', text, flags=re.MULTILINE)
-    for shown, run in TEXTS.items():
-        text = text.replace(shown, run)
-    return text
+    return re.sub(r"^\[annotate\]$", f'[annotate]\nbase_url = "{server.url}"', text, flags=re.MULTILINE)
 
 
 def run_block(block: Block, folder: Path, start: str, place: str) -> None:
@@ -257,25 +224,15 @@ def run_block(block: Block, folder: Path, start: str, place: str) -> None:
             check=False,
         )
         said = f"{place}:\n{block.text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-        for name, (package, way_out) in ABSENT.items():
-            if name in block.text and find_spec(package) is None:
-                assert way_out in done.stderr, said
-                return
         assert done.returncode == 0, said
 
 
-def data_sets(folder: Path) -> None:
-    """Write an export of Argilla and two data sets of the hub, as `datasets` saves them."""
+def export_of_argilla(folder: Path) -> None:
+    """Write an export of Argilla, as `datasets` saves it."""
     import datasets
 
     argilla = json.loads((DATA / "argilla_2.8.0_flat.json").read_text("utf-8"))
     datasets.Dataset.from_list(argilla).to_parquet(folder / "export.parquet")
-    own = datasets.Dataset.from_list([{"prompt": "Where?", "response": "In Lyon.", "feedback": "Short."}])
-    datasets.DatasetDict({"train": own}).save_to_disk(folder / "you" / "feedback")
-    with (SHARED / "data" / "ultrafeedback_binarized" / "train.jsonl").open() as lines:
-        pairs = datasets.Dataset.from_list([json.loads(line) for line in islice(lines, 3)])
-    path = folder / "HuggingFaceH4" / "ultrafeedback_binarized"
-    datasets.DatasetDict({"train_prefs": pairs}).save_to_disk(path)
 
 
 def cut_copy(source: Path, target: Path) -> None:

@@ -14,11 +14,11 @@ from torch import nn
 
 from text2grad.config import ModelConfig, Recipe, RewardModelConfig, SFTConfig
 from text2grad.errors import ConfigError
-from text2grad.experiments.dry_run.devices import Device
-from text2grad.experiments.dry_run.plan import Advice, Plan, stronger, with_settings
-from text2grad.experiments.dry_run.trace import Pass, TracedModel, update_roles
 from text2grad.models import context_of, policy_config, response_logprobs
 from text2grad.progress import note
+from text2grad.runs.dry_run.devices import Device
+from text2grad.runs.dry_run.plan import Advice, Plan, stronger, with_settings
+from text2grad.runs.dry_run.trace import Pass, TracedModel, update_roles
 
 Phase = Literal["sft", "reward"]
 SECTIONS: dict[Phase, str] = {"sft": "sft", "reward": "reward_model"}

@@ -16,9 +16,9 @@ from typing import Any
 
 from evidence.plan.fine_tuning import FineTuningPlanner
 from text2grad.config import load_recipe
-from text2grad.experiments.dry_run.devices import device_named
-from text2grad.experiments.dry_run.plan import Planner
 from text2grad.files import to_json, write_atomically
+from text2grad.runs.dry_run.devices import device_named
+from text2grad.runs.dry_run.plan import Planner
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "evidence" / "results" / "paper_plans.json"

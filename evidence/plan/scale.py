@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from text2grad.experiments.dry_run.devices import GB, LOST, OVERHEAD
+from text2grad.runs.dry_run.devices import GB, LOST, OVERHEAD
 
 CALL_S = 8e-6
 """Assumed seconds for PyTorch to start one operation on a GPU; decoding is often limited by it."""

@@ -4,7 +4,7 @@
       parse_critique        locate_spans             pseudo_rewards            nl_gradient_loss, Text2GradTrainer
 
 Read the packages in this order to follow the method: `feedback`, `align`, `models`, `critics`, `reward_models`, `rl`,
-`experiments`. Public names are listed once, in `__init__.pyi`. Each loads its module on first use: reading critiques
+`runs`. Public names are listed once, in `__init__.pyi`. Each loads its module on first use: reading critiques
 and aligning them needs no torch.
 """
 
@@ -12,4 +12,4 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

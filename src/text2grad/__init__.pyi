@@ -6,7 +6,6 @@ from .align import (
 from .config import Recipe as Recipe, load_recipe as load_recipe, make_recipe as make_recipe
 from .critics import (
     LLMCritic as LLMCritic,
-    ProseCritic as ProseCritic,
     RuffCritic as RuffCritic,
     UnitTestCritic as UnitTestCritic,
 )
@@ -19,6 +18,7 @@ from .feedback import (
     read_source as read_source,
     vote as vote,
 )
+from .integrations import SpanGRPOTrainer as SpanGRPOTrainer
 from .reward_models import (
     GenerativeRewardModel as GenerativeRewardModel,
     QuoteLimits as QuoteLimits,
@@ -35,15 +35,6 @@ from .rl import (
     value_loss as value_loss,
     whiten as whiten,
 )
-from .sandbox import (
-    Case as Case,
-    Result as Result,
-    Sandbox as Sandbox,
-    SandboxError as SandboxError,
-    Usage as Usage,
-    run_tests as run_tests,
-)
-from .trl import SpanGRPOTrainer as SpanGRPOTrainer
 from .types import Critique as Critique, Example as Example, Rollout as Rollout, Span as Span
 
 __version__: str

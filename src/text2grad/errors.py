@@ -12,8 +12,7 @@ Text2GradError
 ├── TrainingError     the run cannot continue (a loss that is not finite, for example)
 │   └── OutOfMemory   the machine or its accelerator has no memory left for a phase of the run
 ├── CheckpointError   a checkpoint could not be written or does not fit the run
-├── Interrupted       a signal ended the run after a finished step, which is saved
-└── SandboxError      model-written code cannot be run safely on this machine
+└── Interrupted       a signal ended the run after a finished step, which is saved
 
 Each message names the error, the value, its place, and the way out. An unparsable critique is not an exception: it is a
 result (`Critique.status`), counted and logged.
@@ -166,7 +165,3 @@ def require(*modules: str, extra: str, purpose: str, otherwise: str = "") -> Non
             f"{purpose} needs {', '.join(missing)}, not installed here: run {INSTALL.format(extra=extra)} in the "
             f"repository of text2grad{f', or {otherwise}' if otherwise else ''}"
         )
-
-
-class RenamedSetting(FutureWarning):
-    """Warning: a recipe uses the name of a setting in an earlier version."""

@@ -160,15 +160,3 @@ def _sign(found: str) -> str:
 Placement = Literal["spans", "lines", "sentences", "clauses", "last_token", "verdict"]
 PromptFormat = Literal["plain", "chat"]
 Optimizer = Literal["adamw", "muon"]
-CritiqueForm = Literal[
-    "spans",
-    "spans_and_outcome",
-    "labelled_spans",
-    "dense",
-    "scores",
-    "tagged_words",
-    "tagged_sentences",
-    "numbered_sentences",
-]
-Learned = Literal["critique", "choices"]
-Evidence = Literal["none", "absent_words"]

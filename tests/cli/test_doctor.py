@@ -17,7 +17,6 @@ ARGUMENTS = {
     "train": ["r.toml"],
     "generate": ["run"],
     "reward": ["r.toml"],
-    "reward-baseline": ["scalar", "x.jsonl", "--model", "m", "--out", "o"],
     "align": ["x.jsonl", "--tokenizer", "t", "--out", "o"],
     "compare": ["a", "b"],
     "evaluate-reward": ["x.jsonl", "--model", "m", "--out", "o"],

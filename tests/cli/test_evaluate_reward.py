@@ -9,11 +9,12 @@ import pytest
 
 from places import SHARED
 from text2grad.cli.__main__ import main
-from text2grad.experiments.critic_quality.pairs import read_predictions, read_truth
 from text2grad.feedback.records import Annotation, read_annotations, write_annotations
 from text2grad.feedback.spans import Match
+from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.writing import SYMBOLS
+from text2grad.runs.critic_quality.pairs import read_predictions, read_truth
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Span
 
@@ -231,7 +232,9 @@ def test_a_reward_model_is_loaded_with_its_own_tokenizer_and_constrained_or_not(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = word_tokenizer([TEXT, *(f"Where {n} ?" for n in range(6)), "right wrong"], SYMBOLS)
-    GenerativeRewardModel(tiny_llama(words, seed=0, width=16), words, max_new_tokens=24).save(here / "model")
+    GenerativeRewardModel(tiny_llama(words, seed=0, width=16), words, CritiqueFormat(max_new_tokens=24)).save(
+        here / "model"
+    )
     args = ["evaluate-reward", "truth.jsonl", "--model", "model", "--draws", "20"]
     assert main([*args, "--out", "out"]) == 0
     found = result(here)
@@ -245,8 +248,8 @@ def test_a_reward_model_is_loaded_with_its_own_tokenizer_and_constrained_or_not(
     assert '"constrain": true' in refused(capsys, *args, "--out", "out", "--no-constrain")
     voting = ["--votes", "3", "--agreement", "0.4"]
     assert main([*args, "--out", "voted", *voting]) == 0
-    whose = json.loads((here / "voted" / "critic.json").read_bytes())
-    assert (whose["votes"], whose["agreement"]) == (3, 0.4)
+    whose = json.loads((here / "voted" / "critic.json").read_bytes())["format"]
+    assert (whose["votes"], whose["vote_threshold"]) == (3, 0.4)
     samples = (here / "voted" / "samples.jsonl").read_bytes()
     assert [len(json.loads(line)["critique"]) for line in samples.splitlines() if line] == [3] * 6
     first = json.loads((here / "voted" / "evaluation.json").read_bytes())
@@ -264,7 +267,7 @@ def test_a_reward_model_is_loaded_with_its_own_tokenizer_and_constrained_or_not(
 
 def test_the_reward_model_of_a_recipe_decodes_as_the_recipe_says(here: Path) -> None:
     words = word_tokenizer([TEXT, *(f"Where {n} ?" for n in range(6)), "right wrong"], SYMBOLS)
-    made = GenerativeRewardModel(tiny_llama(words, seed=0, width=16), words, max_new_tokens=24)
+    made = GenerativeRewardModel(tiny_llama(words, seed=0, width=16), words, CritiqueFormat(max_new_tokens=24))
     made.save(here / "critic" / "model")
     (here / "critic" / "held_out.jsonl").write_bytes((here / "truth.jsonl").read_bytes())
     (here / "my.toml").write_text('[reward_model]\nout = "critic"\n[critic]\nvotes = 2\nvote_threshold = 0.25\n')
@@ -273,17 +276,17 @@ def test_the_reward_model_of_a_recipe_decodes_as_the_recipe_says(here: Path) -> 
         assert main(["evaluate-reward", "my.toml", "--no-words", "--out", out, "--draws", "20", *options]) == 0
         samples = here / out / "samples.jsonl"
         lines = [line for line in samples.read_text().splitlines() if line] if samples.exists() else []
-        whose = json.loads((here / out / "critic.json").read_bytes())
+        whose = json.loads((here / out / "critic.json").read_bytes())["format"]
         return whose, [len(json.loads(line)["critique"]) for line in lines]
 
     whose, drawn = decoded("two")
-    assert (whose["votes"], whose["agreement"], whose["constrain"], drawn) == (2, 0.25, True, [2] * 6)
+    assert (whose["votes"], whose["vote_threshold"], whose["constrain"], drawn) == (2, 0.25, True, [2] * 6)
     whose, drawn = decoded("three", "--set", "critic.votes=3")
-    assert (whose["votes"], whose["agreement"], drawn) == (3, 0.25, [3] * 6)
+    assert (whose["votes"], whose["vote_threshold"], drawn) == (3, 0.25, [3] * 6)
     whose, drawn = decoded("one", "--votes", "1")  # an option of the command wins over the recipe
     assert (whose["votes"], drawn) == (1, [])
     assert decoded("free", "--set", "critic.constrain=false")[0]["constrain"] is False
-    assert decoded("short", "--set", "critic.max_quotes=2")[0]["limits"] == {"max_quotes": 2}
+    assert decoded("short", "--set", "critic.max_quotes=2")[0]["limits"]["max_quotes"] == 2
     again = ["evaluate-reward", "my.toml", "--no-words", "--out", "two", "--set", "critic.max_quotes=2"]
     assert main(again) == 2  # the directory holds critiques without this limit
 

@@ -10,7 +10,6 @@ import pytest
 
 from text2grad.cli.__main__ import main
 from text2grad.config.recipe import make_recipe
-from text2grad.experiments.reports.terminal import plain
 from text2grad.feedback.critic import ask
 from text2grad.feedback.records import Annotation
 from text2grad.models.fine_tuning import FineTuning
@@ -23,6 +22,7 @@ from text2grad.reward_models.refresh import Refresher
 from text2grad.reward_models.training.trainer import train_reward_model
 from text2grad.reward_models.writing import SYMBOLS
 from text2grad.rl.trainer import Text2GradTrainer
+from text2grad.runs.reports.terminal import plain
 from text2grad.tasks.registry import built_in
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Span

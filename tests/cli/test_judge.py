@@ -13,7 +13,7 @@ from fault_server import Running
 from text2grad.cli.__main__ import main
 from text2grad.critics.servers.preference import Comparison, Preference, messages, read_verdict
 from text2grad.critics.servers.store import Answer
-from text2grad.experiments.critic_quality.verdicts import judges_agreement, summary
+from text2grad.runs.critic_quality.verdicts import judges_agreement, summary
 
 pytestmark = pytest.mark.usefixtures("short_waits")
 

@@ -1,4 +1,4 @@
-"""The command line itself: notices of renamed settings, signals, and threads."""
+"""The command line itself: former names, signals, and threads."""
 
 import argparse
 import os
@@ -6,42 +6,13 @@ import re
 import signal
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
 
 from text2grad.cli.__main__ import EXIT_OUT_OF_MEMORY, main
 from text2grad.config.interruption import Interruption
-from text2grad.errors import Interrupted, RenamedSetting
-
-
-@pytest.mark.filterwarnings("default::text2grad.errors.RenamedSetting")
-def test_a_renamed_setting_is_one_line_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recipe = tmp_path / ("long" * 30) / "my.toml"
-    recipe.parent.mkdir()
-    recipe.write_text("[critic]\nagreement = 0.5\n[sft]\nanswer_only = true\n", "utf-8")
-    show = warnings.showwarning
-    assert main(["train", str(recipe)]) == 2  # there is no [model] path
-    assert warnings.showwarning is show
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[:2] == [
-        f"{recipe}: critic.agreement is now named critic.vote_threshold; the old name still works",
-        f"{recipe}: sft.answer_only is gone and was ignored: the loss of fine-tuning is always on the answer only",
-    ]
-    assert lines[2].startswith("ConfigError: ")
-
-
-def test_other_warnings_keep_their_form(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def run(args: object) -> int:
-        warnings.warn("something else", UserWarning, stacklevel=1)
-        warnings.warn("an old name", RenamedSetting, stacklevel=1)
-        return 0
-
-    monkeypatch.setattr("text2grad.cli.recipe.run", run)
-    with pytest.warns(UserWarning, match="^something else$"):
-        assert main(["recipe"]) == 0
-    assert capsys.readouterr().err == "an old name\n"
+from text2grad.errors import Interrupted
 
 
 @pytest.mark.parametrize(

@@ -105,9 +105,6 @@ def test_messages_of_shared_parts_name_options_that_all_their_commands_have(part
         "win-rate a b --recipe r --out o --seed -1",
         "evaluate-reward x --model m --out o --vote-threshold nan",
         "evaluate-reward x --model m --out o --seed -1",
-        "reward-baseline scalar x --model m --out o --lr inf",
-        "reward-baseline scalar x --model m --out o --held-out nan",
-        "reward-baseline scalar x --model m --out o --max-tokens 0",
     ],
 )
 def test_numbers_out_of_range_and_numbers_that_are_none_are_wrong_usage(

@@ -73,16 +73,6 @@ def test_ultrafeedback_is_divided_among_the_phases(tmp_path: Path, capsys: pytes
     assert main(["prepare", "ultrafeedback", source, "--out", str(out)]) == 2  # would be overwritten
 
 
-def test_programs_that_pass_are_preferred_to_those_that_fail(tmp_path: Path) -> None:
-    source, out = write(tmp_path / "programs.jsonl", PROGRAMS), tmp_path / "out"
-    assert main(["prepare", "kodcode", source, "--out", str(out), "--held-out", "0.3", "--pairs"]) == 0
-    assert [len(lines(out, name)) for name in ("sft", "annotate", "train", "held_out")] == [2, 6, 2, 1]
-    pairs = read_preferences(out / "preferences.jsonl")
-    assert len(pairs) == 2
-    assert all("a + b" in one.chosen and "a - b" in one.rejected for one in pairs)
-    assert all(one["tests"].startswith(ADD) for one in lines(out, "train"))
-
-
 def test_people_s_words_on_a_summary_go_to_the_annotator(tmp_path: Path) -> None:
     source, other = write(tmp_path / "posts.jsonl", POSTS), write(tmp_path / "other.jsonl", POSTS[2:3])
     out = tmp_path / "out"
@@ -95,33 +85,11 @@ def test_people_s_words_on_a_summary_go_to_the_annotator(tmp_path: Path) -> None
     assert main(["prepare", "slf5k", other, "--out", str(tmp_path / "none")]) == 2  # one prompt cannot be divided
 
 
-def test_programs_that_fail_may_stand_in_another_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    solution = "def add(a, b):\n    return a + b"
-    asked = [{"question": f"Add, variant {n}.", "solution": solution, "test_code": f"{ADD}# {n}"} for n in range(4)]
-    good, bad = "def add(a, b):\n    return b + a", "def add(a, b):\n    return a - b"
-    (tmp_path / "hub").mkdir()
-    write(tmp_path / "hub" / "train.jsonl", [{**one, "4o_solution": good} for one in asked[:2]])
-    write(tmp_path / "hub" / "test.jsonl", [{**one, "4o_solution": bad} for one in asked[2:]])
-    pairs = {}
-    for splits in (("train",), ("train", "test")):
-        out = tmp_path / "-".join(splits)
-        named = [word for one in splits for word in ("--split", one)]
-        common = ["--out", str(out), "--held-out", "0.1", "--pairs"]
-        assert main(["prepare", "kodcode", str(tmp_path / "hub"), *common, *named]) == 0
-        pairs[splits] = read_preferences(out / "preferences.jsonl") if len(splits) == 2 else []
-        told = " ".join(capsys.readouterr().err.split())
-        assert ("no problem has a program that passes its tests beside one that fails" in told) == (
-            splits == ("train",)
-        )
-    held_out = lines(tmp_path / "train-test", "held_out")
-    variants = {"2.", "3."} - {one["prompt"][-2:] for one in held_out}
-    assert {(one.prompt[-2:], one.chosen[-5:], one.rejected) for one in pairs["train", "test"]} == {
-        (variant, "a + b", bad) for variant in variants
-    }
-    assert not (tmp_path / "train" / "preferences.jsonl").exists()
-    alone = write(tmp_path / "alone.jsonl", asked)
-    assert main(["prepare", "kodcode", alone, "--out", str(tmp_path / "none"), "--pairs"]) == 2
-    assert "compares the programs of a problem, and no problem has two" in " ".join(capsys.readouterr().err.split())
+def test_programs_are_divided_with_their_tests(tmp_path: Path) -> None:
+    source, out = write(tmp_path / "programs.jsonl", PROGRAMS), tmp_path / "out"
+    assert main(["prepare", "kodcode", source, "--out", str(out), "--held-out", "0.3"]) == 0
+    assert [len(lines(out, name)) for name in ("sft", "annotate", "train", "held_out")] == [2, 6, 2, 1]
+    assert all(one["tests"].startswith(ADD) for name in ("annotate", "train") for one in lines(out, name))
 
 
 def test_people_s_choice_between_two_summaries_is_a_preference(
@@ -220,7 +188,6 @@ def test_a_data_set_with_code_of_its_own_is_refused_with_a_way_out(
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (("ultrafeedback", "--pairs"), "--pairs is an option of kodcode, not of ultrafeedback; leave it out"),
         (("kodcode", "--answer-tokens", "0"), "--answer-tokens is an option of grounded, not of kodcode; leave it out"),
         (("slf5k", "--column", "a=b"), "--column is an option of grounded, not of slf5k; leave it out"),
         (

@@ -2,7 +2,6 @@
 
 import re
 import tomllib
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from text2grad.config import idle_settings
 from text2grad.config.recipe import NOT_THE_POLICY, Recipe, describe, load_recipe, make_recipe
-from text2grad.errors import ConfigError, RenamedSetting
+from text2grad.errors import ConfigError
 
 
 def refusal(data: dict[str, Any]) -> str:
@@ -33,7 +32,7 @@ def empty(tmp_path: Path) -> Path:
 def test_an_unknown_section_is_refused_with_the_nearest_known_one() -> None:
     assert refusal({"rollouts": {"batch_size": 3}}) == (
         'my.toml: no section "rollouts". Did you mean "rollout"? Known sections: annotate, critic, data, engine, '
-        "model, optim, ppo, refresh, reward, reward_model, rival, rollout, run, server, sft, vllm"
+        "model, optim, ppo, refresh, reward, reward_model, rollout, run, server, sft, vllm"
     )
 
 
@@ -55,7 +54,7 @@ def test_nothing_is_suggested_for_a_key_that_resembles_none() -> None:
 def test_a_key_outside_its_section_is_refused() -> None:
     assert refusal({"beta": 0.1}) == (
         'my.toml: no section "beta". Did you mean "data"? Known sections: annotate, critic, data, engine, '
-        "model, optim, ppo, refresh, reward, reward_model, rival, rollout, run, server, sft, vllm"
+        "model, optim, ppo, refresh, reward, reward_model, rollout, run, server, sft, vllm"
     )
     assert refusal({"ppo": 0.1}) == "my.toml: [ppo] is a section of settings, got 0.1"
 
@@ -87,7 +86,6 @@ def test_a_key_outside_its_section_is_refused() -> None:
         ("run", "seed", 2**32, "Input should be less than 4294967296"),
         ("run", "out", 5, "Input should be a valid string"),
         ("critic", "max_failure_rate", 1.01, "Input should be less than or equal to 1"),
-        ("critic", "kind", "number", "Input should be 'generative', 'vllm', 'server', 'scalar', 'process' or 'probe'"),
         ("sft", "steps", 0, "Input should be greater than or equal to 1"),
         ("sft", "after_reward_model", -1, "Input should be greater than or equal to 0"),
         ("reward_model", "write_feedback", "yes", "Input should be a valid boolean"),
@@ -213,34 +211,34 @@ def test_a_critic_is_refreshed_where_a_step_or_a_drift_is_named() -> None:
     assert make_recipe({"refresh": {"drift": 0.5}}).refresh.active
 
 
-@pytest.mark.parametrize("kind", ["vllm", "server", "process"])
-def test_only_a_generative_or_scalar_critic_of_this_process_is_refreshed(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["vllm", "server", "probe"])
+def test_a_critic_that_cannot_be_trained_here_is_not_refreshed(kind: str) -> None:
     critic, refresh = {"model": "rm", "kind": kind}, {"drift": 0.5}
     assert refusal({"critic": critic, "refresh": refresh}) == (
         f'my.toml: [refresh] trains the critic again, and one of critic.kind = "{kind}" cannot be; choose '
-        '"generative" or "scalar", or leave refresh.steps and refresh.drift out'
+        '"generative", or leave refresh.steps and refresh.drift out'
     )
     assert make_recipe({"critic": critic, "refresh": {"audit": 8}}).critic.kind == kind
     assert make_recipe({"critic": {**critic, "use": "my:critic"}, "refresh": refresh}).refresh.active
 
 
-@pytest.mark.parametrize("kind", ["scalar", "process"])
-@pytest.mark.parametrize("votes", [{"votes": 3}, {"vote_threshold": 0.5}], ids=["votes", "vote_threshold"])
-def test_votes_of_a_critic_that_writes_no_critique_are_refused(kind: str, votes: dict[str, float]) -> None:
-    critic = {"model": "rm", "kind": kind, **votes}
+@pytest.mark.parametrize(
+    ("kind", "setting", "kinds"),
+    [
+        ("scalar", "votes", "generative, vllm"),
+        ("scalar", "vote_threshold", "generative, vllm, probe"),
+        ("server", "votes", "generative, vllm"),
+        ("server", "vote_threshold", "generative, vllm, probe"),
+        ("probe", "votes", "generative, vllm"),
+    ],
+)
+def test_votes_of_a_critic_that_samples_no_critiques_are_refused(kind: str, setting: str, kinds: str) -> None:
+    critic = {"model": "rm", "kind": kind, setting: 1 if setting == "votes" else 0.5}
     assert refusal({"critic": critic}).endswith(
-        f"votes and vote_threshold have no effect with kind = '{kind}': it writes no critique"
+        f"{setting} has no effect with kind = '{kind}', but with {kinds}; leave it out"
     )
     assert make_recipe({"critic": {**critic, "kind": "generative"}})
     assert make_recipe({"critic": {**critic, "use": "my:critic"}})  # which takes the place of the model
-
-
-def test_a_vote_threshold_for_a_server_is_refused() -> None:
-    critic = {"model": "rm", "kind": "server"}
-    assert refusal({"critic": {**critic, "vote_threshold": 0.5}}).endswith(
-        'vote_threshold has no effect with kind = "server", which writes one critique'
-    )
-    assert make_recipe({"critic": critic}).critic.kind == "server"
 
 
 @pytest.mark.parametrize(
@@ -280,12 +278,6 @@ def test_a_target_of_the_kl_needs_a_coefficient_that_it_can_change() -> None:
     )
     assert make_recipe({"ppo": {"beta": 0.0}}).ppo.target_kl is None
     assert make_recipe({"ppo": {"beta": 0.1, "target_kl": 0.1}}).ppo.beta == 0.1
-
-
-def test_prompts_come_from_one_source() -> None:
-    assert refusal({"data": {"task": "stories", "train": "prompts.jsonl"}}) == (
-        "my.toml: data.task and data.train are both set; choose one source of prompts"
-    )
 
 
 # Files and overrides.
@@ -456,61 +448,6 @@ def test_the_defaults_are_the_papers() -> None:
     recipe = Recipe()
     assert (recipe.reward.positive, recipe.reward.negative, recipe.reward.unlabelled) == (1.0, -1.0, 0.0)
     assert (recipe.ppo.gamma, recipe.ppo.clip_range, recipe.rollout.temperature) == (1.0, 0.2, 1.0)
-
-
-# Settings of earlier versions.
-
-
-@pytest.mark.parametrize(
-    ("section", "old", "new", "value"),
-    [
-        ("critic", "agreement", "vote_threshold", 0.25),
-        ("critic", "supported", "quoted_in_feedback", True),
-        ("reward_model", "words", "write_feedback", False),
-        ("server", "words", "write_feedback", False),
-        ("refresh", "blamed", "negative_share", 0.6),
-    ],
-)
-def test_an_old_name_is_read_with_a_notice_of_one_line(section: str, old: str, new: str, value: object) -> None:
-    with pytest.warns(RenamedSetting) as caught:
-        found = make_recipe({section: {old: value}}, where="my.toml")
-    assert getattr(getattr(found, section), new) == value
-    assert found == make_recipe({section: {new: value}})
-    notice = f"my.toml: {section}.{old} is now named {section}.{new}; the old name still works"
-    assert [str(one.message) for one in caught] == [notice]
-
-
-def test_old_and_new_name_together_are_refused() -> None:
-    with pytest.raises(ConfigError) as caught:
-        make_recipe({"critic": {"agreement": 0.2, "vote_threshold": 0.3}}, where="my.toml")
-    assert str(caught.value) == (
-        "my.toml: critic.agreement is the old name of critic.vote_threshold, and both are set; keep the new"
-    )
-
-
-def test_a_setting_that_is_gone_is_ignored_where_its_value_is_the_fixed_behaviour() -> None:
-    with pytest.warns(RenamedSetting) as caught:
-        found = make_recipe({"model": {"detach_trunk": True}, "run": {"rollout_file_mb": 7}}, where="my.toml")
-    assert found == make_recipe({})
-    assert [str(one.message) for one in caught] == [
-        "my.toml: model.detach_trunk is gone and was ignored: the value loss never reaches the policy's weights",
-        "my.toml: run.rollout_file_mb is gone and was ignored: a rollouts file always ends at 64 MiB",
-    ]
-
-
-def test_a_setting_that_is_gone_is_refused_where_it_would_change_the_run() -> None:
-    with pytest.raises(ConfigError) as caught:
-        make_recipe({"sft": {"answer_only": False}}, where="my.toml")
-    assert str(caught.value) == (
-        "my.toml: sft.answer_only = False is no longer possible: the loss of fine-tuning is always on the answer only; "
-        "leave it out"
-    )
-
-
-def test_a_recipe_that_a_run_wrote_is_read_without_notices() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert make_recipe({"critic": {"agreement": 0.2}}, warn=False).critic.vote_threshold == 0.2
 
 
 @pytest.mark.parametrize(

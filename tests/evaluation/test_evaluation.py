@@ -16,7 +16,7 @@ from text2grad.evaluation.subjects import Subject, _short, read_subjects
 from text2grad.evaluation.suite import SuiteOptions, sums
 from text2grad.evaluation.suites.code import CodeSuite
 from text2grad.evaluation.suites.text import PerplexitySuite
-from text2grad.experiments.reports.policy_evaluation import policy_page, print_evaluation
+from text2grad.runs.reports.policy_evaluation import policy_page, print_evaluation
 
 RECORD = {
     "task_id": "HumanEval/x",

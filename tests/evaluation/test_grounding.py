@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from evidence.tasks.grounded.metric import grounded_metrics
 from text2grad.errors import DataError
 from text2grad.evaluation.intervals import estimate
 from text2grad.evaluation.registry import make_suites
 from text2grad.evaluation.suite import Answer, Answered, SuiteOptions
 from text2grad.evaluation.suites.grounding import GroundingSuite
 from text2grad.feedback import write_examples
-from text2grad.tasks.grounded import grounded_metrics
 from text2grad.types import Example
 
 PASSAGE = "Ana Ruiz drew 22 arches in ink."

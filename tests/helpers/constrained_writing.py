@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from functools import cache
 from typing import Any
 
@@ -13,6 +14,7 @@ from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.decoding.labels import WordLabels
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.decoding.skeleton import END, START, Skeleton
+from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.writing import LABEL_FORMS
 from tokenizers_made_here import FAMILIES, made, of_tokens
 
@@ -22,12 +24,13 @@ SAID = [  # English, code, CJK, emoji: what JSON escapes, what several tokens sh
     "我喜欢北京。 東京は美味しい。안녕하세요",
     "so glad 😀😀 👨‍👩‍👧 👍🏽 ❤️\x00\x1f\x7f\u2028",
 ]
+LIMITS = {field.name for field in fields(QuoteLimits)}
 WRITERS = [name for name in FAMILIES if not name.startswith("bert") and name != "t5"]
 
 
 def skeleton(tokenizer: Any, *, write_feedback: bool = True, form: Any = "spans") -> Skeleton:
-    written = {"write_feedback": write_feedback, "form": form}
-    return skeleton_of(tokenizer, size=len(tokenizer), eos_ids=[end_of(tokenizer)], **written)
+    written = CritiqueFormat(form=form, write_feedback=write_feedback)
+    return skeleton_of(tokenizer, written, size=len(tokenizer), eos_ids=[end_of(tokenizer)])
 
 
 def end_of(tokenizer: Any) -> int:
@@ -110,7 +113,9 @@ def accepts(critique: ConstrainedCritique, text: str) -> bool:
 def grammar_accepts(response: str, text: str, **settings: Any) -> bool:
     llguidance = pytest.importorskip("llguidance")
     tokenizer = llguidance_tokenizer()
-    grammar = critique_grammar(response, **settings)
+    max_tokens = settings.pop("max_tokens", None)
+    limits = settings.pop("limits", QuoteLimits(**{name: settings.pop(name) for name in LIMITS & settings.keys()}))
+    grammar = critique_grammar(response, CritiqueFormat(limits=limits, **settings), max_tokens=max_tokens)
     matcher = llguidance.LLMatcher(tokenizer, llguidance.LLMatcher.grammar_from_lark(grammar))
     assert not matcher.is_error(), matcher.get_error()
     ids = tokenizer.tokenize_bytes(text.encode())

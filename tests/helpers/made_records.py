@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from text2grad.experiments.results.records import Record
+from evidence.pages.records import Record
 
 VALUES = {
     "text2grad": 0.93,

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.config.recipe import Recipe, make_recipe
-from text2grad.experiments.dry_run.devices import Device
+from text2grad.runs.dry_run.devices import Device
 
 CPU = Device("a CPU", "cpu", 8 * 10**9)
 CONFIG = {

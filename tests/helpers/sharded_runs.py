@@ -6,7 +6,6 @@ Each run ends in DIRECTORY/NAME, and is resumed where that exists. The numbers o
 process stand in DIRECTORY/NAME-RANK.json. The part of NAME after a slash is its key in `RUNS`.
 """
 
-import copy
 import json
 import os
 import random
@@ -22,12 +21,10 @@ import torch
 from accelerate import PartialState
 from safetensors.torch import save_file
 from tests.helpers import small_run
-from transformers import AutoModelForSequenceClassification
 
-from text2grad.experiments.evaluations import Evaluations
+from text2grad.runs.evaluations import Evaluations
 from text2grad.models import with_lora
-from text2grad.reward_models import GenerativeRewardModel, Refresher
-from text2grad.reward_models.scalar import ScalarRewardModel
+from text2grad.reward_models import CritiqueFormat, GenerativeRewardModel, Refresher
 from text2grad.reward_models.shared_base import add_role
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.tasks.tiny import tiny_llama
@@ -61,7 +58,6 @@ RUNS: dict[str, tuple[Sections, Mapping[str, str]]] = {
     "refresh": (REFRESH, {}),
     "refresh_sharded": (REFRESH, FSDP),
     "refresh_role": (REFRESH, {}),
-    "refresh_scalar": (REFRESH, {}),
     "draws": ({}, FSDP),
     "half_base": (ADAPTERS, FSDP),
     "halves": ({}, {**FSDP, "ACCELERATE_MIXED_PRECISION": "bf16"}),
@@ -82,20 +78,16 @@ class DrawingCritic(small_run.ColourCritic):
 
 
 def with_learned_critic(name: str) -> tuple[Any, Any, Any]:
-    """Return tokenizer, policy, and a reward model: of its own, as an adapter on the policy's base, or a scalar one."""
+    """Return tokenizer, policy, and a reward model: of its own, or as an adapter on the policy's base."""
     tokenizer = small_run.critic_tokenizer()
     policy, base = (tiny_llama(tokenizer, seed=1, width=32, layers=1, context=64) for _ in range(2))
     torch.manual_seed(7)
     if name in ("refresh", "refresh_sharded"):
-        return tokenizer, policy, GenerativeRewardModel(base, tokenizer, max_new_tokens=24)
-    if name == "refresh_scalar":
-        config = copy.copy(base.config)
-        config.num_labels, config.pad_token_id = 1, tokenizer.pad_token_id
-        return tokenizer, policy, ScalarRewardModel(AutoModelForSequenceClassification.from_config(config), tokenizer)
+        return tokenizer, policy, GenerativeRewardModel(base, tokenizer, CritiqueFormat(max_new_tokens=24))
     policy = with_lora(policy, r=2, alpha=4, targets=["q_proj", "v_proj"])
     writer = with_lora(base, r=4, alpha=16, targets=["q_proj", "v_proj"])
     with tempfile.TemporaryDirectory() as saved:
-        GenerativeRewardModel(writer, tokenizer, max_new_tokens=24).save(Path(saved))
+        GenerativeRewardModel(writer, tokenizer, CritiqueFormat(max_new_tokens=24)).save(Path(saved))
         critic = GenerativeRewardModel.load(saved, model=add_role(policy, saved))
     return tokenizer, policy, critic
 

@@ -15,7 +15,7 @@ from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.reward_models.training.run import RewardRun
 from text2grad.reward_models.writing import SYMBOLS, critique_prompt, critique_request, critique_target
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
-from text2grad.types import Critique, CritiqueForm, Example, Span
+from text2grad.types import Critique, Example, Span
 
 ANIMALS, NUMBERS = ["cat", "dog", "bird"], ["one", "two", "three"]
 WORDS = [*ANIMALS, *NUMBERS]
@@ -35,7 +35,7 @@ PROMPTS = [f"{letter}:" for letter in "abcdef"]  # six responses to each, of oth
 ANNOTATIONS = [annotation(PROMPTS[(i + j) % 6], a, b) for i, a in enumerate(WORDS) for j, b in enumerate(WORDS)]
 
 
-def prepare(directory: Path, form: CritiqueForm = "spans") -> None:
+def prepare(directory: Path, form: str = "spans") -> None:
     """Write annotations.jsonl and a model of random weights that can say their critiques in a form."""
     write_annotations(directory / "annotations.jsonl", ANNOTATIONS)
     asked = [critique_prompt(Example(one.prompt), one.response) for one in ANNOTATIONS]

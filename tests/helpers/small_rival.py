@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import small_run
-from text2grad.experiments.rivals.judged import Judged
-from text2grad.experiments.rivals.trainer import RivalTrainer
+from evidence.rivals.judged import Judged
+from evidence.rivals.trainer import RivalTrainer
 from text2grad.types import Critique, Example, Rollout
 
 SMALL: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ from typing import Any
 
 from small_run import WORDS
 from text2grad.config.recipe import Recipe, make_recipe
-from text2grad.experiments.sft_run import SFTRun
+from text2grad.runs.sft_run import SFTRun
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 
 COLOURS, ANIMALS = WORDS[:3], WORDS[6:9]

@@ -14,8 +14,8 @@ from datasets import Dataset
 from trl import GRPOConfig
 
 from text2grad.feedback import locate_spans
+from text2grad.integrations import SpanGRPOTrainer
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
-from text2grad.trl import SpanGRPOTrainer
 from text2grad.types import Critique, Example
 
 REWARDS = [[0.0, 2.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, -1.0], [0.0, 1.0, 0.0], [3.0, 0.0, 0.0], [0.0, 0.0, 4.0]]

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from text2grad.studio.session import Session
-from text2grad.studio.sources import open_sources
-from text2grad.studio.suggestions import Suggestions
-from text2grad.studio.versions import Versions
+from text2grad_studio.session import Session
+from text2grad_studio.sources import open_sources
+from text2grad_studio.suggestions import Suggestions
+from text2grad_studio.versions import Versions
 
 WORDS = ("The", " cat", " sat", " on", " the", " mat", ".")
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from text2grad.reward_models.decoding.quotable import QuoteLimits
+from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.vllm import VLLMRewardModel
 from text2grad.types import Critique, Example
 
@@ -20,9 +21,9 @@ def main(tasks: Path, out: Path) -> None:
     written = []
     for task in asked["tasks"]:
         settings = {**task["settings"], "limits": QuoteLimits(**task["settings"].get("limits", {}))}
-        model = VLLMRewardModel(loaded.engine, loaded.tokenizer, **settings)
+        model = VLLMRewardModel(loaded.engine, loaded.tokenizer, CritiqueFormat(**settings))
         asked_about = [Example(task["prompt"])] * len(task["responses"]), task["responses"]
-        if model.votes > 1:
+        if model.format.votes > 1:
             drawn = model.draw(*asked_about)
             written.append([list(map(_told, own)) for own in drawn])
         else:

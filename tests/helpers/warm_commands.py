@@ -8,7 +8,7 @@ the client is this file as a script, and passes on its arguments, folder, enviro
     python tests/helpers/warm_commands.py SOCKET torchrun --nproc-per-node 8 -m text2grad.cli train my.toml
                                      → the launcher's own parser reads its options; the command runs in one process
 
-    python tests/helpers/warm_commands.py SOCKET -m text2grad.studio.worker           → as `python -m`
+    python tests/helpers/warm_commands.py SOCKET -m text2grad_studio.worker           → as `python -m`
 
 Tests start commands by `start`, `finish` and `together`. `sys.executable` of a command is a script that starts
 `python -m` here, too. `text2grad` empties the directory of a run that it begins, `-m text2grad.cli` does not.
@@ -40,10 +40,10 @@ LOADED = (
     "torch.distributed.run",
     "trl",
     "uvicorn",
-    "text2grad.experiments.recipe_run",
+    "text2grad.runs.recipe_run",
     "text2grad.reward_models.training.run",
-    "text2grad.studio.app",
-    "text2grad.studio.worker",
+    "text2grad_studio.app",
+    "text2grad_studio.worker",
 )
 MOST_BYTES = 1 << 20  # of a command with its environment
 NUMBER = struct.Struct("q")
@@ -177,7 +177,7 @@ def serve(path: str) -> None:
     from text2grad.cli.log import OTHER_LIBRARIES
 
     os.environ.update(OTHER_LIBRARIES)
-    from text2grad.experiments.reports import plots
+    from text2grad.runs.reports import plots
 
     for module in LOADED:
         import_module(module)

@@ -16,7 +16,8 @@ from text2grad.feedback.critic import ask
 from text2grad.feedback.records import Annotation
 from text2grad.models.fine_tuning import NO_LOSS, FineTuning, Row
 from text2grad.reward_models.decoding.quotable import QuoteLimits
-from text2grad.reward_models.generative import SETTINGS_FILE, GenerativeRewardModel, Written, critique_prompts
+from text2grad.reward_models.format import FORMAT_FILE, CritiqueFormat
+from text2grad.reward_models.generative import GenerativeRewardModel, critique_prompts
 from text2grad.reward_models.load import critic_from_recipe
 from text2grad.reward_models.training import trainer as reward_trainer
 from text2grad.reward_models.training.trainer import train_reward_model
@@ -76,7 +77,9 @@ def taught(tokenizer: Any) -> GenerativeRewardModel:
 
 
 def like(taught: GenerativeRewardModel, **settings: Any) -> GenerativeRewardModel:
-    return GenerativeRewardModel(taught.model, taught.tokenizer, **{"max_new_tokens": 60, **settings})
+    rows_at_once = settings.pop("rows_at_once", 64)
+    format = CritiqueFormat(**{"max_new_tokens": 60, **settings})
+    return GenerativeRewardModel(taught.model, taught.tokenizer, format, rows_at_once=rows_at_once)
 
 
 # What it writes.
@@ -99,7 +102,7 @@ def test_quotes_can_be_found_up_to_how_they_were_typed(
 ) -> None:
     for match, spans, unmatched in (("exact", (), ("a  cat",)), ("normalized", (good(1, 6),), ())):
         model = like(taught, match=match, constrain=False)
-        monkeypatch.setattr(model, "_drawn", lambda *asked: [[Written('{"good_spans": ["a  cat"]}')]])
+        monkeypatch.setattr(model, "_drawn", lambda *asked: [['{"good_spans": ["a  cat"]}']])
         assert model(EXAMPLES[1:2], [" a cat a cat"]) == [Critique("", spans, unmatched=unmatched)]
 
 
@@ -277,21 +280,20 @@ def test_a_saved_model_comes_back_bit_for_bit_with_its_settings(taught: Generati
     limits = QuoteLimits(whole_words=True, max_quote_words=3, max_quotes=2, one_list=True)
     settings = {
         "max_new_tokens": 33,
-        "rows_at_once": 2,
         "write_feedback": False,
-        "form": "dense",
+        "form": "tagged_words",
         "match": "normalized",
         "constrain": False,
+        "votes": 3,
+        "vote_threshold": 0.25,
+        "outcomes": False,
     }
-    settings |= {"votes": 3, "vote_threshold": 0.25, "evidence": "absent_words", "prompt_words": 7, "outcomes": False}
-    settings["no_repeat_ngram_size"] = 6
     given = like(taught, **settings, limits=limits)
     given.save(tmp_path / "model")
-    assert json.loads((tmp_path / "model" / SETTINGS_FILE).read_bytes()) == {
+    assert json.loads((tmp_path / "model" / FORMAT_FILE).read_bytes()) == {
         "max_new_tokens": 33,
-        "rows_at_once": 2,
         "write_feedback": False,
-        "form": "dense",
+        "form": "tagged_words",
         "match": "normalized",
         "constrain": False,
         "limits": {
@@ -305,21 +307,11 @@ def test_a_saved_model_comes_back_bit_for_bit_with_its_settings(taught: Generati
         "prompt_format": "plain",
         "votes": 3,
         "vote_threshold": 0.25,
-        "learned": "critique",
-        "evidence": "absent_words",
-        "prompt_words": 7,
         "outcomes": False,
-        "no_repeat_ngram_size": 6,
     }
     loaded = GenerativeRewardModel.load(tmp_path / "model")
-    assert (loaded.max_new_tokens, loaded.rows_at_once, loaded.write_feedback, loaded.match) == (
-        33,
-        2,
-        False,
-        "normalized",
-    )
-    assert (loaded.constrain, loaded.form, loaded.limits) == (False, "dense", limits)
-    assert (loaded.evidence, loaded.prompt_words, loaded.no_repeat_ngram_size) == ("absent_words", 7, 6)
+    assert loaded.format == given.format
+    assert loaded.format.limits == limits
     assert (loaded.eos_ids, loaded.pad_id) == (given.eos_ids, given.pad_id)
     before, after = given.model.state_dict(), loaded.model.state_dict()
     assert before.keys() == after.keys()
@@ -335,11 +327,11 @@ def test_a_recipe_replaces_the_saved_settings_that_it_names(taught: GenerativeRe
     def loaded(**critic: Any) -> Any:
         return critic_from_recipe(make_recipe({"critic": {"model": str(tmp_path), **critic}}))
 
-    found = loaded()
+    found = loaded().format
     assert (found.limits, found.votes, found.match, found.constrain) == (limits, 3, "exact", True)
-    found = loaded(max_quotes=2, verbatim=True)
+    found = loaded(max_quotes=2, verbatim=True).format
     assert (found.limits, found.votes) == (QuoteLimits(max_quotes=2, whole_words=True, verbatim=True), 3)
-    found = loaded(match="normalized", constrain=False)
+    found = loaded(match="normalized", constrain=False).format
     assert (found.limits, found.match, found.constrain) == (limits, "normalized", False)
 
 
@@ -347,11 +339,19 @@ def test_any_causal_model_can_be_loaded_and_has_the_usual_settings(
     taught: GenerativeRewardModel, tmp_path: Path
 ) -> None:
     taught.save(tmp_path)
-    (tmp_path / SETTINGS_FILE).unlink()
+    (tmp_path / FORMAT_FILE).unlink()
     loaded = GenerativeRewardModel.load(str(tmp_path))
-    assert (loaded.max_new_tokens, loaded.rows_at_once, loaded.write_feedback, loaded.match) == (512, 64, True, "exact")
-    assert (loaded.constrain, loaded.form, loaded.limits) == (True, "spans", QuoteLimits())
+    assert (loaded.format, loaded.rows_at_once) == (CritiqueFormat(), 64)
     assert loaded.write(EXAMPLES, RESPONSES) == TARGETS  # the context leaves less than 512
+
+
+def test_settings_that_are_not_known_are_refused(taught: GenerativeRewardModel, tmp_path: Path) -> None:
+    taught.save(tmp_path)
+    (tmp_path / FORMAT_FILE).write_text('{"form": "spans", "learned": "choices"}')
+    with pytest.raises(
+        ModelError, match=r"^cannot read .*reward_model.json: .*'learned'; train the reward model again$"
+    ):
+        GenerativeRewardModel.load(tmp_path)
 
 
 def test_where_no_model_is_there_is_none_to_load(tmp_path: Path) -> None:
@@ -394,7 +394,7 @@ def test_by_a_chat_template_it_is_taught_what_it_will_be_asked(trainings: list[A
     tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %} dogs:"
     settings = FineTuning(steps=1, prompt_format="chat")
     model, _ = train_reward_model(new_model(tokenizer), tokenizer, ANNOTATIONS, settings)
-    assert model.prompt_format == "chat"
+    assert model.format.prompt_format == "chat"
     ((rows, _, _),) = trainings
     asked = critique_prompts(tokenizer, EXAMPLES, RESPONSES, "chat")
     for row, annotation, target, ids in zip(rows, ANNOTATIONS, TARGETS, asked, strict=True):
@@ -408,7 +408,7 @@ def test_without_words_it_is_taught_the_spans_alone(tokenizer: Any, trainings: l
     model, _ = train_reward_model(
         new_model(tokenizer), tokenizer, ANNOTATIONS, SETTINGS, write_feedback=False, max_new_tokens=7
     )
-    assert (model.write_feedback, model.max_new_tokens) == (False, 7)
+    assert (model.format.write_feedback, model.format.max_new_tokens) == (False, 7)
     spans = [critique_target(Critique("", one.critique.spans), one.response) for one in ANNOTATIONS]
     assert trainings[0][0] == [row_of(tokenizer, *pair) for pair in zip(PROMPTS, spans, strict=True)]
     assert spans != TARGETS
@@ -424,7 +424,7 @@ def test_a_model_that_could_never_write_a_critique_is_refused_before_it_learns(
         new_model(tokenizer), tokenizer, ANNOTATIONS, SETTINGS, max_new_tokens=2, constrain=False
     )
     assert len(trainings) == 1
-    assert not model.constrain
+    assert not model.format.constrain
 
 
 @pytest.mark.parametrize("status", ["unparsable", "timed_out"])

@@ -1,4 +1,4 @@
-"""Critiques that end with an outcome, in lists or with labelled quotes: written, constrained, read back, trained."""
+"""Critiques that end with an outcome: written, constrained, read back, trained."""
 
 import json
 import random
@@ -19,9 +19,10 @@ from text2grad.feedback.spans import critique_from_text
 from text2grad.models.fine_tuning import FineTuning
 from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.decoding.skeleton import START
+from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.training.trainer import train_reward_model
-from text2grad.reward_models.writing import WITH_OUTCOME, critique_request, critique_target
+from text2grad.reward_models.writing import critique_request, critique_target
 from text2grad.tasks.tiny import tiny_llama
 from text2grad.types import Critique, Example, Span
 from tokenizers_made_here import FAMILIES, made
@@ -30,7 +31,6 @@ RESPONSE = "In Lyon, on Friday."
 SPANS = (Span(3, 7, "positive"), Span(9, 18, "negative"))
 WRITERS = [name for name in FAMILIES if not name.startswith("bert") and name != "t5"]
 EMPTIES = {
-    "spans_and_outcome": '{"textual_feedback": "", "good_spans": [], "poor_spans": [], "outcome": ',
     "labelled_spans": '{"textual_feedback": "", "spans": [], "outcome": ',
 }
 FORMS: list[Any] = list(EMPTIES)
@@ -41,11 +41,7 @@ FORMS: list[Any] = list(EMPTIES)
     [(-4.0, "-4"), (None, "null"), (0.0, "0"), (0.5, "0.5"), (2 / 3, "0.67"), (-0.001, "0"), (123456, "123456")],
 )
 def test_a_target_ends_with_the_outcome(outcome: float | None, shown: str) -> None:
-    lists, labelled = (critique_target(Critique("Why?", SPANS, outcome), RESPONSE, form=form) for form in FORMS)
-    assert lists == (
-        f'{{"textual_feedback": "Why?", "good_spans": ["Lyon"], "poor_spans": ["on Friday"], "outcome": {shown}}}'
-    )
-    assert labelled == (
+    assert critique_target(Critique("Why?", SPANS, outcome), RESPONSE, form="labelled_spans") == (
         f'{{"textual_feedback": "Why?", "spans": [["Lyon", "good"], ["on Friday", "poor"]], "outcome": {shown}}}'
     )
     assert "outcome" not in critique_target(Critique("Why?", SPANS, outcome), RESPONSE)
@@ -114,10 +110,8 @@ def test_what_is_no_outcome_is_refused(form: Any, number: str) -> None:
 
 
 def test_without_an_outcome_the_critique_may_not_end() -> None:
-    critique = begin(made("llama3"), RESPONSE, form="spans_and_outcome")
-    assert not written(critique, '{"textual_feedback": "", "good_spans": [], "poor_spans": []}')
     plain = begin(made("llama3"), RESPONSE)
-    assert not written(plain, EMPTIES["spans_and_outcome"])
+    assert not written(plain, '{"textual_feedback": "", "good_spans": [], "poor_spans": [], "outcome": ')
     labelled = begin(made("llama3"), RESPONSE, form="labelled_spans")
     assert not written(labelled, '{"textual_feedback": "", "spans": []}')
 
@@ -148,8 +142,9 @@ def test_the_grammar_of_servers_knows_the_same_outcomes(number: str, form: Any) 
     from llguidance.hf import from_tokenizer
 
     tokenizer = from_tokenizer(made("gpt2"))
-    grammar = critique_grammar(RESPONSE, form=form, max_tokens=200)
-    room = 200 - len(EMPTIES["spans_and_outcome"]) - len("-123456.12}")  # for the longest number
+    grammar = critique_grammar(RESPONSE, CritiqueFormat(form), max_tokens=200)
+    lists = '{"textual_feedback": "", "good_spans": [], "poor_spans": [], "outcome": '  # the longest of the forms
+    room = 200 - len(lists) - len("-123456.12}")  # for the longest number
     assert f"text[max_tokens={room}]" in grammar
 
     def accepts(text: str) -> bool:
@@ -164,21 +159,21 @@ def test_the_grammar_of_servers_knows_the_same_outcomes(number: str, form: Any) 
     assert not accepts(target.replace('"good"', '"bad"').replace("good_spans", "bad_spans"))
 
 
-@pytest.mark.parametrize("form", WITH_OUTCOME)
+@pytest.mark.parametrize("form", ["labelled_spans", "tagged_words"])
 def test_a_model_that_learned_no_outcomes_writes_none(form: Any) -> None:
     tokenizer = made("gpt2")
-    settings: dict[str, Any] = {"form": form, "write_feedback": False, "max_new_tokens": 120}
+    settings: dict[str, Any] = {"form": form, "write_feedback": False, "max_new_tokens": 120, "votes": 8}
     model = tiny_llama(tokenizer, seed=2, context=400)
     found = {}
     for outcomes in (True, False):
-        critic = GenerativeRewardModel(model, tokenizer, outcomes=outcomes, votes=8, **settings)
+        critic = GenerativeRewardModel(model, tokenizer, CritiqueFormat(outcomes=outcomes, **settings))
         found[outcomes] = critic._drawn([Example("Where?")], [RESPONSE], 8)[0]
         assert all(one.status == "ok" for one in critic.draw([Example("Where?")], [RESPONSE])[0])
-    assert any(not one.text.endswith('"outcome": null}') for one in found[True])
-    assert all(one.text.endswith('"outcome": null}') for one in found[False])
+    assert any(not text.endswith('"outcome": null}') for text in found[True])
+    assert all(text.endswith('"outcome": null}') for text in found[False])
 
 
-@pytest.mark.parametrize("form", WITH_OUTCOME)
+@pytest.mark.parametrize("form", ["labelled_spans", "tagged_words"])
 def test_the_grammar_of_servers_has_no_number_where_none_was_learned(form: Any) -> None:
     for number, is_valid in (("null", True), ("-4", False)):
         target = critique_target(Critique("No.", SPANS), RESPONSE, form=form).replace("null", number)
@@ -196,18 +191,15 @@ def test_a_training_keeps_whether_it_had_outcomes(tmp_path: Path, outcome: float
     sets = [part for one in (*settings, "run.tracker=none") for part in ("--set", one)]
     assert main(["reward", str(tmp_path / "recipe.toml"), *sets, *arguments]) == 0
     critic = GenerativeRewardModel.load(tmp_path / "run" / "model")
-    assert critic.outcomes == (outcome is not None)
+    assert critic.format.outcomes == (outcome is not None)
     training = FineTuning(steps=1, batch_size=2, learning_rate=0.0)
     again, _ = train_reward_model(critic.model, critic.tokenizer, known, training, form="labelled_spans")
-    assert again.outcomes == critic.outcomes
+    assert again.format.outcomes == critic.format.outcomes
 
 
 def test_a_model_with_a_chat_template_is_asked_for_it() -> None:
-    asked = [critique_request(Example("Where?"), RESPONSE, form) for form in ("spans", "spans_and_outcome")]
-    assert "outcome" not in asked[0]
+    assert "outcome" not in critique_request(Example("Where?"), RESPONSE, "spans")
     added = ", and under outcome a number for the response as a whole, or null."
-    assert asked[1] == asked[0].replace("quoted exactly from the response.", f"quoted exactly from the response{added}")
-    assert asked[1] != asked[0]
     labelled = critique_request(Example("Where?"), RESPONSE, "labelled_spans")
     assert f"pairs: words quoted exactly from the response, in its order, and good or poor{added}" in labelled
 
@@ -222,7 +214,7 @@ def annotations() -> list[Annotation]:
     return [*named, *(Annotation(f"Where {n}?", "Well.", Critique("", (), -4.0)) for n in range(10))]
 
 
-@pytest.fixture(scope="module", params=[FORMS[0], pytest.param(FORMS[1], marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=FORMS)
 def trained(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """The directory of a finished run of `text2grad reward` in a form with outcomes."""
     home = tmp_path_factory.mktemp("outcomes")
@@ -251,14 +243,14 @@ def asked(known: Sequence[Annotation]) -> tuple[list[Example], list[str]]:
 
 def test_a_trained_model_blames_an_answer_that_says_nothing(trained: Path) -> None:
     critic = GenerativeRewardModel.load(trained / "model")
-    assert critic.form in FORMS
-    assert critic.constrain
+    assert critic.format.form in FORMS
+    assert critic.format.constrain
     known = annotations()
     found = critic(*asked(known))
     right = [one.outcome == a.critique.outcome for one, a in zip(found, known, strict=True)]
     assert sum(right) >= 18
     assert all(one.status == "ok" for one in found)
-    again = GenerativeRewardModel(critic.model, critic.tokenizer, form=critic.form, max_new_tokens=200, votes=3)
+    again = GenerativeRewardModel(critic.model, critic.tokenizer, replace(critic.format, max_new_tokens=200, votes=3))
     assert all(one.outcome is not None for one in again(*asked(known[:2])))  # the mean of three
 
 
@@ -271,4 +263,4 @@ def test_outcomes_that_a_form_does_not_teach_are_told(tmp_path: Path, capsys: py
         settings = (f"model.path={tmp_path / 'base'}", "reward_model.steps=1", "run.tracker=none")
         sets = [part for one in (*settings, f"reward_model.form={form}") for part in ("--set", one)]
         assert main(["reward", str(tmp_path / "recipe.toml"), *sets, *arguments]) == 0
-        assert ('reward_model.form = "spans_and_outcome" teaches them' in capsys.readouterr().err) == told
+        assert ('reward_model.form = "labelled_spans" teaches them' in capsys.readouterr().err) == told

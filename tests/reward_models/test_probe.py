@@ -16,16 +16,16 @@ import small_run
 from text2grad.cli.__main__ import main
 from text2grad.config.recipe import make_recipe
 from text2grad.errors import ConfigError, DataError, ModelError
-from text2grad.experiments.dry_run.devices import device_named
-from text2grad.experiments.dry_run.plan import Planner
 from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.reward_models import probe, probe_training
-from text2grad.reward_models.load import LOCAL, critic_from_recipe
+from text2grad.reward_models.load import LocalRewardModel, critic_from_recipe
 from text2grad.reward_models.probe import Linear, ProbeRewardModel, UnitScore, mark_of, rows_of, states_of
 from text2grad.reward_models.probe_training import ProbeReport, fit, train_probe
-from text2grad.studio.run_critic import RunCritic
+from text2grad.runs.dry_run.devices import device_named
+from text2grad.runs.dry_run.plan import Planner
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Span
+from text2grad_studio.run_critic import RunCritic
 from tiny_models import tiny
 
 CRITIC = small_run.ColourCritic()
@@ -215,7 +215,7 @@ def test_it_learns_to_mark_as_the_critic_does(taught: tuple[ProbeRewardModel, Pr
 
 def test_units_next_to_each_other_with_one_label_are_one_span(taught: tuple[ProbeRewardModel, ProbeReport]) -> None:
     scores = [UnitScore(0, 3, 0.1, 0.8), UnitScore(4, 8, 0.2, 0.6), UnitScore(9, 12, 0.9, 0.05)]
-    found = taught[0]._critique(Example("cat"), "red blue one", scores)
+    found = taught[0]._critique("red blue one", scores)
     assert found.spans == (Span(0, 8, "positive"), Span(9, 12, "negative"))
     assert found.feedback == '"red blue": positive (0.70)\n"one": negative (0.90)'
 
@@ -312,7 +312,7 @@ def test_the_chosen_layer_is_trained_and_read(tokenizer: Any, start: Path, monke
             made.append(told)
             yield row, torch.stack([torch.zeros_like(told), told], 1)
 
-    monkeypatch.setattr(probe, "features_of", words_at_layer_2)
+    monkeypatch.setattr(probe, "states_of", words_at_layer_2)
     model, report = train_probe(start, tokenizer, annotations(40, 0), unit="words")
     assert model.layer == report.layer == 2
     torch.testing.assert_close(model.linear.mean, torch.cat(made).mean(0))
@@ -386,18 +386,17 @@ BEYOND = (
 )
 
 
-@pytest.mark.parametrize("features", ["states", "support"])
 def test_a_base_without_ids_of_the_tokenizer_is_refused_before_it_reads(
-    tokenizer: Any, start: Path, features: Any, monkeypatch: pytest.MonkeyPatch
+    tokenizer: Any, start: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "features_of", lambda *_: pytest.fail("it read"))
+    monkeypatch.setattr(probe, "states_of", lambda *_: pytest.fail("it read"))
     with pytest.raises(ModelError) as refused:
-        train_probe(start, with_more_ids(tokenizer, special=False), annotations(20, 0), unit="words", features=features)
+        train_probe(start, with_more_ids(tokenizer, special=False), annotations(20, 0), unit="words")
     assert str(refused.value) == BEYOND.format(id=len(tokenizer))
     chatty = with_more_ids(tokenizer, special=True)  # a special token, which the template writes
     chatty.chat_template = "violet"
     with pytest.raises(ModelError) as refused:
-        train_probe(start, chatty, annotations(20, 0), unit="words", features=features)
+        train_probe(start, chatty, annotations(20, 0), unit="words")
     assert str(refused.value) == BEYOND.format(id=len(tokenizer))
 
 
@@ -445,7 +444,7 @@ def test_it_comes_back_as_it_was_and_by_a_recipe(taught: tuple[ProbeRewardModel,
     recipe = small_run.recipe(tmp_path, critic={"model": str(tmp_path / "model"), "kind": "probe"})
     loaded = critic_from_recipe(recipe)
     assert isinstance(loaded, ProbeRewardModel)
-    assert isinstance(loaded, LOCAL)
+    assert isinstance(loaded, LocalRewardModel)
     assert loaded(asked, texts) == taught[0](asked, texts)
     assert loaded.vote_threshold == taught[0].vote_threshold
     critic = {"model": str(tmp_path / "model"), "kind": "probe", "vote_threshold": 0.99999}
@@ -510,7 +509,7 @@ def test_the_state_that_knows_the_base_fits_into_its_context(tokenizer: Any, tmp
 
 
 def test_votes_are_refused_and_a_threshold_is_not(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match='votes has no effect with kind = "probe"'):
+    with pytest.raises(ConfigError, match="votes has no effect with kind = 'probe'"):
         small_run.recipe(tmp_path, critic={"model": "m", "kind": "probe", "votes": 4})
     with pytest.raises(ConfigError, match=r"\[refresh\] trains the critic again"):
         make_recipe({"critic": {"model": "m", "kind": "probe"}, "refresh": {"steps": [1]}})
@@ -546,25 +545,31 @@ def test_a_policy_learns_from_it(taught: tuple[ProbeRewardModel, ProbeReport], t
 # The command.
 
 
+def command(base: Path, folder: Path) -> list[str]:
+    """Return the command that trains a probe on the annotations of a folder."""
+    (folder / "empty.toml").touch()
+    asked = ["reward", str(folder / "empty.toml"), "--kind", "probe", "--model", str(base)]
+    return [*asked, "--annotations", str(folder / "annotations.jsonl")]
+
+
 def test_the_command_trains_a_probe_and_evaluate_reward_measures_it(
     start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_annotations(tmp_path / "annotations.jsonl", annotations(60, 0))
     write_annotations(tmp_path / "test.jsonl", annotations(10, 5))
     out = tmp_path / "probe"
-    command = ["reward-baseline", "probe", str(tmp_path / "annotations.jsonl"), "--model", str(start)]
-    assert main([*command, "--rule", "words", "--out", str(out)]) == 0
+    assert main([*command(start, tmp_path), "--unit", "words", "--out", str(out)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "responses with words " in said
     assert "nats per word in cross-validation" in said
-    assert f"--set critic.model={out} --set critic.kind=probe" in said
-    assert sorted(path.name for path in out.iterdir()) == [
-        *("costs.json", "probe.json", "probe.safetensors", "report.json")
-    ]
-    assert not (tmp_path / "probe.training").exists()
+    assert f"--set critic.model={out / 'model'} --set critic.kind=probe" in said
+    assert {path.name for path in out.iterdir()} >= {"model", "held_out.jsonl", "results.json", "costs.json"}
+    assert not list(out.glob("states-*"))
     cost = json.loads((out / "costs.json").read_bytes())
-    assert cost["phase"] == "reward-baseline"
-    assert cost["prompt_tokens"] == json.loads((out / "report.json").read_bytes())["tokens"] > 0
+    assert cost["phase"] == "reward"
+    assert cost["prompt_tokens"] == json.loads((out / "results.json").read_bytes())["tokens"] > 0
+    out = out / "model"
+    assert sorted(path.name for path in out.iterdir()) == ["probe.json", "probe.safetensors"]
     measure = ["evaluate-reward", str(tmp_path / "test.jsonl"), "--model", str(out), "--no-words"]
     assert main([*measure, "--votes", "4", "--out", str(tmp_path / "e")]) == 2
     assert "holds a probe, which decodes nothing" in " ".join(capsys.readouterr().err.split())
@@ -581,20 +586,16 @@ def test_the_command_trains_a_probe_and_evaluate_reward_measures_it(
 
 
 @pytest.mark.parametrize(
-    ("kind", "more", "message"),
+    ("more", "message"),
     [
-        ("probe", ["--lr", "0.1"], "--lr has no effect on a probe"),
-        ("probe", ["--steps", "5"], "--steps has no effect on a probe"),
-        ("probe", ["--spans-are-steps"], "--spans-are-steps has no effect on a probe"),
-        ("scalar", ["--rule", "words"], "--rule has no effect on a scalar"),
-        ("process", ["--rule", "words"], "--rule words is for a probe"),
+        (["--merge", "--set", "model.lora_r=2"], "--merge and --push-to-hub are of a generative reward model"),
+        (["--kind", "generative", "--unit", "words"], "--unit words is of a probe"),
     ],
 )
 def test_options_without_effect_are_refused(
-    kind: str, more: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    more: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["reward-baseline", kind, str(tmp_path / "x.jsonl"), "--model", "m", "--out", str(tmp_path / "o")]
-    assert main([*command, *more]) == 2
+    assert main([*command(Path("m"), tmp_path), "--out", str(tmp_path / "o"), *more]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
 
 
@@ -602,9 +603,8 @@ def test_after_a_kill_the_states_are_not_computed_again(
     start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_annotations(tmp_path / "annotations.jsonl", annotations(40, 0))
-    command = ["reward-baseline", "probe", str(tmp_path / "annotations.jsonl"), "--model", str(start)]
-    command += ["--rule", "words", "--held-out", "0", "--batch-size", "8"]
-    assert main([*command, "--out", str(tmp_path / "calm")]) == 0
+    asked = [*command(start, tmp_path), "--unit", "words"]
+    assert main([*asked, "--out", str(tmp_path / "calm")]) == 0
     read: list[int] = []
 
     def counted(model: Any, rows: Any, chosen: Any, *more: Any) -> Any:
@@ -613,16 +613,16 @@ def test_after_a_kill_the_states_are_not_computed_again(
         read.extend(chosen)
         return states_of(model, rows, chosen, *more)
 
-    stopped = [*command, "--out", str(tmp_path / "stopped")]
+    stopped = [*asked, "--out", str(tmp_path / "stopped")]
     with monkeypatch.context() as patched:
-        patched.setattr(probe, "features_of", counted)
+        patched.setattr(probe, "states_of", counted)
         assert main(stopped) == 130
         assert main(stopped) == 2
-        assert "holds an interrupted training" in " ".join(capsys.readouterr().err.split())
+        assert "already holds a run. Go on with it by --resume" in " ".join(capsys.readouterr().err.split())
         read[:] = []
         assert main([*stopped, "--resume"]) == 0
-    assert len(read) == 16
-    for name in ("probe.safetensors", "report.json"):
+    assert len(read) == 12 + 4 + 1  # the rest of 36, the held-out ones, and the text by which the base is known again
+    for name in ("model/probe.safetensors", "results.json"):
         assert (tmp_path / "calm" / name).read_bytes() == (tmp_path / "stopped" / name).read_bytes()
 
 
@@ -632,22 +632,21 @@ def test_states_are_kept_where_the_base_is_not_there_at_the_resume(
     base = tmp_path / "base"
     shutil.copytree(start, base)
     write_annotations(tmp_path / "annotations.jsonl", annotations(20, 0))
-    command = ["reward-baseline", "probe", str(tmp_path / "annotations.jsonl"), "--model", str(base)]
-    command += ["--rule", "words", "--held-out", "0", "--out", str(tmp_path / "out")]
+    asked = [*command(base, tmp_path), "--unit", "words", "--out", str(tmp_path / "out")]
 
     def killed(model: Any, rows: Any, chosen: Any, *more: Any) -> Any:
-        if list((tmp_path / "out.training").glob("states-*")):
+        if list((tmp_path / "out").glob("states-*")):
             raise KeyboardInterrupt
         return states_of(model, rows, chosen, *more)
 
     with monkeypatch.context() as patched:
-        patched.setattr(probe, "features_of", killed)
-        assert main(command) == 130
+        patched.setattr(probe, "states_of", killed)
+        assert main(asked) == 130
     base.rename(tmp_path / "away")
-    assert main([*command, "--resume"]) == 2
-    assert list((tmp_path / "out.training").glob("states-*"))
+    assert main([*asked, "--resume"]) == 2
+    assert list((tmp_path / "out").glob("states-*"))
     (tmp_path / "away").rename(base)
-    assert main([*command, "--resume"]) == 0
+    assert main([*asked, "--resume"]) == 0
 
 
 def test_the_base_reads_on_the_accelerator(tokenizer: Any, start: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -657,7 +656,7 @@ def test_the_base_reads_on_the_accelerator(tokenizer: Any, start: Path, monkeypa
         devices.add(model.device.type)
         return [(row, torch.randn(len(rows[row].tokens), len(layers), 32)) for row in chosen]
 
-    monkeypatch.setattr(probe, "features_of", noted)
+    monkeypatch.setattr(probe, "states_of", noted)
     monkeypatch.setattr(probe_training, "best_device", lambda: torch.device("meta"))
     train_probe(start, tokenizer, annotations(8, 0), unit="words")
     assert devices == {"meta"}
@@ -691,7 +690,7 @@ def test_a_response_that_several_people_marked_is_read_once(
         read.extend(len(rows[row].ids) for row in chosen)
         return states_of(model, rows, chosen, *more)
 
-    monkeypatch.setattr(probe, "features_of", counted)
+    monkeypatch.setattr(probe, "states_of", counted)
     given = annotations(10, 0)
     _, report = train_probe(start, tokenizer, [*given, *given], unit="words", rows_at_once=5, store=tmp_path)
     assert report.learned_from == 20
@@ -703,11 +702,11 @@ def test_a_response_that_several_people_marked_is_read_once(
 def test_the_states_of_another_layer_are_computed_again(tokenizer: Any, start: Path, tmp_path: Path) -> None:
     rows = rows_of(tokenizer, [Example("cat")], ["red one"], "words", "plain")
     model = tokenizer_and_model()[1].eval()
-    first = probe.read_features(model, rows, [0], [1], 8, tmp_path)[0]
-    second = probe.read_features(model, rows, [0], [2], 8, tmp_path)[0]
+    first = probe.read_states(model, rows, [0], [1], 8, tmp_path)[0]
+    second = probe.read_states(model, rows, [0], [2], 8, tmp_path)[0]
     assert not torch.equal(first, second)
-    assert torch.equal(first, probe.read_features(None, rows, [0], [1], 8, tmp_path)[0])
+    assert torch.equal(first, probe.read_states(None, rows, [0], [1], 8, tmp_path)[0])
     for path in tmp_path.iterdir():  # as after a full disk
         path.write_bytes(path.read_bytes()[:-8])
-    assert torch.equal(first, probe.read_features(model, rows, [0], [1], 8, tmp_path)[0])
+    assert torch.equal(first, probe.read_states(model, rows, [0], [1], 8, tmp_path)[0])
     assert probe.WEIGHTS_FILE not in {path.name for path in tmp_path.iterdir()}

@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -15,25 +16,25 @@ import torch
 import small_run
 from small_run import EXAMPLES, WORDS, ColourCritic, assert_same_run, untimed
 from text2grad import files
-from text2grad.align import AlignSettings, span_reward
+from text2grad.align import AlignSettings
 from text2grad.config.reward_model import RefreshConfig
 from text2grad.errors import ConfigError, CriticError, DataError
 from text2grad.feedback.critic import annotate
-from text2grad.feedback.records import Annotation, read_annotations, write_annotations
+from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.feedback.spans import Match
 from text2grad.models import FineTuning, asks_for_fsdp, with_lora
-from text2grad.models.pretrained import load_tokenizer
 from text2grad.models.randomness import random_states
-from text2grad.reward_models import refresh
+from text2grad.reward_models import generative, refresh
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.refresh import Refresher, rebalanced
-from text2grad.reward_models.scalar import ScalarRewardModel, train_scalar_reward_model
 from text2grad.reward_models.training.trainer import train_reward_model
+from text2grad.reward_models.writing import critique_prompt
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.tasks.tiny import tiny_llama
 from text2grad.types import Critique, Example, Label, Rollout, Span
 
 Asked = list[tuple[str, str]]
+learn = GenerativeRewardModel.train_further
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +83,7 @@ def trainer(
     return Text2GradTrainer(model, critic, tokenizer, EXAMPLES, recipe, refresher=retrained, resume=resume)
 
 
-def weights_of(critic: GenerativeRewardModel | ScalarRewardModel) -> dict[str, torch.Tensor]:
+def weights_of(critic: GenerativeRewardModel) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in critic.model.state_dict().items()}
 
 
@@ -145,7 +146,7 @@ def test_the_critic_of_a_step_is_on_disk_and_goes_with_the_last_checkpoint_that_
     assert seen == [[f"step-{step:06d}" for step in steps] for steps in ((1,), (2,), (2, 3), (3,), (3, 5), (5,))]
     on_disk = GenerativeRewardModel.load(tmp_path / "run" / "critic" / "step-000005")
     assert same(weights_of(on_disk), weights_of(run.critic))
-    assert on_disk.max_new_tokens == 24
+    assert on_disk.format.max_new_tokens == 24
 
 
 def test_a_refreshed_run_goes_on_logging_to_its_tracker(tmp_path: Path, phases: Path) -> None:
@@ -222,9 +223,9 @@ def test_a_run_that_is_killed_ends_as_the_calm_one(
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         trained.append(last.step)
-        return train_reward_model(*args, **kwargs)
+        return learn(*args, **kwargs)
 
-    monkeypatch.setattr(refresh, "train_reward_model", counted)
+    monkeypatch.setattr(GenerativeRewardModel, "train_further", counted)
     last.train()
     assert [step + 1 for step in trained] == trained_again  # the step that trains it is not finished yet
     assert_same_run(calm, tmp_path / "run")
@@ -274,11 +275,11 @@ def test_a_run_that_refreshes_by_drift_is_resumed_exactly(
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         trained.append(run.step)
-        return train_reward_model(*args, **kwargs)
+        return learn(*args, **kwargs)
 
     run = trainer(calm, phases, refresh=drift)
     with monkeypatch.context() as patch:
-        patch.setattr(refresh, "train_reward_model", counted)
+        patch.setattr(GenerativeRewardModel, "train_further", counted)
         run.train()
     expected, last = [], 0.0
     for step, line in enumerate(untimed(calm / "metrics.jsonl"), start=1):
@@ -383,9 +384,7 @@ def mixture(
 ) -> tuple[list[Annotation], FineTuning]:
     """Return what a critic would be trained on, and how."""
     found: list[Any] = []
-    monkeypatch.setattr(
-        refresh, "train_reward_model", lambda model, tokenizer, mixed, how, **more: found.append((mixed, how))
-    )
+    monkeypatch.setattr(GenerativeRewardModel, "train_further", lambda critic, *given: found.append(given))
     critic = GenerativeRewardModel.load(phases / "reward_model")
     one = refresher(out, critic, Annotator(), steps=(step,), **settings)
     one.observe(EXAMPLES[:fresh], responses or [" red"] * fresh)
@@ -459,8 +458,8 @@ def test_without_a_file_nothing_is_replayed(tmp_path: Path, phases: Path, monkey
     assert (how.steps, how.batch_size, how.learning_rate, how.seed) == (9, 5, 0.25, 10)  # the run's seed is 3
 
 
-@pytest.mark.parametrize("kind", ["all weights", "an adapter", "scalar"])
-def test_less_memory_in_a_refresh_changes_no_result(tmp_path: Path, phases: Path, scalar: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["all weights", "an adapter"])
+def test_less_memory_in_a_refresh_changes_no_result(tmp_path: Path, phases: Path, kind: str) -> None:
     found, ways = [], {"plain": {}, "less": {"accumulate": 2, "checkpointing": True}}
     for name, less in ways.items():
         torch.manual_seed(4)
@@ -468,8 +467,6 @@ def test_less_memory_in_a_refresh_changes_no_result(tmp_path: Path, phases: Path
         if kind == "an adapter":
             adapted = with_lora(critic.model, r=2, alpha=4, targets=["q_proj", "v_proj"])
             critic = GenerativeRewardModel(adapted, critic.tokenizer)
-        elif kind == "scalar":
-            critic = ScalarRewardModel.load(scalar)
         one = refresher(tmp_path / name, critic, Annotator(), steps=(1,), train_steps=4, batch_size=4, lr=1e-2, **less)
         before = weights_of(critic)
         one.observe(EXAMPLES[:4], [" red", " red two", " blue", " red red"])
@@ -506,20 +503,17 @@ def test_annotations_are_learned_up_to_the_context_of_the_critic(
 ) -> None:
     critic, found = GenerativeRewardModel.load(phases / "reward_model"), []
     critic.model.config.max_position_embeddings = context
-    monkeypatch.setattr(refresh, "train_reward_model", lambda model, tokenizer, mixed, how, **_: found.append(how))
+    monkeypatch.setattr(GenerativeRewardModel, "train_further", lambda critic, mixed, how: found.append(how))
     one = refresher(tmp_path, critic, Annotator(), steps=(1,))
     one.observe(EXAMPLES[:1], [" red"])
     one.refresh_if_due(1, 0.0)
     assert [how.max_tokens for how in found] == [context]
 
 
-@pytest.mark.parametrize("kind", ["generative", "scalar"])
 def test_where_no_annotation_is_short_enough_the_critic_stays_and_the_run_goes_on(
-    tmp_path: Path, phases: Path, scalar: Path, caplog: pytest.LogCaptureFixture, kind: str
+    tmp_path: Path, phases: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    critic: Any = (
-        GenerativeRewardModel.load(phases / "reward_model") if kind == "generative" else ScalarRewardModel.load(scalar)
-    )
+    critic = GenerativeRewardModel.load(phases / "reward_model")
     before = weights_of(critic)
     one = refresher(tmp_path, critic, Annotator(), steps=(1,), window=2)
     one.observe(EXAMPLES[:2], [" red" * 80] * 2)  # the context is 64
@@ -541,17 +535,15 @@ def test_the_window_holds_the_last_responses(tmp_path: Path, phases: Path, monke
 def test_a_critic_learns_again_to_write_as_it_writes(
     tmp_path: Path, phases: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    critic, found = GenerativeRewardModel.load(phases / "reward_model"), []
-    critic.write_feedback = critic.constrain = False
-    critic.form, critic.learned = "dense", "choices"
-    critic.evidence, critic.prompt_words = "absent_words", 5
-    critic.probe = probe = SimpleNamespace(save=lambda directory: None)  # type: ignore[assignment]
-    monkeypatch.setattr(refresh, "train_reward_model", lambda *given, **more: found.append(more))
+    critic, found = GenerativeRewardModel.load(phases / "reward_model", write_feedback=False), []
+    monkeypatch.setattr(generative, "train_on_rows", lambda model, tokenizer, rows, how: found.extend(rows))
     one = refresher(tmp_path, critic, Annotator(), steps=(1,))
     one.observe(EXAMPLES[:1], [" red"])
     one.refresh_if_due(1, 0.0)
-    kept = {"write_feedback": False, "form": "dense", "constrain": False, "learned": "choices"}
-    assert found == [kept | {"evidence": "absent_words", "prompt_words": 5, "probe": probe}]
+    (row,) = found
+    text = critic.tokenizer.decode(row["input_ids"])
+    assert text.startswith(critique_prompt(EXAMPLES[0], " red"))
+    assert '{"textual_feedback": "", "good_spans": ["red"], "poor_spans": []}' in text
 
 
 def test_a_critic_that_learns_outcomes_in_a_refresh_writes_them_after_a_resume_too(
@@ -561,32 +553,32 @@ def test_a_critic_that_learns_outcomes_in_a_refresh_writes_them_after_a_resume_t
         return [Critique("Fine.", (), outcome=2.0)] * len(responses)
 
     critic = GenerativeRewardModel.load(phases / "reward_model")
-    critic.outcomes = False
+    critic.format = replace(critic.format, outcomes=False)
     one = refresher(tmp_path, critic, annotator, steps=(1,), train_steps=1)
     one.observe(EXAMPLES[:1], [" red"])
     assert one.refresh_if_due(1, 0.0) == {"critic/refreshed": 1.0}
-    assert critic.outcomes
+    assert critic.format.outcomes
     before = GenerativeRewardModel.load(phases / "reward_model")
-    before.outcomes = False
+    before.format = replace(before.format, outcomes=False)
     again = refresher(tmp_path, before, annotator, steps=(1,), train_steps=1)
     again.restore(one.state())
-    assert before.outcomes
+    assert before.format.outcomes
 
 
 def test_a_critic_that_learns_none_in_a_refresh_still_writes_none(tmp_path: Path, phases: Path) -> None:
     critic = GenerativeRewardModel.load(phases / "reward_model")
-    critic.outcomes = False
+    critic.format = replace(critic.format, outcomes=False)
     one = refresher(tmp_path, critic, Annotator(), steps=(1,), train_steps=1)
     one.observe(EXAMPLES[:1], [" red"])
     one.refresh_if_due(1, 0.0)
-    assert not critic.outcomes
+    assert not critic.format.outcomes
 
 
 def test_a_critic_is_trained_whole_where_the_policy_is_in_shards(
     tmp_path: Path, phases: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     critic, found = GenerativeRewardModel.load(phases / "reward_model"), []
-    monkeypatch.setattr(refresh, "train_reward_model", lambda *given, **more: found.append(asks_for_fsdp()))
+    monkeypatch.setattr(GenerativeRewardModel, "train_further", lambda *given: found.append(asks_for_fsdp()))
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     one = refresher(tmp_path, critic, Annotator(), steps=(1,))
     one.observe(EXAMPLES[:1], [" red"])
@@ -677,57 +669,6 @@ def test_any_critic_can_be_audited_in_a_run_and_each_step_says_how_good_it_is(tm
         assert line["audit/gap"] > 0
 
 
-# A scalar reward model.
-
-
-@pytest.fixture(scope="module")
-def scalar(phases: Path) -> Path:
-    """Return a scalar reward model that learned Σ δ of the annotations badly."""
-    tokenizer = load_tokenizer(str(phases / "reward_model"))
-    annotations = read_annotations(phases / "annotations.jsonl")
-    rewards = [span_reward(tokenizer, one) for one in annotations]
-    how = FineTuning(steps=3, batch_size=16, learning_rate=1e-3)
-    learned, _ = train_scalar_reward_model(phases / "reward_model", tokenizer, annotations, rewards, how)
-    learned.save(phases / "scalar")
-    return phases / "scalar"
-
-
-def test_a_refresh_of_a_scalar_reward_model_brings_it_nearer_to_the_annotator(
-    tmp_path: Path, phases: Path, scalar: Path
-) -> None:
-    critic = ScalarRewardModel.load(scalar)
-    kept = (critic.mean, critic.deviation)
-    again = {"steps": (1,), "window": 64, "train_steps": 60, "batch_size": 16, "lr": 1e-2}
-    one = refresher(tmp_path, critic, Annotator(), **again)
-    responses = [f" {a} {b}" for a in WORDS[:8] for b in WORDS[:8]]
-    examples = [EXAMPLES[0]] * 64
-    truth = [span_reward(critic.tokenizer, annotation) for annotation in annotate(ColourCritic(), examples, responses)]
-
-    def error() -> float:
-        given = [critique.outcome or 0.0 for critique in critic(examples, responses)]
-        return sum((a - b) ** 2 for a, b in zip(given, truth, strict=True)) / len(truth)
-
-    before = error()
-    one.observe(examples, responses)
-    assert one.refresh_if_due(1, 0.0) == {"critic/refreshed": 1.0}
-    assert error() < 0.2 * before
-    assert (critic.mean, critic.deviation) == kept
-    again_loaded = ScalarRewardModel.load(tmp_path / "critic" / "step-000001")
-    assert same(weights_of(again_loaded), weights_of(critic))
-
-
-def test_a_run_with_a_refreshed_scalar_reward_model_is_resumed_exactly(
-    tmp_path: Path, phases: Path, scalar: Path
-) -> None:
-    again: dict[str, Any] = {"audit": 0, "steps": [2, 4]}
-    trainer(tmp_path / "a", phases, critic=ScalarRewardModel.load(scalar), refresh=again).train()
-    with pytest.raises(Killed):
-        trainer(tmp_path / "b", phases, critic=ScalarRewardModel.load(scalar), refresh=again).train(killed_after(3))
-    trainer(tmp_path / "b", phases, critic=ScalarRewardModel.load(scalar), refresh=again, resume=True).train()
-    one, other = (small_run.weights(tmp_path / name) for name in "ab")
-    assert all(torch.equal(one[name], other[name]) for name in one)
-
-
 # Refusals.
 
 
@@ -741,8 +682,8 @@ def refusal(out: Path, critic: Any, annotator: Any, **settings: Any) -> str:
 @pytest.mark.parametrize("due", [{"steps": (1,)}, {"drift": 0.5}], ids=["steps", "drift"])
 def test_a_critic_that_cannot_be_trained_is_refused(tmp_path: Path, due: dict[str, Any]) -> None:
     assert refusal(tmp_path, ColourCritic(), Annotator(), **due) == (
-        "[refresh] trains a generative or scalar reward model, and the critic is a ColourCritic. Set critic.model to "
-        "such a reward model, or remove refresh.steps and refresh.drift."
+        "[refresh] trains the critic further, and a ColourCritic cannot be trained. Set critic.model to a generative "
+        "reward model, or remove refresh.steps and refresh.drift."
     )
 
 
@@ -807,9 +748,7 @@ def test_annotations_that_are_not_there_are_missed_before_anything_is_written(tm
     with pytest.raises(DataError) as caught:
         trainer(tmp_path / "run", phases, refresh={"replay_from": "nowhere.jsonl"})
     assert str(caught.value) == "cannot read nowhere.jsonl: No such file or directory"
-    with pytest.raises(
-        ConfigError, match="trains a generative or scalar reward model, and the critic is a ColourCritic"
-    ):
+    with pytest.raises(ConfigError, match="and a ColourCritic cannot be trained"):
         trainer(tmp_path / "run", phases, critic=ColourCritic())
     assert not (tmp_path / "run").exists()
 

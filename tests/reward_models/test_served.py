@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from text2grad.critics.servers.store import Answer
 from text2grad.errors import ConfigError, CriticError
 from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
+from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.load import critic_from_recipe
 from text2grad.reward_models.served import SPECIAL, ServerRewardModel
 from text2grad.reward_models.writing import critique_prompt, critique_request
@@ -27,7 +29,10 @@ ASKED, RESPONSE = Example("Where?\n"), "in Lyon in May"
 
 def critic(server: Running | str, path: Path, **settings: Any) -> ServerRewardModel:
     url = server if isinstance(server, str) else server.url
-    return ServerRewardModel("rm", **{"base_url": url, "store": path / "answers.sqlite", "retries": 0, **settings})
+    names = {field.name for field in fields(CritiqueFormat)} & settings.keys()
+    format = CritiqueFormat(**{name: settings.pop(name) for name in names})
+    where = {"base_url": url, "store": path / "answers.sqlite", "retries": 0}
+    return ServerRewardModel("rm", format=format, **{**where, **settings})
 
 
 # What is asked.
@@ -55,7 +60,7 @@ def test_a_model_with_a_chat_template_is_asked_by_the_user(server: Running, tmp_
     last = server.state()["last"]
     assert last["messages"] == [{"role": "user", "content": critique_request(ASKED, RESPONSE)}]
     assert last["structured_outputs"] == {
-        "grammar": critique_grammar(RESPONSE, write_feedback=False, limits=limits, max_tokens=9)
+        "grammar": critique_grammar(RESPONSE, CritiqueFormat(write_feedback=False, limits=limits), max_tokens=9)
     }
     assert last["max_tokens"] == 9
 
@@ -66,7 +71,6 @@ def test_without_the_constraint_no_grammar_is_sent_and_quotes_are_found_as_one_w
     model = critic(server, tmp_path, constrain=False, match="normalized")
     assert model([ASKED], [RESPONSE])[0].spans[0] == Span(0, 2, "positive")
     assert "structured_outputs" not in server.state()["last"]
-    assert (model.match, critic(server, tmp_path, match="normalized").match) == ("normalized", "exact")
 
 
 def test_the_same_is_asked_once_and_another_grammar_is_another_question(server: Running, tmp_path: Path) -> None:
@@ -169,7 +173,7 @@ def test_a_form_with_labels_has_its_own_request_grammar_and_reading(tmp_path: Pa
     found = judged('{"textual_feedback": "So.", "word_tags": "in = Lyon -", "outcome": -1}')
     assert found.critique == Critique("So.", (Span(3, 7, "negative"),), -1.0)
     prompt, form = asked[0]
-    assert form.content == critique_grammar("in Lyon", form="tagged_words", max_tokens=512)
+    assert form.content == critique_grammar("in Lyon", CritiqueFormat("tagged_words"), max_tokens=512)
     request = critique_request(ASKED, "in Lyon", "tagged_words")
     chat = ({"role": "user", "content": request},)
     assert prompt == (critique_prompt(ASKED, "in Lyon") if prompt_format == "plain" else chat)
@@ -181,24 +185,13 @@ def test_a_recipe_names_the_form(tmp_path: Path) -> None:
     named = make_recipe(
         {
             "critic": {"kind": "server", "model": "rm"},
-            "server": {"form": "labelled_spans", "evidence": "absent_words", "prompt_words": 1},
+            "server": {"form": "labelled_spans", "prompt_format": "chat"},
             "run": {"out": str(tmp_path)},
         }
     )
     found = critic_from_recipe(named)
     assert isinstance(found, ServerRewardModel)
-    assert (found.form, found.evidence, found.prompt_words) == ("labelled_spans", "absent_words", 1)
-
-
-@pytest.mark.parametrize("prompt_format", ["plain", "chat"])
-def test_it_is_shown_what_it_was_trained_on(prompt_format: Any) -> None:
-    read: dict[str, Any] = {"evidence": "absent_words", "prompt_words": 1}
-    model = ServerRewardModel("rm", prompt_format=prompt_format, **read)
-    asked = model.prompt(Item("0", Example("Where is it?"), "In Lyon."))
-    text = asked if isinstance(asked, str) else asked[0]["content"]
-    assert '"In Lyon.": 100% (In, Lyon)' in text
-    assert "Where …" in text
-    assert "is it" not in text
+    assert found.format == CritiqueFormat("labelled_spans", prompt_format="chat")
 
 
 # In a run.
@@ -213,7 +206,7 @@ def test_a_recipe_names_the_server_and_the_loop_learns_from_it(server: Running, 
     )
     found = critic_from_recipe(recipe)
     assert isinstance(found, ServerRewardModel)
-    assert (found.write_feedback, found.limits, found.path) == (
+    assert (found.format.write_feedback, found.format.limits, found.path) == (
         False,
         QuoteLimits(max_quotes=3),
         tmp_path / "run" / "critic" / "server.sqlite",

@@ -13,7 +13,6 @@ import small_run
 from small_run import EXAMPLES, WORDS, ColourCritic
 from text2grad.config.recipe import Recipe
 from text2grad.errors import ModelError
-from text2grad.experiments.recipe_run import run_recipe
 from text2grad.feedback.critic import annotate
 from text2grad.models import decoding, shared_prefix
 from text2grad.models.adapters import CRITIC_ADAPTER, adapter_parameters, with_lora
@@ -21,6 +20,7 @@ from text2grad.models.batch import collate
 from text2grad.models.fine_tuning import FineTuning
 from text2grad.models.policy import PolicyWithValue, Reference
 from text2grad.models.pretrained import load_policy
+from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import critic_from_recipe, shares_base
 from text2grad.reward_models.refresh import Refresher
@@ -33,6 +33,7 @@ from text2grad.reward_models.shared_base import (
     load_writer,
 )
 from text2grad.reward_models.training.trainer import train_reward_model
+from text2grad.runs.recipe_run import run_recipe
 from text2grad.types import Critique, Example, Rollout
 
 RESPONSES = [" red one cat", " two dog", " green bird red"]
@@ -104,7 +105,7 @@ def test_a_shared_critic_writes_what_it_writes_alone_and_the_policy_is_the_same_
     written = critic.write(ASKED, RESPONSES)
     after = scores_of(policy, alone.tokenizer)
     assert written == alone.write(ASKED, RESPONSES)
-    base = GenerativeRewardModel(load_policy(str(phases / "base")), alone.tokenizer, max_new_tokens=24)
+    base = GenerativeRewardModel(load_policy(str(phases / "base")), alone.tokenizer, CritiqueFormat(max_new_tokens=24))
     assert written != base.write(ASKED, RESPONSES), "the adapter matters"
     assert before[2].abs().max() > 0.01, "so does the policy's"
     for found in (loaded, after):
@@ -209,7 +210,7 @@ def test_a_run_that_shares_its_base_ends_as_one_that_does_not(
     found = []
     for name in ("shared", "apart"):
         if name == "apart":
-            monkeypatch.setattr("text2grad.experiments.recipe_run.shares_base", lambda recipe: False)
+            monkeypatch.setattr("text2grad.runs.recipe_run.shares_base", lambda recipe: False)
         data = {"train": str(tmp_path / "prompts.jsonl")}
         run_recipe(recipe(phases, tmp_path / name, data=data, refresh=refresh))
         found.append(small_run.weights(tmp_path / name))

@@ -23,7 +23,8 @@ from text2grad.models.pretrained import load_policy
 from text2grad.reward_models import vllm as vllm_reward_model
 from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
-from text2grad.reward_models.generative import SETTINGS_FILE, GenerativeRewardModel, Written, critique_prompts
+from text2grad.reward_models.format import FORMAT_FILE, CritiqueFormat
+from text2grad.reward_models.generative import GenerativeRewardModel, critique_prompts
 from text2grad.reward_models.load import critic_from_recipe
 from text2grad.reward_models.vllm import Request, VLLMRewardModel
 from text2grad.reward_models.writing import SYMBOLS
@@ -66,27 +67,30 @@ class Decoding:
 
 def critic(*texts: str, context: int = 2048, **settings: Any) -> tuple[VLLMRewardModel, list[Request]]:
     engine = Told(*(texts or (WRITTEN,)), context=context)
-    return VLLMRewardModel(engine, made("llama3"), **{"max_new_tokens": 200, **settings}), engine.asked
+    seed = settings.pop("seed", 0)
+    return VLLMRewardModel(
+        engine, made("llama3"), CritiqueFormat(**{"max_new_tokens": 200, **settings}), seed=seed
+    ), engine.asked
 
 
 # What is asked.
 
 
-@pytest.mark.parametrize("form", ["spans", "spans_and_outcome"])
+@pytest.mark.parametrize("form", ["spans", "labelled_spans"])
 def test_the_grammar_ends_with_an_outcome_where_the_model_writes_it(form: str) -> None:
     model, asked = critic(form=form)
     model(ASKED, RESPONSES)
-    assert all(("NUMBER" in request.grammar) == (form == "spans_and_outcome") for request in asked)
+    assert all(("NUMBER" in request.grammar) == (form == "labelled_spans") for request in asked)
 
 
 def test_labels_of_words_have_a_grammar_and_need_room_for_every_word() -> None:
-    grammars = [critique_grammar(one, form="dense", max_tokens=200) for one in RESPONSES]
-    model, asked = critic(form="dense", limits=QuoteLimits(one_list=True))
+    grammars = [critique_grammar(one, CritiqueFormat("tagged_words"), max_tokens=200) for one in RESPONSES]
+    model, asked = critic(form="tagged_words", limits=QuoteLimits(one_list=True))
     model(ASKED, RESPONSES)
     assert [one.grammar for one in asked] == grammars
     least = [int(model._least(model._labels(one))) for one in RESPONSES]
     assert max(least) > min(least)
-    model, asked = critic(form="dense", max_new_tokens=max(least) - 1)
+    model, asked = critic(form="tagged_words", max_new_tokens=max(least) - 1)
     model(ASKED, RESPONSES)
     assert len(asked) == sum(one < max(least) for one in least)
 
@@ -98,7 +102,8 @@ def test_each_response_is_asked_about_with_its_own_grammar(write_feedback: bool)
     model(ASKED, RESPONSES)
     prompts = critique_prompts(made("llama3"), ASKED, RESPONSES, "plain")
     grammars = [
-        critique_grammar(one, write_feedback=write_feedback, limits=limits, max_tokens=200) for one in RESPONSES
+        critique_grammar(one, CritiqueFormat(write_feedback=write_feedback, limits=limits), max_tokens=200)
+        for one in RESPONSES
     ]
     assert asked == [Request(ids, 200, grammar) for ids, grammar in zip(prompts, grammars, strict=True)]
 
@@ -163,10 +168,10 @@ def test_without_the_constraint_quotes_are_found_as_one_wishes() -> None:
 
 
 def test_labels_of_words_without_constraint_are_read_in_their_form() -> None:
-    told = json.dumps({"textual_feedback": "", "word_labels": [["Ann", 1]]})
-    how: dict[str, Any] = {"form": "dense", "constrain": False, "max_new_tokens": 9}
-    here = GenerativeRewardModel(small_run.tokenizer_and_model()[1], made("llama3"), **how)
-    here._drawn = lambda *asked: [[Written(told)]]  # type: ignore[method-assign]
+    told = json.dumps({"textual_feedback": "", "word_tags": "Ann +"})
+    how: dict[str, Any] = {"form": "tagged_words", "constrain": False, "max_new_tokens": 9}
+    here = GenerativeRewardModel(small_run.tokenizer_and_model()[1], made("llama3"), CritiqueFormat(**how))
+    here._drawn = lambda *asked: [[told]]  # type: ignore[method-assign]
     model, asked = critic(told, **how)
     assert model(ASKED[2:], RESPONSES[2:]) == here(ASKED[2:], RESPONSES[2:])
     assert asked[0].grammar == ""
@@ -174,8 +179,9 @@ def test_labels_of_words_without_constraint_are_read_in_their_form() -> None:
 
 def test_it_writes_what_the_model_itself_writes(tmp_path: Path) -> None:
     model = load_policy(str(untrained(tmp_path / "model", context=96)))
-    here = GenerativeRewardModel(model, made("llama3"), constrain=False, max_new_tokens=30, rows_at_once=1)
-    there = VLLMRewardModel(Decoding(model, 96), made("llama3"), constrain=False, max_new_tokens=30)
+    free = CritiqueFormat(constrain=False, max_new_tokens=30)
+    here = GenerativeRewardModel(model, made("llama3"), free, rows_at_once=1)
+    there = VLLMRewardModel(Decoding(model, 96), made("llama3"), free)
     responses = [*RESPONSES[:2], "x " * 40]
     assert there.write(ASKED, responses) == here.write(ASKED, responses)
     assert len(set(here.write(ASKED, responses))) == 3
@@ -184,30 +190,16 @@ def test_it_writes_what_the_model_itself_writes(tmp_path: Path) -> None:
 # What is refused.
 
 
-def test_a_model_that_learned_choices_alone_is_named_in_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    critic(form="tagged_words")
-    assert caplog.text == ""
-    critic(form="tagged_words", learned="choices")
-    assert "vLLM spells them in tokens of its own choice" in caplog.text
-
-
-def test_feedback_that_may_repeat_itself_here_is_named_in_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    critic(no_repeat_ngram_size=8, write_feedback=False)
-    assert caplog.text == ""
-    critic(no_repeat_ngram_size=8)
-    assert "no_repeat_ngram_size = 8, which vLLM does not have" in caplog.text
-
-
 @pytest.mark.parametrize("limit", ["one_list", "quoted_in_feedback", "verbatim"])
 def test_limits_that_no_grammar_holds_are_refused_before_a_model_loads(limit: str, tmp_path: Path) -> None:
     said = (
         r"^a grammar cannot express one_list, quoted_in_feedback or verbatim; remove them, in a recipe from \[critic\]$"
     )
     limits = QuoteLimits(**{limit: True})
-    for make in (critic, lambda **settings: VLLMRewardModel.load(tmp_path / "nothing", **settings)):
+    for make in (critic, lambda **changes: VLLMRewardModel.load(tmp_path / "nothing", **changes)):
         with pytest.raises(ConfigError, match=said):
             make(limits=limits)
-    assert not critic(limits=limits, constrain=False)[0].constrain
+    assert not critic(limits=limits, constrain=False)[0].format.constrain
 
 
 @pytest.mark.parametrize(
@@ -273,23 +265,26 @@ def test_a_recipe_says_how_vllm_loads_what_was_saved_with_its_settings(loaded: A
     path = untrained(tmp_path / "model")
     model = load_policy(str(path))
     limits = QuoteLimits(max_quotes=7)
-    GenerativeRewardModel(model, made("llama3"), max_new_tokens=77, write_feedback=False, limits=limits).save(path)
+    format = CritiqueFormat(max_new_tokens=77, write_feedback=False, limits=limits)
+    GenerativeRewardModel(model, made("llama3"), format).save(path)
     found, told = loaded(path, vllm={"dtype": "float32", "max_model_len": 99})
     assert told == (str(path), VLLMConfig(dtype="float32", max_model_len=99).model_dump(), False)
-    assert (found.max_new_tokens, found.write_feedback, found.limits, found.constrain) == (77, False, limits, True)
+    assert found.format == format
     found, told = loaded(path, critic={"whole_words": True}, model={"trust_remote_code": True})
-    assert (found.limits, found.constrain, told[2]) == (QuoteLimits(max_quotes=7, whole_words=True), True, True)
+    assert (found.format.limits, found.format.constrain, told[2]) == (
+        QuoteLimits(max_quotes=7, whole_words=True),
+        True,
+        True,
+    )
     found, _ = loaded(path, critic={"constrain": False, "match": "normalized"})
-    assert (found.limits, found.constrain, found.match) == (limits, False, "normalized")
+    assert (found.format.limits, found.format.constrain, found.format.match) == (limits, False, "normalized")
 
 
 def test_a_model_without_saved_settings_is_loaded_with_those_of_a_generative_one(loaded: Any, tmp_path: Path) -> None:
     path = untrained(tmp_path / "model")
-    assert not (path / SETTINGS_FILE).exists()
+    assert not (path / FORMAT_FILE).exists()
     found, _ = loaded(path)
-    here = GenerativeRewardModel.load(path)
-    for name in ("max_new_tokens", "write_feedback", "form", "match", "constrain", "limits", "prompt_format"):
-        assert getattr(found, name) == getattr(here, name)
+    assert found.format == GenerativeRewardModel.load(path).format
 
 
 def test_a_tokenizer_that_no_grammar_can_read_is_refused_until_the_constraint_is_off(
@@ -300,7 +295,7 @@ def test_a_tokenizer_that_no_grammar_can_read_is_refused_until_the_constraint_is
         ModelError, match=r"^vLLM cannot enforce a grammar with this tokenizer .*determine decoder type"
     ):
         loaded(tmp_path)
-    assert not loaded(tmp_path, critic={"constrain": False})[0].constrain
+    assert not loaded(tmp_path, critic={"constrain": False})[0].format.constrain
 
 
 def test_the_engine_takes_its_settings_by_name_or_as_a_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from real_vllm import ENVIRONMENT, PYTHON
 from served_models import adapter, storyteller, untrained
 from text2grad.feedback.spans import critique_from_text
 from text2grad.reward_models.decoding.quotable import QuoteLimits
+from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import critic_from_recipe
 from text2grad.reward_models.served import ServerRewardModel
@@ -124,9 +125,9 @@ def test_a_server_is_held_to_the_grammar_and_writes_what_the_model_itself_writes
         for number, limits in enumerate(LIMITS):
             for words in (True, False):
                 settings = {"write_feedback": words, "limits": limits, "prompt_format": ("plain", "chat")[number % 2]}
-                critic = ServerRewardModel(
-                    "rm", base_url=url, store=tmp_path / "a.sqlite", max_tokens=TOKENS, retries=0, **settings
-                )
+                where: dict[str, Any] = {"base_url": url, "store": tmp_path / "a.sqlite"}
+                format = CritiqueFormat(**settings)  # type: ignore[arg-type]
+                critic = ServerRewardModel("rm", format=format, max_tokens=TOKENS, retries=0, **where)
                 critiques = critic([Example(PROMPT)] * len(SAID), SAID)
                 assert not [one for one in critiques if one.failed]
                 assert all(quote in r for one, r in zip(critiques, SAID, strict=True) for quote in one.unmatched)
@@ -140,9 +141,8 @@ def test_a_server_is_held_to_the_grammar_and_writes_what_the_model_itself_writes
 
 def check_same(url: str, name: str, directory: Path, tmp_path: Path, form: Any) -> None:
     here = GenerativeRewardModel.load(directory, constrain=False, max_new_tokens=24, prompt_format=form, rows_at_once=1)
-    served = ServerRewardModel(
-        name, base_url=url, store=tmp_path / "b.sqlite", constrain=False, max_tokens=24, prompt_format=form
-    )
+    free = CritiqueFormat(constrain=False, prompt_format=form)
+    served = ServerRewardModel(name, base_url=url, store=tmp_path / "b.sqlite", format=free, max_tokens=24)
     asked = [Example(PROMPT)] * len(SAID)
     found = [one.feedback.partition(": ")[2] for one in served(asked, SAID)]  # no critique: the failure has its words
     for text, own in zip(map(_bare, found), (_bare(text[:160]) for text in here.write(asked, SAID)), strict=True):

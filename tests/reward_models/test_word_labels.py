@@ -12,18 +12,18 @@ from text2grad.feedback import words_of
 from text2grad.reward_models.prompts import critique_prompts
 from text2grad.reward_models.writing import (
     LABEL_FORMS,
-    WITH_OUTCOME,
     critique_from_labels,
     critique_request,
     critique_target,
+    has_outcome,
     labels_of,
     spans_of,
 )
 from text2grad.tasks.tiny import word_tokenizer
 from text2grad.types import Critique, Example, Span
 
-DENSE, SCORES, TAGGED, SENTENCES, NUMBERED = LABEL_FORMS.values()
-EACH = pytest.mark.parametrize("form", list(LABEL_FORMS))
+TAGGED = LABEL_FORMS["tagged_words"]
+EACH = pytest.mark.parametrize("form", ["tagged_words"])
 
 
 def good(start: int, end: int) -> Span:
@@ -123,13 +123,6 @@ def test_labels_come_back_from_the_spans_that_they_mean(case: Any) -> None:
 def test_what_is_written_by_hand() -> None:
     critique = Critique('The "day" is wrong.', (good(3, 7), poor(9, 14)))
     words = '{"textual_feedback": "The \\"day\\" is wrong.", '
-    assert critique_target(critique, "in Lyon, today", form="dense") == words + '"word_labels": "0 + 0 -"}'
-    assert critique_target(critique, "in Lyon, today", form="scores") == (
-        words + '"word_score_list": [["in", 0], ["Lyon", 1], [",", 0], ["today", -1]]}'
-    )
-    assert critique_target(critique, "in Lyon, today", write_feedback=False, form="dense") == (
-        '{"textual_feedback": "", "word_labels": "0 + 0 -"}'
-    )
     judged = replace(critique, outcome=-4.0)
     assert critique_target(judged, "in Lyon, today", form="tagged_words") == (
         words + '"word_tags": "in = Lyon + , = today -", "outcome": -4}'
@@ -137,48 +130,19 @@ def test_what_is_written_by_hand() -> None:
     assert critique_target(Critique(""), "", form="tagged_words") == (
         '{"textual_feedback": "", "word_tags": "", "outcome": null}'
     )
-    assert critique_target(Critique(""), "", form="scores") == '{"textual_feedback": "", "word_score_list": []}'
-
-
-@pytest.mark.parametrize(
-    ("spans", "signs"),
-    [
-        pytest.param([], "= =", id="no span marks nothing"),
-        pytest.param([poor(0, 9)], "- =", id="a whole sentence"),
-        pytest.param([poor(0, 5)], "- =", id="two of its four words and marks: half is enough"),
-        pytest.param([poor(0, 4)], "- =", id="a word that is touched counts"),
-        pytest.param([poor(0, 2)], "= =", id="one of four: too few"),
-        pytest.param([good(0, 5), poor(6, 9)], "- =", id="half and half: blame wins"),
-        pytest.param([good(0, 5), poor(6, 8)], "+ =", id="praise of half, blame of less"),
-        pytest.param([good(0, 8), poor(3, 9)], "= =", id="both labels on two of four words: they count as neither"),
-        pytest.param([poor(6, 17)], "- -", id="a span over two sentences marks both"),
-        pytest.param([good(10, 17)], "= +", id="the second alone"),
-    ],
-)
-def test_a_sentence_has_the_label_of_half_of_its_words(spans: list[Span], signs: str) -> None:
-    response = "It is so. I know?"
-    #           01234567890123456
-    first, second = signs.split()
-    target = critique_target(Critique("So.", tuple(spans), outcome=-4), response, form="tagged_sentences")
-    assert target == (
-        f'{{"textual_feedback": "So.", "sentence_tags": "It is so. {first} I know? {second}", "outcome": -4}}'
-    )
-    alone = critique_target(Critique("So.", tuple(spans), outcome=-4), response, form="numbered_sentences")
-    assert alone == f'{{"textual_feedback": "So.", "sentence_signs": "1 {first} 2 {second}", "outcome": -4}}'
 
 
 def test_a_chat_model_is_asked_for_the_form_that_it_writes() -> None:
-    asked = [critique_request(Example("Where?"), " in Lyon", form) for form in ("spans", "dense", "scores")]
-    for request, key in zip(asked, ("good_spans and poor_spans ", "word_labels ", "word_score_list "), strict=True):
+    asked = [critique_request(Example("Where?"), " in Lyon", form) for form in ("spans", "tagged_words")]
+    for request, key in zip(asked, ("good_spans and poor_spans ", "word_tags "), strict=True):
         assert f"your critique in words, then under {key}" in request
         assert request.endswith(".\n\n### Prompt\nWhere?\n\n### Response\n in Lyon")
-    assert "+ for a good one, - for a poor one, 0 for any other." in asked[1]
-    assert "1 for a good one, -1 for a poor one, 0 for any other." in asked[2]
+    assert "+ for a good one, - for a poor one, = for any other, and under outcome a number" in asked[1]
     assert asked[0] == critique_request(Example("Where?"), " in Lyon")
     tokenizer = word_tokenizer([*asked, "Where? in Lyon\n"], ())
     tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
-    for prompt_format, text in (("chat", asked[2]), ("plain", "Where? in Lyon\n")):
-        found = critique_prompts(tokenizer, [Example("Where?")], [" in Lyon"], prompt_format, "scores")
+    for prompt_format, text in (("chat", asked[1]), ("plain", "Where? in Lyon\n")):
+        found = critique_prompts(tokenizer, [Example("Where?")], [" in Lyon"], prompt_format, "tagged_words")
         assert found == [tokenizer(text, add_special_tokens=prompt_format == "plain").input_ids]
 
 
@@ -189,11 +153,10 @@ def test_a_chat_model_is_asked_for_the_form_that_it_writes() -> None:
 @given(response=TEXTS, data=st.data(), feedback=TEXTS)
 @settings(deadline=None)
 def test_spans_that_are_runs_of_pieces_come_back_exactly(form: Any, response: str, data: Any, feedback: str) -> None:
-    split = LABEL_FORMS[form].split
-    count = len(split(response))
+    count = len(words_of(response))
     labels = data.draw(st.lists(st.sampled_from([-1, 0, 1]), min_size=count, max_size=count))
-    spans = spans_of(response, labels, split)
-    assert LABEL_FORMS[form].labels(response, spans) == labels
+    spans = spans_of(response, labels)
+    assert labels_of(response, spans) == labels
     target = critique_target(Critique(feedback, spans), response, form=form)
     read = critique_from_labels(target, response, LABEL_FORMS[form])
     assert read == Critique(feedback if feedback.strip() else "", spans)  # blank words are none
@@ -206,16 +169,16 @@ def test_of_any_spans_the_labels_of_words_come_back(form: Any, case: Any, feedba
     response, spans = case
     target = critique_target(Critique(feedback, spans), response, write_feedback=write_feedback, form=form)
     assert list(json.loads(target))[:2] == ["textual_feedback", LABEL_FORMS[form].key]
-    assert ("outcome" in json.loads(target)) == LABEL_FORMS[form].outcome == (form in WITH_OUTCOME)
+    assert ("outcome" in json.loads(target)) == has_outcome(form)
     read = critique_from_labels(target, response, LABEL_FORMS[form])
     assert read.status == "ok"
-    assert LABEL_FORMS[form].labels(response, read.spans) == LABEL_FORMS[form].labels(response, spans)
+    assert labels_of(response, read.spans) == labels_of(response, spans)
     assert critique_target(read, response, write_feedback=write_feedback, form=form) == critique_target(
         Critique(feedback if feedback.strip() else "", spans), response, write_feedback=write_feedback, form=form
     )
 
 
-@pytest.mark.parametrize("form", [form for form in LABEL_FORMS if form != "numbered_sentences"])  # signs alone
+@EACH
 @given(case=marked(), data=st.data())
 @settings(deadline=None)
 def test_a_critique_of_another_response_is_never_taken_for_one_of_this(form: Any, case: Any, data: Any) -> None:
@@ -239,55 +202,14 @@ def test_what_was_cut_off_anywhere_marks_nothing(form: Any, case: Any, data: Any
 @pytest.mark.parametrize(
     ("form", "text", "reason"),
     [
-        (DENSE, '{"word_labels": "0 +"}', "2 labels for 3 words"),
-        (NUMBERED, '{"sentence_signs": "1 + 2 ="}', "2 tags for 1 sentence"),
-        (NUMBERED, '{"sentence_signs": "1"}', "the last number has no tag"),
-        (NUMBERED, '{"sentence_signs": "2 +"}', "number 1 is '1' and '2' among the tags"),
-        (NUMBERED, '{"sentence_signs": "1 0"}', "tag 1 is '0', none of + - ="),
-        (DENSE, '{"word_labels": "0 + - -"}', "4 labels for 3 words"),
-        (DENSE, '{"word_labels": ""}', "0 labels for 3 words"),
-        (DENSE, '{"word_labels": "0+-"}', "1 label for 3 words"),
-        (DENSE, '{"word_labels": "0 + 1"}', "label 3 is '1', none of + - 0"),
-        (DENSE, '{"word_labels": [0, 1, -1]}', "the labels are no text"),
-        (DENSE, '{"textual_feedback": "Good."}', "no whole JSON object with word_labels"),
-        (DENSE, '{"word_labels": "0 + -"', "no whole JSON object with word_labels"),
-        (DENSE, "0 + -", "no whole JSON object with word_labels"),
-        (DENSE, "", "no whole JSON object with word_labels"),
-        (SCORES, '{"word_score_list": [["in", 0], ["Lyon", 1]]}', "2 scores for 3 words"),
-        (
-            SCORES,
-            '{"word_score_list": [["in", 0], [".", 0], ["Lyon", 1]]}',
-            "word 2 is 'Lyon' in the response and '.' in",
-        ),
-        (
-            SCORES,
-            '{"word_score_list": [["in", 0], ["lyon", 1], [".", 0]]}',
-            "word 2 is 'Lyon' in the response and 'lyon'",
-        ),
-        (
-            SCORES,
-            '{"word_score_list": [["in", 0], ["Lyon", 0.5], [".", 0]]}',
-            "the score of word 2 is 0.5, none of 1 -1 0",
-        ),
-        (SCORES, '{"word_score_list": [["in", 0], ["Lyon", true], [".", 0]]}', "the score of word 2 is True, none of"),
-        (
-            SCORES,
-            '{"word_score_list": [["in", 0], ["Lyon", "1"], [".", 0]]}',
-            "the score of word 2 is '1', none of 1 -1",
-        ),
-        (SCORES, '{"word_score_list": ["in", "Lyon", "."]}', "the scores are no list of [word, score] pairs"),
         (TAGGED, '{"word_tags": "in = Lyon +"}', "2 tags for 3 words"),
         (TAGGED, '{"word_tags": "in = Lyon + ."}', "the last word has no tag"),
         (TAGGED, '{"word_tags": "in = Lyon + ! -"}', "word 3 is '.' in the response and '!' among the tags"),
         (TAGGED, '{"word_tags": "in = Lyon 0 . -"}', "tag 2 is '0', none of + - ="),
         (TAGGED, '{"word_tags": ["in", "="]}', "the tags are no text"),
-        (SENTENCES, '{"sentence_tags": "in Lyon. + -"}', "' -' follows the last tag"),
-        (SENTENCES, '{"sentence_tags": "in Lyon + "}', "the tags do not go on with sentence 1, 'in Lyon.'"),
-        (SENTENCES, '{"sentence_tags": "in Lyon. 0"}', "tag 1 is '0', none of + - ="),
-        (SENTENCES, '{"sentence_tags": "in Lyon. "}', "tag 1 is '', none of + - ="),
-        (SENTENCES, '{"sentence_tags": ["in Lyon.", "="]}', "the tags are no text"),
-        (SCORES, '{"word_score_list": "0 + -"}', "the scores are no list of [word, score] pairs"),
-        (SCORES, '{"word_score_list": [["in", 0], ["Lyon", 1], [".", 0', "no whole JSON object with word_score_list"),
+        (TAGGED, '{"textual_feedback": "Good."}', "no whole JSON object with word_tags"),
+        (TAGGED, '{"word_tags": "in = Lyon + . -"', "no whole JSON object with word_tags"),
+        (TAGGED, "", "no whole JSON object with word_tags"),
     ],
 )
 def test_what_labels_other_words_is_a_failure_that_says_why(form: Any, text: str, reason: str) -> None:
@@ -300,12 +222,10 @@ def test_what_labels_other_words_is_a_failure_that_says_why(form: Any, text: str
 @pytest.mark.parametrize(
     ("form", "text", "status"),
     [
-        (DENSE, 'Well. ```json\n{"word_labels": "0 + -", "textual_feedback": "So."}\n```', "ok"),
-        (DENSE, "{'textual_feedback': 'So.', 'word_labels': '0 + -',}", "repaired"),
-        (DENSE, '{"a": 1} {"textual_feedback": "So.", "word_labels": "  0  +  - "}', "ok"),
         (TAGGED, '{"textual_feedback": "So.", "word_tags": "in = Lyon + . -"}', "ok"),
-        (SCORES, "{'textual_feedback': 'So.', 'word_score_list': [('in', 0), ('Lyon', 1), ('.', -1)]}", "repaired"),
-        (SCORES, '{"textual_feedback": "So.", "word_score_list": [["in", 0.0], ["Lyon", 1.0], [".", -1]]}', "ok"),
+        (TAGGED, 'Well. ```json\n{"word_tags": "in = Lyon + . -", "textual_feedback": "So."}\n```', "ok"),
+        (TAGGED, "{'textual_feedback': 'So.', 'word_tags': 'in = Lyon + . -',}", "repaired"),
+        (TAGGED, '{"a": 1} {"textual_feedback": "So.", "word_tags": "  in  = Lyon + . - "}', "ok"),
     ],
 )
 def test_json_is_read_as_models_write_it(form: Any, text: str, status: Any) -> None:
@@ -317,7 +237,6 @@ def test_an_outcome_is_read_where_the_form_has_one() -> None:
         (TAGGED, '{"word_tags": "a +", "outcome": -4}', -4.0),
         (TAGGED, '{"word_tags": "a +", "outcome": null}', None),
         (TAGGED, '{"word_tags": "a +", "outcome": "bad"}', None),
-        (DENSE, '{"word_labels": "+", "outcome": -4}', None),
     ):
         read = critique_from_labels(text, "a", form)
         assert (read.outcome, read.status, read.spans) == (outcome, "ok", (good(0, 1),))

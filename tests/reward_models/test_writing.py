@@ -1,19 +1,25 @@
 """What a reward model learns to write is JSON, whatever it is about, and is read back to the spans it came from."""
 
 import json
-import re
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
 from marked_texts import TEXTS, marked
-from places import ROOT
 from text2grad.feedback.critique_text import parse_critique
 from text2grad.feedback.spans import critique_from_text, locate_spans
-from text2grad.reward_models.writing import CLOSING, GOOD, OPENING, POOR, SYMBOLS, critique_prompt, critique_target
+from text2grad.reward_models.writing import (
+    CLOSING,
+    GOOD,
+    OPENING,
+    POOR,
+    SYMBOLS,
+    critique_prompt,
+    critique_target,
+)
 from text2grad.tasks.tiny import word_tokenizer
-from text2grad.types import LABELS, Critique, CritiqueForm, Example, Span
+from text2grad.types import LABELS, Critique, Example, Span
 
 
 @st.composite
@@ -38,14 +44,6 @@ def poor(start: int, end: int) -> Span:
 
 
 # What is written.
-
-
-def test_the_manual_shows_the_target_of_every_form() -> None:
-    page = (ROOT / "docs" / "reward.md").read_text("utf-8")
-    shown = dict(re.findall(r'^\| `"(\w+)"` \|[^|]*\| `(\{.*\})` \|$', page, re.MULTILINE))
-    critique = Critique("...", (good(4, 8), poor(10, 15)), outcome=-4.0)
-    forms = get_args(CritiqueForm)
-    assert shown == {form: critique_target(critique, " in Lyon, today", form=form) for form in forms}
 
 
 def test_the_prompt_is_the_tasks_prompt_then_the_response_then_a_line_break() -> None:

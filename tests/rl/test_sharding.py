@@ -12,8 +12,8 @@ import pytest
 import torch
 from accelerate.utils import DistributedType
 from safetensors.torch import load_file
-from tests.helpers import sharded_runs, small_run
 
+from tests.helpers import sharded_runs, small_run
 from text2grad.config import latest_checkpoint
 from text2grad.errors import ConfigError, ModelError
 from text2grad.models import CRITIC_ADAPTER, TokenBatch, collate, load_lora
@@ -25,7 +25,7 @@ from text2grad.types import Example, Rollout
 from warm_commands import Warm
 
 ROOT = Path(__file__).parents[2]
-WHOLE = ("ddp", "refresh", "refresh_role", "refresh_scalar")  # weights in each process
+WHOLE = ("ddp", "refresh", "refresh_role")  # weights in each process
 REFRESHED = (*WHOLE[1:], "refresh_sharded")
 EXACT = ("full", "model", "groups", "lora", *WHOLE, "refresh_sharded")  # "half_base" and "halves" round
 RESUMED = ("full", "lora", "refresh", "refresh_sharded")  # after step 2

@@ -11,8 +11,8 @@ import pytest
 from small_run import ColourCritic, recipe, trainer
 from text2grad.config.recipe import make_recipe
 from text2grad.errors import ConfigError
-from text2grad.experiments.recipe_run import run_recipe
 from text2grad.rl.trackers import COLUMNS, RunTracker, check_tracker, flat_settings
+from text2grad.runs.recipe_run import run_recipe
 
 
 @pytest.mark.parametrize("name", ["wandb", "trackio", "tensorboard"])

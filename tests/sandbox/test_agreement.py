@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from places import SHARED
-from text2grad.sandbox.sandbox import Sandbox
+from text2grad_sandbox.sandbox import Sandbox
 
 CHANGES = ((" + ", " - "), ("<", "<="), ("return ", "return not "), ("==", "!="), (" 1", "2"))
 

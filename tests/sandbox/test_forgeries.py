@@ -11,9 +11,9 @@ from typing import get_args
 
 import pytest
 
-from text2grad.sandbox.inside.judge import Judge
-from text2grad.sandbox.sandbox import Result, Sandbox, SandboxError
-from text2grad.sandbox.worker import Isolation
+from text2grad_sandbox.inside.judge import Judge
+from text2grad_sandbox.sandbox import Result, Sandbox, SandboxError
+from text2grad_sandbox.worker import Isolation
 
 ASSERTS = "assert add(1, 2) == 3\nassert add(2, 2) == 4\n"
 CLOSE = "assert abs(add(1, 2) - 3) < 1e-6\nassert abs(add(2, 2) - 4) < 1e-6\n"

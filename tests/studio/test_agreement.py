@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from text2grad.studio.agreement import agreement, finished, word_labels
-from text2grad.studio.marks import Marked
+from text2grad_studio.agreement import agreement, finished, word_labels
+from text2grad_studio.marks import Marked
 
 ITEM = "i"
 OPEN = {"at": 0, "op": "open", "item": ITEM, "prompt": "", "response": "a bad, good cat"}  # a bad , good cat

@@ -12,10 +12,10 @@ from starlette.testclient import TestClient
 
 from studio_world import append, record, session, write_run
 from text2grad.errors import ConfigError
-from text2grad.studio.app import make_app
-from text2grad.studio.columns import Filter
-from text2grad.studio.exports import page_of_response
-from text2grad.studio.server import serve
+from text2grad_studio.app import make_app
+from text2grad_studio.columns import Filter
+from text2grad_studio.exports import page_of_response
+from text2grad_studio.server import serve
 
 PORT, TOKEN = 8321, "t" * 43
 HUGE = "9" * 30
@@ -256,7 +256,7 @@ def test_a_second_studio_on_the_same_store_is_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
     code = (
         "import sys, fcntl, os, pathlib\n"
-        "from text2grad.studio.server import serve\n"
+        "from text2grad_studio.server import serve\n"
         f"store = pathlib.Path({str(tmp_path / 'store')!r})\n"
         "store.mkdir(); lock = os.open(store / '.lock', os.O_RDWR | os.O_CREAT); fcntl.flock(lock, fcntl.LOCK_EX)\n"
         f"serve([pathlib.Path({str(tmp_path / 'run')!r})], store, rater='ann', on_ready=print)"
@@ -324,7 +324,7 @@ def test_bodies_are_json_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     assert client.post("/api/tab", content=b"{", headers={"content-type": "application/json"}).status_code == 400
     assert client.post("/api/tab", json=[1]).status_code == 400
-    monkeypatch.setattr("text2grad.studio.app.MOST_BYTES", 100)
+    monkeypatch.setattr("text2grad_studio.app.MOST_BYTES", 100)
     assert "MiB" in client.post("/api/tab", json={"x": "y" * 200}).json()["error"]
 
 
@@ -437,7 +437,7 @@ def test_the_server_loads_no_model_library(tmp_path: Path) -> None:
         if whole:
             (checkpoint / "state.json").write_text("{}")
     code = (
-        "import sys, pathlib, text2grad.studio.app, text2grad.studio.server as server\n"
+        "import sys, pathlib, text2grad_studio.app, text2grad_studio.server as server\n"
         f"sources = server.open_sources([pathlib.Path({str(tmp_path / 'run')!r})], pathlib.Path())\n"
         "found = server.policy_of(sources, None)\n"
         "print(found['path'][-25:], found['sampling']['temperature'])\n"

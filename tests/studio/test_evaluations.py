@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from text2grad.studio.evaluations import Evaluations
+from text2grad_studio.evaluations import Evaluations
 
 
 def test_metrics_and_the_critics_agreement_are_read_once_and_broken_files_wait(tmp_path: Path) -> None:

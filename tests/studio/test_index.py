@@ -12,9 +12,9 @@ import pytest
 
 from studio_world import append, record, write_run
 from text2grad.errors import ConfigError, DataError
-from text2grad.studio.columns import LABELS, ORDERS, Filter
-from text2grad.studio.index import RunIndex, item_of
-from text2grad.studio.sources import open_sources
+from text2grad_studio.columns import LABELS, ORDERS, Filter
+from text2grad_studio.index import RunIndex, item_of
+from text2grad_studio.sources import open_sources
 
 
 def index_of(tmp_path: Path, run: Path) -> RunIndex:
@@ -285,7 +285,7 @@ def test_numbers_beyond_any_float_are_missing_numbers_of_their_response(tmp_path
 
 
 def test_a_regular_expression_without_end_stops_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("text2grad.studio.index.REGEX_SECONDS", 0.2)
+    monkeypatch.setattr("text2grad_studio.index.REGEX_SECONDS", 0.2)
     run = write_run(tmp_path / "run", steps=1, rows=1)
     append(run, [record(1, 0, response="a" * 60 + "!")])
     index = index_of(tmp_path, run)

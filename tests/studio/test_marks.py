@@ -10,10 +10,10 @@ from studio_world import session
 from text2grad.errors import DataError
 from text2grad.feedback import annotation_to_json, read_annotations
 from text2grad.files import json_lines
-from text2grad.studio.exports import page_of_marks
-from text2grad.studio.index import item_of
-from text2grad.studio.marks import Marked, MarkStore, OvertakenError, StoreError
 from text2grad.types import Span
+from text2grad_studio.exports import page_of_marks
+from text2grad_studio.index import item_of
+from text2grad_studio.marks import Marked, MarkStore, OvertakenError, StoreError
 
 PROMPT, RESPONSE = "Where?", "In Lyon, on Friday."
 ITEM = item_of(PROMPT, RESPONSE)
@@ -213,7 +213,7 @@ def test_files_that_a_person_changes_are_read_anew(tmp_path: Path) -> None:
 
 def test_a_clock_that_is_set_back_changes_no_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     MarkStore(tmp_path).append("ann", "0" * 12, [OPEN, span("a", 3, 7)])
-    monkeypatch.setattr("text2grad.studio.marks.time.time_ns", lambda: 1)
+    monkeypatch.setattr("text2grad_studio.marks.time.time_ns", lambda: 1)
     MarkStore(tmp_path).append("ann", "1" * 12, [{"op": "unspan", "item": ITEM, "id": "a"}])  # after a restart
     assert MarkStore(tmp_path).marked("ann")[ITEM].spans == {}
 

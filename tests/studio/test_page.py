@@ -16,8 +16,8 @@ from playwright.sync_api import expect
 from places import STORIES
 from studio_browser import CHROMIUM, SECONDS, Served, chromium, close, page_of, served
 from studio_world import append, record, write_run
-from text2grad.studio.marks import MarkStore
 from text2grad.types import signs, visible
+from text2grad_studio.marks import MarkStore
 
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no {CHROMIUM}")
 

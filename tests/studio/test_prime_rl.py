@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from text2grad.errors import DataError
-from text2grad.studio import prime_rl
-from text2grad.studio.columns import Filter
-from text2grad.studio.index import RunIndex
-from text2grad.studio.prime_rl import response_of
-from text2grad.studio.sources import open_sources
 from text2grad.tasks.tiny import word_tokenizer
+from text2grad_studio import prime_rl
+from text2grad_studio.columns import Filter
+from text2grad_studio.index import RunIndex
+from text2grad_studio.prime_rl import response_of
+from text2grad_studio.sources import open_sources
 
 TEXTS = ("Say where.", " The cat", " sat on the mat.", " Tool: rain.", " It is wet.")
 TOKENIZER = word_tokenizer(TEXTS)

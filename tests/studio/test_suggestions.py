@@ -9,10 +9,10 @@ import pytest
 
 from studio_world import session, write_run
 from text2grad.errors import ConfigError, CriticError
-from text2grad.studio.run_critic import RunCritic
-from text2grad.studio.server import critics_of
-from text2grad.studio.sources import open_sources
-from text2grad.studio.suggestions import Suggestions
+from text2grad_studio.run_critic import RunCritic
+from text2grad_studio.server import critics_of
+from text2grad_studio.sources import open_sources
+from text2grad_studio.suggestions import Suggestions
 
 CRITIC = """
 import os, time

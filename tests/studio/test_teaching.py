@@ -9,9 +9,9 @@ from places import STORIES
 from text2grad.errors import ConfigError, DataError
 from text2grad.models import collate, load_policy, load_tokenizer, response_logprobs, with_lora
 from text2grad.rl import nl_gradient_loss
-from text2grad.studio.teaching import Correction, Lesson, MarkedTokens, _Rounds, lesson_from, rollouts_of, teach
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Span
+from text2grad_studio.teaching import Correction, Lesson, MarkedTokens, _Rounds, lesson_from, rollouts_of, teach
 from tokenizers_made_here import made
 
 TEXT = "the cat sat on the mat"

@@ -14,8 +14,8 @@ import pytest
 from places import STORIES
 from text2grad.errors import ConfigError, DataError
 from text2grad.models import POLICY_ADAPTER, base_named_by, load_policy
-from text2grad.studio.versions import Versions
-from text2grad.studio.worker import publish_version
+from text2grad_studio.versions import Versions
+from text2grad_studio.worker import publish_version
 
 STORY = "there was a little cliws. It was happy."
 CORRECTION = {

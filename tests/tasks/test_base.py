@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
+from evidence.tasks.qa.task import QATask
 from text2grad.errors import DataError
-from text2grad.tasks.qa.task import QATask
 from text2grad.types import Example
 
 

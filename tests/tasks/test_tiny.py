@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from evidence.tasks.code.task import CodeTask
+from evidence.tasks.qa.task import QATask
 from text2grad.align.offsets import token_offsets
 from text2grad.tasks import tiny
 from text2grad.tasks.base import Task
-from text2grad.tasks.code.task import CodeTask
-from text2grad.tasks.qa.task import QATask
 from text2grad.tasks.registry import built_in
 from text2grad.tasks.summarization.task import SummarizationTask
 from text2grad.tasks.tiny import EOS, PAD, UNKNOWN, begin_alike, copy_weights, tiny_llama, word_tokenizer

@@ -267,7 +267,7 @@ RUNS = [
     Trial("generate no examples", "generate runs/done --examples 0", ("examples",)),
 ]  # fmt: skip
 
-BASELINE = "reward-baseline process annotations.jsonl --model policy --steps 2 --batch-size 4"
+PROBE = "reward judge.toml --kind probe"
 
 REWARD = [
     Trial("reward without annotations", "reward judge.toml --set reward_model.annotations=[]", ("annotations",)),
@@ -291,17 +291,10 @@ REWARD = [
           prepare=edited("annotations.jsonl", lambda data: data.split(b"\n", 3)[3])),
     Trial("reward on a misspelt LoRA target", "reward judge.toml --set model.lora_r=2 --set model.lora_targets=[\\'q_porj\\']",
           ("q_porj",)),
-    Trial("baseline on a missing file", "reward-baseline scalar missing.jsonl --model policy --out runs/b", (r"missing\.jsonl",)),
-    Trial("baseline without a model", "reward-baseline scalar pairs.jsonl --model missing --out runs/b", ("missing",)),
-    Trial("baseline of no steps", "reward-baseline scalar pairs.jsonl --model reward/base --out runs/b --steps 0", ("steps",)),
-    Trial("baseline with a rate of nan", "reward-baseline scalar pairs.jsonl --model reward/base --out runs/b --lr nan", ("lr",)),
-    Trial("baseline that holds all out", "reward-baseline scalar pairs.jsonl --model reward/base --out runs/b --held-out 2",
-          ("held",)),
-    Trial("process baseline without a padding token", f"{BASELINE} --out 'runs/a b'", ("'critic.model=runs/a b'",), 0,
-          prepare=no_padding_token, writes=True),
-    Trial("process baseline with a padding token beyond the embedding", f"{BASELINE} --out runs/b", ("reward model",), 0,
-          prepare=unresized_token, writes=True),
-    Trial("baseline into a full folder", "reward-baseline scalar pairs.jsonl --model reward/base --out policy", ("policy",)),
+    Trial("probe on a missing file", f"{PROBE} --annotations missing.jsonl --out runs/b", (r"missing\.jsonl",)),
+    Trial("probe without a model", f"{PROBE} --model missing --out runs/b", ("missing",)),
+    Trial("probe that is merged", f"{PROBE} --merge --set model.lora_r=2 --out runs/b", ("--merge",)),
+    Trial("probe into a run", f"{PROBE} --out runs/critic", ("runs/critic already holds a run",)),
 ]  # fmt: skip
 
 ANNOTATE = [

@@ -10,10 +10,10 @@ from trl.trainer.sft_trainer import SFTTrainer
 from evidence.plan.fine_tuning import FineTuningPlanner
 from planned import CONFIG, CPU, PARAMETERS, recipe
 from text2grad.errors import ConfigError
-from text2grad.experiments.dry_run.devices import Device, device_named
-from text2grad.experiments.dry_run.plan import Plan, with_settings
-from text2grad.experiments.dry_run.trace import Allocations
-from text2grad.experiments.sft_run import SFTRun
+from text2grad.runs.dry_run.devices import Device, device_named
+from text2grad.runs.dry_run.plan import Plan, with_settings
+from text2grad.runs.dry_run.trace import Allocations
+from text2grad.runs.sft_run import SFTRun
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 
 # rank 2 of q, o 64 → 64; k, v 64 → 32; gate, up 64 → 128; down 128 → 64: r · (in + out), in 32 bits

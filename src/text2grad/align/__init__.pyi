@@ -1,20 +1,6 @@
-from .delta import (
-    AlignSettings as AlignSettings,
-    Mode as Mode,
-    Overlap as Overlap,
-    SpanMass as SpanMass,
-    pseudo_rewards as pseudo_rewards,
-    span_tokens as span_tokens,
-)
-from .fidelity import Tally as Tally, quartiles as quartiles, share as share
+from .delta import AlignSettings as AlignSettings, pseudo_rewards as pseudo_rewards, span_tokens as span_tokens
 from .offsets import Range as Range, token_offsets as token_offsets
 from .pieces import PieceTable as PieceTable, Tokenizer as Tokenizer
 from .rollouts import policy_offsets as policy_offsets, response_deltas as response_deltas, step_ends as step_ends
-from .token_rewards import (
-    TokenRewards as TokenRewards,
-    encode as encode,
-    label_tokens as label_tokens,
-    move_spans as move_spans,
-    span_reward as span_reward,
-)
-from .weighting import WeightingName as WeightingName, resolve as resolve, token_importance as token_importance
+from .token_rewards import encode as encode, label_tokens as label_tokens, move_spans as move_spans
+from .weighting import resolve as resolve, token_importance as token_importance

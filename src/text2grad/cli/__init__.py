@@ -1,7 +1,7 @@
 """The commands of `text2grad`, one module each: `add_parser(subparsers)` and `run(args) -> int`.
 
-May import: `errors`, `types`, `files`, `progress`, `costs`, `sandbox`, `config`, `feedback`, `align`, `models`,
-`critics`, `reward_models`, `rl`, `tasks`, `evaluation`, `experiments`, `studio`.
+May import: `text2grad_sandbox`, `errors`, `types`, `files`, `progress`, `costs`, `config`, `feedback`, `align`,
+`models`, `critics`, `reward_models`, `rl`, `tasks`, `evaluation`, `runs`.
 """
 
 import lazy_loader

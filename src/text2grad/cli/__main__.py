@@ -7,24 +7,20 @@ import shlex
 import signal
 import sys
 import threading
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
+from importlib.metadata import entry_points, version
 from types import FrameType
 from typing import Any
 
 from rich.console import Console
 
 from text2grad.cli import (
-    align,
-    analyse,
     annotate,
     compare,
     doctor,
     evaluate,
     evaluate_reward,
-    experiment,
     export,
     fetch_model,
     generate,
@@ -33,25 +29,27 @@ from text2grad.cli import (
     prepare,
     quickstart,
     recipe,
-    results,
     reward,
-    reward_baseline,
-    rival,
     sft,
-    studio,
     study,
     train,
-    tune,
 )
 from text2grad.cli.log import configure_log, write_nowhere
-from text2grad.errors import Interrupted, OutOfMemory, RenamedSetting, Text2GradError, is_out_of_memory
+from text2grad.errors import Interrupted, OutOfMemory, Text2GradError, is_out_of_memory
 from text2grad.models import fast_products
+from text2grad_sandbox import SandboxError
 
 FORMER = {"plan": "train RECIPE --dry-run", "rehearse": "train RECIPE --dry-run --judge"}
 """Names of commands that are options of another now."""
 EXIT_ERROR = 2
 EXIT_OUT_OF_MEMORY = 1
-SHOW_WARNING = warnings.showwarning
+COMMANDS = (
+    *(quickstart, prepare, import_, export, annotate),
+    *(sft, reward, train),
+    *(evaluate_reward, evaluate, judge, study, generate, compare),
+    *(recipe, fetch_model, doctor),
+)
+"""The modules of the commands, in the order of the work."""
 SPINS = "1000"
 """How often a thread of torch looks whether the others have done their part before it sleeps (libgomp's variable).
 
@@ -61,67 +59,56 @@ few spins cost 5 to 10 %.
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
+def parser(more: Iterable[Any] = (), *, prog: str = "text2grad") -> argparse.ArgumentParser:
+    """Return the parser of all commands.
+
+    Args:
+        more: modules of further commands, each with `add_parser(subparsers)` and `run(args)`.
+        prog: the name of the program in its texts.
+    """
     top = argparse.ArgumentParser(
-        prog="text2grad",
+        prog=prog,
         description="Reinforcement learning from critiques in words: the quotes of a critique become spans of the "
         "response, spans become per-token rewards, rewards become the policy gradient (Text2Grad, arXiv 2505.22338).",
-        epilog="`text2grad <command> --help` explains each command.",
+        epilog=f"`{prog} <command> --help` explains each command.",
     )
     top.add_argument("--version", action="version", version=f"text2grad {version('text2grad')}")
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
-    feedback = (annotate, import_, export, align)
-    critics = (reward, reward_baseline, evaluate_reward, judge, study, studio)
-    evidence = (evaluate, compare, analyse, tune, experiment, results)
-    for module in (
-        quickstart,
-        sft,
-        train,
-        rival,
-        generate,
-        *feedback,
-        *critics,
-        *evidence,
-        recipe,
-        fetch_model,
-        prepare,
-        doctor,
-    ):
+    installed = [entry.load() for entry in entry_points(group="text2grad.commands")]  # of packages beside this one
+    for module in (*COMMANDS, *installed, *more):
         module.add_parser(commands)
     return top
 
 
-def _parse(argv: Sequence[str]) -> argparse.Namespace:
+def _parse(argv: Sequence[str], more: Iterable[Any], prog: str) -> argparse.Namespace:
     """Return the arguments; a former command is an error that names what it became."""
-    top = parser()
+    top = parser(more, prog=prog)
     if argv and argv[0] in FORMER:
         top.error(f"`{argv[0]}` is `text2grad {FORMER[argv[0]]}`")
     return top.parse_args(argv)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code.
+def main(argv: Sequence[str] | None = None, more: Iterable[Any] = (), *, prog: str = "text2grad") -> int:
+    """Run a command and return its exit code; the arguments beside `argv` are those of `parser`.
 
     0: success; 1: out of memory; 2: another error; 130, 143 and 129: stopped by Ctrl-C, SIGTERM and SIGHUP. Standard
     error has the explanation, or the command that continues.
     """
     argv = sys.argv[1:] if argv is None else argv
-    args = _parse(argv)
+    args = _parse(argv, more, prog)
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # read when torch is imported, which commands do later
     configure_log(quiet=args.quiet, verbose=args.verbose)
     try:
-        with warnings.catch_warnings(), _signals_interrupt(), fast_products():  # the first restores `showwarning`
-            warnings.showwarning = _show_warning
+        with _signals_interrupt(), fast_products():
             doctor.check_extras(args.command)
             return int(args.run(args))
     except Interrupted as error:
-        return _stopped(error.signal, f"{error}. ", argv, args, saved=True)
+        return _stopped(error.signal, f"{error}. ", prog, argv, args, saved=True)
     except KeyboardInterrupt as error:
         number = error.args[0] if error.args else signal.SIGINT
         saved = hasattr(args, "directory") and (args.directory / "run.json").exists()
-        return _stopped(number, "interrupted. ", argv, args, saved=saved)
+        return _stopped(number, "interrupted. ", prog, argv, args, saved=saved)
     except (MemoryError, RuntimeError) as error:  # while a model loads, say
         if not is_out_of_memory(error):
             raise
@@ -136,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         place = error.filename or "a file or the output"
         saved = "; what was saved before is whole" if error.errno == errno.ENOSPC else ""
         return _failed(f"cannot read or write {place}: {error.strerror}{saved}", EXIT_ERROR)
-    except Text2GradError as error:
+    except (Text2GradError, SandboxError) as error:
         code = EXIT_OUT_OF_MEMORY if isinstance(error, OutOfMemory) else EXIT_ERROR
         return _failed(f"{type(error).__name__}: {error}", code)
 
@@ -165,22 +152,14 @@ def _signals_interrupt() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _stopped(number: int, message: str, argv: Sequence[str], args: argparse.Namespace, *, saved: bool) -> int:
+def _stopped(
+    number: int, message: str, prog: str, argv: Sequence[str], args: argparse.Namespace, *, saved: bool
+) -> int:
     """Print the command that continues, from saved steps where there are some; return the exit code of a signal."""
     more = ["--resume"] if saved and getattr(args, "resume", None) is False else []
-    command = shlex.join(["text2grad", *argv, *more])
+    command = " ".join([prog, shlex.join([*argv, *more])])
     Console(stderr=True, soft_wrap=True).print(f"{message}Continue with: {command}", markup=False, highlight=False)
     return 128 + number
-
-
-def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-    """Print a `RenamedSetting` warning as one line, without a Python file and line number; others as usual."""
-    if issubclass(category, RenamedSetting):
-        Console(stderr=True, soft_wrap=True).print(
-            str(message), style="yellow", markup=False, highlight=False, soft_wrap=True
-        )
-    else:
-        SHOW_WARNING(message, category, *place, **more)
 
 
 if __name__ == "__main__":

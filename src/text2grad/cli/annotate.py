@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     """Load the recipe, check it, then annotate."""
     from text2grad.config import load_recipe
     from text2grad.critics.servers import AnnotationSession, Annotator, Store, Template, run_session
-    from text2grad.experiments import annotated_examples, endpoint_values, items_of
+    from text2grad.runs import annotated_examples, endpoint_values, items_of
 
     limits = {"annotate.max_cost": args.max_cost, "annotate.max_requests": args.max_requests}
     recipe = load_recipe(args.recipe, [*args.overrides, *shorthands({"annotate.out": args.out}, limits)])
@@ -118,8 +118,8 @@ def _by_own_critic(args: argparse.Namespace, recipe: "Recipe") -> int:
     Raises:
         ConfigError: if an option of servers is given, or the directory holds a server's answers.
     """
-    from text2grad.experiments import annotate_by_critic
-    from text2grad.experiments.reports import print_figures
+    from text2grad.runs import annotate_by_critic
+    from text2grad.runs.reports import print_figures
 
     if args.max_cost is not None or args.max_requests is not None:
         raise ConfigError("--max-cost and --max-requests belong to a server; leave them out with --own-critic")
@@ -229,7 +229,7 @@ def _print_summary(
 ) -> None:
     """Print the figures, then the kinds of failures, each with its first ids."""
     from text2grad.critics.servers import ANSWERED
-    from text2grad.experiments.reports import plain, print_figures
+    from text2grad.runs.reports import plain, print_figures
 
     print_figures(console, figures)
     kinds: dict[str, list[tuple[str, str]]] = {}

@@ -40,8 +40,8 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if a run cannot be read, or the runs cannot be compared.
     """
-    from text2grad.experiments import compare_runs, print_compared, write_compared
-    from text2grad.experiments.reports import plain
+    from text2grad.runs import compare_runs, print_compared, write_compared
+    from text2grad.runs.reports import plain
 
     methods = compare_runs(args.runs, step=args.step)
     console = Console()

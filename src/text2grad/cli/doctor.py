@@ -27,7 +27,7 @@ MODULES = {
 """Modules of an extra that its commands load."""
 
 NEEDS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("annotate", "judge", "win-rate"), ("annotate",)),
+    **dict.fromkeys(("annotate", "judge"), ("annotate",)),
     **dict.fromkeys(("tune", "experiment"), ("train", "tune")),
     "studio": ("studio",),
     **dict.fromkeys(("import", "export", "study", "recipe", "doctor"), ()),
@@ -38,13 +38,12 @@ ABOUT = {
     "train": "everything that loads a model",
     "annotate": "critics on OpenAI-compatible servers",
     "eval": "ROUGE, BLEU, the agreement of raters, length control of AlpacaEval",
-    "trl": "text2grad.trl.SpanGRPOTrainer",
+    "trl": "text2grad.SpanGRPOTrainer",
     "tune": "search of settings, and experiments by a plan",
     "studio": "text2grad studio; teaching also needs [train]",
     "lm-eval": "text2grad evaluate --suite arc, and any task of lm-eval",
     "gguf": "text2grad fetch-model",
     "importance": 'reward.weighting = "token_importance"',
-    "prose": "ProseCritic, a critic of style",
     "vllm": 'critic.kind = "vllm", rollout.engine = "vllm"; in an environment of its own, beside [train]',
     "dev": "tests and checks of the project",
 }
@@ -174,7 +173,7 @@ def _devices() -> Iterator[str]:
 
 def _isolation() -> Iterator[str]:
     """Yield whether each isolation of the sandbox works, the strongest first."""
-    from text2grad.sandbox import isolations
+    from text2grad_sandbox import isolations
 
     for level, reason in isolations().items():
         works = "works, on request only: hides no files" if level == "process" else "works"

@@ -125,8 +125,8 @@ def run(args: argparse.Namespace) -> int:
         make_suites,
         read_subjects,
     )
-    from text2grad.experiments.reports import print_evaluation
     from text2grad.progress import CONSOLE
+    from text2grad.runs.reports import print_evaluation
 
     refuse_full_directory(args.out, "answers", force=args.force)
     subjects = read_subjects(
@@ -189,7 +189,7 @@ def _judge(args: argparse.Namespace) -> Any:
     """Return the judge of chat suites; None if none is named."""
     from text2grad.config import load_recipe
     from text2grad.evaluation import Judge
-    from text2grad.experiments import endpoint_values
+    from text2grad.runs import endpoint_values
 
     if args.judge is None:
         if args.max_cost is not None or args.overrides:
@@ -201,7 +201,7 @@ def _judge(args: argparse.Namespace) -> Any:
 
 
 def _write(out: Path, found: Any) -> None:
-    from text2grad.experiments.reports import evaluation_picture, policy_page
     from text2grad.files import write_files
+    from text2grad.runs.reports import evaluation_picture, policy_page
 
     write_files(out, {"evaluation.png": evaluation_picture(found), "evaluation.html": policy_page(found).encode()})

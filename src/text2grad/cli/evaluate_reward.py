@@ -3,7 +3,6 @@
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +19,15 @@ from text2grad.cli.options import (
     refuse_full_directory,
 )
 from text2grad.costs import metered, tokens_of
-from text2grad.errors import ConfigError, DataError
+from text2grad.errors import ConfigError, DataError, ModelError, require
 from text2grad.progress import Progress
 
 if TYPE_CHECKING:
-    from text2grad.experiments.critic_quality import Evaluation, Measures, Pair, Units
+    from text2grad.runs.critic_quality import Evaluation, Measures, Pair, Units
 
 FILES = ("evaluation.json", "predictions.jsonl", "tables.txt", "evaluation.png", "evaluation.html")
+
+_NO_SUCH_MODEL = "no such directory, and no model of that name in Hugging Face's local cache"
 
 DESCRIPTION = """\
 Measure a critic against annotations, which are the truth: precision and recall of its positive and negative tokens, its
@@ -113,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
         Text2GradError: if a file, a model or a setting cannot be used; files and settings are checked before the
             critic runs.
     """
-    from text2grad.experiments.critic_quality import evaluate, read_truth
+    from text2grad.runs.critic_quality import evaluate, read_truth
 
     args.recipe = None
     _complete(args)
@@ -186,7 +187,7 @@ def _refuse_other_annotations(args: argparse.Namespace) -> None:
 def _measures(args: argparse.Namespace) -> "Measures":
     """Return the measurements besides spans; their models are loaded before the critic runs."""
     from text2grad.evaluation import load_encoder, load_reader
-    from text2grad.experiments.critic_quality import Measures, check_words
+    from text2grad.runs.critic_quality import Measures, check_words
 
     if not args.no_words:
         check_words()
@@ -197,10 +198,10 @@ def _measures(args: argparse.Namespace) -> "Measures":
 
 def _pairs(args: argparse.Namespace, truth: Sequence[Any]) -> tuple[list["Pair"], "Units", str, bool | None]:
     """Return pairs of critiques, their unit, the name of the critic, and whether its decoding was constrained."""
-    from text2grad.experiments.critic_quality import check_identity, fingerprint, read_predictions
     from text2grad.feedback import load_critic
     from text2grad.models import best_device
     from text2grad.reward_models import is_probe
+    from text2grad.runs.critic_quality import check_identity, fingerprint, read_predictions
 
     if args.predictions is not None:
         pairs = read_predictions(args.predictions, truth, match=args.match, whole=args.limit is None)
@@ -216,24 +217,17 @@ def _pairs(args: argparse.Namespace, truth: Sequence[Any]) -> tuple[list["Pair"]
     if probed:
         identity |= {"vote threshold": critic.vote_threshold, "files": fingerprint(Path(args.model))}
     elif args.model is not None:
-        identity |= {
-            **{name: getattr(critic, name) for name in ("constrain", "max_new_tokens", "votes")},
-            "agreement": critic.vote_threshold,  # its name in version 0.1, whose directories are still read
-            "files": fingerprint(Path(args.model)),
-        }
-        limits = {name: value for name, value in asdict(critic.limits).items() if value}
-        identity["limits"] = limits or None  # None: also absent, as in directories of version 0.1
-        identity["decoded match"] = None if critic.match == "exact" else critic.match
+        identity |= {"format": critic.format.as_json(), "files": fingerprint(Path(args.model))}
     check_identity(args.out, identity)
-    constrained = None if probed or args.model is None else critic.constrain
+    constrained = None if probed or args.model is None else critic.format.constrain
     return _judged(args, critic, truth), units, args.model or args.critic, constrained
 
 
 def _judged(args: argparse.Namespace, critic: Any, truth: Sequence[Any]) -> list["Pair"]:
     """Run the critic; a model with votes keeps all its sampled critiques."""
-    from text2grad.experiments.critic_quality import paired, paired_votes, predictions, sampled_predictions
+    from text2grad.runs.critic_quality import paired, paired_votes, predictions, sampled_predictions
 
-    votes = args.model is not None and getattr(critic, "votes", 1) > 1
+    votes = args.model is not None and getattr(getattr(critic, "format", None), "votes", 1) > 1
     answers: Iterator[Any] = (
         sampled_predictions(critic, truth, args.out, batch_size=args.batch_size)
         if votes
@@ -247,7 +241,7 @@ def _judged(args: argparse.Namespace, critic: Any, truth: Sequence[Any]) -> list
             now = tokens_of(critic)
             meter.add(now.prompt - counted.prompt, now.generated - counted.generated)
             counted = now
-    return paired_votes(truth, found, threshold=critic.vote_threshold) if votes else paired(truth, found)
+    return paired_votes(truth, found, threshold=critic.format.vote_threshold) if votes else paired(truth, found)
 
 
 def _probe(args: argparse.Namespace) -> Any:
@@ -284,10 +278,28 @@ def _model(args: argparse.Namespace) -> Any:
     return GenerativeRewardModel.load(args.model, trust_remote_code=code, **settings)
 
 
+def load_tokenizer(path: str) -> Any:
+    """Return the tokenizer of a directory or of a model in Hugging Face's local cache, without download.
+
+    Raises:
+        ConfigError: if transformers is not installed.
+        ModelError: if there is no tokenizer.
+    """
+    require("transformers", extra="train", purpose="a tokenizer")
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(path, local_files_only=True)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".") if Path(path).exists() else _NO_SUCH_MODEL
+        raise ModelError(
+            f"cannot load a tokenizer from {path}: {reason}. Give the directory of a model, with its tokenizer.json"
+        ) from error
+
+
 def _units(args: argparse.Namespace, own: Any) -> "Units":
     """Return the unit that precision and recall count."""
-    from text2grad.cli.align import load_tokenizer
-    from text2grad.experiments.critic_quality import CUTS, Units
+    from text2grad.runs.critic_quality import CUTS, Units
 
     if args.tokenizer in CUTS or (args.tokenizer is None and own is None):
         return Units(args.tokenizer or "words")
@@ -298,10 +310,10 @@ def _units(args: argparse.Namespace, own: Any) -> "Units":
 
 def _write(args: argparse.Namespace, found: "Evaluation", pairs: Sequence["Pair"], whose: dict[str, Any]) -> None:
     """Write the five files, each complete or not at all."""
-    from text2grad.experiments.critic_quality import evaluation_page, evaluation_png, tables
-    from text2grad.experiments.reports import as_text
     from text2grad.feedback import Annotation, annotation_to_json
     from text2grad.files import json_lines, to_json, write_files
+    from text2grad.runs.critic_quality import evaluation_page, evaluation_png, tables
+    from text2grad.runs.reports import as_text
 
     record = {"annotations": str(args.annotations), **whose}
     page = evaluation_page(found, whose["critic"], args.annotations.name)
@@ -318,9 +330,9 @@ def _write(args: argparse.Namespace, found: "Evaluation", pairs: Sequence["Pair"
 
 def _print(console: Console, args: argparse.Namespace, found: "Evaluation") -> None:
     """Print the tables and the responses that were left out."""
-    from text2grad.experiments.critic_quality import NAMED, tables
-    from text2grad.experiments.reports import as_text, plain
     from text2grad.reward_models import is_probe
+    from text2grad.runs.critic_quality import NAMED, tables
+    from text2grad.runs.reports import as_text, plain
 
     console.print(plain(f"unit: {found.unit}; [low, high]: 95 % bootstrap intervals over responses\n"))
     console.print(plain(as_text(tables(found)).rstrip()), soft_wrap=True)

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from text2grad.cli.options import add_command, add_force, print_end, refuse_full_directory
 from text2grad.errors import ConfigError
-from text2grad.experiments.reports import plain
+from text2grad.runs.reports import plain
 
 
 def add_parser(commands: Any) -> None:

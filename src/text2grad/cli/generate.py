@@ -13,7 +13,7 @@ from text2grad.progress import CONSOLE, note
 
 if TYPE_CHECKING:
     from text2grad.config import Recipe
-    from text2grad.experiments import Answer
+    from text2grad.runs import Answer
     from text2grad.types import Example
 
 
@@ -49,7 +49,7 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Load the run's policy and critic, and print answers and critiques."""
     from text2grad.config import latest_checkpoint, recipe_of_run
-    from text2grad.experiments import critic_of_run, judge_answers, measure_answers, sample_answers
+    from text2grad.runs import critic_of_run, judge_answers, measure_answers, sample_answers
     from text2grad.tasks import ProgramCritic
 
     checkpoint = latest_checkpoint(args.directory / "checkpoints")
@@ -88,8 +88,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _examples(args: argparse.Namespace, recipe: "Recipe") -> list["Example"]:
     """Return the examples that the command line names."""
-    from text2grad.experiments import held_out_examples
     from text2grad.feedback import read_examples
+    from text2grad.runs import held_out_examples
     from text2grad.types import Example
 
     if args.prompt:
@@ -120,7 +120,7 @@ def _examples(args: argparse.Namespace, recipe: "Recipe") -> list["Example"]:
 
 
 def _print_answer(answer: "Answer") -> None:
-    from text2grad.experiments.reports import plain, print_critique
+    from text2grad.runs.reports import plain, print_critique
 
     CONSOLE.print(plain(answer.rollout.example.prompt_text, style="dim"))
     if answer.critique is None:

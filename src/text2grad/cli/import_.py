@@ -19,9 +19,9 @@ from text2grad.cli.options import (
     refuse_overwriting,
 )
 from text2grad.errors import ConfigError, DataError
-from text2grad.experiments.reports import plain, print_critique
 from text2grad.feedback import WAY_OUT, Annotation
 from text2grad.progress import note
+from text2grad.runs.reports import plain, print_critique
 from text2grad.types import Example
 
 DESCRIPTION = """\
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         Text2GradError: if the source, a record or a setting cannot be used; then nothing is written.
     """
     from text2grad.feedback.sources import WORDS_ONLY, Account, Options, read_items
-    from text2grad.sandbox import with_names
+    from text2grad_sandbox import with_names
 
     beside = _check_outputs(args)
     columns, labels = name_values("--column", args.column), _meanings(args.label)

@@ -32,7 +32,7 @@ SOME_REMAIN = 3
 DESCRIPTION = """\
 Have judges choose the better of two responses to the same prompt, or of two critiques of the same response. Each pair
 is judged twice by a model, with either text first: a text wins only if it is preferred both times; contradicting
-verdicts are a tie, and are also counted as inconsistent. `win-rate` is another name of this command.
+verdicts are a tie, and are also counted as inconsistent.
 
 FIRST and SECOND are JSONL files: responses as lines with "prompt" and "response", or critiques as in predictions.jsonl
 of `evaluate-reward`. A judge is a model on an OpenAI-compatible server, named by the recipe's [annotate] or by --judge,
@@ -70,29 +70,25 @@ class _Judge(NamedTuple):
 
 
 def add_parser(commands: Any) -> None:
-    """Add this command to the command line, under both of its names."""
+    """Add this command to the command line."""
     about = "compare two sets of responses or critiques by language models and people, in both orders"
-    for name in ("judge", "win-rate"):
-        shown = about if name == "judge" else "the earlier name of `judge`"
-        add = add_command(commands, name, run, shown, DESCRIPTION, EPILOG).add_argument
-        add("first", type=Path, metavar="FIRST", help="JSONL file")
-        add("second", type=Path, metavar="SECOND", help="JSONL file about the same prompts")
-        add("--recipe", type=Path, metavar="FILE", help="TOML file whose [annotate] names the server and the model")
-        more = (
-            "a model on the server of --recipe, at its prices, or a TOML file with its own [annotate]; may be repeated"
-        )
-        add("--judge", action="append", default=[], metavar="MODEL|FILE", help=more)
-        sheet = "a filled sheet of `study export FIRST --against SECOND`; may be repeated"
-        add("--human", action="append", default=[], type=Path, metavar="SHEET", help=sheet)
-        add("--out", type=Path, required=True, metavar="DIR", help="output directory")
-        add("--what", choices=("critiques", "responses"), help="(default: as the first line of FIRST has)")
-        add("--limit", type=int, metavar="N", help="compare only the first N pairs")
-        add("--max-cost", metavar="DOLLARS", help="budget of all answers in the directory")
-        add("--max-requests", metavar="N", help="stop each judge after N requests")
-        add("--dry-run", action="store_true", help="tell requests, tokens and cost, and request nothing")
-        add("--seed", type=at_least(0), default=0, help="random seed of the bootstrap intervals (default: %(default)s)")
-        add_force(add)
-        add_set(add)
+    add = add_command(commands, "judge", run, about, DESCRIPTION, EPILOG).add_argument
+    add("first", type=Path, metavar="FIRST", help="JSONL file")
+    add("second", type=Path, metavar="SECOND", help="JSONL file about the same prompts")
+    add("--recipe", type=Path, metavar="FILE", help="TOML file whose [annotate] names the server and the model")
+    more = "a model on the server of --recipe, at its prices, or a TOML file with its own [annotate]; may be repeated"
+    add("--judge", action="append", default=[], metavar="MODEL|FILE", help=more)
+    sheet = "a filled sheet of `study export FIRST --against SECOND`; may be repeated"
+    add("--human", action="append", default=[], type=Path, metavar="SHEET", help=sheet)
+    add("--out", type=Path, required=True, metavar="DIR", help="output directory")
+    add("--what", choices=("critiques", "responses"), help="(default: as the first line of FIRST has)")
+    add("--limit", type=int, metavar="N", help="compare only the first N pairs")
+    add("--max-cost", metavar="DOLLARS", help="budget of all answers in the directory")
+    add("--max-requests", metavar="N", help="stop each judge after N requests")
+    add("--dry-run", action="store_true", help="tell requests, tokens and cost, and request nothing")
+    add("--seed", type=at_least(0), default=0, help="random seed of the bootstrap intervals (default: %(default)s)")
+    add_force(add)
+    add_set(add)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -103,8 +99,8 @@ def run(args: argparse.Namespace) -> int:
     """
     from text2grad.cli.annotate import check_limit
     from text2grad.critics.servers import Store, refuse_beyond_budget
-    from text2grad.experiments.critic_quality import judges_agreement, read_comparisons, read_pair_sheet, summary
-    from text2grad.experiments.reports import plain
+    from text2grad.runs.critic_quality import judges_agreement, read_comparisons, read_pair_sheet, summary
+    from text2grad.runs.reports import plain
 
     check_limit(args.limit)
     judges = _judges(args)
@@ -148,7 +144,7 @@ def _judges(args: argparse.Namespace) -> list[_Judge]:
         ConfigError: if none is named, two have the same name, or a setting cannot be used.
     """
     from text2grad.config import load_recipe
-    from text2grad.experiments import endpoint_values
+    from text2grad.runs import endpoint_values
 
     if not args.judge and not args.human and args.recipe is None:
         raise ConfigError("no judge is named; give --recipe FILE, --judge MODEL or --human SHEET")
@@ -259,8 +255,8 @@ def _print(
     console: Console, args: argparse.Namespace, result: Any, verdicts: Mapping[str, Sequence["Preference"]]
 ) -> None:
     """Print the tables, and the failures."""
-    from text2grad.experiments.critic_quality import verdict_tables
-    from text2grad.experiments.reports import as_text, plain
+    from text2grad.runs.critic_quality import verdict_tables
+    from text2grad.runs.reports import as_text, plain
 
     console.print(plain(f"\n{args.first} against {args.second} ({result['what']})\n"), soft_wrap=True)
     tables = verdict_tables(result["judges"], result["agreement"])

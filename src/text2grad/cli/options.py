@@ -169,7 +169,7 @@ def shorthands(values: Mapping[str, object], numbers: Mapping[str, str | None] |
 
 def print_end(console: Console, written: str, *, then: Sequence[str] = (), note: str = "") -> None:
     """Print where a command wrote, and the command, or the words of `note`, that come next."""
-    from text2grad.experiments.reports import plain
+    from text2grad.runs.reports import plain
 
     if written:
         console.print(plain(f"\nwritten: {written}"), soft_wrap=True)

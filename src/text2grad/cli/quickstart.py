@@ -1,4 +1,4 @@
-"""`text2grad quickstart`: all three phases of Text2Grad on an embedded task, without downloads or a GPU."""
+"""`text2grad quickstart`: all three phases of Text2Grad on an embedded world, without downloads or a GPU."""
 
 import argparse
 import json
@@ -8,40 +8,42 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from rich.console import Console
 
 from text2grad.cli.options import add_command, add_set
 from text2grad.errors import ConfigError
-from text2grad.experiments import (
-    COMPARED,
-    EARLIER_NAMES,
-    METHODS,
-    Job,
-    last_figures,
-    method_directory,
-    method_job,
-    run_jobs,
-    settings,
-    steps_made,
-)
 from text2grad.files import lock_directory
 from text2grad.progress import Progress, duration
+from text2grad.runs import Job, run_jobs
 
-TASKS = ("summarization", "code", "qa")
-LONGEST_FIRST = ("code", "summarization", "qa")
+TASK = "summarization"
 WAY_OUT = "Continue with those settings, or choose another directory with --out DIR"
 PHASE_NAMES = {
     "sft": "fine-tuning on demonstrations",
     "annotations": "critiques in words and quotes",
     "reward_model": "training of the reward model",
     "start": "weights that policies start from",
-    "reward_head": "scalar reward model",
-    "reward_model_without_words": "reward model without words",
-    "reward_model_dense": "reward model with a label per word",
-    "reward_model_of_verdicts": "reward model of critiques without truths",
 }
+
+
+class Method(NamedTuple):
+    """A policy of the quickstart: its name for readers, and settings by which it differs from the recipe."""
+
+    label: str
+    settings: tuple[str, ...] = ()
+
+
+METHODS: Mapping[str, Method] = {
+    "text2grad": Method("Text2Grad"),
+    "scalar_ppo": Method(
+        "same spans, summed", ("reward.placement=last_token", "ppo.gamma=1.0", "ppo.whiten=full", "optim.lr=1e-3")
+    ),
+}
+"""Text2Grad, and PPO on one number: the same δ, summed on the last token, with a learning rate of its own."""
+
+LABELS = {name: method.label for name, method in METHODS.items()}
 
 
 def add_parser(commands: Any) -> None:
@@ -50,88 +52,86 @@ def add_parser(commands: Any) -> None:
         commands,
         "quickstart",
         run,
-        "run all three phases on an embedded task, in minutes, without a GPU",
-        "Run all three phases of Text2Grad on an embedded task: fine-tune a small Llama with random "
+        "a language model learns from words, from random weights, in minutes, without a GPU",
+        "Run all three phases of Text2Grad on summaries of embedded posts: fine-tune a small Llama with random "
         "weights, annotate its answers with critiques in words and quotes, train a generative reward model to write "
-        "such critiques, and train the policy with the critiques of the reward model. Two baselines get one number per "
-        "response: the same spans, summed, and a learned scalar reward model. Nothing is downloaded. Writes a table, "
-        "results.json, curves.png, and report.html with all critiques. An interrupted run is resumed.",
+        "such critiques, and train the policy with the critiques of the reward model. A rival gets one number per "
+        "response: the same spans, summed. Nothing is downloaded. Writes a table, results.json, curves.png, and "
+        "report.html with all critiques. An interrupted run is resumed.",
         "examples:\n"
         "  text2grad quickstart\n"
-        "  text2grad quickstart --task all --seeds 3 --out runs/all\n"
-        '  text2grad generate runs/quickstart/summarization/seed-0/text2grad --prompt "..."',
+        "  text2grad quickstart --seeds 3 --out runs/three\n"
+        f'  text2grad generate runs/quickstart/{TASK}/seed-0/text2grad --prompt "..."',
     ).add_argument
-    add("--task", choices=(*TASKS, "all"), default="summarization")
     add("--seeds", type=int, default=1, metavar="N", help="run seeds 0 to N-1, each over all phases; default 1")
     add("--out", type=Path, default=Path("runs/quickstart"), metavar="DIR")
-    add(
-        "--methods",
-        nargs="+",
-        type=lambda name: EARLIER_NAMES.get(name, name),
-        choices=tuple(METHODS),
-        metavar="METHOD",
-        help=f"methods out of {', '.join(METHODS)}; default {', '.join(COMPARED)}",
-    )
     add_set(add)
     add("--models-of", type=int, help=argparse.SUPPRESS)  # a seed: make only its models (`models_job`)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make the models, train every method, and write the report."""
+    """Make the models, train both policies, and write the report."""
     from text2grad.config import load_recipe
-    from text2grad.experiments import refuse_other_settings
+    from text2grad.runs import refuse_other_settings
 
     if args.seeds < 1:
         raise ConfigError(f"--seeds {args.seeds}: at least one seed is needed")
-    methods = [name for name in METHODS if name in (args.methods or COMPARED) or name == "text2grad"]
     if args.models_of is not None:
-        lock_directory(args.out / args.task / f"seed-{args.models_of}")
-        make_models(args.out / args.task / f"seed-{args.models_of}", args.task, args.models_of, methods, args.overrides)
+        lock_directory(args.out / TASK / f"seed-{args.models_of}")
+        make_models(args.out / TASK / f"seed-{args.models_of}", args.models_of, args.overrides)
         return 0
     lock_directory(args.out)
     console, started = Console(), time.perf_counter()
-    tasks = TASKS if args.task == "all" else (args.task,)
-    parts = [(task, seed) for task in LONGEST_FIRST if task in tasks for seed in range(args.seeds)]
-    with PhaseProgress(named=len(parts) > 1) as bars:
+    with PhaseProgress(named=args.seeds > 1) as bars:
         jobs, updates = dict[str, Job](), dict[str, Callable[[], None]]()
-        for task, seed in parts:
-            out, overrides = args.out / task / f"seed-{seed}", [*args.overrides, f"run.seed={seed}"]
-            recipe = load_recipe(recipe_path(task), overrides)
+        for seed in range(args.seeds):
+            out, overrides = args.out / TASK / f"seed-{seed}", [*args.overrides, f"run.seed={seed}"]
+            recipe = load_recipe(recipe_path(), overrides)
             refuse_other_settings(out, recipe, way_out=WAY_OUT)
-            steps = recipe.run.steps
-            name = f"{task} {seed}"
-            jobs[name] = models_job(args, task, seed, methods)
+            name = f"seed {seed}"
+            jobs[name] = models_job(args, seed)
             updates[name] = partial(bars.models, name, jobs[name].log)
-            for method in methods:
-                directory = method_directory(out, method)
-                changed = [*overrides, *settings(method, task, out)]
-                jobs[str(directory)] = method_job(recipe_path(task), directory, changed, needs=name)
-                updates[str(directory)] = partial(bars.method, name, method, directory, steps)
+            for method in METHODS:
+                directory = out / method
+                jobs[str(directory)] = method_job(out, method, overrides, needs=name)
+                updates[str(directory)] = partial(bars.method, name, method, directory, recipe.run.steps)
         order = sorted(jobs, key=lambda job: jobs[job].needs is not None)  # models first, they take longest
         run_jobs({job: jobs[job] for job in order}, lambda job: updates[job](), at_once=os.cpu_count() or 1)
-    report(console, args.out, tasks, range(args.seeds), methods)
+    report(console, args.out, range(args.seeds))
     console.print(f"{duration(time.perf_counter() - started)} in all", style="dim")
     return 0
 
 
-def models_job(args: argparse.Namespace, task: str, seed: int, methods: Sequence[str]) -> Job:
+def models_job(args: argparse.Namespace, seed: int) -> Job:
     """Return the job that makes the models of phases 1 and 2, in a process of its own that frees its memory."""
-    out = args.out / task / f"seed-{seed}"
-    command = [sys.executable, "-m", "text2grad.cli", "quickstart", "--task", task, "--models-of", str(seed)]
-    command += ["--out", str(args.out), "--methods", *methods]
+    out = args.out / TASK / f"seed-{seed}"
+    command = [sys.executable, "-m", "text2grad.cli", "quickstart", "--models-of", str(seed), "--out", str(args.out)]
     command += [part for setting in args.overrides for part in ("--set", setting)]
-    made = ["sft", "annotations.jsonl", "reward_model", "start", "sft_evaluation.json"]
-    made += [METHODS[method].needs for method in methods if METHODS[method].needs]
+    made = ("sft", "annotations.jsonl", "reward_model", "start", "sft_evaluation.json")
     return Job(lambda: command, out.with_suffix(".log"), lambda: all((out / name).exists() for name in made))
 
 
-def make_models(out: Path, task: str, seed: int, methods: Sequence[str], overrides: Sequence[str]) -> None:
-    """Make the models of one task and seed and evaluate the fine-tuned one; print the progress as lines of JSON."""
-    from text2grad.config import load_recipe
-    from text2grad.experiments import pipeline_with_progress_lines
+def method_job(out: Path, method: str, overrides: Sequence[str], *, needs: str) -> Job:
+    """Return the job that trains one policy, or resumes its run; `needs` names the job that makes its models."""
+    directory = out / method
+    models = {"model.path": "start", "critic.model": "reward_model", "refresh.replay_from": "annotations.jsonl"}
+    paths = [f"{setting}='{out / name}'" for setting, name in models.items()]
 
-    pipeline = pipeline_with_progress_lines(load_recipe(recipe_path(task), [*overrides, f"run.seed={seed}"]), out)
-    pipeline.run([METHODS[method].needs for method in methods if METHODS[method].needs])
+    def command() -> list[str]:
+        parts = [sys.executable, "-m", "text2grad.cli", "train", str(recipe_path()), "--out", str(directory)]
+        parts += [part for setting in (*overrides, *paths, *METHODS[method].settings) for part in ("--set", setting)]
+        return [*parts, "--resume"] if (directory / "run.json").exists() else parts
+
+    return Job(command, directory.with_suffix(".log"), (directory / "results.json").exists, needs)
+
+
+def make_models(out: Path, seed: int, overrides: Sequence[str]) -> None:
+    """Make the models of one seed and evaluate the fine-tuned one; print the progress as lines of JSON."""
+    from text2grad.config import load_recipe
+    from text2grad.runs import pipeline_with_progress_lines
+
+    pipeline = pipeline_with_progress_lines(load_recipe(recipe_path(), [*overrides, f"run.seed={seed}"]), out)
+    pipeline.run()
     pipeline.evaluate()
 
 
@@ -196,23 +196,38 @@ def parts_made(log: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-def report(console: Console, out: Path, tasks: Sequence[str], seeds: Sequence[int], methods: Sequence[str]) -> None:
+def steps_made(directory: Path) -> int:
+    """Return the number of finished steps of a run."""
+    path = directory / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def last_figures(directory: Path) -> dict[str, float]:
+    """Return reward per response and KL per token of a run's last finished step."""
+    path = directory / "metrics.jsonl"
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    last = json.loads(lines[-1]) if lines else {}
+    names = {"reward": "reward/per_response", "KL": "kl/per_token"}
+    return {name: last[key] for name, key in names.items() if key in last}
+
+
+def report(console: Console, out: Path, seeds: Sequence[int]) -> None:
     """Write and print the results."""
-    from text2grad.experiments import collect, print_comparison, write_comparison
+    from text2grad.runs import collect, print_comparison, write_comparison
     from text2grad.tasks import built_in
 
-    results = collect(out, {task: built_in(task).metric for task in tasks}, list(seeds), methods)
-    write_comparison(results, out)
+    results = collect(out, {TASK: built_in(TASK).metric}, list(seeds), list(METHODS))
+    write_comparison(results, out, LABELS)
     console.print()
-    print_comparison(console, results)
-    model = out / tasks[0] / "seed-0" / "text2grad"
+    print_comparison(console, results, LABELS)
+    model = out / TASK / "seed-0" / "text2grad"
     for name, path in (("numbers", "results.json"), ("curves", "curves.png"), ("page", "report.html")):
         console.print(f"{name:<9}{out / path}", markup=False, soft_wrap=True)
     console.print(f"answers  text2grad generate {model}", markup=False, soft_wrap=True)
 
 
-def recipe_path(task: str) -> Path:
-    """Return a task's recipe, from the installed package or the checkout."""
-    package, name = Path(__file__).parents[1], f"quickstart-{task}.toml"
+def recipe_path() -> Path:
+    """Return the recipe, from the installed package or the checkout."""
+    package, name = Path(__file__).parents[1], "quickstart.toml"
     installed = package / "recipes" / name
     return installed if installed.exists() else package.parents[1] / "recipes" / name

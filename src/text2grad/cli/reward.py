@@ -1,4 +1,4 @@
-"""`text2grad reward RECIPE.toml`: train a language model to write critiques, on annotations."""
+"""`text2grad reward RECIPE.toml`: train a language model to write critiques, or a probe, on annotations."""
 
 import argparse
 import shlex
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from text2grad.cli.options import add_command, add_set, print_lines, shorthands
+from text2grad.errors import ConfigError
 
 if TYPE_CHECKING:
     from text2grad.config import Recipe
@@ -22,13 +23,17 @@ SHOWN = {
 DESCRIPTION = """\
 Train a causal language model, in full or with LoRA, to write a critique of a response with quotes: phase 2 of
 Text2Grad, on annotations that `text2grad import` or `text2grad annotate` wrote. The model is measured by decoding
-critiques of held-out responses; the best checkpoint is kept, and training can stop early."""
+critiques of held-out responses; the best checkpoint is kept, and training can stop early.
+
+With --kind probe: train a linear reading of the model's hidden states that labels words, sentences or lines, for a few
+hundred annotations; the model itself is not trained (docs/reward_models.md)."""
 
 EPILOG = """\
 examples:
   text2grad reward recipes/reward-mqm.toml --annotations mqm.jsonl
   text2grad reward my.toml --annotations qa.jsonl --annotations mqm.jsonl --model meta-llama/Llama-3.1-8B-Instruct \\
       --set model.lora_r=16 --merge
+  text2grad reward my.toml --kind probe --unit words --model models/policy --out runs/probe
   text2grad reward my.toml --resume                       # after any interruption; same weights, bit for bit (CPU)
   torchrun --nproc-per-node 8 -m text2grad.cli reward my.toml
   accelerate launch --use_fsdp --fsdp_version 2 --fsdp_state_dict_type FULL_STATE_DICT -m text2grad.cli reward my.toml
@@ -38,13 +43,20 @@ docs/reward.md explains the files that the command writes."""
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    about = "train a generative reward model on annotations"
+    about = "train a reward model that writes critiques, or a probe, on annotations"
     add = add_command(commands, "reward", run, about, DESCRIPTION, EPILOG).add_argument
     add("recipe", type=Path, help="TOML file of settings; `text2grad recipe` prints all settings")
     add("--annotations", action="append", default=[], metavar="FILE", help="JSONL file to train on; may be repeated")
     add("--held-out", metavar="FILE", help="shorthand for --set reward_model.held_out_file=FILE")
     add("--model", metavar="PATH", help="shorthand for --set reward_model.model=PATH")
     add("--out", metavar="DIR", help="shorthand for --set reward_model.out=DIR")
+    add(
+        "--kind",
+        choices=("generative", "probe"),
+        default="generative",
+        help="kind of reward model (default: generative)",
+    )
+    add("--unit", choices=("words", "sentences", "lines"), help="for a probe: what it labels (default: sentences)")
     add_set(add)
     add("--merge", action="store_true", help="shorthand for --set reward_model.merge=true")
     add("--resume", action="store_true", help="continue the run in its directory from its last checkpoint")
@@ -68,6 +80,10 @@ def run(args: argparse.Namespace) -> int:
         "reward_model.merge": args.merge,
     }
     recipe = load_recipe(args.recipe, [*args.overrides, *shorthands(options)])
+    if args.kind == "probe":
+        return _probe(args, recipe)
+    if args.unit:
+        raise ConfigError(f"--unit {args.unit} is of a probe; add --kind probe, or leave it out")
 
     from text2grad.progress import duration, note
     from text2grad.reward_models.training import RewardRun
@@ -110,6 +126,42 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.push_to_hub:
         print_lines([("pushed", reward.push(args.push_to_hub, private=args.private))])
+    return 0
+
+
+def _probe(args: argparse.Namespace, recipe: "Recipe") -> int:
+    """Train and publish a probe, and print its counts and measurements."""
+    if args.merge or args.push_to_hub:
+        raise ConfigError(
+            "--merge and --push-to-hub are of a generative reward model; leave them out with --kind probe"
+        )
+
+    from text2grad.reward_models.training import reward_directory, train_probe_of
+
+    unit: Any = args.unit or "sentences"
+    args.directory = reward_directory(recipe)
+    path, report = train_probe_of(recipe, unit=unit, resume=args.resume)
+    units = ", ".join(f"{count:,} {label}" for label, count in report.units.items())
+    left_out = (
+        f"{report.too_long:,} left out as too long, {report.without_units:,} without {unit}, with a failed critique, "
+        "or with tokens that decode to another text"
+    )
+    shares = f"{report.loss_of_shares:.3f} by the shares of the labels alone"
+    lines = [
+        ("trained on", f"{report.learned_from:,} responses with {unit} {units}; {left_out}"),
+        ("reads", f"layer {report.layer}, chosen with the penalty {report.penalty:g} by cross-validation"),
+        ("loss", f"{report.loss:.3f} nats per word in cross-validation, {shares}"),
+        ("threshold", f"{report.vote_threshold:g}, the best F1 in cross-validation"),
+        *(
+            (f"held-out {label}", f"{report.right.get(label, 0):,} of {count:,} {unit} marked so")
+            for label, count in report.held_out.items()
+        ),
+        ("reward model", str(path)),
+        ("next", f"text2grad train RECIPE --set {shlex.quote(f'critic.model={path}')} --set critic.kind=probe"),
+    ]
+    if report.loss >= report.loss_of_shares:
+        lines.append(("note", "it has learned nothing beyond the shares of the labels; more annotations may help"))
+    print_lines(lines)
     return 0
 
 

@@ -57,8 +57,8 @@ def run(args: argparse.Namespace) -> int:
     }
     recipe = load_recipe(args.recipe, [*args.overrides, *shorthands(options)])
 
-    from text2grad.experiments import SFTRun
     from text2grad.progress import duration, note
+    from text2grad.runs import SFTRun
 
     sft = SFTRun(recipe, resume=args.resume)
     args.directory = sft.directory  # for the command that continues after Ctrl-C

@@ -57,8 +57,8 @@ def run_export(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if there is nothing to rate, or the directory already holds a sheet.
     """
-    from text2grad.experiments.reports import plain
     from text2grad.files import write_files
+    from text2grad.runs.reports import plain
 
     if args.items < 1:
         raise ConfigError(f"--items is at least 1, got {args.items}")
@@ -78,9 +78,9 @@ def run_export(args: argparse.Namespace) -> int:
 
 def _critiques(args: argparse.Namespace) -> tuple[str, str, dict[str, bytes]]:
     """Return a line about the critiques that were drawn, the next command, and the files."""
-    from text2grad.experiments.critic_quality import draw, sheet_csv, sheet_html
     from text2grad.feedback import read_critique_records
     from text2grad.files import to_json
+    from text2grad.runs.critic_quality import draw, sheet_csv, sheet_html
 
     judged = list(read_critique_records(args.critiques))
     items = draw(judged, args.items, seed=args.seed)
@@ -99,8 +99,8 @@ def _critiques(args: argparse.Namespace) -> tuple[str, str, dict[str, bytes]]:
 
 def _pairs(args: argparse.Namespace) -> tuple[str, str, dict[str, bytes]]:
     """The same for pairs of texts; study.json does not tell the sides."""
-    from text2grad.experiments.critic_quality import draw_pairs, pairs_csv, pairs_html, read_comparisons
     from text2grad.files import to_json
+    from text2grad.runs.critic_quality import draw_pairs, pairs_csv, pairs_html, read_comparisons
 
     pairs = read_comparisons(args.critiques, args.against)
     items = draw_pairs(pairs, args.items, seed=args.seed)
@@ -122,9 +122,9 @@ def run_import(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if a file is no sheet of this study, or all sheets are empty.
     """
-    from text2grad.experiments.critic_quality import QUESTIONS, measure_agreement, read_sheets
-    from text2grad.experiments.reports import as_text, plain
     from text2grad.files import to_json, write_files
+    from text2grad.runs.critic_quality import QUESTIONS, measure_agreement, read_sheets
+    from text2grad.runs.reports import as_text, plain
 
     if args.out is not None:
         refuse_overwriting([args.out], force=args.force)
@@ -147,7 +147,7 @@ def run_import(args: argparse.Namespace) -> int:
 
 def _table(found: Any, raters: int) -> Any:
     """Return table 16."""
-    from text2grad.experiments.reports import Table
+    from text2grad.runs.reports import Table
 
     columns = ("question", "items", "ratings", "correct", "majority", "agreement", "kappa", "alpha")
     rows = []

@@ -96,12 +96,12 @@ def run(args: argparse.Namespace) -> int:
     is_main = int(os.environ.get("RANK", "0")) == 0
 
     from text2grad.config import idle_settings
-    from text2grad.experiments import run_recipe
+    from text2grad.runs import run_recipe
 
     for name, reason in idle_settings(recipe).items() if is_main else ():
         note(f"{args.recipe}: {name} has no effect here: {reason}", warning=True)
     if args.dry_run:
-        from text2grad.experiments.dry_run import dry_run, print_report
+        from text2grad.runs.dry_run import dry_run, print_report
 
         report = dry_run(recipe, device=args.device, processes=args.processes or 1, judge=args.judge)
         print_report(CONSOLE, report)
@@ -138,8 +138,8 @@ def finish(recipe: "Recipe", policy: Path, *, title: str = "Text2Grad") -> int:
 
 def report(recipe: "Recipe", policy: Path, *, title: str) -> None:
     """Write the report of a finished run, and print its numbers, its files and the next commands."""
-    from text2grad.experiments import main_metric
-    from text2grad.experiments.reports import read_run, write_report
+    from text2grad.runs import main_metric
+    from text2grad.runs.reports import read_run, write_report
 
     out = Path(recipe.run.out)
     found = read_run(out)
@@ -215,7 +215,7 @@ def best_policy(recipe: "Recipe") -> list[tuple[str, str]]:
 
 def warn_of_loss(recipe: "Recipe", evaluations: Sequence[dict[str, Any]], metric: str) -> None:
     """Print a warning if the policy lost more than half of its best held-out gain before the end of the run."""
-    from text2grad.experiments import lower_is_better
+    from text2grad.runs import lower_is_better
 
     keep = recipe.run.keep_best
     sign = -1.0 if keep == "lowest" or (keep == "none" and lower_is_better(metric)) else 1.0

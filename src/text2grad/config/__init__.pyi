@@ -1,6 +1,6 @@
 from .critic import AnnotateConfig as AnnotateConfig
 from .engine import EngineConfig as EngineConfig
-from .idle import OF_VALUE_FUNCTION as OF_VALUE_FUNCTION, idle_settings as idle_settings
+from .idle import idle_settings as idle_settings
 from .interruption import Interruption as Interruption
 from .policy import (
     ModelConfig as ModelConfig,
@@ -8,11 +8,14 @@ from .policy import (
     RolloutConfig as RolloutConfig,
     SFTConfig as SFTConfig,
 )
-from .recipe import Recipe as Recipe, describe as describe, load_recipe as load_recipe, make_recipe as make_recipe
-from .reward_model import (
-    RefreshConfig as RefreshConfig,
-    RewardModelConfig as RewardModelConfig,
+from .recipe import (
+    Recipe as Recipe,
+    describe as describe,
+    load_recipe as load_recipe,
+    make_recipe as make_recipe,
+    register_section as register_section,
 )
+from .reward_model import RefreshConfig as RefreshConfig, RewardModelConfig as RewardModelConfig
 from .run_directory import (
     BEST as BEST,
     all_checkpoints as all_checkpoints,
@@ -21,10 +24,8 @@ from .run_directory import (
     check_directory as check_directory,
     check_world_size as check_world_size,
     digest_of as digest_of,
-    inputs_of as inputs_of,
     latest_checkpoint as latest_checkpoint,
     open_run as open_run,
     read_best as read_best,
-    read_run_file as read_run_file,
     recipe_of_run as recipe_of_run,
 )

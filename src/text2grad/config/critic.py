@@ -7,6 +7,9 @@ from pydantic import Field, ValidationInfo, model_validator
 from text2grad.config.section import Count, Fraction, NonNegative, Positive, Section, is_of_a_run
 from text2grad.types import Placement
 
+SAMPLING = ("generative", "vllm")
+"""Kinds of reward models that can sample several critiques of a response."""
+
 
 class CriticConfig(Section):
     """The critic of the policy's responses."""
@@ -15,8 +18,8 @@ class CriticConfig(Section):
     """ "module:name" of a Python critic; empty takes `model`, or else the critic of the built-in task."""
     model: str = ""
     """Directory of a reward model; for kind = "server" the model's name on the server."""
-    kind: Literal["generative", "vllm", "server", "scalar", "process", "probe"] = "generative"
-    """Kind of `model`: writes critiques (here, in [vllm], on [server]), scores responses, or labels their parts."""
+    kind: str = "generative"
+    """Kind of `model`: generative, vllm and server write critiques here, in [vllm], on [server]; probe labels parts."""
     match: Literal["exact", "normalized"] = "exact"
     """How a quote in a critique's text is found in the response."""
     constrain: bool | None = None
@@ -61,15 +64,11 @@ class CriticConfig(Section):
     def _has_effect(self, info: ValidationInfo) -> "CriticConfig":
         if is_of_a_run(info):
             return self
-        votes = self.votes is not None or self.vote_threshold is not None
-        if self.learned and votes and self.kind in ("scalar", "process"):
-            raise ValueError(
-                f"votes and vote_threshold have no effect with kind = {self.kind!r}: it writes no critique"
-            )
-        if self.learned and self.votes is not None and self.kind == "probe":
-            raise ValueError('votes has no effect with kind = "probe", which has probabilities; leave it out')
-        if self.learned and self.kind == "server" and self.vote_threshold is not None:
-            raise ValueError('vote_threshold has no effect with kind = "server", which writes one critique')
+        for name, kinds in (("votes", SAMPLING), ("vote_threshold", (*SAMPLING, "probe"))):
+            if self.learned and getattr(self, name) is not None and self.kind not in kinds:
+                raise ValueError(
+                    f"{name} has no effect with kind = {self.kind!r}, but with {', '.join(kinds)}; leave it out"
+                )
         limits = ("whole_words", "max_quote_words", "max_quotes", "one_list", "quoted_in_feedback", "verbatim")
         if self.constrain is False and (limited := list(self.changed(limits))):
             raise ValueError(f"{limited[0]} limits constrained decoding, and constrain is false; leave one of them out")

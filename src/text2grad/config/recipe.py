@@ -12,16 +12,14 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import ValidationError, ValidationInfo, model_validator
+from pydantic import ValidationError, ValidationInfo, create_model, model_validator
 from pydantic.fields import FieldInfo
 
 from text2grad.config.critic import AnnotateConfig, CriticConfig, RewardConfig
 from text2grad.config.engine import EngineConfig
 from text2grad.config.policy import NOT_THE_POLICY, ModelConfig, OptimConfig, PPOConfig, RolloutConfig, SFTConfig
-from text2grad.config.renamed import with_current_names
 from text2grad.config.reward_model import RefreshConfig, RewardModelConfig, ServerConfig, VLLMConfig
-from text2grad.config.rival import RivalConfig
-from text2grad.config.run import TASKS_ON_FILES, DataConfig, RunConfig
+from text2grad.config.run import DataConfig, RunConfig
 from text2grad.config.section import OF_A_RUN, Section, is_of_a_run
 from text2grad.errors import ConfigError, DataError
 from text2grad.files import read_text
@@ -44,7 +42,6 @@ class Recipe(Section):
     reward: RewardConfig = RewardConfig()
     ppo: PPOConfig = PPOConfig()
     optim: OptimConfig = OptimConfig()
-    rival: RivalConfig = RivalConfig()
     run: RunConfig = RunConfig()
 
     @model_validator(mode="after")
@@ -63,13 +60,11 @@ class Recipe(Section):
             )
         self._check_groups()
         self._check_engine()
-        if self.refresh.active and self.critic.learned and self.critic.kind not in ("generative", "scalar"):
+        if self.refresh.active and self.critic.learned and self.critic.kind in ("vllm", "server", "probe"):
             raise ValueError(
                 f'[refresh] trains the critic again, and one of critic.kind = "{self.critic.kind}" cannot be; choose '
-                '"generative" or "scalar", or leave refresh.steps and refresh.drift out'
+                '"generative", or leave refresh.steps and refresh.drift out'
             )
-        if self.data.task and self.data.train and self.data.task not in TASKS_ON_FILES:
-            raise ValueError("data.task and data.train are both set; choose one source of prompts")
         return self
 
     @model_validator(mode="after")
@@ -120,6 +115,16 @@ class Recipe(Section):
             )
 
 
+_kind: type[Recipe] = Recipe
+
+
+def register_section(name: str, section: type[Section]) -> None:
+    """Let the recipes that this process reads have a further section of settings, all of which have defaults."""
+    global _kind
+    if name not in _kind.model_fields:
+        _kind = create_model("Recipe", __base__=_kind, **{name: (section, section())})  # type: ignore[call-overload]
+
+
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe and apply overrides.
 
@@ -148,16 +153,14 @@ def make_recipe(data: Mapping[str, Any], *, where: str = "recipe", warn: bool = 
     Args:
         data: sections of settings, as TOML gives them.
         where: named in errors.
-        warn: warn of settings under names of earlier versions, and refuse settings without effect; off for recipes that
-            a run wrote.
+        warn: refuse settings without effect; off for recipes that a run wrote.
 
     Raises:
         ConfigError: if a key is unknown or a value is refused.
     """
-    data = with_current_names(data, where, warn=warn)
     _refuse_unknown(data, where)
     try:
-        return Recipe.model_validate(data, context={OF_A_RUN: not warn})
+        return _kind.model_validate(data, context={OF_A_RUN: not warn})
     except ValidationError as error:
         raise ConfigError("\n".join(f"{where}: {_explain(dict(item))}" for item in error.errors())) from error
 
@@ -172,17 +175,15 @@ def _explain(item: dict[str, Any]) -> str:
 
 def _refuse_unknown(data: Mapping[str, Any], where: str) -> None:
     for section, values in data.items():
-        if section not in Recipe.model_fields:
-            raise ConfigError(f"{where}: {_unknown('section', section, list(Recipe.model_fields))}")
+        if section not in _kind.model_fields:
+            raise ConfigError(f"{where}: {_unknown('section', section, list(_kind.model_fields))}")
         if not isinstance(values, Mapping):
             raise ConfigError(f"{where}: [{section}] is a section of settings, got {values!r}")
-        known = list(type(Recipe.model_fields[section].default).model_fields)
+        known = list(type(_kind.model_fields[section].default).model_fields)
         for key in values:
             if key not in known and not (section == "rollout" and key in NOT_THE_POLICY.split()):
                 homes = [
-                    f"[{name}]"
-                    for name, field in Recipe.model_fields.items()
-                    if key in type(field.default).model_fields
+                    f"[{name}]" for name, field in _kind.model_fields.items() if key in type(field.default).model_fields
                 ]
                 there = f". It is a key of {', '.join(homes)}" if homes else ""
                 raise ConfigError(f"{where}: [{section}] has no {_unknown('key', key, known)[3:]}{there}")
@@ -219,10 +220,10 @@ def describe(section: str | None = None) -> str:
     Raises:
         ConfigError: if there is no such section.
     """
-    if section is not None and section not in Recipe.model_fields:
-        raise ConfigError(_unknown("section", section, list(Recipe.model_fields)))
+    if section is not None and section not in _kind.model_fields:
+        raise ConfigError(_unknown("section", section, list(_kind.model_fields)))
     lines = []
-    for name, field in Recipe.model_fields.items():
+    for name, field in _kind.model_fields.items():
         if section not in (None, name):
             continue
         lines += ["", f"[{name}]  # {type(field.default).__doc__}"]

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from text2grad.config.section import Count, Fraction, Listed, Positive, Section, refuse_no_measure
 from text2grad.errors import ConfigError
-from text2grad.types import CritiqueForm, Evidence, Learned, Optimizer
+from text2grad.types import Optimizer
 
 
 class RewardModelConfig(Section):
@@ -34,18 +34,8 @@ class RewardModelConfig(Section):
     """Model to train; empty takes model.path."""
     out: str = ""
     """Directory of the reward model (`model/`), metrics and checkpoints; empty takes run.out."""
-    form: CritiqueForm = "spans"
-    """Target format: quotes; with outcome; each with its label; per word (Appendix I.1) or sentence a label."""
-    learned: Learned = "critique"
-    """Tokens with a loss: of the whole critique; or, in forms with labels, of feedback, labels and outcome alone."""
-    evidence: Evidence = "none"
-    """Also read which words of each sentence its prompt lacks: for responses that must follow from the prompt."""
-    prompt_words: Count | None = None
-    """First words of a longer prompt that are read; leave out for all. Evidence is of the whole prompt."""
-    no_repeat_ngram_size: Annotated[int, Field(ge=0)] = 0
-    """In decoding, no sequence of so many tokens occurs twice in the feedback, as small models repeat; 0 allows any."""
-    probe: str = ""
-    """Directory of a probe whose marks are also read: the probe says where, the language model writes why."""
+    form: str = "spans"
+    """Form of critiques: spans (quotes); labelled_spans (each with its label) or tagged_words, both with an outcome."""
     epochs: Positive | None = None
     """Passes over the annotations; replaces `steps`."""
     prompt_format: Literal["auto", "plain", "chat"] = "auto"
@@ -80,21 +70,6 @@ class RewardModelConfig(Section):
         refuse_no_measure(self.held_out, self.held_out_file)
         return self
 
-    @model_validator(mode="after")
-    def _can_repeat_one_token(self) -> "RewardModelConfig":
-        if self.no_repeat_ngram_size == 1:
-            raise ValueError("no_repeat_ngram_size = 1 would allow each token once; give 2 or more, or 0 for no limit")
-        return self
-
-    @model_validator(mode="after")
-    def _has_choices(self) -> "RewardModelConfig":
-        if self.learned == "choices" and self.form in ("spans", "spans_and_outcome", "labelled_spans"):
-            raise ValueError(
-                f'learned = "choices" belongs to forms with labels of words or sentences, and form = "{self.form}" '
-                'quotes; choose form = "tagged_words" or "tagged_sentences", or leave learned out'
-            )
-        return self
-
 
 class ServerConfig(Section):
     """The server of a generative reward model, for critic.kind = "server"; critic.model is the model's name there."""
@@ -107,12 +82,8 @@ class ServerConfig(Section):
     """Prompt format of its training: "plain" uses completions, "chat" the server's chat template."""
     write_feedback: bool = True
     """False for a model that was trained to write spans only."""
-    form: CritiqueForm = "spans"
+    form: str = "spans"
     """Form of its critiques, as reward_model.form was in training."""
-    evidence: Evidence = "none"
-    """Evidence that it reads, as reward_model.evidence was in training."""
-    prompt_words: Count | None = None
-    """First words of a longer prompt that it reads, as reward_model.prompt_words was in training."""
     max_tokens: Count = 512
     """Length limit of a critique in tokens."""
     concurrency: Count = 64

@@ -6,15 +6,12 @@ from pydantic import Field, model_validator
 
 from text2grad.config.section import Count, Fraction, Section
 
-TASKS_ON_FILES = ("grounded",)
-"""Built-in tasks without prompts of their own: `data.train` names a file."""
-
 
 class DataConfig(Section):
     """Prompts: a built-in task, or a JSONL file."""
 
     task: str | None = None
-    """A built-in task: "stories", "summarization", "code" or "qa"; or "grounded", with a `train` file."""
+    """A built-in task, such as "summarization"; it brings prompts, a critic and a metric."""
     train: str | None = None
     """JSONL file of examples: {"prompt": ..., "reference": ..., "tests": ..., "meta": {...}}."""
     held_out: Fraction = 0.0

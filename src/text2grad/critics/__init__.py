@@ -1,6 +1,6 @@
 """Critics that need no training: programs, unit tests, language models on servers.
 
-May import: `errors`, `types`, `files`, `progress`, `costs`, `feedback`, `sandbox`.
+May import: `text2grad_sandbox`, `errors`, `types`, `files`, `progress`, `costs`, `feedback`.
 """
 
 import lazy_loader

@@ -1,9 +1,7 @@
 from .cached import CachedCritic as CachedCritic, CachedDraws as CachedDraws, Drawing as Drawing
 from .programs import (
-    ProseCritic as ProseCritic,
     RuffCritic as RuffCritic,
     UnitTestCritic as UnitTestCritic,
     fenced_blocks as fenced_blocks,
-    preferences_by_tests as preferences_by_tests,
 )
 from .servers import LLMCritic as LLMCritic

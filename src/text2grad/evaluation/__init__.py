@@ -7,8 +7,8 @@ evaluation   models × suites → figures, and paired differences
 intervals    counts per question → figures with bootstrap intervals
 words        texts → ROUGE, BERTScore, perplexity, distinct n-grams
 
-May import: `errors`, `types`, `files`, `progress`, `costs`, `sandbox`, `config`, `feedback`, `models`, `critics`,
-`tasks`.
+May import: `text2grad_sandbox`, `errors`, `types`, `files`, `progress`, `costs`, `config`, `feedback`, `models`,
+`critics`, `tasks`.
 """
 
 import lazy_loader

@@ -13,7 +13,6 @@ from .intervals import (
     Ratio as Ratio,
     estimate as estimate,
     mean_interval as mean_interval,
-    student as student,
 )
 from .judging import Judge as Judge
 from .registry import SUITES as SUITES, make_suites as make_suites

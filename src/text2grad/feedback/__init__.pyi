@@ -27,11 +27,7 @@ from .lenient_json import (
     printable as printable,
     read_objects as read_objects,
 )
-from .preferences import (
-    Preference as Preference,
-    read_preferences as read_preferences,
-    split_by_prompt as split_by_prompt,
-)
+from .preferences import split_by_prompt as split_by_prompt
 from .reasoning import without_reasoning as without_reasoning
 from .record_files import (
     WAY_OUT as WAY_OUT,
@@ -45,7 +41,6 @@ from .record_files import (
 from .records import (
     Annotation as Annotation,
     CritiqueRecord as CritiqueRecord,
-    Form as Form,
     annotation_to_json as annotation_to_json,
     critique_from_json as critique_from_json,
     critique_to_json as critique_to_json,
@@ -68,4 +63,4 @@ from .spans import (
 from .steps import StepRule as StepRule, split_steps as split_steps
 from .user_code import described as described
 from .votes import check_votes as check_votes, vote as vote
-from .word_overlap import has_word_overlap as has_word_overlap, quotes_without_overlap as quotes_without_overlap
+from .word_overlap import quotes_without_overlap as quotes_without_overlap

@@ -4,7 +4,6 @@ from .adapters import (
     adapter_active as adapter_active,
     adapter_is_trained as adapter_is_trained,
     adapter_parameters as adapter_parameters,
-    adapters_off as adapters_off,
     base_of as base_of,
     check_lora_targets as check_lora_targets,
     enable_checkpointing as enable_checkpointing,
@@ -18,7 +17,7 @@ from .adapters import (
 from .batch import TokenBatch as TokenBatch, collate as collate
 from .cpu_heap import give_back_if_short as give_back_if_short, settle_heap as settle_heap
 from .cpu_products import fast_products as fast_products
-from .decoding import Ahead as Ahead, Choose as Choose, decode as decode, most_likely as most_likely
+from .decoding import Choose as Choose, decode as decode, most_likely as most_likely
 from .fine_tuning import (
     NO_LOSS as NO_LOSS,
     FineTuning as FineTuning,
@@ -26,20 +25,11 @@ from .fine_tuning import (
     Row as Row,
     conversation_rows as conversation_rows,
     fine_tune as fine_tune,
-    optimizers as optimizers,
     row_of_ids as row_of_ids,
-    supervised_trainer as supervised_trainer,
     train_on_rows as train_on_rows,
-    train_with as train_with,
-    training_arguments as training_arguments,
     with_end as with_end,
-    with_padding as with_padding,
 )
-from .launch import (
-    PLAIN as PLAIN,
-    asks_for_fsdp as asks_for_fsdp,
-    plain_data_parallelism as plain_data_parallelism,
-)
+from .launch import PLAIN as PLAIN, asks_for_fsdp as asks_for_fsdp, plain_data_parallelism as plain_data_parallelism
 from .logprobs import tiles_as_on as tiles_as_on
 from .measured_training import (
     Evaluation as Evaluation,
@@ -53,11 +43,9 @@ from .measured_training import (
     last_saved as last_saved,
     load_trainable as load_trainable,
     load_trained as load_trained,
-    measured_arguments as measured_arguments,
     measured_at as measured_at,
     share_of_process as share_of_process,
     train_measured as train_measured,
-    train_saved as train_saved,
 )
 from .packaged import fetch_packaged as fetch_packaged
 from .policy import (
@@ -89,7 +77,6 @@ from .prompts import (
     padding_id as padding_id,
     plain_ids as plain_ids,
     stop_ids as stop_ids,
-    templated as templated,
 )
 from .randomness import (
     batch_indices as batch_indices,

@@ -1,57 +1,65 @@
 """From settings to critic: the one place that decides who judges the responses of a run.
 
 critic.use        a critic in Python, "module:name"
-critic.model      a reward model, by critic.kind: generative, scalar, process or probe in this process; generative
-within vLLM ([vllm]) or on a server ([server])
+critic.model      a reward model, by critic.kind: generative or probe in this process; generative within vLLM ([vllm])
+                  or on a server ([server]); or a kind that another package added (`register_kind`)
 neither           the critic of the built-in task
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import fields, replace
-from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from text2grad.config import Recipe
-from text2grad.errors import ConfigError, ModelError
+from text2grad.errors import ConfigError, ModelError, check_known
 from text2grad.feedback import Critic, load_critic
 from text2grad.models import base_named_by
-from text2grad.reward_models import probe, process, scalar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
-from text2grad.reward_models.generative import GenerativeRewardModel, saved_settings
-from text2grad.reward_models.probe import ProbeRewardModel
-from text2grad.reward_models.process import ProcessRewardModel
-from text2grad.reward_models.scalar import ScalarRewardModel
+from text2grad.reward_models.format import CritiqueFormat, saved_format
+from text2grad.reward_models.generative import GenerativeRewardModel
+from text2grad.reward_models.kinds import ADDED, Kind
+from text2grad.reward_models.probe import SETTINGS_FILE, ProbeRewardModel
 from text2grad.reward_models.served import ServerRewardModel
 from text2grad.reward_models.shared_base import add_role, is_same_model
 from text2grad.reward_models.vllm import VLLMRewardModel
+from text2grad.types import Critique, Example
 
-LOCAL = (GenerativeRewardModel, ScalarRewardModel, ProcessRewardModel, ProbeRewardModel)
-"""Reward models with a `model` in this process, which has to be on the policy's device."""
-_READERS: Mapping[str, tuple[type[ScalarRewardModel | ProcessRewardModel | ProbeRewardModel], str]] = {
-    "scalar": (ScalarRewardModel, scalar.SETTINGS_FILE),
-    "process": (ProcessRewardModel, process.SETTINGS_FILE),
-    "probe": (ProbeRewardModel, probe.SETTINGS_FILE),
-}
+_WRITERS = ("generative", "vllm", "server")
+_PROBE = Kind(ProbeRewardModel.load, SETTINGS_FILE, 8)
 _LIMITS = tuple(field.name for field in fields(QuoteLimits))
 _DECODING = ("constrain", "match", "votes", "vote_threshold", *_LIMITS)
 
 
-def critic_from_recipe(
-    recipe: Recipe, *, task_critic: Critic | None = None, policy: Any = None, **overrides: Any
-) -> Critic:
+@runtime_checkable
+class LocalRewardModel(Protocol):
+    """A learned critic with a model in this process, which has to be on the policy's device.
+
+    Attributes:
+        model: its model.
+        rows_at_once: responses, or critiques, per batch.
+    """
+
+    model: Any
+    rows_at_once: int
+
+    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        """Return one critique per response, in order."""
+        ...
+
+
+def critic_from_recipe(recipe: Recipe, *, task_critic: Critic | None = None, policy: Any = None) -> Critic:
     """Return the critic that a recipe names.
 
     Args:
         recipe: [critic] names the critic; [server] and [vllm] say where it decodes.
         task_critic: the built-in task's own critic; taken where the recipe names none.
         policy: the policy whose base the critic shares (`shares_base`); it gets the critic's adapter.
-        overrides: keyword arguments of `GenerativeRewardModel` that replace the saved ones.
 
     Raises:
-        ConfigError: if the recipe names no critic, a Python critic cannot be imported, or the kind cannot do what the
-            recipe asks.
+        ConfigError: if the recipe names no critic, a Python critic cannot be imported, or there is no such kind of
+            reward model.
         ModelError: if there is no such model.
     """
     settings, path, code = recipe.critic, recipe.critic.model, recipe.model.trust_remote_code
@@ -63,18 +71,18 @@ def critic_from_recipe(
         return task_critic
     if settings.kind == "server":
         return _served(recipe)
-    if settings.kind in _READERS:
-        made, _ = _READERS[settings.kind]
+    if settings.kind not in _WRITERS:
         changed = settings.changed(("vote_threshold",)) if settings.kind == "probe" else {}
-        reader = made.load(path, trust_remote_code=code, **changed)
-        reader.rows_at_once = min(reader.rows_at_once, recipe.rollout.rows_at_once)  # memory only
+        reader = reading_kind(settings.kind).load(path, trust_remote_code=code, **changed)
+        if isinstance(reader, LocalRewardModel):
+            reader.rows_at_once = min(reader.rows_at_once, recipe.rollout.rows_at_once)  # memory only
         return reader
-    decoding = {**decoding_of(recipe, path), **overrides}
+    decoding = decoding_of(recipe, path)
     if settings.kind == "vllm":
         return VLLMRewardModel.load(path, config=recipe.vllm.model_dump(), trust_remote_code=code, **decoding)
     model = None if policy is None else add_role(policy, path)
-    decoding = {"rows_at_once": recipe.rollout.rows_at_once, **decoding}  # memory only
-    return GenerativeRewardModel.load(path, trust_remote_code=code, model=model, **decoding)
+    rows_at_once = recipe.rollout.rows_at_once  # memory only
+    return GenerativeRewardModel.load(path, trust_remote_code=code, model=model, rows_at_once=rows_at_once, **decoding)
 
 
 def shares_base(recipe: Recipe) -> bool:
@@ -90,20 +98,31 @@ def shares_base(recipe: Recipe) -> bool:
     return base is not None and is_same_model(base, policy.path)
 
 
+def reading_kind(name: str) -> Kind:
+    """Return a kind of critic that reads responses and writes nothing.
+
+    Raises:
+        ConfigError: naming the known values of critic.kind, if there is no such kind.
+    """
+    check_known("critic.kind", name, (*_WRITERS, "probe", *ADDED))
+    return _PROBE if name == "probe" else ADDED[name]
+
+
 def rows_read_at_once(directory: str | Path, kind: str) -> int:
     """Return the responses per pass of a reward model that writes nothing: as saved, or usual where nothing is saved.
 
     Args:
         directory: of the reward model; it need not exist.
-        kind: "scalar", "process" or "probe".
+        kind: "probe", or a kind that was added.
 
     Raises:
+        ConfigError: if there is no such kind.
         ModelError: if the saved settings cannot be read.
     """
-    made, file = _READERS[kind]
-    path, usual = Path(directory) / file, signature(made).parameters["rows_at_once"].default
+    _, file, usual = reading_kind(kind)
+    path = Path(directory) / file
     try:
-        return int(json.loads(path.read_bytes()).get("rows_at_once", usual)) if path.exists() else int(usual)
+        return int(json.loads(path.read_bytes()).get("rows_at_once", usual)) if path.exists() else usual
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise ModelError(f"cannot read {path}: {error}; train the reward model again") from error
 
@@ -121,22 +140,20 @@ def decoding_of(recipe: Recipe, directory: str) -> dict[str, Any]:
     found = recipe.critic.changed(_DECODING)
     limits = {name: found.pop(name) for name in _LIMITS if name in found}
     if limits:
-        found["limits"] = replace(saved_settings(directory)["limits"], **limits)
+        found["limits"] = replace(saved_format(directory).limits, **limits)
     return found
 
 
 def _served(recipe: Recipe) -> ServerRewardModel:
-    settings = recipe.critic
-    if (settings.votes or 1) > 1:
-        raise ConfigError(
-            f"critic.votes = {settings.votes}: a server returns the most likely critique only; leave votes out, or "
-            'take critic.kind = "generative"'
-        )
+    settings, server = recipe.critic, recipe.server.model_dump()
     return ServerRewardModel(
         settings.model,
         store=Path(recipe.run.out) / "critic" / "server.sqlite",  # one per run: the weights behind a name may change
-        constrain=settings.constrain is not False,
-        limits=limits_of(recipe),
-        match=settings.match,
-        **recipe.server.model_dump(),
+        format=CritiqueFormat(
+            constrain=settings.constrain is not False,
+            limits=limits_of(recipe),
+            match=settings.match,
+            **{name: server.pop(name) for name in ("prompt_format", "write_feedback", "form")},
+        ),
+        **server,
     )

@@ -7,40 +7,26 @@ Where annotations are few, the base knows more about a response than training br
 and behind it the response again, so that each word is read after the whole response. The state of a unit (a word, a
 sentence or a line) is the mean over its tokens at one layer; a softmax over a linear function of it gives the shares of
 the unit's words that are negative, neutral and positive (`probe_training`). Nothing of the base is trained.
-
-Where the feedback is about text that the prompt does not support, other features tell more than states (`support`).
 """
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from text2grad.align import Range, encode
+from text2grad.align import AlignSettings, Range, encode, label_tokens
 from text2grad.errors import ConfigError, ModelError, check_known
 from text2grad.feedback import split_steps, words_of
 from text2grad.files import to_json, write_atomically
-from text2grad.models import adapters_off, base_of, check_ids, check_text_ids, context_of, load_policy, load_tokenizer
+from text2grad.models import check_ids, check_text_ids, context_of, load_policy, load_tokenizer
 from text2grad.progress import Progress
-from text2grad.reward_models.absent_words import absent_texts
-from text2grad.reward_models.prompts import critique_prompts
-from text2grad.reward_models.scalar import too_long
-from text2grad.reward_models.support import (
-    FEATURES,
-    SupportRow,
-    continuation_logprobs,
-    range_tokens,
-    support_of,
-    support_rows,
-)
-from text2grad.reward_models.writing import sentences_of
+from text2grad.reward_models.prompts import critique_prompts, too_long
 from text2grad.types import Critique, Example, PromptFormat, Span
 
 Unit = Literal["words", "sentences", "lines"]
-Features = Literal["states", "support"]
 SETTINGS_FILE, WEIGHTS_FILE = "probe.json", "probe.safetensors"
 WITNESS = "witness"
 """Name of the tensor by which a saved probe knows its base again: its mean state of `WITNESS_TEXT`."""
@@ -49,7 +35,7 @@ WITNESS_TOLERANCE = 0.2
 LABELS: Mapping[int, str] = {-1: "negative", 0: "neutral", 1: "positive"}
 SPLITS: Mapping[Unit, Callable[[str], list[Range]]] = {
     "words": words_of,
-    "sentences": sentences_of,
+    "sentences": lambda response: split_steps(response, "sentences"),
     "lines": lambda response: split_steps(response, "lines"),
 }
 
@@ -79,20 +65,19 @@ class Linear(NamedTuple):
 class ProbeRewardModel:
     """A critic that labels words, sentences or lines: `model(examples, responses)` returns critiques with spans."""
 
-    def __init__(  # noqa: PLR0913 - most are kept in probe.json under their names
+    def __init__(
         self,
         model: Any,
         tokenizer: Any,
         linear: Linear,
         *,
         base: str,
-        layer: int | None,
+        layer: int,
         labels: Sequence[int],
         unit: Unit = "sentences",
         prompt_format: PromptFormat = "plain",
         vote_threshold: float = 0.5,
         rows_at_once: int = 8,
-        shared: Any = None,
     ) -> None:
         """Take a frozen language model and what was learned on its features.
 
@@ -101,14 +86,12 @@ class ProbeRewardModel:
             tokenizer: its tokenizer.
             linear: the trained reading, with a row for each label.
             base: directory or name of the base, which is loaded with a saved probe.
-            layer: the layer whose states are read, from 1; None reads the `support` by the prompt.
+            layer: the layer whose states are read, from 1.
             labels: −1, 0 or 1 for each row.
             unit: what is labelled.
             prompt_format: "chat" reads the prompt with the tokenizer's chat template, "plain" without.
             vote_threshold: a unit is marked if its probability of positive, or of negative, is at least this high.
             rows_at_once: responses per forward pass; changes memory, not results.
-            shared: the peft model whose base `model` is; its adapters are off while the probe reads, and stay
-                trainable. None freezes `model`.
 
         Raises:
             ConfigError: if there is no such unit, or the threshold is not in (0, 1].
@@ -119,40 +102,28 @@ class ProbeRewardModel:
         if not 0 < vote_threshold <= 1:
             raise ConfigError(f"vote_threshold must be above 0 and at most 1, got {vote_threshold}")
         width, config = linear.weight.shape[1], model.config.get_text_config()
-        if layer is None and width != FEATURES:
-            raise ModelError(
-                f'a probe without a layer reads the {FEATURES} features "support", got {width}; train it again'
-            )
         depth = config.num_hidden_layers
-        if layer is not None and (not 1 <= layer <= depth or width != width_at(model, layer)):
+        if not 1 <= layer <= depth or width != width_at(model, layer):
             raise ModelError(
                 f"the probe reads layer {layer} with {width} dimensions, and {base} has "
                 f"{depth} layers with {width_at(model, min(layer, depth))}; name the base that it was trained on"
             )
         check_text_ids(model, tokenizer)
-        self.model, self.tokenizer, self.linear, self.shared = model.eval(), tokenizer, linear, shared
-        if shared is None:
-            model.requires_grad_(False)
+        self.model, self.tokenizer, self.linear = model.eval().requires_grad_(False), tokenizer, linear
         self.base, self.layer, self.labels = base, layer, tuple(labels)
         self.unit: Unit = unit
         self.prompt_format: PromptFormat = prompt_format
         self.vote_threshold, self.rows_at_once = vote_threshold, rows_at_once
 
-    @property
-    def features(self) -> Features:
-        """What is read of a unit."""
-        return "support" if self.layer is None else "states"
-
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique per response: a span for each run of equally marked units, named in the feedback.
 
-        With the features "support" the feedback also names the words of a negative span that the prompt lacks. A
-        response that does not fit into the base's context with its prompt gets a failed critique.
+        A response that does not fit into the base's context with its prompt gets a failed critique.
         """
         scores = self.scores(examples, responses)
         return [
-            one if isinstance(one, Critique) else self._critique(example, response, one)
-            for one, example, response in zip(scores, examples, responses, strict=True)
+            own if isinstance(own, Critique) else self._critique(response, own)
+            for own, response in zip(scores, responses, strict=True)
         ]
 
     def scores(
@@ -160,25 +131,22 @@ class ProbeRewardModel:
     ) -> list[list[UnitScore] | Critique]:
         """Return the probabilities for each unit of each response, or the failed critique of the response.
 
-        `store`: directory that keeps the features, as in `train_probe`.
+        `store`: directory that keeps the states, as in `train_probe`.
         """
-        rows = rows_of(self.tokenizer, examples, responses, self.unit, self.prompt_format, self.features)
+        rows = rows_of(self.tokenizer, examples, responses, self.unit, self.prompt_format)
         fits, failed = fitting(rows, context_of(self.model))
         found: dict[int, list[UnitScore] | Critique] = dict(failed)
-        layers = [] if self.layer is None else [self.layer]
-        with self._reading():
-            read = read_features(self.model, rows, fits, layers, self.rows_at_once, store)
-        for row, features in zip(fits, read, strict=True):
-            probabilities = dict(zip(self.labels, self.linear(features[:, 0]).T.tolist(), strict=True))
-            none = [0.0] * len(features)
+        read = read_states(self.model, rows, fits, [self.layer], self.rows_at_once, store)
+        for row, states in zip(fits, read, strict=True):
+            probabilities = dict(zip(self.labels, self.linear(states[:, 0]).T.tolist(), strict=True))
+            none = [0.0] * len(states)
             pairs = zip(probabilities.get(-1, none), probabilities.get(1, none), strict=True)
             found[row] = [
                 UnitScore(*place, *pair) for place, pair in zip(SPLITS[self.unit](responses[row]), pairs, strict=True)
             ]
         return [found[row] for row in range(len(rows))]
 
-    def _critique(self, example: Example, response: str, scores: Sequence[UnitScore]) -> Critique:
-        absent = absent_texts(example.prompt_text, response) if self.layer is None else {}
+    def _critique(self, response: str, scores: Sequence[UnitScore]) -> Critique:
         marked = groupby(scores, key=lambda one: mark_of(one.negative, one.positive, self.vote_threshold))
         spans, lines = [], []
         for label, run in ((label, list(run)) for label, run in marked):
@@ -187,9 +155,6 @@ class ProbeRewardModel:
                 share = sum(getattr(one, name) for one in run) / len(run)
                 spans.append(Span(run[0].start, run[-1].end, name))
                 lines.append(f'"{response[run[0].start : run[-1].end]}": {name} ({share:.2f})')
-                within = [text for start, text in absent.items() if run[0].start <= start < run[-1].end]
-                if label < 0 and within:
-                    lines[-1] += f"; not in the prompt: {', '.join(dict.fromkeys(within))}"
         return Critique("\n".join(lines), tuple(spans))
 
     def save(self, directory: Path) -> None:
@@ -207,12 +172,8 @@ class ProbeRewardModel:
         write_atomically(directory / SETTINGS_FILE, to_json({name: getattr(self, name) for name in names}))
 
     @classmethod
-    def load(
-        cls, directory: str | Path, *, trust_remote_code: bool = False, shared: Any = None, **settings: Any
-    ) -> "ProbeRewardModel":
-        """Load a saved probe, and its base where no peft model on it is given as `shared`.
-
-        `settings` replace saved ones.
+    def load(cls, directory: str | Path, *, trust_remote_code: bool = False, **settings: Any) -> "ProbeRewardModel":
+        """Load a saved probe and its base; `settings` replace saved ones.
 
         Raises:
             ModelError: if there is no probe, or its base cannot be loaded, or has other states than in training.
@@ -222,15 +183,12 @@ class ProbeRewardModel:
         saved = saved_probe(directory)
         try:
             tensors = load_file(Path(directory) / WEIGHTS_FILE)
-            witness = tensors.pop(WITNESS, None)
+            witness = tensors.pop(WITNESS)
             linear = Linear(**tensors)
         except Exception as error:  # safetensors has its own for a damaged file
             raise ModelError(f"cannot load the probe of {str(directory)!r}: {error}") from error
         try:
-            if shared is None:
-                model = load_policy(saved["base"], trust_remote_code=trust_remote_code)
-            else:
-                model = base_of(shared)
+            model = load_policy(saved["base"], trust_remote_code=trust_remote_code)
             tokenizer = load_tokenizer(saved["base"], trust_remote_code=trust_remote_code)
         except ModelError as error:
             raise ModelError(
@@ -238,40 +196,28 @@ class ProbeRewardModel:
                 "cannot be loaded (run the command where the probe was trained, or change base in "
                 f"{Path(directory) / SETTINGS_FILE}): {error}"
             ) from error
-        probe = cls(model, tokenizer, linear, shared=shared, **{**saved, **settings})
-        if witness is not None:  # None: saved before 2026-11-26
-            probe._check_base(witness, str(directory))
+        probe = cls(model, tokenizer, linear, **{**saved, **settings})
+        probe._check_base(witness, str(directory))
         return probe
 
     def _check_base(self, witness: Any, directory: str) -> None:
-        """Refuse a base whose states, or log-probs, are not those of the training."""
-        now, of_states = self._witness(), self.features == "states"
-        centre, read = (self.linear.mean, "states") if of_states else (witness.mean(), "log-probs")
+        """Refuse a base whose states are not those of the training."""
+        now, centre = self._witness(), self.linear.mean
         difference = float((now - witness).norm() / (witness - centre).norm()) if now.shape == witness.shape else 1.0
         if not difference <= WITNESS_TOLERANCE:  # true of NaN, too
             raise ModelError(
-                f"the base {self.base!r} of the probe {directory!r} is another model than in training: its {read} "
+                f"the base {self.base!r} of the probe {directory!r} is another model than in training: its states "
                 f"differ by {difference:.0%} (up to {WITNESS_TOLERANCE:.0%} are allowed). Put the training's model "
                 "there, or train the probe again"
             )
 
     def _witness(self) -> Any:
-        """Return what the base makes of `WITNESS_TEXT`: its mean state, or its log-probs; the first token is left out.
-
-        The state is that of the probe's layer, [H]; log-probs are those of the tokens behind the first, [T].
-        """
+        """Return the mean state of `WITNESS_TEXT` at the probe's layer, [H]; the first token is left out."""
         limit = context_of(self.model)
         ids = [id_ for place, id_ in enumerate(encode(self.tokenizer, WITNESS_TEXT)) if place < limit]
-        with self._reading():
-            if self.layer is None:
-                return continuation_logprobs(self.model, [tuple(ids[:1])], [tuple(ids[1:])])[0]
-            row = Row(ids, [list(range(min(1, len(ids) - 1), len(ids)))])
-            [(_, states)] = states_of(self.model, [row], [0], [self.layer], 1)
-            return states[0, 0]
-
-    def _reading(self) -> AbstractContextManager[None]:
-        """Return the context in which the base is read."""
-        return nullcontext() if self.shared is None else adapters_off(self.shared)
+        row = Row(ids, [list(range(min(1, len(ids) - 1), len(ids)))])
+        [(_, states)] = states_of(self.model, [row], [0], [self.layer], 1)
+        return states[0, 0]
 
 
 def width_at(model: Any, layer: int) -> int:
@@ -298,7 +244,7 @@ def saved_probe(directory: str | Path) -> dict[str, Any]:
     path = Path(directory) / SETTINGS_FILE
     if not is_probe(directory):
         raise ModelError(
-            f"{str(directory)!r} holds no probe ({SETTINGS_FILE}); train one with `text2grad reward-baseline probe`"
+            f"{str(directory)!r} holds no probe ({SETTINGS_FILE}); train one with `text2grad reward --kind probe`"
         )
     try:
         saved = json.loads(path.read_bytes())
@@ -318,44 +264,35 @@ class Row(NamedTuple):
     ids: Sequence[int]
     tokens: list[list[int]] | None
 
-    @property
-    def read_ids(self) -> tuple[Sequence[int], ...]:
-        """The ids that the base reads."""
-        return (self.ids,)
-
-    @property
-    def order(self) -> tuple[Any, ...]:
-        """Place in reading: rows of one length stand together, which need little padding."""
-        return (len(self.ids),)
-
 
 def rows_of(
-    tokenizer: Any,
-    examples: Sequence[Example],
-    responses: Sequence[str],
-    unit: Unit,
-    prompt_format: PromptFormat,
-    features: Features = "states",
-) -> list[Row] | list[SupportRow]:
+    tokenizer: Any, examples: Sequence[Example], responses: Sequence[str], unit: Unit, prompt_format: PromptFormat
+) -> list[Row]:
     """Return what the base reads for each response."""
-    if features == "support":
-        around = sentences_of if unit == "words" else _whole
-        return support_rows(tokenizer, examples, responses, SPLITS[unit], around, prompt_format)
+    rows = []
     prompts = critique_prompts(tokenizer, examples, responses, prompt_format)
-    return [_row(tokenizer, ids, response, unit) for ids, response in zip(prompts, responses, strict=True)]
+    for prompt, response in zip(prompts, responses, strict=True):
+        ids, units = range_tokens(tokenizer, response, SPLITS[unit](response))
+        tokens = None if units is None else [[len(prompt) + token for token in own] for own in units]
+        rows.append(Row([*prompt, *ids], tokens))
+    return rows
 
 
-def _whole(response: str) -> list[Range]:
-    return [(0, len(response))]
+def range_tokens(
+    tokenizer: Any, response: str, ranges: Sequence[Range]
+) -> tuple[tuple[int, ...], list[list[int]] | None]:
+    """Return the ids of a response, and the positions of the tokens of each range; None if they decode to another text.
+
+    A range without a token of its own has all tokens.
+    """
+    marked = Critique("", tuple(Span(*place, "negative") for place in ranges))
+    rewards = label_tokens(tokenizer, response, marked, AlignSettings())
+    if rewards is None:
+        return encode(tokenizer, response), None
+    return rewards.ids, [list(own or range(len(rewards.ids))) for own in rewards.tokens]
 
 
-def _row(tokenizer: Any, prompt: Sequence[int], response: str, unit: Unit) -> Row:
-    ids, units = range_tokens(tokenizer, response, SPLITS[unit](response))
-    tokens = None if units is None else [[len(prompt) + token for token in own] for own in units]
-    return Row([*prompt, *ids], tokens)
-
-
-def fitting(rows: Sequence[Row | SupportRow], limit: float) -> tuple[list[int], dict[int, Critique]]:
+def fitting(rows: Sequence[Row], limit: float) -> tuple[list[int], dict[int, Critique]]:
     """Return the rows that can be read, in the order of reading, and failed critiques of the others."""
     failed = {}
     for number, row in enumerate(rows):
@@ -365,12 +302,12 @@ def fitting(rows: Sequence[Row | SupportRow], limit: float) -> tuple[list[int], 
             reason = "the tokens of the response decode to another text in the probe's tokenizer"
             failed[number] = Critique(reason, status="unparsable")
     fits = [number for number in range(len(rows)) if number not in failed]
-    return sorted(fits, key=lambda number: rows[number].order), failed
+    return sorted(fits, key=lambda number: len(rows[number].ids)), failed  # little padding
 
 
-def read_features(
+def read_states(
     model: Any,
-    rows: Sequence[Any],
+    rows: Sequence[Row],
     kept: Sequence[int],
     layers: Sequence[int],
     rows_at_once: int,
@@ -378,7 +315,9 @@ def read_features(
     *,
     title: str = "",
 ) -> list[Any]:
-    """Return the features of the kept rows; those in the store are read, new ones are written batch by batch.
+    """Return the states of each kept row's units, [units, layers, H].
+
+    States in the store are read, new ones are written batch by batch.
 
     Equal rows, as of several annotations of one response, are read once. `title` shows the progress.
 
@@ -396,28 +335,18 @@ def read_features(
     distinct = {keys[row]: row for row in kept}
     missing = [row for key, row in distinct.items() if key not in found]
     if missing:
-        check_ids(model, [{"input_ids": part} for row in missing for part in rows[row].read_ids])
+        check_ids(model, [{"input_ids": rows[row].ids} for row in missing])
     done = len(distinct) - len(missing)
     with Progress(title, len(distinct), unit="response", done=done) if title else nullcontext() as bar:
         for start in range(0, len(missing), rows_at_once):
-            read = features_of(model, rows, missing[start : start + rows_at_once], layers, rows_at_once)
-            new = {keys[row]: features.contiguous() for row, features in read}
+            read = states_of(model, rows, missing[start : start + rows_at_once], layers, rows_at_once)
+            new = {keys[row]: states.contiguous() for row, states in read}
             if store:
                 write_atomically(store / f"states-{next(iter(new))}.safetensors", save(new))
             found |= new
             if bar:
                 bar.advance(len(new))
     return [found[keys[row]] for row in kept]
-
-
-def features_of(
-    model: Any, rows: Sequence[Any], chosen: Sequence[int], layers: Sequence[int], rows_at_once: int
-) -> Iterator[tuple[int, Any]]:
-    """Yield for each chosen row the features of its units, [units, layers, F], on the CPU; "support" has no layers."""
-    if layers:
-        yield from states_of(model, rows, chosen, layers, rows_at_once)
-    else:
-        yield from support_of(model, rows, chosen, rows_at_once)
 
 
 def states_of(

@@ -16,17 +16,16 @@ from text2grad.models import best_device, check_text_ids, context_of, load_polic
 from text2grad.reward_models.probe import (
     LABELS,
     SPLITS,
-    Features,
     Linear,
     ProbeRewardModel,
     Unit,
     fitting,
     mark_of,
-    read_features,
+    read_states,
     rows_of,
     width_at,
 )
-from text2grad.reward_models.scalar import format_of
+from text2grad.reward_models.prompts import format_of
 from text2grad.reward_models.writing import inputs_of, labels_within
 from text2grad.types import Critique
 
@@ -48,7 +47,7 @@ class ProbeReport(NamedTuple):
     without_units: int  # annotations without a unit, with a failed critique, or whose tokens decode to another text
     too_long: int  # annotations left out: longer than the limit or than the context
     tokens: int  # read by the base
-    layer: int | None  # of the base, from 1; None for the features "support"
+    layer: int  # of the base, from 1
     penalty: float  # per dimension
     vote_threshold: float  # of the best F1 of marked words in cross-validation
     loss: float  # cross-validated cross-entropy in nats per word
@@ -79,7 +78,6 @@ def train_probe(
     annotations: Sequence[Annotation],
     *,
     unit: Unit = "sentences",
-    features: Features = "states",
     max_tokens: int = 1_024,
     rows_at_once: int = 8,
     seed: int = 0,
@@ -96,30 +94,28 @@ def train_probe(
         tokenizer: its tokenizer.
         annotations: training annotations.
         unit: what is labelled.
-        features: what the base tells of a unit: its hidden "states", or its "support" by the prompt (`support`).
         max_tokens: longest prompt with the response behind it; longer annotations are left out.
         rows_at_once: responses per forward pass.
         seed: deals the prompts into folds.
         held_out: annotations to measure on.
-        store: directory that keeps the features as they are computed; a training after a kill reads them from there.
+        store: directory that keeps the states as they are computed; a training after a kill reads them from there.
 
     Raises:
-        ConfigError: if there is no such unit or feature.
+        ConfigError: if there is no such unit.
         DataError: if fewer than two annotations are left, or all units have the same label.
         ModelError: if there is no model, or its embedding lacks ids of the tokenizer.
     """
     import torch
 
     check_known("unit", unit, get_args(Unit))
-    check_known("features", features, get_args(Features))
     model = load_policy(str(base)).eval().requires_grad_(False).to(best_device())
     count = model.config.get_text_config().num_hidden_layers
     check_text_ids(model, tokenizer)
-    layers = sorted({max(1, round(count * depth)) for depth in DEPTHS}) if features == "states" else []
+    layers = sorted({max(1, round(count * depth)) for depth in DEPTHS})
     layers = [layer for layer in layers if width_at(model, layer) == width_at(model, layers[0])]  # they are compared
     usable = [one for one in annotations if not one.critique.failed and SPLITS[unit](one.response)]
     prompt_format = format_of(tokenizer)
-    rows = rows_of(tokenizer, *inputs_of(usable), unit, prompt_format, features)
+    rows = rows_of(tokenizer, *inputs_of(usable), unit, prompt_format)
     limit = min(max_tokens, context_of(model))
     kept, _ = fitting(rows, limit)
     longer = sum(len(row.ids) > limit for row in rows)
@@ -130,7 +126,7 @@ def train_probe(
             f"{others} have no {unit}, a failed critique, or tokens that decode to another text); a probe needs at "
             "least two"
         )
-    read = read_features(model, rows, kept, layers, rows_at_once, store, title="read the annotations")
+    read = read_states(model, rows, kept, layers, rows_at_once, store, title="read the annotations")
     data = _data(read, [usable[row] for row in kept], unit, seed)
     counts = [int(count) for count in torch.bincount(data.shares.argmax(1), minlength=3)]
     labels = [label for label, total in zip(LABELS, data.shares.sum(0).tolist(), strict=True) if total]
@@ -145,7 +141,7 @@ def train_probe(
         tokenizer,
         fit(data.features[:, place], data.shares, data.words, penalty),
         base=str(base),
-        layer=layers[place] if layers else None,
+        layer=layers[place],
         labels=labels,
         unit=unit,
         prompt_format=prompt_format,

@@ -2,9 +2,8 @@
 
 A policy exploits the errors of a fixed reward model. So the annotator judges some responses of each step (audit), and
 after chosen steps the reward model is trained on the policy's last responses, mixed with older annotations so that it
-does not forget. A scalar reward model is refreshed on Σ δ_t of the same annotations. In a run of several processes the
-first one asks the annotator and writes, and all of them share each batch of the training. The reward model is whole in
-each process, also where FSDP has the policy in shards.
+does not forget. In a run of several processes the first one asks the annotator and writes, and all of them share each
+batch of the training. The reward model is whole in each process, also where FSDP has the policy in shards.
 
     critic/annotations.jsonl     cache of the annotator's critiques; no response is annotated twice
     critic/step-000010/          the reward model from step 10 on
@@ -15,12 +14,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 
-from text2grad.align import AlignSettings, response_deltas, span_reward
+from text2grad.align import AlignSettings, response_deltas
 from text2grad.config import Recipe, RefreshConfig
 from text2grad.critics import CachedCritic
 from text2grad.errors import ConfigError, CriticError, DataError
@@ -29,14 +28,37 @@ from text2grad.files import published
 from text2grad.models import FineTuning, context_of, plain_data_parallelism, random_states, restore_random_states
 from text2grad.progress import note
 from text2grad.reward_models.agreement import Agreement, compare
-from text2grad.reward_models.generative import NO_LIMIT, GenerativeRewardModel, saved_settings
-from text2grad.reward_models.scalar import ScalarRewardModel, train_scalar_further
-from text2grad.reward_models.shared_base import learning, load_weights
-from text2grad.reward_models.training.trainer import train_reward_model
-from text2grad.reward_models.writing import has_outcomes
+from text2grad.reward_models.generative import NO_LIMIT
 from text2grad.types import Critique, Example, Label, Rollout
 
 Made = TypeVar("Made")
+
+
+@runtime_checkable
+class Trainable(Protocol):
+    """A reward model that a refresh can train further.
+
+    Attributes:
+        model: what is trained.
+    """
+
+    model: Any
+
+    def train_further(self, annotations: Sequence[Annotation], settings: FineTuning) -> None:
+        """Train on annotations, in place.
+
+        Raises:
+            DataError: if none can be learned.
+        """
+        ...
+
+    def save(self, directory: Path) -> None:
+        """Write the reward model to a directory."""
+        ...
+
+    def restore(self, directory: Path, *, trust_remote_code: bool = False) -> None:
+        """Take weights and settings that `save` wrote."""
+        ...
 
 
 class Refresher:
@@ -57,19 +79,18 @@ class Refresher:
     ) -> None:
         """Check that the critic can be trained, and that there is an annotator, whose critiques are taken as the truth.
 
-        A refresh needs a `GenerativeRewardModel` or a `ScalarRewardModel`; without audit and refresh the annotator is
-        None. `delta_settings` say how spans become δ in the audit, and `match` how the annotator's quotes are located
-        in a response. `gradient_checkpointing` recomputes activations while the critic is trained.
+        A refresh needs a `Trainable` reward model; without audit and refresh the annotator is None. `delta_settings`
+        say how spans become δ in the audit, and `match` how the annotator's quotes are located in a response.
+        `gradient_checkpointing` recomputes activations while the critic is trained.
 
         Raises:
             ConfigError: if the critic cannot be trained, or there is no annotator.
             DataError: if the old annotations cannot be read.
         """
-        if settings.active and not isinstance(critic, GenerativeRewardModel | ScalarRewardModel):
+        if settings.active and not isinstance(critic, Trainable):
             raise ConfigError(
-                "[refresh] trains a generative or scalar reward model, and the critic is a "
-                f"{type(critic).__name__}. Set critic.model to such a reward model, or remove refresh.steps and "
-                "refresh.drift."
+                f"[refresh] trains the critic further, and a {type(critic).__name__} cannot be trained. Set "
+                "critic.model to a generative reward model, or remove refresh.steps and refresh.drift."
             )
         if settings.asks and annotator is None:
             raise ConfigError('[refresh] needs an annotator; set refresh.annotator = "module:name"')
@@ -189,28 +210,10 @@ class Refresher:
             accumulate=settings.accumulate,
             gradient_checkpointing=self.gradient_checkpointing,
             seed=(self.seed + step) % 2**32,
-            prompt_format=critic.prompt_format,
         )
         device = critic.model.device  # a trainer of transformers moves the model to its own
         try:
-            if isinstance(critic, ScalarRewardModel):
-                rewards = [span_reward(critic.tokenizer, one) for one in annotations]
-                train_scalar_further(critic, annotations, rewards, training)
-            else:
-                critic.outcomes |= has_outcomes(annotations)
-                with learning(critic.model) as model:
-                    train_reward_model(
-                        model,
-                        critic.tokenizer,
-                        annotations,
-                        training,
-                        write_feedback=critic.write_feedback,
-                        form=critic.form,
-                        constrain=critic.constrain,
-                        learned=critic.learned,
-                        **critic.read,
-                        probe=critic.probe,
-                    )
+            critic.train_further(annotations, training)
         except DataError as error:  # none is short enough; the same step would fail again after a --resume
             if PartialState().is_main_process:
                 note(f"step {step}: the critic stays as it is: {error}", warning=True)
@@ -224,9 +227,7 @@ class Refresher:
 
     def _load(self, name: str) -> None:
         """Load saved weights, also right after training, so that a resumed run has the same bits."""
-        load_weights(self.critic.model, self.directory / name, trust_remote_code=self.trust_remote_code)
-        if isinstance(self.critic, GenerativeRewardModel):
-            self.critic.outcomes = saved_settings(self.directory / name).get("outcomes", True)
+        self.critic.restore(self.directory / name, trust_remote_code=self.trust_remote_code)
         self.current = name
 
 

@@ -17,7 +17,6 @@ from text2grad.models import (
     adapter_active,
     adapter_parameters,
     base_named_by,
-    base_of,
     is_peft,
     load_lora,
     load_model,
@@ -73,14 +72,6 @@ class AdapterRole:
         weights = get_peft_model_state_dict(self.shared, adapter_name=self.adapter)
         save_file({name: weight.contiguous() for name, weight in weights.items()}, Path(directory) / ADAPTER_WEIGHTS)
         self.shared.peft_config[self.adapter].save_pretrained(str(directory))
-
-
-def adapted(writer: Any, path: str) -> Any:
-    """Return the peft model of a writer that is an adapter on the base `path`; None if it is on another, or none."""
-    shared = writer.shared if isinstance(writer, AdapterRole) else writer
-    if not is_peft(shared):
-        return None
-    return shared if is_same_model(str(base_of(shared).config.name_or_path), path) else None
 
 
 def is_same_model(one: str, other: str) -> bool:

@@ -7,15 +7,15 @@ Decoding is greedy, or sampled for a vote. Each prompt carries the grammar of th
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from text2grad.errors import ConfigError, ModelError
 from text2grad.models import ADAPTER_CONFIG, base_named_by, check_vllm, load_tokenizer
-from text2grad.progress import note
 from text2grad.reward_models.decoding.grammar import check_expressible, critique_grammar
-from text2grad.reward_models.decoding.quotable import QuoteLimits
-from text2grad.reward_models.generative import CritiqueDecoder, Written, probe_of, saved_settings
+from text2grad.reward_models.format import CritiqueFormat, saved_format
+from text2grad.reward_models.generative import CritiqueDecoder
 from text2grad.reward_models.writing import QUOTING
 from text2grad.types import Example
 
@@ -115,49 +115,36 @@ class VLLMEngine:
 class VLLMRewardModel(CritiqueDecoder):
     """A critic that is a language model in vLLM: `model(examples, responses)` returns critiques."""
 
-    def __init__(self, engine: Engine, tokenizer: Any, **settings: Any) -> None:
-        """Take an engine that has loaded a trained model, its tokenizer, and settings of `CritiqueDecoder`.
+    def __init__(self, engine: Engine, tokenizer: Any, format: CritiqueFormat | None = None, *, seed: int = 0) -> None:
+        """Take an engine that has loaded a trained model, its tokenizer, and the format of its critiques.
 
         Raises:
-            ConfigError, ModelError: as `CritiqueDecoder`; ConfigError also if a grammar cannot express a limit.
+            ConfigError: if a grammar cannot express a limit.
+            ModelError: as `CritiqueDecoder`.
         """
-        _is_constrained(settings)
+        format = format or CritiqueFormat()
+        _check_limits(format)
         ends = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-        super().__init__(tokenizer, len(tokenizer), ends, **settings)
+        super().__init__(tokenizer, len(tokenizer), ends, format, seed=seed)
         self.engine = engine
-        if self.learned == "choices":
-            note(
-                'this reward model was trained with learned = "choices": the words that its critiques repeat had the '
-                "longest tokens, and vLLM spells them in tokens of its own choice, so its labels may be less "
-                'accurate. critic.kind = "generative" decodes as in training',
-                warning=True,
-            )
-        if self.no_repeat_ngram_size and self.write_feedback:
-            note(
-                f"this reward model decodes with no_repeat_ngram_size = {self.no_repeat_ngram_size}, which vLLM "
-                "does not have: its feedback may repeat itself up to the length limit here",
-                warning=True,
-            )
 
-    def _drawn(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[Written]]:
+    def _drawn(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[str]]:
         prompts = self.prompts(examples, responses)
-        rooms = [min(self.max_new_tokens, self.engine.context - len(ids)) for ids in prompts]
+        rooms = [min(self.format.max_new_tokens, self.engine.context - len(ids)) for ids in prompts]
         rows = [row for row, room in enumerate(rooms) if room >= self._least(self._labels(responses[row]))]
         grammars = {row: self._grammar(responses[row], rooms[row]) for row in rows}
         requests = [Request(prompts[row], rooms[row], grammars[row], draws or 1, self.seed) for row in rows]
-        texts = [[Written("")]] * len(prompts)
+        texts = [[""]] * len(prompts)
         for row, found in zip(rows, self.engine.write(requests), strict=True):
-            texts[row] = [Written(self.tokenizer.decode(ids, skip_special_tokens=True)) for ids in found]
+            texts[row] = [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in found]
         return texts
 
     def _grammar(self, response: str, room: int) -> str:
-        if not self.constrain:
-            return ""
-        return critique_grammar(response, **self._written, limits=self.limits, max_tokens=room)
+        return critique_grammar(response, self.format, max_tokens=room) if self.format.constrain else ""
 
     @classmethod
     def load(
-        cls, directory: str | Path, *, config: EngineSettings = (), trust_remote_code: bool = False, **settings: Any
+        cls, directory: str | Path, *, config: EngineSettings = (), trust_remote_code: bool = False, **changes: Any
     ) -> "VLLMRewardModel":
         """Load a model or adapter that `GenerativeRewardModel.save` wrote, or any language model that writes critiques.
 
@@ -165,34 +152,26 @@ class VLLMRewardModel(CritiqueDecoder):
             directory: of the model or adapter.
             config: arguments of vLLM's engine.
             trust_remote_code: run code that comes with the model.
-            settings: keyword arguments of the constructor, which override the saved settings.
+            changes: attributes of `CritiqueFormat` that replace the saved ones.
 
         Raises:
             ConfigError: if vLLM is not installed, or a setting is wrong.
             ModelError: if there is no such model, or vLLM cannot load it.
         """
-        if probe_of(directory):
-            raise ConfigError(
-                f"the reward model {str(directory)!r} reads the marks of a probe, which vLLM does not give; choose "
-                'critic.kind = "generative"'
-            )
-        settings = {**saved_settings(directory), **settings}
-        settings.pop("rows_at_once", None)  # vLLM makes its own batches
-        constrained = _is_constrained(settings)
+        format = replace(saved_format(directory), **changes)
+        _check_limits(format)
         check_vllm_here()
         tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
-        if constrained:
+        if format.constrain:
             _check_grammar_support(tokenizer)
         engine = VLLMEngine(directory, config, trust_remote_code=trust_remote_code)
-        return cls(engine, tokenizer, **settings)
+        return cls(engine, tokenizer, format)
 
 
-def _is_constrained(settings: Mapping[str, Any]) -> bool:
-    """Return whether a grammar is enforced; refuse limits of quotes that it cannot express."""
-    constrained = settings.get("constrain") is not False
-    if constrained and settings.get("form", "spans") in QUOTING:
-        check_expressible(settings.get("limits") or QuoteLimits())
-    return constrained
+def _check_limits(format: CritiqueFormat) -> None:
+    """Refuse limits of quotes that a grammar cannot express."""
+    if format.constrain and format.form in QUOTING:
+        check_expressible(format.limits)
 
 
 def check_vllm_here() -> None:

@@ -11,20 +11,15 @@ from .metrics import (
     correlation as correlation,
     response_records as response_records,
     said_nothing as said_nothing,
-    step_metrics as step_metrics,
 )
 from .nl_gradient import nl_gradient_loss as nl_gradient_loss, total_rewards as total_rewards
-from .optimizers import Optimizers as Optimizers, learning_rate_factor as learning_rate_factor
+from .optimizers import Optimizers as Optimizers
 from .outside_judge import JudgedIds as JudgedIds, OutsideJudge as OutsideJudge
 from .piece_sizes import PieceSizes as PieceSizes
 from .ppo import policy_loss as policy_loss, value_loss as value_loss
-from .rewards import balanced as balanced, rewards_of as rewards_of, token_rewards as token_rewards
+from .rewards import rewards_of as rewards_of, token_rewards as token_rewards
 from .run_log import RunLog as RunLog
 from .scoring import score_batch as score_batch
 from .trackers import check_tracker as check_tracker
-from .trainer import (
-    Text2GradTrainer as Text2GradTrainer,
-    ppo_epochs as ppo_epochs,
-    prepare_policy as prepare_policy,
-)
+from .trainer import Text2GradTrainer as Text2GradTrainer, ppo_epochs as ppo_epochs, prepare_policy as prepare_policy
 from .update import MinibatchGradient as MinibatchGradient, PPOBatch as PPOBatch

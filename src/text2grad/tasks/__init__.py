@@ -1,6 +1,6 @@
 """Built-in tasks: prompts, noisy demonstrations, a critic with exact quotes, and a metric hidden from the critic.
 
-May import: `errors`, `types`, `feedback`, `critics`, `sandbox`.
+May import: `errors`, `types`, `feedback`, `critics`.
 """
 
 import lazy_loader

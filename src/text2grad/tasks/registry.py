@@ -1,24 +1,16 @@
-"""The built-in tasks by the name that `data.task` of a recipe gives."""
+"""The built-in tasks by the name that `data.task` of a recipe gives; other packages register theirs here."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 
 from text2grad.errors import ConfigError
 from text2grad.feedback import Critic
 from text2grad.tasks.base import Split, Task, TaskSettings
-from text2grad.tasks.code import CodeTask
-from text2grad.tasks.grounded import GroundedCritic, grounded_metrics
-from text2grad.tasks.qa import QATask
-from text2grad.tasks.stories import StoryCritic, story_metrics, story_openings
 from text2grad.tasks.summarization import SummarizationTask
 from text2grad.types import Example
 
-PROCEDURAL: Mapping[str, type[Task]] = {
-    "summarization": SummarizationTask,
-    "code": CodeTask,
-    "qa": QATask,
-}
 USUAL = TaskSettings()
 
 
@@ -32,6 +24,7 @@ class BuiltIn:
         critic: () → the task's program critic.
         measure: (examples, responses) → metrics of the set, and metrics of each response.
         metric: the key of the main metric.
+        reads_files: whether the prompts come from `data.train`; other tasks make their own.
     """
 
     train: Callable[[int, int], list[Example]]
@@ -39,66 +32,28 @@ class BuiltIn:
     critic: Callable[[], Critic]
     measure: Callable[[Sequence[Example], Sequence[str]], tuple[dict[str, float], list[dict[str, float]]]]
     metric: str
+    reads_files: bool = False
 
     def score(self, examples: Sequence[Example], responses: Sequence[str]) -> dict[str, float]:
         """Return the metrics of a set of responses."""
         return self.measure(examples, responses)[0]
 
 
-LENGTH_IS_LIMIT = "the length of an answer is rollout.max_new_tokens"
-TRAINED_POLICY = "its policy is a trained model, without demonstrations"
+PROCEDURAL: dict[str, type[Task]] = {}
+"""Name → the class of a task that makes its own items, with demonstrations."""
+
+_BUILT_IN: dict[str, Callable[[TaskSettings], BuiltIn]] = {}
 
 
-def _refuse(task: str, settings: TaskSettings, reasons: Mapping[str, str]) -> None:
-    """Refuse settings that a task does not have, each with its reason."""
-    for setting, reason in reasons.items():
-        value = getattr(settings, setting)
-        if value != getattr(USUAL, setting):
-            raise ConfigError(f"data.{setting} = {str(value).lower()}: the task {task} has no such setting; {reason}")
+def register_task(name: str, make: Callable[[TaskSettings], BuiltIn]) -> None:
+    """Add a task under the name that `data.task` gives; `make` refuses settings that the task does not have."""
+    _BUILT_IN[name] = make
 
 
-def _stories(settings: TaskSettings) -> BuiltIn:
-    reasons = {
-        "length": "the length of a story is rollout.max_new_tokens",
-        "faults": TRAINED_POLICY,
-        "truths": "its critiques state no true fact",
-    }
-    _refuse("stories", settings, reasons)
-
-    def measure(
-        examples: Sequence[Example], responses: Sequence[str]
-    ) -> tuple[dict[str, float], list[dict[str, float]]]:
-        prompts = [example.prompt_text for example in examples]
-        each = [story_metrics([prompt], [response]) for prompt, response in zip(prompts, responses, strict=True)]
-        for one in each:
-            del one["distinct_2"]  # of a set of stories
-        return story_metrics(prompts, responses), each
-
-    return BuiltIn(
-        train=lambda n, seed: story_openings("train", n, seed),
-        held_out=lambda n, seed: story_openings("held_out", n, seed),
-        critic=StoryCritic,
-        measure=measure,
-        metric="invented_share",
-    )
-
-
-def _grounded(settings: TaskSettings) -> BuiltIn:
-    _refuse("grounded", settings, {"length": LENGTH_IS_LIMIT, "faults": TRAINED_POLICY})
-
-    def none(n: int, seed: int) -> list[Example]:
-        raise ConfigError(
-            "the task grounded has no prompts of its own: name files in data.train and data.held_out_file; `text2grad "
-            "prepare grounded` writes them"
-        )
-
-    return BuiltIn(
-        train=none,
-        held_out=none,
-        critic=lambda: GroundedCritic(truths=settings.truths),
-        measure=grounded_metrics,
-        metric="unsupported_share",
-    )
+def register_procedural_task(name: str, kind: type[Task]) -> None:
+    """Add a task that makes its own items, with demonstrations and a critic."""
+    PROCEDURAL[name] = kind
+    register_task(name, partial(_procedural, name))
 
 
 def _procedural(name: str, settings: TaskSettings) -> BuiltIn:
@@ -131,11 +86,9 @@ def built_in(name: str, settings: TaskSettings = USUAL) -> BuiltIn:
     Raises:
         ConfigError: if the name is unknown, or the task cannot have these settings.
     """
-    if name in OTHERS:
-        return OTHERS[name](settings)
-    if name in PROCEDURAL:
-        return _procedural(name, settings)
-    raise ConfigError(f"there is no built-in task {name!r}; tasks: {', '.join(sorted([*OTHERS, *PROCEDURAL]))}")
+    if name not in _BUILT_IN:
+        raise ConfigError(f"there is no built-in task {name!r}; tasks: {', '.join(sorted(_BUILT_IN))}")
+    return _BUILT_IN[name](settings)
 
 
-OTHERS: Mapping[str, Callable[[TaskSettings], BuiltIn]] = {"grounded": _grounded, "stories": _stories}
+register_procedural_task("summarization", SummarizationTask)

@@ -16,8 +16,9 @@ from text2grad.critics.servers.preference import Comparison, prefer
 from text2grad.critics.servers.store import Answer, Request, Store
 from text2grad.critics.servers.templates import Template
 from text2grad.errors import ConfigError
-from text2grad.experiments.annotation_items import endpoint_values
+from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.served import ServerRewardModel
+from text2grad.runs.annotation_items import endpoint_values
 from text2grad.types import Example
 
 URL = "http://127.0.0.1:9/v1"  # nothing listens there
@@ -60,7 +61,7 @@ def test_requests_of_critics_have_the_hashes_of_earlier_versions(keys: list[str]
     path = tmp_path / "a.sqlite"
     LLMCritic("m", base_url=URL, api_key_env="", store=path)([ITEM.example], [ITEM.response])
     for settings in ({}, {"constrain": False}, {"prompt_format": "chat"}):
-        ServerRewardModel("rm", store=path, **settings)([Example("Where?\n")], [ITEM.response])  # type: ignore[arg-type]
+        ServerRewardModel("rm", store=path, format=CritiqueFormat(**settings))([Example("Where?\n")], [ITEM.response])  # type: ignore[arg-type]
     assert keys == [HASHES[name] for name in ("annotation", "reward model", "unconstrained", "chat")]
 
 
@@ -73,7 +74,7 @@ def test_critics_made_in_python_have_the_defaults_of_a_recipe(monkeypatch: pytes
     assert (config.template, config.reasoning, config.reask) == (template.name, template.reasoning, 0)
     model = ServerRewardModel("m")
     for name, value in ServerConfig().model_dump().items():
-        assert getattr(model if hasattr(model, name) else model.endpoint, name) == value
+        assert getattr(model.endpoint if hasattr(model.endpoint, name) else model.format, name) == value
 
 
 @pytest.mark.parametrize(

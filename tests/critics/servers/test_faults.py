@@ -17,7 +17,7 @@ from text2grad.critics.servers.pace import Budget, Pace
 from text2grad.critics.servers.store import Store
 from text2grad.critics.servers.templates import Template
 from text2grad.errors import ConfigError, RequestError
-from text2grad.experiments.annotation_items import endpoint_values
+from text2grad.runs.annotation_items import endpoint_values
 from text2grad.types import Example, Span
 
 pytestmark = pytest.mark.usefixtures("short_waits")

@@ -25,6 +25,7 @@ from text2grad.critics.servers.cached_client import AnnotationSession
 from text2grad.critics.servers.endpoint import Endpoint
 from text2grad.critics.servers.store import Store
 from text2grad.critics.servers.templates import Template
+from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.served import ServerRewardModel
 from text2grad.types import Example
@@ -120,8 +121,9 @@ def test_a_time_limit_and_a_server_that_is_gone_are_told_apart(server: str, mode
 
 def test_a_served_reward_model_writes_what_the_model_itself_writes(server: str, model: Path, tmp_path: Path) -> None:
     here = GenerativeRewardModel.load(model, constrain=False, max_new_tokens=24)
+    free = CritiqueFormat(constrain=False)
     served = ServerRewardModel(
-        str(model), base_url=server, store=tmp_path / "a.sqlite", constrain=False, max_tokens=24, concurrency=2
+        str(model), base_url=server, store=tmp_path / "a.sqlite", format=free, max_tokens=24, concurrency=2
     )
     asked, responses = [ITEM.example] * 3, [ITEM.response, " there was a girl", " a boy named Tim and his"]
     written = here.write(asked, responses)

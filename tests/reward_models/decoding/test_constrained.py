@@ -34,6 +34,7 @@ from text2grad.reward_models.decoding.constrained import ConstrainedChoice, Cons
 from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.decoding.skeleton import END, START
+from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.writing import CLOSING, GOOD, OPENING, POOR, SYMBOLS
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
@@ -115,7 +116,7 @@ def check_responses(count: int, monkeypatch: pytest.MonkeyPatch, *, trained: boo
 
     tokenizer = made("stories260k" if trained else "llama3")
     model = load_policy(str(STORIES)) if trained else tiny_llama(tokenizer, seed=0, width=32, layers=1)
-    critic = GenerativeRewardModel(model, tokenizer, max_new_tokens=120)
+    critic = GenerativeRewardModel(model, tokenizer, CritiqueFormat(max_new_tokens=120))
     decode, noise = generative.decode, Noise(critic._skeleton.vocabulary.spelled[b'"'])
 
     def noisy(model: Any, prompts: Any, choose: Any, **given: Any) -> Any:  # noise before the constraint
@@ -562,13 +563,16 @@ def test_a_room_too_small_for_an_empty_critique_is_refused() -> None:
     tokenizer = word_tokenizer(["a cat"], SYMBOLS)
     model = tiny_llama(tokenizer, seed=0, width=16, layers=1)
     with pytest.raises(ModelError) as caught:
-        GenerativeRewardModel(model, tokenizer, max_new_tokens=3)
+        GenerativeRewardModel(model, tokenizer, CritiqueFormat(max_new_tokens=3))
     assert str(caught.value) == (
         "max_new_tokens = 3 is too short for a critique: an empty critique has 4 tokens with this tokenizer. Raise it, "
         "or switch constrained decoding off with constrain = False."
     )
-    assert GenerativeRewardModel(model, tokenizer, max_new_tokens=4)([Example("")], ["a cat"])[0].status == "ok"
-    assert not GenerativeRewardModel(model, tokenizer, max_new_tokens=3, constrain=False).constrain
+    assert (
+        GenerativeRewardModel(model, tokenizer, CritiqueFormat(max_new_tokens=4))([Example("")], ["a cat"])[0].status
+        == "ok"
+    )
+    GenerativeRewardModel(model, tokenizer, CritiqueFormat(max_new_tokens=3, constrain=False))
 
 
 def test_a_tokenizer_that_cannot_write_json_is_refused() -> None:
@@ -576,7 +580,7 @@ def test_a_tokenizer_that_cannot_write_json_is_refused() -> None:
         skeleton(made("bert"))
     assert str(caught.value) == (
         "the tokenizer has no tokens for the JSON of a critique, so constrained decoding is impossible. Use "
-        "another tokenizer, or switch it off: GenerativeRewardModel(..., constrain=False), in a recipe "
+        "another tokenizer, or switch it off: CritiqueFormat(constrain=False), in a recipe "
         "critic.constrain = false."
     )
 
@@ -586,7 +590,7 @@ def test_a_tokenizer_that_cannot_write_json_is_refused() -> None:
 
 def test_ids_that_the_model_has_and_the_tokenizer_lacks_are_never_written() -> None:
     tokenizer = made("gpt2")
-    wide = skeleton_of(tokenizer, size=len(tokenizer) + 7, eos_ids=[2], write_feedback=True)
+    wide = skeleton_of(tokenizer, CritiqueFormat(), size=len(tokenizer) + 7, eos_ids=[2])
     critique = ConstrainedCritique(wide, "a", eos_ids=[2], room=99, limits=QuoteLimits())
     scores = np.arange(len(tokenizer) + 7, dtype=np.float32)
     assert critique.take_best(scores) < len(tokenizer)
@@ -676,7 +680,7 @@ def test_the_grammar_for_servers_by_hand(
     response: str, good: list[str], limits: dict[str, Any], accepted: bool
 ) -> None:
     text = json.dumps({"textual_feedback": "", "good_spans": good, "poor_spans": []}, ensure_ascii=False)
-    assert grammar_accepts(response, text, write_feedback=False, limits=QuoteLimits(**limits)) == accepted
+    assert grammar_accepts(response, text, write_feedback=False, **limits) == accepted
     assert accepts(begin(made("gpt2"), response, write_feedback=False, **limits), text) == accepted
 
 
@@ -727,7 +731,7 @@ def test_the_grammar_ends_the_words_where_the_json_still_has_room(max_tokens: in
 def held_to_the_grammar(response: str, room: int, generator: np.random.Generator, **settings: Any) -> str:
     """Let a model of random logits write what the grammar allows, as a server does, until its length limit."""
     llguidance = pytest.importorskip("llguidance")
-    grammar = critique_grammar(response, max_tokens=room, **settings)
+    grammar = critique_grammar(response, CritiqueFormat(**settings), max_tokens=room)
     matcher = llguidance.LLMatcher(llguidance_tokenizer(), llguidance.LLMatcher.grammar_from_lark(grammar))
     tokenizer, ids = made("gpt2"), []
     while len(ids) < room and not matcher.is_stopped():

@@ -20,6 +20,7 @@ from text2grad.feedback.records import Annotation, read_annotations, write_annot
 from text2grad.models import measured_training
 from text2grad.models.pretrained import load_policy, load_tokenizer
 from text2grad.reward_models.agreement import Agreement
+from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel, critique_prompts
 from text2grad.reward_models.training.held_out import HeldOutSet, read_split, span_f1
 from text2grad.reward_models.training.run import RewardRun
@@ -210,35 +211,12 @@ def test_a_model_with_a_chat_template_is_asked_by_it_and_remembers_so(home: Path
         run = RewardRun(recipe(tmp_path, wanted, reward_model={"steps": 2, "prompt_format": wanted}))
         shown = run.tokenizer.decode(run.rows[0]["input_ids"])
         assert ("[judge]" in shown) == (got == "chat")
-        assert GenerativeRewardModel.load(run.run()).prompt_format == got
+        assert GenerativeRewardModel.load(run.run()).format.prompt_format == got
     one = ANNOTATIONS[0]
     asked = critique_prompts(tokenizer, [Example(one.prompt)], [one.response], "chat")
     request = critique_request(Example(one.prompt), one.response)
     assert asked == [tokenizer(f"[user]{request}[judge]", add_special_tokens=False).input_ids]
     assert request.index(one.prompt) < request.index(one.response)
-
-
-@pytest.mark.parametrize("prompt_format", ["plain", "chat"])
-def test_it_learns_and_decodes_with_the_same_evidence(home: Path, tmp_path: Path, prompt_format: str) -> None:
-    prepare(tmp_path)
-    tokenizer = load_tokenizer(str(home / "base"))
-    tokenizer.chat_template = CHAT
-    tokenizer.save_pretrained(tmp_path / "base")
-    read: dict[str, Any] = {"evidence": "absent_words", "prompt_words": 1}
-    how = {"steps": 1, "prompt_format": prompt_format, "no_repeat_ngram_size": 6, **read}
-    run = RewardRun(recipe(tmp_path, "run", reward_model=how))
-    critic, rows = GenerativeRewardModel.load(run.run()), run.rows
-    assert critic.read == read
-    assert critic.no_repeat_ngram_size == 6
-    (learned, *_) = read_annotations(tmp_path / "run" / "held_out.jsonl")
-    (ids,) = critic.prompts([Example(learned.prompt)], [learned.response])
-    (asked,) = critique_prompts(tokenizer, [Example(learned.prompt)], [learned.response], prompt_format, **read)
-    (without,) = critique_prompts(tokenizer, [Example(learned.prompt)], [learned.response], prompt_format)
-    assert ids == asked != without
-    trained = [Example(one.prompt) for one in ANNOTATIONS], [one.response for one in ANNOTATIONS]
-    beginnings = critique_prompts(tokenizer, *trained, prompt_format, **read)
-    assert all(any(row["input_ids"][: len(one)] == one for one in beginnings) for row in rows)
-    assert "which the prompt lacks" in (tmp_path / "run" / "model" / "README.md").read_text()
 
 
 # Training.
@@ -265,12 +243,7 @@ def test_what_was_measured_is_what_the_saved_model_does(calm: Path) -> None:
     found = HeldOutSet(critic.tokenizer, held_out).measure(critic)
     results = json.loads((calm / "results.json").read_bytes())
     assert results["measured"] == span_f1(found) | found.metrics()
-    assert (critic.max_new_tokens, critic.write_feedback, critic.prompt_format, critic.constrain) == (
-        40,
-        True,
-        "plain",
-        True,
-    )
+    assert critic.format == CritiqueFormat(max_new_tokens=40, outcomes=False)
 
 
 def test_it_learns_to_write_what_the_annotators_wrote(home: Path) -> None:
@@ -308,7 +281,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(home: Path, monkeypatch: pytest
 def test_without_words_it_learns_the_quotes_alone(home: Path) -> None:
     run = RewardRun(recipe(home, "wordless", reward_model={"write_feedback": False}))
     assert '{"textual_feedback": "", "good_spans"' in run.tokenizer.decode(run.rows[0]["input_ids"])
-    assert not run.reward_model.write_feedback
+    assert not run.reward_model.format.write_feedback
 
 
 def test_packed_rows_have_the_loss_of_single_ones(home: Path) -> None:
@@ -674,6 +647,6 @@ def test_the_command_trains_from_files_and_says_what_it_did(
     assert "30 annotations to train on and 6 held-out ones to measure on" in said
     assert "held out, step 2 of 2   f1 " in said
     assert "held-out F1 " in said
-    assert GenerativeRewardModel.load(tmp_path / "run" / "model").prompt_format == "plain"
+    assert GenerativeRewardModel.load(tmp_path / "run" / "model").format.prompt_format == "plain"
     assert read_annotations(home / "annotations.jsonl") == ANNOTATIONS
     assert ANIMALS[0] == "cat"

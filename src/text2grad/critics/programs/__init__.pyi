@@ -1,5 +1,3 @@
-from .preferences import preferences_by_tests as preferences_by_tests
 from .program_text import fenced_blocks as fenced_blocks
-from .prose_critic import ProseCritic as ProseCritic
 from .ruff_critic import RuffCritic as RuffCritic
 from .unit_tests import UnitTestCritic as UnitTestCritic

@@ -32,7 +32,6 @@ from .preference import (
     prefer as prefer,
     questions as questions,
 )
-from .refinement import complete_answers as complete_answers
 from .session import run_session as run_session
 from .store import Prompt as Prompt, Store as Store, hash_of as hash_of
 from .templates import Template as Template

@@ -6,7 +6,7 @@ from text2grad.critics.programs.program_text import program_in
 from text2grad.critics.servers.annotation import Item
 from text2grad.critics.servers.store import Store, hash_of
 from text2grad.critics.servers.templates import outcome_in_words
-from text2grad.sandbox import Sandbox, with_names
+from text2grad_sandbox import Sandbox, with_names
 
 TEST_TIMEOUT_S, JOBS_AT_ONCE = 5.0, 256
 

@@ -45,7 +45,7 @@ from text2grad.evaluation.suites import evalplus, livecodebench
 from text2grad.evaluation.suites.programs import STOPS, head_of, parses, program_of_chat
 from text2grad.feedback import bad_record, json_object, keys_of
 from text2grad.progress import Progress
-from text2grad.sandbox import Case, Result, Sandbox
+from text2grad_sandbox import Case, Result, Sandbox
 
 KS = (1, 2, 5, 10, 20, 50, 100)
 QUESTIONS = "questions"

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from evidence import grounded_metrics
 from text2grad.errors import require
 from text2grad.evaluation.intervals import Ratio
 from text2grad.evaluation.suite import (
@@ -32,7 +33,6 @@ from text2grad.evaluation.suite import (
     mean_of,
 )
 from text2grad.feedback import bad_record, json_object, read_entries
-from text2grad.tasks import grounded_metrics
 from text2grad.types import Example
 
 SOURCE = Source(

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from text2grad.errors import DataError
-from text2grad.sandbox import Case
+from text2grad_sandbox import Case
 
 CALLED = "text2grad_called"
 _TEXTS = {"BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "UNICODE"}

@@ -1,5 +1,4 @@
 from .base import WORDS_ONLY as WORDS_ONLY, Options as Options
-from .passages import PASSAGE_FORMATS as PASSAGE_FORMATS, Passage as Passage, read_passages as read_passages
 from .phases import (
     divide as divide,
     known_preferences as known_preferences,

@@ -12,14 +12,6 @@ class Automaton:
         """Begin with so many states, none of which reads a byte."""
         self._rows: list[dict[int, int]] = [{} for _ in range(states)]
 
-    def forced(self, state: int) -> bytes:
-        """Return the bytes that follow a state while only one byte is valid."""
-        data = bytearray()
-        while len(row := self._rows[state]) == 1:
-            [(byte, state)] = row.items()
-            data.append(byte)
-        return bytes(data)
-
     def _new(self) -> int:
         self._rows.append({})
         return len(self._rows) - 1

@@ -7,8 +7,7 @@ Shapes: B rows, V ids of the model.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import takewhile
+from collections.abc import Callable, Collection, Sequence
 from random import Random
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -24,9 +23,9 @@ from text2grad.reward_models.decoding.labels import WordLabels
 from text2grad.reward_models.decoding.quotable import Listed, Quotable, Quote, QuoteLimits
 from text2grad.reward_models.decoding.skeleton import END, MARK, START, Skeleton
 from text2grad.reward_models.decoding.verbatim import UNCHECKED, QuotedWords, read, tokens_to_close
-from text2grad.reward_models.decoding.vocabulary import DEAD, Vocabulary
+from text2grad.reward_models.decoding.vocabulary import Vocabulary
+from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.writing import OPENING
-from text2grad.types import CritiqueForm
 
 
 class State(NamedTuple):
@@ -108,34 +107,6 @@ class ConstrainedCritique:
             return min(int(mass.searchsorted(numbers.random() * mass[-1], side="right")), len(mass) - 1)
 
         return self._take_one(scores, draw)
-
-    def fixed_token(self) -> int | None:
-        """Return the longest valid token where all valid tokens spell text that is fixed; None where there is a choice.
-
-        After the critique it is the token that ends it.
-        """
-        if self.state is None or self.state.skeleton == END:
-            return self.eos_ids[0]
-        if not (fixed := self._fixed(self.state)):
-            return None
-        spelled = self.skeleton.vocabulary
-        texts = spelled.first if self.state.skeleton == START else spelled.data
-        valid = sorted(np.flatnonzero(~self._invalid()).tolist(), key=lambda one: -len(texts[one]))
-        if not fixed.startswith(texts[valid[0]]):
-            return None
-        return next((one for one in valid if not self._refused(one)), None)  # a longer one may end too late
-
-    def label_tokens(self) -> list[int]:
-        """Return one token for each label where a label is next and each has a token of its own; else none."""
-        return []
-
-    def _refused(self, token: int) -> bool:
-        """Return whether a token is invalid now."""
-        return self.state is None or self.step(self.state, token, self.room - 1) is None
-
-    def _fixed(self, state: State) -> bytes:
-        """Return the bytes that must follow a state."""
-        return self.skeleton.forced(state.skeleton)
 
     def _take_one(self, scores: NDArray[np.float32], choose: Callable[[NDArray[np.float32]], int]) -> int:
         """Append the first choice that is valid; scores of invalid tokens are −∞."""
@@ -265,39 +236,6 @@ class ConstrainedLabels(ConstrainedCritique):
     def _restrict_quotes(self, token: int) -> bool:
         return False  # there are no quotes behind the feedback
 
-    def label_tokens(self) -> list[int]:
-        """Return one token for each label where a label is next and each has a token of its own; else none."""
-        before = self._text_before_label()
-        found = [] if before is None else self.labels.label_tokens(before)
-        return [] if any(self._refused(one) for one in found) else found
-
-    def fixed_token(self) -> int | None:
-        """Return the longest token of fixed text; before labels up to where each of them has a token of its own."""
-        found = super().fixed_token()
-        if found is not None or not (before := self._text_before_label()) or self.label_tokens():
-            return found
-        ends = (end for end in range(1, len(before) + 1) if self.labels.label_tokens(before[end:]))
-        return self._longest(before[: next(ends, 0)])
-
-    def _longest(self, text: bytes) -> int | None:
-        """Return the longest valid token that begins a text; None without one."""
-        vocabulary = self.skeleton.vocabulary
-        ends = list(takewhile(lambda end: text[:end] in vocabulary.prefixes, range(1, len(text) + 1)))
-        parts = (vocabulary.spelled.get(text[:end], ()) for end in reversed(ends))
-        return next((one for ids in parts for one in ids if not self._refused(one)), None)
-
-    def _text_before_label(self) -> bytes | None:
-        """Return the fixed text up to the next label; None if something else is chosen before it."""
-        if self.state is None or self.state.skeleton in (START, END):
-            return None
-        if self.state.skeleton in self._label:
-            return self.labels.text_before_label(self.state.place)
-        begun, rest = self.skeleton.forced(self.state.skeleton), self.labels.text_before_label(0)
-        return begun + rest if begun and rest is not None else None
-
-    def _fixed(self, state: State) -> bytes:
-        return self.labels.forced(state.place) if state.skeleton in self._label else super()._fixed(state)
-
     def _invalid(self) -> NDArray[np.bool_]:
         if self.state is None or self.state.skeleton not in self._label:
             return super()._invalid()
@@ -307,25 +245,6 @@ class ConstrainedLabels(ConstrainedCritique):
         return mask
 
 
-class ConstrainedFeedback(ConstrainedLabels):
-    """The critique of one response whose spans are decided: the model writes the feedback, and the outcome of a form.
-
-    The text of the spans is fixed, and the model is not asked about it (`ConstrainedChoice` with `spell_fixed`). Up to
-    the feedback it is asked, so that it begins with the tokens of its training.
-    """
-
-    def fixed_token(self) -> int | None:
-        """Return the longest token of fixed text behind the feedback; without feedback of all fixed text."""
-        if self.skeleton.escape != DEAD and len(self.written) < len(OPENING):
-            return None
-        if self.state is None or self.state.skeleton in (START, END):
-            return super().fixed_token()
-        fixed = self._fixed(self.state)
-        if fixed and self.state.skeleton not in self._label:
-            fixed += self.labels.forced(0)  # one token may lead from the end of the feedback into the spans
-        return self._longest(fixed)
-
-
 class ConstrainedChoice:
     """Chooses the best (or a sampled) valid token of each row's critique, for `decode`.
 
@@ -333,44 +252,21 @@ class ConstrainedChoice:
     the softmax of the valid tokens.
     """
 
-    def __init__(
-        self, critiques: Sequence[ConstrainedCritique], numbers: Sequence[Random] = (), *, spell_fixed: bool = False
-    ) -> None:
-        """Take the empty critique of each row, and its random generator for sampling.
-
-        With `spell_fixed` the model is not asked where the text is fixed: its longest token is taken, and no random
-        number is drawn for it. Where a label is next, it chooses among one token for each label (`label_tokens`).
-        """
-        self.critiques, self.numbers, self.spell_fixed = critiques, numbers, spell_fixed
+    def __init__(self, critiques: Sequence[ConstrainedCritique], numbers: Sequence[Random] = ()) -> None:
+        """Take the empty critique of each row, and its random generator for sampling."""
+        self.critiques, self.numbers = critiques, numbers
         self.first_choice: Choose = FreeChoice(numbers) if numbers else most_likely
 
     def __call__(self, logits: Tensor, rows: Tensor, step: int) -> Tensor:
         """Return the next token of each row by its logits, [B, V], and append it to the row's critique."""
-        critiques = [self.critiques[row] for row in rows.tolist()]
-        fixed = [critique.fixed_token() if self.spell_fixed else None for critique in critiques]
-        asked = [at for at, token in enumerate(fixed) if token is None]
-        part = (logits, rows) if len(asked) == len(fixed) else (logits[asked], rows[asked])
-        first = iter(self.first_choice(*part, step).tolist() if asked else ())
-        chosen = [next(first) if token is None else token for token in fixed]
-        for at, critique in enumerate(critiques):
-            labels = critique.label_tokens() if self.spell_fixed and fixed[at] is None else []
-            if not labels and critique.take(chosen[at]):
-                continue
-            own = logits[at].cpu().numpy()
-            if labels:
-                among = np.full_like(own, -np.inf)
-                among[labels] = own[labels]
-                own = among
-            numbers = self.numbers[int(rows[at])] if self.numbers else None
-            chosen[at] = critique.take_best(own) if numbers is None else critique.take_drawn(own, numbers)
+        chosen = self.first_choice(logits, rows, step).tolist()
+        for place, row in enumerate(rows.tolist()):
+            critique = self.critiques[row]
+            if not critique.take(chosen[place]):
+                scores = logits[place].cpu().numpy()
+                numbers = self.numbers[row] if self.numbers else None
+                chosen[place] = critique.take_best(scores) if numbers is None else critique.take_drawn(scores, numbers)
         return torch.tensor(chosen, device=logits.device)
-
-    def ahead(self, row: int) -> Iterator[int]:
-        """Append the fixed text that follows in a row's critique, in its longest tokens, and give each of them."""
-        critique = self.critiques[row]
-        while critique.state is not None and (token := critique.fixed_token()) is not None:
-            critique.take(token)
-            yield token
 
 
 class FreeChoice:
@@ -386,31 +282,23 @@ class FreeChoice:
         return sample_inverse_cdf(logits, torch.tensor(uniforms, device=logits.device))
 
 
-def skeleton_of(
-    tokenizer: Any,
-    *,
-    size: int,
-    eos_ids: Collection[int],
-    write_feedback: bool,
-    form: CritiqueForm = "spans",
-    outcomes: bool = True,
-    marked: bool = False,
-) -> Skeleton:
+def skeleton_of(tokenizer: Any, format: CritiqueFormat, *, size: int, eos_ids: Collection[int]) -> Skeleton:
     """Return the skeleton of a tokenizer for a model with `size` ids, which is cached; `eos_ids` are not text.
 
     Raises:
         ModelError: if the tokenizer cannot encode a critique's JSON.
     """
     made = _SKELETONS.setdefault(tokenizer, {})
-    key = (len(tokenizer), size, frozenset(eos_ids), write_feedback, form, outcomes, marked)
+    written: dict[str, Any] = {name: getattr(format, name) for name in ("write_feedback", "form", "outcomes")}
+    key = (len(tokenizer), size, frozenset(eos_ids), *written.values())
     if key not in made:
         vocabulary = Vocabulary(tokenizer, size=size, banned=eos_ids)
-        skeleton = Skeleton(vocabulary, write_feedback=write_feedback, form=form, outcomes=outcomes, marked=marked)
+        skeleton = Skeleton(vocabulary, **written)
         if skeleton.cost[START] == float("inf"):
             raise ModelError(
                 "the tokenizer has no tokens for the JSON of a critique, so constrained decoding is impossible. Use "
-                "another tokenizer, or switch it off: GenerativeRewardModel(..., constrain=False), in a recipe "
-                "critic.constrain = false."
+                "another tokenizer, or switch it off: CritiqueFormat(constrain=False), in a recipe critic.constrain = "
+                "false."
             )
         made[key] = skeleton
     return made[key]

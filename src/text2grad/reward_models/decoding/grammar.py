@@ -11,6 +11,7 @@ from text2grad.errors import ConfigError
 from text2grad.feedback import inside_word
 from text2grad.reward_models.decoding.automaton import DECIMALS, DIGITS
 from text2grad.reward_models.decoding.quotable import QuoteLimits
+from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.writing import (
     CLOSING,
     GOOD,
@@ -21,10 +22,10 @@ from text2grad.reward_models.writing import (
     OUTCOME,
     POOR,
     QUOTING,
-    WITH_OUTCOME,
     WORDS,
+    LabelForm,
+    has_outcome,
 )
-from text2grad.types import CritiqueForm
 
 # One character in JSON encoding: white space as defined by Python, and any other character.
 _SPACE = r"(?:[ \u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]|\\[tnfr]|\\u00(?:0b|1[c-f]))"
@@ -36,42 +37,33 @@ _NUMBER = rf"NUMBER: /null|-?(0|[1-9][0-9]{{0,{DIGITS - 1}}})(\.[0-9]{{1,{DECIMA
 _EMPTY = len(OPENING + GOOD + POOR + CLOSING)  # bytes, an upper bound of the tokens, of an empty critique
 
 
-def critique_grammar(
-    response: str,
-    *,
-    write_feedback: bool = True,
-    form: CritiqueForm = "spans",
-    outcomes: bool = True,
-    limits: QuoteLimits | None = None,
-    max_tokens: int | None = None,
-) -> str:
+def critique_grammar(response: str, format: CritiqueFormat | None = None, *, max_tokens: int | None = None) -> str:
     r"""Return the Lark grammar of the critiques of a response.
 
     Args:
         response: the response that the critique quotes.
-        write_feedback: False keeps the feedback empty.
-        form: of the critique.
-        outcomes: False has null for each outcome.
-        limits: on the quotes; the grammar ignores `one_list`, `quoted_in_feedback` and `verbatim`.
+        format: of the critique; of its limits the grammar ignores `one_list`, `quoted_in_feedback` and `verbatim`.
         max_tokens: length limit of the critique; the feedback then ends early enough for the JSON around it.
 
     Example:
-        >>> print(critique_grammar("A cat.", write_feedback=False).splitlines()[0])
+        >>> print(critique_grammar("A cat.", CritiqueFormat(write_feedback=False)).splitlines()[0])
         start: "{\"textual_feedback\": \"" "\", \"good_spans\": [" list "], \"poor_spans\": [" list "]}"
     """
-    limits = limits or QuoteLimits()
+    format = format or CritiqueFormat()
+    form, limits, write_feedback = format.form, format.limits, format.write_feedback
+    outcomes = has_outcome(form) and format.outcomes
     if form not in QUOTING:
-        return _grammar_of_labels(response, form, write_feedback, outcomes, max_tokens)
+        return _grammar_of_labels(response, LABEL_FORMS[form], write_feedback, outcomes, max_tokens)
     opening, good, poor, closing = (json.dumps(part) for part in (OPENING, GOOD, POOR, CLOSING))
     empty = _EMPTY
-    if form in WITH_OUTCOME:
+    if has_outcome(form):
         empty += len(OUTCOME) + DIGITS + DECIMALS + 1
         closing = f"{json.dumps(OUTCOME)} {_outcome(outcomes)}"
     text = ["text"] if write_feedback else []
     listed = [] if not response.strip() else ["list"]
     lists = [json.dumps(LABELLED), *listed] if form == "labelled_spans" else [good, *listed, poor, *listed]
     lines = [" ".join(["start:", opening, *text, *lists, closing])]
-    if form in WITH_OUTCOME and outcomes:
+    if outcomes:
         lines.append(_NUMBER)
     if write_feedback:
         lines += _text(max_tokens, empty)
@@ -110,24 +102,22 @@ def _text(max_tokens: int | None, reserved: int) -> list[str]:
 
 
 def _grammar_of_labels(
-    response: str, form: CritiqueForm, write_feedback: bool, outcomes: bool, max_tokens: int | None
+    response: str, known: LabelForm, write_feedback: bool, outcomes: bool, max_tokens: int | None
 ) -> str:
     """Return the grammar of the labels of all words; bytes are an upper bound of tokens."""
-    known = LABEL_FORMS[form]
     first, *later = known.around(response)
     # A literal of Lark is a JSON string, but cannot contain the control character U+007F.
     spelled = [json.dumps(one, ensure_ascii=False) for one in (OPENING, known.opening + first, *later)]
     parts = [one.replace("\x7f", r"\u007f") for one in spelled]
     start = [parts[0], *(["text"] if write_feedback else []), " LABEL ".join(parts[1:])]
-    outcome = form in WITH_OUTCOME
-    lines = [" ".join(["start:", *start, *([_outcome(outcomes)] if outcome else [])])]
+    lines = [" ".join(["start:", *start, *([_outcome(outcomes)] if known.outcome else [])])]
     if later:
         lines.append("LABEL: " + " | ".join(json.dumps(sign) for sign in known.signs))
-    if outcome and outcomes:
+    if outcomes:
         lines.append(_NUMBER)
     if write_feedback:
         whole = "".join([OPENING, known.opening, first, *(max(known.signs, key=len) + part for part in later)])
-        lines += _text(max_tokens, len(whole.encode()) + (DIGITS + DECIMALS + 3 if outcome else 0))
+        lines += _text(max_tokens, len(whole.encode()) + (DIGITS + DECIMALS + 3 if known.outcome else 0))
     return "\n".join(lines) + "\n"
 
 

@@ -1,21 +1,17 @@
 """The valid word labels of one response: one label for each word, the text of the form around them, and its outcome.
 
 A state is a place in this text, as a small integer. Where a label stands, several bytes are possible; elsewhere one is.
-Where the spans of a critique are decided before it is written, by the marks of a probe, there is no choice but that of
-the outcome, in any form.
 
-In: a response, a form with word labels, or any form with the spans, a vocabulary. Out: the state after more bytes, and
-the least number of tokens to the end of the critique.
+In: a response, a form with word labels, a vocabulary. Out: the state after more bytes, and the least number of tokens
+to the end of the critique.
 """
 
 import math
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 from text2grad.reward_models.decoding.automaton import Automaton
 from text2grad.reward_models.decoding.vocabulary import Vocabulary
-from text2grad.reward_models.writing import LABEL_FORMS, NO_OUTCOME, WITH_OUTCOME, spelled_spans
-from text2grad.types import CritiqueForm, Span
+from text2grad.reward_models.writing import LABEL_FORMS, NO_OUTCOME
 
 
 class WordLabels(Automaton):
@@ -26,33 +22,19 @@ class WordLabels(Automaton):
         cost: least number of tokens from each state to the end; infinite if the vocabulary cannot spell the text.
     """
 
-    def __init__(
-        self,
-        response: str,
-        form: CritiqueForm,
-        vocabulary: Vocabulary,
-        spans: Sequence[Span] | None = None,
-        *,
-        outcomes: bool = True,
-    ) -> None:
-        """Build the automaton: a chain of bytes, which branches at each label, and at the outcome.
-
-        With `spans` the critique has these, and without `outcomes` none; then the chain does not branch there.
-        """
+    def __init__(self, response: str, form: str, vocabulary: Vocabulary, *, outcomes: bool = True) -> None:
+        """Build the automaton: a chain of bytes, which branches at each label and, with `outcomes`, at the outcome."""
         super().__init__(states=1)
-        self._vocabulary = vocabulary
-        signs: Mapping[str, int] = LABEL_FORMS[form].signs if spans is None else {}
-        first, *later = LABEL_FORMS[form].around(response) if spans is None else [spelled_spans(response, spans, form)]
-        self._signs, self._labelled = [sign.encode() for sign in signs], list[int]()
+        self._vocabulary, known = vocabulary, LABEL_FORMS[form]
+        first, *later = known.around(response)
         self.end = self._chain(0, first)
         for part in later:
-            lasts = [(self._chain(self.end, sign[:-1]), ord(sign[-1])) for sign in signs]
+            lasts = [(self._chain(self.end, sign[:-1]), ord(sign[-1])) for sign in known.signs]
             labelled = self._new()
-            self._labelled.append(labelled)
             for state, byte in lasts:
                 self._rows[state][byte] = labelled
             self.end = self._chain(labelled, part)
-        if form in WITH_OUTCOME:
+        if known.outcome:
             self.end = self._number(self.end) if outcomes else self._chain(self.end, NO_OUTCOME)
         self._tokens: dict[int, list[tuple[bytes, int]]] = {}
         self.cost = [math.inf] * len(self._rows)
@@ -75,23 +57,6 @@ class WordLabels(Automaton):
         if state not in self._tokens:
             self._tokens[state] = list(self._walk(b"", state))
         return self._tokens[state]
-
-    def text_before_label(self, state: int) -> bytes | None:
-        """Return the text that must follow before the next choice; None if that choice is not a label."""
-        before = self.forced(state)
-        at = self.advance(state, before)
-        labelled = [at is not None and self.advance(at, sign) == self._next_label(at) for sign in self._signs]
-        return before if sum(labelled) > 1 else None
-
-    def _next_label(self, state: int) -> int:
-        """Return the state after the next label; that after the critique if none is left."""
-        number = bisect_right(self._labelled, state)
-        return self._labelled[number] if number < len(self._labelled) else self.end
-
-    def label_tokens(self, before: bytes) -> list[int]:
-        """Return one token for each sign, which spells a text and the sign behind it; none if one has no token."""
-        spelled = [self._vocabulary.spelled.get(before + sign) for sign in self._signs]
-        return [ids[0] for ids in spelled if ids] if all(spelled) else []
 
     def _walk(self, before: bytes, state: int) -> Iterator[tuple[bytes, int]]:
         for byte, after in self._rows[state].items():

@@ -1,12 +1,8 @@
 r"""A byte automaton for a critique's JSON, without the content of its quotes and without its word labels.
 
     {"textual_feedback": "TEXT", "good_spans": ["QUOTE", ...], "poor_spans": [...]}
-    {"textual_feedback": "TEXT", "good_spans": ["QUOTE", ...], "poor_spans": [...], "outcome": NUMBER}
     {"textual_feedback": "TEXT", "spans": [["QUOTE", "good"], ["QUOTE", "poor"], ...], "outcome": NUMBER}
-    {"textual_feedback": "TEXT", "word_labels": "LABELS
-    {"textual_feedback": "TEXT", "word_score_list": [LABELS
     {"textual_feedback": "TEXT", "word_tags": "LABELS
-    {"textual_feedback": "TEXT", "good_spans": [LABELS          where the spans are decided before (`marked`)
 
 TEXT is the content of a JSON string: UTF-8 without control characters, and JSON's escapes. NUMBER is null, or a number
 with at most `DIGITS` digits before the point and `DECIMALS` after it. The automaton is the same for every response, so
@@ -34,11 +30,11 @@ from text2grad.reward_models.writing import (
     OUTCOME,
     POOR,
     QUOTING,
-    WITH_OUTCOME,
     WORDS,
+    has_outcome,
     opening_of,
 )
-from text2grad.types import CritiqueForm, Label
+from text2grad.types import Label
 
 MARK = b'\\"'
 IN_QUOTE, START, END = 1, 2, 3  # IN_QUOTE: the token continues inside a quote, where `Quotable` decides
@@ -74,9 +70,8 @@ class Skeleton(Automaton):
         vocabulary: Vocabulary,
         *,
         write_feedback: bool = True,
-        form: CritiqueForm = "spans",
+        form: str = "spans",
         outcomes: bool = True,
-        marked: bool = False,
     ) -> None:
         """Build the automaton of a form.
 
@@ -85,7 +80,6 @@ class Skeleton(Automaton):
             write_feedback: False keeps TEXT empty.
             form: of the critique.
             outcomes: False has null for each NUMBER.
-            marked: whether the spans are decided before.
         """
         super().__init__(states=4)
         self.vocabulary = vocabulary
@@ -97,9 +91,9 @@ class Skeleton(Automaton):
         self.text = self._chain(START, OPENING)
         if write_feedback:
             self._text(self.text)
-        self.lists, quotes = opening_of(form), form in QUOTING and not marked
+        self.lists = opening_of(form)
         opened = self._chain(self.text, self.lists)
-        if quotes:
+        if form in QUOTING:
             self._quotes(opened, form, outcomes)
         else:
             self._link(opened, 0, 255, IN_QUOTE)
@@ -110,7 +104,7 @@ class Skeleton(Automaton):
         self._next: dict[int, tuple[Ints, NDArray[np.int16]]] = {}
         self._invalid: dict[tuple[int, int], NDArray[np.bool_]] = {}
         self._moves: list[dict[int, Move | None]] = [{} for _ in self._rows]
-        goal = END if quotes else self.open["positive"]
+        goal = END if form in QUOTING else self.open["positive"]
         self.cost, self.checked_cost = self._distances(goal), self._distances(goal, marks=False)
         self.to_open = {state: self._distances(self.open[label])[state] for state, label in self.opens.items()}
 
@@ -221,13 +215,13 @@ class Skeleton(Automaton):
                 self._link(state, *bounds, after)
             self._link(text, first, last, state)
 
-    def _quotes(self, start: int, form: CritiqueForm, outcomes: bool) -> None:
+    def _quotes(self, start: int, form: str, outcomes: bool) -> None:
         """Let a state read the quotes of a form, and all that follows them."""
         goal, closing = END, CLOSING
-        if form in WITH_OUTCOME and outcomes:
+        if has_outcome(form) and outcomes:
             goal, closing = self._new(), OUTCOME
             self._number(goal, END)
-        elif form in WITH_OUTCOME:
+        elif has_outcome(form):
             closing = OUTCOME + NO_OUTCOME
         if form == "labelled_spans":
             self._labelled(start, closing, goal)

@@ -21,8 +21,8 @@ tags:
 
 # {name}
 
-A generative reward model for [Text2Grad](https://arxiv.org/abs/2505.22338). It reads {prompt}
-and a response{evidence}, and writes JSON: {feedback}{marks}, which become a reward on each token of the response.
+A generative reward model for [Text2Grad](https://arxiv.org/abs/2505.22338). It reads a prompt
+and a response, and writes JSON: {feedback}{marks}, which become a reward on each token of the response.
 
 ```python
 from text2grad import Example, GenerativeRewardModel
@@ -60,16 +60,9 @@ your own policy before you rely on it.
 
 _MARKS = {
     "spans": "verbatim quotes of the good and of the poor parts of the response",
-    "spans_and_outcome": "verbatim quotes of the good and of the poor parts, and a number for the whole response",
     "labelled_spans": "verbatim quotes of the response, each with its label, and a number for the whole response",
-    "dense": "a label for each word of the response: good, poor or neither",
-    "scores": "a list of the response's words, each with a score of 1, -1 or 0",
     "tagged_words": "the response's words, each with a sign (good, poor, neither), and a number for the whole response",
-    "tagged_sentences": "the response's sentences, each with a sign (good, poor, neither), and a number for the whole",
-    "numbered_sentences": "a sign for each numbered sentence of the response, and a number for the whole",
 }
-
-_EVIDENCE = {"none": "", "absent_words": ", with the words of each sentence which the prompt lacks"}
 
 _COUNTS = {
     "learned": "trained on",
@@ -105,19 +98,16 @@ def model_card(
         adapter: True for a LoRA adapter, which needs its base model.
         unseen: the kind of split.
     """
-    labelled = "sentence" if reward_model.form.endswith("_sentences") else "word"
-    constraint = "verbatim quotes" if reward_model.form in QUOTING else f"a label for each {labelled}"
-    local, votes, words = Path(base).exists(), reward_model.votes, reward_model.prompt_words
+    format, local = reward_model.format, Path(base).exists()
+    constraint = "verbatim quotes" if format.form in QUOTING else "a label for each word"
     shown = Path(base).name if local else base
     return _CARD.format(
         base_line="" if local else f"base_model: {json.dumps(base)}\n",
         library="peft" if adapter else "transformers",
         name=name.rpartition("/")[2],
         load=name,
-        prompt="a prompt" if words is None else f"the first {words:,} words of a prompt",
-        evidence=_EVIDENCE[reward_model.evidence] + (", with the marks of a probe" if reward_model.probe else ""),
-        feedback="a critique in words, then " if reward_model.write_feedback else "",
-        marks=_MARKS[reward_model.form],
+        feedback="a critique in words, then " if format.write_feedback else "",
+        marks=_MARKS.get(format.form, "a label for each word of the response: good, poor or neither"),
         prompt_format=results["prompt_format"],
         counts="\n".join(f"| {text} | {results['counts'][key]:,} |" for key, text in _COUNTS.items()),
         base=f"`{shown}`",
@@ -127,8 +117,8 @@ def model_card(
         lr=settings.learning_rate,
         optimizer=settings.optimizer,
         best_step=results["best_step"],
-        decoded=f"sampled, {votes} per response, and combined by vote," if votes > 1 else "decoded greedily",
-        constrained=f" and constrained to complete JSON and {constraint}" if reward_model.constrain else "",
+        decoded="decoded greedily" if format.votes == 1 else f"sampled, {format.votes} each, and combined by vote,",
+        constrained=f" and constrained to complete JSON and {constraint}" if format.constrain else "",
         responses=results["counts"]["held_out"] - results["counts"]["unaligned"],
         unseen="their prompts" if unseen == "prompts" else "them, but on other responses to the same prompts",
         measured="\n".join(f"| {metric} | {value:.3f} |" for metric, value in results["measured"].items()),

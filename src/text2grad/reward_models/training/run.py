@@ -41,15 +41,14 @@ from text2grad.models import (
     train_measured,
 )
 from text2grad.progress import note
-from text2grad.reward_models.generative import GenerativeRewardModel, load_probe
+from text2grad.reward_models.format import CritiqueFormat
+from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import limits_of
-from text2grad.reward_models.probe import ProbeRewardModel
-from text2grad.reward_models.scalar import format_of
+from text2grad.reward_models.prompts import format_of
 from text2grad.reward_models.training.card import model_card
-from text2grad.reward_models.training.examples import training_rows
 from text2grad.reward_models.training.held_out import HeldOutSet, read_split
 from text2grad.reward_models.training.trainer import measurement
-from text2grad.reward_models.writing import WITH_OUTCOME, has_outcomes
+from text2grad.reward_models.writing import has_outcome, has_outcomes
 from text2grad.types import PromptFormat
 
 MODEL, MERGED, RESULTS_FILE, HELD_OUT_FILE = "model", "merged", "results.json", "held_out.jsonl"
@@ -129,12 +128,11 @@ class RewardRun:
         self.tokenizer = load_tokenizer(self.path, trust_remote_code=recipe.model.trust_remote_code)
         self.prompt_format = _prompt_format(self.tokenizer, recipe, self.path)
         model = self._model()
-        self.probe = self._probe(model)
         self.outcomes = has_outcomes(split.train)
         self.reward_model = self._reward_model(model)
         self.settings = self._settings()
         max_tokens = int(min(self.settings.max_tokens, context_of(self.reward_model.model)))
-        self.rows, too_long = training_rows(self.reward_model, split.train, max_tokens=max_tokens)
+        self.rows, too_long = self.reward_model.training_rows(split.train, max_tokens=max_tokens)
         check_ids(self.reward_model.model, self.rows)
         held_out = HeldOutSet(self.tokenizer, split.held_out)
         self.evaluation = self._evaluation(held_out)
@@ -204,7 +202,7 @@ class RewardRun:
 
     def _evaluation(self, held_out: HeldOutSet) -> Evaluation:
         """Return when to measure; without `critic.vote_threshold`, each number of votes is a candidate."""
-        settings, run, votes = self.recipe.reward_model, self.recipe.run, self.reward_model.votes
+        settings, run, votes = self.recipe.reward_model, self.recipe.run, self.reward_model.format.votes
         search = votes > 1 and self.recipe.critic.vote_threshold is None
         thresholds = [number / votes for number in range(1, votes + 1)] if search else ()
         return Evaluation(
@@ -230,37 +228,22 @@ class RewardRun:
             seed=self.recipe.run.seed,
         )
 
-    def _probe(self, model: Any) -> ProbeRewardModel | None:
-        """Return the probe whose marks the prompts show; in one process it shares the base of an adapter."""
-        path, code = self.recipe.reward_model.probe, self.recipe.model.trust_remote_code
-        if not path:
-            return None
-        alone = self.state.num_processes == 1  # several ones may have the model in shards
-        return load_probe(path, model if alone else None, trust_remote_code=code)
-
     def _reward_model(self, model: Any, vote_threshold: float | None = None) -> GenerativeRewardModel:
         """Return the model as a critic that decodes as [critic] says, or with the best vote threshold found."""
         settings, critic = self.recipe.reward_model, self.recipe.critic
-        usual = self.probe.vote_threshold if self.probe else 0.5
-        return GenerativeRewardModel(
-            model,
-            self.tokenizer,
-            max_new_tokens=settings.max_new_tokens,
-            write_feedback=settings.write_feedback,
+        format = CritiqueFormat(
             form=settings.form,
-            match=critic.match,
-            constrain=critic.constrain,
-            limits=limits_of(self.recipe),
-            prompt_format=self.prompt_format,
-            votes=critic.votes or 1,
-            vote_threshold=critic.vote_threshold or vote_threshold or usual,
-            learned=settings.learned,
-            evidence=settings.evidence,
-            prompt_words=settings.prompt_words,
-            no_repeat_ngram_size=settings.no_repeat_ngram_size,
+            write_feedback=settings.write_feedback,
             outcomes=self.outcomes,
-            probe=self.probe,
+            constrain=critic.constrain is not False,
+            limits=limits_of(self.recipe),
+            match=critic.match,
+            prompt_format=self.prompt_format,
+            max_new_tokens=settings.max_new_tokens,
+            votes=critic.votes or 1,
+            vote_threshold=critic.vote_threshold or vote_threshold or 0.5,
         )
+        return GenerativeRewardModel(model, self.tokenizer, format)
 
     def _publish(self, out: Path) -> None:
         """Write the best checkpoint as a reward model with its card, and merged where the recipe asks for it."""
@@ -319,10 +302,10 @@ class RewardRun:
 def _note_lost_outcomes(recipe: Recipe, annotations: Sequence[Annotation]) -> None:
     """Tell that annotations have outcomes which the form of the targets leaves out."""
     outcomes = sum(one.critique.outcome is not None for one in annotations)
-    if outcomes and recipe.reward_model.form not in WITH_OUTCOME:
+    if outcomes and not has_outcome(recipe.reward_model.form):
         note(
             f"{outcomes} of {len(annotations)} annotations have an outcome for the whole response, which the form "
-            f'{recipe.reward_model.form!r} leaves out; reward_model.form = "spans_and_outcome" teaches them',
+            f'{recipe.reward_model.form!r} leaves out; reward_model.form = "labelled_spans" teaches them',
             warning=True,
         )
 

@@ -12,8 +12,8 @@ from text2grad.feedback import Annotation
 from text2grad.models import FineTuning, OnStep, context_of, share_of_process, train_on_rows
 from text2grad.progress import note
 from text2grad.reward_models.agreement import Agreement
+from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.training.examples import training_rows
 from text2grad.reward_models.training.held_out import HeldOutSet, span_f1
 from text2grad.reward_models.writing import has_outcomes
 
@@ -25,12 +25,12 @@ def train_reward_model(
     settings: FineTuning,
     *,
     on_step: OnStep | None = None,
-    **options: Any,
+    **changes: Any,
 ) -> tuple[GenerativeRewardModel, int]:
     """Train a causal language model in place to write the critiques of annotations; failed critiques are skipped.
 
-    `on_step` is called with the number of finished steps after each step. `options` are keyword arguments of
-    `GenerativeRewardModel`; `write_feedback` and `form` select the text to learn.
+    `on_step` is called with the number of finished steps after each step. `changes` are attributes of
+    `CritiqueFormat`, whose prompt format is that of the settings; `outcomes` says whether an annotation has one.
 
     Returns:
         The reward model, and the number of annotations left out because they are longer than `settings.max_tokens` or
@@ -40,10 +40,10 @@ def train_reward_model(
         ModelError: if the model could not write critiques; before training.
         DataError: if no annotation is left.
     """
-    options = {"outcomes": has_outcomes(annotations), **options}
-    reward_model = GenerativeRewardModel(model, tokenizer, prompt_format=settings.prompt_format, **options)
+    usual = {"outcomes": has_outcomes(annotations), "prompt_format": settings.prompt_format}
+    reward_model = GenerativeRewardModel(model, tokenizer, CritiqueFormat(**{**usual, **changes}))
     max_tokens = int(min(settings.max_tokens, context_of(model)))
-    rows, too_long = training_rows(reward_model, annotations, max_tokens=max_tokens)
+    rows, too_long = reward_model.training_rows(annotations, max_tokens=max_tokens)
     train_on_rows(model, tokenizer, rows, settings, on_step=on_step)
     return reward_model, too_long
 

@@ -7,7 +7,7 @@ faults even when the value is right.
 from dataclasses import dataclass
 from functools import cache
 
-from text2grad.tasks.facts import VERDICTS, FactCritic, FactReader, FactRefiner, Facts, FactWriter, Phrase, Phrases, key
+from text2grad.tasks.facts import VERDICTS, FactCritic, FactReader, Facts, FactWriter, Phrase, Phrases, key
 from text2grad.tasks.summarization import world
 from text2grad.types import Example
 
@@ -60,11 +60,3 @@ class SummaryCritic(FactCritic):
     def facts(self, example: Example) -> Facts:
         """Return the facts of the event, by slot."""
         return world.facts_of(example)
-
-
-def _state(facts: Facts) -> str:
-    return " ".join(world.phrase(slot, facts[slot]) for slot in world.SLOTS if slot in facts) + "."
-
-
-refine_summary = FactRefiner(READER, WRITER, _state)
-"""Refines a summary with the words of its critique."""

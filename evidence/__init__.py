@@ -1,0 +1,15 @@
+"""The evidence about text2grad: rivals, experiments, analyses, and the pages and records of their results.
+
+It runs from a clone, `python -m evidence`, and imports text2grad; nothing of text2grad imports it.
+"""
+
+
+def register() -> None:
+    """Add the tasks, settings and methods of the experiments to those that recipes may name."""
+    from evidence import baselines, tasks
+    from evidence.rivals.settings import RivalConfig
+    from text2grad.config import register_section
+
+    tasks.register()
+    baselines.register()
+    register_section("rival", RivalConfig)

@@ -1,0 +1,27 @@
+"""Baselines with a reward model that writes no words: one number per response, or a label per step.
+
+`register` adds their kinds to `critic.kind`, and the forms of critiques of ablations to `reward_model.form`; the
+modules of the kinds are imported when a recipe names one.
+"""
+
+from importlib import import_module
+from typing import Any
+
+from evidence import forms
+from text2grad.reward_models import register_kind
+
+
+def register() -> None:
+    """Let recipes name the kinds "scalar" and "process" of reward models, and the form "dense" of critiques."""
+    forms.register()
+    register_kind("scalar", _load("scalar", "ScalarRewardModel"), settings_file="reward_head.json")
+    register_kind("process", _load("process", "ProcessRewardModel"), settings_file="process_reward_model.json")
+
+
+def _load(module: str, name: str) -> Any:
+    """Return the function that loads a saved reward model of a class of this package."""
+
+    def load(directory: str, **settings: Any) -> Any:
+        return getattr(import_module(f"evidence.baselines.{module}"), name).load(directory, **settings)
+
+    return load

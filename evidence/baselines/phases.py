@@ -1,0 +1,64 @@
+"""Further phases of the quickstart's pipeline: the reward models of baselines and ablations, by directory.
+
+reward_head/         the scalar reward model of the baseline, trained on the same annotations
+reward_model_without_words/    a generative reward model that writes spans only
+verdicts.jsonl, reward_model_of_verdicts/    the same responses with critiques that state no truth, and a generative
+reward model that learned from them
+reward_model_dense/  a generative reward model that labels each word (Appendix I.1)
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from evidence.baselines.scalar import train_scalar_reward_model
+from evidence.forms.dense import SIGNS
+from text2grad.align.token_rewards import span_reward
+from text2grad.feedback.critic import annotate
+from text2grad.feedback.records import read_annotations, write_annotations
+from text2grad.files import published
+from text2grad.models.pretrained import load_tokenizer
+from text2grad.runs.pipeline import Phase, Pipeline
+
+DENSE_SYMBOLS = ('", "word_labels": "', '"}')
+LABELS = [f"{space}{sign}" for space in ("", " ") for sign in SIGNS]
+ANNOTATIONS, VERDICTS = "annotations.jsonl", "verdicts.jsonl"
+
+
+def scalar_reward_model(pipeline: Pipeline, path: Path) -> None:
+    """Train the scalar reward model on Σ δ of the annotations."""
+    settings, tokenizer = pipeline.recipe.reward_model, load_tokenizer(str(pipeline.out / "sft"))
+    annotations = read_annotations(pipeline.out / ANNOTATIONS)
+    steps = max(1, settings.steps // 2)  # one number is learned in fewer steps than critiques
+    model, left_out = train_scalar_reward_model(
+        pipeline.out / "sft",
+        tokenizer,
+        annotations,
+        [span_reward(tokenizer, one) for one in annotations],
+        replace(pipeline.training(settings), steps=steps),
+        on_step=lambda done: pipeline.on_progress(path.name, done, steps),
+    )
+    pipeline.note("reward_head_left_out", left_out)
+    with published(path) as temporary:
+        model.save(temporary)
+
+
+def reward_model_of_verdicts(pipeline: Pipeline, path: Path) -> None:
+    """Annotate the responses of the annotations again, without the true facts, and train on these critiques."""
+    verdicts = pipeline.out / VERDICTS
+    if not verdicts.exists():
+        task, known = pipeline.task, read_annotations(pipeline.out / ANNOTATIONS)
+        examples = task.examples(len(known), pipeline.recipe.run.seed + 1)  # of the annotations
+        critic = replace(task, settings=replace(task.settings, truths=False)).critic()
+        write_annotations(verdicts, annotate(critic, examples, [one.response for one in known]))
+    pipeline.reward_model(path, annotations=VERDICTS)
+
+
+PHASES: Mapping[str, Phase] = {
+    "reward_head": scalar_reward_model,
+    "reward_model_without_words": partial(Pipeline.reward_model, write_feedback=False),
+    "reward_model_dense": partial(Pipeline.reward_model, form="dense", symbols=DENSE_SYMBOLS, words=LABELS),
+    "reward_model_of_verdicts": reward_model_of_verdicts,
+}
+"""Name of a phase, as `Method.needs` gives it → what makes it; for `pipeline_with_progress_lines`."""

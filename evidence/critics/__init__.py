@@ -1,0 +1,1 @@
+"""Critics that only experiments use."""

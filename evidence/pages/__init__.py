@@ -1,0 +1,1 @@
+"""Pages of results from committed JSON: statistics over seeds and held-out items, tables, pictures."""

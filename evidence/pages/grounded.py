@@ -1,0 +1,210 @@
+"""Records of the task "grounded" → the tables of grounded.md: what an answer gained, and what it did not lose."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from evidence.pages.bootstrap import Interval
+from evidence.pages.markdown import between, number, table
+from evidence.pages.records import Record
+from evidence.pages.selection import SEEDS_OF_OTHERS, Group, label
+from evidence.plans.methods import METHODS
+from text2grad.evaluation import mean_interval
+
+TASK = "grounded"
+ABOUT = """\
+Questions of people about passages of Wikipedia (`qa_feedback`), held out by subject: the model must answer from the
+passage alone. The critic is a program that quotes names, numbers and claims; the metric is another program, which the
+critic never sees ([how](../grounded.md)). All seeds have the same held-out questions. Every method starts from the
+same weights (quantized to 4 bits, digest d0925e1c…) and samples the same number of responses. Reproduce:
+`python -m evidence experiment evidence/recipes/smollm2.toml`."""
+PLANNED = ("text2grad_group", "grpo", "dpo", "sft_best", "ilf")
+"""The methods of evidence/recipes/smollm2.toml."""
+FIGURES: Mapping[str, tuple[str, int]] = {
+    "unsupported_share": ("unsupported names and numbers", 3),
+    "recall": ("recall of the gold answer", 3),
+    "mean_words": ("words", 1),
+    "distinct_2": ("distinct word pairs", 3),
+    "reference_perplexity": ("perplexity under the untouched model", 2),
+    "truncated_share": ("cut at the longest length", 2),
+    "kl_per_token": ("KL, nats per token", 3),
+}
+"""Metrics of an evaluation → names and digits on the page."""
+KEPT = 0.9
+"""Recall and length must keep this share of their start."""
+RUN = 5
+"""Words in a row that make a quote."""
+
+
+def figures_table(group: Group, methods: Sequence[str] = ()) -> str:
+    """Return every figure of methods (default: of all) at the end, below the start of all runs."""
+    most = max(group.runs.values(), key=len)
+    starts = group.runs.get(group.ours, most)
+    rows = [["start", *_cells(list(starts.values()), 0)]]
+    for method in methods or by_final(group):
+        runs = group.runs[method]
+        few = f", {len(runs)} of {len(most)} seeds" if len(runs) < len(most) else ""
+        rows.append([label(method) + few, *_cells(list(runs.values()), -1)])
+    return table(["means over seeds", *(name for name, _ in FIGURES.values())], rows)
+
+
+def by_final(group: Group) -> list[str]:
+    """Return the methods, the best first."""
+    return sorted(group.runs, key=lambda name: -group.sign * group.final(name))
+
+
+def _cells(runs: Sequence[Record], point: int) -> list[str]:
+    return [
+        number(fmean(run.curve[point]["metrics"][name] for run in runs), digits)
+        for name, (_, digits) in FIGURES.items()
+    ]
+
+
+def share_left(runs: Mapping[int, Record], name: str) -> Interval:
+    """Return end / start of a figure: ratio of the means over seeds, with Student's interval of the seeds' ratios."""
+    starts = [run.curve[0]["metrics"][name] for run in runs.values()]
+    ends = [run.curve[-1]["metrics"][name] for run in runs.values()]
+    of_seeds = mean_interval([end / start for start, end in zip(starts, ends, strict=True)])
+    return Interval(fmean(ends) / fmean(starts), of_seeds.low, of_seeds.high, of_seeds.low, of_seeds.high, len(runs))
+
+
+def learned_tables(pairs: Sequence[Mapping[str, Any]]) -> str:
+    """Return a `learned_table` for each form of critiques that a reward model wrote; a pair tells its "form"."""
+    forms = sorted({one["form"] for one in pairs})
+    return "\n\n".join(
+        f"Form {form}:\n\n{learned_table([one for one in pairs if one['form'] == form])}" for form in forms
+    )
+
+
+def _shares_of_the_gain(pairs: Sequence[Mapping[str, Any]]) -> tuple[float, list[float]]:
+    """Return the learned reward model's share of the program's gain in percent: of the means, and of each seed."""
+    gains = {
+        key: [one["start"]["unsupported_share"] - one[key]["unsupported_share"] for one in pairs]
+        for key in ("program", "learned")
+    }
+    each = [100 * learned / program for learned, program in zip(gains["learned"], gains["program"], strict=True)]
+    return 100 * fmean(gains["learned"]) / fmean(gains["program"]), each
+
+
+def learned_in_short(pairs: Sequence[Mapping[str, Any]]) -> str:
+    """Return a sentence on the learned reward models: the form with the most seeds, and the means of the others."""
+    forms = Counter(one["form"] for one in reversed(pairs)).most_common()
+    shares = [_shares_of_the_gain([one for one in pairs if one["form"] == form]) for form, _ in forms]
+    (share, each), *_ = shares
+    seeds = f"{min(each):.0f} to {max(each):.0f} % on {len(each)} seeds" if len(each) > 1 else "one seed"
+    rest = [
+        f"form {form}{'' if 'without words' in form else ', with words'}, {mean:.0f} %"
+        for (form, _), (mean, _) in zip(forms[1:], shares[1:], strict=True)
+    ]
+    return (
+        f"A reward model that learned the program's verdicts (form {forms[0][0]}), put in the program's place, gives "
+        f"{share:.0f} % of the program's fall in unsupported names and numbers ({seeds})"
+        f"{''.join(f'; {one}' for one in rest)}."
+    )
+
+
+def learned_table(pairs: Sequence[Mapping[str, Any]]) -> str:
+    """Return the program critic beside the reward model that learned from it, and the share of the gain.
+
+    Args:
+        pairs: of docs/make_learned.py: one per seed, with the metrics of "start", "program" and "learned", and the
+            audits of the learned reward model at each step of its run.
+    """
+    names = {"start": "start", "program": "the program's critiques", "learned": "the learned reward model's critiques"}
+    rows = [
+        [shown, *(number(fmean(one[key][name] for one in pairs), digits) for name, (_, digits) in FIGURES.items())]
+        for key, shown in names.items()
+    ]
+    share, each = _shares_of_the_gain(pairs)
+    of_seeds = [f"{of_seed:.0f} % on seed {one['seed']}" for of_seed, one in zip(each, pairs, strict=True)]
+    told = f" ({', '.join(of_seeds)})" if len(pairs) > 1 else ""
+    annotations = sorted({one["annotations"] for one in pairs})
+    seeds = f"{len(pairs)} seed{'s' if len(pairs) > 1 else ''}"
+    audits = [audit for one in pairs for audit in one["audits"]]
+    recalls = " and ".join(
+        f"{100 * fmean(audit[f'recall/{label}'] for audit in audits if f'recall/{label}' in audit):.0f} % of the "
+        f"{label} tokens"
+        for label in ("positive", "negative")
+    )
+    refreshed = ", ".join(map(str, pairs[0]["refreshes"]))
+    return (
+        f"{table([seeds, *(name for name, _ in FIGURES.values())], rows)}\n\n"
+        f"The learned reward model gives {share:.0f} % of the program's gain in unsupported names and numbers{told}. "
+        f"It learned from {' to '.join(map(str, annotations[:1] + annotations[1:][-1:]))} annotated answers, and from "
+        f"answers of the policy after steps {refreshed}. During the run it found {recalls} of the program."
+    )
+
+
+def in_words(group: Group) -> str:
+    """Return whether the leading method halves unsupported names and numbers, and keeps recall and length."""
+    runs = group.runs[group.ours]
+    left = share_left(runs, "unsupported_share")
+    kept = {name: share_left(runs, name).value for name in ("recall", "mean_words")}
+    halved = "at least halves" if left.value <= 1 / 2 else "does not halve"
+    lost = [FIGURES[name][0] for name, value in kept.items() if value < KEPT]
+    guard = (
+        f"{' and '.join(lost)} fall by more than a tenth"
+        if lost
+        else "in the mean neither recall nor length falls by more than a tenth"
+    )
+    of_seeds = [
+        f"{FIGURES[name][0]} × {number(share, 2)} on seed {seed}"
+        for seed, run in runs.items()
+        for name in kept
+        if not lost and (share := share_left({seed: run}, name).value) < KEPT
+    ]
+    apart = f" ({', '.join(of_seeds)})" if of_seeds else ""
+    spread = f"Student over {left.seeds} seeds {between(left.student_low, left.student_high, 2)}"
+    spread = spread if left.seeds > 1 else "one seed so far"
+    return (
+        f"{label(group.ours)} {halved} the share of names and numbers that the passage does not support: "
+        f"{number(left.value, 2)} of the start is left ({spread}); {guard}: "
+        f"recall × {number(kept['recall'], 2)}, words × {number(kept['mean_words'], 2)}{apart}."
+    )
+
+
+def quoted_in_words(found: Mapping[str, Any]) -> str:
+    """Return how far the answers of the page of ten answers are quotes of the passage, before and after training.
+
+    Args:
+        found: of docs/make_answers.py: "questions", each with its "passage" and the "answers" before and after.
+    """
+    before, after = (
+        100 * quoted_share([(one["answers"][place]["response"], one["passage"]) for one in found["questions"]])
+        for place in (0, 1)
+    )
+    return (
+        f"It learned to quote, also where that is no answer: of the words of {len(found['questions'])} answers "
+        f"{after:.0f} % are in runs of {RUN} words or more of the passage ({before:.0f} % before)."
+    )
+
+
+def quoted_share(pairs: Iterable[tuple[str, str]]) -> float:
+    """Return the share of the words of answers that stand in runs of `RUN` words or more of the passage.
+
+    Args:
+        pairs: answer and passage. Words are runs of letters and digits; capital letters do not count.
+    """
+    words = quoted = 0
+    for pair in pairs:
+        answer, passage = (re.findall(r"\w+", text.lower()) for text in pair)
+        known = {tuple(passage[at : at + RUN]) for at in range(len(passage) - RUN + 1)}
+        starts = [at for at in range(len(answer) - RUN + 1) if tuple(answer[at : at + RUN]) in known]
+        words, quoted = words + len(answer), quoted + len({at + step for at in starts for step in range(RUN)})
+    return quoted / words if words else 0.0
+
+
+def not_finished(group: Group) -> list[str]:
+    """Return a sentence that names the planned methods with no run, or with too few; none if all are finished."""
+    lacking = [label(name) for name in PLANNED if name not in group.runs]
+    most = max(map(len, group.runs.values()))
+    needed = {name: most if METHODS[name].leading else min(most, SEEDS_OF_OTHERS) for name in group.runs}
+    few = [
+        f"{len(runs)} of {needed[name]} seeds of {label(name)}"
+        for name, runs in group.runs.items()
+        if len(runs) < needed[name]
+    ]
+    told = [*([f"no run of {', '.join(lacking)} yet"] if lacking else []), *few]
+    return [f"**Not finished**: {'; '.join(told)}."] if told else []

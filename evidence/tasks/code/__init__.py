@@ -1,0 +1,1 @@
+"""The code task: small Python functions, judged by unit tests."""

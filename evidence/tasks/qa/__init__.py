@@ -1,0 +1,1 @@
+"""The question-answering task: questions about a small table."""

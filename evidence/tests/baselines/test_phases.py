@@ -1,0 +1,71 @@
+"""The reward models of baselines and ablations, made as further phases of the quickstart's pipeline."""
+
+import json
+from pathlib import Path
+
+import torch
+
+from evidence.baselines import register
+from evidence.baselines.phases import PHASES
+from evidence.baselines.scalar import ScalarRewardModel
+from places import ROOT
+from text2grad.config.recipe import load_recipe
+from text2grad.feedback.records import read_annotations
+from text2grad.models.pretrained import load_policy, load_tokenizer
+from text2grad.reward_models.load import critic_from_recipe
+from text2grad.reward_models.writing import critique_target
+from text2grad.runs.pipeline import Pipeline
+
+SHORT = [
+    "sft.steps=2",
+    "sft.batch_size=4",
+    "sft.after_reward_model=0",
+    "data.examples=12",
+    "data.eval_examples=8",
+    "reward_model.responses=8",
+    "reward_model.steps=1",
+    "reward_model.batch_size=2",
+]
+
+
+def pipeline_of(out: Path, *overrides: str) -> Pipeline:
+    recipe = load_recipe(ROOT / "recipes" / "quickstart-summarization.toml", overrides)
+    return Pipeline(recipe, out, lambda *_: None, PHASES)
+
+
+def test_a_scalar_reward_model_learns_from_the_annotations_and_is_a_critic(tmp_path: Path) -> None:
+    pipeline = pipeline_of(tmp_path, *SHORT)
+    pipeline.run(["reward_head"], phases=("sft", "annotations"))
+    register()
+    named = [f"critic.model={tmp_path / 'reward_head'}", "critic.kind=scalar", "rollout.rows_at_once=2"]
+    critic = critic_from_recipe(load_recipe(ROOT / "recipes" / "quickstart-summarization.toml", named))
+    assert isinstance(critic, ScalarRewardModel)
+    assert critic.rows_at_once == 2
+    assert "reward_head_left_out" in json.loads((tmp_path / "phases.json").read_bytes())
+
+
+def test_a_reward_model_of_verdicts_learns_from_the_same_responses_without_their_truths(tmp_path: Path) -> None:
+    pipeline_of(tmp_path, *SHORT).run(["reward_model_of_verdicts"], phases=("sft", "annotations"))
+    whole, verdicts = (read_annotations(tmp_path / name) for name in ("annotations.jsonl", "verdicts.jsonl"))
+    assert [(one.prompt, one.response) for one in verdicts] == [(one.prompt, one.response) for one in whole]
+    for one, without in zip(whole, verdicts, strict=True):
+        assert without.critique.spans == one.critique.spans
+        assert len(without.critique.feedback) <= len(one.critique.feedback)
+    assert [one.critique.feedback for one in verdicts] != [one.critique.feedback for one in whole]
+    assert (tmp_path / "reward_model_of_verdicts" / "reward_model.json").exists()
+
+
+def test_a_dense_reward_model_knows_the_labels_and_starts_at_the_fine_tuned_weights(tmp_path: Path) -> None:
+    pipeline_of(tmp_path, *SHORT, "reward_model.lr=1e-9").run(["reward_model_dense"], phases=("sft", "annotations"))
+    settings = json.loads((tmp_path / "reward_model_dense" / "reward_model.json").read_text())
+    assert settings["form"] == "dense"
+    own, known = (load_tokenizer(str(tmp_path / name)) for name in ("reward_model_dense", "sft"))
+    for one in read_annotations(tmp_path / "annotations.jsonl"):
+        target = critique_target(one.critique, one.response, form="dense")
+        labels = target[target.index('", "word_labels": ') :]
+        assert own.decode(own(labels).input_ids) == labels
+        assert known.unk_token_id in known(labels).input_ids
+    layers = [load_policy(str(tmp_path / name)).model.layers.state_dict() for name in ("reward_model_dense", "sft")]
+    for name, weight in layers[0].items():
+        torch.testing.assert_close(weight, layers[1][name], atol=1e-5, rtol=0)
+    assert len(own) > len(known)

@@ -1,0 +1,65 @@
+"""Scalar and process reward models are critics of a run, from the command line to the evaluations at both ends."""
+
+import json
+from pathlib import Path
+
+import pytest
+from evidence.__main__ import main
+from evidence.baselines.process import ProcessRewardModel
+from evidence.baselines.process_steps import STEP_LABELS
+from evidence.baselines.scalar import ScalarRewardModel
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+
+from places import ROOT
+from text2grad.reward_models.writing import SYMBOLS
+from text2grad.tasks.summarization.task import SummarizationTask
+from text2grad.tasks.tiny import tiny_llama, word_tokenizer
+
+RECIPE = str(ROOT / "recipes" / "quickstart-summarization.toml")
+SMALL = (
+    "rollout.batch_size=8",
+    "rollout.max_new_tokens=12",
+    "data.eval_examples=14",
+    "data.eval_every=1",
+    "data.examples=50",
+    "refresh.steps=[]",
+    "refresh.audit=2",
+    "run.steps=2",
+    "run.tracker=none",
+)
+
+
+@pytest.fixture(scope="module")
+def phases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy, a reward model that gives a number and one that judges steps, all untrained."""
+    path = tmp_path_factory.mktemp("phases")
+    tokenizer = word_tokenizer([*SummarizationTask("train").texts(200), "Fact:,.\n"], SYMBOLS)
+    policy = tiny_llama(tokenizer, seed=0, width=32, layers=1)
+    policy.save_pretrained(path / "start")
+    tokenizer.save_pretrained(path / "start")
+    policy.config.num_labels = 1
+    head = AutoModelForSequenceClassification.from_config(policy.config)
+    ScalarRewardModel(head, tokenizer, mean=0.5, deviation=2.0).save(path / "scalar")
+    policy.config.id2label = dict(enumerate(STEP_LABELS))
+    ProcessRewardModel(AutoModelForTokenClassification.from_config(policy.config), tokenizer).save(path / "process")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["scalar", "process"])
+def test_it_judges_the_run_and_is_itself_judged_at_both_ends(phases: Path, tmp_path: Path, kind: str) -> None:
+    out = tmp_path / "run"
+    named = (f"critic.model='{phases / kind}'", f"critic.kind={kind}", f"model.path='{phases / 'start'}'")
+    settings = [part for setting in (*SMALL, *named) for part in ("--set", setting)]
+    assert main(["train", RECIPE, "--out", str(out), *settings]) == 0
+    judged = [json.loads(path.read_text())["critic"] for path in sorted((out / "evaluations").glob("*.json"))]
+    assert [bool(measured) for measured in judged] == [True, False, True]
+    records = [json.loads(line) for line in (out / "rollouts" / "00000.jsonl").read_text().splitlines()]
+    signs = {"positive": 1.0, "negative": -1.0}
+    for record in records:
+        critique = record["critique"]
+        if kind == "scalar":
+            assert isinstance(critique["outcome"], float)
+            assert not critique["spans"]
+        else:  # a step's label is the δ of its tokens
+            assert {signs[span["label"]] for span in critique["spans"]} == {delta for delta in record["delta"] if delta}
+    assert "audit/gap" in json.loads((out / "metrics.jsonl").read_text().splitlines()[0])

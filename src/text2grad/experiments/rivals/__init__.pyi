@@ -1,1 +1,0 @@
-from .runner import run_rival as run_rival

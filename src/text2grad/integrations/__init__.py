@@ -1,0 +1,8 @@
+"""Text2Grad's token rewards in the trainers of others: TRL's `GRPOTrainer` (`trl`) and verl's agent loop (`verl`).
+
+May import: `errors`, `types`, `config`, `feedback`, `align`, `models`, `rl`.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,1 @@
+from .trl import SpanGRPOTrainer as SpanGRPOTrainer

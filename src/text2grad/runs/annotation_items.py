@@ -1,0 +1,199 @@
+"""A recipe → the items to annotate (from a file of responses, or sampled from the policy), the endpoint and the budget.
+
+Each line of the file is an example, as for training, with more keys:
+
+    {"prompt": ..., "response": ..., "reference": ..., "tests": ..., "feedback": ..., "id": ...}
+
+If no line has a "response", the policy ([model] path) generates the responses. They are saved, so that the next run
+annotates the same responses. "feedback" is a critique by a human: only its quotes are requested. A file of annotations
+is accepted too: the text of each critique is the feedback, and its spans are ignored. With template = "code" the
+"tests" run in the sandbox, and their outcome is part of the prompt.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+
+from text2grad.config import AnnotateConfig, Recipe, digest_of
+from text2grad.critics.servers import Endpoint, Item, Spending, Store, add_test_outcomes, hash_of
+from text2grad.errors import ConfigError, DataError
+from text2grad.feedback import read_examples
+from text2grad.files import append_records, appended_records
+from text2grad.progress import Progress
+from text2grad.runs.run_examples import recipe_task
+from text2grad.types import Example
+
+RESPONSES = "responses.jsonl"
+SAMPLING_STEP = 2**21  # no training step uses its random numbers
+
+
+def endpoint_values(settings: AnnotateConfig) -> tuple[Endpoint, Spending]:
+    """Return the endpoint and the budget that [annotate] sets.
+
+    Raises:
+        ConfigError: if the endpoint is incomplete, or its key is missing.
+    """
+    values = settings.model_dump()
+    endpoint = Endpoint(**{field.name: values[field.name] for field in fields(Endpoint)})
+    endpoint.check()
+    return endpoint, Spending(**{field.name: values[field.name] for field in fields(Spending)})
+
+
+def annotated_examples(recipe: Recipe, limit: int | None = None) -> list[Example]:
+    """Return the examples of [data], at most `limit` of them.
+
+    Raises:
+        ConfigError: if the recipe names no data.
+        DataError: if the data cannot be used.
+    """
+    data = recipe.data
+    if not data.task and not data.train:
+        raise ConfigError("[data] names neither a task nor a train file; set one of them")
+    task = recipe_task(recipe)
+    if task is not None and not data.train:
+        return task.train(data.examples, recipe.run.seed)[:limit]
+    examples = read_examples(str(data.train), unique_ids=True)[:limit]
+    for example in examples:
+        for key in ("response", "feedback"):
+            _text(example, key, str(data.train))
+    return examples
+
+
+def items_of(recipe: Recipe, out: Path, store: Store, examples: Sequence[Example]) -> list[Item]:
+    """Return the items of a recipe, in the order of its data.
+
+    Args:
+        recipe: the settings.
+        out: directory for the policy's responses.
+        store: for the outcomes of unit tests.
+        examples: of `annotated_examples`.
+
+    Raises:
+        ConfigError: if the recipe names no policy to generate missing responses.
+        DataError: if the data cannot be used.
+    """
+    data = recipe.data
+    responses = [_text(example, "response") for example in examples]
+    if all(response is None for response in responses):
+        examples, sampled = sampled_responses(recipe, examples, out / RESPONSES)
+        responses = list(sampled)
+    items = [
+        Item(_id(example, row), replace(example, meta={}), response, _feedback(example))
+        for row, (example, response) in enumerate(zip(examples, responses, strict=True), start=1)
+        if response is not None
+    ]
+    if len(items) < len(examples):
+        row = responses.index(None) + 1
+        raise DataError(
+            f'{data.train}: example {row} has no "response", but other examples have; add it to all, or to none'
+        )
+    return add_test_outcomes(items, store) if recipe.annotate.template == "code" else items
+
+
+def _id(example: Example, row: int) -> str:
+    """Return the id of an example, or its row if it has none."""
+    name = example.meta.get("id")
+    return str(name) if isinstance(name, str | int) else str(row)
+
+
+def _feedback(example: Example) -> str | None:
+    """Return the human feedback of an example: its own key, or the text of its critique."""
+    critique = example.meta.get("critique")
+    if "feedback" in example.meta or not isinstance(critique, dict):
+        return _text(example, "feedback")
+    return str(critique.get("feedback") or "") or None
+
+
+def _text(example: Example, key: str, where: str = "") -> str | None:
+    """Return a text in the metadata of an example, or None."""
+    value = example.meta.get(key)
+    if value is not None and not isinstance(value, str):
+        place = f"{where}: " if where else ""
+        raise DataError(
+            f'{place}"{key}" of the example {example.prompt_text[:60]!r} must be a text, got {str(value)[:60]!r}'
+        )
+    return value
+
+
+def sampled_responses(recipe: Recipe, examples: Sequence[Example], path: Path) -> tuple[list[Example], list[str]]:
+    """Return examples and the policy's responses; missing responses are sampled.
+
+    Responses to one prompt are sampled in one batch, which computes the prompt once, and saved after each batch.
+
+    Args:
+        recipe: its policy, [rollout] and data.too_long, by which examples may be left out.
+        examples: the task instances; the same ones as before, and perhaps further ones.
+        path: the file of the responses.
+
+    Raises:
+        ConfigError: if the recipe names no policy.
+        DataError: if the file holds responses to other prompts, or of another policy or sampling.
+    """
+    sampling = _sampling(recipe)
+    saved = _saved(recipe, examples, path, sampling)
+    missing = [row for row in range(len(examples)) if row not in saved]
+    if missing:
+        if not recipe.model.path:
+            raise ConfigError('the data has no "response", and [model] path names no policy to generate one')
+        with Progress("sample", len(missing), unit="response") as progress:
+            for found in _sampled(recipe, examples, missing):
+                saved |= found
+                known = {"policy": recipe.model.path, "sampling": sampling}
+                records = (
+                    {"row": row, "prompt": examples[row].prompt_text, **known, "response": found[row]} for row in found
+                )
+                append_records(path, records)
+                progress.advance(len(found))
+    pairs = [(example, saved[row]) for row, example in enumerate(examples)]
+    return [one for one, response in pairs if response is not None], [one for _, one in pairs if one is not None]
+
+
+def _sampling(recipe: Recipe) -> str:
+    """Return a hash of the policy's weights and of the settings on which its responses depend."""
+    rollout, path = recipe.rollout, Path(recipe.model.path)
+    settings = (rollout.max_new_tokens, rollout.temperature, rollout.eos_token_ids, rollout.prompt_format)
+    return hash_of(*settings, digest_of(path) if path.is_dir() else "")
+
+
+def _saved(recipe: Recipe, examples: Sequence[Example], path: Path, sampling: str) -> dict[int, str | None]:
+    """Return the responses that an earlier run saved, by row; None if the prompt was too long.
+
+    Raises:
+        DataError: if the responses belong to other prompts, or to another policy or sampling.
+    """
+    saved: dict[int, str | None] = {}
+    for record in appended_records(path):
+        row = record["row"]
+        if record["policy"] != recipe.model.path or (
+            row < len(examples) and record["prompt"] != examples[row].prompt_text
+        ):
+            raise DataError(
+                f"{path} contains responses to other prompts, or of another policy than "
+                f"{recipe.model.path or '(none)'}; choose another [annotate] out, or remove the file to sample again"
+            )
+        if record.get("sampling", sampling) != sampling:  # version 0.1 did not record it
+            raise DataError(
+                f"{path} contains responses that {recipe.model.path} gave with other weights or other settings of "
+                "[rollout]; choose another [annotate] out, or remove the file to sample again"
+            )
+        saved[row] = record["response"]
+    return saved
+
+
+def _sampled(recipe: Recipe, examples: Sequence[Example], rows: Sequence[int]) -> Iterator[dict[int, str | None]]:
+    """Yield the policy's responses to the examples of rows, a batch at a time; None if a prompt is too long."""
+    from text2grad.runs.evaluate_policy import PolicySampler
+
+    sampler = PolicySampler(recipe, recipe.model.path, dtype=recipe.model.dtype)
+    numbered = [replace(examples[row], meta={**examples[row].meta, "row": row}) for row in rows]
+    fitting = sampler.fitting(numbered, recipe.data.too_long)
+    yield dict.fromkeys(set(rows) - {one.meta["row"] for one in fitting})
+    firsts: dict[str, int] = {}
+    for one in fitting:
+        firsts.setdefault(one.prompt_text, one.meta["row"])
+    fitting.sort(key=lambda one: (firsts[one.prompt_text], one.meta["row"]))
+    size = recipe.rollout.rows_at_once
+    for start in range(0, len(fitting), size):
+        part = fitting[start : start + size]
+        rollouts = sampler(part, seed=recipe.run.seed, step=SAMPLING_STEP + part[0].meta["row"])
+        yield {one.example.meta["row"]: one.response for one in rollouts}

@@ -1,0 +1,186 @@
+"""Finished runs of all tasks, methods and seeds → results.json, curves.png and report.html.
+
+results.json    {"tasks": {TASK: {
+                    "metric": name of the task's main metric,
+                    "seeds": [...],
+                    "methods": {METHOD: {"final": [value per seed], "curve": [[[step, value], ...] per seed],
+                                         "kl_per_token": [nats per seed]}},    METHOD: sft, or the name of a run
+                    "start": the weights that policies start from, "reward_model" or "sft",
+                    "reward_model": [per seed: agreement with the annotator (precision, recall, failure_rate,
+                                     unmatched_rate, gap) on held-out answers of the policy before Text2Grad],
+                    "reward_model_at_end": [the same after Text2Grad],
+                    "seconds": [per seed: of each phase and method]}}}
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from text2grad.files import to_json, write_files
+from text2grad.runs.reports.html import rollouts_page
+from text2grad.runs.reports.plots import comparison_png, mean_curve, pictures, task_panels
+from text2grad.runs.reports.run_report import groups, read_run
+
+LABELS = ("positive", "negative")
+RATES = {"unreadable": "failure_rate", "unmatched": "unmatched_rate", "gap": "gap"}  # column → key of the results
+
+
+def collect(out: Path, tasks: Mapping[str, str], seeds: Sequence[int], methods: Sequence[str]) -> dict[str, Any]:
+    """Return the results of the finished runs in `out`/TASK/seed-N, for tasks given as name → main metric."""
+    return {"tasks": {task: _task(out / task, metric, seeds, methods) for task, metric in tasks.items()}}
+
+
+def _task(directory: Path, metric: str, seeds: Sequence[int], methods: Sequence[str]) -> dict[str, Any]:
+    places = [directory / f"seed-{seed}" for seed in seeds]
+    sft = [json.loads((place / "sft_evaluation.json").read_bytes())[metric] for place in places]
+    found: dict[str, Any] = {"sft": {"final": sft, "curve": [[] for _ in places], "kl_per_token": [0.0] * len(places)}}
+    seconds = [json.loads((place / "phases.json").read_bytes()) for place in places]
+    trained = {method: [read_run(place / method) for place in places] for method in methods}
+    for method, runs in trained.items():
+        found[method] = {
+            "final": [run.evaluations[-1]["metrics"][metric] for run in runs],
+            "curve": [[[point["step"], point["metrics"][metric]] for point in run.evaluations] for run in runs],
+            "kl_per_token": [run.evaluations[-1]["metrics"]["kl_per_token"] for run in runs],
+        }
+        for of_seed, run in zip(seconds, runs, strict=True):
+            spent = sum(v for line in run.metrics for k, v in line.items() if k.startswith("seconds/"))
+            of_seed[method] = round(spent, 1)
+    recipe = json.loads((places[0] / "text2grad" / "run.json").read_bytes())["recipe"]
+    return {
+        "metric": metric,
+        "seeds": list(seeds),
+        "start": "reward_model" if recipe["sft"]["after_reward_model"] else "sft",
+        "methods": found,
+        "reward_model": [run.evaluations[0]["critic"] for run in trained["text2grad"]],
+        "reward_model_at_end": [run.evaluations[-1]["critic"] for run in trained["text2grad"]],
+        "seconds": seconds,
+    }
+
+
+def write_comparison(results: Mapping[str, Any], out: Path, labels: Mapping[str, str]) -> None:
+    """Write results.json, curves.png and report.html; `labels` are the methods' names for readers."""
+    picture = comparison_png(results["tasks"], labels)
+    panels = pictures(task_panels(results["tasks"], labels))
+    rollouts = [
+        (f"{task}: {name}", records)
+        for task, result in results["tasks"].items()
+        for name, records in groups(read_run(out / task / f"seed-{result['seeds'][0]}" / "text2grad"))
+    ]
+    page = rollouts_page(
+        "Text2Grad quickstart",
+        intro="\n\n".join(in_words(task, result) for task, result in results["tasks"].items()),
+        groups=rollouts,
+        images=[("Held-out items, one answer each at temperature 1; thin lines are single seeds.", panels)],
+        tables=[table for task, result in results["tasks"].items() for table in _tables(task, result, labels)],
+    )
+    write_files(out, {"results.json": to_json(results), "curves.png": picture, "report.html": page.encode()})
+
+
+def in_words(task: str, result: Mapping[str, Any]) -> str:
+    """Return the results of a task as a paragraph."""
+    methods, metric = result["methods"], result["metric"].replace("_at_", "@").replace("_", " ")
+    sft, ours = (fmean(methods[name]["final"]) for name in ("sft", "text2grad"))
+    change = "raised" if ours > sft else "did not raise"
+    text = (
+        f"{task.capitalize()}: a Llama of 0.1 to 0.2 million parameters, fine-tuned on noisy demonstrations, reaches a "
+        f"{metric} of {sft:.2f} on held-out items. A reward model learned to write critiques of its answers in words "
+        f"and quotes. Training on these critiques {change} the policy's {metric}: it is now {ours:.2f}."
+    )
+    summed = methods.get("scalar_ppo")
+    if summed:
+        step, end = _passed(methods), max((p[0] for p in methods["text2grad"]["curve"][0]), default=0)
+        when = f"; Text2Grad passed the best mean of this baseline at step {step} of {end}" if step is not None else ""
+        text += f" With the same spans, summed into one number, it reached {fmean(summed['final']):.2f}{when}."
+    precision, recall = (_mean(result["reward_model"], f"{name}/negative") for name in ("precision", "recall"))
+    if precision is not None and recall is not None:
+        text += (
+            f" At the first step, {precision:.0%} of the tokens that the reward model marked negative were faults, and "
+            f"it marked {recall:.0%} of the faults."
+        )
+    left = _mean(result["reward_model_at_end"], "recall/negative")
+    if left is not None:
+        text += f" At the last step it marked {left:.0%} of the faults that were left."
+    start = {
+        "reward_model": "the reward model's weights, fine-tuned on demonstrations once more",
+        "sft": "the fine-tuned weights",
+    }[result["start"]]
+    return f"{text} The policies start from {start}; so do the baselines."
+
+
+def _mean(records: Sequence[Mapping[str, float]], name: str) -> float | None:
+    """Return the mean over the seeds that have the value; None if no seed has it."""
+    found = [record[name] for record in records if name in record]
+    return fmean(found) if found else None
+
+
+def _passed(methods: Mapping[str, Any]) -> int | None:
+    """Return the first step at which Text2Grad's mean is above the best mean of the same spans, summed, or None."""
+    best = max(value for _, value in mean_curve(methods["scalar_ppo"]["curve"]))
+    return next((step for step, value in mean_curve(methods["text2grad"]["curve"]) if value > best), None)
+
+
+def method_rows(results: Mapping[str, Any], labels: Mapping[str, str]) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows of the table of methods: one row for each task and method."""
+    several = any(len(result["seeds"]) > 1 for result in results["tasks"].values())
+    columns = ["task", "method", "metric", "mean" if several else "value", *(["seeds"] if several else []), "KL/token"]
+    rows = []
+    for task, result in results["tasks"].items():
+        for method, found in result["methods"].items():
+            row = [task, labels.get(method, "fine-tuned"), result["metric"], f"{fmean(found['final']):.3f}"]
+            row += [" ".join(f"{value:.3f}" for value in found["final"])] if several else []
+            rows.append([*row, f"{fmean(found['kl_per_token']):.3f}"])
+    return columns, rows
+
+
+def agreement_rows(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows of the reward model's table: for each task and seed, the first and the last answers."""
+    rows = []
+    for task, result in results["tasks"].items():
+        for number, seed in enumerate(result["seeds"]):
+            for answers, when in (("first", "reward_model"), ("last", "reward_model_at_end")):
+                found = result[when][number]
+                shares = [
+                    " / ".join(_rounded(found.get(f"{share}/{label}")) for share in ("precision", "recall"))
+                    for label in LABELS
+                ]
+                rows.append(
+                    [task, str(seed), answers, *shares, *(_rounded(found.get(name)) for name in RATES.values())]
+                )
+    return ["task", "seed", "answers", *LABELS, *RATES], rows
+
+
+def _rounded(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def print_comparison(console: Console, results: Mapping[str, Any], labels: Mapping[str, str]) -> None:
+    """Print two tables for each task, of the methods and of the reward model, each at most 80 columns wide."""
+    for task, result in results["tasks"].items():
+        for title, columns, rows in _tables(task, result, labels):
+            table = Table(title=title, title_justify="left", title_style="bold", header_style="dim", box=SIMPLE_HEAD)
+            for column in columns:
+                table.add_column(column, justify="left" if column in ("method", "answers") else "right")
+            for row in rows:
+                table.add_row(*row, style="bold" if "Text2Grad" in row else "")
+            console.print(table)
+
+
+def _tables(
+    task: str, result: Mapping[str, Any], labels: Mapping[str, str]
+) -> list[tuple[str, list[str], list[list[str]]]]:
+    """Return the tables of a task, without the columns that their titles name."""
+    one = {"tasks": {task: result}}
+    made = []
+    for title, (columns, rows) in {
+        f"{task}: {result['metric'].replace('_', ' ')}, held-out items": method_rows(one, labels),
+        f"{task}: precision / recall of the reward model in tokens": agreement_rows(one),
+    }.items():
+        shown = [number for number, column in enumerate(columns) if column not in ("task", "metric")]
+        made.append((title, [columns[n] for n in shown], [[row[n] for n in shown] for row in rows]))
+    return made

@@ -1,0 +1,111 @@
+r"""A response → units, and the units that critic and annotator mark; precision and recall count units.
+
+tokens       of a tokenizer, such as the policy's, whose tokens get the rewards (table 1 of the paper)
+words        as `feedback.words_of` finds them, each with the white space before it
+characters   every character
+
+A span marks every unit that it overlaps, as in `text2grad align`. A unit with marks of both labels counts as unmarked.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from text2grad.align import Range, encode, move_spans, span_tokens, token_offsets
+from text2grad.feedback import words_of
+from text2grad.runs.critic_quality.pairs import Pair
+from text2grad.types import Critique, Span
+
+
+def _words(response: str) -> list[Range]:
+    """Return the words, each with the white space before it, and the white space at the end."""
+    ends = [end for _, end in words_of(response)]
+    if response[ends[-1] if ends else 0 :]:
+        ends.append(len(response))
+    return list(pairwise((0, *ends)))
+
+
+CUTS: dict[str, Callable[[str], list[Range]]] = {
+    "words": _words,
+    "characters": lambda response: list(pairwise(range(len(response) + 1))),
+}
+"""Name of a unit without a tokenizer → its ranges in a response."""
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """The unit that responses are split into.
+
+    Attributes:
+        name: for reports: "tokens of models/policy", "words" or "characters".
+        tokenizer: a Hugging Face tokenizer; None for words and characters.
+    """
+
+    name: str
+    tokenizer: Any = None
+
+    def cut(self, response: str) -> tuple[str, list[Range]]:
+        """Return the text of all units, and the characters of each unit in it."""
+        if self.tokenizer is None:
+            return response, CUTS[self.name](response)
+        ids = encode(self.tokenizer, response)
+        text = self.tokenizer.decode(list(ids), skip_special_tokens=True) if ids else ""
+        return text, list(token_offsets(self.tokenizer, ids))
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The marks of one critique.
+
+    Attributes:
+        spans: its spans, in characters of the text of all units.
+        units: the units of each span.
+        delta: for each unit +1 in a positive span, −1 in a negative span, else 0.
+    """
+
+    spans: tuple[Span, ...]
+    units: tuple[tuple[int, ...], ...]
+    delta: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """A response split into units, with the marks of critic and annotator, and those of each sampled critique."""
+
+    pair: Pair
+    text: str
+    offsets: tuple[Range, ...]
+    predicted: Marks
+    true: Marks
+    samples: tuple[Marks, ...] = ()
+
+
+def mark(pair: Pair, units: Units) -> Marked | None:
+    """Split a pair into units; None if the tokens decode to another text than the response.
+
+    A critique with a failed status marks nothing.
+    """
+    text, offsets = units.cut(pair.response)
+    made = [_marks(one, pair.response, text, offsets) for one in (pair.predicted, pair.true, *pair.samples)]
+    found = [one for one in made if one is not None]
+    if len(found) < len(made):
+        return None
+    return Marked(pair, text, tuple(offsets), found[0], found[1], tuple(found[2:]))
+
+
+def _marks(critique: Critique, response: str, text: str, offsets: Sequence[Range]) -> Marks | None:
+    spans = move_spans(() if critique.failed else critique.spans, response, text)
+    if spans is None:
+        return None
+    units = tuple(map(tuple, span_tokens(offsets, spans)))
+    delta = [0.0] * len(offsets)
+    marked = {
+        label: {unit for span, touched in zip(spans, units, strict=True) if span.label == label for unit in touched}
+        for label in ("positive", "negative")
+    }
+    for unit in marked["positive"] - marked["negative"]:
+        delta[unit] = 1.0
+    for unit in marked["negative"] - marked["positive"]:
+        delta[unit] = -1.0
+    return Marks(tuple(spans), units, tuple(delta))

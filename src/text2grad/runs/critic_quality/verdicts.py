@@ -1,0 +1,124 @@
+"""Verdicts of judges on pairs of texts → wins, ties and losses with intervals, position bias, agreement of judges.
+
+win, tie, loss   shares of the first text, as in tables 1 and 4 of the paper, with bootstrap intervals over pairs
+inconsistent     pairs whose two orders had different verdicts; they are ties
+first_place      share of the verdicts for a place that are for the first place: 0.5 without position bias
+agreement        share of pairs with the same verdict by both judges
+alpha            Krippendorff's alpha for categories (win, tie, loss); missing verdicts allowed
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from text2grad.critics.servers import Preference, Side
+from text2grad.errors import require
+from text2grad.evaluation import Ratio, estimate
+from text2grad.runs.reports.html import Table
+
+_SIDES: Mapping[str, Side] = {"win": "first", "tie": "tie", "loss": "second"}
+_PLURAL = {"win": "wins", "tie": "ties", "loss": "losses"}
+
+
+def summary(preferences: Sequence[Preference], *, seed: int) -> dict[str, Any]:
+    """Return wins, ties and losses of the first set, with intervals; pairs without a verdict are excluded."""
+    judged = [one for one in preferences if one.better is not None]
+    rows = [_counts(one) for one in judged]
+    rates = estimate(rows, {name: Ratio((name,), ("pairs",)) for name in _SIDES}, seed=seed)
+    bias = estimate(rows, {"first_place": Ratio(("first place",), ("places",))}, seed=seed).get("first_place")
+    inconsistent = [one for one in judged if one.inconsistent]
+    contrary = Counter(one.verdicts for one in inconsistent)
+    return {
+        "pairs": len(judged),
+        **{_PLURAL[name]: sum(int(row[name]) for row in rows) for name in _SIDES},
+        "rates": {name: one._asdict() for name, one in rates.items()},
+        "inconsistent": len(inconsistent),
+        "first_place_twice": contrary["first", "second"],
+        "second_place_twice": contrary["second", "first"],
+        "first_place": bias._asdict() if bias else None,
+        "alike": sum(one.better == "tie" and not one.verdicts for one in judged),
+        "failed": len(preferences) - len(judged),
+    }
+
+
+def _counts(one: Preference) -> dict[str, float]:
+    places = Counter(one.places)
+    return {
+        **{name: float(one.better == side) for name, side in _SIDES.items()},
+        **{"pairs": 1.0, "first place": float(places["first"]), "places": float(places["first"] + places["second"])},
+    }
+
+
+def judges_agreement(verdicts: Mapping[str, Sequence[Preference]]) -> dict[str, Any] | None:
+    """Return the agreement of judges on the same pairs in the same order; None for fewer than two judges.
+
+    Returns:
+        "alpha" of all judges, and by "pairs" of judges the number of pairs of texts that both judged, the share with
+        the same verdict and alpha. Alpha is None where it is not defined: all verdicts equal, or none judged twice.
+
+    Raises:
+        ConfigError: if `krippendorff` is not installed.
+    """
+    if len(verdicts) < 2:
+        return None
+    codes = {name: [_code(one.better) for one in found] for name, found in verdicts.items()}
+    pairs = []
+    for a, b in combinations(codes, 2):
+        both = [(x, y) for x, y in zip(codes[a], codes[b], strict=True) if not (np.isnan(x) or np.isnan(y))]
+        same = sum(x == y for x, y in both) / len(both) if both else None
+        pairs.append({"judges": [a, b], "both": len(both), "agreement": same, "alpha": _alpha([codes[a], codes[b]])})
+    return {"alpha": _alpha(list(codes.values())), "pairs": pairs}
+
+
+def _code(better: Side | None) -> float:
+    return float("nan") if better is None else {"second": 0.0, "tie": 1.0, "first": 2.0}[better]
+
+
+def _alpha(codes: Sequence[Sequence[float]]) -> float | None:
+    """Return Krippendorff's alpha of [judges, pairs]; None where it is not defined."""
+    require("krippendorff", extra="eval", purpose="the agreement of judges")
+    import krippendorff
+
+    data = np.array(codes)
+    twice = (~np.isnan(data)).sum(0) > 1
+    if not twice.any() or len(np.unique(data[:, twice][~np.isnan(data[:, twice])])) < 2:
+        return None
+    return float(krippendorff.alpha(reliability_data=data, level_of_measurement="nominal"))
+
+
+def verdict_tables(results: Mapping[str, Mapping[str, Any]], agreement: Mapping[str, Any] | None) -> list[Table]:
+    """Return the table of judges, and that of their agreement if there are several."""
+    columns = ("judge", "win", "tie", "loss", "pairs", "inconsistent", "first place", "no verdict")
+    rows = [
+        (
+            name,
+            *(_percent(one["rates"].get(rate)) for rate in _SIDES),
+            *(f"{one['pairs']:,}", f"{one['inconsistent']:,}", _percent(one["first_place"]), f"{one['failed']:,}"),
+        )
+        for name, one in results.items()
+    ]
+    tables = [Table("Shares of pairs in %; [low, high]: 95 % intervals over pairs", columns, rows)]
+    if agreement:
+        all_judges = ("all judges", "", "", _number(agreement["alpha"]))
+        each = [
+            (" and ".join(one["judges"]), f"{one['both']:,}", _share(one["agreement"]), _number(one["alpha"]))
+            for one in agreement["pairs"]
+        ]
+        head = ("judges", "pairs", "same verdict", "Krippendorff's alpha")
+        tables.append(Table("Agreement of judges", head, [*each, *([all_judges] if len(each) > 1 else [])]))
+    return tables
+
+
+def _percent(found: Mapping[str, float] | None) -> str:
+    return "–" if found is None else "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * x for x in found.values()))
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

@@ -1,0 +1,162 @@
+"""The look before a run: refuse bad input, plan the memory, price the critic, and with `judge` measure its signal."""
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from text2grad.config import Recipe
+from text2grad.critics import CachedCritic, LLMCritic
+from text2grad.critics.servers import ANSWER_TOKENS, Spending, Template
+from text2grad.feedback import Critic
+from text2grad.progress import duration
+from text2grad.reward_models import critic_from_recipe
+from text2grad.runs.dry_run.devices import device_named, gigabytes
+from text2grad.runs.dry_run.plan import Advice, Lengths, Plan, Planner
+from text2grad.runs.dry_run.signal import Signal, measure_signal, number
+from text2grad.runs.recipe_run import read_inputs
+from text2grad.runs.reports import plain, print_critique, print_figures
+from text2grad.types import Example
+
+SHOWN = 8
+"""Judged responses that are printed."""
+
+
+class Expense(NamedTuple):
+    """Estimated tokens and US dollars of a critic on a server in the whole run; no dollars without prices."""
+
+    prompt_tokens: int
+    answer_tokens: int
+    cost: float
+
+
+class Report(NamedTuple):
+    """What a look before a run tells."""
+
+    planner: Planner  # with recipe, device and prompts
+    plan: Plan
+    expense: Expense | None  # None for a critic in the run's processes
+    advice: Sequence[Advice] = ()  # with which the run fits, if it does not
+    signal: Signal | None = None  # None where the critic was not asked
+
+    @property
+    def fits(self) -> bool:
+        """True if the peak fits into the device."""
+        return self.plan.peak <= self.planner.device.memory
+
+
+def dry_run(recipe: Recipe, *, device: str | None = None, processes: int = 1, judge: bool = False) -> Report:
+    """Look at a run before it begins. Nothing is trained, and nothing is written.
+
+    Args:
+        recipe: the settings.
+        device: a GPU to plan for, see `device_named`; None plans for this machine.
+        processes: number of processes, one GPU each.
+        judge: if the run fits, ask the critic about a few responses, with the policy on this machine.
+
+    Raises:
+        Text2GradError: what `text2grad train` would refuse, or if the critic fails.
+    """
+    critic, inputs = None, read_inputs(recipe)
+    if not recipe.critic.learned or recipe.critic.kind == "server":
+        critic = critic_from_recipe(recipe, task_critic=inputs.task_critic)
+    planner = Planner(recipe, device_named(device), processes=processes)
+    report = Report(planner, planner.plan(), critic_expense(recipe, critic, planner.lengths))
+    if not report.fits:
+        return report._replace(advice=planner.advice(planner.device.memory))
+    return report._replace(signal=measure_signal(recipe)) if judge else report
+
+
+def critic_expense(recipe: Recipe, critic: Critic | None, lengths: Lengths) -> Expense | None:
+    """Return the price of critiques of all responses of a run.
+
+    A request has the template's instructions (4 characters per token), a prompt of mean length and a response of the
+    length limit. An `LLMCritic` has its own template and prices; another critic those of [annotate], where there are.
+    """
+    settings = recipe.annotate
+    template = Template(settings.template, settings.reasoning)
+    prices = Spending(input_price=settings.input_price, output_price=settings.output_price)
+    asked = critic.critic if isinstance(critic, CachedCritic) else critic
+    if isinstance(asked, LLMCritic):
+        template, prices = asked.annotator.template, asked.spending
+    elif critic is None or not (prices.input_price or prices.output_price):
+        return None
+    instructions = len(template.messages(Example("x"), "")[0]["content"]) // 4
+    responses = recipe.run.steps * recipe.rollout.batch_size
+    read = responses * (instructions + round(lengths.mean) + recipe.rollout.max_new_tokens)
+    written = responses * ANSWER_TOKENS
+    return Expense(read, written, prices.cost(read, written))
+
+
+def print_report(console: Console, report: Report) -> None:
+    """Print a report: memory, settings that help, tokens and money; then judged responses, figures and warnings."""
+    (phases, (everything, trained)), planner, peak = report.plan, report.planner, report.plan.peak
+    device, lengths, recipe = planner.device, planner.lengths, planner.recipe
+    title = f"Memory of each of {planner.processes} processes" if planner.processes > 1 else "Memory"
+    table = Table(title=f"{title} on {device.name}", title_justify="left", title_style="bold", header_style="dim")
+    table.add_column("")
+    for phase in phases:
+        table.add_column(phase, justify="right")
+    for role in dict.fromkeys(role for own in phases.values() for role in own):
+        table.add_row(role, *(gigabytes(own[role]) if role in own else "" for own in phases.values()))
+    table.add_row("sum", *(gigabytes(sum(own.values())) for own in phases.values()), style="bold")
+    console.print(table)
+    verdict, style = ("fits into", "green") if report.fits else ("does not fit into", "bold red")
+    console.print(
+        f"peak {gigabytes(peak)} ({report.plan.peak_phase}) {verdict} {gigabytes(device.memory)}", style=style
+    )
+    if device.kind == "cpu" and recipe.run.compact_memory is False:
+        console.print("run.compact_memory = false: the heap of the run may grow to twice these tensors", style="yellow")
+    for index, advice in enumerate(report.advice):
+        settings = ", ".join(f"{name} = {json.dumps(value)}" for name, value in advice.settings.items())
+        console.print(f"{'or' if index else 'change'} {settings} → {gigabytes(advice.peak)}", highlight=False)
+    if not report.fits and not report.advice:
+        console.print("no setting makes it fit: take a smaller model, shorter responses, more memory, or FSDP 2")
+    batch = recipe.rollout.batch_size
+    lines = [
+        ("parameters", f"{everything:,}, trained {trained:,}"),
+        ("prompts", f"{lengths.prompts:,} of {lengths.mean:.0f} tokens (longest {lengths.longest})"),
+        ("sampled", f"{batch:,} responses, at most {batch * recipe.rollout.max_new_tokens:,} tokens per step"),
+    ]
+    if report.expense:
+        read, written, cost = report.expense
+        money = f"${cost:,.2f}" if cost else "no prices: set annotate.input_price and annotate.output_price"
+        lines.append(
+            ("critic", f"about {read:,} tokens read and {written:,} written in {recipe.run.steps} steps, {money}")
+        )
+    print_figures(console, lines)
+    if report.signal:
+        _print_signal(console, recipe, report.signal)
+
+
+def _print_signal(console: Console, recipe: Recipe, signal: Signal) -> None:
+    """Print judged responses, the figures in words, and the warnings."""
+    figures, batch = signal.figures, recipe.rollout.batch_size
+    for rollout, critique in list(zip(signal.rollouts, signal.critiques, strict=True))[:SHOWN]:
+        console.print(plain(rollout.example.prompt_text, style="dim"))
+        print_critique(console, rollout.response, critique)
+    phases = {phase: seconds * batch for phase, seconds in figures["step_seconds"].items()}
+    step, (read, written) = sum(phases.values()), figures["critic_tokens"]
+    shares = ", ".join(f"{phase} {seconds / step:.0%}" for phase, seconds in phases.items())
+    cost = figures["critic_cost"] * recipe.run.steps * batch
+    lines = [
+        ("responses", f"{figures['responses']} ({figures['tokens']:,} tokens)"),
+        ("cut by the length limit", f"{figures['truncated_share']:.0%}"),
+        ("tokens labelled positive", f"{figures['positive_label_share']:.1%}"),
+        ("tokens labelled negative", f"{figures['negative_label_share']:.1%}"),
+        ("failed critiques", f"{figures['failed_share']:.0%}"),
+        ("critiques without a mark", f"{figures['silent_share']:.0%}"),
+        ("quotes not found", f"{figures['unmatched_share']:.0%}"),
+        ("labels alike in both answers", f"{figures['label_agreement']:.1%} (κ {number(figures['cohen_kappa'])})"),
+        ("reliability of advantages", number(figures["reliability"])),
+        ("reward per response", f"{figures['reward_mean']:.3g} (deviation {figures['reward_deviation']:.3g})"),
+        ("reward and length", f"r = {figures['reward_length_correlation']:.2f}"),
+        ("tokens of the critic", f"{read:,} read, {written:,} written" if read + written else "not counted by it"),
+        ("time of a step here", f"{step:.3g} s ({shares})"),
+        ("whole run here", duration(step * recipe.run.steps) + (f", critic ${cost:,.2f}" if cost else "")),
+    ]
+    print_figures(console, lines, title="Signal")
+    for warning in signal.warnings:
+        console.print(plain(f"warning: {warning}", style="yellow"), soft_wrap=True)

@@ -1,0 +1,263 @@
+r"""The signal of a run before the run: sample, ask the critic twice about the same responses, compare.
+
+The responses are those of the run's first step: the same prompts, groups, random numbers and policy. There the policy
+is the reference (KL = 0) and V = 0, so the advantages of an answer are GAE of its rewards alone; with a group baseline,
+less the mean of the prompt's group. For token t, a_t and b_t are its advantages by the two answers, n the number of
+tokens, and m the mean of all:
+
+    noise     MSW = Σ (a_t − b_t)² / 2n           disagreement of the critic with itself
+    total     MSB = Σ 2 ((a_t + b_t)/2 − m)² / (n − 1)
+    reliability = (MSB − MSW) / (MSB + MSW), the intraclass correlation ICC(1,1) (Shrout and Fleiss, 1979): the share
+                  of variance that is signal
+
+Labels are the signs of δ; their agreement beyond chance is Cohen's κ (1960). Time and money of the critic are those of
+the second question, which no answer in a store shortens; the passes of a step are timed on one micro-batch.
+"""
+
+import copy
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from text2grad.config import Recipe
+from text2grad.costs import tokens_of
+from text2grad.critics import CachedCritic, LLMCritic
+from text2grad.feedback import Critic, ask
+from text2grad.models import (
+    PolicyWithValue,
+    Reference,
+    TokenBatch,
+    batch_indices,
+    best_device,
+    collate,
+    enable_checkpointing,
+    fitting_prompts,
+    load_tokenizer,
+    padding_id,
+    stop_ids,
+)
+from text2grad.progress import note
+from text2grad.reward_models import ServerRewardModel, critic_from_recipe, shares_base
+from text2grad.rl import Clock, advantages_over_baseline, correlation, prepare_policy, rewards_of
+from text2grad.runs.evaluate_policy import Sampling, sample_rollouts
+from text2grad.runs.run_examples import recipe_task, run_examples
+from text2grad.types import FAILED_STATUSES, Critique, Example, Rollout
+
+RESPONSES = 64
+FEW_LABELS, MANY_FAILURES, MANY_UNMATCHED, MANY_TRUNCATED = 0.01, 0.1, 0.2, 0.5
+LOW_RELIABILITY, LOW_KAPPA, PAYS_FOR_LENGTH, ONE_SIDED = 0.4, 0.4, 0.5, 0.98
+
+
+class Signal(NamedTuple):
+    """What the critic says about a few responses."""
+
+    figures: dict[str, Any]
+    warnings: list[str]  # each a fault of the signal, and the settings to change
+    rollouts: list[Rollout]
+    critiques: list[Critique]  # the first answers
+
+
+def measure_signal(recipe: Recipe, *, responses: int = RESPONSES) -> Signal:
+    """Sample responses as the run would, ask the critic twice, and time the passes of a step; nothing is trained.
+
+    Raises:
+        CriticError: if the critic fails.
+    """
+    task, settings, clock, device = recipe_task(recipe), recipe.model, Clock(), best_device()
+    tokenizer = load_tokenizer(settings.path, trust_remote_code=settings.trust_remote_code)
+    if recipe.run.threads:
+        torch.set_num_threads(recipe.run.threads)
+    torch.manual_seed(recipe.run.seed)
+    policy = prepare_policy(settings.path, settings)
+    with TemporaryDirectory() as place:
+        own = recipe.model_copy(update={"run": recipe.run.model_copy(update={"out": place})})
+        of_policy = policy if shares_base(recipe) else None
+        critic = critic_from_recipe(own, task_critic=task.critic() if task else None, policy=of_policy)
+        policy = policy.to(device).eval()
+        if isinstance(model := getattr(critic, "model", None), torch.nn.Module):
+            model.to(device)
+        with clock("rollout"):
+            rollouts = first_responses(recipe, policy, tokenizer, run_examples(recipe).train, responses)
+        first = _answers(recipe, critic, rollouts, "the first time")
+        critic = asked_anew(critic, Path(place))
+        before = tokens_of(critic)
+        with clock("critic"):
+            second = _answers(recipe, critic, rollouts, "again")
+        after = tokens_of(critic)
+    asked = (after.prompt - before.prompt, after.generated - before.generated)
+    figures = {
+        **signal_figures(recipe, tokenizer, rollouts, first, second),
+        "critic_tokens": asked,
+        "critic_cost": critic.spending.cost(*asked) / len(rollouts) if isinstance(critic, LLMCritic) else 0.0,
+        "step_seconds": {
+            **{name: clock.seconds[f"seconds/{name}"] / len(rollouts) for name in ("rollout", "critic")},
+            **_seconds_of_passes(recipe, policy, collate(rollouts, pad_id=0, device=device)),
+        },
+    }
+    return Signal(figures, warnings_of(figures, recipe), rollouts, first)
+
+
+def first_responses(
+    recipe: Recipe, policy: Any, tokenizer: Any, examples: Sequence[Example], count: int
+) -> list[Rollout]:
+    """Return responses to the first prompts of the run; as many as a batch has are those of its first step.
+
+    `count` is rounded up to whole groups of responses to one prompt, which are neighbours.
+    """
+    rollout, seed = recipe.rollout, recipe.run.seed
+    limits: dict[str, Any] = {"prompt_format": rollout.prompt_format, "max_new_tokens": rollout.max_new_tokens}
+    examples, _ = fitting_prompts(policy, tokenizer, examples, too_long=recipe.data.too_long, **limits)
+    prompts = batch_indices(len(examples), math.ceil(count / rollout.group_size), step=0, seed=seed)
+    chosen = [examples[index] for index in prompts for _ in range(rollout.group_size)]
+    eos = stop_ids(policy, tokenizer, rollout.eos_token_ids)
+    sampling = Sampling(
+        rollout.max_new_tokens, rollout.temperature, eos, padding_id(policy, tokenizer, eos), rollout.rows_at_once
+    )
+    return sample_rollouts(policy, tokenizer, chosen, sampling, prompt_format=rollout.prompt_format, seed=seed)
+
+
+def asked_anew(critic: Critic, directory: Path) -> Critic:
+    """Return the critic without its memory of earlier answers, so that a second question reaches it."""
+    if isinstance(critic, CachedCritic):
+        return asked_anew(critic.critic, directory)
+    if isinstance(critic, LLMCritic | ServerRewardModel):
+        critic = copy.copy(critic)
+        critic.path = directory / "second-answers.sqlite"
+    return critic
+
+
+def _answers(recipe: Recipe, critic: Critic, rollouts: Sequence[Rollout], which: str) -> list[Critique]:
+    """Return the answers of one question."""
+    note(f"asking the critic about {len(rollouts)} responses, {which}")
+    responses = [rollout.response for rollout in rollouts]
+    return ask(critic, [rollout.example for rollout in rollouts], responses, match=recipe.critic.match)
+
+
+def _seconds_of_passes(recipe: Recipe, policy: Any, batch: TokenBatch) -> dict[str, float]:
+    """Return the seconds that scoring and update take for each response, by one micro-batch of the largest number."""
+    model, reference, clock = PolicyWithValue(policy, value=recipe.model.value), Reference(policy), Clock()
+    if recipe.model.gradient_checkpointing:
+        enable_checkpointing(policy)
+    model.to(batch.ids.device).train(recipe.model.gradient_checkpointing)
+    part = batch.rows(max(batch.groups(recipe.ppo.micro_batch_tokens), key=len))
+    temperature, with_entropy = recipe.rollout.temperature, recipe.ppo.entropy_coef > 0
+    for phase in ("warm up", "score"):
+        with clock(phase):
+            scores = model.score(part, reference, temperature=temperature, kl=recipe.ppo.kl)
+            scores.logp.sum().item()  # waits for the device
+    with clock("update"):
+        passes = model(part, temperature=temperature, with_entropy=with_entropy)
+        (passes.logp.sum() + passes.entropy.sum() + passes.values.sum()).backward()
+        [float(p.grad.sum()) for p in model.policy_parameters() if p.grad is not None]
+    model.zero_grad()
+    rows = len(part.ids)
+    return {
+        "score": clock.seconds["seconds/score"] / rows,
+        "update": recipe.ppo.epochs * clock.seconds["seconds/update"] / rows,
+    }
+
+
+def signal_figures(
+    recipe: Recipe, tokenizer: Any, rollouts: Sequence[Rollout], first: Sequence[Critique], second: Sequence[Critique]
+) -> dict[str, Any]:
+    """Return figures of the responses and of two answers about each."""
+    labels, advantages, rewards = [], [], []
+    for answers in (first, second):
+        deltas, _, batch, given = rewards_of(recipe, tokenizer, rollouts, answers)
+        labels.append(np.sign(np.concatenate([np.asarray(row, dtype=float) for row in deltas])))
+        gained = advantages_over_baseline(recipe, given, torch.zeros_like(given), batch.response_mask).advantages
+        advantages.append(gained[batch.response_mask].double().numpy())
+        rewards.append(given.sum(1).double().numpy())
+    lengths, critiques = batch.response_lengths.double().numpy(), [*first, *second]
+    spans, unmatched = (sum(len(getattr(each, name)) for each in critiques) for name in ("spans", "unmatched"))
+    return {
+        "responses": len(rollouts),
+        "tokens": int(lengths.sum()),
+        "truncated_share": float(batch.truncated.double().mean()),
+        "failed_share": float(np.mean([each.status in FAILED_STATUSES for each in critiques])),
+        "silent_share": float(np.mean([not each.spans and each.outcome is None for each in critiques])),
+        "outcome_share": float(np.mean([each.outcome is not None for each in critiques])),
+        "unmatched_share": unmatched / max(spans + unmatched, 1),
+        **label_figures(*labels),
+        "reliability": reliability(*advantages),
+        "reward_mean": float(rewards[0].mean()),
+        "reward_deviation": float(rewards[0].std()),
+        "reward_length_correlation": correlation(lengths, rewards[0]),
+    }
+
+
+def label_figures(first: Any, second: Any) -> dict[str, float | None]:
+    """Return shares of tokens by label, and the agreement of two answers: labels −1, 0 and 1, [tokens] each.
+
+    Example:
+        >>> figures = label_figures(np.array([1, 1, 0, 0]), np.array([1, 0, 0, 0]))
+        >>> figures["cohen_kappa"]  # (3/4 − 1/2) / (1 − 1/2): 2/4 · 1/4 + 2/4 · 3/4 by chance
+        0.5
+    """
+    both = np.concatenate([first, second])
+    shares = {name: float((both == label).mean()) for name, label in (("positive", 1), ("negative", -1), ("no", 0))}
+    agreed = float((first == second).mean())
+    chance = sum(float((first == label).mean() * (second == label).mean()) for label in (-1, 0, 1))
+    return {
+        **{f"{name}_label_share": share for name, share in shares.items()},
+        "label_agreement": agreed,
+        "cohen_kappa": (agreed - chance) / (1 - chance) if chance < 1 else None,
+    }
+
+
+def reliability(first: Any, second: Any) -> float | None:
+    """Return the reliability of advantages by two answers, [tokens] each; None if they do not vary.
+
+    Example:
+        >>> reliability(np.array([1.0, -1.0]), np.array([1.0, -1.0]))
+        1.0
+    """
+    count, means = max(len(first), 1), (first + second) / 2
+    within = float(((first - second) ** 2).sum()) / (2 * count)
+    between = 2 * float(((means - means.sum() / count) ** 2).sum()) / max(count - 1, 1)
+    return (between - within) / (between + within) if between + within else None
+
+
+def warnings_of(figures: dict[str, Any], recipe: Recipe) -> list[str]:
+    """Return what is wrong with the signal, each with what to change."""
+    failed, unmatched, cut = (figures[f"{name}_share"] for name in ("failed", "unmatched", "truncated"))
+    labelled, kappa, reliable = 1.0 - figures["no_label_share"], figures["cohen_kappa"], figures["reliability"]
+    length, deviation, beta = figures["reward_length_correlation"], figures["reward_deviation"], recipe.ppo.beta
+    positive = figures["positive_label_share"] / labelled if labelled else 0.0
+    paid, lower = ("length", "reward.positive") if length > 0 else ("brevity", "the weight of reward.negative")
+    fails = failed > min(MANY_FAILURES, recipe.critic.max_failure_rate)
+    silent = labelled < FEW_LABELS and not figures["outcome_share"]
+    unsteady = (kappa is not None and kappa < LOW_KAPPA) or (reliable is not None and reliable < LOW_RELIABILITY)
+    one_sided = labelled >= FEW_LABELS and not 1 - ONE_SIDED <= positive <= ONE_SIDED
+    small = 0 < deviation < beta
+    faults = {
+        f"the critic fails: {failed:.0%} of its critiques cannot be read. Raise server.max_tokens or "
+        "annotate.max_tokens if answers are cut, or set critic.constrain = true.": fails,
+        f"the critic says nothing: {labelled:.1%} of the tokens have a label. Ask it for short quotes of good and poor "
+        'parts, and look for quotes with other spelling (critic.match = "normalized").': silent,
+        f'{unmatched:.0%} of the quotes are not in the response. Set critic.match = "normalized", or take a '
+        "constrained reward model (critic.constrain = true).": unmatched > MANY_UNMATCHED,
+        f"the critic contradicts itself: κ {number(kappa)}, reliability of the advantages {number(reliable)}. Lower "
+        "annotate.temperature, let it vote (critic.votes = 5), or raise rollout.batch_size.": unsteady,
+        f"the critic always says the same: {positive:.0%} of the labelled tokens are positive. Change its prompt to "
+        "ask for both sides, or weigh them with reward.positive and reward.negative.": one_sided,
+        "every response gets the same reward, so nothing can be learned from comparing them. Raise rollout.temperature,"
+        " or take harder prompts or another critic.": deviation < 1e-6,
+        f"the critic pays for {paid}: reward and length correlate with r = {length:.2f}. Set reward.span_mass = "
+        f'"response" or "span", or lower {lower}.': abs(length) > PAYS_FOR_LENGTH,
+        f"{cut:.0%} of the responses are cut by the length limit. Raise rollout.max_new_tokens, name the ids that end "
+        "a response in rollout.eos_token_ids, or set reward.truncated below 0.": cut > MANY_TRUNCATED,
+        f"the rewards are small beside the KL term: their deviation is {deviation:.2g} per response, and one nat of KL "
+        f"costs ppo.beta = {beta:g}. Lower ppo.beta, or raise reward.positive and reward.negative.": small,
+    }
+    return [text for text, wrong in faults.items() if wrong]
+
+
+def number(value: float | None) -> str:
+    """Return a figure as text, also one that does not exist."""
+    return "undefined" if value is None else f"{value:.2f}"

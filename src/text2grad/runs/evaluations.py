@@ -1,0 +1,370 @@
+"""Evaluations of a run on its held-out examples: before training, every `data.eval_every` steps, and after training.
+
+evaluations/000050.json    one evaluation:
+    step       number of finished steps
+    metric     name of the main metric, which the curves show
+    metrics    name → mean over the held-out responses
+    responses  prompt, response, number of tokens, KL, log π_ref (at temperature 1), reward and metrics of every
+               response; the prompts are the same in every evaluation, and a response follows from the same random
+               numbers
+    records    the first responses with critique, spans and all numbers per token, as in rollouts/
+    critic     agreement of a learned critic with the annotator, at the first and the last step
+
+Each process samples and judges a share of the held-out examples. Critiques are on disk before anything uses them: an
+evaluation that was interrupted asks for the others only.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from math import exp
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from text2grad.align import response_deltas
+from text2grad.config import Recipe
+from text2grad.critics import CachedCritic
+from text2grad.errors import MetricError, Text2GradError
+from text2grad.evaluation import distinct
+from text2grad.feedback import Critic
+from text2grad.files import to_json, write_atomically
+from text2grad.models import (
+    Scores,
+    TokenBatch,
+    draws_apart,
+    give_back_if_short,
+    make_rollouts,
+    sample,
+    step_uniforms,
+)
+from text2grad.progress import Progress, note
+from text2grad.reward_models import Agreement, judge
+from text2grad.rl import Text2GradTrainer, gae, response_records, score_batch, token_rewards, total_rewards, whiten
+from text2grad.runs.metric import WAY_OUT, Metric, measure
+from text2grad.runs.run_examples import recipe_task
+from text2grad.tasks import BuiltIn
+from text2grad.types import Critique, Rollout
+
+DIRECTORY = "evaluations"
+SHOWN = 12  # responses whose records are kept whole
+EVALUATION_SEED = 20_250_522  # keeps its random numbers apart from the numbers of training steps
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluations:
+    """Evaluates a run after the steps that are due.
+
+    Attributes:
+        trainer: of the run, with the held-out examples.
+        task: the built-in task, or None.
+        metric: the user's metric, or None.
+        annotator: judges the critic at both ends, or None.
+        judge_all: ask the critic about every response; False asks about the first responses only.
+        revise: returns other responses in place of the sampled ones, or None.
+    """
+
+    trainer: Text2GradTrainer
+    task: BuiltIn | None = None
+    metric: Metric | None = None
+    annotator: Critic | None = None
+    judge_all: bool = True
+    revise: Callable[[list[Rollout]], list[Rollout]] | None = None
+
+    def __call__(self, trainer: Text2GradTrainer) -> None:
+        """Evaluate if it is due and not done before.
+
+        Raises:
+            CriticError: if the critic breaks its contract; finished steps are saved.
+            MetricError: if the metric does; finished steps are saved.
+            OutOfMemory: if memory runs out where no smaller batch helps; finished steps are saved if possible.
+        """
+        every, step = trainer.recipe.data.eval_every, trainer.step
+        due = step in (0, trainer.recipe.run.steps) or (every and step % every == 0)
+        if not due or not trainer.policy_is_new:
+            return
+        path = trainer.directory / DIRECTORY / f"{step:06d}.json"
+        if gather_object([path.exists()])[0]:
+            found = json.loads(path.read_bytes()) if trainer.accelerator.is_main_process else {}
+        else:
+            found = self._new(step, path)
+        self._send(found)
+        if step and trainer.recipe.run.keep_best != "none":
+            trainer.keep_if_best(found["metrics"][found["metric"]] if trainer.accelerator.is_main_process else 0.0)
+
+    def _new(self, step: int, path: Path) -> dict[str, Any]:
+        """Evaluate and write the file; after an error of critic or metric the finished steps are saved."""
+        trainer = self.trainer
+        path.parent.mkdir(exist_ok=True)
+        try:
+            with draws_apart(self._seed_of(step)):  # training draws the same with and without the evaluation
+                found = self._evaluate(step)
+        except Text2GradError:
+            if step and trainer.accelerator.num_processes == 1:
+                trainer.save()
+            raise
+        if trainer.accelerator.is_main_process:
+            write_atomically(path, to_json(found))
+            note(in_short(found))
+        self._cache(step).unlink(missing_ok=True)
+        return found
+
+    def _send(self, found: Mapping[str, Any]) -> None:
+        """Send an evaluation to the tracker, also one of an earlier process: TensorBoard drops it on resume."""
+        if not self.trainer.accelerator.is_main_process:
+            return
+        tracker, step = self.trainer.tracker, found["step"]
+        tracker.log({f"eval/{name}": value for name, value in found["metrics"].items()}, step)
+        tracker.log_table("held_out", found["records"], step)
+
+    def _evaluate(self, step: int) -> dict[str, Any]:
+        trainer = self.trainer
+        rank, processes = trainer.accelerator.process_index, trainer.accelerator.num_processes
+        count = len(trainer.held_out)
+        mine = range(rank * count // processes, (rank + 1) * count // processes)
+        annotator = self.annotator if step in (0, trainer.recipe.run.steps) else None
+        judged = len(mine) if self.judge_all or annotator is not None else len(mine[: max(0, SHOWN - mine.start)])
+        rows: list[Row] = []
+        records: list[Row] = []
+        agreement = Agreement()
+        if mine:
+            # The heap has holes of the update's tensors, and those of an evaluation have other shapes.
+            give_back_if_short(trainer.model.policy, share=1.0)
+            with trainer.within_memory("rollout"):
+                rollouts = self._sample(mine, "evaluate: sample")
+            rollouts = rollouts if self.revise is None else self.revise(rollouts)
+            rows = self._rows(rollouts, first=mine.start)
+            with trainer.within_memory("critic"):
+                critiques = self._ask(step, rollouts[:judged], first=mine.start)
+            deltas, offsets = response_deltas(trainer.tokenizer, rollouts[:judged], critiques, trainer.delta_settings)
+            with trainer.within_memory("score"):
+                numbers = self._numbers(rollouts, critiques, deltas, offsets)
+            reference = numbers.pop("logp_ref")
+            for row, rollout, kl, logp_ref in zip(rows, rollouts, numbers["kl"], reference, strict=True):
+                row["kl"] = float(kl[: len(rollout.response_ids)].sum())
+                row["logp_ref"] = float(logp_ref[: len(rollout.response_ids)].sum())
+            if self.judge_all:
+                for row, critique, delta, reward in zip(rows, critiques, deltas, numbers["reward"], strict=True):
+                    row |= _judged(critique, delta, float(reward.sum()))
+            shown = min(judged, max(0, SHOWN - mine.start))
+            records = response_records(
+                step, rollouts[:shown], critiques[:shown], deltas[:shown], offsets[:shown], numbers
+            )
+            if annotator is not None:
+                with trainer.within_memory("critic"):
+                    agreement = self._agreement(annotator, rollouts, critiques, deltas)
+        agreement = reduce(Agreement.merged, gather_object([agreement]))
+        return {
+            "step": step,
+            **self._summary(gather_object(rows)),
+            "critic": agreement.metrics(),
+            "records": gather_object(records),
+        }
+
+    def answers(self) -> list[Rollout]:
+        """Return one response to each held-out example, the same as in the evaluation of these weights."""
+        return self._sample(range(len(self.trainer.held_out)), "answer")
+
+    def _sample(self, mine: range, phase: str) -> list[Rollout]:
+        """Return one response to each of this process's held-out examples; too large batches are halved."""
+        trainer, rollout = self.trainer, self.trainer.recipe.rollout
+        seed, rows = trainer.recipe.run.seed + EVALUATION_SEED, len(trainer.held_out)
+        uniforms = step_uniforms(seed=seed, step=0, rows=rows, tokens=rollout.max_new_tokens)
+
+        def sample_all() -> list[Rollout]:
+            found: list[Rollout] = []
+            with self._progress(phase, len(mine)) as progress, trainer.whole_policy() as policy:
+                for part in _parts(mine, trainer.sizes.rows_at_once):
+                    prompts = [trainer.held_out_ids[row] for row in part]
+                    responses = sample(
+                        policy,
+                        prompts,
+                        uniforms[part.start : part.stop],
+                        eos_ids=trainer.eos_ids,
+                        pad_id=trainer.pad_id,
+                        temperature=rollout.temperature,
+                        rows_at_once=len(part),
+                    )
+                    examples = [trainer.held_out[row] for row in part]
+                    found += make_rollouts(trainer.tokenizer, examples, prompts, responses, trainer.eos_ids)
+                    give_back_if_short(trainer.model.policy)
+                    progress.advance(len(part))
+            return found
+
+        return trainer.sizes.in_rows(len(mine), sample_all)
+
+    def _progress(self, phase: str, responses: int) -> Progress:
+        return Progress(phase, responses, unit="response", enabled=self.trainer.accelerator.is_main_process)
+
+    def _rows(self, rollouts: Sequence[Rollout], *, first: int) -> list[Row]:
+        """Return the record of each response without critique, with the user's metric."""
+        values: Sequence[Mapping[str, float]] = [{}] * len(rollouts)
+        if self.metric is not None:
+            examples, responses = [r.example for r in rollouts], [r.response for r in rollouts]
+            values = measure(self.metric, examples, responses, first=first, total=len(self.trainer.held_out))
+        return [
+            {
+                "prompt": rollout.example.prompt_text,
+                "response": rollout.response,
+                "tokens": len(rollout.response_ids),
+                "truncated": rollout.truncated,
+                "metrics": dict(numbers),
+            }
+            for rollout, numbers in zip(rollouts, values, strict=True)
+        ]
+
+    def _seed_of(self, step: int, row: int = 0) -> int:
+        """Return the seed of the draws of critic and metric from a row on, whether or not earlier rows are judged."""
+        settings = self.trainer.recipe.run
+        return (settings.seed + EVALUATION_SEED) * 1_000_003 + step * len(self.trainer.held_out) + row
+
+    def _ask(self, step: int, rollouts: Sequence[Rollout], *, first: int) -> list[Critique]:
+        """Return the critiques of responses, asked for in batches as in training; `first` is the row of the first."""
+        trainer = self.trainer
+        critic = CachedCritic(trainer.critic, self._cache(step), match=trainer.recipe.critic.match)
+        found: list[Critique] = []
+        at_once = trainer.recipe.rollout.batch_size // trainer.accelerator.num_processes
+        with self._progress("evaluate: judge", len(rollouts)) as progress:
+            for part in _parts(range(len(rollouts)), at_once):
+                batch = rollouts[part.start : part.stop]
+                with draws_apart(self._seed_of(step, first + part.start)):
+                    found += critic([rollout.example for rollout in batch], [rollout.response for rollout in batch])
+                give_back_if_short(trainer.model.policy)
+                progress.advance(len(part))
+        return found
+
+    def _numbers(
+        self,
+        rollouts: Sequence[Rollout],
+        critiques: Sequence[Critique],
+        deltas: Sequence[Sequence[float]],
+        offsets: Sequence[Sequence[tuple[int, int]]],
+    ) -> dict[str, Any]:
+        """Return numbers per token, each [B, T]: KL (k1) and logp_ref; reward, value and advantage of the judged B.
+
+        logp_ref is of temperature 1, all others of the temperature of the rollouts.
+        """
+        trainer, ppo = self.trainer, self.trainer.recipe.ppo
+        batch = trainer.collate(rollouts)
+        scores = trainer.score(batch, kl="k1")
+        logp_ref = self._reference_logp(batch, scores)
+        if not critiques:
+            return {"kl": scores.kl, "logp_ref": logp_ref}
+        first = trainer.collate(rollouts[: len(critiques)])
+        mask, rows, columns = first.response_mask, *first.response_mask.shape
+        kl, values = scores.kl[:rows, :columns], scores.values[:rows, :columns]
+        texts = [rollout.response for rollout in rollouts[:rows]]
+        rewards = token_rewards(trainer.recipe, deltas, critiques, first, responses=texts, offsets=offsets)
+        total = total_rewards(rewards, kl, mask, beta=trainer.beta_in_reward)
+        bootstrap = scores.bootstrap[:rows]
+        advantages = gae(total, values, mask, gamma=ppo.gamma, lam=ppo.lam, bootstrap=bootstrap).advantages
+        if ppo.whiten in ("scale", "full"):  # a held-out prompt has no group
+            advantages = whiten(advantages, mask, center=ppo.whiten == "full")
+        numbers = {"reward": rewards, "kl": scores.kl, "value": values, "advantage": advantages}
+        return {**numbers, "logp_ref": logp_ref}
+
+    def _reference_logp(self, batch: TokenBatch, scores: Scores) -> Tensor:
+        """Return log π_ref at temperature 1, [B, T]: of the scores, or of a pass of its own at another temperature."""
+        trainer = self.trainer
+        if trainer.recipe.rollout.temperature == 1.0:
+            return scores.logp_ref
+        found = score_batch(trainer.model, trainer.reference, batch, trainer.sizes, temperature=1.0, kl="k1")
+        if trainer.sharding is not None:
+            trainer.sharding.reshard()
+        return found.logp_ref
+
+    def _agreement(
+        self,
+        annotator: Critic,
+        rollouts: Sequence[Rollout],
+        critiques: Sequence[Critique],
+        deltas: Sequence[Sequence[float]],
+    ) -> Agreement:
+        trainer = self.trainer
+        settings, match = trainer.delta_settings, trainer.recipe.critic.match
+        return judge(annotator, trainer.tokenizer, rollouts, deltas, critiques, settings, match=match)
+
+    def _summary(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """Return the main metric's name, the means over all responses, and the responses."""
+        names = rows[0]["metrics"].keys()
+        other = next((row["metrics"].keys() for row in rows if row["metrics"].keys() != names), names)
+        if other != names:
+            raise MetricError(f"the metric returned the names {sorted(other)} and {sorted(names)}. {WAY_OUT}")
+        means = {name: fmean(row["metrics"][name] for row in rows) for name in names}
+        main = next(iter(means), "reward")
+        if self.task is not None:
+            of_set, each = self.task.measure(self.trainer.held_out, [row["response"] for row in rows])
+            for row, numbers in zip(rows, each, strict=True):
+                row["metrics"] |= numbers
+            means, main = {**of_set, **means}, self.task.metric
+        tokens = max(sum(row["tokens"] for row in rows), 1)
+        metrics = {
+            **means,
+            **(_critic_figures(rows, tokens) if self.judge_all else {}),
+            "distinct_2": means.get("distinct_2", distinct((row["response"] for row in rows), 2)),
+            "kl_per_token": sum(row["kl"] for row in rows) / tokens,
+            "reference_perplexity": exp(min(-sum(row["logp_ref"] for row in rows) / tokens, 700.0)),
+            "mean_tokens": fmean(row["tokens"] for row in rows),
+            "truncated_share": fmean(row["truncated"] for row in rows),
+        }
+        return {"metric": main, "metrics": metrics, "responses": list(rows)}
+
+    def _cache(self, step: int) -> Path:
+        """Return the file of the critiques of an evaluation under way."""
+        return self.trainer.directory / DIRECTORY / f"{step:06d}-{self.trainer.accelerator.process_index}.jsonl"
+
+
+def main_metric(recipe: Recipe, evaluations: Sequence[Mapping[str, Any]]) -> str:
+    """Return the name of a run's main metric, or "" for a run without evaluations; files of version 0.1 name none."""
+    if not evaluations:
+        return ""
+    task = recipe_task(recipe)
+    return str(evaluations[-1].get("metric", task.metric if task else "reward"))
+
+
+def in_short(evaluation: Mapping[str, Any]) -> str:
+    """Return an evaluation as one line.
+
+    Example:
+        >>> in_short({"step": 5, "metric": "f1", "metrics": {"f1": 0.5, "reward": 1.25, "kl_per_token": 0.0123}})
+        'held-out at step 5: f1 0.500, reward 1.250, kl per token 0.012'
+    """
+    metrics = evaluation["metrics"]
+    names = dict.fromkeys((evaluation["metric"], "reward", "kl_per_token"))
+    shown = ", ".join(f"{name.replace('_', ' ')} {metrics[name]:.3f}" for name in names if name in metrics)
+    return f"held-out at step {evaluation['step']}: {shown}"
+
+
+def _judged(critique: Critique, delta: Sequence[float], reward: float) -> Row:
+    """Return what a critique says about one response, in numbers."""
+    return {
+        "reward": reward,
+        "positive_tokens": sum(value > 0 for value in delta),
+        "negative_tokens": sum(value < 0 for value in delta),
+        "status": critique.status,
+        "failed": critique.failed,
+    }
+
+
+def _critic_figures(rows: Sequence[Row], tokens: int) -> dict[str, float]:
+    """Return the mean reward per response, the shares of tokens by label, and the share of failed critiques."""
+    positive, negative = (sum(row[f"{label}_tokens"] for row in rows) / tokens for label in ("positive", "negative"))
+    return {
+        "reward": fmean(row["reward"] for row in rows),
+        "positive_share": positive,
+        "negative_share": negative,
+        "unlabelled_share": 1.0 - positive - negative,
+        "failure_rate": fmean(row["failed"] for row in rows),
+    }
+
+
+def _parts(rows: range, size: int) -> Iterator[range]:
+    """Yield consecutive parts of at most `size` rows."""
+    for start in range(rows.start, rows.stop, size):
+        yield range(start, min(start + size, rows.stop))

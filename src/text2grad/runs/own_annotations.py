@@ -1,0 +1,103 @@
+"""Annotations by a critic in this process, for phase 2: sampled responses of the policy, judged by a program."""
+
+import inspect
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from text2grad.config import Recipe
+from text2grad.critics import CachedCritic
+from text2grad.errors import ConfigError
+from text2grad.feedback import Annotation, Critic, check_examples, load_critic, write_annotations
+from text2grad.progress import Progress
+from text2grad.runs.annotation_items import RESPONSES, annotated_examples, sampled_responses
+from text2grad.runs.critic_quality import check_identity
+from text2grad.runs.run_examples import recipe_task
+from text2grad.types import Example
+
+ANNOTATIONS = "annotations.jsonl"
+CRITIQUES = "critiques.jsonl"
+
+
+def own_critic(recipe: Recipe) -> Critic:
+    """Return the critic in Python that a recipe names: refresh.annotator, critic.use, or the built-in task's program.
+
+    Raises:
+        ConfigError: if it names none, or the critic cannot be loaded.
+    """
+    task = recipe_task(recipe)
+    named = recipe.refresh.annotator or recipe.critic.use
+    if named:
+        return load_critic(named)
+    if task is None:
+        raise ConfigError(
+            "--own-critic: the recipe names no critic in Python; set critic.use or refresh.annotator, or a data.task"
+        )
+    return task.critic()
+
+
+def annotate_by_critic(recipe: Recipe, out: Path, *, samples: int, limit: int | None = None) -> list[Annotation]:
+    """Sample responses, have them judged, and write annotations.jsonl.
+
+    What was sampled and judged before in the directory is read from it: responses are saved after each batch, critiques
+    at once.
+
+    Args:
+        recipe: [data], [model] and [rollout] say what is sampled; `own_critic` names the critic.
+        out: the directory of responses.jsonl, critiques.jsonl and annotations.jsonl.
+        samples: responses to each prompt.
+        limit: the first prompts only.
+
+    Raises:
+        ConfigError: if the recipe names no critic or no policy, or the directory holds critiques of another critic.
+        DataError: if the data cannot be used, or the directory holds responses to other prompts.
+        CriticError: if the critic fails.
+    """
+    critic = own_critic(recipe)
+    prompts = annotated_examples(recipe, limit)
+    check_examples(critic, prompts)
+    examples: Sequence[Example] = prompts
+    responses: Sequence[str] = []
+    given = [text for one in prompts if isinstance(text := one.meta.get("response"), str)]
+    if given and (len(given) < len(prompts) or samples > 1):
+        raise ConfigError(
+            f'{recipe.data.train}: {len(given)} of {len(prompts)} examples have a "response", and {samples} for each '
+            "are asked for; leave the responses and --samples out together, or give each example one response"
+        )
+    check_identity(out, _identity(recipe, critic))
+    if given:
+        examples, responses = prompts, given
+    else:
+        examples, responses = sampled_responses(recipe, [*prompts] * samples, out / RESPONSES)
+    cached = CachedCritic(critic, out / CRITIQUES, match=recipe.critic.match)
+    size, found = recipe.rollout.batch_size, list[Annotation]()
+    with Progress("annotate", len(examples), unit="response") as progress:
+        for start in range(0, len(examples), size):
+            part, texts = examples[start : start + size], responses[start : start + size]
+            found += [
+                Annotation(example.prompt_text, text, critique)
+                for example, text, critique in zip(part, texts, cached(part, texts), strict=True)
+            ]
+            progress.advance(len(part))
+    write_annotations(out / ANNOTATIONS, found)
+    return found
+
+
+def _identity(recipe: Recipe, critic: Critic) -> dict[str, Any]:
+    """Return what decides the critic's answers: its name, its settings, and the file in which it is defined."""
+    return {
+        "critic": recipe.refresh.annotator or recipe.critic.use or f"data.task = {recipe.data.task}",
+        "truths": recipe.data.truths,
+        "match": recipe.critic.match,
+        "source": _source_of(critic),
+    }
+
+
+def _source_of(critic: Critic) -> str:
+    """Return a hash of the file in which a critic is defined; empty where there is none."""
+    defined = critic if inspect.isfunction(critic) or inspect.isclass(critic) else type(critic)
+    try:
+        return sha256(Path(inspect.getfile(defined)).read_bytes()).hexdigest()
+    except (OSError, TypeError):
+        return ""

@@ -1,0 +1,13 @@
+from .html import Table as Table, rollouts_page as rollouts_page
+from .policy_evaluation import (
+    evaluation_picture as evaluation_picture,
+    policy_page as policy_page,
+    print_evaluation as print_evaluation,
+)
+from .run_report import read_run as read_run, write_report as write_report
+from .terminal import (
+    as_text as as_text,
+    plain as plain,
+    print_critique as print_critique,
+    print_figures as print_figures,
+)

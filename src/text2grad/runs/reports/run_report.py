@@ -1,0 +1,145 @@
+"""Finished runs → a table, a picture, a page and a JSON file.
+
+results.json    {"runs": {name: {"before": {...}, "after": {...}, "steps": n, "seconds": {...}, "out": dir}}}
+curves.png      held-out metric, reward, negative tokens and KL over the steps
+report.html     responses to held-out prompts before and after training, with critiques and δ per token
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from text2grad.errors import DataError
+from text2grad.files import to_json, write_files
+from text2grad.runs.reports.html import count, rollouts_page
+from text2grad.runs.reports.plots import RunCurves, panels_png, pictures, run_panels
+
+SHOWN_ROLLOUTS = 6  # of the first and of the last step
+
+
+class Run(NamedTuple):
+    """The metrics and evaluations of a run."""
+
+    name: str
+    directory: Path
+    metrics: list[dict[str, float]]
+    evaluations: list[dict[str, Any]]
+
+
+def read_run(directory: Path, name: str = "", *, without_steps: bool = False) -> Run:
+    """Read a run's metrics and evaluations.
+
+    Args:
+        directory: of the run.
+        name: of the run; "" takes that of its directory.
+        without_steps: accept a run that has not finished a step.
+
+    Raises:
+        DataError: if the run has not finished a step, or its metrics are damaged.
+    """
+    path = directory / "metrics.jsonl"
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    try:
+        metrics = [json.loads(line) for line in lines]
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path} is damaged ({error}). Resume the run with --resume, which repairs the file") from error
+    if not metrics and not without_steps:
+        raise DataError(f"{directory} holds no run with a finished step: {path.name} is missing or empty")
+    evaluations = [json.loads(file.read_bytes()) for file in sorted((directory / "evaluations").glob("*.json"))]
+    return Run(name or directory.name, directory, metrics, evaluations)
+
+
+def write_report(runs: Sequence[Run], out: Path, *, metric: str = "", title: str, intro: str = "") -> dict[str, Any]:
+    """Write results.json, curves.png (first the main metric of the task) and report.html, and return the results.
+
+    The page shows responses of the first run; at least one run is needed.
+    """
+    results = {"runs": {run.name: _results(run) for run in runs}}
+    panels = run_panels([_curves(run, metric) for run in runs], metric=metric)
+    columns, rows = table(results)
+    page = rollouts_page(
+        title,
+        intro=intro,
+        groups=groups(runs[0]),
+        images=[("Mean over the rollouts of each step; thick lines are smoothed.", pictures(panels))],
+        tables=[("Held-out examples, sampled at the training temperature", columns, rows)] if rows else [],
+    )
+    write_files(out, {"results.json": to_json(results), "curves.png": panels_png(panels), "report.html": page.encode()})
+    return results
+
+
+def table(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows of the held-out metrics: a row before training, and a row for the end of each run."""
+    runs = {name: run for name, run in results["runs"].items() if run["after"]}
+    if not runs:
+        return [], []
+    first = next(iter(runs.values()))
+    names = list(first["after"])
+    rows = [["start", *(_number(first["before"].get(name)) for name in names)]]
+    rows += [[label, *(_number(run["after"].get(name)) for name in names)] for label, run in runs.items()]
+    return ["", *(name.replace("_", " ") for name in names)], rows
+
+
+def _results(run: Run) -> dict[str, Any]:
+    # a rival learns at the end of a round: its other steps have no seconds/update
+    names = dict.fromkeys(name for line in run.metrics for name in line if name.startswith("seconds/"))
+    seconds = {name: sum(line.get(name, 0.0) for line in run.metrics) for name in names}
+    return {
+        "before": run.evaluations[0]["metrics"] if run.evaluations else {},
+        "after": run.evaluations[-1]["metrics"] if run.evaluations else {},
+        "steps": len(run.metrics),
+        "seconds": {key.removeprefix("seconds/"): round(value, 2) for key, value in seconds.items()},
+        "out": str(run.directory),
+    }
+
+
+def _curves(run: Run, metric: str) -> RunCurves:
+    points = [(one["step"], one["metrics"][metric]) for one in run.evaluations if metric in one["metrics"]]
+    return RunCurves(run.name, run.metrics, points if len(points) > 1 else ())
+
+
+def groups(run: Run) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Return the groups of the page: held-out prompts before and after training, then rollouts with all numbers."""
+    found = []
+    if len(run.evaluations) > 1:
+        first, last = run.evaluations[0], run.evaluations[-1]
+        heading = f"Held-out prompts before training and after {count(last['step'], 'step')}"
+        found = [(heading, before_and_after(first, last))]
+    files = sorted((run.directory / "rollouts").glob("*.jsonl"))
+    if not files:  # removed by hand
+        return found
+    first_lines = files[0].read_text("utf-8").splitlines()[:SHOWN_ROLLOUTS]
+    last_lines = files[-1].read_text("utf-8").splitlines()[-SHOWN_ROLLOUTS:]
+    found += [("Rollouts of the first step", [json.loads(line) for line in first_lines])]
+    return [*found, ("Rollouts of the last step", [json.loads(line) for line in last_lines])]
+
+
+def before_and_after(first: Mapping[str, Any], last: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the records of the first evaluation, each with the record of the last about the same prompt beside it."""
+    after = by_prompt(last["records"])
+    named = f"After {count(last['step'], 'step')}"
+    return [
+        {**_without_step(record), "by": "Before training", "beside": [{**after[key], "by": named}]}
+        for key, record in by_prompt(first["records"]).items()
+        if key in after
+    ]
+
+
+def _without_step(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key != "step"}
+
+
+def by_prompt(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], Mapping[str, Any]]:
+    """Return records by prompt, and by their number among those of the same prompt."""
+    seen: Counter[str] = Counter()
+    found = {}
+    for record in records:
+        found[record["prompt"], seen[record["prompt"]]] = record
+        seen[record["prompt"]] += 1
+    return found
+
+
+def _number(value: Any) -> str:
+    return "" if value is None else f"{value:.4f}" if abs(value) < 1 else f"{value:.1f}"

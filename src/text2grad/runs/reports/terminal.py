@@ -1,0 +1,109 @@
+"""Print a critique to the terminal: the response with coloured spans, the feedback, quotes that were not found.
+
+Positive spans are green and underlined, negative spans red and reversed, characters in both magenta. The spans are also
+listed with a sign, for output without colour. Texts of models and critics are not interpreted as markup, and their
+control characters are replaced by visible signs.
+"""
+
+from collections.abc import Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from text2grad.runs.reports.html import Table as ReportTable
+from text2grad.types import Critique, Label, visible
+
+STYLES: dict[Label, str] = {"positive": "green underline", "negative": "red reverse"}
+BOTH = "magenta reverse underline"
+
+_SIGNS: dict[Label, str] = {"positive": "+", "negative": "−"}
+_LISTED_CHARS = 100
+
+
+def print_critique(console: Console, response: str, critique: Critique, *, title: str = "") -> None:
+    """Print a response with coloured spans, and its critique; the title goes above the response."""
+    if title:
+        console.print(plain(title, style="bold"))
+    console.print(coloured(response, critique))
+    feedback = critique.feedback if critique.status == "ok" else f"[{critique.status}] {critique.feedback}"
+    console.print(plain(feedback, style="italic"))
+    for span in critique.spans:
+        _print_item(console, _SIGNS[span.label], response[span.start : span.end], STYLES[span.label].split()[0])
+    for quote in critique.unmatched:
+        _print_item(console, "not found:", quote, "yellow")
+    if critique.outcome is not None:
+        console.print(plain(f"outcome {critique.outcome:+.3g}"))
+    console.print()
+
+
+def print_figures(console: Console, figures: Sequence[tuple[str, str]], *, title: str = "") -> None:
+    """Print names and values in two columns."""
+    table = Table.grid(padding=(0, 3))
+    if title:
+        table.add_row(plain(title, style="bold"))
+    for name, value in figures:
+        table.add_row(plain(name, style="dim"), plain(value))
+    console.print(table)
+
+
+def print_table(console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table; its first column is on the left, the others on the right."""
+    drawn = Table(title=plain(title), title_justify="left", title_style="bold", header_style="dim", box=SIMPLE_HEAD)
+    for number, column in enumerate(columns):
+        drawn.add_column(plain(column), justify="right" if number else "left")
+    for row in rows:
+        drawn.add_row(*map(plain, row))
+    console.print(drawn)
+
+
+def coloured(response: str, critique: Critique) -> Text:
+    """Return a response with coloured spans.
+
+    Example:
+        >>> from text2grad.types import Span
+        >>> text = coloured("I live in Lyon.", Critique("Wrong city.", (Span(10, 14, "negative"),)))
+        >>> text.plain, [(span.start, span.end, span.style) for span in text.spans]
+        ('I live in Lyon.', [(10, 14, 'red reverse')])
+    """
+    labels: list[set[Label]] = [set() for _ in response]
+    for span in critique.spans:
+        for place in labels[span.start : span.end]:
+            place.add(span.label)
+    text, begin = Text(), 0
+    for at in range(1, len(labels) + 1):
+        if at == len(labels) or labels[at] != labels[begin]:
+            here = labels[begin]
+            text.append(plain(response[begin:at]).plain, BOTH if len(here) > 1 else STYLES[min(here)] if here else None)
+            begin = at
+    return text
+
+
+def plain(text: str, *, style: str = "") -> Text:
+    r"""Return text that is safe to print: control characters are `visible`; \n and \t stay.
+
+    Example:
+        >>> plain("[red]\x1b[2J").plain
+        '[red]␛[2J'
+    """
+    return Text(visible(text).replace("\r", "␍"), style=style)
+
+
+def _print_item(console: Console, sign: str, quote: str, style: str) -> None:
+    shown = " ".join(quote.split())
+    shown = shown if len(shown) <= _LISTED_CHARS else shown[: _LISTED_CHARS - 2] + " …"
+    console.print(Text.assemble(f"  {sign} ", plain(shown)), style=style)
+
+
+def as_text(tables: Sequence[ReportTable]) -> str:
+    """Return tables as plain text with aligned columns."""
+    blocks = []
+    for table in tables:
+        rows = [list(table.columns), *map(list, table.rows)]
+        widths = [max(len(row[k]) for row in rows) for k in range(len(table.columns))]
+        lines = [
+            "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        ]
+        blocks.append("\n".join([table.caption, *(f"  {line}" for line in lines)]))
+    return "\n\n".join(blocks) + "\n"

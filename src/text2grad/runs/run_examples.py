@@ -1,0 +1,114 @@
+"""The prompts of a run: examples to train on, and held-out examples for evaluations; no prompt is in both."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from text2grad.config import Recipe
+from text2grad.errors import ConfigError, DataError
+from text2grad.feedback import read_examples, split_by_prompt
+from text2grad.tasks import BuiltIn, TaskSettings, built_in, procedural_task
+from text2grad.types import Example
+
+
+class RunExamples(NamedTuple):
+    """Examples to train on, held-out examples, and the number of training examples whose prompts are held out."""
+
+    train: list[Example]
+    held_out: list[Example]
+    removed: int = 0
+
+
+def task_settings(recipe: Recipe) -> TaskSettings:
+    """Return the settings of a recipe's built-in task."""
+    data = recipe.data
+    return TaskSettings(data.length, data.faults, data.truths)
+
+
+def recipe_task(recipe: Recipe) -> BuiltIn | None:
+    """Return the built-in task that [data] names, or None.
+
+    Raises:
+        ConfigError: if the task is unknown, it cannot have the settings of [data], or it makes its own prompts and
+            `data.train` names others.
+    """
+    if not recipe.data.task:
+        return None
+    task = built_in(recipe.data.task, task_settings(recipe))
+    if recipe.data.train and not task.reads_files:
+        raise ConfigError("data.task and data.train are both set; choose one source of prompts")
+    return task
+
+
+def check_response_limit(recipe: Recipe) -> None:
+    """Refuse a limit of responses below the shortest reference of a task whose length is set.
+
+    Raises:
+        ConfigError: if `rollout.max_new_tokens` is too low, with the number that the longest answer needs.
+    """
+    data, limit = recipe.data, recipe.rollout.max_new_tokens
+    if not data.length:
+        return
+    shortest, longest = procedural_task(str(data.task), "train", task_settings(recipe)).answer_tokens()
+    if limit < shortest:
+        raise ConfigError(
+            f"rollout.max_new_tokens = {limit}: with data.length = {data.length} the shortest answers of {data.task} "
+            f"have {shortest} words and marks, and the longest demonstrations {longest}; set "
+            f"rollout.max_new_tokens = {longest} or more"
+        )
+
+
+def run_examples(recipe: Recipe) -> RunExamples:
+    """Return the examples that [data] names.
+
+    A share is held out by a hash of `data.eval_seed` and the prompt, so that neither the order of the file nor
+    `run.seed` changes it, and equal prompts stay together. At most `data.eval_examples` held-out examples are kept,
+    chosen by the same hash.
+
+    Raises:
+        DataError: if a file cannot be read, or no prompt is left to train on or to hold out.
+    """
+    data = recipe.data
+    task = recipe_task(recipe)
+    if task is not None and not data.train:
+        held_out = task.held_out(data.eval_examples, data.eval_seed) if data.eval_examples else []
+        return RunExamples(task.train(data.examples, recipe.run.seed), held_out)
+    examples = read_examples(str(data.train))
+    if data.held_out_file:
+        held_out = read_examples(data.held_out_file)
+        prompts = {example.prompt_text for example in held_out}
+        train = [example for example in examples if example.prompt_text not in prompts]
+        if not train:
+            raise DataError(
+                f"all {len(examples)} prompts of {data.train} are in {data.held_out_file}, too, so none is left to "
+                "train on; name other files in data.train and data.held_out_file"
+            )
+        return RunExamples(train, _first(held_out, data.eval_examples, data.eval_seed), len(examples) - len(train))
+    train, held_out = split_by_prompt(examples, data.held_out, data.eval_seed, key=_prompt)
+    if data.held_out and not held_out:
+        raise DataError(
+            f"data.held_out = {data.held_out}: {data.train} has one prompt only, and it cannot be trained on and held "
+            "out; add prompts, or name a data.held_out_file"
+        )
+    return RunExamples(train, _first(held_out, data.eval_examples, data.eval_seed))
+
+
+def held_out_prompts(recipe: Recipe) -> set[str]:
+    """Return all prompts that [data] holds out, also those beyond `data.eval_examples`; none for a built-in task."""
+    data = recipe.data
+    if data.held_out_file:
+        return {example.prompt_text for example in read_examples(data.held_out_file)}
+    if not data.held_out:
+        return set()
+    held_out = split_by_prompt(read_examples(str(data.train)), data.held_out, data.eval_seed, key=_prompt)[1]
+    return {example.prompt_text for example in held_out}
+
+
+def _first(examples: Sequence[Example], limit: int, seed: int) -> list[Example]:
+    """Return at most `limit` examples, whose prompts a hash chooses, in the order of the file."""
+    prompts = len({example.prompt_text for example in examples})
+    chosen = list(examples) if prompts <= limit else split_by_prompt(examples, limit / prompts, seed, key=_prompt)[1]
+    return chosen[:limit]
+
+
+def _prompt(example: Example) -> str:
+    return example.prompt_text

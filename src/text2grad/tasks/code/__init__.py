@@ -1,5 +1,0 @@
-"""The code task: small Python functions, judged by unit tests."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

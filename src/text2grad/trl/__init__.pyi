@@ -1,1 +1,0 @@
-from .span_grpo import SpanGRPOTrainer as SpanGRPOTrainer

@@ -1,0 +1,79 @@
+"""Marks → files to share: one HTML page, made by the reports' own page, that needs neither server nor network."""
+
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from text2grad.feedback import critique_to_json
+from text2grad.runs.reports import rollouts_page
+
+if TYPE_CHECKING:
+    from text2grad_studio.session import Session
+
+
+def page_of_marks(session: "Session", rater: str) -> str:
+    """Return a page of the responses that a rater marked, with the marks as critiques and colours.
+
+    Raises:
+        DataError: if the text of one cannot be read.
+    """
+    records, marked = list[dict[str, Any]](), session.marks.whole(rater)
+    for one in sorted(marked.values(), key=lambda one: -one.at):
+        if one.empty:
+            continue
+        critique, response = one.critique_of(), one.opened["response"]
+        records.append(
+            {
+                "prompt": one.opened["prompt"],
+                "response": response,
+                "critique": critique_to_json(critique),
+                "unit": "part",
+            }
+            | _parts(response, list(one.spans.values()))
+        )
+    spans = sum(len(one.spans) for one in marked.values())
+    summary = [("responses", str(len(records))), ("marked spans", str(spans)), ("rater", rater)]
+    intro = "Responses of a language model with the words that a person marked, and the reasons."
+    return rollouts_page("Marked responses", records, intro=intro, summary=summary)
+
+
+def page_of_response(session: "Session", rater: str, run: int, number: int, item: str = "") -> str:
+    """Return a page of one response with all its numbers, and beside it the rater's marks on it.
+
+    Raises:
+        DataError: if the run has no such response, a digest is given and is that of another, or the text of the marked
+            response cannot be read.
+    """
+    record = session.rollout(run, number, item)
+    step, row = record["place"]
+    where = f"{record['source']}, {'' if step is None else f'step {step}, '}response {row + 1}"
+    shown = {key: value for key, value in record.items() if key != "step"}
+    spans = record.get("critique", {}).get("spans", [])
+    if spans and not record.get("offsets"):  # no tokens to colour
+        shown |= {"unit": "part"} | _parts(record["response"], spans)
+    marked = session.marks.whole(rater, [record["item"]]).get(record["item"])
+    if marked is not None and not marked.empty:
+        critique = critique_to_json(marked.critique_of())
+        marks = {"response": record["response"], "critique": critique, "by": f"Marked by {rater}", "unit": "part"}
+        shown |= {"by": "The run", "beside": [marks | _parts(record["response"], list(marked.spans.values()))]}
+    return rollouts_page("A response", [shown], intro=where)
+
+
+def _parts(response: str, spans: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the response cut where a mark begins or ends, with 1, −1 or 0 for each part."""
+    cuts = sorted({0, len(response), *(place for one in spans for place in (one["start"], one["end"]))})
+    offsets = list(pairwise(cuts))
+    delta = [
+        max(-1.0, min(1.0, sum(_sign(one) for one in spans if one["start"] <= start and end <= one["end"])))
+        for start, end in offsets
+    ]
+    return {"offsets": offsets, "delta": delta}
+
+
+def _sign(span: dict[str, Any]) -> float:
+    return 1.0 if span["label"] == "positive" else -1.0
+
+
+def preferred_name(rater: str, form: str) -> str:
+    """Return the name of a downloaded file."""
+    return f"{re.sub(r'[^a-zA-Z0-9_-]', '-', rater)}-{form}"

@@ -1,0 +1,225 @@
+"""Runs and files that a person names → JSONL files of records, one response per line.
+
+A run of `text2grad train` is its `rollouts/*.jsonl`. A file holds responses with or without critiques: the annotations
+of `text2grad annotate` and `text2grad import`, predictions of `text2grad evaluate-reward`, or any JSONL with "prompt"
+and "response" (or "completion", as TRL names it). An output directory of TRL's GRPO with `log_completions=True` holds
+`completions/*.parquet`, and a run of prime-rl `token_exports/` (`prime_rl`); their files become JSONL in the studio's
+directory when they are first seen.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from text2grad.errors import DataError, require
+from text2grad.files import json_lines, write_files
+from text2grad.types import Example
+from text2grad_studio import prime_rl
+
+PER_TOKEN = (
+    *("delta", "reward", "value", "advantage", "kl", "logp", "logp_after", "change"),
+    *("entropy", "mismatch_kl", "importance_ratio", "masked"),
+)
+"""Numbers per token that a record may have; "change" is `logp_after` − `logp`, the second line is prime-rl's."""
+
+
+class Source(NamedTuple):
+    """A run or a file.
+
+    Attributes:
+        name: shown on the page, unique in a session.
+        path: as given, resolved.
+        kind: a run of this project, a JSONL file, or a directory of another trainer.
+        converted: where JSONL of another trainer's files goes.
+        tokenizer: of prime-rl's exports.
+    """
+
+    name: str
+    path: Path
+    kind: Literal["run", "file", "trl", "prime-rl"]
+    converted: Path
+    tokenizer: str = ""
+
+    @property
+    def is_run(self) -> bool:
+        """True for the directory of a run of this project."""
+        return self.kind == "run"
+
+    def files(self) -> list[Path]:
+        """Return the files of records that exist now, in order."""
+        if self.kind == "file":
+            return [self.path]
+        return sorted((self.path / "rollouts" if self.kind == "run" else self.converted).glob("*.jsonl"))
+
+    def convert(self) -> bool:
+        """Make JSONL of another trainer's new files; return whether all of them are converted.
+
+        Raises:
+            DataError: if a file cannot be read.
+            ConfigError: if pyarrow is missing.
+        """
+        if self.kind == "trl":
+            for path in sorted((self.path / "completions").glob("*.parquet")):
+                _to_jsonl(path, self.converted)
+        return self.kind != "prime-rl" or prime_rl.convert(self.path, self.converted, self.tokenizer)
+
+
+def open_sources(paths: Sequence[Path], store: Path, *, tokenizer: str = "") -> list[Source]:
+    """Return the sources of a session, each with a name of its own.
+
+    Args:
+        paths: directories and files.
+        store: directory of the studio.
+        tokenizer: of prime-rl's token exports; "" takes the one that their run names.
+
+    Raises:
+        DataError: if a path holds no rollouts.
+    """
+    found: list[Source] = []
+    for path in paths:
+        whole = path.resolve()
+        kind = _kind_of(path, whole)
+        used = (tokenizer or prime_rl.tokenizer_of_run(whole)) if kind == "prime-rl" else ""
+        stem = whole.stem if kind == "file" else whole.parent.name if whole.name == prime_rl.FOLDER else whole.name
+        name, number = stem, 1
+        while any(one.name == name for one in found):
+            number += 1
+            name = f"{stem} ({number})"
+        form = "critiques" if kind == "trl" else used  # files that an older version made have none
+        converted = store / "converted" / sha256(f"{whole}{form}".encode()).hexdigest()[:12]
+        found.append(Source(name, whole, kind, converted, used))
+    return found
+
+
+def _kind_of(given: Path, path: Path) -> Literal["run", "file", "trl", "prime-rl"]:
+    """Return what a path holds.
+
+    Raises:
+        DataError: if it holds no rollouts.
+    """
+    if not path.exists():
+        raise DataError(f"{given} does not exist. Name the directory of a run (run.out), or a JSONL file")
+    if path.is_file():
+        if path.suffix != ".jsonl":
+            raise DataError(
+                f"{given} is no .jsonl file. `text2grad import table {given} --out responses.jsonl` reads other formats"
+            )
+        if path.name.startswith("rank_") and prime_rl.FOLDER in path.parts:
+            raise DataError(
+                f"{given} is a token export of prime-rl: name the run's directory, which holds {prime_rl.FOLDER}/"
+            )
+        return "file"
+    if any((path / "completions").glob("*.parquet")):
+        return "trl"
+    if (path / prime_rl.FOLDER).is_dir() or prime_rl.exports_of(path):  # before rollouts/, which prime-rl has, too
+        return "prime-rl"
+    if not (path / "rollouts").is_dir():
+        raise DataError(
+            f"{given} holds no rollouts/: it is no directory of a run. Name the directory in run.out of `text2grad "
+            "train`, or a JSONL file of responses"
+        )
+    if any((path / "rollouts").glob("step_*/*/*/traces.jsonl")):
+        raise DataError(
+            f"{given} is a run of prime-rl without {prime_rl.FOLDER}/: set trainer.enable_token_export = true in its "
+            "configuration"
+        )
+    return "run"
+
+
+def normalized(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record with the names of a rollout: "prompt", "response", "critique" and numbers per token.
+
+    Raises:
+        ValueError: if it has no response.
+    """
+    one = dict(record)
+    if "response" not in one and isinstance(one.get("completion"), str | list):  # TRL
+        one["response"] = _prompt(one.pop("completion"))
+    if not isinstance(one.get("response"), str):
+        raise ValueError('no text under "response" or "completion"')
+    one["prompt"] = _prompt(one.get("prompt"))
+    if not isinstance(one.get("critique"), dict):
+        one.pop("critique", None)
+    for name in ("reward", "advantage"):
+        if isinstance(one.get(name), int | float):  # one number for the whole response
+            one[f"{name}_of_response"] = float(one.pop(name))
+    tokens = len(one["offsets"]) if isinstance(one.get("offsets"), list) else 0
+    for name in PER_TOKEN:
+        values = one.get(name)
+        if not isinstance(values, list) or len(values) != tokens:
+            one.pop(name, None)
+    if "logp" in one and "logp_after" in one:
+        pairs = zip(one["logp"], one["logp_after"], strict=True)
+        one["change"] = [None if None in pair else round(pair[1] - pair[0], 5) for pair in pairs]
+    return one
+
+
+def _to_jsonl(path: Path, directory: Path) -> None:
+    """Make the JSONL file of a Parquet file of TRL, unless it is there and as new.
+
+    TRL writes a step's file again when the step is evaluated, or repeated by a training that is resumed.
+    Columns of numbers beside "step" and "advantage" are the values of reward functions; their sum is the reward.
+    """
+    target = directory / f"{path.stem}.jsonl"
+    if target.exists() and target.stat().st_mtime_ns >= path.stat().st_mtime_ns:
+        return
+    require("pyarrow", extra="train", purpose="completions that TRL logged")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        rows = pq.read_table(path).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"cannot read {path}: {error}; it is read again while TRL writes it") from error
+    records = []
+    for row in rows:
+        rewards = {name: row.pop(name) for name in list(row) if _is_reward(name, row[name])}
+        record = {name: row[name] for name in ("step", "prompt", "completion", "advantage") if name in row}
+        record |= _critique(row)
+        records.append({**record, "reward": sum(rewards.values()), "rewards": rewards} if rewards else record)
+    data = json_lines(records)
+    if target.exists() and target.read_bytes() == data:
+        target.touch()  # another file would be indexed anew
+    else:
+        write_files(directory, {target.name: data})
+
+
+def _critique(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the critique in a row of TRL's table, and the completion as the critic read it; empty without one.
+
+    `SpanGRPOTrainer` logs feedback as "critique" and the rest as JSON in "critique_spans". Tables of older versions
+    lack the latter: spans and status are unknown.
+    """
+    if not isinstance(row.get("critique"), str):
+        return {}
+    try:
+        rest = json.loads(row["critique_spans"])
+    except (KeyError, TypeError, ValueError):  # no column, no value, or another program's
+        rest = None
+    if not isinstance(rest, dict):
+        rest = {"spans": [], "status": ""}
+    whole = {"completion": rest.pop("response")} if "response" in rest else {}
+    return {"critique": {"feedback": row["critique"], **rest}, **whole}
+
+
+def _is_reward(name: str, value: Any) -> bool:
+    return name not in ("step", "advantage") and type(value) in (int, float) and math.isfinite(value)
+
+
+def _prompt(given: Any) -> str:
+    """Return a prompt as text; chat messages are joined by blank lines, those without text left out."""
+    if isinstance(given, list):
+        texts = [_content(part.get("content")) for part in given if isinstance(part, dict)]
+        return Example([{"content": text} for text in texts if text is not None]).prompt_text
+    return given if isinstance(given, str) else ""
+
+
+def _content(given: Any) -> str | None:
+    """Return the text of a message; None where there is none, as in a call of a tool. A list has texts and images."""
+    if isinstance(given, list):
+        texts = [part.get("text") for part in given if isinstance(part, dict)]
+        return "".join(text for text in texts if isinstance(text, str))
+    return given if isinstance(given, str) else None

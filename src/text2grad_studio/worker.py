@@ -1,0 +1,279 @@
+"""The process that holds the models: lessons, retrainings, answers and critics, one request at a time.
+
+    python -m text2grad_studio.worker
+
+Requests are lines of JSON on standard input, messages are lines of JSON on standard output; the process ends when its
+input ends. The base model is loaded once; a version is a LoRA adapter on it.
+"""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from text2grad.errors import DataError, Text2GradError, is_out_of_memory
+from text2grad.files import exclusive, published, to_json
+
+Tell = Callable[..., None]
+
+
+class Models:
+    """The policy with the adapters of its versions."""
+
+    def __init__(self, path: str) -> None:
+        """Load the policy and its tokenizer."""
+        from text2grad.models import best_device, check_model, load_policy, load_tokenizer
+
+        self.path = path
+        self.base = load_policy(path).eval().to(best_device())
+        self.tokenizer = load_tokenizer(path)
+        check_model(self.base)
+
+    @contextmanager
+    def adapted(self, adapter: Path | None, *, rank: int = 0, seed: int = 0) -> Iterator[Any]:
+        """Yield the policy with the adapter of a version, a fresh one of a rank, or none; then take it off again."""
+        import torch
+
+        from text2grad.models import POLICY_ADAPTER, adapter_parameters, load_lora, with_lora
+
+        if adapter is None and not rank:
+            yield self.base
+            return
+        torch.manual_seed(seed)
+        if adapter is None:
+            model = with_lora(self.base, r=rank, alpha=2 * rank, targets="all-linear")
+        else:
+            model = load_lora(self.base, str(adapter)).to(self.base.device)
+            for parameter in adapter_parameters(model, POLICY_ADAPTER).values():
+                parameter.requires_grad_(True)
+        try:
+            yield model
+        finally:
+            self.base = model.unload()
+
+
+class Worker:
+    """Answers requests; models are loaded at the first request that needs them."""
+
+    def __init__(self) -> None:
+        """Begin without models."""
+        self._models: Models | None = None
+        self._critic: tuple[Any, Any] = (None, None)  # what was asked for, and the critic
+
+    def answer(self, request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+        """Return the result of a request.
+
+        Raises:
+            Text2GradError: if it cannot be done.
+        """
+        kind = request["kind"]
+        if kind == "suggest":
+            from text2grad_studio.run_critic import RunCritic
+
+            if self._critic[0] != request["critic"]:
+                tell(state="working", progress="loading the critic")
+                self._critic = request["critic"], RunCritic(request["critic"])
+            tell(state="working", progress="the critic reads")
+            result: dict[str, Any] = self._critic[1].judge(request["prompt"], request["response"])
+            return result
+        if self._models is None or self._models.path != request["policy"]["path"]:
+            tell(state="working", progress="loading the policy")
+            self._models = Models(request["policy"]["path"])
+        work = {"teach": _teach, "retrain": _retrain, "ask": _ask}[kind]
+        return work(self._models, request, tell)
+
+
+def main() -> None:
+    """Answer requests until the input ends."""
+    output = os.fdopen(os.dup(1), "wb", buffering=0)  # libraries that print do not disturb the messages
+    os.dup2(2, 1)
+    worker = Worker()
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+
+        def tell(number: int = request["number"], **message: Any) -> None:
+            output.write(to_json({"number": number, **message}) + b"\n")
+
+        try:
+            tell(state="done", progress="", result=worker.answer(request, tell))
+        except Text2GradError as error:
+            tell(state="failed", error=str(error))
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            tell(state="failed", error=f"out of memory: {error}. Teach fewer or shorter responses at a time")
+
+
+def _adapter(request: Mapping[str, Any], version: int) -> Path | None:
+    """Return the directory of a version's adapter; None for version 0.
+
+    Raises:
+        DataError: if there is none.
+    """
+    if version == 0:
+        return None
+    path = Path(request["versions"]) / f"{version:04d}"
+    if not (path / "version.json").exists():
+        raise DataError(f"there is no version {version}")
+    return path
+
+
+def _teach(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """Give a lesson and publish the version that it makes."""
+    from text2grad_studio.teaching import lesson_from, teach
+
+    lesson, parent = lesson_from(request["lesson"]), int(request["parent"])
+    corrections = _corrections(request)
+
+    def on_round(number: int, moved: float) -> None:
+        words = f"round {number}: marked tokens moved {moved:.2f} of {lesson.target:g} nats"
+        tell(state="working", progress=words, share=min(max(moved / lesson.target, number / lesson.rounds), 1.0))
+
+    with models.adapted(_adapter(request, parent), rank=lesson.rank, seed=lesson.seed) as policy:
+        prompt_format = request["policy"]["sampling"]["prompt_format"]
+        taught = teach(policy, models.tokenizer, corrections, lesson, prompt_format=prompt_format, on_round=on_round)
+        about = {"kind": "lesson", "lesson": asdict(lesson), **_description(taught, corrections)}
+        return publish_version(models, policy, request, about)
+
+
+def _retrain(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """Train the reward model on the marks and then the policy with it, and publish the version."""
+    import shutil
+
+    from text2grad.feedback import read_annotations
+    from text2grad.files import write_records
+    from text2grad_studio.retraining import forwarded_progress, retrain, retraining_from
+
+    settings, parent = retraining_from(request["retraining"]), int(request["parent"])
+    adapter, versions = _adapter(request, parent), Path(request["versions"])
+    versions.mkdir(parents=True, exist_ok=True)
+    for left in versions.glob("retraining-*"):  # by a stopped one
+        shutil.rmtree(left)
+    scratch = Path(tempfile.mkdtemp(prefix="retraining-", dir=versions))
+    corrections = _corrections(request)
+    write_records(scratch / "marks.jsonl", request["annotations"])
+    with (
+        forwarded_progress(lambda words, share: tell(state="working", progress=words, share=share)),
+        models.adapted(adapter, rank=settings.rank, seed=settings.seed) as policy,
+    ):
+        found = retrain(
+            policy,
+            models.tokenizer,
+            models.path,
+            request["policy"].get("run"),
+            corrections,
+            read_annotations(scratch / "marks.jsonl", to_encode=True),
+            settings,
+            earlier=adapter / "reward_model" if adapter is not None else None,
+            scratch=scratch,
+        )
+        about = {"kind": "retraining", **found.about, **_description(found.taught, corrections)}
+        published_version = publish_version(models, policy, request, about, reward_model=found.reward_model)
+    shutil.rmtree(scratch)
+    return published_version
+
+
+def _corrections(request: Mapping[str, Any]) -> list[Any]:
+    from text2grad.types import Span
+    from text2grad_studio.teaching import Correction
+
+    return [
+        Correction(
+            one["item"],
+            one["prompt"],
+            one["response"],
+            one["ids"],
+            [Span(span["start"], span["end"], span["label"]) for span in one["spans"]],
+        )
+        for one in request["corrections"]
+    ]
+
+
+def _description(taught: Any, corrections: Any) -> dict[str, Any]:
+    return {
+        "responses": len(corrections),
+        "spans": sum(len(one.spans) for one in corrections),
+        **{name: value for name, value in taught._asdict().items() if name != "changes"},
+        "changes": [one._asdict() for one in taught.changes],
+    }
+
+
+def publish_version(
+    models: Models, policy: Any, request: Mapping[str, Any], about: dict[str, Any], *, reward_model: Path | None = None
+) -> dict[str, Any]:
+    """Write a new version, whole or not at all; return its description without changes per token.
+
+    The worker of a server that was killed may still publish beside that of the next server: each gets a number of its
+    own.
+    """
+    import shutil
+
+    from text2grad.models import POLICY_ADAPTER
+    from text2grad_studio.versions import folders_of
+
+    directory = Path(request["versions"])
+    directory.mkdir(parents=True, exist_ok=True)
+    with exclusive(directory):
+        number = max(folders_of(directory), default=0) + 1
+        made = datetime.now(UTC).isoformat(timespec="seconds")
+        about = {"version": number, "parent": int(request["parent"]), "policy": models.path, "made": made, **about}
+        with published(directory / f"{number:04d}") as path:
+            policy.peft_config[POLICY_ADAPTER].base_model_name_or_path = models.path  # not the base of a run's adapter
+            policy.save_pretrained(str(path), selected_adapters=[POLICY_ADAPTER])
+            if reward_model is not None:
+                shutil.copytree(reward_model, path / "reward_model")
+                shutil.copy(reward_model.with_name("annotations.jsonl"), path)  # of which the next one takes some
+            (path / "version.json").write_bytes(to_json(about))
+    return {key: value for key, value in about.items() if key != "changes"}
+
+
+def _ask(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """Let several versions answer one prompt with the same random numbers."""
+    from text2grad.align import policy_offsets
+    from text2grad.models import collate, padding_id, response_logprobs, stop_ids
+    from text2grad.runs import Sampling, sample_rollouts
+    from text2grad.types import Example
+
+    settings = request["policy"]["sampling"]
+    answers = []
+    for number in request["versions_asked"]:
+        tell(state="working", progress=f"version {number} answers" if number else "the policy answers")
+        with models.adapted(_adapter(request, number)) as policy:
+            eos = stop_ids(policy, models.tokenizer, settings["eos_token_ids"])
+            pad = padding_id(policy, models.tokenizer, eos)
+            sampling = Sampling(settings["max_new_tokens"], settings["temperature"], eos, pad)
+            [rollout] = sample_rollouts(
+                policy,
+                models.tokenizer,
+                [Example(request["prompt"])],
+                sampling,
+                prompt_format=settings["prompt_format"],
+                seed=request["seed"],
+            )
+            batch = collate([rollout], pad_id=pad, device=policy.device)
+            import torch
+
+            with torch.no_grad():
+                logp = response_logprobs(policy, batch, temperature=settings["temperature"])[0]
+            answers.append(
+                {
+                    "version": number,
+                    "prompt": request["prompt"],
+                    "response": rollout.response,
+                    "ids": list(rollout.response_ids),
+                    "offsets": policy_offsets(models.tokenizer, rollout.response_ids),
+                    "logp": [round(x, 5) for x in logp[0].tolist()],
+                    "truncated": rollout.truncated,
+                }
+            )
+    return {"prompt": request["prompt"], "seed": request["seed"], "answers": answers}
+
+
+if __name__ == "__main__":
+    main()

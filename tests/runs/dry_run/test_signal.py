@@ -1,0 +1,204 @@
+"""The signal before a run: figures by hand, and warnings of critics that are made to deserve them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import small_run
+from text2grad.cli.__main__ import main
+from text2grad.config.recipe import load_recipe, make_recipe
+from text2grad.critics import CachedCritic, LLMCritic
+from text2grad.runs.dry_run.signal import (
+    Signal,
+    asked_anew,
+    label_figures,
+    measure_signal,
+    reliability,
+    warnings_of,
+)
+
+CRITIC = """
+import json, pathlib
+import small_run
+from text2grad import Critique, Span
+
+calls = pathlib.Path("calls.txt")
+judge = small_run.ColourCritic()
+turn = 0
+
+def note(responses):
+    with calls.open("a") as file:
+        file.write(json.dumps(list(responses)) + "\\n")
+
+def steady(examples, responses):
+    note(responses)
+    return judge(examples, responses)
+
+def moody(examples, responses):
+    global turn
+    turn += 1
+    note(responses)
+    critiques = judge(examples, responses)
+    if turn % 2:
+        return critiques
+    swap = {"positive": "negative", "negative": "positive"}
+    return [Critique("", tuple(Span(s.start, s.end, swap[s.label]) for s in c.spans)) for c in critiques]
+
+def once(examples, responses):
+    global turn
+    turn += 1
+    note(responses)
+    return judge(examples, responses) if turn % 2 else [Critique("hm") for _ in responses]
+
+def silent(examples, responses):
+    return [Critique("hm") for _ in responses]
+
+def praises(examples, responses):
+    return [Critique("", (Span(0, len(r), "positive"),)) for r in responses]
+
+def fails(examples, responses):
+    return ["no JSON"] * len(responses)
+
+def quotes_elsewhere(examples, responses):
+    return [Critique("", unmatched=("zebra",)) for _ in responses]
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a policy, prompts, critics and a recipe, which is the working directory."""
+    tokenizer, model = small_run.tokenizer_and_model()
+    model.save_pretrained(tmp_path / "policy")
+    tokenizer.save_pretrained(tmp_path / "policy")
+    prompts = "".join(json.dumps({"prompt": example.prompt}) + "\n" for example in small_run.EXAMPLES)
+    (tmp_path / "prompts.jsonl").write_text(prompts)
+    (tmp_path / "moods.py").write_text(CRITIC)
+    (tmp_path / "my.toml").write_text(
+        '[data]\ntrain = "prompts.jsonl"\n[model]\npath = "policy"\n[rollout]\nbatch_size = 8\nmax_new_tokens = 6\n'
+        '[run]\nout = "run"\nsteps = 2\nthreads = 1\ntracker = "none"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(__import__("sys").modules, "moods", raising=False)
+    return tmp_path
+
+
+def measured(critic: str, *settings: str, responses: int = 8) -> Signal:
+    recipe = load_recipe(Path("my.toml"), [f'critic.use="moods:{critic}"', *settings])
+    return measure_signal(recipe, responses=responses)
+
+
+def called(place: Path) -> list[list[str]]:
+    """Return the responses of each call of the critic."""
+    return [json.loads(line) for line in (place / "calls.txt").read_text().splitlines()]
+
+
+def test_a_steady_critic_agrees_with_itself_and_train_begins_with_the_same_responses(place: Path) -> None:
+    figures = measured("steady").figures
+    assert (figures["label_agreement"], figures["cohen_kappa"], figures["reliability"]) == (1.0, 1.0, 1.0)
+    assert figures["responses"] == 8
+    assert set(figures["step_seconds"]) == {"rollout", "critic", "score", "update"}
+    assert min(figures["step_seconds"].values()) > 0
+    first, second = called(place)
+    assert first == second, "the second question is asked"
+    assert main(["train", "my.toml", "--critic", "moods:steady"]) == 0
+    assert called(place)[2] == first
+
+
+def test_prompts_that_train_holds_out_are_not_judged(place: Path) -> None:
+    held_out = ["data.held_out=0.4", "data.eval_examples=4"]
+    measured("steady", *held_out)
+    settings = [part for setting in (*held_out, "run.steps=1") for part in ("--set", setting)]
+    assert main(["train", "my.toml", "--critic", "moods:steady", *settings]) == 0
+    first, second, *others = called(place)
+    assert first == second
+    assert first in others  # beside the evaluations before and after
+
+
+def test_groups_are_judged_whole_and_begin_as_those_of_train(place: Path) -> None:
+    group = ["rollout.group_size=4", "ppo.baseline=group", "model.value=none", "ppo.gamma=0.5", "ppo.whiten=scale"]
+    figures = measured("once", *group).figures
+    settings = [part for setting in group for part in ("--set", setting)]
+    assert main(["train", "my.toml", "--critic", "moods:steady", *settings]) == 0
+    calls = called(place)
+    assert calls[2] == calls[0] == calls[1]
+    over_value = measured("once", "rollout.group_size=4", "ppo.gamma=0.5").figures
+    assert figures["label_agreement"] == over_value["label_agreement"]
+    # b = 0: MSW = Σ a² / 2n and MSB = Σ (a − mean)² / 2 (n − 1), which is larger without the means of the groups
+    assert over_value["reliability"] < figures["reliability"]
+    assert measured("steady", *group, responses=9).figures["responses"] == 12
+
+
+@pytest.mark.parametrize(
+    ("critic", "warning"),
+    [
+        ("moody", "contradicts itself"),
+        ("silent", "says nothing"),
+        ("praises", "the critic always says the same: 100%"),
+        ("praises", "pays for length"),
+        ("fails", "the critic fails: 100%"),
+        ("quotes_elsewhere", "100% of the quotes are not in the response"),
+        ("silent", "every response gets the same reward"),
+    ],
+)
+def test_a_critic_that_gives_no_signal_is_warned_of(place: Path, critic: str, warning: str) -> None:
+    signal = measured(critic, "ppo.lam=0", "rollout.eos_token_ids=[1,4,5,6]")
+    assert any(warning in text for text in signal.warnings), signal.warnings
+
+
+def test_truncated_responses_are_warned_of(place: Path) -> None:
+    signal = measured("steady", "rollout.max_new_tokens=2")
+    assert signal.figures["truncated_share"] > 0.5
+    assert any("are cut by the length limit" in text for text in signal.warnings)
+
+
+def test_nothing_is_trained(place: Path) -> None:
+    """The micro-batch whose time is taken leaves no gradient, and each look samples the same."""
+    before = {path: path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file()}
+    assert measured("praises").rollouts == measured("praises").rollouts
+    after = {path: path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file()}
+    assert {path: text for path, text in after.items() if "__pycache__" not in str(path)} == before
+
+
+def test_a_good_signal_gives_no_warning() -> None:
+    good = {
+        **{"failed_share": 0.0, "no_label_share": 0.6, "positive_label_share": 0.25, "unmatched_share": 0.01},
+        **{"cohen_kappa": 0.8, "reliability": 0.9, "reward_length_correlation": 0.1, "outcome_share": 0.0},
+        **{"reward_deviation": 1.0, "truncated_share": 0.1},
+    }
+    recipe = make_recipe({})
+    assert warnings_of(good, recipe) == []
+    assert "pays for brevity" in warnings_of({**good, "reward_length_correlation": -0.7}, recipe)[0]
+    assert "small beside the KL term" in warnings_of({**good, "reward_deviation": 0.01}, recipe)[0]
+    assert warnings_of({**good, "no_label_share": 1.0, "positive_label_share": 0.0, "outcome_share": 1.0}, recipe) == []
+
+
+def test_labels_and_advantages_by_hand() -> None:
+    first, second = np.array([1, 1, 0, 0, -1]), np.array([1, 0, 0, -1, -1])
+    found = label_figures(first, second)
+    # agreement 3/5; by chance (2 · 1 + 2 · 2 + 1 · 2) / 25 = 8/25; κ = (15/25 − 8/25) / (17/25) = 7/17
+    assert found["cohen_kappa"] == pytest.approx(7 / 17)
+    assert found["positive_label_share"] == pytest.approx(0.3)
+    # a = (2, 0), b = (0, 0): MSW = 4/4 = 1; means (1, 0), m = 1/2: MSB = 2 (1/4 + 1/4) / 1 = 1 → no signal
+    assert reliability(np.array([2.0, 0.0]), np.zeros(2)) == 0.0
+    # a = (3, −1), b = (1, −3): MSW = 8/4 = 2; means (2, −2): MSB = 2 · 8 / 1 = 16 → 14/18
+    assert reliability(np.array([3.0, -1.0]), np.array([1.0, -3.0])) == pytest.approx(7 / 9)
+    assert reliability(np.zeros(3), np.zeros(3)) is None
+    assert reliability(np.zeros(0), np.zeros(0)) is None
+
+
+def test_reliability_recovers_the_variances_of_a_simulated_critic() -> None:
+    random = np.random.default_rng(0)
+    signal = random.normal(0, 2.0, 20_000)
+    answers = (signal + random.normal(0, 1.0, 20_000) for _ in range(2))
+    assert reliability(*answers) == pytest.approx(4 / (4 + 1), abs=0.01)
+
+
+def test_the_second_question_passes_every_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "x")
+    server = LLMCritic("model", store=tmp_path / "answers.sqlite")
+    again = asked_anew(CachedCritic(server, tmp_path / "cache.jsonl"), tmp_path)
+    assert isinstance(again, LLMCritic)
+    assert again.path == tmp_path / "second-answers.sqlite"
+    assert server.path == tmp_path / "answers.sqlite"

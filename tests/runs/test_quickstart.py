@@ -1,0 +1,330 @@
+"""The whole method in two minutes: the three phases, two methods, what they write, and which way the numbers go."""
+
+import json
+import re
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from evidence.plans.methods import METHOD_LABELS, METHODS, method_directory, settings
+from text2grad.cli import quickstart
+from text2grad.cli.__main__ import main, parser
+from text2grad.cli.log import configure_log
+from text2grad.cli.quickstart import PhaseProgress, parts_made, recipe_path
+from text2grad.config.recipe import load_recipe
+from text2grad.errors import ConfigError
+from text2grad.feedback.records import read_annotations
+from text2grad.reward_models.generative import GenerativeRewardModel
+from text2grad.runs.comparison import agreement_rows, in_words, mean_curve, method_rows, print_comparison
+from text2grad.runs.jobs import Job
+from text2grad.tasks.registry import procedural_task
+from warm_commands import Warm
+
+SHORT = [
+    "sft.steps=300",
+    "sft.after_reward_model=80",
+    "reward_model.steps=400",
+    "reward_model.responses=4000",
+    "run.steps=12",
+    "refresh.steps=[6]",
+    "refresh.train_steps=20",
+    "data.eval_examples=128",
+    "data.eval_every=6",
+]
+"""Two minutes of a fast processor, in which the policy learns."""
+
+TINY = [
+    "sft.steps=40",
+    "sft.after_reward_model=20",
+    "reward_model.steps=40",
+    "reward_model.responses=400",
+    "run.steps=4",
+    "rollout.batch_size=16",
+    "refresh.steps=[2]",
+    "refresh.train_steps=5",
+    "data.eval_examples=16",
+    "data.eval_every=2",
+]
+"""The same commands and files; nothing is learned."""
+
+pytestmark = pytest.mark.timeout(900)  # the fixture trains three models and two policies
+
+
+def quickstart_in(directory: Path, settings: list[str]) -> int:
+    overrides = [part for setting in settings for part in ("--set", setting)]
+    return main(["quickstart", "--out", str(directory), "--methods", "scalar_ppo", *overrides])
+
+
+def result_in(directory: Path) -> dict[str, Any]:
+    results = json.loads((directory / "results.json").read_bytes())
+    assert list(results) == ["tasks"]
+    return results["tasks"]["summarization"]  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def out(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("quickstart")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.executable", warm.python)
+        assert quickstart_in(directory, TINY) == 0
+    return directory
+
+
+@pytest.fixture(scope="module")
+def result(out: Path) -> dict[str, Any]:
+    return result_in(out)
+
+
+@pytest.mark.slow
+def test_the_policy_learns_and_the_reward_model_writes_what_can_be_read(tmp_path: Path) -> None:
+    assert quickstart_in(tmp_path, SHORT) == 0
+    result = result_in(tmp_path)
+    methods = result["methods"]
+    assert list(methods) == ["sft", "text2grad", "scalar_ppo"]
+    assert methods["text2grad"]["final"][0] > methods["sft"]["final"][0] + 0.02
+    (quality,) = result["reward_model"]
+    assert quality["failure_rate"] <= 0.02
+    assert quality["precision/positive"] > 0.6
+    assert quality["recall/positive"] > 0.5
+
+
+def test_results_hold_one_value_and_one_curve_for_each_seed(result: dict[str, Any]) -> None:
+    assert result["metric"] == "fact_f1"
+    assert result["seeds"] == [0]
+    for method in ("text2grad", "scalar_ppo"):
+        (curve,) = result["methods"][method]["curve"]
+        assert [step for step, _ in curve] == [0, 2, 4]
+        assert result["methods"][method]["final"] == [curve[-1][1]]
+    assert result["methods"]["text2grad"]["curve"][0][0] == result["methods"]["scalar_ppo"]["curve"][0][0]
+    (seconds,) = result["seconds"]
+    assert {"sft", "annotations", "reward_model", "start", "text2grad", "scalar_ppo"} <= set(seconds)
+
+
+def test_the_models_and_annotations_are_ordinary_files(out: Path) -> None:
+    seed = out / "summarization" / "seed-0"
+    annotations = read_annotations(seed / "annotations.jsonl")
+    assert len(annotations) == 400
+    assert not any(one.critique.failed for one in annotations)
+    reward_model = GenerativeRewardModel.load(seed / "reward_model")
+    assert reward_model.max_new_tokens == 200
+    example = procedural_task("summarization", "held_out").examples(1)[0]
+    (critique,) = reward_model([example], [" " + str(example.reference)])
+    assert critique.status == "ok"
+    assert not (seed / "reward_head").exists()  # nobody asked for it
+    made = parts_made(seed.with_suffix(".log"))
+    assert made == {"sft": (40, 40), "annotations": (200, 200), "reward_model": (40, 40), "start": (20, 20)}
+
+
+def test_the_report_and_the_curves_are_written(out: Path) -> None:
+    page = (out / "report.html").read_text("utf-8")
+    assert "fine-tuned on noisy demonstrations" in page
+    assert "data:image/png;base64," in page
+    assert "start from the reward model&#x27;s weights, fine-tuned on demonstrations once more; so do" in page
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_report_says_what_the_policies_start_from(result: dict[str, Any]) -> None:
+    assert result["start"] == "reward_model"
+    assert in_words("qa", {**result, "start": "sft"}).endswith(
+        " The policies start from the fine-tuned weights; so do the baselines."
+    )
+
+
+def test_what_was_finished_is_not_made_again(out: Path, result: dict[str, Any], capsys: Any) -> None:
+    weights = out / "summarization" / "seed-0" / "reward_model" / "model.safetensors"
+    before = weights.stat().st_mtime_ns
+    assert quickstart_in(out, TINY) == 0
+    assert weights.stat().st_mtime_ns == before
+    assert json.loads((out / "results.json").read_bytes())["tasks"]["summarization"] == result
+    assert "Text2Grad" in capsys.readouterr().out
+
+
+def test_one_can_talk_to_the_model(out: Path, capsys: Any) -> None:
+    assert main(["generate", str(out / "summarization" / "seed-0" / "text2grad"), "--examples", "2"]) == 0
+    assert capsys.readouterr().out.count("TL;DR:") == 2
+
+
+def test_runs_of_several_seeds_share_the_cores_models_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: dict[str, Job] = {}
+    monkeypatch.setattr(quickstart, "run_jobs", lambda jobs, on_poll, *, at_once: seen.update(jobs))
+    monkeypatch.setattr(quickstart, "report", lambda *_: None)
+    asked = ["quickstart", "--task", "all", "--seeds", "2", "--out", str(tmp_path), "--methods", "scalar_ppo"]
+    assert main([*asked, "--set", "run.steps=7"]) == 0
+    models = [f"{task} {seed}" for task in ("code", "summarization", "qa") for seed in (0, 1)]
+    assert list(seen)[:6] == models
+    needs = {name: job.needs for name, job in seen.items()}
+    assert needs[str(tmp_path / "qa" / "seed-1" / "scalar_ppo")] == "qa 1"
+    assert len(needs) == 6 + 12
+    command = list(seen["qa 1"].command())
+    assert command[-2:] == ["--set", "run.steps=7"]
+    assert parser().parse_args(command[3:]).models_of == 1
+
+
+def test_lines_say_how_far_the_models_and_the_methods_of_a_run_are(tmp_path: Path, capsys: Any) -> None:
+    configure_log(quiet=False, verbose=False)
+    log = tmp_path / "seed-0.log"
+    assert parts_made(log) == {}
+    log.write_text(
+        '{"part": "sft", "done": 1, "total": 5}\nnoise\n{"part": "sft", "done": 5, "total": 5}\n{"part": "st'
+    )
+    assert parts_made(log) == {"sft": (5, 5)}
+    run = tmp_path / "text2grad"
+    run.mkdir()
+    line = '{"step": 0, "reward/per_response": 1.5, "kl/per_token": 0.25}\n'
+    (run / "metrics.jsonl").write_text(line * 2, "utf-8")
+    with PhaseProgress(named=True) as progress:
+        progress.models("qa 0", log)
+        progress.models("qa 0", log)  # nothing new
+        progress.method("qa 0", "frozen", tmp_path / "frozen", 60)  # not started
+        progress.method("qa 0", "text2grad", run, 3)
+        (run / "metrics.jsonl").write_text(line * 3, "utf-8")
+        progress.method("qa 0", "text2grad", run, 3)
+        progress.method("qa 0", "text2grad", run, 3)
+    lines = [re.sub(r"[\d.]+ s$", "_", line[21:]) for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "qa 0 fine-tuning on demonstrations: 5 steps",
+        "qa 0 fine-tuning on demonstrations: step 5 of 5",
+        "qa 0 fine-tuning on demonstrations: 5 steps done in _",
+        "qa 0 Text2Grad: 3 steps, 2 done before",
+        "qa 0 Text2Grad: step 3 of 3  reward 1.5  KL 0.25",
+        "qa 0 Text2Grad: 1 step done in _",
+    ]
+
+
+def test_models_of_other_settings_are_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
+    monkeypatch.setattr(quickstart, "run_jobs", lambda jobs, on_poll, *, at_once: None)
+    monkeypatch.setattr(quickstart, "report", lambda *_: None)
+    asked = ["quickstart", "--out", str(tmp_path / "q"), "--set", "sft.steps=20"]
+    assert main(asked) == 0
+    assert main(asked) == 0
+    assert main([*asked, "--set", "run.steps=7"]) == 0  # each method's run compares it
+    assert main([*asked[:-1], "sft.steps=30"]) == 2
+    assert "holds models that were made by other settings: sft.steps: 20 → 30" in capsys.readouterr().err
+    assert main([*asked, "--set", "rollout.rows_at_once=7"]) == 0  # memory only
+
+
+def test_no_seed_is_refused() -> None:
+    args = parser().parse_args(["quickstart", "--seeds", "0"])
+    with pytest.raises(ConfigError, match="--seeds 0: at least one seed is needed"):
+        args.run(args)
+
+
+def test_every_method_starts_at_the_same_weights_and_differs_in_what_it_is_told() -> None:
+    each = {method: settings(method, "summarization", Path("x")) for method in METHODS}
+    assert all("model.path='x/start'" in given for given in each.values())
+    assert "reward.placement=last_token" not in each["text2grad"]
+    assert {"reward.placement=last_token", "ppo.gamma=1.0", "critic.model='x/reward_model'"} <= set(each["scalar_ppo"])
+    assert {"critic.kind=scalar", "critic.model='x/reward_head'"} <= set(each["scalar_reward_model"])
+    refreshed = {"refresh.replay_from='x/annotations.jsonl'"}
+    assert all(refreshed <= set(given) for name, given in each.items() if name != "verdicts_only")
+    fixed = {name for name, given in each.items() if "refresh.steps=[]" in given}
+    assert fixed == {"frozen", "annotator_spans"}
+    program = load_recipe(recipe_path("summarization"), each["annotator_spans"]).critic
+    assert (program.use, program.model) == ("", "")
+
+
+def test_methods_have_labels_and_earlier_names_are_accepted(tmp_path: Path) -> None:
+    assert METHOD_LABELS["scalar_ppo"] == "same spans, summed"
+    assert METHOD_LABELS["scalar_reward_model"] == "learned scalar reward model"
+    args = parser().parse_args(["quickstart", "--methods", "reward_head_ppo", "scalar_ppo"])
+    assert args.methods == ["scalar_reward_model", "scalar_ppo"]
+    assert method_directory(tmp_path, "scalar_reward_model") == tmp_path / "scalar_reward_model"
+    (tmp_path / "reward_head_ppo").mkdir()  # a run of an earlier version is resumed where it is
+    assert method_directory(tmp_path, "scalar_reward_model") == tmp_path / "reward_head_ppo"
+    assert method_directory(tmp_path, "scalar_ppo") == tmp_path / "scalar_ppo"
+
+
+def test_an_ablation_is_text2grad_with_one_thing_changed() -> None:
+    whole = set(settings("text2grad", "summarization", Path("x")))
+    names = ("gamma_1", "frozen", "linear_decay", "no_words")
+    changed = {name: set(settings(name, "summarization", Path("x"))) ^ whole for name in names}
+    assert changed == {
+        "gamma_1": {"ppo.gamma=1.0"},
+        "frozen": {"refresh.steps=[]"},
+        "linear_decay": {"reward.weighting=linear_decay"},
+        "no_words": {
+            "critic.model='x/reward_model'",
+            "critic.model='x/reward_model_without_words'",
+            "critic.quoted_in_feedback=false",  # by words, of which there are none
+            "critic.verbatim=false",
+        },
+    }
+    for name in METHODS:  # every setting is one of a recipe
+        load_recipe(recipe_path("summarization"), settings(name, "summarization", Path("x")))
+
+
+def test_the_printed_tables_fit_a_terminal_of_80_columns() -> None:
+    methods = {name: {"final": [0.5] * 3, "curve": [[]] * 3, "kl_per_token": [0.1] * 3} for name in ("sft", *METHODS)}
+    quality = [{f"{share}/{label}": 0.5 for share in ("precision", "recall") for label in ("positive", "negative")}] * 3
+    result = {"metric": "fact_f1", "seeds": [0, 1, 2], "methods": methods}
+    result |= {"reward_model": quality, "reward_model_at_end": quality}
+    console = Console(width=80, record=True, file=StringIO())
+    print_comparison(console, {"tasks": {"summarization": result}})
+    lines = console.export_text().splitlines()
+    for method in METHOD_LABELS.values():
+        assert any(method in line and line.rstrip().endswith("0.100") for line in lines), method
+    assert sum("0.50 / 0.50   0.50 / 0.50" in line for line in lines) == 6
+
+
+RESULT = {
+    "metric": "fact_f1",
+    "seeds": [0, 1],
+    "start": "reward_model",
+    "methods": {
+        "sft": {"final": [0.5, 0.7], "curve": [[], []], "kl_per_token": [0.0, 0.0]},
+        "text2grad": {
+            "final": [0.8, 1.0],
+            "curve": [[[0, 0.5], [10, 0.75], [20, 0.8]], [[0, 0.7], [10, 0.85], [20, 1.0]]],
+            "kl_per_token": [0.1, 0.3],
+        },
+        "scalar_ppo": {
+            "final": [0.7, 0.8],
+            "curve": [[[0, 0.5], [10, 0.6], [20, 0.7]], [[0, 0.7], [10, 0.8], [20, 0.8]]],
+            "kl_per_token": [0.2, 0.2],
+        },
+    },
+    "reward_model": [
+        {"precision/positive": 0.5, "precision/negative": 0.9, "recall/negative": 0.75, "gap": 0.5},
+        {"precision/negative": 0.8, "recall/negative": 0.65, "gap": 1.0},
+    ],
+    "reward_model_at_end": [{"recall/negative": 0.5, "failure_rate": 0.125}, {"gap": 1.0}],
+}
+
+
+def test_the_words_of_the_report_are_made_from_the_numbers() -> None:
+    text = in_words("summarization", RESULT)
+    # means: sft 0.6, ours 0.9, scalar 0.75; the scalar's best mean is 0.75, ours at step 10 is 0.8
+    assert "reaches a fact f1 of 0.60" in text
+    assert "Training on these critiques raised the policy's fact f1: it is now 0.90." in text
+    summed = (
+        "With the same spans, summed into one number, it reached 0.75; Text2Grad passed the best mean of this baseline"
+    )
+    assert f"{summed} at step 10 of 20." in text
+    # at first (0.9 + 0.8) / 2 and (0.75 + 0.65) / 2; at the end one seed has a number
+    assert (
+        "At the first step, 85% of the tokens that the reward model marked negative were faults, and it marked" in text
+    )
+    assert "it marked 70% of the faults." in text
+    assert "At the last step it marked 50% of the faults that were left." in text
+    worse = {**RESULT, "methods": {**RESULT["methods"], "sft": {**RESULT["methods"]["sft"], "final": [0.9, 1.0]}}}  # type: ignore[dict-item]
+    assert "did not raise the policy's fact f1: it is now 0.90." in in_words("summarization", worse)
+    assert "reaches a pass@1 of 0.60" in in_words("code", {**RESULT, "metric": "pass_at_1"})
+
+
+def test_tables_have_a_row_for_each_method_and_each_seed() -> None:
+    columns, rows = method_rows({"tasks": {"summarization": RESULT}})
+    assert columns == ["task", "method", "metric", "mean", "seeds", "KL/token"]
+    assert rows[1] == ["summarization", "Text2Grad", "fact_f1", "0.900", "0.800 1.000", "0.200"]
+    assert [row[1] for row in rows] == ["fine-tuned", "Text2Grad", "same spans, summed"]
+    columns, rows = agreement_rows({"tasks": {"summarization": RESULT}})
+    assert columns == ["task", "seed", "answers", "positive", "negative", "unreadable", "unmatched", "gap"]
+    assert rows == [
+        ["summarization", "0", "first", "0.50 / –", "0.90 / 0.75", "–", "–", "0.50"],
+        ["summarization", "0", "last", "– / –", "– / 0.50", "0.12", "–", "–"],
+        ["summarization", "1", "first", "– / –", "0.80 / 0.65", "–", "–", "1.00"],
+        ["summarization", "1", "last", "– / –", "– / –", "–", "–", "1.00"],
+    ]
+    assert mean_curve(RESULT["methods"]["scalar_ppo"]["curve"]) == [(0, 0.6), (10, 0.7), (20, 0.75)]  # type: ignore[index]

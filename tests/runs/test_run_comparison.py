@@ -1,0 +1,296 @@
+"""Runs compared: seeds are one method, differences are paired by prompt, and what cannot be compared is refused."""
+
+import json
+import shutil
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from places import DATA
+from text2grad.cli.__main__ import main
+from text2grad.config.recipe import make_recipe
+from text2grad.errors import DataError
+from text2grad.evaluation.intervals import mean_interval
+from text2grad.runs.run_comparison import (
+    as_json,
+    compare_runs,
+    notes,
+    panels,
+    result_rows,
+    samples,
+    tables,
+    write_compared,
+)
+
+OLD = DATA / "v0_1_0"
+PROMPTS = ("Where?", "When?", "When?", "Who?")  # one prompt occurs twice
+
+
+def run_in(directory: Path, scores: list[float], *, seed: int = 0, steps: int = 4, **sections: Any) -> Path:
+    """Write a run of `steps` finished steps, evaluated before and after; `scores` are those of its held-out prompts."""
+    directory.mkdir(parents=True)
+    sections = {"data": {"task": "qa"}, "rollout": {"batch_size": 8}, **sections}
+    recipe = make_recipe({**sections, "run": {"seed": seed, "out": str(directory), "steps": 4}})
+    (directory / "run.json").write_text(json.dumps({"recipe": recipe.model_dump(mode="json")}))
+    lines = [
+        {
+            "step": n,
+            "reward/per_response": n + seed,
+            "kl/per_token": 0.1,
+            "length/mean": 5.0,
+            "seconds/a": 1,
+            "seconds/b": 2,
+        }
+        for n in range(steps)
+    ]
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (directory / "evaluations").mkdir()
+    for step, found in ((0, [0.0] * len(PROMPTS)), (steps, scores)):
+        responses = [
+            {"prompt": prompt, "response": f"{directory.name} {n}", "tokens": 3 + n, "metrics": {"f1": score}}
+            for n, (prompt, score) in enumerate(zip(PROMPTS, found, strict=True))
+        ]
+        record = {"offsets": [[0, 3]], "delta": [1.0], "critique": {"feedback": "Fine.", "spans": []}}
+        metrics = {"f1": fmean(found), "kl_per_token": 0.5, "only": 1.0}
+        evaluation = {"step": step, "metric": "f1", "metrics": metrics, "responses": responses}
+        evaluation["records"] = [{**one, **record} for one in responses[:2]]
+        (directory / "evaluations" / f"{step:06d}.json").write_text(json.dumps(evaluation))
+    return directory
+
+
+def test_a_difference_is_the_mean_over_prompts_of_the_second_minus_the_first(tmp_path: Path) -> None:
+    first = run_in(tmp_path / "a", [0.1, 0.2, 0.3, 0.4])
+    second = run_in(tmp_path / "b", [0.2, 0.2, 0.7, 0.4], ppo={"gamma": 0.5})
+    results = as_json(compare_runs([first, second]), None)
+    f1 = results["paired"]["b"]["metrics"]["f1"]
+    assert f1["value"] == pytest.approx((0.1 + 0.0 + 0.4 + 0.0) / 4)
+    assert 0.0 <= f1["low"] <= f1["value"] <= f1["high"] <= 0.4
+    assert results["paired"]["b"]["metrics"]["tokens"] == {"value": 0.0, "low": 0.0, "high": 0.0}
+    assert results["paired"]["b"]["prompts"] == 4
+    assert results["settings"] == {"ppo.gamma": {"a": 1.0, "b": 0.5}}
+    assert results["methods"]["b"]["runs"] == [
+        {
+            **{"path": str(second), "seed": 0, "steps": 4, "planned_steps": 4, "evaluated_at": 4},
+            **{"tokens": 4 * 8 * 5, "seconds": 12.0},
+        }
+    ]
+    assert notes(results) == []
+
+
+@pytest.mark.parametrize("name", ["tokens", "one"])
+def test_a_metric_named_as_a_number_of_the_library_keeps_its_own_difference(tmp_path: Path, name: str) -> None:
+    first, second = run_in(tmp_path / "a", [0.0] * 4), run_in(tmp_path / "b", [0.5] * 4, ppo={"gamma": 0.5})
+    for run in (first, second):
+        path = run / "evaluations" / "000004.json"
+        path.write_text(path.read_text().replace('"f1"', f'"{name}"'))
+    paired = as_json(compare_runs([first, second]), None)["paired"]["b"]["metrics"]
+    assert paired[name]["value"] == 0.5  # the responses of both runs have the same lengths
+
+
+def test_seeds_of_the_same_settings_are_one_method_and_their_prompts_are_averaged(tmp_path: Path) -> None:
+    base = [run_in(tmp_path / f"base-{n}", [n / 10, 0.2, 0.3, 0.4], seed=n) for n in range(3)]
+    other = [run_in(tmp_path / f"other-{n}", [0.6, 0.2, 0.3, 0.4], seed=n, ppo={"lam": 0.5}) for n in range(2)]
+    methods = compare_runs([*base, *other])
+    assert [(method.name, len(method.runs)) for method in methods] == [("base", 3), ("other", 2)]
+    results = as_json(methods, None)
+    values = [fmean([n / 10, 0.2, 0.3, 0.4]) for n in range(3)]  # 0.225, 0.25, 0.275
+    found = results["methods"]["base"]["metrics"]["f1"]
+    assert found["values"] == pytest.approx(values)
+    assert (found["mean"], found["low"]) == pytest.approx((0.25, 0.25 - 4.302653 * 0.025 / 3**0.5))
+    # mean of the first prompt of the three seeds: 0.1; 0.6 - 0.1 = 0.5 in one of four prompts
+    assert results["paired"]["other"]["metrics"]["f1"]["value"] == pytest.approx(0.125)
+    assert result_rows(results)[1][0] == ["seeds", "0, 1, 2", "0, 1"]
+
+
+@pytest.mark.parametrize("values", [[1.0, 4.0], [0.2, 0.5, 0.3], [0.1, 0.9, 0.4, 0.4, 0.7, 0.2]])
+def test_the_interval_over_seeds_is_students(values: list[float]) -> None:
+    low, high = stats.t.interval(0.95, len(values) - 1, loc=fmean(values), scale=stats.sem(values))
+    assert mean_interval(values) == pytest.approx((fmean(values), low, high), rel=1e-6)
+
+
+def test_runs_of_different_tasks_are_said_to_be_so_before_their_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [
+        run_in(tmp_path / "a", [0.1] * 4),
+        run_in(tmp_path / "b", [0.2] * 4, data={"task": "summarization"}),
+        run_in(tmp_path / "c", [0.3] * 4, data={"task": "qa", "length": 16}),
+        run_in(tmp_path / "d", [0.4] * 4, ppo={"gamma": 0.5}),
+    ]
+    assert main(["compare", *map(str, runs), "--out", str(tmp_path / "out")]) == 0
+    told = (
+        "The tasks differ, so the numbers are not comparable across them (a: qa; b: summarization; c: qa of length 16; "
+        "d: qa)."
+    )
+    said = capsys.readouterr().out
+    assert said.startswith(told)
+    assert "No paired comparison of b: its task is summarization, and that of a is qa." in said
+    page = (tmp_path / "out" / "compare.html").read_text()
+    assert page.index(told) < page.index("<table")
+    results = json.loads((tmp_path / "out" / "compare.json").read_bytes())
+    assert list(results["paired"]) == ["d"]  # although all prompts are the same
+    assert [one["metrics"]["f1"]["mean"] for one in results["methods"].values()] == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    assert "The tasks differ" not in str(tables(results)) + str(notes(results))
+
+
+def test_prompts_pair_by_their_text_whatever_their_order(tmp_path: Path) -> None:
+    first, second = (
+        run_in(tmp_path / "a", [0.1, 0.2, 0.3, 0.4]),
+        run_in(tmp_path / "b", [0.4, 0.2, 0.3, 0.1], ppo={"lam": 0}),
+    )
+    path = second / "evaluations" / "000004.json"
+    evaluation = json.loads(path.read_text())
+    order = (evaluation["responses"][3], *evaluation["responses"][1:3])  # "Where?" is missing, "Who?" comes first
+    path.write_text(json.dumps({**evaluation, "responses": order}))
+    (found,) = as_json(compare_runs([first, second]), None)["paired"].values()
+    assert found["prompts"] == 3
+    assert found["metrics"]["f1"]["value"] == pytest.approx((0.1 - 0.4) / 3)
+
+
+def test_curves_go_by_steps_by_tokens_and_by_seconds(tmp_path: Path) -> None:
+    methods = compare_runs([run_in(tmp_path / "a", [0.5] * 4), run_in(tmp_path / "b", [0.1] * 4, ppo={"lam": 0.5})])
+    drawn = [(panel.keywords["title"], panel.keywords["x"], panel.keywords["lines"][0]) for panel in panels(methods)]
+    assert [title for title, _, _ in drawn[::3]] == [
+        "f1, held-out",
+        "reward per response",
+        "KL from the reference, nats per token",
+    ]
+    assert [axis for _, axis, _ in drawn[:3]] == ["step", "tokens sampled", "seconds"]
+    held_out = [line.points for _, _, line in drawn[:3]]
+    assert held_out == [
+        [(0, 0), (4, 0.5)],
+        [(0, 0), (160, 0.5)],
+        [(0, 0), (12, 0.5)],
+    ]  # 4 · 8 · 5 tokens, 4 · (1 + 2) s
+    assert [x for x, _ in drawn[4][2].points] == [40, 80, 120, 160]
+
+
+def test_a_mean_curve_has_the_steps_at_which_all_seeds_were_evaluated(tmp_path: Path) -> None:
+    """data.eval_every may change on resume, so that seeds of one recipe have other evaluations."""
+    runs = [run_in(tmp_path / f"a-{seed}", [0.5 + 0.1 * seed] * 4, seed=seed) for seed in (0, 1)]
+    evaluation = json.loads((runs[0] / "evaluations" / "000004.json").read_text())
+    more = {**evaluation, "step": 1, "metrics": {**evaluation["metrics"], "f1": 0.9}}
+    (runs[0] / "evaluations" / "000001.json").write_text(json.dumps(more))
+    line = panels(compare_runs(runs))[0].keywords["lines"][0]
+    assert line.points == [(0, 0.0), (4, pytest.approx(0.55))]
+    assert line.faint == [[(0, 0.0), (1, 0.9), (4, 0.5)], [(0, 0.0), (4, 0.6)]]
+
+
+def test_runs_of_different_length_are_said_to_be_so_and_compared_at_one_step_on_request(tmp_path: Path) -> None:
+    paths = [run_in(tmp_path / "a", [0.5] * 4), run_in(tmp_path / "b", [0.1] * 4, steps=2, ppo={"lam": 0.5})]
+    results = as_json(compare_runs(paths), None)
+    assert notes(results) == [
+        "The runs are compared at different steps (2, 4); --step N compares them at the same step.",
+        "1 run of them is not finished.",
+    ]
+    assert result_rows(results)[1][0] == ["steps", "4", "2 of 4"]
+    at_zero = as_json(compare_runs(paths, step=0), 0)
+    assert at_zero["paired"]["b"]["metrics"]["f1"]["value"] == 0.0
+    with pytest.raises(DataError) as caught:
+        compare_runs(paths, step=3)
+    assert str(caught.value) == f"{paths[0]} has no evaluation at step 3. Its evaluations are at: 0, 4"
+
+
+def test_responses_to_one_prompt_stand_side_by_side(tmp_path: Path) -> None:
+    methods = compare_runs([run_in(tmp_path / "a", [0.5] * 4), run_in(tmp_path / "b", [0.1] * 4, ppo={"lam": 0.5})])
+    shown = samples(methods)
+    assert [(one["prompt"], one["response"], one["beside"][0]["response"]) for one in shown] == [
+        ("Where?", "a 0", "b 0"),
+        ("When?", "a 1", "b 1"),
+    ]
+    write_compared(methods, tmp_path / "out")
+    page = (tmp_path / "out" / "compare.html").read_text()
+    assert "b 1" in page
+    assert "&quot;lam" not in page
+    assert "ppo.lam" in page
+
+
+def test_no_run_and_runs_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "a", [0.5] * 4)
+    (tmp_path / "file").write_text("x")
+    reward = tmp_path / "reward"
+    shutil.copytree(run, reward)
+    (reward / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
+    other = run_in(tmp_path / "other", [0.5] * 4, data={"task": "code"})
+    for path in (other / "evaluations").iterdir():
+        path.write_text(path.read_text().replace('"f1"', '"pass_at_1"').replace('"only"', '"more"'))
+    is_run = "A run is the directory in run.out of `text2grad train`"
+    for paths, message in {
+        (run,): f"{run} is a single run; name at least two runs, or the directory of a task of a quickstart",
+        (run, tmp_path / "no"): f"{tmp_path / 'no'} is no run: it does not exist. {is_run}",
+        (run, tmp_path / "file"): f"{tmp_path / 'file'} is no run: it is a file. {is_run}",
+        (run, tmp_path): f"{tmp_path} is no run: it has no run.json. {is_run}",
+        (run, tmp_path / "." / "a"): f"{run} is given twice; name each run once",
+        (run, reward): f"{reward} is no run of `text2grad train`: its metrics have no reward/per_response",
+        (run, other): "the runs have no held-out metric in common: a has f1, only; other has more, pass_at_1. Compare "
+        "runs of the same task",
+    }.items():
+        with pytest.raises(DataError) as caught:
+            compare_runs(paths)
+        assert str(caught.value) == message
+
+
+def test_a_file_that_is_not_ours_is_not_overwritten(tmp_path: Path) -> None:
+    methods = compare_runs([run_in(tmp_path / "a", [0.5] * 4), run_in(tmp_path / "b", [0.1] * 4, ppo={"lam": 0.5})])
+    write_compared(methods, tmp_path / "out")
+    write_compared(methods, tmp_path / "out")
+    (tmp_path / "out" / "compare.json").write_text('{"mine": 1}')
+    with pytest.raises(DataError, match=r"was not written by `text2grad compare`; choose another --out"):
+        write_compared(methods, tmp_path / "out")
+
+
+@pytest.mark.usefixtures("drawn_pictures")
+def test_a_quickstart_of_version_0_1_is_compared_and_says_why_nothing_is_paired(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main(["compare", str(OLD / "quickstart" / "summarization"), "--out", str(out)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "No paired comparison of scalar_ppo: the evaluation of" in said
+    assert "it was written by version 0.1, which did not keep the numbers of single responses." in said
+    results = json.loads((out / "compare.json").read_bytes())
+    assert list(results["methods"]) == ["text2grad", "scalar_ppo"]
+    assert list(results["settings"]) == ["reward.placement", "ppo.gamma"]
+    assert sorted(path.name for path in out.iterdir()) == ["compare.html", "compare.json", "compare.png"]
+
+
+def test_seeds_of_a_quickstart_are_one_method_although_their_models_are_in_other_folders(tmp_path: Path) -> None:
+    for seed in range(2):
+        phases = tmp_path / "qa" / f"seed-{seed}"
+        for method, gamma in (("scalar_ppo", 1.0), ("text2grad", 0.5)):
+            model = {"path": str(phases / "start")}
+            run_in(phases / method, [0.5] * 4, seed=seed, model=model, ppo={"gamma": gamma})
+    methods = compare_runs([tmp_path / "qa"])
+    assert [(method.name, len(method.runs)) for method in methods] == [("text2grad", 2), ("scalar_ppo", 2)]
+    assert list(as_json(methods, None)["settings"]) == ["ppo.gamma"]
+
+
+def test_runs_of_one_seed_are_said_not_to_be_independent(tmp_path: Path) -> None:
+    runs = [run_in(tmp_path / name, [0.5] * 4, seed=seed) for name, seed in (("a-0", 3), ("a-1", 3), ("a-2", 4))]
+    assert notes(as_json(compare_runs(runs), None)) == [
+        "a has several runs of seed 3: they are not independent, so that its intervals over seeds are too narrow."
+    ]
+
+
+def test_runs_in_folders_of_their_own_with_equal_paths_are_one_method(tmp_path: Path) -> None:
+    model = {"path": str(tmp_path / "monday" / "start")}  # beside the first run alone
+    first = run_in(tmp_path / "monday" / "spans", [0.5] * 4, model=model)
+    second = run_in(tmp_path / "tuesday" / "spans", [0.5] * 4, seed=1, model=model)
+    other = run_in(tmp_path / "tuesday" / "number", [0.5] * 4, model=model, ppo={"gamma": 0.5})
+    methods = compare_runs([first, second, other])
+    assert [len(method.runs) for method in methods] == [2, 1]
+    assert as_json(methods, None)["settings"] == {"ppo.gamma": {"spans": 1.0, "number": 0.5}}
+
+
+def test_runs_without_evaluations_are_compared_by_their_training(tmp_path: Path) -> None:
+    methods = compare_runs([OLD / "run_lora", OLD / "run"])
+    results = as_json(methods, None)
+    assert [caption for caption, *_ in tables(results)] == [
+        "Training reward and KL of the last step",
+        "Settings that differ",
+    ]
+    assert len(panels(methods)) == 6
+    assert samples(methods) == []
