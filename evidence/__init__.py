@@ -7,9 +7,13 @@ It runs from a clone, `python -m evidence`, and imports text2grad; nothing of te
 def register() -> None:
     """Add the tasks, settings and methods of the experiments to those that recipes may name."""
     from evidence import baselines, tasks
+    from evidence.analysis.update_log import AnalysisConfig, update_effect
     from evidence.rivals.settings import RivalConfig
     from text2grad.config import register_section
+    from text2grad.rl import register_instrument
 
     tasks.register()
     baselines.register()
     register_section("rival", RivalConfig)
+    register_section("analysis", AnalysisConfig)
+    register_instrument(update_effect)

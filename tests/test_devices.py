@@ -158,7 +158,6 @@ RUNS: dict[str, dict[str, dict[str, Any]]] = {
         "model": {"value": "adapter", "lora_r": 2},
         "ppo": {"minibatches": 1, "micro_batch_tokens": 64},
         "reward": {"weighting": "linear_decay", "span_mass": "span", "balance": True},
-        "run": {"track_update": 1},
     },
 }
 

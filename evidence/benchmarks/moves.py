@@ -6,7 +6,7 @@
 
 Runs of each task on one seed, with the task's program as critic: spans, spans without credit for certain tokens
 (`ppo.certainty = 0.9`), spans with four epochs and β₁ = 0.5, spans with both, and one number, that of GRPO, at the
-recipe's settings and with these epochs. Every fifth step is measured (`run.track_update`).
+recipe's settings and with these epochs. Every fifth step is measured (`analysis.track_update`).
 Summaries: 20 steps of recipes/quickstart.toml from the fine-tuned policy, without refreshes. Stories:
 20 steps of evidence/recipes/stories.toml on stories260k, 32 stories of 64 tokens a step. Answers: 11 steps of
 evidence/recipes/smollm2-grounded.toml, a LoRA adapter of SmolLM2. Figures of other tasks stay in the file.
@@ -30,7 +30,7 @@ RECIPES = {
     "answers": Path("evidence/recipes/smollm2-grounded.toml"),
 }
 
-MEASURED = ["run.track_update=5", "data.eval_examples=4"]
+MEASURED = ["analysis.track_update=5", "data.eval_examples=4"]
 STORIES = ["run.steps=20", "rollout.batch_size=32", "rollout.max_new_tokens=64", "data.examples=700"]
 SEEDS = {"summaries": 1, "stories": 1, "answers": 0}
 """Task → seed of its runs; the epochs and β₁ were chosen on seed 0 of summaries and stories."""

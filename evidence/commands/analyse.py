@@ -12,7 +12,7 @@ from text2grad.errors import ConfigError
 DESCRIPTION = """\
 Tell from the rollouts of a run, finished or not, whether words help on its task: variance, signal-to-noise ratio and
 autocorrelation of the advantages of tokens, for spans and for one number per response on the same rollouts, beside the
-prediction of a formula. Where run.track_update logged updates: the share of tokens whose log-prob moved in the
+prediction of a formula. Where analysis.track_update logged updates: the share of tokens whose log-prob moved in the
 direction of their advantage, and what moved the others. The page also shows a case: a response, its critique, spans and
 numbers, and later responses to the same prompt. No model is loaded."""
 

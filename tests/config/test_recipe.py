@@ -47,7 +47,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one() -> None:
 def test_nothing_is_suggested_for_a_key_that_resembles_none() -> None:
     assert refusal({"run": {"zzz": 1}}) == (
         'my.toml: [run] has no key "zzz". Known keys: compact_memory, keep_best, keep_checkpoints, name, out, '
-        "project, save_every, seed, steps, table_every, threads, track_update, tracker"
+        "project, save_every, seed, steps, table_every, threads, tracker"
     )
 
 

@@ -17,12 +17,10 @@ from text2grad.evaluation.answering import (
     Sampling,
     check_room,
     cut_at,
-    is_complete,
-    read_answers,
     sample_answers,
 )
 from text2grad.evaluation.subjects import load, outline, read_subjects
-from text2grad.evaluation.suite import Answered, AnsweredSuite, Question, Scores, SuiteOptions, mean_of
+from text2grad.evaluation.suite import Answer, AnsweredSuite, Question, Scores, SuiteOptions, mean_of
 
 
 class Talk(AnsweredSuite):
@@ -35,11 +33,8 @@ class Talk(AnsweredSuite):
         self.questions, self.options = questions, SuiteOptions()
         self.measures = {"length": mean_of("length")}
 
-    def identity(self) -> dict[str, Any]:
-        return {"suite": self.name}
-
-    def score(self, answered: Sequence[Answered], folder: Path) -> list[Scores]:
-        return [{"length": len(one.answer.text), "why": "counted"} for one in answered]
+    def score(self, answers: Sequence[Answer], folder: Path) -> list[Scores]:
+        return [{"length": len(one.text), "why": "counted"} for one in answers]
 
 
 QUESTIONS = [
@@ -56,7 +51,7 @@ def asked(path: Path, out: Path, suite: Talk, sampling: Sampling = HOT) -> Answe
     [subject] = read_subjects([str(path)])
     file = AnswerFile(out, suite, subject, sampling)
     said = file.open(force=False)
-    if not is_complete(suite, sampling, said):
+    if not file.is_complete(said):
         check_room(outline(subject), file)
         sample_answers(load(outline(subject)), file, said, Meter(out, "evaluate"))
     return file
@@ -125,7 +120,7 @@ def test_the_second_turn_holds_the_answer_to_the_first(chat: Path, tmp_path: Pat
             {"role": "assistant", "content": said["two", number, 0]["text"]},
             {"role": "user", "content": "And then?"},
         ]
-    answers = read_answers(suite, HOT, said, chat=True)
+    answers = file.answers(said, chat=True)
     assert [len(one.texts) for one in answers] == [2, 2]
     assert not answers[0].continues
     assert subject.name == chat.name

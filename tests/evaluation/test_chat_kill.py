@@ -19,7 +19,7 @@ from places import SHARED
 from text2grad.critics.servers import Endpoint, Question, Spending, Store
 from text2grad.critics.servers.cached_client import request_for
 from text2grad.evaluation.judging import Judge
-from text2grad.evaluation.suite import Answer, Answered, AnsweredSuite, SuiteOptions
+from text2grad.evaluation.suite import Answer, AnsweredSuite, SuiteOptions
 from text2grad.evaluation.suites.alpaca_eval import _FORMAT, AlpacaEvalSuite
 from text2grad.evaluation.suites.mt_bench import MTBenchSuite
 
@@ -36,14 +36,14 @@ def start(server: Running, data: Path, recipe: Path, out: Path) -> "subprocess.P
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
 
 
-def answered(suite: AnsweredSuite, out: Path) -> list[Answered]:
+def answered(suite: AnsweredSuite, out: Path) -> list[Answer]:
     """Return the answers of a finished evaluation."""
     lines = [json.loads(line) for line in (out / "answers" / f"{suite.name}.tiny.jsonl").read_text().splitlines()]
     found = []
     for question in suite.questions:
         own = sorted((one for one in lines if one["id"] == question.id), key=lambda one: one["turn"])
         texts = tuple(one["text"] for one in own)
-        found.append(Answered(question, Answer(question.id, 0, texts, (1,) * len(texts), ("stop",) * len(texts))))
+        found.append(Answer(question, 0, texts, (1,) * len(texts), ("stop",) * len(texts)))
     return found
 
 

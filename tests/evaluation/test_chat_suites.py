@@ -16,17 +16,10 @@ from text2grad.critics.servers.store import Answer as Said
 from text2grad.errors import ConfigError, DataError, RequestError
 from text2grad.evaluation.intervals import estimate
 from text2grad.evaluation.judging import Judge, fill
-from text2grad.evaluation.suite import Answer, Answered, Question, SuiteOptions
-from text2grad.evaluation.suites.alpaca_eval import AlpacaEvalSuite, messages_of, read_gamed, read_preference
-from text2grad.evaluation.suites.length_control import length_controlled
-from text2grad.evaluation.suites.mt_bench import (
-    MTBenchPairsSuite,
-    MTBenchSuite,
-    read_model_answers,
-    read_pair_verdict,
-    read_rating,
-    text_of,
-)
+from text2grad.evaluation.suite import Answer, Question, SuiteOptions
+from text2grad.evaluation.suites.alpaca_eval import AlpacaEvalSuite, messages_of, read_preference
+from text2grad.evaluation.suites.length_control import length_controlled, read_gamed
+from text2grad.evaluation.suites.mt_bench import MTBenchSuite, read_rating
 
 MT_BENCH = SHARED / "data" / "mt_bench"
 has_mt_bench = pytest.mark.skipif(not MT_BENCH.exists(), reason=f"no data in {MT_BENCH}")
@@ -39,9 +32,9 @@ def judge_at(server: Running, **settings: Any) -> Judge:
     return Judge(Endpoint("judge", server.url, api_key_env="SOME_KEY", retries=1, **settings), Spending())
 
 
-def answers_to(questions: Sequence[Question], texts: Sequence[Sequence[str]]) -> list[Answered]:
+def answers_to(questions: Sequence[Question], texts: Sequence[Sequence[str]]) -> list[Answer]:
     return [
-        Answered(one, Answer(one.id, 0, tuple(said), (1,) * len(said), ("stop",) * len(said)))
+        Answer(one, 0, tuple(said), (1,) * len(said), ("stop",) * len(said))
         for one, said in zip(questions, texts, strict=True)
     ]
 
@@ -64,8 +57,8 @@ def test_both_turns_are_rated_with_references_where_the_benchmark_has_them(serve
     assert scores[0]["rating"] == 9 + 7.5
     assert (scores[1]["rating/math"], scores[1]["rated/2"]) == (4 + 5, 1.0)
     assert (scores[2]["rating"], scores[2]["rated"], scores[2]["unrated"]) == (2.0, 1.0, 1.0)
-    counts = [suite.counts(one.question, [found]) for one, found in zip(told, scores, strict=True)]
-    figures = estimate(counts, {name: one.statistic for name, one in suite.measures.items() if one.statistic})
+    counts = [suite.counts([found]) for found in scores]
+    figures = estimate(counts, {name: one.statistic for name, one in suite.measures.items()})
     # (9 + 7.5 + 4 + 5 + 2) / 5 rated turns, 1 of 6 unrated
     assert figures["score"].value == pytest.approx(5.5)
     assert figures["turn_1"].value == pytest.approx(6.5)
@@ -80,61 +73,22 @@ def test_both_turns_are_rated_with_references_where_the_benchmark_has_them(serve
     assert server.requests() - before == 6
 
 
-@has_mt_bench
-def test_pairs_are_compared_in_both_orders(server: Running, tmp_path: Path) -> None:
-    others = {str(number): ["four words stand here", "and here four more"] for number in range(81, 161)}
-    path = tmp_path / "other.jsonl"
-    records = [{"question_id": int(name), "choices": [{"index": 0, "turns": turns}]} for name, turns in others.items()]
-    path.write_text("".join(json.dumps(one) + "\n" for one in records))
-    suite = MTBenchPairsSuite(SuiteOptions(data=str(MT_BENCH), judge=judge_at(server), against=str(path)))
-    suite.questions = suite.questions[:4]
-    same = tuple(others["84"])
-    told = answers_to(
-        suite.questions,
-        [
-            ("a far longer answer than theirs", "and a longer second one, too"),
-            ("short", "PLACE"),
-            ("short", "no"),
-            same,
-        ],
-    )
-    before = server.requests()
-    scores = suite.score(told, tmp_path)
-    assert server.requests() - before == 12  # two turns in two orders of three questions
-    assert [(one["win"], one["tie"], one["loss"]) for one in scores[:3]] == [(2, 0, 0), (0, 1, 1), (0, 0, 2)]
-    assert (scores[1]["inconsistent"], scores[1]["first"], scores[1]["places"]) == (1, 3, 4)
-    assert scores[3]["win_rate"] == 1.0  # two ties of equal answers
-    counts = [suite.counts(one.question, [found]) for one, found in zip(told, scores, strict=True)]
-    figures = estimate(counts, {name: one.statistic for name, one in suite.measures.items() if one.statistic})
-    assert figures["win_rate"].value == pytest.approx((2 + 0.5 + 0 + 1) / 8)
-    assert figures["first_place"].value == pytest.approx((2 + 3 + 2) / 12)
-
-
 @pytest.mark.parametrize(
-    ("text", "rating", "verdict"),
+    ("text", "rating"),
     [
-        ("Fine. [[8]] [[B]]", 8.0, "second"),
-        ("<think>Perhaps [[5]], or [[A]]?</think>\n[[8]] [[B]]", 8.0, "second"),
-        ("Say [[A]] if A is better, or [[1]].\n</think>\n\n[[8]] [[B]]", 8.0, "second"),  # the template opened it
-        ("<think>Perhaps [[5]], or [[A]]", None, None),  # cut
-        ("<|channel|>analysis<|message|>[[5]] [[A]]<|end|><|channel|>final<|message|>[[8]] [[B]]", 8.0, "second"),
-        ('[[8]] [[B]]: it prints "</think>".', 8.0, "second"),
+        ("Fine. Rating: [[8.5]]", 8.5),
+        ("Rating: [7]", 7.0),
+        ("8 of 10", None),
+        ("<think>Perhaps [[5]]?</think>\n[[8]]", 8.0),
+        ("Say [[1]], or [[2]].\n</think>\n\n[[8]]", 8.0),  # the template opened it
+        ("<think>Perhaps [[5]]", None),  # cut
+        ("<|channel|>analysis<|message|>[[5]]<|end|><|channel|>final<|message|>[[8]]", 8.0),
+        ('[[8]]: it prints "</think>".', 8.0),
     ],
 )
-def test_drafts_in_the_reasoning_of_a_judge_are_no_verdicts(
-    text: str, rating: float | None, verdict: str | None
-) -> None:
-    said = text_of(Reply(Said(text, "stop")))
-    assert (read_rating(said), read_pair_verdict(said)) == (rating, verdict)
-
-
-def test_answers_of_fastchat_and_of_an_evaluation_are_read_alike(tmp_path: Path) -> None:
-    lines = [{"id": "81", "sample": n, "turn": turn, "text": f"{turn}{n}"} for turn in (0, 1) for n in (0, 1)]
-    (tmp_path / "ours.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
-    assert read_model_answers(tmp_path / "ours.jsonl") == {"81": ["00", "10"]}
-    (tmp_path / "bad.jsonl").write_text('{"question_id": 81}\n')
-    with pytest.raises(DataError, match=r'bad\.jsonl:1: needs "question_id" and "choices"'):
-        read_model_answers(tmp_path / "bad.jsonl")
+def test_drafts_in_the_reasoning_of_a_judge_are_no_ratings(text: str, rating: float | None) -> None:
+    assert read_rating(Reply(Said(text, "stop"))) == rating
+    assert read_rating(Reply(Said(text, "refused"))) is None
 
 
 # AlpacaEval.
@@ -231,9 +185,6 @@ def test_missing_files_judges_and_answers_are_named(server: Running, tmp_path: P
         (AlpacaEvalSuite, SuiteOptions(judge=judge), "no data is given. Give --data alpaca_eval=FILE.*tatsu-lab"),
         (AlpacaEvalSuite, SuiteOptions(data=str(tmp_path), judge=judge), "has no alpaca_eval.json or"),
     ]
-    if MT_BENCH.exists():
-        told = "name the answers to compare with: --against mt_bench_pairs=FILE"
-        cases.append((MTBenchPairsSuite, SuiteOptions(data=str(MT_BENCH), judge=judge), told))
     for suite, options, message in cases:
         with pytest.raises((DataError, ConfigError), match=message):
             suite(options)
@@ -305,5 +256,3 @@ def test_options_of_a_judge_need_one(policy: Path, tmp_path: Path, capsys: pytes
     assert main([*command, "--judge", str(tmp_path / "judge.toml"), "--max-cost", ""]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "the option for annotate.max_cost is an empty text; give it a value, or leave it out" in said
-    assert main([*command, "--against", "summarization=y.jsonl"]) == 2
-    assert "--against summarization=" in capsys.readouterr().err

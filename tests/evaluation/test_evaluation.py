@@ -13,7 +13,7 @@ from text2grad.evaluation.answering import Sampling
 from text2grad.evaluation.evaluation import EvaluationSettings, evaluate_models
 from text2grad.evaluation.registry import make_suites
 from text2grad.evaluation.subjects import Subject, _short, read_subjects
-from text2grad.evaluation.suite import SuiteOptions, sums
+from text2grad.evaluation.suite import AnsweredSuite, SuiteOptions
 from text2grad.evaluation.suites.code import CodeSuite
 from text2grad.evaluation.suites.text import PerplexitySuite
 from text2grad.runs.reports.policy_evaluation import policy_page, print_evaluation
@@ -119,8 +119,9 @@ def test_names_of_models() -> None:
         read_subjects([""])
 
 
-def test_texts_in_scores_do_not_count() -> None:
-    assert sums([{"passed": True, "why": "x"}, {"passed": False}]) == {"passed": 1.0}
+def test_texts_in_scores_do_not_count(suite: CodeSuite) -> None:
+    counts = AnsweredSuite.counts(suite, [{"passed": True, "why": "x"}, {"passed": False}])
+    assert counts == {"passed": 1.0, "answers": 2.0}
 
 
 def test_answers_that_were_cut_or_had_no_room_are_told(policy: Path, tmp_path: Path) -> None:

@@ -392,7 +392,6 @@ def test_models_that_cannot_be_sharded_are_refused(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("sections", "held_out", "told"),
     [
-        ({"run": {"track_update": 1}}, 0, "run.track_update = 1 measures whole gradients"),
         ({"rollout": {"engine": "vllm"}}, 0, 'rollout.engine = "vllm" takes whole weights at each step'),
         ({}, 1, "1 held-out prompts cannot be shared by 2 processes"),
     ],

@@ -42,7 +42,11 @@ def lines(run: Path) -> list[dict[str, Any]]:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Six steps of spans, and six of one number, with the update of every second step logged."""
     folder = tmp_path_factory.mktemp("runs")
-    more = {"run": {"steps": 6, "save_every": 6, "track_update": 2}, "rollout": {"batch_size": 16, "group_size": 1}}
+    more = {
+        "run": {"steps": 6, "save_every": 6},
+        "analysis": {"track_update": 2},
+        "rollout": {"batch_size": 16, "group_size": 1},
+    }
     small_run.trainer(folder / "spans", **more).train()
     number = {"reward": {"placement": "last_token"}, "ppo": {"gamma": 1.0, "lam": 1.0}}
     small_run.trainer(folder / "number", **more, **number).train()
@@ -163,7 +167,7 @@ def test_a_run_without_the_log_says_what_to_set(runs: tuple[Path, Path], tmp_pat
     (run / "rollouts" / "00000.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     _, results = analyse_runs([run])
     assert results["runs"]["plain"]["update"] is None
-    assert "set run.track_update = 10" in notes(results)[0]
+    assert "set analysis.track_update = 10" in notes(results)[0]
     assert len(tables(results)) == 3
     _, both = analyse_runs([runs[0], run])
     assert notes(both)[0].startswith("plain: No update of the policy was logged")

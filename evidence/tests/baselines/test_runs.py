@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+
 from evidence.__main__ import main
 from evidence.baselines.process import ProcessRewardModel
 from evidence.baselines.process_steps import STEP_LABELS
 from evidence.baselines.scalar import ScalarRewardModel
-from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
-
 from places import ROOT
 from text2grad.reward_models.writing import SYMBOLS
 from text2grad.tasks.summarization.task import SummarizationTask

@@ -5,10 +5,10 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from evidence import forms
-from evidence.forms.dense import DENSE
 
 from constrained_writing import begin, reachable, spelled_by
+from evidence import forms
+from evidence.forms.dense import DENSE
 from small_reward import prepare, recipe
 from text2grad.errors import ConfigError
 from text2grad.reward_models.format import CritiqueFormat

@@ -50,9 +50,9 @@ def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
     from text2grad.evaluation import SUITES
 
-    about = "measure models on benchmarks: texts, code, knowledge, grounding, chat"
+    about = "measure models on benchmarks: texts, code, knowledge, chat"
     suites = "\n".join(f"  {name:16}{kind.about}" for name, kind in SUITES.items())
-    suites += "\n  lm-eval:TASK    any task of lm-eval"
+    suites += "\n  lm-eval:TASK    any task of lm-eval\n  MODULE:NAME     a suite that a module of yours registers"
     parser = add_command(commands, "evaluate", run, about, f"{DESCRIPTION}\n\nsuites:\n{suites}", EPILOG)
     add = parser.add_argument
     add("models", metavar="MODEL", nargs="+", help="PATH, hub name or http://…/v1; or NAME=…")
@@ -77,10 +77,8 @@ def add_parser(commands: Any) -> None:
     chat("--judge", type=Path, metavar="FILE", help="TOML file whose [annotate] names the judge's server and model")
     chat("--max-cost", metavar="DOLLARS", help="budget of all judgements in the directory; a dearer run is refused")
     add_set(chat)
-    other = "answers to compare with: of a baseline (alpaca_eval), of another model (mt_bench_pairs)"
-    chat("--against", action="append", default=[], metavar="[SUITE=]FILE", help=other)
     code = parser.add_argument_group("programs").add_argument
-    limit = "seconds of one program with its tests (default: 10; EvalPlus 60; LiveCodeBench 6 for each test)"
+    limit = "seconds of one program with its tests (default: 10; EvalPlus 60)"
     code("--program-timeout", type=finite(0.1), metavar="S", help=limit)
     code("--program-memory", type=at_least(64), default=4096, metavar="MIB", help="MiB of one program (default: 4096)")
     code("--accept-weaker", action="store_true", help="run programs although none can be kept from reading files")
@@ -116,10 +114,10 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if a file, a model or an option cannot be used; files and options are checked first.
     """
+    from text2grad.critics.servers import Endpoint
     from text2grad.evaluation import (
         EvaluationSettings,
         Sampling,
-        ServerSettings,
         SuiteOptions,
         evaluate_models,
         make_suites,
@@ -171,13 +169,13 @@ def run(args: argparse.Namespace) -> int:
     settings = EvaluationSettings(
         args.out,
         sampling,
-        ServerSettings(args.api_key_env, args.concurrency, args.timeout),
+        Endpoint("", api_key_env=args.api_key_env, concurrency=args.concurrency, timeout_s=args.timeout),
         args.baseline,
         args.draws,
         args.dtype,
         args.force,
     )
-    suites = make_suites(args.suites, args.data, options, args.against)
+    suites = make_suites(args.suites, args.data, options)
     found = evaluate_models(subjects, suites, settings)
     print_evaluation(CONSOLE, found)
     _write(args.out, found)

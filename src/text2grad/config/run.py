@@ -93,5 +93,3 @@ class RunConfig(Section):
     """Name of the run in wandb and trackio; empty takes the name of the directory `out`."""
     table_every: Annotated[int, Field(ge=0)] = 10
     """Steps between tables of rollouts sent to the tracker; 0 sends no prompt, response or critique."""
-    track_update: Annotated[int, Field(ge=0)] = 0
-    """Steps between measurements of what an update did to the log-probs of its own tokens; 0 for none."""

@@ -26,7 +26,7 @@ FREE = {
     ("ppo", "micro_batch_tokens"),
     *((section, key) for section in ("sft", "reward_model") for key in ("out", "merge")),
     *(("run", key) for key in ("out", "save_every", "keep_checkpoints", "keep_best", "compact_memory")),
-    *(("run", key) for key in ("tracker", "project", "name", "table_every", "track_update")),
+    *(("run", key) for key in ("tracker", "project", "name", "table_every")),
     ("data", "eval_every"),
     *(("critic", key) for key in ("overlap", "max_failure_rate")),
     *(("server", key) for key in ("base_url", "api_key_env", "concurrency", "timeout_s", "retries")),

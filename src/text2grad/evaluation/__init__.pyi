@@ -1,4 +1,4 @@
-from .answering import Sampling as Sampling, ServerSettings as ServerSettings
+from .answering import Sampling as Sampling
 from .evaluation import (
     EvaluationSettings as EvaluationSettings,
     PolicyEvaluation as PolicyEvaluation,
@@ -15,7 +15,7 @@ from .intervals import (
     mean_interval as mean_interval,
 )
 from .judging import Judge as Judge
-from .registry import SUITES as SUITES, make_suites as make_suites
+from .registry import SUITES as SUITES, make_suites as make_suites, register_suite as register_suite
 from .subjects import read_subjects as read_subjects
 from .suite import SuiteOptions as SuiteOptions
 from .words import (

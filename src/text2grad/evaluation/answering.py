@@ -16,8 +16,8 @@ first answer to a request stays, and is never requested again.
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from hashlib import sha256
 from itertools import groupby
@@ -34,36 +34,24 @@ from text2grad.models import context_of, encode_prompts, sample
 from text2grad.progress import Progress
 from text2grad.types import Example, Message
 
-TooLong = Literal["refuse", "empty"]
 _TAIL_TOKENS = 32  # of a response that are searched for a text that ends it
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How answers are sampled.
+    """How answers are sampled."""
 
-    Attributes:
-        temperature: 0 takes the most likely token.
-        samples: answers to each question.
-        max_new_tokens: longest answer of one turn; None takes the suite's.
-        seed: of the random numbers.
-        rows_at_once: answers that are sampled together.
-        too_long: "refuse" ends the evaluation if a prompt leaves no room for an answer, "empty" gives it an empty one.
-    """
-
-    temperature: float = 0.0
-    samples: int = 1
-    max_new_tokens: int | None = None
+    temperature: float = 0.0  # 0 takes the most likely token
+    samples: int = 1  # answers to each question
+    max_new_tokens: int | None = None  # longest answer of one turn; None takes the suite's
     seed: int = 0
-    rows_at_once: int = 16
-    too_long: TooLong = "refuse"
+    rows_at_once: int = 16  # answers that are sampled together
+    too_long: Literal["refuse", "empty"] = (
+        "refuse"  # a prompt without room ends the evaluation, or gets an empty answer
+    )
 
     def __post_init__(self) -> None:
-        """Check that several samples can differ.
-
-        Raises:
-            ConfigError: if they cannot.
-        """
+        """Refuse several samples that could not differ."""
         if self.samples > 1 and not self.temperature:
             raise ConfigError(
                 f"--samples {self.samples} at --temperature 0 would give the same answer {self.samples} times; set a "
@@ -73,6 +61,13 @@ class Sampling:
     def length(self, suite: AnsweredSuite) -> int:
         """Return the longest answer of one turn."""
         return self.max_new_tokens or suite.max_new_tokens
+
+    def heat(self, question: Question) -> float:
+        """Return the temperature of the answers to a question."""
+        return self.temperature if question.temperature is None else question.temperature
+
+
+_BELONGING = {"subject": "another model", "sampling": "other settings of sampling", "questions": "other questions"}
 
 
 class Turn(NamedTuple):
@@ -92,14 +87,19 @@ class Turn(NamedTuple):
         digest = sha256(to_json([seed, suite, *self.key])).digest()
         return int.from_bytes(digest[: (bits + 1) // 8]) & (1 << bits) - 1
 
+    def line(self, text: str, tokens: int, finish: str) -> dict[str, Any]:
+        """Return the line of the file."""
+        place = dict(zip(("id", "sample", "turn"), self.key, strict=True))
+        return place | {"text": text, "tokens": tokens, "finish": finish}
+
 
 Said = dict[tuple[str, int, int], dict[str, Any]]
 """Lines of the file by id, sample and turn."""
 
 
-def stem_of(suite: Suite, subject: Subject) -> str:
+def stem_of(suite: Suite, model: str) -> str:
     """Return the name of the files of one model in one suite, without folder and ending."""
-    return f"{suite.name}.{subject.name}".replace("/", "-").replace(":", "-")
+    return f"{suite.name}.{model}".replace("/", "-").replace(":", "-")
 
 
 class AnswerFile:
@@ -109,53 +109,45 @@ class AnswerFile:
         self, out: Path, suite: AnsweredSuite, subject: Subject, sampling: Sampling, *, dtype: str = "auto"
     ) -> None:
         """Name the files; nothing is read or written."""
-        self.path = out / "answers" / f"{stem_of(suite, subject)}.jsonl"
+        self.path = out / "answers" / f"{stem_of(suite, subject.name)}.jsonl"
         self.suite, self.subject, self.sampling, self.dtype = suite, subject, sampling, dtype
-        self._of = self.path.with_suffix(".json")
 
     def open(self, *, force: bool) -> Said:
-        """Return the lines that are on disk; create the files if there are none.
-
-        Args:
-            force: remove the answers of another model, of other settings or other questions.
+        """Return the whole lines that are on disk; create the files if there are none.
 
         Raises:
-            ConfigError: if such answers are there and `force` is False, or the files cannot be used.
+            ConfigError: if the answers there are of another model, of other settings or other questions, unless `force`
+                removes them, or if the files cannot be used.
         """
         settings = asdict(self.sampling) | {"max_new_tokens": self.sampling.length(self.suite)}
         if self.subject.served:
             del settings["rows_at_once"], settings["too_long"]
         questions = digest_of_questions(self.suite.questions)
         now = {"subject": self.subject.identity(self.dtype), "sampling": settings, "questions": questions}
+        belongs = self.path.with_suffix(".json")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            before = json.loads(self._of.read_bytes()) if self._of.exists() else now
-            if before != now and not force:
-                raise ConfigError(self._differing(before, now))
+            before = json.loads(belongs.read_bytes()) if belongs.exists() else now
             if before != now:
+                changed = [
+                    f"{what} ({json.dumps(before.get(key))}, now {json.dumps(now[key])})"
+                    for key, what in _BELONGING.items()
+                    if before.get(key) != now[key]
+                ]
+                if not force:
+                    raise ConfigError(
+                        f"{self.path} holds answers of {' and '.join(changed)}; choose another --out, or add --force "
+                        "to replace them"
+                    )
                 self.path.unlink(missing_ok=True)
-            write_atomically(self._of, to_json(now))
-            return self._read()
+            write_atomically(belongs, to_json(now))
+            data = self.path.read_bytes() if self.path.exists() else b""
+            whole = data[: data.rfind(b"\n") + 1]
+            if whole != data:  # a kill cut the last line
+                os.truncate(self.path, len(whole))
+            return {(one["id"], one["sample"], one["turn"]): one for one in map(json.loads, whole.splitlines())}
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise ConfigError(f"cannot use {self.path}: {error}. Choose another --out") from error
-
-    def _differing(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-        changed = [key for key in ("subject", "sampling", "questions") if before.get(key) != now[key]]
-        named = {"subject": "another model", "sampling": "other settings of sampling", "questions": "other questions"}
-        told = [f"{named[key]} ({json.dumps(before.get(key))}, now {json.dumps(now[key])})" for key in changed]
-        return (
-            f"{self.path} holds answers of {' and '.join(told)}; choose another --out, or add --force to replace them"
-        )
-
-    def _read(self) -> Said:
-        """Return the whole lines; a last line that a kill cut is removed."""
-        if not self.path.exists():
-            return {}
-        data = self.path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        if whole != data:
-            os.truncate(self.path, len(whole))
-        return {(one["id"], one["sample"], one["turn"]): one for one in map(json.loads, whole.splitlines())}
 
     def append(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Write lines; they are on disk when this returns."""
@@ -164,47 +156,39 @@ class AnswerFile:
             file.flush()
             os.fsync(file.fileno())
 
-    def replace(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Write all lines at once."""
-        write_atomically(self.path, json_lines(lines))
+    def turns(self) -> list[Turn]:
+        """Return every answer to sample: first turns before second turns, question by question."""
+        questions = self.suite.questions
+        return [
+            Turn(question, number, turn)
+            for turn in range(max(question.turns for question in questions))
+            for question in questions
+            if turn < question.turns
+            for number in range(self.sampling.samples)
+        ]
 
+    def is_complete(self, said: Said) -> bool:
+        """Return whether lines hold every answer."""
+        return all(one.key in said for one in self.turns())
 
-def all_turns(suite: AnsweredSuite, samples: int) -> list[Turn]:
-    """Return every answer to sample: first turns before second turns, question by question."""
-    most = max(question.turns for question in suite.questions)
-    return [
-        Turn(question, number, turn)
-        for turn in range(most)
-        for question in suite.questions
-        if turn < question.turns
-        for number in range(samples)
-    ]
-
-
-def read_answers(suite: AnsweredSuite, sampling: Sampling, said: Said, *, chat: bool) -> list[Answer]:
-    """Return the answers in the lines, question by question; `chat` says whether they reply to prompts."""
-    found = []
-    for question in suite.questions:
-        for number in range(sampling.samples):
-            lines = [said[question.id, number, turn] for turn in range(question.turns)]
-            texts, tokens, finish = (tuple(one[key] for one in lines) for key in ("text", "tokens", "finish"))
-            found.append(Answer(question.id, number, texts, tokens, finish, continues=not chat))
-    return found
-
-
-def is_complete(suite: AnsweredSuite, sampling: Sampling, said: Said) -> bool:
-    """Return whether lines hold every answer."""
-    return all(one.key in said for one in all_turns(suite, sampling.samples))
+    def answers(self, said: Said, *, chat: bool) -> list[Answer]:
+        """Return the answers in the lines, question by question; `chat` says whether they reply to prompts."""
+        found = []
+        for question in self.suite.questions:
+            for number in range(self.sampling.samples):
+                lines = [said[question.id, number, turn] for turn in range(question.turns)]
+                texts, tokens, finish = (tuple(one[key] for one in lines) for key in ("text", "tokens", "finish"))
+                found.append(Answer(question, number, texts, tokens, finish, continues=not chat))
+        return found
 
 
 def sample_answers(model: LoadedModel, file: AnswerFile, said: Said, meter: Meter) -> None:
     """Sample the answers of a loaded model that are missing; they are added to `said`, to the file and to the costs."""
-    suite, sampling = file.suite, file.sampling
-    turns = all_turns(suite, sampling.samples)
+    turns = file.turns()
     missing = sum(one.key not in said for one in turns)
-    phase = f"{suite.name}: answers of {file.subject.name}"
+    phase = f"{file.suite.name}: answers of {file.subject.name}"
     with Progress(phase, len(turns), done=len(turns) - missing, unit="answer") as progress:
-        for batch in _batches(turns, sampling, chat=model.chat):
+        for batch in _batches(turns, file.sampling, chat=model.chat):
             new = [one.key not in said for one in batch]
             if not any(new):
                 continue
@@ -220,8 +204,7 @@ def _batches(turns: Sequence[Turn], sampling: Sampling, *, chat: bool) -> Iterat
     """Yield the batches: rows of one turn, with the same temperature and the same texts that end an answer."""
 
     def alike(one: Turn) -> tuple[int, float, tuple[str, ...]]:
-        own = one.question.temperature
-        return one.turn, sampling.temperature if own is None else own, () if chat else one.question.stop
+        return one.turn, sampling.heat(one.question), () if chat else one.question.stop
 
     for _, group in groupby(turns, alike):
         rows = list(group)
@@ -230,29 +213,29 @@ def _batches(turns: Sequence[Turn], sampling: Sampling, *, chat: bool) -> Iterat
 
 
 def _sample_batch(model: LoadedModel, file: AnswerFile, batch: Sequence[Turn], said: Said) -> list[dict[str, Any]]:
-    sampling, most = file.sampling, file.sampling.length(file.suite)
+    most = file.sampling.length(file.suite)
     prompts = _encode(model, batch, said)
-    room = context_of(model.model) - most
-    fitting = [row for row, ids in enumerate(prompts) if len(ids) <= room]
-    found = {row: ("", 0, "too_long") for row in range(len(batch))}
-    own, stop = batch[0].question.temperature, () if model.chat else batch[0].question.stop
-    if fitting:
-        responses = sample(
-            model.model,
-            [prompts[row] for row in fitting],
-            _uniforms([batch[row] for row in fitting], file.suite.name, sampling.seed, most),
-            eos_ids=model.eos_ids,
-            pad_id=model.pad_id,
-            temperature=sampling.temperature if own is None else own,
-            rows_at_once=len(fitting),
-            ended=partial(_has_stop, model.tokenizer, stop) if stop else None,
-        )
-        texts = _texts(model, [prompts[row] for row in fitting], responses)
-        for row, ids, text in zip(fitting, responses, texts, strict=True):
-            cut = cut_at(text, stop)
-            ended = cut != text or (bool(ids) and ids[-1] in model.eos_ids)
-            found[row] = (cut, len(ids), "stop" if ended else "length")
-    return [_line(one, *found[row]) for row, one in enumerate(batch)]
+    fitting = [row for row, ids in enumerate(prompts) if len(ids) <= context_of(model.model) - most]
+    lines = [one.line("", 0, "too_long") for one in batch]
+    if not fitting:
+        return lines
+    stop = () if model.chat else batch[0].question.stop
+    prompts = [prompts[row] for row in fitting]
+    responses = sample(
+        model.model,
+        prompts,
+        _uniforms([batch[row] for row in fitting], file.suite.name, file.sampling.seed, most),
+        eos_ids=model.eos_ids,
+        pad_id=model.pad_id,
+        temperature=file.sampling.heat(batch[0].question),
+        rows_at_once=len(fitting),
+        ended=partial(_has_stop, model.tokenizer, stop) if stop else None,
+    )
+    for row, ids, text in zip(fitting, responses, _texts(model, prompts, responses), strict=True):
+        cut = cut_at(text, stop)
+        ended = cut != text or (bool(ids) and ids[-1] in model.eos_ids)
+        lines[row] = batch[row].line(cut, len(ids), "stop" if ended else "length")
+    return lines
 
 
 def _texts(model: LoadedModel, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> list[str]:
@@ -269,17 +252,11 @@ def _texts(model: LoadedModel, prompts: Sequence[Sequence[int]], responses: Sequ
     alone = decoded(responses)
     if model.chat:
         return alone
-    before = decoded(prompts)
     whole = decoded([[*prompt, *ids] for prompt, ids in zip(prompts, responses, strict=True)])
     return [
         both[len(prompt) :] if both.startswith(prompt) else text
-        for text, prompt, both in zip(alone, before, whole, strict=True)
+        for text, prompt, both in zip(alone, decoded(prompts), whole, strict=True)
     ]
-
-
-def _line(one: Turn, text: str, tokens: int, finish: str) -> dict[str, Any]:
-    place = {"id": one.question.id, "sample": one.sample, "turn": one.turn}
-    return place | {"text": text, "tokens": tokens, "finish": finish}
 
 
 def cut_at(text: str, stop: Sequence[str]) -> str:
@@ -289,8 +266,7 @@ def cut_at(text: str, stop: Sequence[str]) -> str:
         >>> cut_at("    return 1\n\ndef other(): ...", ["\ndef", "\nclass"])
         '    return 1\n'
     """
-    places = [place for one in stop if (place := text.find(one)) >= 0]
-    return text[: min(places)] if places else text
+    return text[: min((place for one in stop if (place := text.find(one)) >= 0), default=len(text))]
 
 
 def _has_stop(tokenizer: Any, stop: Sequence[str], ids: Sequence[int]) -> bool:
@@ -303,11 +279,8 @@ def _uniforms(rows: Sequence[Turn], suite: str, seed: int, tokens: int) -> Any:
     """Return the random numbers of answers, [rows, tokens]; each row follows from its own question, sample and turn."""
     import torch
 
-    drawn = []
-    for one in rows:
-        generator = torch.Generator().manual_seed(one.seed(suite, seed, 63))
-        drawn.append(torch.rand(tokens, generator=generator))
-    return torch.stack(drawn)
+    generators = [torch.Generator().manual_seed(one.seed(suite, seed, 63)) for one in rows]
+    return torch.stack([torch.rand(tokens, generator=generator) for generator in generators])
 
 
 def _encode(model: LoadedModel, batch: Sequence[Turn], said: Said) -> list[tuple[int, ...]]:
@@ -334,25 +307,24 @@ def check_room(model: LoadedModel, file: AnswerFile) -> None:
     """Check that the prompts of first turns leave room for an answer; the model's weights are not needed.
 
     Raises:
-        DataError: if one leaves none, and the settings refuse such prompts.
+        DataError: if the context has none, or if a prompt leaves none and the settings refuse such prompts.
     """
-    most = file.sampling.length(file.suite)
-    context = context_of(model.model)
+    most, context, suite = file.sampling.length(file.suite), context_of(model.model), file.suite.name
     if context <= most:
         raise DataError(
             f"{file.subject.name} has a context of {context} tokens, and --max-new-tokens {most} leaves no room for a "
-            f"prompt of suite {file.suite.name}; lower it"
+            f"prompt of suite {suite}; lower it"
         )
     if file.sampling.too_long != "refuse":
         return
     first = [Turn(question, 0, 0) for question in file.suite.questions]
-    lengths = [len(ids) for ids in _encode(model, first, {})]
-    long = [(one, length) for one, length in zip(first, lengths, strict=True) if length > context - most]
+    lengths = {one.question.id: len(ids) for one, ids in zip(first, _encode(model, first, {}), strict=True)}
+    long = [name for name, length in lengths.items() if length > context - most]
     if long:
         raise DataError(
-            f"{len(long)} of {len(first)} prompts of suite {file.suite.name} leave no room for {most} new tokens in "
-            f"the context of {context} tokens of {file.subject.name}; the first is question {long[0][0].question.id!r} "
-            f"with {long[0][1]} tokens. Lower --max-new-tokens, or count them as failed with --too-long empty"
+            f"{len(long)} of {len(first)} prompts of suite {suite} leave no room for {most} new tokens in the context "
+            f"of {context} tokens of {file.subject.name}; the first is question {long[0]!r} with {lengths[long[0]]} "
+            "tokens. Lower --max-new-tokens, or count them as failed with --too-long empty"
         )
 
 
@@ -363,83 +335,48 @@ class Served(NamedTuple):
     failure: RequestError | None
 
 
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
-    """How servers are requested.
-
-    Attributes:
-        api_key_env: environment variable that holds the key; empty for servers without keys.
-        concurrency: largest number of requests under way.
-        timeout_s: time limit of a request, in seconds.
-        spending: prices and budget.
-    """
-
-    api_key_env: str = ""
-    concurrency: int = 32
-    timeout_s: float = 300.0
-    spending: Spending = field(default_factory=Spending)
+def endpoint_of(file: AnswerFile, server: Endpoint) -> Endpoint:
+    """Return how the server of a model is requested; `server` says key, concurrency and time limit."""
+    length = file.sampling.length(file.suite)
+    model, address, heat = file.subject.model_name, file.subject.path, file.sampling.temperature
+    return replace(server, model=model, base_url=address, temperature=heat, max_tokens=length, structured="off")
 
 
-def endpoint_of(file: AnswerFile, server: ServerSettings) -> Endpoint:
-    """Return how the server of a model is requested."""
-    return Endpoint(
-        model=file.subject.model_name,
-        base_url=file.subject.path,
-        api_key_env=server.api_key_env,
-        temperature=file.sampling.temperature,
-        max_tokens=file.sampling.length(file.suite),
-        structured="off",
-        concurrency=server.concurrency,
-        timeout_s=server.timeout_s,
-    )
-
-
-def request_answers(file: AnswerFile, out: Path, server: ServerSettings, meter: Meter) -> Said:
-    """Return all answers of a model on a server; the file is written when all are there.
-
-    Args:
-        file: of the answers.
-        out: directory of the evaluation.
-        server: how it is requested.
-        meter: counts the tokens of the answers that the server gave now.
+def request_answers(file: AnswerFile, out: Path, server: Endpoint, meter: Meter) -> Said:
+    """Return all answers of a model on a server, also on disk in `out`; the file is written when all are there.
 
     Raises:
         ConfigError: if the endpoint is incomplete or its key is missing.
         RequestError: if answers did not arrive; those that did are stored.
     """
-    suite, subject, sampling = file.suite, file.subject, file.sampling
-    endpoint = endpoint_of(file, server)
-    items = [(question, number) for question in suite.questions for number in range(sampling.samples)]
+    items = [Turn(question, number, 0) for question in file.suite.questions for number in range(file.sampling.samples)]
+    converse = partial(_converse, file=file, chat=file.subject.prompt_format != "plain")
     with Store(out / "answers.sqlite") as store:
-        chat = subject.prompt_format != "plain"
-        converse = partial(_converse, suite=suite.name, sampling=sampling, chat=chat)
-        found, usage, _ = run_session(AnnotationSession(endpoint, store, converse, server.spending), items)
+        session = AnnotationSession(endpoint_of(file, server), store, converse, Spending())
+        found, usage, _ = run_session(session, items)
     meter.add(usage.prompt_tokens, usage.completion_tokens)
     failures = [one.failure for one in found if one.failure is not None]
     if failures:
         raise RequestError(
             failures[0].kind,
-            f"{len(failures)} of {len(items)} answers of {subject.name} to suite {suite.name} did not arrive; the "
-            f"first: {failures[0].detail}. Run the same command again: it requests the missing answers only",
+            f"{len(failures)} of {len(items)} answers of {file.subject.name} to suite {file.suite.name} did not "
+            f"arrive; the first: {failures[0].detail}. Run the same command again: it requests the missing answers "
+            "only",
         )
     said = {(line["id"], line["sample"], line["turn"]): line for one in found for line in one.lines}
-    file.replace(said[one.key] for one in all_turns(suite, sampling.samples))
+    write_atomically(file.path, json_lines(said[one.key] for one in file.turns()))
     return said
 
 
-async def _converse(
-    client: CachedClient, item: tuple[Question, int], *, suite: str, sampling: Sampling, chat: bool
-) -> Served:
+async def _converse(client: CachedClient, first: Turn, *, file: AnswerFile, chat: bool) -> Served:
     """Return the answers of all turns of a conversation with a server."""
-    question, number = item
-    own = question.temperature
-    temperature = sampling.temperature if own is None else own
+    question, sampling = first.question, file.sampling
     said: Said = {}
     for turn in range(question.turns):
-        one = Turn(question, number, turn)
-        more: dict[str, Any] = {} if own is None else {"temperature": own}
-        if temperature:
-            more["seed"] = one.seed(suite, sampling.seed, 31)
+        one = first._replace(turn=turn)
+        more: dict[str, Any] = {} if question.temperature is None else {"temperature": question.temperature}
+        if sampling.heat(question):
+            more["seed"] = one.seed(file.suite.name, sampling.seed, 31)
         if not chat and question.stop:
             more["stop"] = list(question.stop[:4])  # OpenAI's limit; the text is cut at all of them below
         prompt = _prompt(one, said, chat=chat)
@@ -447,11 +384,10 @@ async def _converse(
             prompt = [{"role": "user", "content": prompt}]
         sent: Prompt = Example(prompt).prompt_text if isinstance(prompt, str) or not chat else tuple(map(dict, prompt))
         try:
-            answer = await client.complete(sent, sample=number, more=more)
+            answer = await client.complete(sent, sample=one.sample, more=more)
         except RequestError as error:
             return Served([], error)
         text = answer.text if chat else cut_at(answer.text, question.stop)
-        said[one.key] = _line(
-            one, text, answer.completion_tokens or 0, "stop" if text != answer.text else answer.finish
-        )
+        finish = "stop" if text != answer.text else answer.finish
+        said[one.key] = one.line(text, answer.completion_tokens or 0, finish)
     return Served(list(said.values()), None)

@@ -13,30 +13,29 @@ is released before answers are scored.
 import gc
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from text2grad.costs import Meter, metered
+from text2grad.critics.servers import Endpoint
 from text2grad.errors import ConfigError, check_known
 from text2grad.evaluation.answering import (
     AnswerFile,
     Said,
     Sampling,
-    ServerSettings,
     check_room,
     endpoint_of,
-    is_complete,
-    read_answers,
     request_answers,
     sample_answers,
     stem_of,
 )
-from text2grad.evaluation.intervals import DRAWS, Estimate, differences, estimate
+from text2grad.evaluation.intervals import DRAWS, LEVEL, Estimate, differences, estimate
 from text2grad.evaluation.subjects import LoadedModel, Subject, load, outline
-from text2grad.evaluation.suite import Answer, Answered, AnsweredSuite, Counts, ExaminedSuite, Scores, Suite
+from text2grad.evaluation.suite import Answer, AnsweredSuite, Counts, ExaminedSuite, Scores, Suite
 from text2grad.files import json_lines, lock_directory, to_json, write_atomically, write_files
 
 RESULT = "evaluation.json"
@@ -44,47 +43,27 @@ RESULT = "evaluation.json"
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """Settings of an evaluation.
+    """Settings of an evaluation."""
 
-    Attributes:
-        out: directory of its files.
-        sampling: how answers are sampled.
-        server: how servers are requested.
-        baseline: name of the model from which differences are taken; empty for none.
-        draws: resamples of the intervals.
-        dtype: of the weights, as transformers names it.
-        force: replace answers of other models or settings in `out`.
-    """
-
-    out: Path
+    out: Path  # directory of its files
     sampling: Sampling = field(default_factory=Sampling)
-    server: ServerSettings = field(default_factory=ServerSettings)
-    baseline: str = ""
-    draws: int = DRAWS
-    dtype: str = "auto"
-    force: bool = False
+    server: Endpoint = field(default_factory=lambda: Endpoint("", api_key_env=""))  # key, concurrency, time limit
+    baseline: str = ""  # name of the model from which differences are taken
+    draws: int = DRAWS  # resamples of the intervals
+    dtype: str = "auto"  # of the weights, as transformers names it
+    force: bool = False  # replace answers of other models or settings in `out`
 
 
 @dataclass
 class SuiteResult:
-    """The figures of one suite.
-
-    Attributes:
-        suite: the suite.
-        questions: ids of the questions.
-        counts: of each question, by model.
-        figures: by model and name.
-        differences: from the baseline, by model and name.
-        answers: by model; empty for a suite that reads the model itself.
-        scores: of each answer, by model.
-    """
+    """The figures of one suite: by model, then by question, by name or by answer."""
 
     suite: Suite
     questions: list[str] = field(default_factory=list)
     counts: dict[str, list[Counts]] = field(default_factory=dict)
     figures: dict[str, dict[str, Estimate]] = field(default_factory=dict)
-    differences: dict[str, dict[str, Estimate]] = field(default_factory=dict)
-    answers: dict[str, list[Answer]] = field(default_factory=dict)
+    differences: dict[str, dict[str, Estimate]] = field(default_factory=dict)  # from the baseline
+    answers: dict[str, list[Answer]] = field(default_factory=dict)  # none of a suite that reads the model itself
     scores: dict[str, list[Scores]] = field(default_factory=dict)
 
     def endings(self, model: str) -> dict[str, int]:
@@ -94,20 +73,16 @@ class SuiteResult:
     def as_json(self) -> dict[str, Any]:
         """Return the figures as JSON."""
 
-        def number(figure: str, one: Estimate) -> dict[str, float]:
-            return one._asdict() if self.suite.measures[figure].statistic else {"value": one.value}
-
         def plain(found: Mapping[str, Mapping[str, Estimate]]) -> dict[str, Any]:
-            return {name: {key: number(key, one) for key, one in own.items()} for name, own in found.items()}
+            return {model: {name: one._asdict() for name, one in own.items()} for model, own in found.items()}
 
-        measures = {
-            name: {"better": one.better, "about": one.about, "shown": one.shown}
-            for name, one in self.suite.measures.items()
-        }
         return {
             "questions": len(self.questions),
             "identity": self.suite.identity(),
-            "measures": measures,
+            "measures": {
+                name: {"better": one.better, "about": one.about, "shown": one.shown}
+                for name, one in self.suite.measures.items()
+            },
             "models": plain(self.figures),
             "endings": {name: self.endings(name) for name in self.answers},
             "differences": plain(self.differences),
@@ -116,13 +91,7 @@ class SuiteResult:
 
 @dataclass(frozen=True)
 class PolicyEvaluation:
-    """An evaluation of models.
-
-    Attributes:
-        subjects: the models.
-        results: by suite, in order.
-        settings: of the evaluation.
-    """
+    """An evaluation of models: the models, the results by suite, in order, and the settings."""
 
     subjects: Sequence[Subject]
     results: Sequence[SuiteResult]
@@ -137,8 +106,8 @@ class PolicyEvaluation:
                 for one in self.subjects
             },
             "baseline": self.settings.baseline,
-            "sampling": {name: getattr(sampling, name) for name in sampling.__dataclass_fields__},
-            "intervals": {"draws": self.settings.draws, "level": 0.95, "seed": sampling.seed},
+            "sampling": asdict(sampling),
+            "intervals": {"draws": self.settings.draws, "level": LEVEL, "seed": sampling.seed},
             "suites": {one.suite.name: one.as_json() for one in self.results},
         }
 
@@ -157,29 +126,6 @@ def evaluate_models(
     """
     if settings.baseline:
         check_known("--baseline", settings.baseline, [one.name for one in subjects])
-    _refuse_servers(subjects, suites)
-    for suite in suites:
-        suite.check()
-    lock_directory(settings.out)
-    results = [SuiteResult(suite) for suite in suites]
-    try:
-        with metered(settings.out, "evaluate") as meter:
-            for work in [_Work(subject, suites, settings) for subject in subjects]:  # all are checked before the first
-                _answer_all(work, results, settings, meter)
-            for result in results:
-                if isinstance(result.suite, AnsweredSuite):
-                    for subject in subjects:
-                        _score(result.suite, subject, result, settings)
-                _sum_up(result, settings)
-    finally:
-        for suite in suites:
-            suite.close()
-    found = PolicyEvaluation(subjects, results, settings)
-    write_files(settings.out, {RESULT: to_json(found.as_json(), indent=2) + b"\n"})
-    return found
-
-
-def _refuse_servers(subjects: Sequence[Subject], suites: Sequence[Suite]) -> None:
     served = [one.name for one in subjects if one.served]
     examining = [one.name for one in suites if isinstance(one, ExaminedSuite)]
     if served and examining:
@@ -187,6 +133,26 @@ def _refuse_servers(subjects: Sequence[Subject], suites: Sequence[Suite]) -> Non
             f"suite {examining[0]} reads the model itself, and {served[0]} is on a server; name the directory of its "
             "weights, or leave the suite out"
         )
+    for suite in suites:
+        suite.check()
+    lock_directory(settings.out)
+    results = [SuiteResult(suite) for suite in suites]
+    try:
+        with metered(settings.out, "evaluate") as meter:
+            for work in [_Work(subject, suites, settings) for subject in subjects]:  # all are checked before the first
+                for result in results:
+                    work.answer(result, meter)
+                work.release()
+            for result in results:
+                for name in result.answers:
+                    _score(result, name, settings)
+                _sum_up(result, settings)
+    finally:
+        for suite in suites:
+            suite.close()
+    found = PolicyEvaluation(subjects, results, settings)
+    write_files(settings.out, {RESULT: to_json(found.as_json(), indent=2) + b"\n"})
+    return found
 
 
 class _Work:
@@ -203,15 +169,34 @@ class _Work:
                 file = AnswerFile(settings.out, suite, subject, settings.sampling, dtype=settings.dtype)
                 said = file.open(force=settings.force)
                 self._files[suite.name] = file, said
-                if is_complete(suite, settings.sampling, said):
+                if file.is_complete(said):
                     continue
                 if self._outline is None:
                     endpoint_of(file, settings.server).check("evaluate")
                 else:
                     check_room(self._outline, file)
 
-    def model(self) -> LoadedModel:
-        """Return the model with its weights."""
+    def answer(self, result: SuiteResult, meter: Meter) -> None:
+        """Answer a suite: sample or request what is missing; a suite that reads the model is scored here."""
+        suite, name = result.suite, self.subject.name
+        if isinstance(suite, AnsweredSuite):
+            file, said = self._files[suite.name]
+            if not file.is_complete(said) and self.subject.served:
+                said = request_answers(file, self.settings.out, self.settings.server, meter)
+            elif not file.is_complete(said):
+                sample_answers(self._model(), file, said, meter)
+            chat = self.subject.prompt_format != "plain" if self._outline is None else self._outline.chat
+            result.answers[name] = file.answers(said, chat=chat)
+        elif isinstance(suite, ExaminedSuite):
+            basis = {"suite": suite.identity(), "subject": self.subject.identity(self.settings.dtype)}
+            rows = _kept(
+                self.settings.out / "scores" / f"{stem_of(suite, name)}.jsonl",
+                basis,
+                lambda: [{"id": question, **counts} for question, counts in suite.examine(self._model())],
+            )
+            _take(result, name, [str(row.pop("id")) for row in rows], rows)
+
+    def _model(self) -> LoadedModel:
         if self._loaded is None:
             assert self._outline is not None
             self._loaded = load(self._outline, dtype=self.settings.dtype)
@@ -222,126 +207,58 @@ class _Work:
         self._loaded = None
         gc.collect()
 
-    def answers(self, suite: AnsweredSuite, meter: Meter) -> list[Answer]:
-        """Return all answers; those that are missing are sampled or requested."""
-        file, said = self._files[suite.name]
-        if not is_complete(suite, self.settings.sampling, said):
-            if self.subject.served:
-                said = request_answers(file, self.settings.out, self.settings.server, meter)
-            else:
-                sample_answers(self.model(), file, said, meter)
-        chat = self.subject.prompt_format != "plain" if self._outline is None else self._outline.chat
-        return read_answers(suite, self.settings.sampling, said, chat=chat)
 
-
-def _answer_all(work: _Work, results: Sequence[SuiteResult], settings: EvaluationSettings, meter: Meter) -> None:
-    """Let one model answer all suites; suites that read it are scored here."""
-    for result in results:
-        if isinstance(result.suite, AnsweredSuite):
-            result.answers[work.subject.name] = work.answers(result.suite, meter)
-        elif isinstance(result.suite, ExaminedSuite):
-            _examine(result.suite, work, result, settings)
-    work.release()
-
-
-def _examine(suite: ExaminedSuite, work: _Work, result: SuiteResult, settings: EvaluationSettings) -> None:
-    subject = work.subject
-    kept = _KeptScores(settings.out, suite, subject, {"subject": subject.identity(settings.dtype)})
-    lines = kept.read()
-    if lines is None:
-        lines = [{"id": name, **counts} for name, counts in suite.examine(work.model())]
-        kept.write(lines)
-    _take(result, subject, [str(one["id"]) for one in lines], list(lines))
-
-
-def _score(suite: AnsweredSuite, subject: Subject, result: SuiteResult, settings: EvaluationSettings) -> None:
+def _score(result: SuiteResult, name: str, settings: EvaluationSettings) -> None:
     """Score the answers of one model."""
-    answers = result.answers[subject.name]
-    said = sha256(to_json([[one.question, one.sample, one.texts, one.finish] for one in answers])).hexdigest()
-    kept = _KeptScores(settings.out, suite, subject, {"answers": said})
-    lines = kept.read()
-    if lines is None:
-        scores = suite.score(answered(suite, answers), settings.out / "judgements")
-        lines = [
-            {"id": one.question, "sample": one.sample, **found} for one, found in zip(answers, scores, strict=True)
-        ]
-        kept.write(lines)
+    suite, answers = result.suite, result.answers[name]
+    assert isinstance(suite, AnsweredSuite)
+    said = [[one.question.id, one.sample, one.texts, one.finish] for one in answers]
+    basis = {"suite": suite.identity(), "answers": sha256(to_json(said)).hexdigest()}
+
+    def scored() -> list[dict[str, Any]]:
+        scores = suite.score(answers, settings.out / "judgements")
+        return [{"id": one.question.id, "sample": one.sample, **own} for one, own in zip(answers, scores, strict=True)]
+
+    lines = _kept(settings.out / "scores" / f"{stem_of(suite, name)}.jsonl", basis, scored)
     scores = [{key: value for key, value in one.items() if key not in ("id", "sample")} for one in lines]
-    result.scores[subject.name] = scores
-    rows = _by_question(scores, len(suite.questions))
-    counts = [suite.counts(question, own) for question, own in zip(suite.questions, rows, strict=True)]
-    _take(result, subject, [one.id for one in suite.questions], counts)
+    result.scores[name] = list(scores)
+    each = settings.sampling.samples
+    counts = [suite.counts(scores[start : start + each]) for start in range(0, len(scores), each)]
+    _take(result, name, [one.id for one in suite.questions], counts)
 
 
-def _by_question(scores: Sequence[Scores], questions: int) -> Iterator[Sequence[Scores]]:
-    each = len(scores) // questions
-    for start in range(0, len(scores), each):
-        yield scores[start : start + each]
+def _kept(path: Path, basis: Mapping[str, Any], compute: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return scores: those on disk if they belong to what decides them, `basis`, else new ones, which are written."""
+    belongs = path.with_suffix(".json")
+    with suppress(OSError, ValueError):  # absent, or cut
+        if json.loads(belongs.read_bytes()) == json.loads(to_json(basis)):
+            return [json.loads(line) for line in path.read_bytes().splitlines()]
+    lines = compute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    belongs.unlink(missing_ok=True)
+    write_atomically(path, json_lines(lines))
+    write_atomically(belongs, to_json(basis))
+    return lines
 
 
-def _take(result: SuiteResult, subject: Subject, names: list[str], counts: Sequence[Mapping[str, Any]]) -> None:
+def _take(result: SuiteResult, name: str, questions: list[str], counts: Sequence[Mapping[str, Any]]) -> None:
     """Keep the counts of one model; all models have the same questions."""
-    if result.questions and result.questions != names:
+    if result.questions and result.questions != questions:
         raise ConfigError(
-            f"suite {result.suite.name}: {subject.name} has other questions than the models before it; remove its "
-            "files below scores/ and run the command again"
+            f"suite {result.suite.name}: {name} has other questions than the models before it; remove its files below "
+            "scores/ and run the command again"
         )
-    result.questions = names
-    result.counts[subject.name] = [
+    result.questions = questions
+    result.counts[name] = [
         {key: float(value) for key, value in one.items() if isinstance(value, int | float)} for one in counts
     ]
 
 
 def _sum_up(result: SuiteResult, settings: EvaluationSettings) -> None:
     """Compute figures and paired differences."""
-    suite, base = result.suite, settings.baseline
-    statistics = {name: one.statistic for name, one in suite.measures.items() if one.statistic}
-    draws, seed = settings.draws, settings.sampling.seed
+    statistics = {name: one.statistic for name, one in result.suite.measures.items()}
+    draws, seed, base = settings.draws, settings.sampling.seed, settings.baseline
     for name, rows in result.counts.items():
-        found = estimate(rows, statistics, draws=draws, seed=seed) | _of_all(result, name)
-        result.figures[name] = {key: found[key] for key in suite.measures if key in found}
-    for name, rows in result.counts.items() if base else ():
-        if name != base:
-            paired = differences(rows, result.counts[base], statistics, draws=draws, seed=seed)
-            mine, theirs = _of_all(result, name), _of_all(result, base)
-            paired |= {key: Estimate(*[one.value - theirs[key].value] * 3) for key, one in mine.items()}
-            result.differences[name] = {key: paired[key] for key in suite.measures if key in paired}
-
-
-def _of_all(result: SuiteResult, name: str) -> dict[str, Estimate]:
-    """Return the figures of one model that have no interval."""
-    if not isinstance(result.suite, AnsweredSuite):
-        return {}
-    found = result.suite.of_all(answered(result.suite, result.answers[name]))
-    return {key: Estimate(value, value, value) for key, value in found.items()}
-
-
-def answered(suite: AnsweredSuite, answers: Sequence[Answer]) -> list[Answered]:
-    """Return answers with their questions."""
-    questions = {one.id: one for one in suite.questions}
-    return [Answered(questions[one.question], one) for one in answers]
-
-
-class _KeptScores:
-    """The scores of one model in one suite, on disk, with everything that decides them."""
-
-    def __init__(self, out: Path, suite: Suite, subject: Subject, inputs: Mapping[str, Any]) -> None:
-        self.path = out / "scores" / f"{stem_of(suite, subject)}.jsonl"
-        self._of = self.path.with_suffix(".json")
-        self._now = {"suite": suite.identity(), **inputs}
-
-    def read(self) -> list[dict[str, Any]] | None:
-        """Return the lines if they belong to these inputs, else None."""
-        try:
-            if json.loads(self._of.read_bytes()) != json.loads(to_json(self._now)):
-                return None
-            return [json.loads(line) for line in self.path.read_bytes().splitlines()]
-        except (OSError, ValueError):
-            return None
-
-    def write(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Write the lines, then what they belong to."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._of.unlink(missing_ok=True)
-        write_atomically(self.path, json_lines(lines))
-        write_atomically(self._of, to_json(self._now))
+        result.figures[name] = estimate(rows, statistics, draws=draws, seed=seed)
+        if base and name != base:
+            result.differences[name] = differences(rows, result.counts[base], statistics, draws=draws, seed=seed)

@@ -18,6 +18,9 @@ DRAWS, LEVEL = 2_000, 0.95
 _Z = 1.959964  # 97.5 % quantile of the normal distribution
 _AT_ONCE = 100  # resamples held in memory together
 
+Rows = Sequence[Mapping[str, float]]
+"""The counts of each item; a missing count is 0."""
+
 
 class Statistic(Protocol):
     """A figure of weighted items."""
@@ -27,28 +30,16 @@ class Statistic(Protocol):
         """Names of the counts that it reads; each once."""
 
     def values(self, counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return the figure for each weighting, [B]; NaN where it is undefined.
-
-        Args:
-            counts: [items, names].
-            weights: how often each item counts, [B, items].
-        """
+        """Return the figure for each weighting, [B], NaN where it is undefined: [items, names], [B, items]."""
 
 
 class Ratio(NamedTuple):
-    """A rate: sum of the counts in `top` / sum of the counts in `bottom`. A name that occurs twice counts twice.
-
-    Attributes:
-        top: names of counts.
-        bottom: names of counts.
-        exp: True gives e to the power of the quotient, as in perplexity.
-        share: True says that the rate of every item is in [0, 1]; see `_with_bounds`.
-    """
+    """A rate: sum of the counts in `top` / sum of the counts in `bottom`. A name that occurs twice counts twice."""
 
     top: tuple[str, ...]
     bottom: tuple[str, ...]
-    exp: bool = False
-    share: bool = False
+    exp: bool = False  # e to the power of the quotient, as in perplexity
+    share: bool = False  # the rate of every item is in [0, 1]; see `_with_intervals`
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -62,21 +53,15 @@ class Ratio(NamedTuple):
             sums @ np.array([names.count(name) for name in self.names], dtype=float)
             for names in (self.top, self.bottom)
         )
-        quotients = np.divide(above, below, out=np.full(below.shape, np.nan), where=below != 0)
-        rates: np.ndarray = np.exp(quotients) if self.exp else quotients
-        return rates
+        quotients = _quotients(above, below)
+        return np.exp(quotients) if self.exp else quotients
 
 
 class Area(NamedTuple):
-    """The area under the ROC curve: how probably a score is higher where the truth holds; equal scores count half.
+    """The area under the ROC curve: how probably a score is higher where the truth holds; equal scores count half."""
 
-    Attributes:
-        true: names of the counts of units where the truth holds, by rising score.
-        other: names of the counts of all other units, by the same scores.
-    """
-
-    true: tuple[str, ...]
-    other: tuple[str, ...]
+    true: tuple[str, ...]  # names of the counts of units where the truth holds, by rising score
+    other: tuple[str, ...]  # names of the counts of all other units, by the same scores
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -87,10 +72,12 @@ class Area(NamedTuple):
         """Return the area for each weighting; NaN where one side has no unit."""
         true, other = np.split(weights @ counts, [len(self.true)], axis=1)  # [B, scores]
         below = np.cumsum(other, axis=1) - other
-        pairs = true.sum(axis=1) * other.sum(axis=1)
-        won = (true * (below + other / 2)).sum(axis=1)
-        area: np.ndarray = np.divide(won, pairs, out=np.full(pairs.shape, np.nan), where=pairs != 0)
-        return area
+        return _quotients((true * (below + other / 2)).sum(axis=1), true.sum(axis=1) * other.sum(axis=1))
+
+
+def _quotients(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    found: np.ndarray = np.divide(above, below, out=np.full(below.shape, np.nan), where=below != 0)
+    return found
 
 
 class Estimate(NamedTuple):
@@ -102,12 +89,12 @@ class Estimate(NamedTuple):
 
 
 def estimate(
-    rows: Sequence[Mapping[str, float]], statistics: Mapping[str, Statistic], *, draws: int = DRAWS, seed: int = 0
+    rows: Rows, statistics: Mapping[str, Statistic], *, draws: int = DRAWS, seed: int = 0
 ) -> dict[str, Estimate]:
     """Return figures with percentile-bootstrap intervals of 95 %; an undefined figure is left out.
 
     Args:
-        rows: the counts of each item; a missing count is 0.
+        rows: the counts of each item.
         statistics: the figures by name.
         draws: number of resamples. Resamples in which a figure is undefined are left out for this figure; if all are,
             both bounds are the value.
@@ -118,30 +105,13 @@ def estimate(
         >>> estimate(rows, {"accuracy": Ratio(("right",), ("all",))})["accuracy"]
         Estimate(value=0.5, low=0.0, high=1.0)
     """
-    found = _resampled(rows, statistics, draws, seed)
-    return {
-        name: _with_bounds(value, drawn, _items_of_share(statistics[name], rows))
-        for name, (value, drawn) in found.items()
-        if not np.isnan(value)
-    }
+    return _with_intervals(_resampled(rows, statistics, draws, seed), rows, statistics, least=0.0)
 
 
 def differences(
-    rows: Sequence[Mapping[str, float]],
-    others: Sequence[Mapping[str, float]],
-    statistics: Mapping[str, Statistic],
-    *,
-    draws: int = DRAWS,
-    seed: int = 0,
+    rows: Rows, others: Rows, statistics: Mapping[str, Statistic], *, draws: int = DRAWS, seed: int = 0
 ) -> dict[str, Estimate]:
-    """Return figures of `rows` minus figures of `others`, with paired intervals; an undefined difference is left out.
-
-    Args:
-        rows: the counts of each item.
-        others: other counts of the same items, in the same order.
-        statistics: the figures by name.
-        draws: number of resamples.
-        seed: of the resamples.
+    """Return figures of `rows` minus figures of `others`, other counts of the same items, as `estimate` does.
 
     Example:
         >>> rows = [{"right": 1, "all": 1}, {"right": 0, "all": 1}]
@@ -151,59 +121,49 @@ def differences(
     if len(rows) != len(others):
         raise ShapeError(f"a paired difference needs counts of the same items, got {len(rows)} and {len(others)} items")
     mine, theirs = (_resampled(one, statistics, draws, seed) for one in (rows, others))
-    found = {name: (value - theirs[name][0], drawn - theirs[name][1]) for name, (value, drawn) in mine.items()}
-    return {
-        name: _with_bounds(value, drawn, _items_of_share(statistics[name], rows), least=-1.0)
-        for name, (value, drawn) in found.items()
-        if not np.isnan(value)
-    }
+    return _with_intervals({name: mine[name] - theirs[name] for name in mine}, rows, statistics, least=-1.0)
 
 
-def _resampled(
-    rows: Sequence[Mapping[str, float]], statistics: Mapping[str, Statistic], draws: int, seed: int
-) -> dict[str, tuple[float, np.ndarray]]:
-    """Return each figure over all items and over each resample, [draws]; equal seeds draw equal weights."""
+def _resampled(rows: Rows, statistics: Mapping[str, Statistic], draws: int, seed: int) -> dict[str, np.ndarray]:
+    """Return each figure over all items, then over each resample, [1 + draws]; equal seeds draw equal weights."""
     if not rows:
-        return {name: (float("nan"), np.full(draws, np.nan)) for name in statistics}
+        return {name: np.full(1 + draws, np.nan) for name in statistics}
+    generator, uniform = np.random.default_rng(seed), np.full(len(rows), 1 / len(rows))
     counts = {
         name: np.array([[row.get(key, 0.0) for key in one.names] for row in rows], dtype=float)
         for name, one in statistics.items()
     }
-    generator, uniform = np.random.default_rng(seed), np.full(len(rows), 1 / len(rows))
-    drawn: dict[str, list[np.ndarray]] = {name: [] for name in statistics}
+    found = {name: [one.values(counts[name], np.ones((1, len(rows))))] for name, one in statistics.items()}
     for start in range(0, draws, _AT_ONCE):
         weights = generator.multinomial(len(rows), uniform, size=min(_AT_ONCE, draws - start)).astype(float)
         for name, one in statistics.items():
-            drawn[name].append(one.values(counts[name], weights))
-    once = np.ones((1, len(rows)))
-    return {
-        name: (float(one.values(counts[name], once)[0]), np.concatenate(drawn[name]) if draws else np.empty(0))
-        for name, one in statistics.items()
-    }
+            found[name].append(one.values(counts[name], weights))
+    return {name: np.concatenate(values) for name, values in found.items()}
 
 
-def _items_of_share(statistic: Statistic, rows: Sequence[Mapping[str, float]]) -> int:
-    """Return the number of items that a share is over; 0 for another figure."""
-    if not isinstance(statistic, Ratio) or not statistic.share:
-        return 0
-    return sum(any(row.get(name, 0.0) > 0 for name in statistic.bottom) for row in rows)
+def _with_intervals(
+    drawn: Mapping[str, np.ndarray], rows: Rows, statistics: Mapping[str, Statistic], *, least: float
+) -> dict[str, Estimate]:
+    """Return figures with the quantiles of their resamples; `drawn` is of `_resampled`.
 
-
-def _with_bounds(value: float, drawn: np.ndarray, items: int = 0, *, least: float = 0.0) -> Estimate:
-    """Return a figure with the quantiles of its resamples.
-
-    Where a share of `items` is the same in each resample, as with 0 of 10, the quantiles show nothing: its bounds are
+    Where a share of n items is the same in each resample, as with 0 of 10, the quantiles show nothing: its bounds are
     then those of Wilson's interval of 0 of n, z² / (n + z²), on both sides, within [`least`, 1].
     """
-    known = drawn[~np.isnan(drawn)]
-    if items and len(known) and known.min() == known.max() == value:
-        reach = _Z**2 / (items + _Z**2)
-        return Estimate(value, max(least, value - reach), min(1.0, value + reach))
-    if not len(known):
-        return Estimate(value, value, value)
-    tail = (1 - LEVEL) / 2
-    low, high = np.quantile(known, [tail, 1 - tail])
-    return Estimate(value, float(low), float(high))
+    found = {}
+    for name, values in drawn.items():
+        value, known, statistic = float(values[0]), values[1:][~np.isnan(values[1:])], statistics[name]
+        if np.isnan(value):
+            continue
+        items = 0
+        if isinstance(statistic, Ratio) and statistic.share:
+            items = sum(any(row.get(key, 0.0) > 0 for key in statistic.bottom) for row in rows)
+        if items and len(known) and known.min() == known.max() == value:
+            reach = _Z**2 / (items + _Z**2)
+            low, high = max(least, value - reach), min(1.0, value + reach)
+        else:
+            low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) if len(known) else (value, value)
+        found[name] = Estimate(value, float(low), float(high))
+    return found
 
 
 def mean_interval(values: Sequence[float]) -> Estimate:
@@ -217,9 +177,7 @@ def mean_interval(values: Sequence[float]) -> Estimate:
     """
     found = np.array(values, dtype=float)
     mean = float(found.mean())
-    if len(found) == 1:
-        return Estimate(mean, mean, mean)
-    reach = float(student(len(found) - 1) * found.std(ddof=1) / np.sqrt(len(found)))
+    reach = float(student(len(found) - 1) * found.std(ddof=1) / np.sqrt(len(found))) if len(found) > 1 else 0.0
     return Estimate(mean, mean - reach, mean + reach)
 
 

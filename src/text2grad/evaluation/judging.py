@@ -24,49 +24,27 @@ from text2grad.critics.servers import (
 from text2grad.errors import ConfigError, DataError, RequestError
 from text2grad.progress import note
 
-STORE = "answers.sqlite"
-_FIELD = re.compile(r"\{(\w+)\}")
-
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """A model that judges answers, and what may be spent on it.
+    """A model that judges answers, and what may be spent on it."""
 
-    Attributes:
-        endpoint: the model on its server; suites set temperature and length of its answers.
-        spending: prices and budget.
-    """
-
-    endpoint: Endpoint
+    endpoint: Endpoint  # suites set temperature and length of its answers
     spending: Spending
-
-    def set_to(self, *, temperature: float | None, max_tokens: int) -> "Judge":
-        """Return the judge with the sampling of a suite; a server without temperatures (None) keeps that."""
-        own = None if self.endpoint.temperature is None else temperature
-        return Judge(replace(self.endpoint, temperature=own, max_tokens=max_tokens), self.spending)
-
-    def foretell(self, suite: str, prompts: Sequence[Prompt]) -> None:
-        """Tell the expense of judging one model before its answers are sampled; judgements on disk are not counted."""
-        expense = expected_expense(self.endpoint, self.spending, None, [Question(prompt) for prompt in prompts])
-        note(f"{suite}: for each model {expense}")
 
     def ask(
         self, prompts: Sequence[Prompt], folder: Path, *, phase: str, response_format: ResponseFormat | None = None
     ) -> list[Reply]:
-        """Return the reply to each prompt; equal prompts are requested once.
+        """Return the reply to each prompt, also on disk in `folder`; the expense is told first.
 
-        Args:
-            prompts: chat messages or texts.
-            folder: directory of the answers.
-            phase: name in the progress.
-            response_format: of all answers.
+        Equal prompts are requested once. `phase` names the work in the progress.
 
         Raises:
             ConfigError: if the expected cost is beyond the budget; nothing is requested then.
             RequestError: if answers did not arrive; those that did are stored.
         """
         questions = [Question(prompt, response_format) for prompt in prompts]
-        with Store(folder / STORE) as store:
+        with Store(folder / "answers.sqlite") as store:
             expense = expected_expense(self.endpoint, self.spending, store, questions)
             if expense.requests:
                 note(f"{phase}: {expense}")
@@ -86,8 +64,8 @@ class Judge:
         return replies
 
 
-def judge_of(suite: str, judge: Judge | None) -> Judge:
-    """Return the judge of a suite.
+def judge_of(suite: str, judge: Judge | None, *, temperature: float, max_tokens: int) -> Judge:
+    """Return the judge of a suite, with the suite's sampling; a server without temperatures (None) keeps that.
 
     Raises:
         ConfigError: if none is named.
@@ -97,7 +75,8 @@ def judge_of(suite: str, judge: Judge | None) -> Judge:
             f"suite {suite} needs a judge: give --judge FILE.toml, a recipe whose [annotate] names a model on an "
             "OpenAI-compatible server"
         )
-    return judge
+    heat = None if judge.endpoint.temperature is None else temperature
+    return replace(judge, endpoint=replace(judge.endpoint, temperature=heat, max_tokens=max_tokens))
 
 
 def fill(template: str, fields: Mapping[str, str], where: str) -> str:
@@ -112,4 +91,4 @@ def fill(template: str, fields: Mapping[str, str], where: str) -> str:
             raise DataError(f"{where}: the prompt has the unknown field {match[0]}; known: {', '.join(fields)}")
         return fields[match[1]]
 
-    return _FIELD.sub(text_of, template)
+    return re.sub(r"\{(\w+)\}", text_of, template)

@@ -8,6 +8,8 @@ from typing import NamedTuple
 from text2grad.errors import ConfigError, check_known
 from text2grad.evaluation.suite import Suite, SuiteOptions
 
+ALL, LM_EVAL = "all", "lm-eval:"
+
 
 class SuiteKind(NamedTuple):
     """A kind of suite: how one is made, and a line for `--help`."""
@@ -16,117 +18,95 @@ class SuiteKind(NamedTuple):
     about: str
 
 
-def _suite(place: str, *name: str) -> Callable[[SuiteOptions], Suite]:
+SUITES: dict[str, SuiteKind] = {}
+
+
+def register_suite(name: str, make: Callable[[SuiteOptions], Suite], about: str = "") -> None:
+    """Make a suite known by a name; a module that does so is named by `--suite MODULE:NAME`."""
+    SUITES[name] = SuiteKind(make, about)
+
+
+def _ours(place: str) -> Callable[[SuiteOptions], Suite]:
     """Return the maker of a suite, "module:class"; the module is imported with the first suite, not for `--help`."""
 
     def make(options: SuiteOptions) -> Suite:
         module, _, kind = place.partition(":")
-        found: Suite = getattr(import_module(f"text2grad.evaluation.suites.{module}"), kind)(*name, options)
+        found: Suite = getattr(import_module(f"text2grad.evaluation.suites.{module}"), kind)(options)
         return found
 
     return make
 
 
-SUITES: Mapping[str, SuiteKind] = {
-    "summarization": SuiteKind(
-        _suite("text:SummarizationSuite"), "ROUGE, BLEU, chrF, BERTScore, perplexity of summaries"
-    ),
-    "perplexity": SuiteKind(_suite("text:PerplexitySuite"), "perplexity of texts under the model itself"),
-    "alpaca_eval": SuiteKind(
-        _suite("alpaca_eval:AlpacaEvalSuite"),
-        "AlpacaEval 2: win rate against a baseline, length-controlled, by a judge",
-    ),
-    "mt_bench": SuiteKind(_suite("mt_bench:MTBenchSuite"), "MT-Bench: ratings of two turns by a judge"),
-    "mt_bench_pairs": SuiteKind(
-        _suite("mt_bench:MTBenchPairsSuite"), "MT-Bench: both turns against another model's, by a judge"
-    ),
-    "code": SuiteKind(_suite("code:CodeSuite", "code"), "pass@k of programs; the format of --data decides"),
-    "humaneval": SuiteKind(_suite("code:CodeSuite", "humaneval"), "pass@k on HumanEval"),
-    "humaneval+": SuiteKind(
-        _suite("code:CodeSuite", "humaneval+"), "pass@k on HumanEval+, by EvalPlus's inputs and rules"
-    ),
-    "mbpp": SuiteKind(_suite("code:CodeSuite", "mbpp"), "pass@k on MBPP"),
-    "mbpp+": SuiteKind(_suite("code:CodeSuite", "mbpp+"), "pass@k on MBPP+, by EvalPlus's inputs and rules"),
-    "livecodebench": SuiteKind(_suite("code:CodeSuite", "livecodebench"), "pass@k on a file of LiveCodeBench"),
-    "grounding": SuiteKind(
-        _suite("grounding:GroundingSuite"), "unsupported names and numbers in answers from a passage"
-    ),
-    "arc": SuiteKind(_suite("knowledge:LMEvalSuite", "arc"), "ARC-Challenge by lm-eval"),
-}
-GROUPS: Mapping[str, Sequence[str]] = {"chat": ("alpaca_eval", "mt_bench", "mt_bench_pairs")}
-"""Name → suites that it stands for, of which those with data are taken."""
-
-ALL, LM_EVAL = "all", "lm-eval:"
-COMPARING = ("alpaca_eval", "mt_bench_pairs")
-"""Suites that compare with the answers of another model (`--against`)."""
+for _name, _place, _about in (
+    ("summarization", "text:SummarizationSuite", "ROUGE, BLEU, chrF, BERTScore, perplexity of summaries"),
+    ("perplexity", "text:PerplexitySuite", "perplexity of texts under the model itself"),
+    ("alpaca_eval", "alpaca_eval:AlpacaEvalSuite", "AlpacaEval 2: win rate, also length-controlled, by a judge"),
+    ("mt_bench", "mt_bench:MTBenchSuite", "MT-Bench: ratings of two turns by a judge"),
+    ("code", "code:CodeSuite", "pass@k of programs; the format of --data decides"),
+    ("humaneval", "code:CodeSuite", "pass@k on HumanEval"),
+    ("humaneval+", "code:CodeSuite", "pass@k on HumanEval+, by EvalPlus's inputs and rules"),
+    ("mbpp", "code:CodeSuite", "pass@k on MBPP"),
+    ("mbpp+", "code:CodeSuite", "pass@k on MBPP+, by EvalPlus's inputs and rules"),
+    ("arc", "knowledge:LMEvalSuite", "ARC-Challenge by lm-eval"),
+):
+    register_suite(_name, _ours(_place), _about)
 
 
-def make_suites(
-    names: Sequence[str], data: Sequence[str], options: SuiteOptions, against: Sequence[str] = ()
-) -> list[Suite]:
+def make_suites(names: Sequence[str], data: Sequence[str], options: SuiteOptions) -> list[Suite]:
     """Return the suites that a command line names, with their data.
 
     Args:
-        names: of suites, of groups, or "all", which takes every suite that `data` names.
+        names: of suites, "lm-eval:TASK", "MODULE:NAME", or "all", which takes every suite that `data` names.
         data: FILE for a single suite, or SUITE=FILE.
         options: of all suites.
-        against: FILE for a single suite, or SUITE=FILE: answers to compare with, of chat suites.
 
     Raises:
         ConfigError: if a name is unknown, or it is not clear to which suite a file belongs.
         DataError: if the data of a suite cannot be used.
     """
+    names = [_imported(name) for name in names]
     files = _files(names, data)
-    chosen = _chosen(names, files)
-    unused = [name for name in files if name not in chosen]
-    if unused:
+    chosen = dict.fromkeys(name for given in names for name in (files if given == ALL else [given]))
+    if not chosen:
+        raise ConfigError("--suite all takes the suites that --data names, and it names none; give --data SUITE=FILE")
+    if unused := [name for name in files if name not in chosen]:
         raise ConfigError(f"--data {unused[0]}=…: this suite is not evaluated; add --suite {unused[0]}")
-    others = _files(names, against, "--against")
-    if odd := [name for name in others if name not in COMPARING]:
-        raise ConfigError(f"--against {odd[0]}=…: suite {odd[0]} compares with no answers; leave it out")
-    return [
-        _kind(name).make(replace(options, data=files.get(name, ""), against=others.get(name, ""))) for name in chosen
-    ]
-
-
-def _kind(name: str) -> SuiteKind:
-    return SuiteKind(_suite("knowledge:LMEvalSuite", name), "") if name.startswith(LM_EVAL) else SUITES[name]
-
-
-def _is_suite(name: str) -> bool:
-    return name in SUITES or (name.startswith(LM_EVAL) and name != LM_EVAL)
-
-
-def _files(names: Sequence[str], data: Sequence[str], option: str = "--data") -> dict[str, str]:
-    """Return the file of each suite."""
-    found: dict[str, str] = {}
-    for given in data:
-        name, sign, path = given.partition("=")
-        if sign and _is_suite(name):
-            found[name] = path
-        elif len(names) == 1 and _is_suite(names[0]) and not found:
-            found[names[0]] = given
-        else:
-            raise ConfigError(
-                f"{option} {given}: say to which suite this belongs: {option} SUITE=FILE, with a suite of "
-                f"{', '.join(SUITES)}"
-            )
+    found = []
+    for name in chosen:
+        make = SUITES[name].make if name in SUITES else _ours("knowledge:LMEvalSuite")
+        found.append(make(replace(options, suite=name, data=files.get(name, ""))))
     return found
 
 
-def _chosen(names: Sequence[str], files: Mapping[str, str]) -> list[str]:
-    """Return the names of the suites, each once."""
-    chosen: dict[str, None] = {}
-    for name in names:
-        if _is_suite(name):
-            chosen[name] = None
-            continue
-        check_known("--suite", name, [*SUITES, f"{LM_EVAL}TASK", *GROUPS, ALL])
-        members = [one for one in GROUPS.get(name, SUITES) if one in files]
-        if not members:
+def _is_suite(name: str) -> bool:
+    return name in SUITES or name.startswith(LM_EVAL)
+
+
+def _imported(name: str) -> str:
+    """Return a known name; of MODULE:NAME, the name, which the module registers."""
+    if name == ALL or _is_suite(name):
+        return name
+    module, colon, own = name.partition(":")
+    if colon:
+        try:
+            import_module(module)
+        except ImportError as error:
+            raise ConfigError(f"--suite {name}: cannot import {module}: {error}; name a module of Python") from error
+    check_known("--suite", own or name, [*SUITES, f"{LM_EVAL}TASK", "MODULE:NAME", ALL])
+    return own
+
+
+def _files(names: Sequence[str], given: Sequence[str]) -> Mapping[str, str]:
+    """Return the file of each suite."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, sign, path = text.partition("=")
+        if sign and _is_suite(name):
+            found[name] = path
+        elif len(names) == 1 and names[0] != ALL and not found:
+            found[names[0]] = text
+        else:
             raise ConfigError(
-                f"--suite {name} takes the suites that --data names, and it names none of "
-                f"{', '.join(GROUPS.get(name, SUITES))}; give --data SUITE=FILE"
+                f"--data {text}: say to which suite this belongs: --data SUITE=FILE, with one of {', '.join(SUITES)}"
             )
-        chosen |= dict.fromkeys(members)
-    return list(chosen)
+    return found

@@ -7,8 +7,8 @@ big=http://localhost:8000/v1   an OpenAI-compatible server, with --model-name
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,23 +31,14 @@ _INNER = {"policy", "model", "merged", "final", "v1"}  # last parts of paths tha
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One model that is evaluated.
+    """One model that is evaluated."""
 
-    Attributes:
-        name: in tables and file names.
-        path: directory, hub name, or address of a server up to /v1.
-        model_name: name of the model on the server; empty for a model that is loaded here.
-        prompt_format: "chat", "plain", or "auto": chat where the model has a chat template.
-        eos_ids: ids that end a response; empty takes the model's own.
-        trust_remote_code: run code that comes with the model.
-    """
-
-    name: str
-    path: str
-    model_name: str = ""
-    prompt_format: str = "auto"
-    eos_ids: tuple[int, ...] = ()
-    trust_remote_code: bool = False
+    name: str  # in tables and file names
+    path: str  # directory, hub name, or address of a server up to /v1
+    model_name: str = ""  # on the server; empty for a model that is loaded here
+    prompt_format: str = "auto"  # "chat", "plain", or "auto": chat where the model has a chat template
+    eos_ids: tuple[int, ...] = ()  # ids that end a response; empty takes the model's own
+    trust_remote_code: bool = False  # run code that comes with the model
 
     @property
     def served(self) -> bool:
@@ -57,8 +48,7 @@ class Subject:
     def identity(self, dtype: str = "auto") -> dict[str, Any]:
         """Return what tells this model from others: digests of its files, or its name on the server or the hub.
 
-        Args:
-            dtype: of the weights of a model that is loaded here; "auto", the type as saved, is left out.
+        The `dtype` of the weights is left out if it is "auto", the type as saved.
         """
         if self.served:
             return {"server": self.path, "model": self.model_name, "prompt_format": self.prompt_format}
@@ -70,23 +60,14 @@ class Subject:
 
 
 class LoadedModel(NamedTuple):
-    """A subject in memory.
-
-    Attributes:
-        subject: its name and place.
-        model: the language model, in eval mode, on its device.
-        tokenizer: the model's.
-        chat: True if prompts go through the chat template.
-        eos_ids: ids that end a response.
-        pad_id: fills the left of short prompts.
-    """
+    """A subject in memory; without its weights, its config stands for them, and no id ends a response."""
 
     subject: Subject
-    model: Any
+    model: Any  # the language model, in eval mode, on its device
     tokenizer: Any
-    chat: bool
-    eos_ids: tuple[int, ...]
-    pad_id: int
+    chat: bool  # prompts go through the chat template
+    eos_ids: tuple[int, ...] = ()  # ids that end a response
+    pad_id: int = 0  # fills the left of short prompts
 
 
 def read_subjects(
@@ -114,7 +95,7 @@ def read_subjects(
         raise ConfigError(
             f"--model-name names {' and '.join(for_all)} for all servers; say which is whose by --model-name NAME=MODEL"
         )
-    found = []
+    found: dict[str, Subject] = {}
     for text in given:
         named = None if text.startswith(_SERVER) else _NAMED.fullmatch(text)
         name, path = (named["name"], named["path"]) if named and not Path(text).exists() else ("", text)
@@ -126,41 +107,37 @@ def read_subjects(
                 raise ConfigError(f"{path}: name the model on this server with --model-name MODEL")
             subject = Subject(name or _short(model), path, model, prompt_format)
         else:
-            subject = _local(name, path, prompt_format, trust_remote_code)
-        found.append(subject)
+            subject = _local(Subject(name or _short(path), path, "", prompt_format, (), trust_remote_code))
+        before = found.setdefault(subject.name, subject)
+        if before is not subject:
+            raise ConfigError(
+                f"{before.path} and {path} are both called {subject.name!r}; give them names: NAME={path}"
+            )
     if by_name:
         raise ConfigError(f"--model-name {next(iter(by_name))}=…: no server among the models has this name")
-    _refuse_same_names(found)
-    return found
+    return list(found.values())
 
 
-def _refuse_same_names(subjects: Sequence[Subject]) -> None:
-    seen: dict[str, Subject] = {}
-    for one in subjects:
-        if (before := seen.setdefault(one.name, one)) is not one:
-            raise ConfigError(
-                f"{before.path} and {one.path} are both called {one.name!r}; give them names: NAME={one.path}"
-            )
-
-
-def _local(name: str, path: str, prompt_format: str, trust_remote_code: bool) -> Subject:
+def _local(subject: Subject) -> Subject:
     """Return a model that is loaded here; for the directory of a run, the policy of its newest checkpoint."""
-    directory = Path(path)
+    directory = Path(subject.path)
     if not (directory / "run.json").exists():
-        return Subject(name or _short(path), path, "", prompt_format, (), trust_remote_code)
-    settings: Mapping[str, Any] = {"prompt_format": prompt_format, "trust_remote_code": trust_remote_code}
+        return subject
     recipe, checkpoint = recipe_of_run(directory), latest_checkpoint(directory / "checkpoints")
     policies = [] if checkpoint is None else [checkpoint / "policy"]
     policies += [one for one in (directory / "model", directory / "policy") if (one / "config.json").exists()]
     if not policies:
         raise DataError(
-            f"{path} is a run without a checkpoint; wait for its first (run.save_every), or name the directory of "
+            f"{directory} is a run without a checkpoint; wait for its first (run.save_every), or name the directory of "
             "another model"
         )
-    if prompt_format == "auto":
-        settings = {**settings, "prompt_format": recipe.rollout.prompt_format}
-    settings = {**settings, "trust_remote_code": trust_remote_code or recipe.model.trust_remote_code}
-    return Subject(name or _short(path), str(policies[0]), "", eos_ids=tuple(recipe.rollout.eos_token_ids), **settings)
+    return replace(
+        subject,
+        path=str(policies[0]),
+        prompt_format=recipe.rollout.prompt_format if subject.prompt_format == "auto" else subject.prompt_format,
+        eos_ids=tuple(recipe.rollout.eos_token_ids),
+        trust_remote_code=subject.trust_remote_code or recipe.model.trust_remote_code,
+    )
 
 
 def _short(path: str) -> str:
@@ -176,14 +153,11 @@ def _short(path: str) -> str:
 
 
 def outline(subject: Subject) -> LoadedModel:
-    """Return a model without its weights: its config stands in their place, and no id ends a response.
+    """Return a model without its weights.
 
     Raises:
         ModelError: if config or tokenizer cannot be loaded, or a file of weights is damaged.
-        ConfigError: if the model is on a server.
     """
-    if subject.served:
-        raise ConfigError(f"{subject.name} is on a server; this needs the weights: name their directory")
     code = subject.trust_remote_code
     tokenizer = load_tokenizer(subject.path, trust_remote_code=code)
     config = policy_config(subject.path, trust_remote_code=code)
@@ -192,7 +166,7 @@ def outline(subject: Subject) -> LoadedModel:
         raise ModelError(
             f"--prompt-format chat, but the tokenizer of {subject.path} has no chat template; take auto or plain"
         )
-    return LoadedModel(subject, config, tokenizer, chat, (), 0)
+    return LoadedModel(subject, config, tokenizer, chat)
 
 
 def load(found: LoadedModel, *, dtype: str = "auto") -> LoadedModel:

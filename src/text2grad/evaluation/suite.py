@@ -2,17 +2,16 @@
 
     summarization = SummarizationSuite(SuiteOptions(data="posts.jsonl"))
     questions     = summarization.questions                    asked of every model
-    scores        = summarization.score(answered, folder)      one dictionary per answer
-    counts        = summarization.counts(question, scores)     of all answers to one question
+    scores        = summarization.score(answers, folder)       one dictionary per answer
+    counts        = summarization.counts(scores)               of all answers to one question
     figures       = estimate(counts, {name: measure.statistic for ...})
 
-`AnsweredSuite` judges answers in words, `JudgedSuite` by a language model. `ExaminedSuite` reads the model itself:
-its log-probabilities.
+`AnsweredSuite` judges answers, `ExaminedSuite` reads the model itself: its log-probabilities.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -25,7 +24,6 @@ from text2grad.files import to_json
 from text2grad.types import Message
 
 if TYPE_CHECKING:
-    from text2grad.critics.servers import Prompt
     from text2grad.evaluation.judging import Judge
     from text2grad.evaluation.subjects import LoadedModel
 
@@ -36,31 +34,18 @@ Counts = dict[str, float]
 ANSWERS = "answers"
 """Name of the count of a question's answers, the denominator of means over answers."""
 
-USUAL_CHARS = 1_200
-"""Length of an answer in a judge's forecast, before answers are sampled."""
-
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question of a suite.
+    """One question of a suite."""
 
-    Attributes:
-        id: its name; no other question of the suite has it.
-        prompt: what a chat model is asked: a text, or chat messages.
-        continuation: text that a base model continues; None gives it the prompt as plain text.
-        then: user messages of later turns; each is asked after the answer to the turn before.
-        stop: texts that end an answer which continues a text; the answer is cut before the first of them.
-        temperature: of sampling, in place of the evaluation's; None takes the evaluation's.
-        data: everything that scoring needs: references, tests, sources.
-    """
-
-    id: str
-    prompt: str | Sequence[Message]
-    continuation: str | None = None
-    then: tuple[str, ...] = ()
-    stop: tuple[str, ...] = ()
-    temperature: float | None = None
-    data: Mapping[str, Any] = field(default_factory=dict)
+    id: str  # its name; no other question of the suite has it
+    prompt: str | Sequence[Message]  # what a chat model is asked: a text, or chat messages
+    continuation: str | None = None  # text that a base model continues; None gives it the prompt as plain text
+    then: tuple[str, ...] = ()  # user messages of later turns; each is asked after the answer to the turn before
+    stop: tuple[str, ...] = ()  # an answer that continues a text is cut before the first of these
+    temperature: float | None = None  # of sampling, in place of the evaluation's
+    data: Mapping[str, Any] = field(default_factory=dict)  # what scoring needs: references, tests, sources
 
     @property
     def turns(self) -> int:
@@ -70,24 +55,18 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One conversation of a model about a question.
+    """One conversation of a model about a question: text, number of tokens and ending of each turn.
 
-    Attributes:
-        question: id of the question.
-        sample: number of the answer among several to the same question, from 0.
-        texts: the answer of each turn.
-        tokens: number of sampled tokens of each turn; 0 where a server did not count them.
-        finish: why each turn ended: "stop", "length", "too_long" (the prompt left no room, so that the answer is
-            empty), or the server's own word.
-        continues: True if the answer continues the question's `continuation`, False if it replies to its prompt.
+    A turn ends by "stop", "length", "too_long" (the prompt left no room, so that the answer is empty), or a server's
+    own word. The number of tokens is 0 where a server did not count them.
     """
 
-    question: str
-    sample: int
+    question: Question
+    sample: int  # number of the answer among several to the same question, from 0
     texts: tuple[str, ...]
     tokens: tuple[int, ...]
     finish: tuple[str, ...]
-    continues: bool = False
+    continues: bool = False  # the answer continues the question's `continuation`; else it replies to its prompt
 
     @property
     def text(self) -> str:
@@ -95,168 +74,102 @@ class Answer:
         return self.texts[0]
 
 
-class Answered(NamedTuple):
-    """A question with one answer."""
-
-    question: Question
-    answer: Answer
-
-
 class Measure(NamedTuple):
-    """A figure of a suite.
+    """A figure of a suite."""
 
-    Attributes:
-        statistic: counts of the questions → the figure; None for a figure of all answers together (`of_all`), which
-            has no interval.
-        better: "higher" or "lower" values; "" if neither is better.
-        shown: part of the table and the picture; others are in the files.
-        about: its meaning, in a few words, for the page.
-    """
-
-    statistic: Statistic | None
-    better: Better = "higher"
-    shown: bool = True
-    about: str = ""
+    statistic: Statistic  # counts of the questions → the figure
+    better: Better = "higher"  # "" if neither higher nor lower values are better
+    shown: bool = True  # part of the table and the picture; others are in the files
+    about: str = ""  # its meaning, in a few words, for the page
 
 
 def mean_of(
-    name: str, better: Better = "higher", *, shown: bool = True, share: bool = False, about: str = ""
+    name: str,
+    better: Better = "higher",
+    *,
+    over: str = ANSWERS,
+    shown: bool = True,
+    share: bool = False,
+    about: str = "",
 ) -> Measure:
-    """Return the measure that is the mean of a score over all answers; `share` says that it is from 0 to 1."""
-    return Measure(Ratio((name,), (ANSWERS,), share=share), better, shown, about)
+    """Return the measure that is the sum of a score / the sum of another; `share` says that it is from 0 to 1."""
+    return Measure(Ratio((name,), (over,), share=share), better, shown, about)
 
 
 @dataclass(frozen=True, slots=True)
 class SuiteOptions:
-    """Options of all suites; each reads its own.
+    """Options of all suites; each reads its own."""
 
-    Attributes:
-        data: a file, a directory of `datasets`, or a name on the hub; "" takes the suite's own name on the hub.
-        split: of a data set; "" takes the suite's own.
-        limit: only the first questions; None takes all.
-        samples: answers to each question.
-        rows_at_once: rows of a batch of the model.
-        shots: examples before each question of lm-eval; None takes the task's own.
-        timeout_s: time limit of a program with its tests, in seconds; None takes the format's own.
-        memory_mb: limit of a program's address space in MiB.
-        accept_weaker: run programs without protection of files if no stronger isolation works.
-        perplexity_model: causal language model that reads the answers; "" for none.
-        bertscore: encoder of BERTScore; "" for none.
-        bertscore_layer: layer whose states are compared; None takes the last.
-        judge: model that judges answers of chat suites; None for none.
-        against: file of answers to compare with, of chat suites; "" for none.
-    """
-
-    data: str = ""
-    split: str = ""
-    limit: int | None = None
-    samples: int = 1
-    rows_at_once: int = 16
-    shots: int | None = None
-    timeout_s: float | None = None
-    memory_mb: int = 4096
-    accept_weaker: bool = False
-    perplexity_model: str = ""
-    bertscore: str = ""
-    bertscore_layer: int | None = None
-    judge: "Judge | None" = None
-    against: str = ""
-
-
-class Source(NamedTuple):
-    """Where the data of a suite comes from.
-
-    Attributes:
-        what: the file to provide, for messages.
-        project: who publishes it.
-        hub: its name on the Hugging Face hub, OWNER/NAME or OWNER/NAME:CONFIG; "" if it has none.
-        split: of the data set.
-    """
-
-    what: str
-    project: str
-    hub: str = ""
-    split: str = "test"
+    suite: str = ""  # its name
+    data: str = ""  # a file, a directory of `datasets`, or a name on the hub; "" takes the suite's own on the hub
+    split: str = ""  # of a data set; "" takes the test split
+    limit: int | None = None  # only the first questions
+    samples: int = 1  # answers to each question
+    rows_at_once: int = 16  # rows of a batch of the model
+    shots: int | None = None  # examples before each question of lm-eval; None takes the task's own
+    timeout_s: float | None = None  # time limit of a program with its tests; None takes the format's own
+    memory_mb: int = 4096  # limit of a program's address space in MiB
+    accept_weaker: bool = False  # run programs without protection of files if no stronger isolation works
+    perplexity_model: str = ""  # causal language model that reads the answers
+    bertscore: str = ""  # encoder of BERTScore
+    bertscore_layer: int | None = None  # layer whose states are compared; None takes the last
+    judge: "Judge | None" = None  # model that judges answers of chat suites
 
 
 class Suite(ABC):
-    """A yardstick.
+    """A yardstick."""
 
-    Attributes:
-        name: the value of `--suite`.
-        measures: its figures by name; the first shown is the main figure.
-        options: as given.
-    """
-
-    name: str
-    measures: Mapping[str, Measure]
+    name: str  # the value of `--suite`
+    measures: Mapping[str, Measure]  # its figures by name; the first shown is the main figure
     options: SuiteOptions
+    settings: Mapping[str, Any] = {}  # what decides the scores beside questions and answers, as JSON
 
-    @abstractmethod
     def identity(self) -> dict[str, Any]:
         """Return everything that decides the scores beside the answers, as JSON."""
+        return {"suite": self.name, **self.settings}
 
     def check(self) -> None:
-        """Check packages and models before any answer is sampled.
-
-        Raises:
-            ConfigError: if a package is missing, or an option cannot be used.
-        """
+        """Check models and workers before any answer is sampled."""
         return None
 
     def close(self) -> None:
-        """Release models and workers."""
+        """Release models and files."""
         return None
 
 
 class AnsweredSuite(Suite):
-    """A suite that judges answers in words.
-
-    Attributes:
-        questions: in the order of the data.
-        max_new_tokens: longest answer of one turn, unless the user names another.
-    """
+    """A suite that judges answers in words."""
 
     questions: Sequence[Question]
-    max_new_tokens: int = 512
+    max_new_tokens: int = 512  # longest answer of one turn, unless the user names another
+
+    def identity(self) -> dict[str, Any]:
+        """Return questions and settings."""
+        return {**super().identity(), "questions": digest_of_questions(self.questions)}
 
     @abstractmethod
-    def score(self, answered: Sequence[Answered], folder: Path) -> list[Scores]:
+    def score(self, answers: Sequence[Answer], folder: Path) -> list[Scores]:
         """Return the scores of each answer; numbers are summed up, texts explain.
 
         Args:
-            answered: the answers of one model to all questions, question by question.
+            answers: of one model to all questions, question by question.
             folder: directory for files of the suite's own, such as a store of judgements.
 
         Raises:
             Text2GradError: if an answer cannot be judged for a reason outside the answer.
         """
 
-    def counts(self, question: Question, scores: Sequence[Scores]) -> Counts:
-        """Return the counts of one question from the scores of its answers: their sums, and how many there are."""
-        return {**sums(scores), ANSWERS: float(len(scores))}
+    def counts(self, scores: Sequence[Scores]) -> Counts:
+        """Return the counts of one question from the scores of its answers: their sums, and how many there are.
 
-    def of_all(self, answered: Sequence[Answered]) -> Mapping[str, float]:
-        """Return the figures of all answers of a model together whose measures have no statistic."""
-        return {}
-
-
-class JudgedSuite(AnsweredSuite):
-    """A suite whose answers a language model judges.
-
-    Attributes:
-        judge: the model, with the sampling of the suite.
-    """
-
-    judge: "Judge"
-
-    @abstractmethod
-    def prompts(self, answered: Sequence[Answered]) -> "list[Prompt]":
-        """Return the requests that judge these answers, in the order in which `score` reads the replies."""
-
-    def check(self) -> None:
-        """Tell the expense of the judge."""
-        self.judge.foretell(self.name, self.prompts(usual_answers(self.questions)))
+        Truth values count as 0 and 1, texts do not count.
+        """
+        found = {ANSWERS: float(len(scores))}
+        for one in scores:
+            for name, value in one.items():
+                if isinstance(value, int | float):
+                    found[name] = found.get(name, 0.0) + float(value)
+        return found
 
 
 class ExaminedSuite(Suite):
@@ -267,19 +180,12 @@ class ExaminedSuite(Suite):
         """Return name and counts of each question."""
 
 
-def sums(scores: Sequence[Scores]) -> Counts:
-    """Return the sum of each number in scores; truth values count as 0 and 1, texts do not count.
+class Source(NamedTuple):
+    """Where the data of a suite comes from."""
 
-    Example:
-        >>> sums([{"passed": True, "reason": "passed"}, {"passed": False, "reason": "failed"}])
-        {'passed': 1.0}
-    """
-    found: Counts = {}
-    for one in scores:
-        for name, value in one.items():
-            if isinstance(value, int | float):
-                found[name] = found.get(name, 0.0) + float(value)
-    return found
+    what: str  # the file to provide, for messages
+    project: str  # who publishes it
+    hub: str = ""  # its name on the Hugging Face hub, OWNER/NAME or OWNER/NAME:CONFIG
 
 
 def entries_of(suite: str, options: SuiteOptions, source: Source) -> list[Entry]:
@@ -298,7 +204,7 @@ def entries_of(suite: str, options: SuiteOptions, source: Source) -> list[Entry]
     if options.data and not Path(path).exists() and ("/" not in path or path.startswith((".", "/"))):
         raise DataError(f"suite {suite}: there is no file {path}. {way_out}")
     try:
-        found = list(islice(read_entries(path, split=options.split or source.split), options.limit))
+        found = list(islice(read_entries(path, split=options.split or "test"), options.limit))
     except DataError as error:
         raise DataError(f"suite {suite}: {error}. {way_out}") from error
     if not found:
@@ -306,8 +212,8 @@ def entries_of(suite: str, options: SuiteOptions, source: Source) -> list[Entry]
     return found
 
 
-def check_ids(suite: str, questions: Sequence[Question]) -> None:
-    """Refuse two questions with the same id.
+def checked(suite: str, questions: Sequence[Question]) -> Sequence[Question]:
+    """Return questions of which no two have the same id.
 
     Raises:
         DataError: if there are two.
@@ -320,24 +226,9 @@ def check_ids(suite: str, questions: Sequence[Question]) -> None:
                 "could not be told apart; change one of them"
             )
         seen.add(question.id)
-
-
-def usual_answers(questions: Sequence[Question]) -> list[Answered]:
-    """Return questions with answers of a usual length, for the forecast."""
-    found = []
-    for one in questions:
-        texts = tuple(f"{turn} {'x' * USUAL_CHARS}" for turn in range(one.turns))
-        found.append(Answered(one, Answer(one.id, 0, texts, (0,) * one.turns, ("stop",) * one.turns)))
-    return found
+    return questions
 
 
 def digest_of_questions(questions: Sequence[Question]) -> str:
     """Return a hash of the contents of questions, in order."""
-    content = [
-        [
-            *(one.id, one.prompt if isinstance(one.prompt, str) else [dict(m) for m in one.prompt], one.continuation),
-            *(list(one.then), list(one.stop), one.temperature, dict(one.data)),
-        ]
-        for one in questions
-    ]
-    return sha256(to_json(content)).hexdigest()[:16]
+    return sha256(to_json([astuple(one) for one in questions])).hexdigest()[:16]

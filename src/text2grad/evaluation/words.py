@@ -8,8 +8,7 @@ distinct n             different n-grams / all n-grams (arXiv 1510.03055)
 """
 
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,12 +39,6 @@ def words_of(text: str) -> list[str]:
     return [word for start, end in whole_words(text) for word in _WORD.findall(text, start, end)]
 
 
-def n_grams(text: str, n: int) -> Iterator[tuple[str, ...]]:
-    """Yield each sequence of n neighbouring words of a text."""
-    words = words_of(text)
-    return zip(*(words[start:] for start in range(n)), strict=False)
-
-
 def distinct(texts: Iterable[str], n: int) -> float:
     """Return distinct n-grams: different n-grams / all n-grams; no n-gram spans two texts; 0 without any.
 
@@ -55,7 +48,10 @@ def distinct(texts: Iterable[str], n: int) -> float:
         >>> distinct(["a b a b", "a b"], 2)  # a b, b a, a b; a b
         0.5
     """
-    grams = [gram for text in texts for gram in n_grams(text, n)]
+    grams = []
+    for text in texts:
+        words = words_of(text)
+        grams += list(zip(*(words[start:] for start in range(n)), strict=False))
     return len(set(grams)) / max(len(grams), 1)
 
 
@@ -134,31 +130,16 @@ def load_encoder(path: str, layer: int | None) -> Encoder:
     Raises:
         ModelError: if the model cannot be loaded or has no such layer.
     """
-    from transformers import AutoModel
-
     compared = check_encoder(path, layer)
-    return Encoder(*_load(path, AutoModel, "BERTScore"), compared)
+    return Encoder(*_load(path, "AutoModel", "BERTScore"), compared)
 
 
 def check_encoder(path: str, layer: int | None) -> int:
-    """Return the layer that BERTScore compares, from the model's config alone.
-
-    Raises:
-        ModelError: if the model has no such layer, or its config cannot be loaded.
-    """
-    layers = int(_config(path, "BERTScore").num_hidden_layers)
+    """Return the layer that BERTScore compares, from the model's config alone; errors are those of `load_encoder`."""
+    layers = int(_part(path, "AutoConfig", "BERTScore").num_hidden_layers)
     if layer is not None and not 0 <= layer <= layers:
         raise ModelError(f"--bertscore-layer is 0 to {layers} for {path}, got {layer}")
     return layers if layer is None else layer
-
-
-def check_reader(path: str) -> None:
-    """Check the model of perplexity by its config alone.
-
-    Raises:
-        ModelError: if the config cannot be loaded.
-    """
-    _config(path, "perplexity")
 
 
 def load_reader(path: str) -> Reader:
@@ -167,31 +148,25 @@ def load_reader(path: str) -> Reader:
     Raises:
         ModelError: if the model cannot be loaded.
     """
-    from transformers import AutoModelForCausalLM
-
-    return Reader(*_load(path, AutoModelForCausalLM, "perplexity"))
+    return Reader(*_load(path, "AutoModelForCausalLM", "perplexity"))
 
 
-def _load(path: str, kind: Any, purpose: str) -> tuple[Any, Any]:
-    from transformers import AutoTokenizer
-
-    with _told(path, purpose):
-        model = kind.from_pretrained(path, local_files_only=True, use_safetensors=True)
-        return model.eval().to(best_device()), AutoTokenizer.from_pretrained(path, local_files_only=True)
+def check_reader(path: str) -> None:
+    """Check the model of perplexity by its config alone; errors are those of `load_reader`."""
+    _part(path, "AutoConfig", "perplexity")
 
 
-def _config(path: str, purpose: str) -> Any:
-    from transformers import AutoConfig
-
-    with _told(path, purpose):
-        return AutoConfig.from_pretrained(path, local_files_only=True)
+def _load(path: str, kind: str, purpose: str) -> tuple[Any, Any]:
+    model = _part(path, kind, purpose, use_safetensors=True).eval().to(best_device())
+    return model, _part(path, "AutoTokenizer", purpose)
 
 
-@contextmanager
-def _told(path: str, purpose: str) -> Iterator[None]:
-    """Raise errors of transformers again, with the purpose of the model and the way out."""
+def _part(path: str, kind: str, purpose: str, **more: Any) -> Any:
+    """Return what a class of transformers loads; its errors are told with the purpose of the model and the way out."""
+    import transformers
+
     try:
-        yield
+        return getattr(transformers, kind).from_pretrained(path, local_files_only=True, **more)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(".") if Path(path).exists() else "no such directory"
         raise ModelError(

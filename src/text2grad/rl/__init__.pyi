@@ -6,6 +6,7 @@ from .advantages import (
     moments as moments,
     whiten as whiten,
 )
+from .instruments import register_instrument as register_instrument
 from .metrics import (
     Clock as Clock,
     correlation as correlation,

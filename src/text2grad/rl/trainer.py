@@ -84,6 +84,7 @@ from text2grad.rl.checkpoint import (
     save_checkpoint,
 )
 from text2grad.rl.importance import engine_weights
+from text2grad.rl.instruments import instruments_of
 from text2grad.rl.judging import Judging, judging
 from text2grad.rl.metrics import Clock, FailureRate, Record, Silence, response_records, step_metrics
 from text2grad.rl.nl_gradient import total_rewards
@@ -97,7 +98,6 @@ from text2grad.rl.scoring import score_batch
 from text2grad.rl.sharding import check_launch, sharding_of
 from text2grad.rl.trackers import RunTracker, check_tracker
 from text2grad.rl.update import MinibatchGradient, PPOBatch, minibatch_rows
-from text2grad.rl.update_effect import UpdateEffect
 from text2grad.types import Critique, Example, Rollout
 
 SECTIONS = tuple(name for name in Recipe.model_fields if name not in ("sft", "annotate", "reward_model"))
@@ -202,11 +202,6 @@ class Text2GradTrainer:
         """Refuse what needs whole weights or gradients, or a pass that one process alone would make."""
         if self.sharding is None:
             return
-        if recipe.run.track_update:
-            raise ConfigError(
-                f"run.track_update = {recipe.run.track_update} measures whole gradients, and FSDP has them in shards; "
-                "set run.track_update = 0, or launch plain data parallelism"
-            )
         if recipe.rollout.engine == "vllm":
             raise ConfigError(
                 'rollout.engine = "vllm" takes whole weights at each step, and FSDP has them in shards; choose '
@@ -274,15 +269,7 @@ class Text2GradTrainer:
             may_halve=self.accelerator.num_processes == 1,
             largest=self.sharding.largest if self.sharding else None,
         )
-        self.effect = UpdateEffect(
-            self.model,
-            self.accelerator,
-            self.sizes,
-            self.optimizers.by_name.get("policy"),
-            every=recipe.run.track_update,
-            temperature=recipe.rollout.temperature,
-            loss_mean=TokenMean(ppo.loss_mean, recipe.rollout.max_new_tokens),
-        )
+        self.instruments = instruments_of(self)
         self.step, self.saved_step = 0, -1  # the last checkpoint's; none yet
         self._restore()
         self.gradient = MinibatchGradient(
@@ -400,7 +387,8 @@ class Text2GradTrainer:
             metrics |= self.refresher.audit(self.tokenizer, rollouts, deltas, critiques)
 
         with self.within_memory("update"):
-            metrics |= self.effect.before(self.step, batch, advantages, deltas)
+            for instrument in self.instruments:
+                metrics |= instrument.before(self.step, batch, advantages, deltas)
         with self.within_memory("update"), clock("update"):  # lines 19-31: epochs of clipped PPO
             metrics |= self.optimizers.begin(self.step)
             metrics |= ppo_epochs(
@@ -414,7 +402,8 @@ class Text2GradTrainer:
                 seed=self.recipe.run.seed + self.step,
             )
         with self.within_memory("update"):
-            self.effect.after(self.step, batch, scores.logp, records)
+            for instrument in self.instruments:
+                instrument.after(self.step, batch, scores.logp, records)
 
         with clock("refresh"), self._critic_at_work(can_save=False):  # the learned critic follows the policy
             self.refresher.observe(

@@ -3,46 +3,56 @@
 The loaded model, adapters merged, is given to lm-eval's `HFLM`; lm-eval makes the prompts, scores and per-question
 metrics of its task, whose names the figures keep: acc, acc_norm, exact_match/FILTER. Log-probabilities are those of the
 plain prompt, as in published figures; `--prompt-format chat` applies the model's chat template. A task reads its data
-from the hub, or all its splits from the file in `--data`: JSONL in the format of the data set on the hub; for `arc`
-AllenAI's own format, too.
+from the hub, or all its splits from the file in `--data`: JSONL in the format of the data set on the hub.
 """
 
-import json
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from text2grad.config import digest_of
 from text2grad.errors import ConfigError, DataError, require
-from text2grad.evaluation.intervals import Ratio
 from text2grad.evaluation.subjects import LoadedModel
-from text2grad.evaluation.suite import Counts, ExaminedSuite, Measure, SuiteOptions
-from text2grad.feedback import bad_record, json_object, read_entries
+from text2grad.evaluation.suite import Counts, ExaminedSuite, Measure, SuiteOptions, mean_of
+from text2grad.feedback import json_object, read_entries
 from text2grad.files import to_json, write_atomically, write_records
 
 ARC = "arc"
+_ARC_DATA = (
+    "Give the rows of ARC-Challenge's test split as JSONL with --data arc=FILE (data set allenai/ai2_arc, "
+    "configuration ARC-Challenge, on the Hugging Face hub)"
+)
 _SPLITS = ("train", "validation", "test", "dev")
 
 
 class LMEvalSuite(ExaminedSuite):
     """A task or a group of lm-eval."""
 
-    def __init__(self, name: str, options: SuiteOptions) -> None:
+    def __init__(self, options: SuiteOptions) -> None:
         """Load the task and its data.
 
         Raises:
             ConfigError: if lm-eval is not installed or has no such task.
             DataError: if the data cannot be loaded.
         """
-        require("lm_eval", extra="lm-eval", purpose=f"suite {name}")
-        self.name, self.options = name, options
-        self.task = "arc_challenge" if name == ARC else name.removeprefix("lm-eval:")
+        self.name, self.options = options.suite, options
+        require("lm_eval", extra="lm-eval", purpose=f"suite {self.name}")
+        from importlib.metadata import version
+
+        self.task = "arc_challenge" if self.name == ARC else self.name.removeprefix("lm-eval:")
         logging.getLogger("lm_eval").setLevel(logging.ERROR)
         self._folder = tempfile.TemporaryDirectory(prefix="text2grad-lm-eval-")
         self._manager, self._spec = self._load()
+        self.settings = {
+            "lm_eval": version("lm_eval"),
+            "tasks": {name: str(task.VERSION) for name, task in self._tasks.items()},
+            "data": digest_of(Path(options.data))[:16] if options.data else "hub",
+            "limit": options.limit,
+            "shots": options.shots,
+        }
         self.measures = dict(self._measures())
 
     def _load(self) -> tuple[Any, Any]:
@@ -66,12 +76,7 @@ class LMEvalSuite(ExaminedSuite):
         return manager, spec
 
     def _way_out(self) -> str:
-        if self.name == ARC:
-            return (
-                "Give ARC-Challenge-Test.jsonl of ARC (AllenAI), or its rows as JSONL, with --data arc=FILE (data set "
-                "allenai/ai2_arc, configuration ARC-Challenge, on the Hugging Face hub)"
-            )
-        return f"Give the rows of its data set as JSONL with --data {self.name}=FILE"
+        return _ARC_DATA if self.name == ARC else f"Give the rows of its data set as JSONL with --data {self.name}=FILE"
 
     def _overrides(self, own: Path | None) -> str:
         """Return the file of a configuration that includes the task's own, with all splits from the user's file."""
@@ -84,17 +89,12 @@ class LMEvalSuite(ExaminedSuite):
         if not path.is_file():
             raise DataError(f"suite {self.name}: there is no file {path}. {self._way_out()}")
         file = Path(self._folder.name) / "rows.jsonl"
-        write_records(file, self._rows(path))
+        write_records(file, (json_object(entry.record, entry.where) for entry in read_entries(path)))
         config: dict[str, Any] = {"include": str(own), "task": self.task, "dataset_path": "json", "dataset_name": None}
         config["dataset_kwargs"] = {"data_files": {split: str(file) for split in _SPLITS}}
         overriding = Path(self._folder.name) / "task.yaml"
         write_atomically(overriding, to_json(config))  # JSON is YAML
         return str(overriding)
-
-    def _rows(self, path: Path) -> Iterator[Mapping[str, Any]]:
-        for entry in read_entries(path):
-            record = json_object(entry.record, entry.where)
-            yield _as_on_the_hub(record, entry.where) if self.name == ARC else record
 
     def _measures(self) -> Iterator[tuple[str, Measure]]:
         """Yield the metrics of the task; of a group, those of all its tasks."""
@@ -102,18 +102,8 @@ class LMEvalSuite(ExaminedSuite):
             filters = [one["name"] for one in task.config.filter_list or []] or ["none"]
             for metric, higher in task.higher_is_better().items():
                 for name in filters:
-                    figure = metric if name == "none" else f"{metric}/{name}"
-                    measure = Measure(Ratio((figure,), (f"with {figure}",)), "higher" if higher else "lower")
-                    yield figure, measure._replace(about=f"of lm-eval's task {self.task}")
-
-    def identity(self) -> dict[str, Any]:
-        """Return the task, its versions and its data."""
-        from importlib.metadata import version
-
-        data = digest_of(Path(self.options.data))[:16] if self.options.data else "hub"
-        options = {"limit": self.options.limit, "shots": self.options.shots}
-        versions = {name: str(task.VERSION) for name, task in self._tasks.items()}
-        return {"suite": self.name, "lm_eval": version("lm_eval"), "tasks": versions, "data": data, **options}
+                    figure, about = _figure(metric, name), f"of lm-eval's task {self.task}"
+                    yield figure, mean_of(figure, "higher" if higher else "lower", over=f"with {figure}", about=about)
 
     def examine(self, model: LoadedModel) -> list[tuple[str, Counts]]:
         """Return the metrics of each question; lm-eval shows the progress on standard error.
@@ -140,7 +130,7 @@ class LMEvalSuite(ExaminedSuite):
             for one in samples:
                 row = rows.setdefault(f"{task}/{one['doc_id']}", {})
                 for metric in one["metrics"]:
-                    name = metric if one["filter"] == "none" else f"{metric}/{one['filter']}"
+                    name = _figure(metric, one["filter"])
                     if isinstance(one[metric], int | float):
                         row |= {name: float(one[metric]), f"with {name}": 1.0}
         if not any(rows.values()):
@@ -155,31 +145,14 @@ class LMEvalSuite(ExaminedSuite):
         self._folder.cleanup()
 
 
+def _figure(metric: str, name: str) -> str:
+    """Return the name of a metric behind a filter."""
+    return metric if name == "none" else f"{metric}/{name}"
+
+
 @lru_cache(maxsize=1)
 def _task_manager() -> Any:
     """Return lm-eval's list of tasks, which takes seconds to read."""
     from lm_eval.tasks import TaskManager
 
     return TaskManager()
-
-
-def _as_on_the_hub(record: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """Return a question of ARC in the format of the hub: choices as lists of texts and labels.
-
-    Raises:
-        DataError: if it is no question of ARC.
-    """
-    question: Any = record.get("question")
-    choices: Any = record.get("choices")
-    if isinstance(question, dict):
-        question, choices = question.get("stem"), question.get("choices")
-    if isinstance(choices, list):
-        choices = {key: [one.get(key) for one in choices if isinstance(one, dict)] for key in ("text", "label")}
-    of_hub: Any = choices if isinstance(choices, dict) else {}
-    texts, labels = of_hub.get("text", ()), of_hub.get("label", ())
-    usable = texts and len(texts) == len(labels) and record.get("answerKey") in labels
-    if not isinstance(question, str) or not usable:
-        raise bad_record(
-            where, f'"question", "choices" and "answerKey" are not those of ARC: {json.dumps(dict(record))[:80]}'
-        )
-    return {"id": record.get("id", where), "question": question, "choices": of_hub, "answerKey": record["answerKey"]}

@@ -7,50 +7,62 @@ on the preferences for the answers, and with little weight on those for two base
 purpose (df_gamed.csv), which hold the length effect to that of gaming. The prediction sets Δ length to 0.
 """
 
+import csv
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from text2grad.errors import DataError
 
 GAMED_WEIGHT = 0.2 / 2  # 0.2 for both gamed baselines together
 FOLDS, PENALTY_SEED = 5, 123
 _TINY = 1e-15
+_COLUMNS = ("index", "preference", "std_delta_len", "not_gamed_baseline", "instruction_difficulty")
 
 
-@dataclass(frozen=True, slots=True)
-class GamedRows:
-    """Judgements of baselines with changed lengths.
+class GamedRows(NamedTuple):
+    """Judgements of baselines with changed lengths."""
 
-    Attributes:
-        features: tanh(Δ length / σ), difficulty, 1 for a model's own answers and 0 for gamed ones, [rows, 3].
-        preferences: in [0, 1]; NaN where the judge gave none, [rows].
-        weights: of the rows, [rows].
-        difficulty: of each instruction by its number.
-    """
-
-    features: np.ndarray
-    preferences: np.ndarray
-    weights: np.ndarray
-    difficulty: Mapping[int, float]
-
-    @classmethod
-    def of(cls, rows: Iterable[tuple[int, float, float, bool, float]]) -> "GamedRows":
-        """Take rows of instruction, preference, standardized Δ length, not gamed, and difficulty."""
-        found = list(rows)
-        difficulty: dict[int, float] = {}
-        for index, _, _, _, hard in found:
-            difficulty.setdefault(index, hard)
-        features = np.array([[math.tanh(delta), hard, float(own)] for _, _, delta, own, hard in found]).reshape(-1, 3)
-        preferences = np.array([one[1] for one in found], dtype=float)
-        weights = np.array([1.0 if own else GAMED_WEIGHT for _, _, _, own, _ in found])
-        return cls(features, preferences, weights, difficulty)
+    features: np.ndarray  # tanh(Δ length / σ), difficulty, 1 for a model's own answers and 0 for gamed ones, [rows, 3]
+    preferences: np.ndarray  # in [0, 1]; NaN where the judge gave none, [rows]
+    weights: np.ndarray  # [rows]
+    difficulty: Mapping[int, float]  # of each instruction by its number
 
     def digest(self) -> str:
         """Return a hash of the rows."""
         return sha256(self.features.tobytes() + self.preferences.tobytes()).hexdigest()[:16]
+
+
+def read_gamed(path: Path, questions: int) -> GamedRows:
+    """Read df_gamed.csv: judgements of two baselines with lengths that were changed on purpose.
+
+    Raises:
+        DataError: if it cannot be read, or lacks the difficulty of a question.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            lines = [[line[name] for name in _COLUMNS] for line in csv.DictReader(file)]
+        indices = [int(float(line[0])) for line in lines]
+        known = [(float(line[1] or "nan"), math.tanh(float(line[2])), float(line[4])) for line in lines]
+        own = np.array([line[3].strip().casefold() in ("true", "1", "1.0") for line in lines])
+    except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{path} is not df_gamed.csv of tatsu-lab/alpaca_eval ({error!r}); it needs {_COLUMNS}"
+        ) from error
+    preferences, deltas, hard = np.array(known).reshape(-1, 3).T
+    difficulty = dict(zip(indices[::-1], hard[::-1].tolist(), strict=True))  # the first row of each
+    missing = [number for number in range(questions) if number not in difficulty]
+    if missing:
+        raise DataError(
+            f"{path} lacks the difficulty of {len(missing)} of {questions} instructions, such as number {missing[0]}; "
+            "take the file of the same data set"
+        )
+    features = np.column_stack([deltas, hard, own])
+    return GamedRows(features, preferences, np.where(own, 1.0, GAMED_WEIGHT), difficulty)
 
 
 def length_controlled(
@@ -71,52 +83,42 @@ def length_controlled(
     """
     deltas = np.array(baseline_lengths, dtype=float) - np.array(lengths, dtype=float)
     spread = deltas.std(ddof=1) if len(deltas) > 1 else 0.0
-    standard = deltas / spread if spread else np.zeros(len(deltas))
-    hard = np.array([gamed.difficulty[number] for number in instructions])
-    own = np.column_stack([np.tanh(standard), hard, np.ones(len(hard))])
-    wanted = np.array([np.nan if one is None else one for one in preferences], dtype=float)
-    features = np.concatenate([gamed.features, own])
+    hard, one = np.array([gamed.difficulty[number] for number in instructions]), np.ones(len(deltas))
+    own = np.column_stack([np.tanh(deltas / spread) if spread else 0 * deltas, hard, one])
+    wanted = np.array([np.nan if value is None else value for value in preferences], dtype=float)
+    features, weights = np.concatenate([gamed.features, own]), np.concatenate([gamed.weights, one])
     known = np.concatenate([gamed.preferences, wanted])
-    weights = np.concatenate([gamed.weights, np.ones(len(own))])
     kept = ~np.isnan(known)
     model = _fit(features[kept], known[kept], weights[kept])
-    level = np.column_stack([np.zeros(len(hard)), hard, np.ones(len(hard))])
-    return [float(one) for one in model.predict_proba(level)[:, 1]]
+    return [float(chance) for chance in model.predict_proba(np.column_stack([0 * deltas, hard, one]))[:, 1]]
 
 
 def _fit(features: np.ndarray, preferences: np.ndarray, weights: np.ndarray) -> Any:
     """Return the logistic model; each row stands twice, as a win and as a loss with its probability as weight."""
     import sklearn
+    from packaging.version import Version
     from sklearn.linear_model import LogisticRegressionCV
     from sklearn.metrics import make_scorer
     from sklearn.model_selection import GroupKFold
 
-    rows = np.concatenate([features, features])
-    labels = np.concatenate([np.ones(len(features)), np.zeros(len(features))])
+    labels = np.repeat([1.0, 0.0], len(features))
     chances = np.concatenate([preferences, 1 - preferences])
-    own = np.concatenate([weights, weights])
+    old = Version(sklearn.__version__) < Version("1.8")  # `penalty` is deprecated since
+    l1: dict[str, Any] = {"penalty": "l1"} if old else {"l1_ratios": (1.0,), "use_legacy_attributes": False}
     with sklearn.config_context(enable_metadata_routing=True):
         scorer = make_scorer(_log_loss, response_method="predict_proba", greater_is_better=False)
-        scorer = scorer.set_score_request(chance=True, row_weight=True)
         model = LogisticRegressionCV(
             cv=GroupKFold(n_splits=FOLDS),
-            scoring=scorer,
+            scoring=scorer.set_score_request(chance=True, row_weight=True),
             random_state=PENALTY_SEED,
             solver="liblinear",
             fit_intercept=False,
-            **_l1(sklearn.__version__),
-        )
-        model.set_fit_request(sample_weight=True)
+            **l1,
+        ).set_fit_request(sample_weight=True)
+        twice = np.tile(weights, 2)
         groups = np.tile(np.arange(len(features)), 2)
-        return model.fit(rows, labels, sample_weight=chances * own, groups=groups, chance=chances, row_weight=own)
-
-
-def _l1(version: str) -> dict[str, Any]:
-    """Return the arguments of scikit-learn for an L1 penalty; `penalty` is deprecated since 1.8."""
-    major, minor = (int(part) for part in version.split(".")[:2])
-    if (major, minor) < (1, 8):
-        return {"penalty": "l1"}
-    return {"l1_ratios": (1.0,), "use_legacy_attributes": False}
+        rows = np.tile(features, (2, 1))
+        return model.fit(rows, labels, sample_weight=chances * twice, groups=groups, chance=chances, row_weight=twice)
 
 
 def _log_loss(outcomes: np.ndarray, predicted: np.ndarray, *, chance: np.ndarray, row_weight: np.ndarray) -> float:

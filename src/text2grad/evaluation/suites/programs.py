@@ -12,7 +12,6 @@ body of it, continues the prompt.
 
 import ast
 import re
-from collections.abc import Iterator
 
 from text2grad.critics import fenced_blocks
 from text2grad.feedback import without_reasoning
@@ -42,16 +41,15 @@ def program_of_chat(answer: str, *, function: str = "", head: str = "", prompt: 
     """
     answer = without_reasoning(answer)
     blocks = [block.text for _, block in fenced_blocks(answer)] or [without_prose(answer)]
-    defining = [text for text in blocks if function and function in _defined(text)]
+    name = re.escape(function)
+    definition = re.compile(rf"^(?:(?:async )?def {name}\b|class {name}\b|{name} *=)", re.MULTILINE)
+    defining = [text for text in blocks if function and definition.search(text)]
     program = (defining or blocks)[-1]
-    if function and not defining and prompt and _is_body(program):
+    if function and not defining and prompt and program.lstrip("\r\n").startswith((" ", "\t")):
         return prompt + program
-    return _behind(head, program) if head.strip() else program
-
-
-def _behind(head: str, program: str) -> str:
-    """Return a program behind its imports and helpers; its imports from `__future__` stay first, as Python demands."""
-    future = "".join(f"{one}\n" for one in _FUTURE.findall(program))
+    if not head.strip():
+        return program
+    future = "".join(f"{one}\n" for one in _FUTURE.findall(program))  # stays first, as Python demands
     return f"{future}{head}\n{_FUTURE.sub('', program)}"
 
 
@@ -75,20 +73,12 @@ def without_prose(answer: str) -> str:
     """
     if parses(answer):
         return answer
-    found = max(_parsable(answer), key=len, default="")
+    lines, found = answer.splitlines(keepends=True), ""
+    for start in [number for number, line in enumerate(lines) if _CODE.match(line)][:10]:
+        ends = range(len(lines), max(start, len(lines) - _MOST_TRIES), -1)
+        texts = ("".join(lines[start:end]) for end in ends)
+        found = max(found, next(filter(parses, texts), ""), key=len)
     return found if found.strip() else answer
-
-
-def _parsable(answer: str) -> Iterator[str]:
-    """Yield the longest parsable part from each of the first lines of code on."""
-    lines = answer.splitlines(keepends=True)
-    starts = [number for number, line in enumerate(lines) if _CODE.match(line)][:10]
-    for start in starts:
-        for end in range(len(lines), max(start, len(lines) - _MOST_TRIES), -1):
-            text = "".join(lines[start:end])
-            if parses(text):
-                yield text
-                break
 
 
 def parses(text: str) -> bool:
@@ -98,19 +88,3 @@ def parses(text: str) -> bool:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return True
-
-
-def _defined(text: str) -> set[str]:
-    """Return the names that a program defines at its top; of one that Python cannot parse, its functions."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return set(re.findall(r"^(?:async )?def (\w+)", text, re.MULTILINE))
-    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
-    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
-    return names | {target.id for target in targets if isinstance(target, ast.Name)}
-
-
-def _is_body(text: str) -> bool:
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    return first.startswith((" ", "\t"))

@@ -2,12 +2,10 @@
 
 summarization
     rouge1 rouge2 rougeL   F-measure of `rouge-score` with stemming, mean over answers; the best of several references
-    bleu chrf              of `sacrebleu` over all answers together, 0 to 100; intervals by its statistics per answer
+    bleu                   of `sacrebleu` over all answers together, 0 to 100; intervals by its statistics per answer
     bertscore              F1, with `--bertscore MODEL`
     perplexity             of the answers under `--perplexity-model MODEL`, per token
     words                  length in words
-    compression            words of the answer / words of the source, mean over answers that have a source
-    distinct_1 distinct_2  different n-grams / all n-grams over all answers; without interval
 
 perplexity
     perplexity             e^(nats / tokens) of the texts under the model itself; only models of one tokenizer compare
@@ -17,10 +15,9 @@ perplexity
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +25,7 @@ from text2grad.errors import DataError, require
 from text2grad.evaluation.intervals import Ratio
 from text2grad.evaluation.subjects import LoadedModel
 from text2grad.evaluation.suite import (
-    Answered,
+    Answer,
     AnsweredSuite,
     Counts,
     ExaminedSuite,
@@ -37,7 +34,7 @@ from text2grad.evaluation.suite import (
     Scores,
     Source,
     SuiteOptions,
-    check_ids,
+    checked,
     digest_of_questions,
     entries_of,
     mean_of,
@@ -49,7 +46,6 @@ from text2grad.evaluation.words import (
     bertscore,
     check_encoder,
     check_reader,
-    distinct,
     load_encoder,
     load_reader,
     rouge_scorer,
@@ -59,7 +55,6 @@ from text2grad.evaluation.words import (
 from text2grad.feedback import bad_record, json_object
 from text2grad.files import read_text
 from text2grad.progress import Progress
-from text2grad.types import Example
 
 SUMMARIES = Source(
     'a JSONL file with "prompt" and "reference", such as `text2grad prepare slf5k` writes', "your own, or SLF5K"
@@ -71,18 +66,14 @@ _REFERENCES = ("reference", "references", "ideal_human_summary", "summary", "hig
 _SOURCES = ("source", "passage", "post", "document", "article")
 
 
-@dataclass(frozen=True, slots=True)
-class SacreScore:
-    """A score of `sacrebleu` over all answers, as a statistic of counts per answer."""
+_COUNTS = tuple(f"bleu/{number}" for number in range(10))  # lengths, matches and totals of four orders
+
+
+class Bleu(NamedTuple):
+    """BLEU of `sacrebleu` over all answers, as a statistic of its counts per answer."""
 
     metric: Any
-    prefix: str
-    size: int
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of its counts."""
-        return tuple(f"{self.prefix}/{number}" for number in range(self.size))
+    names: tuple[str, ...] = _COUNTS
 
     def of_answer(self, text: str, references: Sequence[str]) -> Counts:
         """Return the counts of one answer."""
@@ -94,20 +85,6 @@ class SacreScore:
         totals = np.rint(weights @ counts).astype(int)
         found = [self.metric._compute_score_from_stats(row).score if any(row) else math.nan for row in totals.tolist()]
         return np.array(found, dtype=float)
-
-
-def bleu_score() -> SacreScore:
-    """Return BLEU with the defaults of `sacrebleu`: lengths, matches and totals of four orders."""
-    from sacrebleu.metrics.bleu import BLEU
-
-    return SacreScore(BLEU(), "bleu", 10)
-
-
-def chrf_score() -> SacreScore:
-    """Return chrF with the defaults of `sacrebleu`: three counts of six orders."""
-    from sacrebleu.metrics.chrf import CHRF
-
-    return SacreScore(CHRF(), "chrf", 18)
 
 
 class SummarizationSuite(AnsweredSuite):
@@ -124,37 +101,27 @@ class SummarizationSuite(AnsweredSuite):
             ConfigError: if a package is missing.
         """
         require("rouge_score", "sacrebleu", extra="eval", purpose="suite summarization")
+        from sacrebleu.metrics.bleu import BLEU
+
         self.options = options
-        self.questions = list(_summaries(options))
-        check_ids(self.name, self.questions)
-        self.bleu, self.chrf = bleu_score(), chrf_score()
+        self.questions = checked(self.name, list(_summaries(options)))
+        self.bleu = Bleu(BLEU())
+        names = {"perplexity_model": "perplexity_model", "bertscore": "bertscore", "layer": "bertscore_layer"}
+        self.settings = {name: getattr(options, option) for name, option in names.items()}
         self.measures = dict(self._measures())
 
     def _measures(self) -> Iterator[tuple[str, Measure]]:
+        encoder, reader = (Path(path).name for path in (self.options.bertscore, self.options.perplexity_model))
         if any(one.data["references"] for one in self.questions):
             for name in ROUGE:
-                yield name, Measure(Ratio((name,), ("with_reference",)), about="F-measure of rouge-score, stemmed")
+                yield name, mean_of(name, over="with_reference", about="F-measure of rouge-score, stemmed")
             yield "bleu", Measure(self.bleu, about="sacrebleu, all answers together, 0 to 100")
-            yield "chrf", Measure(self.chrf, about="sacrebleu, all answers together, 0 to 100")
-            if self.options.bertscore:
-                about = f"F1 by {Path(self.options.bertscore).name}"
-                yield "bertscore", Measure(Ratio(("bertscore",), ("with_reference",)), about=about)
-        if self.options.perplexity_model:
-            about = f"of the answers under {Path(self.options.perplexity_model).name}, per token"
+            if encoder:
+                yield "bertscore", mean_of("bertscore", over="with_reference", about=f"F1 by {encoder}")
+        if reader:
+            about = f"of the answers under {reader}, per token"
             yield "perplexity", Measure(Ratio(("nats",), ("tokens",), exp=True), "lower", about=about)
         yield "words", mean_of("words", "", about="length of an answer")
-        if any(one.data["source"] for one in self.questions):
-            about = "words of the answer / words of the source"
-            yield "compression", Measure(Ratio(("compression",), ("with_source",)), "", about=about)
-        for n in (1, 2):
-            about = f"different {n}-grams / all, over all answers"
-            yield f"distinct_{n}", Measure(None, "higher", n == 2, about)
-
-    def identity(self) -> dict[str, Any]:
-        """Return the data and the models that judge."""
-        one = self.options
-        judges = {"perplexity_model": one.perplexity_model, "bertscore": one.bertscore, "layer": one.bertscore_layer}
-        return {"suite": self.name, "questions": digest_of_questions(self.questions), **judges}
 
     def check(self) -> None:
         """Check the models that judge by their configs; they are loaded when the policy has left the memory."""
@@ -176,36 +143,29 @@ class SummarizationSuite(AnsweredSuite):
     def _reader(self) -> Reader | None:
         return load_reader(self.options.perplexity_model) if self.options.perplexity_model else None
 
-    def score(self, answered: Sequence[Answered], folder: Path) -> list[Scores]:
-        """Return the scores of each answer; `bleu/…` and `chrf/…` are counts of sacrebleu."""
+    def score(self, answers: Sequence[Answer], folder: Path) -> list[Scores]:
+        """Return the scores of each answer; `bleu/…` are counts of sacrebleu."""
         rouge = rouge_scorer()
         found: list[Scores] = []
-        with Progress(f"{self.name}: scores", len(answered), unit="answer") as progress:
-            for one in answered:
-                found.append(self._score(rouge, one.answer.text.strip(), one.question.data))
+        with Progress(f"{self.name}: scores", len(answers), unit="answer") as progress:
+            for one in answers:
+                found.append(self._score(rouge, one.text.strip(), one.question.data))
                 progress.advance()
         return found
 
     def _score(self, rouge: Any, text: str, data: Mapping[str, Any]) -> Scores:
-        references, source = data["references"], data["source"]
+        references = data["references"]
         scores: Counts = {"words": float(len(words_of(text)))}
         if references:
             every = [rouge.score(one, text) for one in references]
             scores |= {name: max(float(one[name].fmeasure) for one in every) for name in ROUGE}
-            scores |= {"with_reference": 1.0}
-            scores |= self.bleu.of_answer(text, references) | self.chrf.of_answer(text, references)
+            scores["with_reference"] = 1.0
+            scores |= self.bleu.of_answer(text, references)
             if self._encoder is not None:
                 scores["bertscore"] = max(bertscore(self._encoder, text, one) for one in references)
         if self._reader is not None:
             scores["nats"], scores["tokens"] = map(float, text_nats(self._reader, text))
-        if source and (length := len(words_of(source))):
-            scores |= {"compression": scores["words"] / length, "with_source": 1.0}
         return scores
-
-    def of_all(self, answered: Sequence[Answered]) -> Mapping[str, float]:
-        """Return distinct n-grams, which have no interval: drawing an answer twice would lower them."""
-        texts = [one.answer.text for one in answered]
-        return {f"distinct_{n}": distinct(texts, n) for n in (1, 2)}
 
 
 def _summaries(options: SuiteOptions) -> Iterator[Question]:
@@ -213,17 +173,21 @@ def _summaries(options: SuiteOptions) -> Iterator[Question]:
     for entry in entries_of("summarization", options, SUMMARIES):
         record = json_object(entry.record, entry.where)
         record = {**(record.get("meta") or {}), **record}
-        prompt = next((record[key] for key in _PROMPTS if record.get(key)), None)
-        source = next((str(record[key]) for key in _SOURCES if record.get(key)), "")
+        prompt = _first(record, _PROMPTS)
+        source = str(_first(record, _SOURCES) or "")
         if prompt is None and source:
             prompt = f"Summarize the following text.\n\n{source}"
         if not isinstance(prompt, str | list):
             raise bad_record(entry.where, '"prompt" must be a text or chat messages, or "source" the text to summarize')
-        found: Any = next((record[key] for key in _REFERENCES if record.get(key)), [])
+        found = _first(record, _REFERENCES) or []
         references = [found] if isinstance(found, str) else list(found)
-        text = source or Example(prompt).prompt_text
-        data = {"references": references, "source": text}
-        yield Question(str(record.get("id", entry.number)), prompt, data=data, stop=("\n\n\n",))
+        name = str(record.get("id", entry.number))
+        yield Question(name, prompt, data={"references": references}, stop=("\n\n\n",))
+
+
+def _first(record: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    """Return the first value that is not empty."""
+    return next((record[key] for key in keys if record.get(key)), None)
 
 
 class PerplexitySuite(ExaminedSuite):
@@ -237,17 +201,12 @@ class PerplexitySuite(ExaminedSuite):
         Raises:
             DataError: if the data cannot be used, or has no text.
         """
-        self.options = options
-        self.texts = list(_texts(options))
+        self.options, self.texts = options, list(_texts(options))
+        self.settings = {"texts": digest_of_questions([Question(name, text) for name, text in self.texts])}
         self.measures = {
             "perplexity": Measure(Ratio(("nats",), ("tokens",), exp=True), "lower", about="per token"),
-            "bits_per_byte": Measure(Ratio(("bits",), ("bytes",)), "lower", about="compares any tokenizers"),
+            "bits_per_byte": mean_of("bits", "lower", over="bytes", about="compares any tokenizers"),
         }
-
-    def identity(self) -> dict[str, Any]:
-        """Return a digest of the texts."""
-        content = digest_of_questions([Question(name, text) for name, text in self.texts])
-        return {"suite": self.name, "texts": content}
 
     def examine(self, model: LoadedModel) -> list[tuple[str, Counts]]:
         """Return nats, tokens and bytes of each text."""
@@ -273,7 +232,7 @@ def _texts(options: SuiteOptions) -> Iterator[tuple[str, str]]:
         return
     for entry in entries_of("perplexity", options, TEXTS):
         record = json_object(entry.record, entry.where)
-        text = next((record[key] for key in _TEXTS if record.get(key)), None)
+        text = _first(record, _TEXTS)
         if not isinstance(text, str) or not text.strip():
             raise bad_record(
                 entry.where, f"needs a text in one of the keys {', '.join(_TEXTS)}; got {json.dumps(text)[:60]}"

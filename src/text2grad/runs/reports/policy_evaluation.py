@@ -109,8 +109,6 @@ def _number(one: SuiteResult, name: str, value: Estimate, *, signed: bool = Fals
     form = "{:+.3f}" if signed else "{:.3f}"
     if max(map(abs, value)) >= 100:
         form = form.replace(".3f", ".1f")
-    if one.suite.measures[name].statistic is None:
-        return form.format(value.value)
     low, high = form.format(value.low), form.format(value.high)
     return f"{form.format(value.value)} ({low} to {high})" if small else f"{form.format(value.value)} [{low}, {high}]"
 

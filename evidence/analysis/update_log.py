@@ -1,6 +1,6 @@
 """What an update did: log π of its own tokens before and after all epochs, and where its gradient came from.
 
-With `run.track_update = n`, every n-th step adds to the records of its rollouts
+With `[analysis] track_update = n`, every n-th step adds to the records of its rollouts
 
     logp                     log π_old(y_t)
     logp_after               log π_θ(y_t) after all epochs of the step
@@ -20,12 +20,15 @@ process, T response tokens.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from accelerate.utils import gather_object
+from pydantic import Field
 from torch import Tensor
 
+from text2grad.config.section import Section
+from text2grad.errors import ConfigError
 from text2grad.models import PolicyWithValue, TokenBatch, response_logprobs
 from text2grad.rl.metrics import Record
 from text2grad.rl.piece_sizes import PieceSizes
@@ -201,3 +204,36 @@ class UpdateEffect:
 
 def _rounded(values: Sequence[float]) -> list[float]:
     return [round(value, DIGITS) for value in values]
+
+
+class AnalysisConfig(Section):
+    """Measurements of a training for the analysis of its updates."""
+
+    track_update: Annotated[int, Field(ge=0)] = 0
+    """Steps between measurements of what an update did to the log-probs of its own tokens; 0 for none."""
+
+
+def update_effect(trainer: Any) -> UpdateEffect | None:
+    """Return the instrument that [analysis] of a trainer's recipe asks for.
+
+    Raises:
+        ConfigError: if the weights are in shards.
+    """
+    recipe = trainer.recipe
+    every = recipe.analysis.track_update
+    if not every:
+        return None
+    if trainer.sharding:
+        raise ConfigError(
+            f"analysis.track_update = {every} measures whole gradients, and FSDP has them in shards; set it to 0, or "
+            "launch plain data parallelism"
+        )
+    return UpdateEffect(
+        trainer.model,
+        trainer.accelerator,
+        trainer.sizes,
+        trainer.optimizers.by_name.get("policy"),
+        every=every,
+        temperature=recipe.rollout.temperature,
+        loss_mean=TokenMean(recipe.ppo.loss_mean, recipe.rollout.max_new_tokens),
+    )

@@ -8,12 +8,15 @@ import pytest
 import torch
 
 import small_run
+from evidence import register
+from evidence.analysis.update_log import EarlierMomentum
 from text2grad.models.batch import collate
 from text2grad.rl.ppo import TokenMean
 from text2grad.rl.trainer import Text2GradTrainer
-from text2grad.rl.update_effect import EarlierMomentum
 from text2grad.types import Example, Rollout
 from tiny_models import own_logp
+
+register()
 
 STEPS = {"steps": 3, "save_every": 3}
 
@@ -27,7 +30,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A run with the measurement at steps 0 and 2, and the same run without."""
     folder = tmp_path_factory.mktemp("runs")
     for name, every in (("with", 2), ("without", 0)):
-        small_run.trainer(folder / name, run={**STEPS, "track_update": every}).train()
+        small_run.trainer(folder / name, run=STEPS, analysis={"track_update": every}).train()
     return folder / "with", folder / "without"
 
 
@@ -38,15 +41,6 @@ def test_a_run_with_the_measurement_ends_with_the_same_weights_bit_for_bit(runs:
     measured, plain = (small_run.untimed(run / "metrics.jsonl") for run in runs)
     without = [{k: v for k, v in line.items() if not k.startswith("update/gradient_norm")} for line in measured]
     assert without == plain
-
-
-def test_a_resumed_run_may_begin_to_measure(tmp_path: Path, runs: tuple[Path, Path]) -> None:
-    small_run.trainer(
-        tmp_path / "run", run={**STEPS, "steps": 2, "save_every": 2}, optim={"schedule": "constant"}
-    ).train()
-    again = {"run": {**STEPS, "track_update": 2}, "optim": {"schedule": "constant"}}
-    small_run.trainer(tmp_path / "run", resume=True, **again).train()
-    assert ["logp_after" in record for record in records_of(tmp_path / "run")] == [False] * 16 + [True] * 8
 
 
 def test_the_steps_that_are_due_have_the_log_probs_and_the_norms(runs: tuple[Path, Path]) -> None:
@@ -70,7 +64,7 @@ def first_step(tmp_path: Path) -> tuple[Text2GradTrainer, Text2GradTrainer, list
     """Return the trainer before and after one step that is measured, its rollouts, and the metrics."""
     before = small_run.trainer(tmp_path / "before")
     rollouts = before._sample()
-    after = small_run.trainer(tmp_path / "after", run={**STEPS, "track_update": 1})
+    after = small_run.trainer(tmp_path / "after", run=STEPS, analysis={"track_update": 1})
     return before, after, rollouts, after.train_step()
 
 
@@ -122,7 +116,7 @@ def test_the_part_of_earlier_momentum_is_the_way_that_adamw_does_not_go_without_
 
 
 def test_log_probs_without_momentum_are_those_of_an_optimizer_that_has_none(tmp_path: Path) -> None:
-    settings = {"run": {**STEPS, "track_update": 1}, "ppo": {"epochs": 1, "minibatches": 1, "gamma": 0.5}}
+    settings = {"run": STEPS, "analysis": {"track_update": 1}, "ppo": {"epochs": 1, "minibatches": 1, "gamma": 0.5}}
     trainers = [small_run.trainer(tmp_path / name, **settings) for name in ("with", "without")]
     for trainer, forgets in zip(trainers, (False, True), strict=True):
         trainer.train_step()
@@ -160,18 +154,20 @@ def test_the_norms_are_those_of_the_gradients_by_plain_autograd(tmp_path: Path) 
 
 def test_the_norms_follow_the_mean_of_the_loss(tmp_path: Path) -> None:
     """Twice the weight of a response is twice its advantages."""
-    trainer = small_run.trainer(tmp_path / "run", run={**STEPS, "track_update": 1}, ppo={"loss_mean": "constant"})
+    trainer = small_run.trainer(
+        tmp_path / "run", run=STEPS, analysis={"track_update": 1}, ppo={"loss_mean": "constant"}
+    )
     batch = collate(rollouts((2, 3), (2, 6)), pad_id=0)
     advantages, deltas = torch.ones(2, 6), [[1.0] * 3, [1.0] * 6]
-    constant = trainer.effect.before(0, batch, advantages, deltas)["update/gradient_norm"]
-    trainer.effect.loss_mean = TokenMean()
-    plain = trainer.effect.before(0, batch, advantages, deltas)["update/gradient_norm"]
+    constant = trainer.instruments[0].before(0, batch, advantages, deltas)["update/gradient_norm"]
+    trainer.instruments[0].loss_mean = TokenMean()
+    plain = trainer.instruments[0].before(0, batch, advantages, deltas)["update/gradient_norm"]
     assert constant == pytest.approx(plain * 9 / 2 / 6, rel=1e-5)  # Σ / (2 responses · 6 tokens), not Σ / 9
-    trainer.effect.loss_mean = TokenMean("response")
+    trainer.instruments[0].loss_mean = TokenMean("response")
     halved = torch.tensor([[1.0], [0.5]]).expand(2, 6)
-    response = trainer.effect.before(0, batch, advantages, deltas)["update/gradient_norm"]
-    trainer.effect.loss_mean = TokenMean()
-    weighted = trainer.effect.before(0, batch, halved, deltas)["update/gradient_norm"]
+    response = trainer.instruments[0].before(0, batch, advantages, deltas)["update/gradient_norm"]
+    trainer.instruments[0].loss_mean = TokenMean()
+    weighted = trainer.instruments[0].before(0, batch, halved, deltas)["update/gradient_norm"]
     assert response == pytest.approx(weighted * 9 / 2 / 3, rel=1e-5)  # 1/(2·3) and 1/(2·6) in place of 1/9 and 1/18
 
 
@@ -180,13 +176,13 @@ def rollouts(*lengths: tuple[int, int]) -> list[Rollout]:
 
 
 def test_nothing_is_left_in_the_gradients_and_micro_batches_change_no_norm(tmp_path: Path) -> None:
-    trainer = small_run.trainer(tmp_path / "run", run={**STEPS, "track_update": 1})
+    trainer = small_run.trainer(tmp_path / "run", run=STEPS, analysis={"track_update": 1})
     rollouts = trainer._sample()
     batch = collate(rollouts, pad_id=trainer.pad_id)
     advantages = torch.arange(batch.response_mask.numel(), dtype=torch.float32).reshape(batch.response_mask.shape)
     deltas = [[float(t % 2) for t in range(len(rollout.response_ids))] for rollout in rollouts]
-    whole = trainer.effect.before(0, batch, advantages, deltas)
+    whole = trainer.instruments[0].before(0, batch, advantages, deltas)
     assert all(parameter.grad is None for parameter in trainer.model.parameters())
     trainer.sizes.micro_batch_tokens = 1
-    assert trainer.effect.before(0, batch, advantages, deltas) == pytest.approx(whole, rel=1e-4)
-    assert trainer.effect.before(0, batch, torch.zeros_like(advantages), deltas)["update/gradient_norm"] == 0.0
+    assert trainer.instruments[0].before(0, batch, advantages, deltas) == pytest.approx(whole, rel=1e-4)
+    assert trainer.instruments[0].before(0, batch, torch.zeros_like(advantages), deltas)["update/gradient_norm"] == 0.0

@@ -1,5 +1,7 @@
 """Answers from a passage: the share of names and numbers that the passage does not support.
 
+`text2grad evaluate MODEL --suite evidence.suites.grounding:grounding --data DIR --out OUT`, from a clone.
+
 unsupported_share          unsupported names and numbers / all names and numbers, over all answers
 answers_with_unsupported   share of answers with at least one
 recall                     recall of the gold answer's words that the passage has; without one, of the passage's words
@@ -16,19 +18,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from evidence import grounded_metrics
+from evidence.tasks.grounded.metric import grounded_metrics
 from text2grad.errors import require
-from text2grad.evaluation.intervals import Ratio
+from text2grad.evaluation.registry import register_suite
 from text2grad.evaluation.suite import (
-    Answered,
+    Answer,
     AnsweredSuite,
-    Measure,
     Question,
     Scores,
     Source,
     SuiteOptions,
-    check_ids,
-    digest_of_questions,
+    checked,
     entries_of,
     mean_of,
 )
@@ -57,16 +57,11 @@ class GroundingSuite(AnsweredSuite):
         """
         require("spellchecker", extra="train", purpose="suite grounding")
         self.options = options
-        self.questions = list(_questions(options))
-        check_ids(self.name, self.questions)
-        share = Measure(
-            Ratio(("unsupported",), ("names_and_numbers",)),
-            "lower",
-            about="unsupported names and numbers / all, over all answers",
-        )
-        recall = Measure(Ratio(("recall",), ("with_recall",)), about="recall of the gold answer, or of the passage")
+        self.questions = checked(self.name, list(_questions(options)))
+        about = "unsupported names and numbers / all, over all answers"
+        recall = mean_of("recall", over="with_recall", about="recall of the gold answer, or of the passage")
         self.measures = {
-            "unsupported_share": share,
+            "unsupported_share": mean_of("unsupported", "lower", over="names_and_numbers", about=about),
             "answers_with_unsupported": mean_of(
                 "any", "lower", share=True, about="answers with at least one unsupported"
             ),
@@ -74,16 +69,11 @@ class GroundingSuite(AnsweredSuite):
             "words": mean_of("words", "", about="words per answer"),
         }
 
-    def identity(self) -> dict[str, Any]:
-        """Return a digest of the questions, passages included."""
-        return {"suite": self.name, "questions": digest_of_questions(self.questions)}
-
-    def score(self, answered: Sequence[Answered], folder: Path) -> list[Scores]:
+    def score(self, answers: Sequence[Answer], folder: Path) -> list[Scores]:
         """Return the counts of each answer."""
-        examples = [
-            Example("", reference=one.question.data["reference"], meta=one.question.data["meta"]) for one in answered
-        ]
-        _, each = grounded_metrics(examples, [one.answer.text for one in answered])
+        data = [one.question.data for one in answers]
+        examples = [Example("", reference=one["reference"], meta=one["meta"]) for one in data]
+        _, each = grounded_metrics(examples, [one.text for one in answers])
         return [
             {
                 **{key: one[key] for key in ("unsupported", "names_and_numbers", "words")},
@@ -149,3 +139,6 @@ def _passage(source: Any) -> dict[str, str]:
     if isinstance(source, dict) and isinstance(source.get("passages"), str):
         return {"passage": source["passages"], "question": str(source.get("question") or "")}
     return {"passage": json.dumps(source, ensure_ascii=False)}
+
+
+register_suite("grounding", GroundingSuite, "unsupported names and numbers in answers from a passage")

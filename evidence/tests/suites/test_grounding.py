@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from evidence.suites.grounding import GroundingSuite
 from evidence.tasks.grounded.metric import grounded_metrics
 from text2grad.errors import DataError
 from text2grad.evaluation.intervals import estimate
 from text2grad.evaluation.registry import make_suites
-from text2grad.evaluation.suite import Answer, Answered, SuiteOptions
-from text2grad.evaluation.suites.grounding import GroundingSuite
+from text2grad.evaluation.suite import Answer, SuiteOptions
 from text2grad.feedback import write_examples
 from text2grad.types import Example
 
@@ -41,13 +41,12 @@ def lines(path: Path, records: list[Any]) -> None:
 
 
 def figures(suite: GroundingSuite, texts: list[str]) -> dict[str, float]:
-    answered = [
-        Answered(question, Answer(question.id, 0, (text,), (1,), ("stop",)))
-        for question, text in zip(suite.questions, texts, strict=True)
+    answers = [
+        Answer(question, 0, (text,), (1,), ("stop",)) for question, text in zip(suite.questions, texts, strict=True)
     ]
-    scores = suite.score(answered, Path())
-    rows = [suite.counts(one.question, [own]) for one, own in zip(answered, scores, strict=True)]
-    statistics = {name: one.statistic for name, one in suite.measures.items() if one.statistic}
+    scores = suite.score(answers, Path())
+    rows = [suite.counts([own]) for own in scores]
+    statistics = {name: one.statistic for name, one in suite.measures.items()}
     return {name: one.value for name, one in estimate(rows, statistics, draws=5).items()}
 
 
@@ -55,7 +54,7 @@ def test_ragtruth_by_hand(tmp_path: Path) -> None:
     lines(tmp_path / "source_info.jsonl", SOURCES)
     lines(tmp_path / "response.jsonl", RESPONSES)
     for data in (tmp_path, tmp_path / "source_info.jsonl"):
-        [suite] = make_suites(["grounding"], [str(data)], SuiteOptions())
+        [suite] = make_suites(["evidence.suites.grounding:grounding"], [str(data)], SuiteOptions())
         assert isinstance(suite, GroundingSuite)
         assert [one.id for one in suite.questions] == ["7", "8", "9"]  # source 10 is for training
         found = figures(suite, ANSWERS)
