@@ -78,11 +78,7 @@ class CodeSuite(AnsweredSuite):
     max_new_tokens = 768
 
     def __init__(self, options: SuiteOptions) -> None:
-        """Read the questions.
-
-        Raises:
-            DataError: if the data cannot be used.
-        """
+        """Read the questions and what judges them."""
         self.name, self.options = options.suite, options
         read = list(_problems(options))
         self.questions = checked(self.name, [question for question, _ in read])
