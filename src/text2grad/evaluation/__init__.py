@@ -7,8 +7,7 @@ evaluation   models × suites → figures, and paired differences
 intervals    counts per question → figures with bootstrap intervals
 words        texts → ROUGE, BERTScore, perplexity, distinct n-grams
 
-May import: `errors`, `types`, `files`, `progress`, `costs`, `sandbox`, `config`, `feedback`, `models`, `critics`,
-`tasks`.
+May import: `errors`, `types`, `files`, `progress`, `costs`, `sandbox`, `config`, `feedback`, `models`, `critics`.
 """
 
 import lazy_loader

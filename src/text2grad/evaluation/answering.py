@@ -43,9 +43,7 @@ class Sampling:
     max_new_tokens: int | None = None  # longest answer of one turn; None takes the suite's
     seed: int = 0
     rows_at_once: int = 16  # answers that are sampled together
-    too_long: Literal["refuse", "empty"] = (
-        "refuse"  # a prompt without room ends the evaluation, or gets an empty answer
-    )
+    too_long: Literal["refuse", "empty"] = "refuse"  # "empty": a prompt without room gets an empty answer
 
     def __post_init__(self) -> None:
         """Refuse several samples that could not differ."""
@@ -207,6 +205,8 @@ def _batches(turns: Sequence[Turn], sampling: Sampling, *, chat: bool) -> Iterat
 
 
 def _sample_batch(model: LoadedModel, file: AnswerFile, batch: Sequence[Turn], said: Said) -> list[Line]:
+    import torch
+
     most = file.sampling.length(file.suite)
     prompts = _encode(model, batch, said)
     fitting = [row for row, ids in enumerate(prompts) if len(ids) <= context_of(model.model) - most]
@@ -215,15 +215,22 @@ def _sample_batch(model: LoadedModel, file: AnswerFile, batch: Sequence[Turn], s
         return lines
     stop = () if model.chat else batch[0].question.stop
     prompts = [prompts[row] for row in fitting]
+
+    def has_stop(ids: Sequence[int]) -> bool:  # a token has at least one character
+        tail = model.tokenizer.decode(ids[-_TAIL_TOKENS:], skip_special_tokens=True)
+        return any(one in tail for one in stop)
+
+    seeds = (batch[row].seed(file.suite.name, file.sampling.seed, 63) for row in fitting)
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     responses = sample(
         model.model,
         prompts,
-        _uniforms([batch[row] for row in fitting], file.suite.name, file.sampling.seed, most),
+        torch.stack([torch.rand(most, generator=generator) for generator in generators]),  # of each row its own
         eos_ids=model.eos_ids,
         pad_id=model.pad_id,
         temperature=file.sampling.heat(batch[0].question),
         rows_at_once=len(fitting),
-        ended=partial(_has_stop, model.tokenizer, stop) if stop else None,
+        ended=has_stop if stop else None,
     )
     for row, ids, text in zip(fitting, responses, _texts(model, prompts, responses), strict=True):
         cut = cut_at(text, stop)
@@ -256,20 +263,6 @@ def cut_at(text: str, stop: Sequence[str]) -> str:
         '    return 1\n'
     """
     return text[: min((place for one in stop if (place := text.find(one)) >= 0), default=len(text))]
-
-
-def _has_stop(tokenizer: Any, stop: Sequence[str], ids: Sequence[int]) -> bool:
-    """Return whether the end of a response has a text that ends it; a token has at least one character."""
-    tail = tokenizer.decode(ids[-_TAIL_TOKENS:], skip_special_tokens=True)
-    return any(one in tail for one in stop)
-
-
-def _uniforms(rows: Sequence[Turn], suite: str, seed: int, tokens: int) -> Any:
-    """Return the random numbers of answers, [rows, tokens]; each row follows from its own question, sample and turn."""
-    import torch
-
-    generators = [torch.Generator().manual_seed(one.seed(suite, seed, 63)) for one in rows]
-    return torch.stack([torch.rand(tokens, generator=generator) for generator in generators])
 
 
 def _encode(model: LoadedModel, batch: Sequence[Turn], said: Said) -> list[tuple[int, ...]]:

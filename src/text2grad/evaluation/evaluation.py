@@ -91,7 +91,7 @@ class SuiteResult:
 
 @dataclass(frozen=True)
 class PolicyEvaluation:
-    """An evaluation of models: the models, the results by suite, in order, and the settings."""
+    """An evaluation: the models, the results by suite, in order, and the settings."""
 
     subjects: Sequence[Subject]
     results: Sequence[SuiteResult]

@@ -140,9 +140,8 @@ class CodeSuite(AnsweredSuite):
                     some = alike[start : start + _AT_ONCE]
                     chunk = [(program, self.problems[name].tests[kind]) for name, program, kind in some]
                     ran = sandbox.run_many(chunk, timeout_s=limit, memory_mb=self.options.memory_mb)
-                    for job, result in zip(some, ran, strict=True):
-                        results[job] = result
-                        progress.advance()
+                    results |= zip(some, ran, strict=True)
+                    progress.advance(len(some))
         return results
 
     def counts(self, scores: Sequence[Scores]) -> Counts:
