@@ -131,9 +131,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in MODELS:
         tiny_llama(tokenizer, seed=0, width=32, layers=1, context=4096).save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
-    (folder / CHAT / "chat_template.jinja").write_text(
+    template = (
         "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[it]{% endif %}"
     )
+    for name in CHATS:
+        (folder / name / "chat_template.jinja").write_text(template)
     return folder
 
 
