@@ -44,6 +44,7 @@ ENTRY_POINTS = {
 """Names that pyproject.toml, documents and the tests of the documents use."""
 
 FOR_EVIDENCE = {
+    ("text2grad.align", "register_weighting"),
     ("text2grad.config", "register_section"),
     ("text2grad.evaluation", "register_suite"),
     ("text2grad.reward_models", "register_kind"),

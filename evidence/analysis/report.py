@@ -14,13 +14,14 @@ from rich.console import Console
 from evidence.analysis.cases import case_groups
 from evidence.analysis.explanation import CERTAIN
 from evidence.analysis.formula import formula_line
+from evidence.analysis.points import Measured, points_panel
 from evidence.analysis.run_analysis import analyse_run
 from evidence.analysis.signals import SIGNALS
 from evidence.analysis.verdict import verdict
 from text2grad.errors import DataError
 from text2grad.files import to_json, write_files
 from text2grad.runs.reports.html import rollouts_page
-from text2grad.runs.reports.plots import Draw, Line, Measured, curve_panel, pictures, points_panel, smoothed_points
+from text2grad.runs.reports.plots import Draw, Line, curve_panel, pictures, smoothed_points
 from text2grad.runs.reports.run_report import Run
 from text2grad.runs.reports.terminal import plain, print_table
 

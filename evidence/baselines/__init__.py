@@ -8,14 +8,20 @@ from importlib import import_module
 from typing import Any
 
 from evidence import forms
+from text2grad.align import register_weighting
 from text2grad.reward_models import register_kind
 
 
 def register() -> None:
     """Let recipes name the kinds "scalar" and "process" of reward models, and the form "dense" of critiques."""
     forms.register()
+    register_weighting("token_importance", _importance)
     register_kind("scalar", _load("scalar", "ScalarRewardModel"), settings_file="reward_head.json")
     register_kind("process", _load("process", "ProcessRewardModel"), settings_file="process_reward_model.json")
+
+
+def _importance() -> Any:
+    return import_module("evidence.baselines.weightings").token_importance()
 
 
 def _load(module: str, name: str) -> Any:

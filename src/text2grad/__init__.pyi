@@ -1,6 +1,5 @@
 from .align import (
     pseudo_rewards as pseudo_rewards,
-    token_importance as token_importance,
     token_offsets as token_offsets,
 )
 from .config import Recipe as Recipe, load_recipe as load_recipe, make_recipe as make_recipe

@@ -91,8 +91,7 @@ def test_given_offsets_are_used() -> None:
     [
         ("mode", "expnd", '\'expnd\'. Did you mean "expand"? Known values: strict, contract, expand'),
         ("mode", "all", "'all'. Known values: strict, contract, expand"),
-        ("weighting", "linear", "'linear'. Did you mean \"linear_decay\"? Known values: uniform, linear_decay, "
-         "token_importance"),
+        ("weighting", "linear", "'linear'. Did you mean \"linear_decay\"? Known values: uniform, linear_decay"),
         ("overlap", "cancle", '\'cancle\'. Did you mean "cancel"? Known values: cancel, negative_wins, last_wins'),
         ("span_mass", None, "None. Known values: token, span, response"),
     ],

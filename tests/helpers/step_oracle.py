@@ -10,9 +10,8 @@ Shapes: T response tokens of one response, S its prompt and response together, V
 """
 
 import math
-import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -165,7 +164,7 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     return ["" if i in special else tokenizer.convert_ids_to_tokens(i) for i in ids]
 
 
-def span_weights(span: Any, texts: Sequence[str], setting: Any, is_noun: Callable[[str], bool]) -> dict[int, float]:
+def span_weights(span: Any, texts: Sequence[str], setting: Any) -> dict[int, float]:
     """Return the weight of each token that a span marks, by the token's index."""
     ends = np.cumsum([len(text) for text in texts]).tolist()
     ranges = [(end - len(text), end) for text, end in zip(texts, ends, strict=True)]
@@ -177,28 +176,20 @@ def span_weights(span: Any, texts: Sequence[str], setting: Any, is_noun: Callabl
     count = len(marked)
     if setting.weighting == "uniform":
         weights = [1.0] * count
-    elif setting.weighting == "linear_decay":  # from 1 at the first token to 0.1 at the last
+    else:  # linear_decay: from 1 at the first token to 0.1 at the last
         weights = [1.0 if count == 1 else 1.0 - 0.9 * i / (count - 1) for i in range(count)]
-    else:  # a token that holds a piece of a noun weighs 1, any other 0.2
-        joined, start = "".join(texts[t] for t in marked), 0
-        nouns = [(m.start(), m.end()) for m in re.finditer(r"\w+", joined) if is_noun(m[0])]
-        weights = []
-        for t in marked:
-            end = start + len(texts[t])
-            weights.append(1.0 if any(a < end and start < b for a, b in nouns) else 0.2)
-            start = end
     mass = {"token": 1.0, "span": sum(weights), "response": float(len(texts))}[setting.span_mass]
     return {t: weight / mass for t, weight in zip(marked, weights, strict=True)}
 
 
-def deltas(response: Response, texts: Sequence[str], setting: Any, is_noun: Callable[[str], bool]) -> np.ndarray:
+def deltas(response: Response, texts: Sequence[str], setting: Any) -> np.ndarray:
     """Return δ_t in [−1, 1] of each token."""
     found = np.zeros(len(texts))
     if response.failed:
         return found
     marks: list[list[tuple[str, float]]] = [[] for _ in texts]  # of each token, in the order of the spans
     for span in response.critique.spans:
-        for t, weight in span_weights(span, texts, setting, is_noun).items():
+        for t, weight in span_weights(span, texts, setting).items():
             marks[t].append((span.label, weight))
     for t, own in enumerate(marks):
         labels = {label for label, _ in own}
@@ -286,12 +277,10 @@ def whitened(rows: Sequence[np.ndarray], how: str) -> list[np.ndarray]:
 class Oracle:
     """Repeats the steps of a run in float64."""
 
-    def __init__(
-        self, base: Any, trainable: Mapping[str, Tensor], tokenizer: Any, recipe: Any, is_noun: Callable[[str], bool]
-    ) -> None:
+    def __init__(self, base: Any, trainable: Mapping[str, Tensor], tokenizer: Any, recipe: Any) -> None:
         """Take the model as the trainer got it (a copy), the trainer's trainable weights, tokenizer and settings."""
         self.networks = Networks(base, trainable, recipe.model)
-        self.tokenizer, self.recipe, self.is_noun = tokenizer, recipe, is_noun
+        self.tokenizer, self.recipe = tokenizer, recipe
         self.step, self.beta = 0, recipe.ppo.beta
         self.momentum = {name: torch.zeros_like(w) for name, w in self.networks.weights.items()}
         self.square = {name: torch.zeros_like(w) for name, w in self.networks.weights.items()}
@@ -328,7 +317,7 @@ class Oracle:
                 kl = mine.logp - reference[torch.arange(len(response.ids)), torch.tensor(response.ids)]
             texts = token_texts(self.tokenizer, response.ids)
             assert "".join(texts) == response.text
-            delta = deltas(response, texts, reward, self.is_noun)
+            delta = deltas(response, texts, reward)
             earned, values = earned_rewards(response, delta, texts, reward), mine.values.numpy()
             bootstrap = float(mine.after) if response.truncated else 0.0
             beta = self.beta if ppo.kl_in == "reward" else 0.0

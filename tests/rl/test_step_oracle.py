@@ -6,12 +6,10 @@ After every step the weights, the numbers per token in `rollouts/`, the metrics 
 
 import copy
 import json
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -24,7 +22,6 @@ from text2grad.config import make_recipe
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 
 WORDS = ["red", "blue", "green", "one", "two", "three", "cat", "dog", "bird", "runs", "sleeps", "eats"]
-NOUNS = ("cat", "dog", "bird")
 ENDINGS = ["</s>", "cat", " two"]  # so that some responses end before the length limit
 EXAMPLES = [Example(" ".join((WORDS[i:] + WORDS[:i])[: 1 + i % 4])) for i in range(12)]  # one to four tokens
 
@@ -99,12 +96,12 @@ CASES: dict[str, Case] = {
         optim={"schedule": "linear", "adam_beta1": 0.5},
         reward={"weighting": "linear_decay", "overlap": "last_wins", "span_mass": "span", "outcome": 3.0},
     ),
-    "spans whose nouns count": case(
+    "spans that decay": case(
         run={"seed": 8},
         steps=3,
         ppo={"lam": 1.0, "gamma": 0.5, "whiten": "none"},
         optim={"schedule": "cosine"},
-        reward={"weighting": "token_importance", "overlap": "negative_wins", "placement": "last_token"},
+        reward={"weighting": "linear_decay", "overlap": "negative_wins", "placement": "last_token"},
     ),
     "GRPO: one number, group mean and deviation, KL in the loss": case(
         run={"seed": 6},
@@ -209,10 +206,6 @@ class Run:
     steps: list[After]
 
 
-def is_noun(word: str) -> bool:
-    return any(noun in word for noun in NOUNS)
-
-
 def make_model(family: str, tokenizer: Any) -> Any:
     """Return a random model whose next tokens differ by several nats."""
     if family == "llama":
@@ -248,7 +241,7 @@ def run_case(chosen: Case, out: Path) -> Run:
     recipe, critic = make_recipe(sections), ScriptedCritic()
     trainer = Text2GradTrainer(model, critic, tokenizer, EXAMPLES, recipe)
     began = trainable(trainer)
-    oracle, steps = Oracle(base, began, tokenizer, recipe, is_noun), []
+    oracle, steps = Oracle(base, began, tokenizer, recipe), []
     for number in range(chosen.steps):
         returned = trainer.train_step()
         assert trainer.step == number + 1
@@ -269,7 +262,7 @@ def run_case(chosen: Case, out: Path) -> Run:
 
 
 @pytest.fixture(scope="module")
-def run_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Run]]:
+def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
     """Return the run of a named case, made once."""
     made: dict[str, Run] = {}
 
@@ -278,11 +271,7 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
             made[name] = run_case(CASES[name], tmp_path_factory.mktemp("run"))
         return made[name]
 
-    with pytest.MonkeyPatch.context() as patch:
-        tags = {True: "NN", False: "DT"}
-        tagger = SimpleNamespace(pos_tag=lambda words: [(word, tags[is_noun(word)]) for word in words])
-        patch.setitem(sys.modules, "nltk", tagger)  # whose own tagger would need data from the network
-        yield found
+    return found
 
 
 every_case = pytest.mark.parametrize("name", CASES)

@@ -65,7 +65,7 @@ def pseudo_rewards(
         response_ids: the sampled ids [T]: a list, a tuple, or a one-dimensional array or tensor.
         spans: labelled ranges of `tokenizer.decode(response_ids, skip_special_tokens=True)`.
         mode: the tokens that a span marks, as in `span_tokens`.
-        weighting: `uniform`, `linear_decay`, `token_importance`, or a function from the texts of a span's
+        weighting: `uniform`, `linear_decay`, a name that is registered, or a function from the texts of a span's
             tokens to their weights in [0, 1] (see `weighting.py`). The concatenated texts are the text of these
             tokens: a character that several tokens share is in the text of the first.
         overlap: δ of a token in a positive and a negative span. `cancel`: 0; `negative_wins`; `last_wins`: the

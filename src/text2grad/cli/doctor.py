@@ -43,7 +43,6 @@ ABOUT = {
     "studio": "text2grad studio; teaching also needs [train]",
     "lm-eval": "text2grad evaluate --suite arc, and any task of lm-eval",
     "gguf": "text2grad fetch-model",
-    "importance": 'reward.weighting = "token_importance"',
     "vllm": 'critic.kind = "vllm", rollout.engine = "vllm"; in an environment of its own, beside [train]',
     "dev": "tests and checks of the project",
 }
