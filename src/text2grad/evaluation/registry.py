@@ -50,12 +50,9 @@ for _name, _place, _about in (
 
 
 def make_suites(names: Sequence[str], data: Sequence[str], options: SuiteOptions) -> list[Suite]:
-    """Return the suites that a command line names, with their data.
+    """Return the suites that a command line names, with their data: FILE for a single suite, or SUITE=FILE.
 
-    Args:
-        names: of suites, "lm-eval:TASK", "MODULE:NAME", or "all", which takes every suite that `data` names.
-        data: FILE for a single suite, or SUITE=FILE.
-        options: of all suites.
+    Names are of suites, "lm-eval:TASK", "MODULE:NAME", or "all", which takes every suite that `data` names.
 
     Raises:
         ConfigError: if a name is unknown, or it is not clear to which suite a file belongs.
