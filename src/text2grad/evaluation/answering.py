@@ -114,8 +114,7 @@ class AnswerFile:
         """Return the whole lines that are on disk; create the files if there are none.
 
         Raises:
-            ConfigError: if the answers there are of another model, of other settings or other questions, unless `force`
-                removes them, or if the files cannot be used.
+            ConfigError: if the answers there are of others, unless `force` removes them, or the files cannot be used.
         """
         settings = asdict(self.sampling) | {"max_new_tokens": self.sampling.length(self.suite)}
         if self.subject.served:

@@ -23,16 +23,8 @@ from typing import Any
 from text2grad.costs import Meter, metered
 from text2grad.critics.servers import Endpoint
 from text2grad.errors import ConfigError, check_known
-from text2grad.evaluation.answering import (
-    AnswerFile,
-    Said,
-    Sampling,
-    check_room,
-    endpoint_of,
-    request_answers,
-    sample_answers,
-    stem_of,
-)
+from text2grad.evaluation import answering
+from text2grad.evaluation.answering import AnswerFile, Said, Sampling, stem_of
 from text2grad.evaluation.intervals import DRAWS, LEVEL, Estimate, differences, estimate
 from text2grad.evaluation.subjects import LoadedModel, Subject, load, outline
 from text2grad.evaluation.suite import Answer, AnsweredSuite, Counts, ExaminedSuite, Scores, Suite
@@ -80,7 +72,7 @@ class SuiteResult:
             "questions": len(self.questions),
             "identity": self.suite.identity(),
             "measures": {
-                name: {"better": one.better, "about": one.about, "shown": one.shown}
+                name: {key: getattr(one, key) for key in ("better", "about", "shown")}
                 for name, one in self.suite.measures.items()
             },
             "models": plain(self.figures),
@@ -99,11 +91,10 @@ class PolicyEvaluation:
 
     def as_json(self) -> dict[str, Any]:
         """Return the whole evaluation as JSON; equal inputs give equal files."""
-        sampling, dtype = self.settings.sampling, self.settings.dtype
+        sampling, dtype = self.settings.sampling, {"dtype": self.settings.dtype}
         return {
             "models": {
-                one.name: {"path": one.path, **one.identity(), **({} if one.served else {"dtype": dtype})}
-                for one in self.subjects
+                one.name: {"path": one.path, **one.identity(), **({} if one.served else dtype)} for one in self.subjects
             },
             "baseline": self.settings.baseline,
             "sampling": asdict(sampling),
@@ -169,9 +160,9 @@ class _Work:
                 if file.is_complete(said):
                     continue
                 if self._outline is None:
-                    endpoint_of(file, settings.server).check("evaluate")
+                    answering.endpoint_of(file, settings.server).check("evaluate")
                 else:
-                    check_room(self._outline, file)
+                    answering.check_room(self._outline, file)
 
     def answer(self, result: SuiteResult, meter: Meter) -> None:
         """Answer a suite: sample or request what is missing; a suite that reads the model is scored here."""
@@ -179,9 +170,9 @@ class _Work:
         if isinstance(suite, AnsweredSuite):
             file, said = self._files[suite.name]
             if not file.is_complete(said) and self.subject.served:
-                said = request_answers(file, self.settings.out, self.settings.server, meter)
+                said = answering.request_answers(file, self.settings.out, self.settings.server, meter)
             elif not file.is_complete(said):
-                sample_answers(self._model(), file, said, meter)
+                answering.sample_answers(self._model(), file, said, meter)
             chat = self.subject.prompt_format != "plain" if self._outline is None else self._outline.chat
             result.answers[name] = file.answers(said, chat=chat)
         elif isinstance(suite, ExaminedSuite):

@@ -93,12 +93,8 @@ def estimate(
 ) -> dict[str, Estimate]:
     """Return figures with percentile-bootstrap intervals of 95 %; an undefined figure is left out.
 
-    Args:
-        rows: the counts of each item.
-        statistics: the figures by name.
-        draws: number of resamples. Resamples in which a figure is undefined are left out for this figure; if all are,
-            both bounds are the value.
-        seed: of the resamples.
+    Of the `draws` resamples, those in which a figure is undefined are left out for this figure; if all are, both bounds
+    are the value.
 
     Example:
         >>> rows = [{"right": 1, "all": 1}, {"right": 0, "all": 1}]

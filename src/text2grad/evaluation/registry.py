@@ -35,7 +35,7 @@ def _ours(place: str, options: SuiteOptions) -> Suite:
 
 
 for _name, _place, _about in (
-    ("summarization", "text:SummarizationSuite", "ROUGE, BLEU, chrF, BERTScore, perplexity of summaries"),
+    ("summarization", "text:SummarizationSuite", "ROUGE, BLEU, BERTScore, perplexity of summaries"),
     ("perplexity", "text:PerplexitySuite", "perplexity of texts under the model itself"),
     ("alpaca_eval", "alpaca_eval:AlpacaEvalSuite", "AlpacaEval 2: win rate, also length-controlled, by a judge"),
     ("mt_bench", "mt_bench:MTBenchSuite", "MT-Bench: ratings of two turns by a judge"),
@@ -50,12 +50,9 @@ for _name, _place, _about in (
 
 
 def make_suites(names: Sequence[str], data: Sequence[str], options: SuiteOptions) -> list[Suite]:
-    """Return the suites that a command line names, with their data.
+    """Return the suites that a command line names, with their data: FILE for a single suite, or SUITE=FILE.
 
-    Args:
-        names: of suites, "lm-eval:TASK", "MODULE:NAME", or "all", which takes every suite that `data` names.
-        data: FILE for a single suite, or SUITE=FILE.
-        options: of all suites.
+    Names are of suites, "lm-eval:TASK", "MODULE:NAME", or "all", which takes every suite that `data` names.
 
     Raises:
         ConfigError: if a name is unknown, or it is not clear to which suite a file belongs.

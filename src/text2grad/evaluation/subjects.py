@@ -79,11 +79,7 @@ def read_subjects(
 ) -> list[Subject]:
     """Return the models that a command line names, each as PATH or NAME=PATH.
 
-    Args:
-        given: the models.
-        model_names: of models on servers: MODEL for all, or NAME=MODEL for the one of this name.
-        prompt_format: "auto" takes the setting of a run's recipe.
-        trust_remote_code: run code that comes with models.
+    Models on servers have `model_names`: MODEL for all, or NAME=MODEL. The format "auto" takes that of a run's recipe.
 
     Raises:
         ConfigError: if a path is empty, two models have one name, or a server's model has no name.
@@ -141,7 +137,7 @@ def _local(subject: Subject) -> Subject:
 
 
 def _short(path: str) -> str:
-    """Return a name for a path: its last part that says something, such as "mine" of "runs/mine/model".
+    """Return a name for a path: its last part that says something.
 
     Example:
         >>> _short("runs/mine/model/"), _short("HuggingFaceTB/SmolLM2-135M-Instruct")
@@ -153,11 +149,7 @@ def _short(path: str) -> str:
 
 
 def outline(subject: Subject) -> LoadedModel:
-    """Return a model without its weights.
-
-    Raises:
-        ModelError: if config or tokenizer cannot be loaded, or a file of weights is damaged.
-    """
+    """Return a model without its weights; a file of weights that is damaged is refused."""
     code = subject.trust_remote_code
     tokenizer = load_tokenizer(subject.path, trust_remote_code=code)
     config = policy_config(subject.path, trust_remote_code=code)
@@ -170,13 +162,8 @@ def outline(subject: Subject) -> LoadedModel:
 
 
 def load(found: LoadedModel, *, dtype: str = "auto") -> LoadedModel:
-    """Load the weights of an outlined model, on the accelerator if there is one; an adapter is merged into its base.
-
-    Raises:
-        ModelError: if it cannot be loaded, or names no end of a response.
-    """
+    """Load the weights of an outlined model, on the accelerator if there is one; an adapter is merged into its base."""
     subject = found.subject
-    model = load_policy(subject.path, dtype=dtype, trust_remote_code=subject.trust_remote_code)
-    model = model.eval().to(best_device())
+    model = load_policy(subject.path, dtype=dtype, trust_remote_code=subject.trust_remote_code).eval().to(best_device())
     eos = stop_ids(model, found.tokenizer, subject.eos_ids)
     return found._replace(model=model, eos_ids=eos, pad_id=padding_id(model, found.tokenizer, eos))

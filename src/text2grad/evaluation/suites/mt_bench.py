@@ -51,8 +51,7 @@ class MTBenchSuite(AnsweredSuite):
         about = "share of judgements without a rating; they are in no mean"
         self.measures = {
             "score": mean_of("rating", over="rated", about="mean rating of both turns, 1 to 10"),
-            "turn_1": mean_of("rating/1", over="rated/1", about="rating of the first turn"),
-            "turn_2": mean_of("rating/2", over="rated/2", about="rating of the second turn"),
+            **{f"turn_{n}": mean_of(f"rating/{n}", over=f"rated/{n}", about=f"rating of turn {n}") for n in (1, 2)},
             **{
                 one: mean_of(f"rating/{one}", over=f"rated/{one}", about=f"rating of category {one}")
                 for one in sorted({one.data["category"] for one in self.questions})

@@ -88,8 +88,8 @@ class SummarizationSuite(AnsweredSuite):
         self.options = options
         self.questions = checked(self.name, list(_summaries(options)))
         self.bleu = Bleu(BLEU())
-        names = {"perplexity_model": "perplexity_model", "bertscore": "bertscore", "layer": "bertscore_layer"}
-        self.settings = {name: getattr(options, option) for name, option in names.items()}
+        judges = ("perplexity_model", "bertscore", "bertscore_layer")
+        self.settings = {name: getattr(options, name) for name in judges}
         self.measures = dict(self._measures())
 
     def _measures(self) -> Iterator[tuple[str, Measure]]:
