@@ -1,14 +1,30 @@
 """`python -m evidence <command>`, from a clone: the commands of text2grad, and those of the experiments."""
 
 import sys
+from collections.abc import Sequence
 
 from evidence import register
-from evidence.commands import align, analyse, experiment, prepare_grounded, results, rival, tune
-from text2grad.cli import main
+from evidence.commands import (
+    align,
+    analyse,
+    experiment,
+    pairs,
+    prepare_grounded,
+    results,
+    reward_baseline,
+    rival,
+    tune,
+)
+from text2grad import cli
 
-COMMANDS = (prepare_grounded, align, rival, tune, experiment, results, analyse)
+COMMANDS = (prepare_grounded, pairs, align, reward_baseline, rival, tune, experiment, results, analyse)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command of text2grad or of the experiments, and return its exit code."""
+    register()
+    return cli.main(argv, COMMANDS, prog="python -m evidence")
 
 
 if __name__ == "__main__":
-    register()
-    sys.exit(main(None, COMMANDS, prog="python -m evidence"))
+    sys.exit(main())

@@ -29,7 +29,7 @@ SHORT = [
 
 
 def pipeline_of(out: Path, *overrides: str) -> Pipeline:
-    recipe = load_recipe(ROOT / "recipes" / "quickstart-summarization.toml", overrides)
+    recipe = load_recipe(ROOT / "recipes" / "quickstart.toml", overrides)
     return Pipeline(recipe, out, lambda *_: None, PHASES)
 
 
@@ -38,7 +38,7 @@ def test_a_scalar_reward_model_learns_from_the_annotations_and_is_a_critic(tmp_p
     pipeline.run(["reward_head"], phases=("sft", "annotations"))
     register()
     named = [f"critic.model={tmp_path / 'reward_head'}", "critic.kind=scalar", "rollout.rows_at_once=2"]
-    critic = critic_from_recipe(load_recipe(ROOT / "recipes" / "quickstart-summarization.toml", named))
+    critic = critic_from_recipe(load_recipe(ROOT / "recipes" / "quickstart.toml", named))
     assert isinstance(critic, ScalarRewardModel)
     assert critic.rows_at_once == 2
     assert "reward_head_left_out" in json.loads((tmp_path / "phases.json").read_bytes())

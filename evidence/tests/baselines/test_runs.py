@@ -15,7 +15,7 @@ from text2grad.reward_models.writing import SYMBOLS
 from text2grad.tasks.summarization.task import SummarizationTask
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 
-RECIPE = str(ROOT / "recipes" / "quickstart-summarization.toml")
+RECIPE = str(ROOT / "recipes" / "quickstart.toml")
 SMALL = (
     "rollout.batch_size=8",
     "rollout.max_new_tokens=12",
