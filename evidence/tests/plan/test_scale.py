@@ -141,7 +141,7 @@ def test_more_gpus_never_take_more_memory_or_time() -> None:
 
 
 def test_the_formulas_are_within_8_percent_of_every_measured_peak() -> None:
-    page = script("docs/make_scale.py")
+    page = script("evidence/plan/make_scale.py")
     for found in json.loads(page.MEASURED.read_text("utf-8")):
         size, _, setting = found["case"].partition("-")
         formula = sum(one_process(page.SMALL[size], 1_024, **page.SETTINGS[setting]).values())
@@ -149,5 +149,5 @@ def test_the_formulas_are_within_8_percent_of_every_measured_peak() -> None:
 
 
 def test_the_page_has_the_figures_of_its_script() -> None:
-    page = script("docs/make_scale.py")
-    assert page.page() == page.PAGE.read_text("utf-8"), "run `python docs/make_scale.py`"
+    page = script("evidence/plan/make_scale.py")
+    assert page.page() == page.PAGE.read_text("utf-8"), "run `python evidence/plan/make_scale.py`"

@@ -4,23 +4,20 @@ answers/SUITE.MODEL.jsonl   one line per turn: id, sample, turn, text, tokens, f
 answers/SUITE.MODEL.json    model, type of its weights, sampling and questions of the answers; others are refused there
 answers.sqlite              every answer of a server, by a hash of its request
 
-**Loaded models.** The random numbers of an answer follow from the seed and from suite, question, sample and turn,
-never from what ran before. The answers are sampled in batches whose rows are fixed by the questions and `rows_at_once`;
-a batch is written when it is whole, and an interrupted batch is sampled again, whole. So an interrupted and an
-undisturbed run give equal files on one machine. Another `rows_at_once`, another limit or another machine pads or adds
-differently: log-probabilities then differ by rounding, which can change a token where two are almost equally likely.
-
-**Servers.** Requests carry the sample's own `seed` where the temperature is above 0, which not every server obeys. The
-first answer to a request stays, and is never requested again.
+The random numbers of an answer follow from the seed and from suite, question, sample and turn, never from what ran
+before. The answers are sampled in batches whose rows are fixed by the questions and `rows_at_once`; a batch is written
+when it is whole, and an interrupted batch is sampled again, whole. So an interrupted and an undisturbed run give equal
+files on one machine. Other batches or machines round differently, which can change a token where two are almost equally
+likely. Requests to servers carry the sample's own `seed` where the temperature is above 0; the first answer stays.
 """
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from hashlib import sha256
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -46,9 +43,7 @@ class Sampling:
     max_new_tokens: int | None = None  # longest answer of one turn; None takes the suite's
     seed: int = 0
     rows_at_once: int = 16  # answers that are sampled together
-    too_long: Literal["refuse", "empty"] = (
-        "refuse"  # a prompt without room ends the evaluation, or gets an empty answer
-    )
+    too_long: Literal["refuse", "empty"] = "refuse"  # "empty": a prompt without room gets an empty answer
 
     def __post_init__(self) -> None:
         """Refuse several samples that could not differ."""
@@ -67,6 +62,9 @@ class Sampling:
         return self.temperature if question.temperature is None else question.temperature
 
 
+Line = dict[str, Any]
+Said = dict[tuple[str, int, int], Line]
+"""Lines of the file by id, sample and turn."""
 _BELONGING = {"subject": "another model", "sampling": "other settings of sampling", "questions": "other questions"}
 
 
@@ -87,14 +85,14 @@ class Turn(NamedTuple):
         digest = sha256(to_json([seed, suite, *self.key])).digest()
         return int.from_bytes(digest[: (bits + 1) // 8]) & (1 << bits) - 1
 
-    def line(self, text: str, tokens: int, finish: str) -> dict[str, Any]:
+    def line(self, text: str, tokens: int, finish: str) -> Line:
         """Return the line of the file."""
         place = dict(zip(("id", "sample", "turn"), self.key, strict=True))
         return place | {"text": text, "tokens": tokens, "finish": finish}
 
 
-Said = dict[tuple[str, int, int], dict[str, Any]]
-"""Lines of the file by id, sample and turn."""
+def _by_key(lines: Iterable[Line]) -> Said:
+    return {(one["id"], one["sample"], one["turn"]): one for one in lines}
 
 
 def stem_of(suite: Suite, model: str) -> str:
@@ -145,11 +143,11 @@ class AnswerFile:
             whole = data[: data.rfind(b"\n") + 1]
             if whole != data:  # a kill cut the last line
                 os.truncate(self.path, len(whole))
-            return {(one["id"], one["sample"], one["turn"]): one for one in map(json.loads, whole.splitlines())}
+            return _by_key(map(json.loads, whole.splitlines()))
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise ConfigError(f"cannot use {self.path}: {error}. Choose another --out") from error
 
-    def append(self, lines: Sequence[Mapping[str, Any]]) -> None:
+    def append(self, lines: Sequence[Line]) -> None:
         """Write lines; they are on disk when this returns."""
         with self.path.open("ab") as file:
             file.write(json_lines(lines))
@@ -158,14 +156,9 @@ class AnswerFile:
 
     def turns(self) -> list[Turn]:
         """Return every answer to sample: first turns before second turns, question by question."""
-        questions = self.suite.questions
-        return [
-            Turn(question, number, turn)
-            for turn in range(max(question.turns for question in questions))
-            for question in questions
-            if turn < question.turns
-            for number in range(self.sampling.samples)
-        ]
+        most, samples = max(one.turns for one in self.suite.questions), range(self.sampling.samples)
+        every = [(turn, one) for turn in range(most) for one in self.suite.questions if turn < one.turns]
+        return [Turn(question, number, turn) for turn, question in every for number in samples]
 
     def is_complete(self, said: Said) -> bool:
         """Return whether lines hold every answer."""
@@ -178,7 +171,7 @@ class AnswerFile:
             for number in range(self.sampling.samples):
                 lines = [said[question.id, number, turn] for turn in range(question.turns)]
                 texts, tokens, finish = (tuple(one[key] for one in lines) for key in ("text", "tokens", "finish"))
-                found.append(Answer(question, number, texts, tokens, finish, continues=not chat))
+                found.append(Answer(question, number, texts, tokens, finish, not chat))
         return found
 
 
@@ -194,7 +187,7 @@ def sample_answers(model: LoadedModel, file: AnswerFile, said: Said, meter: Mete
                 continue
             lines = [line for line, wanted in zip(_sample_batch(model, file, batch, said), new, strict=True) if wanted]
             file.append(lines)
-            said |= {(line["id"], line["sample"], line["turn"]): line for line in lines}
+            said |= _by_key(lines)
             for line in lines:
                 progress.advance(tokens=line["tokens"])
                 meter.add(0, line["tokens"])
@@ -207,12 +200,13 @@ def _batches(turns: Sequence[Turn], sampling: Sampling, *, chat: bool) -> Iterat
         return one.turn, sampling.heat(one.question), () if chat else one.question.stop
 
     for _, group in groupby(turns, alike):
-        rows = list(group)
-        for start in range(0, len(rows), sampling.rows_at_once):
-            yield rows[start : start + sampling.rows_at_once]
+        while batch := list(islice(group, sampling.rows_at_once)):
+            yield batch
 
 
-def _sample_batch(model: LoadedModel, file: AnswerFile, batch: Sequence[Turn], said: Said) -> list[dict[str, Any]]:
+def _sample_batch(model: LoadedModel, file: AnswerFile, batch: Sequence[Turn], said: Said) -> list[Line]:
+    import torch
+
     most = file.sampling.length(file.suite)
     prompts = _encode(model, batch, said)
     fitting = [row for row, ids in enumerate(prompts) if len(ids) <= context_of(model.model) - most]
@@ -221,15 +215,22 @@ def _sample_batch(model: LoadedModel, file: AnswerFile, batch: Sequence[Turn], s
         return lines
     stop = () if model.chat else batch[0].question.stop
     prompts = [prompts[row] for row in fitting]
+
+    def has_stop(ids: Sequence[int]) -> bool:  # a token has at least one character
+        tail = model.tokenizer.decode(ids[-_TAIL_TOKENS:], skip_special_tokens=True)
+        return any(one in tail for one in stop)
+
+    seeds = (batch[row].seed(file.suite.name, file.sampling.seed, 63) for row in fitting)
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     responses = sample(
         model.model,
         prompts,
-        _uniforms([batch[row] for row in fitting], file.suite.name, file.sampling.seed, most),
+        torch.stack([torch.rand(most, generator=generator) for generator in generators]),  # of each row its own
         eos_ids=model.eos_ids,
         pad_id=model.pad_id,
         temperature=file.sampling.heat(batch[0].question),
         rows_at_once=len(fitting),
-        ended=partial(_has_stop, model.tokenizer, stop) if stop else None,
+        ended=has_stop if stop else None,
     )
     for row, ids, text in zip(fitting, responses, _texts(model, prompts, responses), strict=True):
         cut = cut_at(text, stop)
@@ -241,21 +242,16 @@ def _sample_batch(model: LoadedModel, file: AnswerFile, batch: Sequence[Turn], s
 def _texts(model: LoadedModel, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> list[str]:
     """Return the texts of responses; one that continues its prompt keeps the white space at its beginning.
 
-    Tokenizers of SentencePiece drop a space at the beginning of what they decode, which would break the indentation of
-    a program. So prompt and response are decoded together.
+    Tokenizers of SentencePiece drop it, which would break a program: prompt and response are decoded together.
     """
-
-    def decoded(rows: Sequence[Sequence[int]]) -> list[str]:
-        found: list[str] = model.tokenizer.batch_decode([list(ids) for ids in rows], skip_special_tokens=True)
-        return found
-
-    alone = decoded(responses)
+    decoded = partial(model.tokenizer.batch_decode, skip_special_tokens=True)
+    alone: list[str] = decoded(list(map(list, responses)))
     if model.chat:
         return alone
     whole = decoded([[*prompt, *ids] for prompt, ids in zip(prompts, responses, strict=True)])
     return [
         both[len(prompt) :] if both.startswith(prompt) else text
-        for text, prompt, both in zip(alone, decoded(prompts), whole, strict=True)
+        for text, prompt, both in zip(alone, decoded(list(map(list, prompts))), whole, strict=True)
     ]
 
 
@@ -267,20 +263,6 @@ def cut_at(text: str, stop: Sequence[str]) -> str:
         '    return 1\n'
     """
     return text[: min((place for one in stop if (place := text.find(one)) >= 0), default=len(text))]
-
-
-def _has_stop(tokenizer: Any, stop: Sequence[str], ids: Sequence[int]) -> bool:
-    """Return whether the end of a response has a text that ends it; a token has at least one character."""
-    tail = tokenizer.decode(ids[-_TAIL_TOKENS:], skip_special_tokens=True)
-    return any(one in tail for one in stop)
-
-
-def _uniforms(rows: Sequence[Turn], suite: str, seed: int, tokens: int) -> Any:
-    """Return the random numbers of answers, [rows, tokens]; each row follows from its own question, sample and turn."""
-    import torch
-
-    generators = [torch.Generator().manual_seed(one.seed(suite, seed, 63)) for one in rows]
-    return torch.stack([torch.rand(tokens, generator=generator) for generator in generators])
 
 
 def _encode(model: LoadedModel, batch: Sequence[Turn], said: Said) -> list[tuple[int, ...]]:
@@ -304,11 +286,7 @@ def _prompt(one: Turn, said: Said, *, chat: bool) -> str | Sequence[Message]:
 
 
 def check_room(model: LoadedModel, file: AnswerFile) -> None:
-    """Check that the prompts of first turns leave room for an answer; the model's weights are not needed.
-
-    Raises:
-        DataError: if the context has none, or if a prompt leaves none and the settings refuse such prompts.
-    """
+    """Refuse a context, or prompts of first turns, without room for an answer; the model's weights are not needed."""
     most, context, suite = file.sampling.length(file.suite), context_of(model.model), file.suite.name
     if context <= most:
         raise DataError(
@@ -318,12 +296,11 @@ def check_room(model: LoadedModel, file: AnswerFile) -> None:
     if file.sampling.too_long != "refuse":
         return
     first = [Turn(question, 0, 0) for question in file.suite.questions]
-    lengths = {one.question.id: len(ids) for one, ids in zip(first, _encode(model, first, {}), strict=True)}
-    long = [name for name, length in lengths.items() if length > context - most]
-    if long:
+    lengths = zip(first, map(len, _encode(model, first, {})), strict=True)
+    if long := [(one.question.id, length) for one, length in lengths if length > context - most]:
         raise DataError(
             f"{len(long)} of {len(first)} prompts of suite {suite} leave no room for {most} new tokens in the context "
-            f"of {context} tokens of {file.subject.name}; the first is question {long[0]!r} with {lengths[long[0]]} "
+            f"of {context} tokens of {file.subject.name}; the first is question {long[0][0]!r} with {long[0][1]} "
             "tokens. Lower --max-new-tokens, or count them as failed with --too-long empty"
         )
 
@@ -331,7 +308,7 @@ def check_room(model: LoadedModel, file: AnswerFile) -> None:
 class Served(NamedTuple):
     """A conversation with a server, or the reason why it did not end."""
 
-    lines: list[dict[str, Any]]
+    lines: list[Line]
     failure: RequestError | None
 
 
@@ -343,12 +320,7 @@ def endpoint_of(file: AnswerFile, server: Endpoint) -> Endpoint:
 
 
 def request_answers(file: AnswerFile, out: Path, server: Endpoint, meter: Meter) -> Said:
-    """Return all answers of a model on a server, also on disk in `out`; the file is written when all are there.
-
-    Raises:
-        ConfigError: if the endpoint is incomplete or its key is missing.
-        RequestError: if answers did not arrive; those that did are stored.
-    """
+    """Return all answers of a model on a server; each is stored in `out`, the file is written when all are there."""
     items = [Turn(question, number, 0) for question in file.suite.questions for number in range(file.sampling.samples)]
     converse = partial(_converse, file=file, chat=file.subject.prompt_format != "plain")
     with Store(out / "answers.sqlite") as store:
@@ -363,7 +335,7 @@ def request_answers(file: AnswerFile, out: Path, server: Endpoint, meter: Meter)
             f"arrive; the first: {failures[0].detail}. Run the same command again: it requests the missing answers "
             "only",
         )
-    said = {(line["id"], line["sample"], line["turn"]): line for one in found for line in one.lines}
+    said = _by_key(line for one in found for line in one.lines)
     write_atomically(file.path, json_lines(said[one.key] for one in file.turns()))
     return said
 
@@ -380,9 +352,8 @@ async def _converse(client: CachedClient, first: Turn, *, file: AnswerFile, chat
         if not chat and question.stop:
             more["stop"] = list(question.stop[:4])  # OpenAI's limit; the text is cut at all of them below
         prompt = _prompt(one, said, chat=chat)
-        if chat and isinstance(prompt, str):
-            prompt = [{"role": "user", "content": prompt}]
-        sent: Prompt = Example(prompt).prompt_text if isinstance(prompt, str) or not chat else tuple(map(dict, prompt))
+        messages: Sequence[Message] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        sent: Prompt = tuple(map(dict, messages)) if chat else Example(prompt).prompt_text
         try:
             answer = await client.complete(sent, sample=one.sample, more=more)
         except RequestError as error:

@@ -91,7 +91,7 @@ class SuiteResult:
 
 @dataclass(frozen=True)
 class PolicyEvaluation:
-    """An evaluation of models: the models, the results by suite, in order, and the settings."""
+    """An evaluation: the models, the results by suite, in order, and the settings."""
 
     subjects: Sequence[Subject]
     results: Sequence[SuiteResult]
@@ -118,11 +118,8 @@ def evaluate_models(
     """Answer, score and sum up; write `evaluation.json`.
 
     Raises:
-        ConfigError: if the baseline is no model, a model or an option does not fit a suite, or the directory holds
-            other answers.
-        DataError: if a prompt is too long.
-        ModelError: if a model cannot be loaded.
-        RequestError: if a server did not answer.
+        Text2GradError: if models, suites and settings do not fit each other or the directory, or a prompt is too long;
+            this is told before the first answer. If a server did not answer.
     """
     if settings.baseline:
         check_known("--baseline", settings.baseline, [one.name for one in subjects])
@@ -188,11 +185,9 @@ class _Work:
             chat = self.subject.prompt_format != "plain" if self._outline is None else self._outline.chat
             result.answers[name] = file.answers(said, chat=chat)
         elif isinstance(suite, ExaminedSuite):
-            basis = {"suite": suite.identity(), "subject": self.subject.identity(self.settings.dtype)}
+            examine, basis = suite.examine, {"subject": self.subject.identity(self.settings.dtype)}
             rows = _kept(
-                self.settings.out / "scores" / f"{stem_of(suite, name)}.jsonl",
-                basis,
-                lambda: [{"id": question, **counts} for question, counts in suite.examine(self._model())],
+                self.settings, suite, name, basis, lambda: [{"id": key, **own} for key, own in examine(self._model())]
             )
             _take(result, name, [str(row.pop("id")) for row in rows], rows)
 
@@ -213,13 +208,13 @@ def _score(result: SuiteResult, name: str, settings: EvaluationSettings) -> None
     suite, answers = result.suite, result.answers[name]
     assert isinstance(suite, AnsweredSuite)
     said = [[one.question.id, one.sample, one.texts, one.finish] for one in answers]
-    basis = {"suite": suite.identity(), "answers": sha256(to_json(said)).hexdigest()}
+    score = suite.score
 
     def scored() -> list[dict[str, Any]]:
-        scores = suite.score(answers, settings.out / "judgements")
-        return [{"id": one.question.id, "sample": one.sample, **own} for one, own in zip(answers, scores, strict=True)]
+        rows = zip(answers, score(answers, settings.out / "judgements"), strict=True)
+        return [{"id": one.question.id, "sample": one.sample, **own} for one, own in rows]
 
-    lines = _kept(settings.out / "scores" / f"{stem_of(suite, name)}.jsonl", basis, scored)
+    lines = _kept(settings, suite, name, {"answers": sha256(to_json(said)).hexdigest()}, scored)
     scores = [{key: value for key, value in one.items() if key not in ("id", "sample")} for one in lines]
     result.scores[name] = list(scores)
     each = settings.sampling.samples
@@ -227,27 +222,29 @@ def _score(result: SuiteResult, name: str, settings: EvaluationSettings) -> None
     _take(result, name, [one.id for one in suite.questions], counts)
 
 
-def _kept(path: Path, basis: Mapping[str, Any], compute: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Return scores: those on disk if they belong to what decides them, `basis`, else new ones, which are written."""
-    belongs = path.with_suffix(".json")
+def _kept(
+    settings: EvaluationSettings,
+    suite: Suite,
+    name: str,
+    basis: Mapping[str, Any],
+    compute: Callable[[], list[dict[str, Any]]],
+) -> list[dict[str, Any]]:
+    """Return scores: those on disk if they belong to suite and `basis`, else new ones, which are written."""
+    path = settings.out / "scores" / f"{stem_of(suite, name)}.jsonl"
+    belongs, now = path.with_suffix(".json"), to_json({"suite": suite.identity(), **basis})
     with suppress(OSError, ValueError):  # absent, or cut
-        if json.loads(belongs.read_bytes()) == json.loads(to_json(basis)):
+        if belongs.read_bytes() == now:
             return [json.loads(line) for line in path.read_bytes().splitlines()]
     lines = compute()
     path.parent.mkdir(parents=True, exist_ok=True)
     belongs.unlink(missing_ok=True)
     write_atomically(path, json_lines(lines))
-    write_atomically(belongs, to_json(basis))
+    write_atomically(belongs, now)
     return lines
 
 
 def _take(result: SuiteResult, name: str, questions: list[str], counts: Sequence[Mapping[str, Any]]) -> None:
     """Keep the counts of one model; all models have the same questions."""
-    if result.questions and result.questions != questions:
-        raise ConfigError(
-            f"suite {result.suite.name}: {name} has other questions than the models before it; remove its files below "
-            "scores/ and run the command again"
-        )
     result.questions = questions
     result.counts[name] = [
         {key: float(value) for key, value in one.items() if isinstance(value, int | float)} for one in counts

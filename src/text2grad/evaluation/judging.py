@@ -65,11 +65,7 @@ class Judge:
 
 
 def judge_of(suite: str, judge: Judge | None, *, temperature: float, max_tokens: int) -> Judge:
-    """Return the judge of a suite, with the suite's sampling; a server without temperatures (None) keeps that.
-
-    Raises:
-        ConfigError: if none is named.
-    """
+    """Return the judge of a suite, with the suite's sampling; a server without temperatures (None) keeps that."""
     if judge is None:
         raise ConfigError(
             f"suite {suite} needs a judge: give --judge FILE.toml, a recipe whose [annotate] names a model on an "
@@ -80,11 +76,7 @@ def judge_of(suite: str, judge: Judge | None, *, temperature: float, max_tokens:
 
 
 def fill(template: str, fields: Mapping[str, str], where: str) -> str:
-    """Return a template with its {fields} filled; texts of models are never read as templates.
-
-    Raises:
-        DataError: if the template has an unknown field.
-    """
+    """Return a template with its {fields} filled; texts of models are never read as templates."""
 
     def text_of(match: re.Match[str]) -> str:
         if match[1] not in fields:

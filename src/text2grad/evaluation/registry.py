@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import NamedTuple
 
@@ -26,15 +27,11 @@ def register_suite(name: str, make: Callable[[SuiteOptions], Suite], about: str 
     SUITES[name] = SuiteKind(make, about)
 
 
-def _ours(place: str) -> Callable[[SuiteOptions], Suite]:
-    """Return the maker of a suite, "module:class"; the module is imported with the first suite, not for `--help`."""
-
-    def make(options: SuiteOptions) -> Suite:
-        module, _, kind = place.partition(":")
-        found: Suite = getattr(import_module(f"text2grad.evaluation.suites.{module}"), kind)(options)
-        return found
-
-    return make
+def _ours(place: str, options: SuiteOptions) -> Suite:
+    """Return a suite, "module:class"; the module is imported with the first suite, not for `--help`."""
+    module, _, kind = place.partition(":")
+    found: Suite = getattr(import_module(f"text2grad.evaluation.suites.{module}"), kind)(options)
+    return found
 
 
 for _name, _place, _about in (
@@ -49,7 +46,7 @@ for _name, _place, _about in (
     ("mbpp+", "code:CodeSuite", "pass@k on MBPP+, by EvalPlus's inputs and rules"),
     ("arc", "knowledge:LMEvalSuite", "ARC-Challenge by lm-eval"),
 ):
-    register_suite(_name, _ours(_place), _about)
+    register_suite(_name, partial(_ours, _place), _about)
 
 
 def make_suites(names: Sequence[str], data: Sequence[str], options: SuiteOptions) -> list[Suite]:
@@ -73,7 +70,7 @@ def make_suites(names: Sequence[str], data: Sequence[str], options: SuiteOptions
         raise ConfigError(f"--data {unused[0]}=…: this suite is not evaluated; add --suite {unused[0]}")
     found = []
     for name in chosen:
-        make = SUITES[name].make if name in SUITES else _ours("knowledge:LMEvalSuite")
+        make = SUITES[name].make if name in SUITES else partial(_ours, "knowledge:LMEvalSuite")
         found.append(make(replace(options, suite=name, data=files.get(name, ""))))
     return found
 

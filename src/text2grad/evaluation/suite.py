@@ -86,8 +86,8 @@ class Measure(NamedTuple):
 def mean_of(
     name: str,
     better: Better = "higher",
-    *,
     over: str = ANSWERS,
+    *,
     shown: bool = True,
     share: bool = False,
     about: str = "",
@@ -149,14 +149,9 @@ class AnsweredSuite(Suite):
 
     @abstractmethod
     def score(self, answers: Sequence[Answer], folder: Path) -> list[Scores]:
-        """Return the scores of each answer; numbers are summed up, texts explain.
+        """Return the scores of each answer of one model; numbers are summed up, texts explain.
 
-        Args:
-            answers: of one model to all questions, question by question.
-            folder: directory for files of the suite's own, such as a store of judgements.
-
-        Raises:
-            Text2GradError: if an answer cannot be judged for a reason outside the answer.
+        `folder` is the directory for files of the suite's own, such as a store of judgements.
         """
 
     def counts(self, scores: Sequence[Scores]) -> Counts:

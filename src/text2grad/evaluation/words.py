@@ -23,11 +23,7 @@ _WORD = re.compile(rf"[{_ONE_WORD}]|[^\W{_ONE_WORD}][^{_ONE_WORD}]*")  # in a ru
 
 
 def rouge_scorer() -> Any:
-    """Return the scorer of `rouge-score`, whose `score(reference, text)` has `fmeasure` by the names in `ROUGE`.
-
-    Raises:
-        ConfigError: if the package is not installed.
-    """
+    """Return the scorer of `rouge-score`, whose `score(reference, text)` has `fmeasure` by the names in `ROUGE`."""
     require("rouge_score", extra="eval", purpose="ROUGE")
     from rouge_score.rouge_scorer import RougeScorer
 
@@ -122,10 +118,7 @@ def text_nats(reader: Reader, text: str) -> tuple[float, int]:
 def load_encoder(path: str, layer: int | None) -> Encoder:
     """Load the model of BERTScore from a directory, or from Hugging Face's local cache, on the accelerator if any.
 
-    Args:
-        path: the model.
-        layer: the layer whose hidden states are compared; None takes the last. The authors of BERTScore take layer
-            17 of the 24 of roberta-large.
+    The hidden states of `layer` are compared; None takes the last, the authors take 17 of the 24 of roberta-large.
 
     Raises:
         ModelError: if the model cannot be loaded or has no such layer.
@@ -143,11 +136,7 @@ def check_encoder(path: str, layer: int | None) -> int:
 
 
 def load_reader(path: str) -> Reader:
-    """Load a causal language model for perplexity, like the model of BERTScore.
-
-    Raises:
-        ModelError: if the model cannot be loaded.
-    """
+    """Load a causal language model for perplexity, like the model of BERTScore."""
     return Reader(*_load(path, "AutoModelForCausalLM", "perplexity"))
 
 

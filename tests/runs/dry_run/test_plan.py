@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from text2grad.reward_models.support import SupportRow
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -24,7 +23,7 @@ from text2grad.errors import ConfigError
 from text2grad.models import policy_config
 from text2grad.models.adapters import enable_checkpointing
 from text2grad.models.policy import PolicyWithValue
-from text2grad.reward_models.probe import Row, features_of
+from text2grad.reward_models.probe import Row, states_of
 from text2grad.rl.trainer import prepare_policy
 from text2grad.runs.dry_run.devices import device_named
 from text2grad.runs.dry_run.plan import Planner, with_settings
@@ -260,27 +259,14 @@ def allocated(model: Any, work: Callable[[], object]) -> int:
     return counted.peak
 
 
-@pytest.mark.parametrize("layer", [pytest.param(1, id="states"), pytest.param(None, id="support")])
-def test_a_probe_reads_in_the_memory_that_is_planned(folder: Path, layer: int | None) -> None:
+def test_a_probe_reads_in_the_memory_that_is_planned(folder: Path) -> None:
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)).eval()
     model.save_pretrained(folder / "base")
-    saved = {"base": str(folder / "base"), "layer": layer, "rows_at_once": 4}
-    (folder / "probe.json").write_text(json.dumps(saved))
-    save_file({"one": torch.zeros(10)}, folder / "probe.safetensors")
+    (folder / "probe.json").write_text(json.dumps({"base": str(folder / "base"), "layer": 1, "rows_at_once": 4}))
     critic = {"model": str(folder), "kind": "probe"}
     planned = Planner(recipe(folder, critic=critic), CPU, prompt_tokens=40).plan().phases["critic"]["working"]
-    rows: list[Any] = (  # the response twice; or behind prompts that are not shared, of 40 tokens and fewer
-        [Row([1] * (40 + 2 * 24 - short), [[3, 4]]) for short in range(8)]
-        if layer
-        else [
-            SupportRow([short] * (40 - short + 24), [[0]], 40 - short, [1], [(0, 0)], [([0], [0])])
-            for short in range(8)
-        ]
-    )
-    layers = [layer] if layer else []
-    assert planned == pytest.approx(
-        allocated(model, lambda: list(features_of(model, rows, range(8), layers, 4))), rel=0.1
-    )
+    rows = [Row([1] * (40 + 2 * 24 - short), [[3, 4]]) for short in range(8)]  # the response twice
+    assert planned == pytest.approx(allocated(model, lambda: list(states_of(model, rows, range(8), [1], 4))), rel=0.1)
 
 
 def test_rows_of_the_rollout_are_lowered_where_a_critic_that_reads_is_the_peak(folder: Path) -> None:

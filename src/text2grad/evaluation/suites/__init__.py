@@ -1,5 +1,1 @@
-"""The suites, one module for each subject."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+"""The suites of `text2grad evaluate`, one kind in each module."""

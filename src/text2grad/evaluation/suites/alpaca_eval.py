@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from text2grad.critics.servers import Prompt, Reply, ResponseFormat
-from text2grad.errors import DataError, require
+from text2grad.errors import DataError
 from text2grad.evaluation.judging import fill, judge_of
 from text2grad.evaluation.suite import Answer, AnsweredSuite, Counts, Question, Scores, SuiteOptions, mean_of
 from text2grad.evaluation.suites.length_control import GamedRows, length_controlled, read_gamed
@@ -37,18 +37,19 @@ class AlpacaEvalSuite(AnsweredSuite):
     max_new_tokens = 2048
 
     def __init__(self, options: SuiteOptions) -> None:
-        """Read instructions, the baseline's outputs, the judge's prompt and the rows of length control.
-
-        Raises:
-            DataError: if a file is absent or cannot be used.
-            ConfigError: if no judge is named.
-        """
+        """Read instructions, the baseline's outputs, the judge's prompt and the rows of length control."""
         self.options = options
         self.judge = judge_of(self.name, options.judge, temperature=1.0, max_tokens=1)
         file = _data_file(options.data)
         self._template = _template(file.parent)
         self.questions = list(_questions(file))[: options.limit]
-        self.gamed = self._read_gamed(file.parent / GAMED)
+        gamed = file.parent / GAMED
+        self.gamed = read_gamed(gamed, len(self.questions)) if gamed.exists() else None
+        if self.gamed is None:
+            told = (
+                f"suite {self.name}: without {gamed} (df_gamed.csv of tatsu-lab/alpaca_eval on the Hugging Face hub) "
+            )
+            note(f"{told}the length-controlled win rate is left out", warning=True)
         self.settings = {
             "prompt": sha256(self._template.encode()).hexdigest()[:16],
             "judge": self.judge.endpoint.model,
@@ -66,17 +67,6 @@ class AlpacaEvalSuite(AnsweredSuite):
             "characters": mean_of("characters", "", shown=False, about="length of an answer"),
         }
 
-    def _read_gamed(self, path: Path) -> GamedRows | None:
-        if path.exists():
-            require("sklearn", extra="eval", purpose="the length-controlled win rate of AlpacaEval")
-            return read_gamed(path, len(self.questions))
-        note(
-            f"suite {self.name}: without {path} (df_gamed.csv of tatsu-lab/alpaca_eval on the Hugging Face hub) "
-            "the length-controlled win rate is left out",
-            warning=True,
-        )
-        return None
-
     def score(self, answers: Sequence[Answer], folder: Path) -> list[Scores]:
         """Return the preference for each answer, also length-controlled."""
         asked = [one for one in answers if one.text != one.question.data["baseline"]]
@@ -88,36 +78,35 @@ class AlpacaEvalSuite(AnsweredSuite):
             firsts = None if alike else [read_preference(next(replies)) for _ in range(2)]
             found.append(preference_counts(firsts) | {"characters": float(len(one.text))})
         if self.gamed is not None:
-            self._control(answers, found, self.gamed)
+            for number in {one.sample for one in answers}:  # each set of answers by itself
+                _control(
+                    [(one, own) for one, own in zip(answers, found, strict=True) if one.sample == number], self.gamed
+                )
         return list(found)
 
-    def _control(self, answers: Sequence[Answer], found: Sequence[Counts], gamed: GamedRows) -> None:
-        """Add the length-controlled preferences, from the answers with the same sample number together."""
-        for sample in {one.sample for one in answers}:
-            rows = [row for row, one in enumerate(answers) if one.sample == sample]
-            predicted = length_controlled(
-                [found[row].get("preference") for row in rows],
-                [len(answers[row].question.data["baseline"]) for row in rows],
-                [len(answers[row].text) for row in rows],
-                [int(answers[row].question.id) for row in rows],
-                gamed,
-            )
-            for row, value in zip(rows, predicted, strict=True):
-                found[row]["controlled"] = value
-
     def _prompt(self, one: Answer, *, swapped: bool) -> Prompt:
-        texts = (one.question.data["baseline"], one.text)
-        first, second = reversed(texts) if swapped else texts
-        fields = {"instruction": str(one.question.prompt), "output_1": first, "output_2": second}
+        texts = (one.question.data["baseline"], one.text)[:: -1 if swapped else 1]
+        fields = {"instruction": str(one.question.prompt), "output_1": texts[0], "output_2": texts[1]}
         return messages_of(self._template, fields, f"suite {self.name}, {PROMPT}")
 
 
-def preference_counts(firsts: Sequence[float | None] | None) -> Counts:
-    """Return the counts of a comparison.
+def _control(rows: Sequence[tuple[Answer, Counts]], gamed: GamedRows) -> None:
+    """Add the length-controlled preferences."""
+    predicted = length_controlled(
+        [own.get("preference") for _, own in rows],
+        [len(one.question.data["baseline"]) for one, _ in rows],
+        [len(one.text) for one, _ in rows],
+        [int(one.question.id) for one, _ in rows],
+        gamed,
+    )
+    for (_, own), value in zip(rows, predicted, strict=True):
+        own["controlled"] = value
 
-    Args:
-        firsts: preference for the first place when the baseline stands first, and when the answer does; None for equal
-            outputs.
+
+def preference_counts(firsts: Sequence[float | None] | None) -> Counts:
+    """Return the counts of a comparison, None for equal outputs.
+
+    `firsts` are the preferences for the first place when the baseline stands first, and when the answer does.
 
     Example:
         >>> preference_counts([0.25, 0.75])  # (0.75 + 0.75) / 2; the first place: (0.25 + 0.75) / 2
@@ -153,11 +142,7 @@ def read_preference(reply: Reply) -> float | None:
 
 
 def messages_of(template: str, fields: Mapping[str, str], where: str) -> Prompt:
-    """Return a prompt in ChatML (<|im_start|>role … <|im_end|>) as chat messages with its fields filled.
-
-    Raises:
-        DataError: if the template is not ChatML, or has an unknown field.
-    """
+    """Return a prompt in ChatML (<|im_start|>role … <|im_end|>) as chat messages with its fields filled."""
     messages = []
     for part in template.split("<|im_start|>")[1:]:
         role, _, text = part.partition("\n")

@@ -78,11 +78,7 @@ class CodeSuite(AnsweredSuite):
     max_new_tokens = 768
 
     def __init__(self, options: SuiteOptions) -> None:
-        """Read the questions.
-
-        Raises:
-            DataError: if the data cannot be used.
-        """
+        """Read the questions and what judges them."""
         self.name, self.options = options.suite, options
         read = list(_problems(options))
         self.questions = checked(self.name, [question for question, _ in read])
@@ -144,9 +140,8 @@ class CodeSuite(AnsweredSuite):
                     some = alike[start : start + _AT_ONCE]
                     chunk = [(program, self.problems[name].tests[kind]) for name, program, kind in some]
                     ran = sandbox.run_many(chunk, timeout_s=limit, memory_mb=self.options.memory_mb)
-                    for job, result in zip(some, ran, strict=True):
-                        results[job] = result
-                        progress.advance()
+                    results |= zip(some, ran, strict=True)
+                    progress.advance(len(some))
         return results
 
     def counts(self, scores: Sequence[Scores]) -> Counts:

@@ -36,9 +36,7 @@ _as_set, _not_none = {as_set!r}, {not_none!r}
 
 
 def _floats(value):
-    if isinstance(value, (list, tuple)) and value:
-        return all(isinstance(one, float) for one in value)
-    return isinstance(value, float)
+    return all(isinstance(one, float) for one in (value if isinstance(value, (list, tuple)) and value else [value]))
 
 
 def _close(found, wanted, atol):
@@ -53,26 +51,14 @@ def _close(found, wanted, atol):
     return math.isfinite(wanted) and abs(found - wanted) <= atol + 1e-7 * abs(wanted)
 
 
-def _digit_distance(first, second):
-    first, second = str(first), str(second)
-    width = max(len(first), len(second))
-    return sum(abs(int(a) - int(b)) for a, b in zip(first.zfill(width), second.zfill(width)))
-
-
-def _pyramid(base, height):
-    return round(base**2 + 2 * base * math.sqrt((base / 2) ** 2 + height**2))
-
-
-def _also_right(found, wanted, given, atol):
-    if _kind == "mbpp" and _name == "are_equivalent":
-        return True
-    if _kind == "mbpp" and _name == "sum_div":
-        return found == 0
-    if _kind == "mbpp" and _name == "surface_Area":
-        return abs(found - _pyramid(*given)) <= atol
-    if _kind == "mbpp" and _name == "digit_distance_nums":
-        return found == _digit_distance(*given)
-    return False
+def _also_right(found, given, atol):
+    if _name == "surface_Area":
+        base, height = given
+        return abs(found - round(base**2 + 2 * base * math.sqrt((base / 2) ** 2 + height**2))) <= atol
+    if _name == "digit_distance_nums":
+        width = max(len(str(one)) for one in given)
+        return found == sum(abs(int(a) - int(b)) for a, b in zip(*(str(one).zfill(width) for one in given)))
+    return _name == "are_equivalent" or (_name == "sum_div" and found == 0)
 
 
 for _given in {inputs}:
@@ -87,7 +73,7 @@ for _given in {inputs}:
         _wanted = _wanted is not None
         _equal = _found == _wanted if isinstance(_found, bool) else _wanted == (_found is not None)
     else:
-        _equal = _found == _wanted or _also_right(_found, _wanted, _given, _atol)
+        _equal = _found == _wanted or (_kind == "mbpp" and _also_right(_found, _given, _atol))
     if _atol == 0 and _floats(_wanted):
         _atol = 1e-6
     if not _equal:
@@ -97,11 +83,7 @@ for _given in {inputs}:
 
 
 def tests_of(record: Mapping[str, Any], key: str, where: str) -> str:
-    """Return the tests of a record's inputs under a key, "base_input" or "plus_input".
-
-    Raises:
-        DataError: if the inputs are no lists of arguments.
-    """
+    """Return the tests of a record's inputs under a key, "base_input" or "plus_input"."""
     name, task = str(record["entry_point"]), str(record["task_id"])
     kind = "mbpp" if task.lower().startswith("mbpp") else "humaneval"
     given = record.get(key) or []
@@ -131,16 +113,6 @@ def typed_inputs(task: str, inputs: Sequence[Any]) -> list[Any]:
     return [convert(one) for one in inputs] if convert else list(inputs)
 
 
-def _each(one: Any) -> Any:
-    """Make each argument a tuple."""
-    return [tuple(value) for value in one]
-
-
-def _inner(one: Any) -> Any:
-    """Make the members of each argument tuples."""
-    return [[tuple(value) for value in argument] for argument in one]
-
-
 def _all(value: Any) -> Any:
     """Make every list a tuple."""
     return tuple(_all(one) for one in value) if isinstance(value, list) else value
@@ -149,9 +121,12 @@ def _all(value: Any) -> Any:
 _GROUPS: Sequence[tuple[Sequence[int], Callable[[Any], Any]]] = (
     (
         (2, 116, 132, 143, 222, 261, 273, 394, 399, 421, 424, 429, 470, 560, 579, 596, 616, 630, 726, 740, 744, 809),
-        _each,
+        lambda one: [tuple(value) for value in one],
     ),
-    ((63, 64, 70, 94, 120, 237, 272, 299, 400, 409, 417, 438, 473, 614, 780), _inner),
+    (
+        (63, 64, 70, 94, 120, 237, 272, 299, 400, 409, 417, 438, 473, 614, 780),
+        lambda one: [[tuple(value) for value in each] for each in one],
+    ),
     ((75, 413, 444, 753), lambda one: [[tuple(value) for value in one[0]], one[1]]),
     ((106, 750), lambda one: [one[0], tuple(one[1])]),
     ((115,), lambda one: [[set(value) if isinstance(value, list) and value else {} for value in one[0]]]),

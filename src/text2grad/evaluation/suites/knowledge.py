@@ -32,12 +32,7 @@ class LMEvalSuite(ExaminedSuite):
     """A task or a group of lm-eval."""
 
     def __init__(self, options: SuiteOptions) -> None:
-        """Load the task and its data.
-
-        Raises:
-            ConfigError: if lm-eval is not installed or has no such task.
-            DataError: if the data cannot be loaded.
-        """
+        """Load the task and its data."""
         self.name, self.options = options.suite, options
         require("lm_eval", extra="lm-eval", purpose=f"suite {self.name}")
         from importlib.metadata import version
@@ -106,11 +101,7 @@ class LMEvalSuite(ExaminedSuite):
                     yield figure, mean_of(figure, "higher" if higher else "lower", over=f"with {figure}", about=about)
 
     def examine(self, model: LoadedModel) -> list[tuple[str, Counts]]:
-        """Return the metrics of each question; lm-eval shows the progress on standard error.
-
-        Raises:
-            DataError: if no metric of the task has values for single questions.
-        """
+        """Return the metrics of each question; lm-eval shows the progress on standard error."""
         from lm_eval.evaluator import simple_evaluate
         from lm_eval.models.huggingface import HFLM
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from text2grad.errors import DataError
+from text2grad.errors import DataError, require
 
 GAMED_WEIGHT = 0.2 / 2  # 0.2 for both gamed baselines together
 FOLDS, PENALTY_SEED = 5, 123
@@ -38,11 +38,8 @@ class GamedRows(NamedTuple):
 
 
 def read_gamed(path: Path, questions: int) -> GamedRows:
-    """Read df_gamed.csv: judgements of two baselines with lengths that were changed on purpose.
-
-    Raises:
-        DataError: if it cannot be read, or lacks the difficulty of a question.
-    """
+    """Read df_gamed.csv: judgements of two baselines with lengths that were changed on purpose."""
+    require("sklearn", extra="eval", purpose="the length-controlled win rate of AlpacaEval")
     try:
         with path.open(encoding="utf-8", newline="") as file:
             lines = [[line[name] for name in _COLUMNS] for line in csv.DictReader(file)]
@@ -72,14 +69,9 @@ def length_controlled(
     instructions: Sequence[int],
     gamed: GamedRows,
 ) -> list[float]:
-    """Return for each answer the predicted preference at equal lengths.
+    """Return for each answer the predicted preference at equal lengths; lengths are in characters.
 
-    Args:
-        preferences: for each answer against the baseline, in [0, 1]; None where the judge gave none.
-        baseline_lengths: characters of the baseline's outputs.
-        lengths: characters of the answers.
-        instructions: numbers of the instructions, for their difficulty.
-        gamed: the judgements of gamed baselines.
+    A preference against the baseline is in [0, 1], None where the judge gave none; `instructions` are their numbers.
     """
     deltas = np.array(baseline_lengths, dtype=float) - np.array(lengths, dtype=float)
     spread = deltas.std(ddof=1) if len(deltas) > 1 else 0.0

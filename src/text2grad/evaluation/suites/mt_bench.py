@@ -38,16 +38,11 @@ class MTBenchSuite(AnsweredSuite):
     max_new_tokens = 1024
 
     def __init__(self, options: SuiteOptions) -> None:
-        """Read the questions, the judge's prompts and the reference answers.
-
-        Raises:
-            DataError: if a file is absent or cannot be used.
-            ConfigError: if no judge is named.
-        """
+        """Read the questions, the judge's prompts and the reference answers."""
         self.options = options
         self.judge = judge_of(self.name, options.judge, temperature=0.0, max_tokens=2048)
         questions, prompts, references = (_file(options.data, names) for names in (QUESTIONS, PROMPTS, REFERENCES))
-        self._templates = {name: texts for name, *texts in _templates(prompts)}
+        self._templates = dict(_templates(prompts))
         self.questions = checked(self.name, list(_questions(questions, dict(_references(references))))[: options.limit])
         self.settings = {
             "prompts": sha256(repr(sorted(self._templates.items())).encode()).hexdigest()[:16],
@@ -120,16 +115,6 @@ def _file(data: str, names: Sequence[str]) -> Path:
     )
 
 
-def _templates(path: Path) -> Iterator[tuple[str, ...]]:
-    """Yield name, text of the system and template of each prompt."""
-    for entry in read_entries(path):
-        record = json_object(entry.record, entry.where)
-        texts = [record.get(key) for key in ("name", "system_prompt", "prompt_template")]
-        if not all(isinstance(text, str) for text in texts):
-            raise bad_record(entry.where, 'needs the texts "name", "system_prompt" and "prompt_template"')
-        yield tuple(map(str, texts))
-
-
 def _references(path: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield the id of each question with a reference, and its answers by turn."""
     for entry in read_entries(path):
@@ -138,6 +123,16 @@ def _references(path: Path) -> Iterator[tuple[str, list[str]]]:
             yield str(record["question_id"]), [str(text) for text in record["choices"][0]["turns"]]
         except (LookupError, TypeError) as error:
             raise bad_record(entry.where, 'needs "question_id" and "choices" with "turns"') from error
+
+
+def _templates(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield the name of each prompt, the text of its system and its template."""
+    for entry in read_entries(path):
+        record = json_object(entry.record, entry.where)
+        name, *texts = (record.get(key) for key in ("name", "system_prompt", "prompt_template"))
+        if not all(isinstance(text, str) for text in (name, *texts)):
+            raise bad_record(entry.where, 'needs the texts "name", "system_prompt" and "prompt_template"')
+        yield str(name), list(map(str, texts))
 
 
 def _questions(path: Path, references: Mapping[str, Sequence[str]]) -> Iterator[Question]:

@@ -45,7 +45,7 @@ def program_of_chat(answer: str, *, function: str = "", head: str = "", prompt: 
     definition = re.compile(rf"^(?:(?:async )?def {name}\b|class {name}\b|{name} *=)", re.MULTILINE)
     defining = [text for text in blocks if function and definition.search(text)]
     program = (defining or blocks)[-1]
-    if function and not defining and prompt and program.lstrip("\r\n").startswith((" ", "\t")):
+    if function and not defining and prompt and re.match(r"(?:[ \t]*\r?\n)*[ \t]+\S", program):
         return prompt + program
     if not head.strip():
         return program

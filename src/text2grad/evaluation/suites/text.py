@@ -15,13 +15,13 @@ perplexity
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from text2grad.errors import DataError, require
+from text2grad.evaluation import words
 from text2grad.evaluation.intervals import Ratio
 from text2grad.evaluation.subjects import LoadedModel
 from text2grad.evaluation.suite import (
@@ -38,19 +38,6 @@ from text2grad.evaluation.suite import (
     digest_of_questions,
     entries_of,
     mean_of,
-)
-from text2grad.evaluation.words import (
-    ROUGE,
-    Encoder,
-    Reader,
-    bertscore,
-    check_encoder,
-    check_reader,
-    load_encoder,
-    load_reader,
-    rouge_scorer,
-    text_nats,
-    words_of,
 )
 from text2grad.feedback import bad_record, json_object
 from text2grad.files import read_text
@@ -94,12 +81,7 @@ class SummarizationSuite(AnsweredSuite):
     max_new_tokens = 128
 
     def __init__(self, options: SuiteOptions) -> None:
-        """Read the questions.
-
-        Raises:
-            DataError: if the data cannot be used.
-            ConfigError: if a package is missing.
-        """
+        """Read the questions."""
         require("rouge_score", "sacrebleu", extra="eval", purpose="suite summarization")
         from sacrebleu.metrics.bleu import BLEU
 
@@ -113,7 +95,7 @@ class SummarizationSuite(AnsweredSuite):
     def _measures(self) -> Iterator[tuple[str, Measure]]:
         encoder, reader = (Path(path).name for path in (self.options.bertscore, self.options.perplexity_model))
         if any(one.data["references"] for one in self.questions):
-            for name in ROUGE:
+            for name in words.ROUGE:
                 yield name, mean_of(name, over="with_reference", about="F-measure of rouge-score, stemmed")
             yield "bleu", Measure(self.bleu, about="sacrebleu, all answers together, 0 to 100")
             if encoder:
@@ -126,46 +108,31 @@ class SummarizationSuite(AnsweredSuite):
     def check(self) -> None:
         """Check the models that judge by their configs; they are loaded when the policy has left the memory."""
         if self.options.bertscore:
-            check_encoder(self.options.bertscore, self.options.bertscore_layer)
+            words.check_encoder(self.options.bertscore, self.options.bertscore_layer)
         if self.options.perplexity_model:
-            check_reader(self.options.perplexity_model)
-
-    def close(self) -> None:
-        """Release the models that judge."""
-        for name in ("_encoder", "_reader"):
-            self.__dict__.pop(name, None)
-
-    @cached_property
-    def _encoder(self) -> Encoder | None:
-        return load_encoder(self.options.bertscore, self.options.bertscore_layer) if self.options.bertscore else None
-
-    @cached_property
-    def _reader(self) -> Reader | None:
-        return load_reader(self.options.perplexity_model) if self.options.perplexity_model else None
+            words.check_reader(self.options.perplexity_model)
 
     def score(self, answers: Sequence[Answer], folder: Path) -> list[Scores]:
         """Return the scores of each answer; `bleu/…` are counts of sacrebleu."""
-        rouge = rouge_scorer()
+        one, rouge = self.options, words.rouge_scorer()
+        encoder = words.load_encoder(one.bertscore, one.bertscore_layer) if one.bertscore else None
+        reader = words.load_reader(one.perplexity_model) if one.perplexity_model else None
         found: list[Scores] = []
         with Progress(f"{self.name}: scores", len(answers), unit="answer") as progress:
-            for one in answers:
-                found.append(self._score(rouge, one.text.strip(), one.question.data))
+            for answer in answers:
+                text, references = answer.text.strip(), answer.question.data["references"]
+                scores: Counts = {"words": float(len(words.words_of(text)))}
+                if references:
+                    every = [rouge.score(reference, text) for reference in references]
+                    scores |= {name: max(float(each[name].fmeasure) for each in every) for name in words.ROUGE}
+                    scores |= {"with_reference": 1.0, **self.bleu.of_answer(text, references)}
+                    if encoder is not None:
+                        scores["bertscore"] = max(words.bertscore(encoder, text, known) for known in references)
+                if reader is not None:
+                    scores["nats"], scores["tokens"] = map(float, words.text_nats(reader, text))
+                found.append(scores)
                 progress.advance()
         return found
-
-    def _score(self, rouge: Any, text: str, data: Mapping[str, Any]) -> Scores:
-        references = data["references"]
-        scores: Counts = {"words": float(len(words_of(text)))}
-        if references:
-            every = [rouge.score(one, text) for one in references]
-            scores |= {name: max(float(one[name].fmeasure) for one in every) for name in ROUGE}
-            scores["with_reference"] = 1.0
-            scores |= self.bleu.of_answer(text, references)
-            if self._encoder is not None:
-                scores["bertscore"] = max(bertscore(self._encoder, text, one) for one in references)
-        if self._reader is not None:
-            scores["nats"], scores["tokens"] = map(float, text_nats(self._reader, text))
-        return scores
 
 
 def _summaries(options: SuiteOptions) -> Iterator[Question]:
@@ -196,11 +163,7 @@ class PerplexitySuite(ExaminedSuite):
     name = "perplexity"
 
     def __init__(self, options: SuiteOptions) -> None:
-        """Read the texts.
-
-        Raises:
-            DataError: if the data cannot be used, or has no text.
-        """
+        """Read the texts."""
         self.options, self.texts = options, list(_texts(options))
         self.settings = {"texts": digest_of_questions([Question(name, text) for name, text in self.texts])}
         self.measures = {
@@ -210,11 +173,11 @@ class PerplexitySuite(ExaminedSuite):
 
     def examine(self, model: LoadedModel) -> list[tuple[str, Counts]]:
         """Return nats, tokens and bytes of each text."""
-        reader = Reader(model.model, model.tokenizer)
+        reader = words.Reader(model.model, model.tokenizer)
         found: list[tuple[str, Counts]] = []
         with Progress(f"{self.name}: {model.subject.name}", len(self.texts), unit="text") as progress:
             for name, text in self.texts:
-                nats, tokens = text_nats(reader, text)
+                nats, tokens = words.text_nats(reader, text)
                 size = float(len(text.strip().encode()))
                 found.append((name, {"nats": nats, "tokens": float(tokens), "bits": nats / math.log(2), "bytes": size}))
                 progress.advance()
