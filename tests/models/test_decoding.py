@@ -1,19 +1,17 @@
 """Decoding with a growing cache and a shrinking batch, beside transformers' `generate` and its own cache."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import GPTNeoConfig, GPTNeoForCausalLM
 from transformers.cache_utils import DynamicLayer
 
 from text2grad.models import decoding
 from text2grad.models.decoding import decode
 from text2grad.models.kv_cache import LEAST_ROOM, GrowingLayer, empty_cache
 from text2grad.models.sampling import _Draw, sample
-from text2grad.models.shared_prefix import counts_slots
 from tiny_models import FAMILIES, tiny
 
 PROMPTS = [(3, 4, 5, 6, 7), (8,), (9, 10, 11), (4, 4), (12, 13, 14, 15), (3, 4, 5, 6, 7)]
@@ -42,67 +40,6 @@ def test_rows_that_leave_the_batch_change_no_other_row(
     assert found == expected
     assert len({len(row) for row in found}) > 1 if eos else {len(row) for row in found} == {40}
     assert drawn(model, eos, groups=PROMPTS) == expected  # a common beginning is read once
-
-
-class Scripted:
-    """Takes the likeliest token, which then decides how many known tokens follow it; odd rows begin with two."""
-
-    def __init__(self) -> None:
-        self.known = [[40, 41] * (row % 2) for row in range(len(PROMPTS))]
-
-    def __call__(self, logits: Tensor, rows: Tensor, step: int) -> Tensor:
-        found = []
-        for row, token in zip(rows.tolist(), logits.argmax(-1).tolist(), strict=True):
-            if self.known[row]:
-                found.append(self.known[row].pop(0))
-                continue
-            self.known[row] = [20 + (row + token + one) % 20 for one in range(token % 5)]
-            found.append(token)
-        return torch.tensor(found)
-
-    def ahead(self, row: int) -> Iterator[int]:
-        while self.known[row]:
-            yield self.known[row].pop(0)
-
-
-@pytest.mark.parametrize("groups", [(), PROMPTS])
-@pytest.mark.parametrize("family", [*FAMILIES])
-def test_known_tokens_are_read_together_and_change_nothing(family: str, groups: Any) -> None:
-    model, reads = tiny(family), list[int]()
-    limits: dict[str, Any] = {"max_new_tokens": [9, 30, 31, 4, 17, 30], "eos_ids": (2, 9, 30), "pad_id": 0}
-    limits |= {"groups": groups, "ended": lambda ids: ids[-2:] in ([21, 22], [26, 27])}
-    expected = decode(model, PROMPTS, Scripted(), **limits)
-    model.register_forward_pre_hook(lambda *_: reads.append(1))
-    script = Scripted()
-    found = decode(model, PROMPTS, script, **limits, ahead=script.ahead)
-    assert found == expected
-    assert len({len(row) for row in found}) > 2
-    if family in CACHED and empty_cache(model) is not None and not counts_slots(model):
-        assert len(reads) < max(map(len, found))
-    if family == "llama":  # rows with 9 and more tokens have two or three chosen ones
-        assert len(reads) < 0.7 * max(map(len, found))
-
-
-def test_attention_that_counts_slots_reads_known_tokens_one_by_one() -> None:
-    config = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "vocab_size": 64, "max_position_embeddings": 64}
-    torch.manual_seed(0)
-    model = GPTNeoForCausalLM(GPTNeoConfig(**config, attention_types=[[["global", "local"], 1]], window_size=4)).eval()
-    assert counts_slots(model)
-    limits: dict[str, Any] = {"max_new_tokens": 30, "eos_ids": (), "pad_id": 0}
-    script = Scripted()
-    assert decode(model, PROMPTS, script, **limits, ahead=script.ahead) == decode(model, PROMPTS, Scripted(), **limits)
-
-
-def test_a_row_whose_tokens_are_all_known_needs_no_model() -> None:
-    limits: dict[str, Any] = {"max_new_tokens": 3, "eos_ids": (7,), "pad_id": 0}
-    model, reads = tiny("llama"), list[int]()
-    model.register_forward_pre_hook(lambda *_: reads.append(1))
-    assert decode(model, PROMPTS, **limits, ahead=lambda row: [5, 6, 5, 5][: 3 + row % 2]) == [(5, 6, 5)] * 6
-    assert decode(model, PROMPTS, **limits, ahead=lambda row: [5, 7, 6]) == [(5, 7)] * 6
-    assert not reads
-    some = decode(model, PROMPTS, **limits, ahead=lambda row: [5, 7] if row in (0, 3) else [])
-    whole = decode(model, PROMPTS, **limits)
-    assert some == [(5, 7) if row in (0, 3) else ids for row, ids in enumerate(whole)]
 
 
 def test_the_batch_shrinks_when_half_of_its_rows_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,18 +1,15 @@
 """Prompts → new tokens, one at a time: rows that have ended leave the batch.
 
 `generate` of transformers computes the rows of a batch until the longest one ends. Here the cache and the batch shrink
-when half of the rows have ended, so a few long responses cost little. Tokens that are known before the model is asked
-(`ahead`) are read together, in one pass; padding stands before the shorter of them:
-
-    [prompts, padded] [chosen tokens] [padding, chosen token and those known after it] ...
+when half of the rows have ended, so a few long responses cost little.
 
 Models whose layers keep other states than keys and values of every position (`empty_cache`) stay with `generate`, one
 token at a time.
 
-Shapes: B rows, S slots of the padded prompts, N new slots, V vocabulary.
+Shapes: B rows, S slots of the padded prompts, V vocabulary.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import count
 from typing import Any
 
@@ -21,12 +18,10 @@ from torch import Tensor
 
 from text2grad.models.batch import left_padded
 from text2grad.models.kv_cache import empty_cache
-from text2grad.models.shared_prefix import counts_slots, prefill, read_tokens
+from text2grad.models.shared_prefix import prefill, read_tokens
 
 Choose = Callable[[Tensor, Tensor, int], Tensor]
 """(logits of the rows [B, V], their numbers [B], number of the token) → chosen tokens [B]."""
-Ahead = Callable[[int], Iterable[int]]
-"""Number of a row → the tokens that follow its tokens so far whatever the model says, if any."""
 Ended = Callable[[list[int]], bool]
 
 
@@ -48,7 +43,6 @@ def decode(
     pad_id: int,
     groups: Sequence[Hashable] = (),
     ended: Ended | None = None,
-    ahead: Ahead | None = None,
 ) -> list[tuple[int, ...]]:
     """Return the new tokens of each prompt, end-of-sequence included; one batch.
 
@@ -62,25 +56,20 @@ def decode(
         groups: the group of each row. The common beginning of a group's prompts is computed once (`shared_prefix`),
             which changes results by rounding only.
         ended: told the new tokens of a row after each; True ends the row.
-        ahead: asked before the first token of a row and after each that `choose` chose. Where the model reads one token
-            at a time it is not asked again, so `choose` must know these tokens, too.
     """
     was_training = model.training
     model.eval()
     try:
         limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
-        run = _Run(choose, eos_ids, ended, limits, ahead)
-        begun = [[*prompt, *run.go_on(row)] for row, prompt in enumerate(prompts)]
-        if not run.running:
-            return [tuple(tokens) for tokens in run.found]
-        shared = prefill(model, begun, groups, pad_id) if groups else None
-        ids, mask, cache = shared or (*left_padded(begun, pad_id, model.device), empty_cache(model))  # [B, S]
+        run = _Run(choose, eos_ids, ended, limits)
+        if not prompts:
+            return []
+        shared = prefill(model, prompts, groups, pad_id) if groups else None
+        ids, mask, cache = shared or (*left_padded(prompts, pad_id, model.device), empty_cache(model))  # [B, S]
         if cache is None:
             _generate(model, ids, mask, run, max(limits), pad_id)
         else:
-            if counts_slots(model):
-                run.ahead = None
-            _decode(model, ids, mask, run, cache, pad_id)
+            _decode(model, ids, mask, run, cache)
     finally:
         model.train(was_training)
     return [tuple(tokens) for tokens in run.found]
@@ -89,10 +78,8 @@ def decode(
 class _Run:
     """The tokens of the rows of one batch, and which rows have not ended."""
 
-    def __init__(
-        self, choose: Choose, eos_ids: Sequence[int], ended: Ended | None, limits: Sequence[int], ahead: Ahead | None
-    ) -> None:
-        self.choose, self.eos_ids, self.ended, self.limits, self.ahead = choose, eos_ids, ended, limits, ahead
+    def __init__(self, choose: Choose, eos_ids: Sequence[int], ended: Ended | None, limits: Sequence[int]) -> None:
+        self.choose, self.eos_ids, self.ended, self.limits = choose, eos_ids, ended, limits
         self.found = [list[int]() for _ in limits]
         self.running = set(range(len(limits)))
 
@@ -104,17 +91,6 @@ class _Run:
                 self._keep(row, token)
         return tokens
 
-    def go_on(self, row: int) -> list[int]:
-        """Keep the tokens that are known to follow, and return them."""
-        known = list[int]()
-        if self.ahead is not None and row in self.running:
-            for token in self.ahead(row):
-                self._keep(row, token)
-                known.append(token)
-                if row not in self.running:
-                    break
-        return known
-
     def _keep(self, row: int, token: int) -> None:
         self.found[row].append(token)
         full = len(self.found[row]) >= self.limits[row]
@@ -122,7 +98,7 @@ class _Run:
             self.running.remove(row)
 
 
-def _decode(model: Any, ids: Tensor, mask: Tensor, run: _Run, cache: Any, pad_id: int) -> None:
+def _decode(model: Any, ids: Tensor, mask: Tensor, run: _Run, cache: Any) -> None:
     """Decode with a cache that holds the first slots of the prompts, or none."""
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     first = cache.get_seq_length()
@@ -131,14 +107,12 @@ def _decode(model: Any, ids: Tensor, mask: Tensor, run: _Run, cache: Any, pad_id
     for step in count():
         logits = read_tokens(model, ids, mask, positions, cache).logits[:, -1].float()
         tokens = run.step(logits, rows, step)
-        new = [[token, *run.go_on(row)] for row, token in zip(rows.tolist(), tokens.tolist(), strict=True)]
         if not run.running:
             break
-        ids, real = left_padded(new, pad_id, model.device)  # [B, N]
-        runs = torch.tensor([[row in run.running] for row in rows.tolist()], device=rows.device)
+        runs = torch.tensor([[row in run.running] for row in rows.tolist()], device=rows.device)  # [B, 1]
         # An ended row may be at the end of the context, so its tokens all stand at its last position.
-        positions = positions[:, -1:] + (real.cumsum(1) * runs)
-        mask = torch.cat([mask, real], 1)
+        ids, positions = tokens[:, None].to(model.device), positions[:, -1:] + runs
+        mask = torch.cat([mask, mask.new_ones(len(rows), 1)], 1)
         if 2 * len(run.running) <= len(rows):
             kept = runs[:, 0].nonzero()[:, 0]
             rows, ids, positions, mask = (one[kept] for one in (rows, ids, positions, mask))
