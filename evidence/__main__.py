@@ -8,6 +8,7 @@ from evidence.commands import (
     align,
     analyse,
     experiment,
+    fetch_model,
     pairs,
     prepare_grounded,
     results,
@@ -17,7 +18,7 @@ from evidence.commands import (
 )
 from text2grad import cli
 
-COMMANDS = (prepare_grounded, pairs, align, reward_baseline, rival, tune, experiment, results, analyse)
+COMMANDS = (fetch_model, prepare_grounded, pairs, align, reward_baseline, rival, tune, experiment, results, analyse)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

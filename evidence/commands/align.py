@@ -12,7 +12,6 @@ from evidence.commands.align_report import FILES, Gathered, print_report, write_
 from evidence.commands.annotation_tables import Prices
 from text2grad.align import AlignSettings, label_tokens, resolve
 from text2grad.align.delta import Mode, Overlap, SpanMass
-from text2grad.align.weighting import WeightingName
 from text2grad.cli.evaluate_reward import load_tokenizer
 from text2grad.cli.options import add_command, add_force, at_least, finite, print_end, refuse_bad, refuse_overwriting
 from text2grad.errors import AlignmentError, DataError

@@ -22,7 +22,6 @@ SEVERAL = {
     "feedback": set[str](),
     "align": set[str](),
     "models": {"--merge", "--out"},  # sft, reward
-    "models/packaged.py": {"--out", "--force", "--wheel"},  # fetch-model
     "critics": set[str](),
     "config/run_directory.py": {"--resume", "--set", "--model", "--out"},  # train, sft, reward
     "rl": {"--resume", "--set"},  # train

