@@ -4,7 +4,7 @@ import argparse
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, get_args
+from typing import IO, Any, Literal, get_args
 
 from rich.console import Console
 
@@ -76,7 +76,7 @@ def add_parser(commands: Any) -> None:
         "expand",
         "tokens that a span marks: all it touches, only tokens inside it, or none unless it ends at token boundaries",
     )
-    _choice(settings, "--weighting", WeightingName, "uniform", "weights of the tokens of a span")
+    _choice(settings, "--weighting", Literal["uniform", "linear_decay", "token_importance"], "uniform", "weights of the tokens of a span")
     _choice(settings, "--overlap", Overlap, "cancel", "reward of a token in a positive and a negative span")
     _choice(
         settings,
