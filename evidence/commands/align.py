@@ -76,7 +76,13 @@ def add_parser(commands: Any) -> None:
         "expand",
         "tokens that a span marks: all it touches, only tokens inside it, or none unless it ends at token boundaries",
     )
-    _choice(settings, "--weighting", Literal["uniform", "linear_decay", "token_importance"], "uniform", "weights of the tokens of a span")
+    _choice(
+        settings,
+        "--weighting",
+        Literal["uniform", "linear_decay", "token_importance"],
+        "uniform",
+        "weights of the tokens of a span",
+    )
     _choice(settings, "--overlap", Overlap, "cancel", "reward of a token in a positive and a negative span")
     _choice(
         settings,

@@ -129,8 +129,8 @@ def test_a_command_without_resume_continues_by_itself(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("text2grad.cli.quickstart.run", run)
-    assert main(["quickstart", "--task", "qa"]) == 130
-    assert capsys.readouterr().err == "interrupted. Continue with: text2grad quickstart --task qa\n"
+    assert main(["quickstart", "--seeds", "2"]) == 130
+    assert capsys.readouterr().err == "interrupted. Continue with: text2grad quickstart --seeds 2\n"
 
 
 @pytest.mark.parametrize(

@@ -291,7 +291,7 @@ def test_a_built_in_task_shows_its_critic_on_its_own_prompts_only(
     run = tmp_path / "run"
     shutil.copytree(trained, run)
     found = json.loads((run / "run.json").read_text())
-    found["recipe"]["data"] = {"task": "qa"}
+    found["recipe"]["data"] = {"task": "summarization"}
     found["recipe"]["critic"]["use"] = ""
     (run / "run.json").write_text(json.dumps(found))
     out, err = call(capsys, "generate", str(run), "--prompt", "red cat")

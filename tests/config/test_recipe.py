@@ -395,8 +395,8 @@ def test_the_description_names_and_explains_every_key() -> None:
         for key, setting in type(field.default).model_fields.items():
             found = [line for line in lines if line.startswith((f"{key} = ", f"# {key} ="))]
             assert any(setting.description and setting.description.strip() in line for line in found), (section, key)
-    tasks = '"stories", "summarization", "code" or "qa"; or "grounded", with a `train` file.'
-    assert f"# task =  # A built-in task: {tasks} [text]" in lines
+    task = 'A built-in task, such as "summarization"; it brings prompts, a critic and a metric.'
+    assert f"# task =  # {task} [text]" in lines
     gamma = "gamma = 1.0  # Discount γ of later rewards: 1 in the paper; 0.5 is often better for spans."
     assert f"{gamma} [number, 0.0 to 1.0]" in lines
 

@@ -100,7 +100,7 @@ def run(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_is_evaluated_before_between_and_after(run: Path) -> None:
     assert [one["step"] for one in read(run)] == [0, 2, 3]
     assert {one["metric"] for one in read(run)} == {"cats"}
-    assert main_metric(make_recipe({}), read(run)) == "cats"
+    assert main_metric(read(run)) == "cats"
     assert sorted(path.name for path in (run / "evaluations").iterdir()) == [
         "000000.json",
         "000002.json",

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from places import DATA
 from text2grad.cli.__main__ import main
 from text2grad.config.recipe import make_recipe
 from text2grad.errors import DataError
@@ -25,7 +24,6 @@ from text2grad.runs.run_comparison import (
     write_compared,
 )
 
-OLD = DATA / "v0_1_0"
 PROMPTS = ("Where?", "When?", "When?", "Who?")  # one prompt occurs twice
 
 
@@ -240,57 +238,3 @@ def test_a_file_that_is_not_ours_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "out" / "compare.json").write_text('{"mine": 1}')
     with pytest.raises(DataError, match=r"was not written by `text2grad compare`; choose another --out"):
         write_compared(methods, tmp_path / "out")
-
-
-@pytest.mark.usefixtures("drawn_pictures")
-def test_a_quickstart_of_version_0_1_is_compared_and_says_why_nothing_is_paired(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out"
-    assert main(["compare", str(OLD / "quickstart" / "summarization"), "--out", str(out)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "No paired comparison of scalar_ppo: the evaluation of" in said
-    assert "it was written by version 0.1, which did not keep the numbers of single responses." in said
-    results = json.loads((out / "compare.json").read_bytes())
-    assert list(results["methods"]) == ["text2grad", "scalar_ppo"]
-    assert list(results["settings"]) == ["reward.placement", "ppo.gamma"]
-    assert sorted(path.name for path in out.iterdir()) == ["compare.html", "compare.json", "compare.png"]
-
-
-def test_seeds_of_a_quickstart_are_one_method_although_their_models_are_in_other_folders(tmp_path: Path) -> None:
-    for seed in range(2):
-        phases = tmp_path / "qa" / f"seed-{seed}"
-        for method, gamma in (("scalar_ppo", 1.0), ("text2grad", 0.5)):
-            model = {"path": str(phases / "start")}
-            run_in(phases / method, [0.5] * 4, seed=seed, model=model, ppo={"gamma": gamma})
-    methods = compare_runs([tmp_path / "qa"])
-    assert [(method.name, len(method.runs)) for method in methods] == [("text2grad", 2), ("scalar_ppo", 2)]
-    assert list(as_json(methods, None)["settings"]) == ["ppo.gamma"]
-
-
-def test_runs_of_one_seed_are_said_not_to_be_independent(tmp_path: Path) -> None:
-    runs = [run_in(tmp_path / name, [0.5] * 4, seed=seed) for name, seed in (("a-0", 3), ("a-1", 3), ("a-2", 4))]
-    assert notes(as_json(compare_runs(runs), None)) == [
-        "a has several runs of seed 3: they are not independent, so that its intervals over seeds are too narrow."
-    ]
-
-
-def test_runs_in_folders_of_their_own_with_equal_paths_are_one_method(tmp_path: Path) -> None:
-    model = {"path": str(tmp_path / "monday" / "start")}  # beside the first run alone
-    first = run_in(tmp_path / "monday" / "spans", [0.5] * 4, model=model)
-    second = run_in(tmp_path / "tuesday" / "spans", [0.5] * 4, seed=1, model=model)
-    other = run_in(tmp_path / "tuesday" / "number", [0.5] * 4, model=model, ppo={"gamma": 0.5})
-    methods = compare_runs([first, second, other])
-    assert [len(method.runs) for method in methods] == [2, 1]
-    assert as_json(methods, None)["settings"] == {"ppo.gamma": {"spans": 1.0, "number": 0.5}}
-
-
-def test_runs_without_evaluations_are_compared_by_their_training(tmp_path: Path) -> None:
-    methods = compare_runs([OLD / "run_lora", OLD / "run"])
-    results = as_json(methods, None)
-    assert [caption for caption, *_ in tables(results)] == [
-        "Training reward and KL of the last step",
-        "Settings that differ",
-    ]
-    assert len(panels(methods)) == 6
-    assert samples(methods) == []

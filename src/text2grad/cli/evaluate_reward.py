@@ -90,7 +90,6 @@ def add_parser(commands: Any) -> None:
     model.add_argument("--votes", type=int, metavar="N", help="sampled critiques per response (default: as saved)")
     model.add_argument(
         "--vote-threshold",
-        "--agreement",  # its name in version 0.1
         type=finite(0.0),
         metavar="A",
         help="share of the votes that marks a character (default: as saved)",

@@ -144,7 +144,7 @@ def report(recipe: "Recipe", policy: Path, *, title: str) -> None:
     out = Path(recipe.run.out)
     found = read_run(out)
     name = recipe.run.name or out.resolve().name
-    metric = main_metric(recipe, found.evaluations)
+    metric = main_metric(found.evaluations)
     write_report([found], out, metric=metric, title=f"{title}: {name}")
     print_numbers(found.metrics, found.evaluations, metric)
     sampled = found.metrics[-1].get("rival/rollouts", len(found.metrics) * recipe.rollout.batch_size)

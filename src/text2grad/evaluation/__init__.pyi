@@ -6,10 +6,10 @@ from .evaluation import (
     evaluate_models as evaluate_models,
 )
 from .intervals import (
-    Area as Area,
     DRAWS as DRAWS,
-    Estimate as Estimate,
     LEVEL as LEVEL,
+    Area as Area,
+    Estimate as Estimate,
     Ratio as Ratio,
     estimate as estimate,
     mean_interval as mean_interval,
@@ -19,8 +19,8 @@ from .registry import SUITES as SUITES, make_suites as make_suites, register_sui
 from .subjects import read_subjects as read_subjects
 from .suite import SuiteOptions as SuiteOptions
 from .words import (
-    Encoder as Encoder,
     ROUGE as ROUGE,
+    Encoder as Encoder,
     Reader as Reader,
     bertscore as bertscore,
     distinct as distinct,

@@ -30,8 +30,8 @@ from .lenient_json import (
 from .preferences import split_by_prompt as split_by_prompt
 from .reasoning import without_reasoning as without_reasoning
 from .record_files import (
-    Entry as Entry,
     WAY_OUT as WAY_OUT,
+    Entry as Entry,
     bad_record as bad_record,
     json_object as json_object,
     keys_of as keys_of,

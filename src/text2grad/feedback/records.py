@@ -9,7 +9,6 @@ the critiques of an unfinished step:
 Each field always has the same type, so that `datasets` loads the file. `critique_from_json` is the only reader. It also
 accepts what people and models write:
 
-- spans as [start, end, label] lists, as version 0.1 wrote them;
 - quotes under any key that `critique_text` knows ("good_spans", "poor_spans", ...) instead of, or beside, spans;
 - the text that a critic wrote;
 - in a line of a file, the parts of the critique beside "response".

@@ -15,9 +15,7 @@ from text2grad.types import LABELS, Critique, Label, Span
 Marks = list[Label | None]  # of each character
 
 
-def vote(
-    critiques: Sequence[Critique], response: str, *, threshold: float = 0.5, agreement: float | None = None
-) -> Critique:
+def vote(critiques: Sequence[Critique], response: str, *, threshold: float = 0.5) -> Critique:
     """Return the majority critique of several critiques, sampled from one model or written by several critics.
 
     A character gets a label if at least a share `threshold` of the critiques give it this label and more give it this
@@ -27,7 +25,6 @@ def vote(
         critiques: at least one; failed critiques have no vote.
         response: the response that they are about.
         threshold: the vote threshold, in (0, 1].
-        agreement: the name of `threshold` in version 0.1; if given, it replaces `threshold`.
 
     Returns:
         A critique whose spans have no white space at their ends; its outcome is the mean of the outcomes. If all
@@ -43,7 +40,6 @@ def vote(
         >>> vote(said, "in Lyon today")
         Critique(feedback='Fine.', spans=(), outcome=None, status='ok', unmatched=())
     """
-    threshold = threshold if agreement is None else agreement
     check_votes(len(critiques), threshold)
     usable = [critique for critique in critiques if not critique.failed]
     if not usable:

@@ -19,8 +19,8 @@ from .cpu_heap import give_back_if_short as give_back_if_short, settle_heap as s
 from .cpu_products import fast_products as fast_products
 from .decoding import Choose as Choose, decode as decode, most_likely as most_likely
 from .fine_tuning import (
-    FineTuning as FineTuning,
     NO_LOSS as NO_LOSS,
+    FineTuning as FineTuning,
     OnStep as OnStep,
     Row as Row,
     conversation_rows as conversation_rows,

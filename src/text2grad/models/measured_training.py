@@ -242,7 +242,7 @@ def last_saved(directory: Path) -> SavedTraining | None:
         return None
     state = json.loads((checkpoints[-1] / "trainer_state.json").read_bytes())
     steps = (state["global_step"], state["max_steps"], state["best_global_step"] or 0)
-    costs = {name: mark[name] for name in COSTS if name in mark}  # none in runs of version 0.1
+    costs = {name: mark[name] for name in COSTS}
     return SavedTraining(*steps, epochs=state["epoch"], **costs)
 
 

@@ -196,7 +196,7 @@ class Silence:
 
     def count(self, metrics: Mapping[str, float]) -> None:
         """Add a step."""
-        rewarded = metrics.get("reward/nonzero_share", metrics["reward/per_response"])  # not in runs of version 0.1
+        rewarded = metrics["reward/nonzero_share"]
         silent = metrics["delta/labelled_share"] == 0.0 and rewarded == 0.0
         self.ended = self.ended or not silent
         self.steps += not self.ended

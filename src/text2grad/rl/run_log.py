@@ -149,7 +149,7 @@ class RunLog:
             DataError: if the file is damaged.
         """
         path = self._critique_file(step, rank).with_suffix(RANDOM)
-        if not path.exists():  # another number of processes, or version 0.1
+        if not path.exists():  # another number of processes
             return None
         try:
             states: dict[str, Any] = json.loads(path.read_bytes())

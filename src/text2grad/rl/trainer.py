@@ -691,8 +691,7 @@ class Text2GradTrainer:
             self.step, self.kl.beta, written = state["step"], state["beta"], state["log"]
             self.saved_step = self.step
             self.failures.count(state["statuses"])
-            if "sizes" in state:  # not in checkpoints of version 0.1
-                self.sizes.restore(state["sizes"])
+            self.sizes.restore(state["sizes"])
             self.refresher.restore(state["critic"])
             restore_random_states(self._own_random_states(state, found))
         lost = 0 if found else self.log.steps_written()

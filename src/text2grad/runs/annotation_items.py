@@ -171,7 +171,7 @@ def _saved(recipe: Recipe, examples: Sequence[Example], path: Path, sampling: st
                 f"{path} contains responses to other prompts, or of another policy than "
                 f"{recipe.model.path or '(none)'}; choose another [annotate] out, or remove the file to sample again"
             )
-        if record.get("sampling", sampling) != sampling:  # version 0.1 did not record it
+        if record["sampling"] != sampling:
             raise DataError(
                 f"{path} contains responses that {recipe.model.path} gave with other weights or other settings of "
                 "[rollout]; choose another [annotate] out, or remove the file to sample again"

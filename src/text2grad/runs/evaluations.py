@@ -27,7 +27,6 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from text2grad.align import response_deltas
-from text2grad.config import Recipe
 from text2grad.critics import CachedCritic
 from text2grad.errors import MetricError, Text2GradError
 from text2grad.evaluation import distinct
@@ -46,7 +45,6 @@ from text2grad.progress import Progress, note
 from text2grad.reward_models import Agreement, judge
 from text2grad.rl import Text2GradTrainer, gae, response_records, score_batch, token_rewards, total_rewards, whiten
 from text2grad.runs.metric import WAY_OUT, Metric, measure
-from text2grad.runs.run_examples import recipe_task
 from text2grad.tasks import BuiltIn
 from text2grad.types import Critique, Rollout
 
@@ -320,12 +318,9 @@ class Evaluations:
         return self.trainer.directory / DIRECTORY / f"{step:06d}-{self.trainer.accelerator.process_index}.jsonl"
 
 
-def main_metric(recipe: Recipe, evaluations: Sequence[Mapping[str, Any]]) -> str:
-    """Return the name of a run's main metric, or "" for a run without evaluations; files of version 0.1 name none."""
-    if not evaluations:
-        return ""
-    task = recipe_task(recipe)
-    return str(evaluations[-1].get("metric", task.metric if task else "reward"))
+def main_metric(evaluations: Sequence[Mapping[str, Any]]) -> str:
+    """Return the name of a run's main metric, or "" for a run without evaluations."""
+    return str(evaluations[-1]["metric"]) if evaluations else ""
 
 
 def in_short(evaluation: Mapping[str, Any]) -> str:

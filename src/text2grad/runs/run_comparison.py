@@ -32,7 +32,6 @@ from text2grad.runs.reports.html import count, rollouts_page
 from text2grad.runs.reports.plots import Draw, Line, Points, curve_panel, panels_png, pictures, smoothed_points
 from text2grad.runs.reports.run_report import Run, by_prompt, read_run
 from text2grad.runs.reports.terminal import print_table
-from text2grad.runs.run_examples import recipe_task
 
 OF_EVERY_RUN = {"kl_per_token", "mean_tokens", "truncated_share", "distinct_2", "failure_rate"}
 """Held-out metrics that runs of different tasks share, too."""
@@ -196,9 +195,7 @@ def metric_names(methods: Sequence[Method]) -> list[str]:
 
 
 def _main(method: Method) -> str:
-    named = next((one["metric"] for one in method.compared if one is not None and "metric" in one), None)
-    task = recipe_task(method.recipe)
-    return str(named or (task.metric if task else "reward"))
+    return next((str(one["metric"]) for one in method.compared if one is not None), "reward")
 
 
 def settings_that_differ(methods: Sequence[Method]) -> dict[str, dict[str, Any]]:
@@ -252,11 +249,6 @@ def _responses(method: Method) -> dict[tuple[str, int], dict[str, float]] | str:
     for run, evaluation in zip(method.runs, method.compared, strict=True):
         if evaluation is None:
             return f"{run.directory} has no evaluation on held-out prompts"
-        if not evaluation.get("responses"):
-            return (
-                f"the evaluation of {run.directory} at step {evaluation['step']} holds means only: it was written by "
-                "version 0.1, which did not keep the numbers of single responses"
-            )
         seeds.append({key: _of_response(one) for key, one in by_prompt(evaluation["responses"]).items()})
     common = [key for key in seeds[0] if all(key in seed for seed in seeds)]
     return {

@@ -1,4 +1,4 @@
-from .base import Options as Options, WORDS_ONLY as WORDS_ONLY
+from .base import WORDS_ONLY as WORDS_ONLY, Options as Options
 from .phases import (
     divide as divide,
     known_preferences as known_preferences,
@@ -6,4 +6,4 @@ from .phases import (
     responses_to_annotate as responses_to_annotate,
     split_unit as split_unit,
 )
-from .registry import Account as Account, SOURCES as SOURCES, read_items as read_items, read_source as read_source
+from .registry import SOURCES as SOURCES, Account as Account, read_items as read_items, read_source as read_source

@@ -251,7 +251,7 @@ class RewardRun:
         if last is None:
             raise CheckpointError(f"{self.directory} holds no checkpoint to publish; start the run again")
         measured = measured_at(self.directory, last.best_step)
-        before = measured_at(self.directory, 0)  # empty for a run of version 0.1
+        before = measured_at(self.directory, 0)
         results = {
             "counts": self.counts,
             **({"before": before} if before else {}),

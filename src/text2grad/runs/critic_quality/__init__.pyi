@@ -1,8 +1,8 @@
 from .agreement import measure_agreement as measure_agreement
 from .evaluation import (
+    NAMED as NAMED,
     Evaluation as Evaluation,
     Measures as Measures,
-    NAMED as NAMED,
     evaluate as evaluate,
     tables as tables,
 )

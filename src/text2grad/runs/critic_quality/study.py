@@ -58,7 +58,7 @@ def draw(judged: Sequence[CritiqueRecord], number: int, *, seed: int) -> list[It
 
 
 def _hash(judged: CritiqueRecord) -> str:
-    spans = [[span.start, span.end, span.label] for span in judged.critique.spans]  # as version 0.1 hashed them
+    spans = [[span.start, span.end, span.label] for span in judged.critique.spans]
     parts = (judged.prompt, judged.response, repr({**critique_to_json(judged.critique), "spans": spans}))
     return sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
