@@ -495,5 +495,5 @@ def test_no_shipped_recipe_has_a_setting_without_effect() -> None:
         for path in root.rglob("*.toml")
         if "runs" not in tomllib.loads(path.read_text())  # recipes of experiments name other recipes
     }
-    assert len(found) > 10
+    assert len(found) >= 8
     assert not {name: idle for name, idle in found.items() if idle}
