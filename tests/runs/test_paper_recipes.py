@@ -92,7 +92,7 @@ def test_every_setting_has_a_comment_and_the_commands_stand_at_the_top(name: str
 
 
 def test_the_commands_of_the_recipes_measure_the_columns_of_the_papers_tables() -> None:
-    tables = json.loads((ROOT / "docs" / "results" / "paper_numbers.json").read_bytes())["tables"].values()
+    tables = json.loads((ROOT / "evidence" / "results" / "paper_numbers.json").read_bytes())["tables"].values()
     measured = {table["recipe"]: options(table["command"]) for table in tables if "evaluate RUN" in table["command"]}
     assert set(measured) == {f"recipes/paper/{name}.toml" for name in ("slf5k", "kodcode", "ultrafeedback")}
     for path, asked in measured.items():
