@@ -267,14 +267,9 @@ def one(args: argparse.Namespace) -> None:
     """Measure one setting in this process and print it as JSON."""
     import torch
 
-    from text2grad.models.cpu_products import fast_products, use_fast_products
-
     torch.set_num_threads(args.threads[0])
-    with fast_products():
-        policy = build(args.vocab[0], ["q_proj", "v_proj"] if args.targets == "qv" else args.targets, args.sizes[0])
-        fast = (args.who, args.products[0]) == ("text2grad", "fast") and use_fast_products(policy)
-        found = measure(policy, args)
-    print(json.dumps({**found, "fast_products": fast}))
+    policy = build(args.vocab[0], ["q_proj", "v_proj"] if args.targets == "qv" else args.targets, args.sizes[0])
+    print(json.dumps(measure(policy, args)))
 
 
 def measure(policy: Any, args: argparse.Namespace) -> dict[str, Any]:
@@ -314,17 +309,13 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["256x4"])
     parser.add_argument("--threads", nargs="+", type=int, default=[1])
     parser.add_argument("--micro-batch-tokens", nargs="+", type=int, default=[4096], help="ours: tokens of one pass")
-    parser.add_argument("--products", nargs="+", choices=["fast", "mkl"], default=["fast"], help="ours: fp32 products")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     if args.who:
         one(args)
         return
-    ways = [
-        ["text2grad", "--micro-batch-tokens", str(tokens), "--products", products]
-        for tokens, products in product(args.micro_batch_tokens, args.products)
-    ]
+    ways = [["text2grad", "--micro-batch-tokens", str(tokens)] for tokens in args.micro_batch_tokens]
     results = []
     for vocab, size, threads, way in product(args.vocab, args.sizes, args.threads, [*ways, [args.peer]]):
         command = [sys.executable, __file__, "--vocab", str(vocab), "--kl", args.kl, "--targets", args.targets]

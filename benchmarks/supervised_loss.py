@@ -72,7 +72,6 @@ def main() -> None:
     """Measure every number of labels."""
     import torch
 
-    from text2grad.models.cpu_products import fast_products, use_fast_products
     from text2grad.tasks.tiny import word_tokenizer
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -82,12 +81,10 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     shape = TINY if args.tiny else LARGE
-    with fast_products():
-        model = build(shape, context=max(LENGTHS))
-        by_onednn = use_fast_products(model)
-        tokenizer = word_tokenizer(["a"])
-        results = [one_setting(model, tokenizer, shape["vocab"], labelled, args.repeats) for labelled in LABELLED]
-    found = {"rows": LENGTHS, "model": shape, "onednn": by_onednn, "settings": results}
+    model = build(shape, context=max(LENGTHS))
+    tokenizer = word_tokenizer(["a"])
+    results = [one_setting(model, tokenizer, shape["vocab"], labelled, args.repeats) for labelled in LABELLED]
+    found = {"rows": LENGTHS, "model": shape, "settings": results}
     print(json.dumps(found, indent=1))
     if args.json:
         args.json.write_text(json.dumps(found, indent=1) + "\n")

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from evidence.baselines.scalar import train_scalar_reward_model
+from evidence.baselines.span_reward import span_reward
 from evidence.forms.dense import SIGNS
-from text2grad.align.token_rewards import span_reward
 from text2grad.feedback.critic import annotate
 from text2grad.feedback.records import read_annotations, write_annotations
 from text2grad.files import published

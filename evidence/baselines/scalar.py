@@ -13,7 +13,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from evidence.baselines.encoding import encode_chats, encode_responses
-from text2grad.align.token_rewards import span_reward
+from evidence.baselines.span_reward import span_reward
 from text2grad.errors import DataError, ModelError
 from text2grad.feedback.records import Annotation
 from text2grad.files import to_json, write_atomically

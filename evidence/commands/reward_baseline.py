@@ -155,7 +155,8 @@ def _note(step: int, steps: int, measured: dict[str, float]) -> None:
 
 def _read(args: argparse.Namespace) -> tuple[list[Any], list[Any]]:
     """Return the training items and the held-out items."""
-    from text2grad.feedback.preferences import read_preferences, split_by_prompt
+    from evidence.baselines.preference_files import read_preferences
+    from text2grad.feedback.preferences import split_by_prompt
     from text2grad.feedback.records import read_annotations
 
     items: list[Any] = (

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from evidence.__main__ import main
-from text2grad.feedback.preferences import read_preferences
+from evidence.baselines.preference_files import read_preferences
 
 TESTS = "from solution import add\n\ndef test_add():\n    assert add(1, 2) == 3\n"
 GOOD, OTHER, BAD = (f"def add(a, b):\n    return {text}" for text in ("a + b", "b + a", "a - b"))

@@ -1,4 +1,4 @@
-"""A response and its critique → its tokens, each with its pseudo-reward: the rows of `text2grad align`.
+"""A response and its critique → its tokens, each with its pseudo-reward: as the tokens of a tokenizer that is not the sampler's.
 
     response, critique  →  ids [T], offsets [T]  →  spans in the decoded text  →  tokens of each span, δ [T]
 
@@ -10,13 +10,12 @@ response gets no rewards.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from text2grad.align.delta import AlignSettings, pseudo_rewards, span_tokens
 from text2grad.align.offsets import Range, token_offsets
 from text2grad.errors import AlignmentError
-from text2grad.feedback import Annotation, CritiqueRecord, critique_to_json
 from text2grad.types import HALF_PAIR, Critique, Span
 
 
@@ -48,22 +47,6 @@ class TokenRewards:
     def respaced(self) -> bool:
         """True if decoding changed the white space of the response."""
         return self.text != self.response
-
-    def to_json(self, record: CritiqueRecord) -> dict[str, Any]:
-        """Return a row of rewards.jsonl, in the form of a run's rollouts; `read_critique_records` reads it.
-
-        Args:
-            record: the record that the response and the critique are from.
-        """
-        return {
-            "record": record.number,
-            "prompt": record.prompt,
-            "response": self.text,
-            "critique": critique_to_json(replace(self.critique, spans=self.spans)),
-            "ids": list(self.ids),
-            "offsets": [list(pair) for pair in self.offsets],
-            "delta": list(self.delta),
-        }
 
 
 def label_tokens(
@@ -152,15 +135,3 @@ def _move(at: int, here: tuple[str, Sequence[int]], there: tuple[str, Sequence[i
 def _gap(text: str, visible: Sequence[int], seen: int) -> Range:
     """Return the range of the white space between visible characters `seen` − 1 and `seen`."""
     return visible[seen - 1] + 1 if seen else 0, visible[seen] if seen < len(visible) else len(text)
-
-
-def span_reward(tokenizer: Any, annotation: Annotation) -> float:
-    """Return Σ δ_t of an annotated response over a tokenizer's tokens: a scalar reward of the annotation.
-
-    Special tokens that the response spells are encoded as text.
-    """
-    encoded = tokenizer(
-        annotation.response, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True
-    )
-    offsets = encoded["offset_mapping"]
-    return sum(pseudo_rewards(tokenizer, encoded["input_ids"], annotation.critique.spans, offsets=offsets))

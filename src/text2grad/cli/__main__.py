@@ -35,7 +35,6 @@ from text2grad.cli import (
 )
 from text2grad.cli.log import configure_log, write_nowhere
 from text2grad.errors import Interrupted, OutOfMemory, Text2GradError, is_out_of_memory
-from text2grad.models import fast_products
 from text2grad_sandbox import SandboxError
 
 FORMER = {"plan": "train RECIPE --dry-run", "rehearse": "train RECIPE --dry-run --judge"}
@@ -99,7 +98,7 @@ def main(argv: Sequence[str] | None = None, more: Iterable[Any] = (), *, prog: s
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # read when torch is imported, which commands do later
     configure_log(quiet=args.quiet, verbose=args.verbose)
     try:
-        with _signals_interrupt(), fast_products():
+        with _signals_interrupt():
             doctor.check_extras(args.command)
             return int(args.run(args))
     except Interrupted as error:

@@ -55,7 +55,6 @@ from .spans import (
     count_places as count_places,
     critique_from_text as critique_from_text,
     inside_word as inside_word,
-    is_letter as is_letter,
     locate_spans as locate_spans,
     whole_words as whole_words,
     words_of as words_of,

@@ -1,18 +1,8 @@
-"""Preferences: a chosen and a rejected response to a prompt. Scalar reward models train on them.
-
-A record is {"prompt": ..., "chosen": ..., "rejected": ...}, where a response is a text or a chat that ends with it; or
-an example as `text2grad import` writes it, with the chosen response in "reference" and the other in "meta".
-"""
+"""Preferences: a chosen and a rejected response to a prompt; and the split of items by their prompts."""
 
 import hashlib
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
-
-from text2grad.errors import DataError
-from text2grad.feedback.record_files import json_object, read_entries, refuse_half_pairs
-from text2grad.feedback.sources.base import Options, Row
-from text2grad.feedback.sources.published import read_pair
 
 
 class Preference(NamedTuple):
@@ -29,25 +19,6 @@ class _HasPrompt(Protocol):
 
 
 One = TypeVar("One", bound=_HasPrompt)
-
-
-def read_preferences(path: str | Path, *, split: str = "train") -> list[Preference]:
-    """Return the preferences of a file, a directory or a data set.
-
-    Raises:
-        DataError: if it cannot be read, is empty, or has a record that is not a preference.
-    """
-    found = []
-    for number, where, entry in read_entries(path, split=split):
-        record = json_object(entry, where)
-        meta = record.get("meta")
-        if record.get("chosen") is None and isinstance(meta, dict):
-            record = {**record, "chosen": record.get("reference"), "rejected": meta.get("rejected")}
-        found.append(Preference(*read_pair(Row(number, where, record, Options()))))
-        refuse_half_pairs(where, **found[-1]._asdict())
-    if not found:
-        raise DataError(f"{path} has no records")
-    return found
 
 
 def split_by_prompt(

@@ -16,7 +16,6 @@ from .adapters import (
 )
 from .batch import TokenBatch as TokenBatch, collate as collate
 from .cpu_heap import give_back_if_short as give_back_if_short, settle_heap as settle_heap
-from .cpu_products import fast_products as fast_products
 from .decoding import Choose as Choose, decode as decode, most_likely as most_likely
 from .fine_tuning import (
     NO_LOSS as NO_LOSS,
