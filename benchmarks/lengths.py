@@ -1,6 +1,6 @@
 """Memory and time against length and batch, at a fixed number of tokens: 128 rows of 64 tokens to 8 rows of 1,024.
 
-    python benchmarks/lengths.py --json docs/results/lengths.json --figure docs/results/lengths.png
+    python benchmarks/lengths.py --json evidence/results/lengths.json --figure evidence/results/lengths.png
 
 Scoring and one epoch of the update of the Llama of benchmarks/step.py (256 × 4, vocabulary 8,192, LoRA, value head,
 fp32, one thread), half of each row a prompt, micro-batches of 2,048 tokens. Each length has a process of its own.

@@ -1,6 +1,6 @@
 """How fast are responses sampled on a CPU, beside transformers' `generate`, which TRL calls?
 
-    python benchmarks/sampling.py --json docs/results/sampling.json
+    python benchmarks/sampling.py --json evidence/results/sampling.json
 
 Both sample from random Llamas at temperature 1, 16 rows on one thread, 64 tokens of prompt, in turn; `generate` has
 its own cache and `do_sample`. "all of one length" never ends a row; in "of many lengths" a token ends one with a

@@ -1,6 +1,6 @@
 """Seconds of rollout, scoring and update where responses share their prompt, against whole rows; one thread.
 
-    python benchmarks/shared_prompts.py --json docs/results/shared_prompts.json
+    python benchmarks/shared_prompts.py --json evidence/results/shared_prompts.json
 
 Setting: a Llama of SmolLM2-135M's shape with random weights and a LoRA adapter of rank 16 on all linear layers,
 responses of 48 tokens to prompts of 200 tokens, in one micro-batch. Scoring runs policy and reference, the update is

@@ -1,6 +1,6 @@
 """Seconds that a training step waits for a slow critic, asked meanwhile (`critic.overlap`) or afterwards; one thread.
 
-    python benchmarks/slow_critic.py --json docs/results/slow_critic.json
+    python benchmarks/slow_critic.py --json evidence/results/slow_critic.json
 
 Setting: a Llama of 256 × 4 with random weights, 64 responses of 64 tokens to prompts of 64 tokens, four parts of 16.
 The critic sleeps for its latency in each call, however many responses the call has, as a server with enough capacity

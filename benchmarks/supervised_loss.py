@@ -1,6 +1,6 @@
 """Seconds and memory of a supervised step on a CPU: logits where labels are, against TRL's loss, which computes all.
 
-    python benchmarks/supervised_loss.py --json docs/results/supervised_loss.json
+    python benchmarks/supervised_loss.py --json evidence/results/supervised_loss.json
 
 Setting: a Llama of SmolLM2-135M's shape with random weights and a LoRA adapter of rank 16 on all linear layers, in
 fp32, one thread; four rows of 500 to 640 tokens, whose last tokens have labels. Seconds are processor time of forward

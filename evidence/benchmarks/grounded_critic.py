@@ -1,4 +1,4 @@
-"""The program critic of grounded answers beside what people marked, for docs/grounded.md.
+"""The program critic of grounded answers beside what people marked, for evidence/docs/grounded.md.
 
     python evidence/benchmarks/grounded_critic.py
 
@@ -18,7 +18,7 @@ from evidence.tasks.grounded.reading import read_answer, read_source
 from text2grad.evaluation.intervals import Ratio, Statistic, estimate
 from text2grad.files import to_json, write_atomically
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data"
 FILES = {"qa_feedback": DATA / "qa_feedback" / "feedback.json", "faithbench": DATA / "faithbench" / "samples.jsonl"}
 KINDS = {"absent": "called absent", "right": "praised"}
@@ -59,7 +59,7 @@ def beside_people() -> dict[str, Counter[str]]:
 def main() -> None:
     """Count, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, default=ROOT / "docs" / "results" / "grounded_critic.json")
+    parser.add_argument("--json", type=Path, default=ROOT / "evidence" / "results" / "grounded_critic.json")
     options = parser.parse_args()
     of_texts = beside_people()
     total: Counter[str] = sum(of_texts.values(), Counter())

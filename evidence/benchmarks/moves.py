@@ -1,8 +1,8 @@
 """Which way tokens move in an update: spans and one number, on three tasks; evidence/results/moves.md.
 
     python evidence/benchmarks/moves.py                  # fifteen minutes of one core; goes on where it stopped
-    python evidence/benchmarks/moves.py --task answers   # two hours of one core, after `make smollm2` and `text2grad prepare
-                                                # grounded` (docs/grounded.md)
+    python evidence/benchmarks/moves.py --task answers   # two hours of one core, after the commands of
+                                                         # evidence/docs/grounded.md
 
 Runs of each task on one seed, with the task's program as critic: spans, spans without credit for certain tokens
 (`ppo.certainty = 0.9`), spans with four epochs and β₁ = 0.5, spans with both, and one number, that of GRPO, at the
@@ -23,7 +23,7 @@ from evidence.plans.methods import METHODS, PROGRAM_CRITIC
 from evidence.plans.tuning import run_command
 from text2grad.runs.pipeline import WITHOUT_REWARD_MODEL
 
-TEXT2GRAD = [sys.executable, "-m", "text2grad.cli"]
+TEXT2GRAD = [sys.executable, "-m", "evidence"]
 RECIPES = {
     "summaries": Path("recipes/quickstart.toml"),
     "stories": Path("evidence/recipes/stories.toml"),

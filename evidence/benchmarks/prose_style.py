@@ -28,8 +28,8 @@ from text2grad.runs import held_out_examples
 from text2grad.runs.evaluate_policy import PolicySampler
 from text2grad.types import Critique, Example
 
-ROOT = Path(__file__).parents[1]
-RECIPE = ROOT / "recipes" / "smollm2-prose.toml"
+ROOT = Path(__file__).parents[2]
+RECIPE = ROOT / "evidence" / "recipes" / "smollm2-prose.toml"
 FIGURES: dict[str, Statistic] = {
     "answers with a mark": Ratio(("with_a_mark",), ("answers",)),
     "marks per 100 words": Ratio(("marks",) * 100, ("words",)),
@@ -51,7 +51,7 @@ def trained(out: Path, seed: int, steps: int) -> list[dict[str, Any]]:
     if not last.exists():
         words = ["train", RECIPE, "--set", f"run.seed={seed}", "--set", "run.threads=1", "--out", out]
         again = ["--resume"] if (out / "run.json").exists() else []
-        command = [sys.executable, "-m", "text2grad.cli", *map(str, [*words, *again])]
+        command = [sys.executable, "-m", "evidence", *map(str, [*words, *again])]
         if code := subprocess.run(command, check=False).returncode:
             sys.exit(code)
     return [json.loads(path.read_bytes()) for path in (last.with_name("000000.json"), last)]
@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--answers", type=int, default=4, help="to each held-out prompt")
     parser.add_argument("--work", type=Path, default=Path("runs/prose"))
-    parser.add_argument("--json", type=Path, default=ROOT / "docs" / "results" / "prose.json")
+    parser.add_argument("--json", type=Path, default=ROOT / "evidence" / "results" / "prose.json")
     options = parser.parse_args()
     recipe = load_recipe(RECIPE)
     critic = load_critic(recipe.critic.use)

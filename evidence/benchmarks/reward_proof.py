@@ -54,7 +54,7 @@ from text2grad.reward_models.training.run import RewardRun
 from text2grad.reward_models.writing import SYMBOLS, critique_prompt, critique_target
 from text2grad.types import Example, Span
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results" / "reward_proof.json"
+RESULTS = Path(__file__).parents[1] / "results" / "reward_proof.json"
 LEFT_OUT, CROSSED = 0.25, 0.6  # share of words left out; share of copies joined from two responses
 PLACES, LENGTHS = 20, (8, 16, 24, 32, 48, 64, 96, 128, 192)  # bins of the prior
 

@@ -2,10 +2,10 @@
 
     python evidence/benchmarks/stories.py ../shared/models/stories260k --out evidence/results
 
-Trains evidence/recipes/stories.toml in three ways with three seeds each: spans with a short discount (the recipe), the same δ
-summed into one number per story at γ = 1, and spans at γ = 1. Two runs at a time, one thread each. Writes stories.json
-and stories.png and prints the table. Every run is evaluated before and after on 500 stories from held-out openings.
-Finished runs are not repeated.
+Trains evidence/recipes/stories.toml in three ways with three seeds each: spans with a short discount (the recipe), the
+same δ summed into one number per story at γ = 1, and spans at γ = 1. Two runs at a time, one thread each. Writes
+stories.json and stories.png and prints the table. Every run is evaluated before and after on 500 stories from held-out
+openings. Finished runs are not repeated.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ARMS: dict[str, list[str]] = {
     "spans, short discount": [],
     "one number, γ = 1": ["reward.placement=last_token", "ppo.gamma=1.0", "ppo.whiten=full"],
@@ -34,7 +34,7 @@ def train(job: tuple[str, int, Path, Path]) -> dict[str, Any]:
     directory = runs / f"{list(ARMS).index(arm)}-{seed}"
     started = time.perf_counter()
     if not (directory / "results.json").exists():
-        command = [sys.executable, "-m", "text2grad.cli", "train", str(ROOT / "recipes" / "stories.toml")]
+        command = [sys.executable, "-m", "evidence", "train", str(ROOT / "evidence" / "recipes" / "stories.toml")]
         for setting in (
             f"model.path='{model}'",
             f"run.out='{directory}'",
@@ -112,7 +112,7 @@ def main() -> None:
     """Run what is missing, then write the results and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
+    parser.add_argument("--out", type=Path, default=ROOT / "evidence" / "results")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "stories-contrast")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--at-once", type=int, default=2)

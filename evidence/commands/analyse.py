@@ -22,7 +22,7 @@ examples:
   python -m evidence analyse runs/spans runs/summed --case 3          # both on the same prompt
   python -m evidence analyse runs/posts-* --gamma 0.5 --lam 0.95 --out runs/by-length
 
-written to --out: analysis.json (all numbers), analysis.html. docs/analyse.md explains them."""
+written to --out: analysis.json (all numbers), analysis.html. evidence/docs/analyse.md explains them."""
 
 
 def add_parser(commands: Any) -> None:

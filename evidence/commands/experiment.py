@@ -1,4 +1,4 @@
-"""`python -m evidence experiment PLAN`: tune and evaluate methods by a plan of studies, and keep a record of every run."""
+"""`python -m evidence experiment PLAN`: tune and evaluate methods by a plan of studies, with a record of each run."""
 
 import argparse
 import sys
@@ -22,8 +22,8 @@ examples:
   python -m evidence experiment evidence/recipes/results.toml --list
   python -m evidence experiment evidence/recipes/results.toml --only rivals --at-once 2
 
-Every finished run is a line of evidence/results/runs/STUDY.jsonl (`records` of the plan). A run that has a line is not run
-again, and an interrupted run goes on with the same command. evidence/results/README.md explains plans and records."""
+Every finished run is a line of evidence/results/runs/STUDY.jsonl (`records` of the plan). A run that has a line is not
+run again, and an interrupted run goes on with the same command. evidence/results/README.md explains plans and records."""
 
 
 def add_parser(commands: Any) -> None:

@@ -1,4 +1,4 @@
-"""Token rewards → counts and shares of the losses between critique and tokens: the report of `python -m evidence align`.
+"""Token rewards → counts and shares of the losses between critique and tokens: the report of `evidence align`.
 
 unmatched rate      quotes that the response does not contain / all quotes and spans
 labelled share      tokens with δ ≠ 0 / tokens; also by sign

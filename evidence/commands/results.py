@@ -11,8 +11,8 @@ Write the pages of results from records of finished runs (JSON lines in --runs):
 task, differences with intervals, costs, tuning) and length.md (values against length, gain against KL), with their
 pictures. They state which runs are missing; no run is needed for the command to work.
 
-Also make the figures in README.md and in the other pages of --out again, between `<!-- results: NAME -->` and
-`<!-- end -->`, from the JSON files in --out. No model is loaded.
+Also make the figures in the other pages of --out again, between `<!-- results: NAME -->` and `<!-- end -->`, from the
+JSON files in --out. No model is loaded.
 
 `results costs RUN...` prints what the phases of any runs cost: minutes, tokens, memory, and minutes per step with the
 share of the critic, as in table 13 of the paper. `results paper` lays our figures beside the paper's tables in
@@ -23,7 +23,7 @@ PLAN = Path("evidence/recipes/results.toml")
 EPILOG = """\
 examples:
   python -m evidence results
-  python -m evidence results --runs evidence/results/runs --out evidence/results --readme README.md
+  python -m evidence results --runs evidence/results/runs --out evidence/results
   python -m evidence results paper --ours slf5k=runs/evaluation
   python -m evidence results costs runs/reward runs/spans runs/scalar --to runs/costs
 
@@ -43,8 +43,6 @@ def add_parser(commands: Any) -> None:
         metavar="DIR",
         help="pages and JSON (default: %(default)s)",
     )
-    more = "a further page with blocks, if it exists (default: %(default)s)"
-    add("--readme", type=Path, default=Path("README.md"), metavar="FILE", help=more)
     planned = "plan of studies, whose missing runs are named (default: evidence/recipes/results.toml, if it exists)"
     add("--plan", type=Path, metavar="FILE", help=planned)
 
@@ -120,6 +118,6 @@ def run(args: argparse.Namespace) -> int:
     from text2grad.progress import CONSOLE
 
     plan = args.plan or (PLAN if PLAN.exists() else None)
-    written = write_results(args.runs or args.out / "runs", args.out, args.readme, plan)
+    written = write_results(args.runs or args.out / "runs", args.out, plan)
     print_end(CONSOLE, ", ".join(map(str, written)), note="" if written else "nothing: all pages are up to date")
     return 0

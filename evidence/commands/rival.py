@@ -28,7 +28,7 @@ examples:
   python -m evidence rival ilf my.toml --set rival.refiner=policy --out runs/ilf
   python -m evidence rival dpo my.toml --set rollout.group_size=4 --out runs/dpo --resume
 
-docs/rivals.md explains the methods and their settings."""
+evidence/docs/rivals.md explains the methods and their settings."""
 
 
 def add_parser(commands: Any) -> None:

@@ -1,35 +1,31 @@
-"""Parts of README.md and evidence/results/*.md that hold figures: made from JSON, put between two comments.
+"""Parts of evidence/results/*.md that hold figures: made from JSON, put between two comments.
 
-A page has `<!-- results: NAME -->`, then lines that `python -m evidence results` replaces, then `<!-- end -->`. The names are
-the keys of `BLOCKS`. Figures that no results file holds come from notes.json, each with its source and date.
+A page has `<!-- results: NAME -->`, then lines that `python -m evidence results` replaces, then `<!-- end -->`. The
+names are the keys of `BLOCKS`. Figures that no results file holds come from notes.json, each with its source and date.
 """
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from statistics import fmean, mode
+from statistics import fmean
 from textwrap import fill
 from typing import Any
 
 from evidence.pages import grounded
-from evidence.pages.bootstrap import Interval
 from evidence.pages.markdown import number, table, widest, widest_text, words
-from evidence.pages.measures import lead, rollouts_ratio
-from evidence.pages.records import Record, read_runs
-from evidence.pages.selection import SEEDS, Group, groups, label
+from evidence.pages.measures import lead
+from evidence.pages.records import read_runs
+from evidence.pages.selection import groups, label
 from text2grad.errors import DataError
 from text2grad.evaluation import Estimate, mean_interval
 from text2grad.files import read_text
 from text2grad.runs.reports.plots import mean_curve
-from text2grad.tasks import procedural_task
 
 _BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _QUICKSTART = {"summarization": "quickstart.json", "qa": "quickstart-qa.json", "code": "quickstart-code.json"}
 _METRIC = {"summarization": "fact F1", "qa": "claim F1", "code": "pass@1"}
-_IN_README = {"summarization": "summaries", "qa": "answers", "code": "programs"}
 _RIVAL = "scalar_ppo"
 _WIDTH = 124
 RUNS = "runs"
@@ -130,63 +126,8 @@ def _passed(result: Mapping[str, Any], method: str) -> str:
     return next((f"{step} of {curve[-1][0]}" for step, value in curve if value > best), "never")
 
 
-# ---- README.md
-
-
-def _headline(files: Files) -> str:
-    """Return Text2Grad beside the number that was strongest in tuning: tasks at their usual and longest lengths."""
-    rows, found = [], _compared_groups(files(RUNS))
-    if not found:
-        return "No comparison of Text2Grad and a number is complete."
-    leads = [lead(group, group.ours, str(group.strongest(number=True)[0])) for group in found]
-    for group, ahead in zip(found, leads, strict=True):
-        rival = str(group.strongest(number=True)[0])
-        share = rollouts_ratio(group, group.ours, rival).value
-        start = fmean(fmean(run.items_at_start) for run in group.runs[group.ours].values())
-        reached = "not reached" if math.isinf(share) else f"{number(share, 2)} of the number's"
-        option = f" (`--task {group.condition.task}`)" if group.condition.task != "summarization" else ""
-        name = f"{_name(group)}{'' if group.condition.length else option}, {words(group.metric)}"
-        ours, other = (number(group.final(method)) for method in (group.ours, rival))
-        told = f"{other} ({_short(rival)})"
-        rows.append([name, number(start), f"**{ours}**", told, widest_text(ahead), reached])
-    seeds = {len(group.runs[group.ours]) for group in found}
-    fewest = f"{min(seeds)} or more" if len(seeds) > 1 else str(*seeds)
-    columns = [f"means of {fewest} seeds, each with its own held-out items", "at the start", "**Text2Grad**"]
-    columns += ["best number in tuning", "ahead by (95 %)", "rollouts to reach its final value"]
-    return f"{table(columns, rows)}\n\n{_headline_words(found, leads)}"
-
-
-def _short(method: str) -> str:
-    """Return the label of a method that learns from one number, without these words."""
-    return re.sub(r"^one number \((.*)\)$", r"\1", label(method))
-
-
-def _grounded_in_short(files: Files) -> str:
-    """Return SmolLM2's answers before and after, beside the strongest number on equal rollouts."""
-    all_groups = groups(files(RUNS))
-    found = [one for one in all_groups if one.condition.task == grounded.TASK and one.ours in one.runs]
-    if not found:
-        return "The comparison on SmolLM2 is not finished."
-    [group] = found
-    rival = group.strongest(number=True)[0]
-    if rival is None:
-        text, shown = "No run of a method that learns from one number is finished.", [group.ours]
-    else:
-        ahead, shown = widest_text(lead(group, group.ours, rival)), [group.ours, rival]
-        alone = ", the only rival with runs so far," if len(group.runs) == 2 else ""
-        text = f"Its lead over {_short(rival)}{alone} in the mean over answers (the table pools all answers): {ahead}."
-    learned, answers = files(LEARNED), files(ANSWERS)
-    parts = [
-        grounded.in_words(group),
-        *([grounded.quoted_in_words(answers)] if answers else []),
-        text,
-        *([grounded.learned_in_short(learned)] if learned else []),
-    ]
-    return f"{grounded.figures_table(group, shown)}\n\n{' '.join(parts)}"
-
-
 def _learned_reward(files: Files) -> str:
-    """Return a learned reward model in the place of the program critic, from docs/make_learned.py."""
+    """Return a learned reward model in the place of the program critic, from evidence/results/make_learned.py."""
     found = files(LEARNED)
     return grounded.learned_tables(found) if found is not None else "Not measured yet."
 
@@ -314,116 +255,11 @@ def _paper_plans(files: Files) -> str:
     )
 
 
-def _compared_groups(records: Sequence[Record]) -> list[Group]:
-    """Return the complete conditions: of each task its usual length, with each critic, then the longest.
-
-    A condition is complete when Text2Grad and the number that was strongest in tuning have all seeds. Of conditions
-    that differ in `apart` alone, the last one counts, and the one without such words the least.
-    """
-    order = list(_IN_README)
-    known = [one for one in groups(records) if one.condition.task in order]
-    longest = {task: max((g.condition.length for g in known if g.condition.task == task), default=0) for task in order}
-    found = [
-        group
-        for group in known
-        if group.condition.length in (0, longest[group.condition.task])
-        and all(len(group.runs.get(str(name), ())) >= SEEDS for name in (group.ours, group.strongest(number=True)[0]))
-    ]
-    last = {one.condition._replace(apart=""): one for one in found}
-    return sorted(
-        last.values(),
-        key=lambda one: (one.condition.length > 0, order.index(one.condition.task), one.condition.critic != "program"),
-    )
-
-
-def _name(group: Group) -> str:
-    """Return the responses of a condition in words, with their length if it is not the recipe's own, and the critic."""
-    name, length = _IN_README[group.condition.task], group.condition.length
-    unit = procedural_task(group.condition.task, "train").unit
-    name = f"{name} of {length} {unit}" if length else name
-    return name if group.condition.critic == "program" else f"{name} (learned reward model)"
-
-
-def _headline_words(found: Sequence[Group], leads: Sequence[Interval]) -> str:
-    undecided, tokens, behind = [], [], []
-    for group, ahead in zip(found, leads, strict=True):
-        lowest, highest = widest(ahead)
-        if highest < 0:
-            behind.append(_name(group))
-        elif lowest <= 0:
-            lengths = [run.curve[0]["metrics"]["mean_tokens"] for run in group.runs[group.ours].values()]
-            undecided.append(_name(group))
-            tokens.append(f"{fmean(lengths):.0f}")
-    copied = [group.final("ilf") for group in found if "ilf" in group.runs]
-    learned = ", or a reward model that learned from it" if any(g.condition.critic != "program" for g in found) else ""
-    zero = ""
-    if undecided:
-        told = f"{' and '.join(undecided)} ({' and '.join(tokens)} tokens)"
-        zero = f"No lead is shown on {told}: the interval contains 0. "
-    if behind:
-        zero += f"On {' and '.join(behind)} the number is ahead, with the whole interval. "
-    zero += _ends_higher(found)
-    if again := [_name(group) for group in found if group.condition.apart]:
-        zero += f"Second search (Methods has both): {' and '.join(again)}. "
-    ilf = ""
-    if copied:
-        end = number(min(copied))
-        ilf = f"At the usual lengths a rival that imitates answers corrected by that fact ends at {end} or more. "
-    return (
-        f"The critic is the task's program{learned}: its words state the true fact beside each wrong quote; all "
-        f"methods here use the quotes alone. {_trials(found)} {zero}{ilf}"
-        "[Methods](evidence/results/comparison.md), [lengths](evidence/results/length.md), "
-        "[quickstart](evidence/results/quickstart.md)."
-    )
-
-
-def _ends_higher(found: Sequence[Group]) -> str:
-    """Return the leads over the numbers that end best and are not those that were best in tuning."""
-    leads: list[tuple[str, Interval]] = []
-    for group in found:
-        chosen, highest = group.strongest(number=True)[0], group.highest_number()
-        if highest is not None and highest != chosen:
-            leads.append((f"{_short(highest)} on {_name(group)}", lead(group, group.ours, highest)))
-    if not leads:
-        return ""
-    above = [one.value for _, one in leads if widest(one)[0] > 0]
-    others = "; ".join(f"{name}, {widest_text(one)}" for name, one in leads if widest(one)[0] <= 0)
-    text = f"Text2Grad's lead over it: {others}"
-    if above:
-        text = f"Text2Grad is ahead of it, too, with the whole interval, by {number(min(above))} or more"
-        text += f"; not so of {others}" if others else ""
-    return f"In {len(leads)} of {len(found)} rows another method with one number ends higher than that; {text}. "
-
-
-def _trials(found: Sequence[Group]) -> str:
-    """Return how many tuning trials the two methods of a row had: the usual numbers, then the rows with others."""
-    pairs, others = dict[str, str](), list[int]()
-    for group in found:
-        counts = {name: len(trials) for name, trials in group.tuning.trials.items()}
-        shown = (group.ours, str(group.strongest(number=True)[0]))
-        pairs[_name(group)] = " and ".join(str(counts.get(name, 0)) for name in shown)
-        others += [count for name, count in counts.items() if name not in shown]
-    usual = mode(pairs.values())
-    text = f"Tuning trials of the two: {usual}"
-    text += "".join(f"; of {name} {pair}" for name, pair in pairs.items() if pair != usual)
-    return f"{text}; of every other method {min(others)} or more." if others else f"{text}."
-
-
 _ARMS = {
     "spans, short discount": "**spans, short discount** (the recipe)",
     "one number, γ = 1": "the same spans, summed to one number",
     "spans, γ = 1": "spans, γ = 1",
 }
-
-
-def _speed(files: Files) -> str:
-    found = {(run["vocab"], run["who"]): run for run in files("step.json")}
-    rows = []
-    for size in sorted({vocabulary for vocabulary, _ in found}):
-        ours, other = found[size, "text2grad"], found[size, "textbook"]
-        seconds = [f"{run['seconds_without_rollout']:.2g} s" for run in (ours, other)]
-        rows.append([f"{size:,}", *seconds, f"{ours['peak_gb']:#.2g} GB against {other['peak_gb']:#.2g} GB"])
-    return table(["vocabulary", "text2grad", "textbook", "peak memory"], rows)
 
 
 # ---- quickstart.md
@@ -768,14 +604,11 @@ def _percent(share: float | None) -> str:
 
 
 BLOCKS: Mapping[str, Callable[[Files], str]] = {
-    "headline": _headline,
-    "grounded-in-short": _grounded_in_short,
     "learned-reward": _learned_reward,
     "general-ability": _general_ability,
     "people-reward": _people_reward,
     "prose": _prose,
     "paper-plans": _paper_plans,
-    "speed": _speed,
     **{f"{task}-table": _task_table(task) for task in _QUICKSTART},
     **{f"{task}-agreement": _agreement(task) for task in _QUICKSTART},
     "summarization-settings": _summarization_settings,

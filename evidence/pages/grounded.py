@@ -1,8 +1,6 @@
 """Records of the task "grounded" → the tables of grounded.md: what an answer gained, and what it did not lose."""
 
-import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -34,16 +32,14 @@ FIGURES: Mapping[str, tuple[str, int]] = {
 """Metrics of an evaluation → names and digits on the page."""
 KEPT = 0.9
 """Recall and length must keep this share of their start."""
-RUN = 5
-"""Words in a row that make a quote."""
 
 
-def figures_table(group: Group, methods: Sequence[str] = ()) -> str:
-    """Return every figure of methods (default: of all) at the end, below the start of all runs."""
+def figures_table(group: Group) -> str:
+    """Return every figure of all methods at the end, below the start of all runs."""
     most = max(group.runs.values(), key=len)
     starts = group.runs.get(group.ours, most)
     rows = [["start", *_cells(list(starts.values()), 0)]]
-    for method in methods or by_final(group):
+    for method in by_final(group):
         runs = group.runs[method]
         few = f", {len(runs)} of {len(most)} seeds" if len(runs) < len(most) else ""
         rows.append([label(method) + few, *_cells(list(runs.values()), -1)])
@@ -88,29 +84,12 @@ def _shares_of_the_gain(pairs: Sequence[Mapping[str, Any]]) -> tuple[float, list
     return 100 * fmean(gains["learned"]) / fmean(gains["program"]), each
 
 
-def learned_in_short(pairs: Sequence[Mapping[str, Any]]) -> str:
-    """Return a sentence on the learned reward models: the form with the most seeds, and the means of the others."""
-    forms = Counter(one["form"] for one in reversed(pairs)).most_common()
-    shares = [_shares_of_the_gain([one for one in pairs if one["form"] == form]) for form, _ in forms]
-    (share, each), *_ = shares
-    seeds = f"{min(each):.0f} to {max(each):.0f} % on {len(each)} seeds" if len(each) > 1 else "one seed"
-    rest = [
-        f"form {form}{'' if 'without words' in form else ', with words'}, {mean:.0f} %"
-        for (form, _), (mean, _) in zip(forms[1:], shares[1:], strict=True)
-    ]
-    return (
-        f"A reward model that learned the program's verdicts (form {forms[0][0]}), put in the program's place, gives "
-        f"{share:.0f} % of the program's fall in unsupported names and numbers ({seeds})"
-        f"{''.join(f'; {one}' for one in rest)}."
-    )
-
-
 def learned_table(pairs: Sequence[Mapping[str, Any]]) -> str:
     """Return the program critic beside the reward model that learned from it, and the share of the gain.
 
     Args:
-        pairs: of docs/make_learned.py: one per seed, with the metrics of "start", "program" and "learned", and the
-            audits of the learned reward model at each step of its run.
+        pairs: of evidence/results/make_learned.py: one per seed, with the metrics of "start", "program" and "learned",
+            and the audits of the learned reward model at each step of its run.
     """
     names = {"start": "start", "program": "the program's critiques", "learned": "the learned reward model's critiques"}
     rows = [
@@ -163,37 +142,6 @@ def in_words(group: Group) -> str:
         f"{number(left.value, 2)} of the start is left ({spread}); {guard}: "
         f"recall × {number(kept['recall'], 2)}, words × {number(kept['mean_words'], 2)}{apart}."
     )
-
-
-def quoted_in_words(found: Mapping[str, Any]) -> str:
-    """Return how far the answers of the page of ten answers are quotes of the passage, before and after training.
-
-    Args:
-        found: of docs/make_answers.py: "questions", each with its "passage" and the "answers" before and after.
-    """
-    before, after = (
-        100 * quoted_share([(one["answers"][place]["response"], one["passage"]) for one in found["questions"]])
-        for place in (0, 1)
-    )
-    return (
-        f"It learned to quote, also where that is no answer: of the words of {len(found['questions'])} answers "
-        f"{after:.0f} % are in runs of {RUN} words or more of the passage ({before:.0f} % before)."
-    )
-
-
-def quoted_share(pairs: Iterable[tuple[str, str]]) -> float:
-    """Return the share of the words of answers that stand in runs of `RUN` words or more of the passage.
-
-    Args:
-        pairs: answer and passage. Words are runs of letters and digits; capital letters do not count.
-    """
-    words = quoted = 0
-    for pair in pairs:
-        answer, passage = (re.findall(r"\w+", text.lower()) for text in pair)
-        known = {tuple(passage[at : at + RUN]) for at in range(len(passage) - RUN + 1)}
-        starts = [at for at in range(len(answer) - RUN + 1) if tuple(answer[at : at + RUN]) in known]
-        words, quoted = words + len(answer), quoted + len({at + step for at in starts for step in range(RUN)})
-    return quoted / words if words else 0.0
 
 
 def not_finished(group: Group) -> list[str]:

@@ -646,13 +646,12 @@ def _kl_rows(page: _Page, found: Frontiers, digits: int) -> list[list[str]]:
     return rows
 
 
-def write_results(runs: Path, out: Path, readme: Path, plan: Path | None = None) -> list[Path]:
+def write_results(runs: Path, out: Path, plan: Path | None = None) -> list[Path]:
     """Write the pages of records, and make the blocks of the other pages again; return the files that changed.
 
     Args:
         runs: directory with records of runs.
         out: directory of pages and JSON files.
-        readme: a further page with blocks; it may be absent.
         plan: plan of studies, whose missing runs are named; None for none.
 
     Raises:
@@ -664,8 +663,8 @@ def write_results(runs: Path, out: Path, readme: Path, plan: Path | None = None)
     contents = {out / name: data for name, data in made.items()}
     if (out / NUMBERS).exists():
         contents[out / PAGE] = paper_page(out).encode()
-    for page in [*sorted(out.glob("*.md")), readme]:
-        if page not in contents and page.exists():
+    for page in sorted(out.glob("*.md")):
+        if page not in contents:
             contents[page] = filled(read_text(page), out).encode()
     changed = [path for path, data in contents.items() if not path.exists() or path.read_bytes() != data]
     for path in changed:

@@ -1,7 +1,7 @@
 """The paper's tables with our figures beside them → paper.md.
 
 paper_numbers.json   the paper's numbers, with their source
-paper_ours.json      our figures by table, taken from directories of evaluations; written by `python -m evidence results paper`
+paper_ours.json      our figures by table, taken from evaluations; written by `python -m evidence results paper`
 quickstart*.json     figures of the built-in tasks: reward models and convergence
 
 A cell without our figure has the command that makes it below its table. The page follows from the files alone.

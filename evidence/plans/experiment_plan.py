@@ -283,7 +283,8 @@ def _check(study: Study, plan: Plan, path: Path) -> None:
     if recipe.data.task is None:
         raise ConfigError(
             f"{study.recipe} has no data.task: a study compares methods on a built-in task. For prompts and a critic "
-            "of your own, `python -m evidence tune` searches the settings of a method, and `text2grad compare` compares runs"
+            "of your own, `python -m evidence tune` searches the settings of a method, and `text2grad compare` "
+            "compares runs"
         )
     if recipe.data.task != study.task:
         raise ConfigError(f"{study.recipe} has data.task = {recipe.data.task!r}; name its task")

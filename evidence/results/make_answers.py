@@ -1,7 +1,7 @@
 """Ten held-out questions with a run's answers before and after training, as a page that anybody can read.
 
-    python docs/make_answers.py RUN     # a run of evidence/recipes/smollm2-grounded.toml: writes results/answers.json
-    python docs/make_answers.py         # results/answers.json → results/answers.html, and answers.png with Chromium
+    python evidence/results/make_answers.py RUN  # a run of evidence/recipes/smollm2-grounded.toml: writes answers.json
+    python evidence/results/make_answers.py      # answers.json → answers.html, and answers.png with Chromium
 
 The questions are the first ten held-out ones; nobody chose them. An answer is sampled once, at temperature 1.
 """
@@ -16,7 +16,7 @@ from text2grad.files import to_json, write_atomically
 from text2grad.runs.reports.html import rollouts_page
 from text2grad.runs.reports.run_report import before_and_after
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parent
 DATA, PAGE, PICTURE = (RESULTS / f"answers.{kind}" for kind in ("json", "html", "png"))
 COUNT, SHOWN = 10, 2  # questions of the page, and the question of the picture, from 1
 KEPT = ("response", "truncated", "critique", "ids", "offsets", "delta")

@@ -62,6 +62,6 @@ def _check(recipe: Recipe) -> None:
     processes = os.environ.get("WORLD_SIZE", "1")
     if processes != "1":
         raise ConfigError(
-            f"a rival runs in one process, and the launcher started {processes} (WORLD_SIZE); start `python -m evidence rival` "
-            "without torchrun or accelerate launch"
+            f"a rival runs in one process, and the launcher started {processes} (WORLD_SIZE); start "
+            "`python -m evidence rival` without torchrun or accelerate launch"
         )

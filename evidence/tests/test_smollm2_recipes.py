@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from accelerate.state import AcceleratorState
 
+from evidence.__main__ import main
 from places import ROOT, SHARED
 from served_models import untrained
-from text2grad.cli.__main__ import main
 from text2grad.feedback import ask, load_critic
 from text2grad.types import Example
 
@@ -38,7 +38,7 @@ def test_a_learned_reward_model_takes_the_place_of_the_program(
     (tmp_path / "models" / "smollm2" / "chat_template.jinja").write_text(CHAT)
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "smollm2-learned.toml").write_bytes(
-        (ROOT / "recipes" / "smollm2-learned.toml").read_bytes()
+        (ROOT / "evidence" / "recipes" / "smollm2-learned.toml").read_bytes()
     )
     records = json.loads((SHARED / "data" / "qa_feedback" / "feedback.json").read_bytes())
     (tmp_path / "feedback.json").write_text(json.dumps(records[:12]))

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# PPO with a value model, GAE and token rewards in verl (docs/verl.md); start it from the directory of my_module.py.
+# PPO with a value model, GAE and token rewards in verl (docs/engines.md); start it from the directory of my_module.py.
 #
 #   MODEL=meta-llama/Llama-3.1-8B-Instruct NODES=1 bash train.sh      # 8 GPUs
 #   MODEL=meta-llama/Llama-3.1-70B-Instruct NODES=8 TENSOR_PARALLEL=4 bash train.sh     # 64 GPUs, on the head node of a Ray cluster

@@ -3,7 +3,7 @@
     run_tests("twice = lambda x: 2 * x", "assert twice(2) == 4")
     Result(passed=True, reason="passed", output="", mode="separate", ...)
 
-docs/sandbox.md is the manual: kinds of tests, modes, isolations, limits, and what each protects against. In short:
+docs/critics.md is the manual: kinds of tests, modes, isolations, limits, and what each protects against. In short:
 
     tests         statements, functions `test_*`, files for pytest or unittest, or pairs of input and output
     separate      the judge runs the tests in a process of its own, and reaches the program by calls and plain values:
@@ -194,7 +194,7 @@ class Sandbox:
             output_chars: most characters of `Result.output` where there are no cases, at least 10,000.
             files_mb: limit of all files in MiB, at most 32; half of it for one file.
             threads: limit of the threads that are started.
-            mode: None runs tests in mode "shared" only if they need it (`docs/sandbox.md`).
+            mode: None runs tests in mode "shared" only if they need it (`docs/critics.md`).
             on_result: called once for each program that is judged, for a progress bar.
 
         Raises:

@@ -13,7 +13,7 @@ def passage_and_question(example: Example) -> tuple[str, str]:
     passage, question = example.meta.get("passage"), example.meta.get("question") or ""
     if not isinstance(passage, str) or not isinstance(question, str) or not passage.strip():
         raise DataError(
-            f'the example {example.prompt_text[:60]!r} has no text "passage" in its meta; `python -m evidence prepare-grounded` '
-            "writes files with it"
+            f'the example {example.prompt_text[:60]!r} has no text "passage" in its meta; `python -m evidence '
+            "prepare-grounded` writes files with it"
         )
     return passage, question

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import small_run
+from evidence.__main__ import main
 from evidence.analysis.cases import case_groups
 from evidence.analysis.noise import Parts
 from evidence.analysis.report import _interval, analyse_runs, notes, tables
 from evidence.analysis.run_analysis import _linear, _ratio_interval, _span_tokens, analyse_run
 from evidence.analysis.verdict import verdict
 from places import DATA
-from text2grad.cli.__main__ import main
 from text2grad.config import make_recipe
 from text2grad.errors import DataError
 from text2grad.runs.reports.run_report import read_run

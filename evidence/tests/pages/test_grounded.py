@@ -5,12 +5,12 @@ import re
 import tomllib
 
 import pytest
+from made_records import record, trials
 
-from evidence.pages.grounded import PLANNED, in_words, not_finished, quoted_in_words, quoted_share, share_left
+from evidence.pages.grounded import PLANNED, in_words, not_finished, share_left
 from evidence.pages.pages import result_pages
 from evidence.pages.records import Record
 from evidence.pages.selection import groups
-from made_records import record, trials
 from places import ROOT, script
 
 START = {"unsupported_share": 0.4, "recall": 0.2, "mean_words": 20.0, "distinct_2": 0.9}
@@ -73,19 +73,6 @@ def test_the_guard_of_recall_and_length() -> None:
     assert "does not halve" in in_words(group)
 
 
-def test_the_share_of_quoted_words_by_hand() -> None:
-    passage = "The old bridge of Avignon was built by him."
-    assert quoted_share([("The OLD bridge: of avignon!", passage)]) == 1.0  # signs and capital letters do not count
-    assert quoted_share([("the old bridge of", passage)]) == 0.0  # four words are no quote
-    # Of 3 + 5 and of 6 words, 5 and 6 are in quotes: 11 / 14.
-    pairs = [("I think that old bridge of Avignon was", passage), ("bridge of Avignon was built by", passage)]
-    assert quoted_share(pairs) == pytest.approx(11 / 14)
-    assert quoted_share([("", passage)]) == 0.0
-    answers = [{"response": "Who knows it"}, {"response": pairs[0][0]}]
-    told = quoted_in_words({"questions": [{"passage": passage, "answers": answers}]})
-    assert "of the words of 1 answers 62 % are in runs of 5 words or more of the passage (0 % before)" in told  # 5 / 8
-
-
 def test_the_page_stands_apart_from_the_made_worlds() -> None:
     pages = result_pages(study(), draw=False)
     page = pages["grounded.md"].decode()
@@ -116,21 +103,21 @@ def test_methods_that_are_not_leading_need_three_seeds() -> None:
 
 
 def test_the_planned_methods_are_those_of_the_plan() -> None:
-    plan = tomllib.loads((ROOT / "recipes" / "smollm2.toml").read_text("utf-8"))
+    plan = tomllib.loads((ROOT / "evidence" / "recipes" / "smollm2.toml").read_text("utf-8"))
     assert tuple(plan["study"][0]["methods"]) == PLANNED
 
 
 def test_the_page_of_ten_answers_is_what_its_json_gives() -> None:
-    made = script("docs/make_answers.py")
+    made = script("evidence/results/make_answers.py")
     found = json.loads(made.DATA.read_bytes())
-    assert made.PAGE.read_text("utf-8") == made.page(found), "run python docs/make_answers.py"
+    assert made.PAGE.read_text("utf-8") == made.page(found), "run python evidence/results/make_answers.py"
     assert len(found["questions"]) == made.COUNT
     assert all(len(one["answers"]) == 2 for one in found["questions"])
 
 
 def test_the_page_has_the_figures_of_the_critic_beside_people() -> None:
-    found = json.loads((ROOT / "docs" / "results" / "grounded_critic.json").read_bytes())
-    page = " ".join((ROOT / "docs" / "grounded.md").read_text("utf-8").split())
+    found = json.loads((ROOT / "evidence" / "results" / "grounded_critic.json").read_bytes())
+    page = " ".join((ROOT / "evidence" / "docs" / "grounded.md").read_text("utf-8").split())
     itself = found["of themselves"]
     assert itself["blamed"] == 0
     assert f"No sentence of the {itself['passages']} passages is blamed" in page

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_records import record, study, trials
 
 from evidence.analysis.formula import predicted_ratio
 from evidence.pages.bootstrap import Interval, interval
@@ -24,7 +25,6 @@ from evidence.pages.measures import (
 from evidence.pages.records import Record
 from evidence.pages.selection import Group, groups
 from evidence.plans.frontier import frontier, value_of
-from made_records import record, study, trials
 
 
 def curve(*points: tuple[int, float], kl: float = 0.01) -> list[dict[str, Any]]:

@@ -5,7 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from made_records import VALUES, record, study, trials, write
 
+from evidence.__main__ import main
 from evidence.pages.bootstrap import Interval
 from evidence.pages.figures import learners, length_line, look
 from evidence.pages.pages import result_pages
@@ -14,9 +16,7 @@ from evidence.pages.selection import edges, groups, missing, missing_of_plan
 from evidence.plans.experiment_plan import load_plan
 from evidence.plans.methods import METHODS
 from evidence.plans.records import recipe_digest
-from made_records import VALUES, record, study, trials, write
 from places import ROOT
-from text2grad.cli.__main__ import main
 from text2grad.config import load_recipe
 from text2grad.errors import DataError
 from text2grad.runs.reports.plots import COLOURS, DASHES, MARKERS
@@ -383,8 +383,8 @@ def test_a_record_without_a_curve_is_refused(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("drawn_pictures")
 def test_the_command_writes_pages_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "runs", study({"text2grad": 0.9, "grpo": 0.8}, seeds=2))
-    command = ["results", "--out", str(tmp_path), "--readme", str(tmp_path / "absent.md")]
-    command += ["--plan", str(ROOT / "recipes" / "results-short.toml")]
+    command = ["results", "--out", str(tmp_path)]
+    command += ["--plan", str(ROOT / "evidence" / "recipes" / "results-short.toml")]
     assert main(command) == 0
     assert "comparison.md" in capsys.readouterr().out
     assert (tmp_path / "comparison-summarization-program-r.png").read_bytes().startswith(PNG)
@@ -397,7 +397,7 @@ def test_the_command_writes_pages_once(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_missing_runs_of_a_plan(tmp_path: Path) -> None:
-    path = ROOT / "recipes" / "results-short.toml"
+    path = ROOT / "evidence" / "recipes" / "results-short.toml"
     plan = load_plan(path)
     (shared,) = plan.study
     same = {"study": "short", "length": 0, "recipe": recipe_digest(load_recipe(path.parent / shared.recipe))}
@@ -412,11 +412,10 @@ def test_missing_runs_of_a_plan(tmp_path: Path) -> None:
 
 def test_an_evaluation_of_a_plan_counts_once_for_all_trials_whose_settings_it_has(tmp_path: Path) -> None:
     """The best trial may change while evaluations are made, and a seed then has one with each."""
-    text = (ROOT / "recipes" / "results-short.toml").read_text("utf-8")
+    text = (ROOT / "evidence" / "recipes" / "results-short.toml").read_text("utf-8")
     path = tmp_path / "plan.toml"
-    path.write_text(
-        text.replace('recipe = "', f'recipe = "{ROOT / "recipes"}/').replace("seeds = [0]", "seeds = [0, 1]")
-    )
+    text = text.replace('recipe = "', f'recipe = "{ROOT / "evidence" / "recipes"}/')
+    path.write_text(text.replace("seeds = [0]", "seeds = [0, 1]"))
     plan = load_plan(path)
     (shared,) = plan.study
     same = {"study": "short", "length": 0, "recipe": recipe_digest(load_recipe(shared.recipe))}

@@ -15,7 +15,7 @@ from text2grad.errors import Text2GradError
 from text2grad.evaluation.registry import make_suites
 from text2grad.evaluation.suite import SuiteOptions
 
-RESULTS = ROOT / "docs" / "results"
+RESULTS = ROOT / "evidence" / "results"
 
 
 def value(at: float) -> dict[str, float]:

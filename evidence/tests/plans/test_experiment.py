@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from evidence.__main__ import main
 from evidence.pages.pages import result_pages
 from evidence.pages.records import read_runs
 from evidence.pages.selection import groups, missing_of_plan
@@ -15,7 +16,6 @@ from evidence.plans.experiment import RUN_SECONDS, Experiment
 from evidence.plans.experiment_plan import load_plan
 from evidence.plans.records import read_records
 from pretended_runs import PROGRAM, pretend_runs
-from text2grad.cli.__main__ import main
 from text2grad.config import digest_of
 from text2grad.errors import ConfigError, TrainingError
 from text2grad.files import write_records

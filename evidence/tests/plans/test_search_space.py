@@ -63,7 +63,7 @@ def test_every_method_can_be_searched_on_every_shipped_recipe(name: str) -> None
 
 
 def test_the_document_has_the_ranges() -> None:
-    page = (ROOT / "docs" / "tune.md").read_text("utf-8")
+    page = (ROOT / "evidence" / "docs" / "tune.md").read_text("utf-8")
     rows = [f"| `{name}` | `{one.setting}` | {in_words(one)} |" for name, one in SEARCH_SPACE.items()]
     assert "\n".join(["|---|---|---|", *rows, "", "- Numbers"]) in page
 

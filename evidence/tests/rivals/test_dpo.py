@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from small_rival import judged, trainer
 
 from evidence.rivals import dpo
 from evidence.rivals.dpo import learn_preferences, pairs_of
 from evidence.rivals.judged import Judged, groups
 from evidence.rivals.trainer import RivalTrainer
-from small_rival import judged, trainer
 from text2grad.models import FineTuning
 from tiny_models import own_logp
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from small_rival import judged, trainer
 
 from evidence.rivals.imitation import imitate, imitate_best, supervised_ids
 from evidence.rivals.judged import Judged
-from small_rival import judged, trainer
 from small_run import assert_same_run
 from text2grad.errors import OutOfMemory
 from text2grad.types import Critique, Example, Rollout

@@ -1,7 +1,8 @@
 """The choice of the best responses, by hand."""
 
-from evidence.rivals.judged import best, groups
 from small_rival import judged
+
+from evidence.rivals.judged import best, groups
 
 
 def rewards(found: list) -> list[float]:

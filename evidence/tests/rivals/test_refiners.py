@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_rival import trainer
 
 from evidence.rivals import refiners
 from evidence.rivals.imitation import imitate_refined
@@ -12,7 +13,6 @@ from evidence.rivals.judged import Judged
 from evidence.rivals.refiners import PolicyRefiner, prompts_with_critiques, refine
 from evidence.rivals.trainer import RivalTrainer
 from fault_server import running
-from small_rival import trainer
 from small_run import ColourCritic
 from text2grad.models import sample, step_uniforms
 from text2grad.types import Critique, Example, Rollout

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from small_rival import trainer
 
+from evidence.__main__ import main
 from evidence.rivals.rounds import round_of
 from evidence.rivals.trainer import RivalTrainer
-from small_rival import trainer
 from small_run import ColourCritic, assert_same_run, tokenizer_and_model, untimed
-from text2grad.cli.__main__ import main
 from text2grad.errors import TrainingError
 from text2grad.types import Critique, Example
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_rival import trainer
 
 from evidence.rivals.judged import Judged
 from evidence.rivals.self_distillation import distil, teacher_advantages
-from small_rival import trainer
 from text2grad.models import collate
 from text2grad.types import Critique
 from tiny_models import own_logp

@@ -52,8 +52,8 @@ SPINS = "1000"
 """How often a thread of torch looks whether the others have done their part before it sleeps (libgomp's variable).
 
 Threads usually spin for milliseconds. Where one of the others waits for a core, all of these are lost: beside one busy
-process, fine-tuning a small model on two cores took 50 times as long; with few spins it does not (docs/log.md). Alone,
-few spins cost 5 to 10 %.
+process, fine-tuning a small model on two cores took 50 times as long; with few spins it does not (evidence/log.md).
+Alone, few spins cost 5 to 10 %.
 """
 
 

@@ -22,7 +22,7 @@ examples:
   text2grad compare runs/lr-1e-5-seed-* runs/lr-3e-5-seed-* --step 100 --out runs/learning-rates
   text2grad compare runs/quickstart/summarization
 
-written to --out: compare.json (all numbers), compare.png, compare.html. docs/compare.md explains them."""
+written to --out: compare.json (all numbers), compare.png, compare.html. docs/evaluation.md explains them."""
 
 
 def add_parser(commands: Any) -> None:

@@ -43,7 +43,7 @@ written to DIR:
   answers.sqlite              every answer of a server
   judgements/answers.sqlite   every judgement, paid for once
 
-docs/evaluate_policy.md defines each figure, and says where the data of each suite comes from."""
+docs/evaluation.md defines each figure, and says where the data of each suite comes from."""
 
 
 def add_parser(commands: Any) -> None:

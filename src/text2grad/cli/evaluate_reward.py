@@ -55,7 +55,7 @@ written to DIR:
   answers.jsonl       the critic's critiques as they were received; critic.json identifies the critic
   samples.jsonl       instead of it with votes: every sampled critique
 
-docs/evaluate.md defines each number."""
+docs/evaluation.md defines each number."""
 
 
 def add_parser(commands: Any) -> None:
@@ -85,7 +85,7 @@ def add_parser(commands: Any) -> None:
     add("--seed", type=at_least(0), default=0, help="of the bootstrap resamples")
     add("--draws", type=int, default=2000, metavar="N", help="number of bootstrap resamples (default: 2000)")
     model = parser.add_argument_group("for --model")
-    model.add_argument("--no-constrain", action="store_true", help="decode without constraints (docs/constrained.md)")
+    model.add_argument("--no-constrain", action="store_true", help="decode without constraints (docs/reward_models.md)")
     model.add_argument("--max-new-tokens", type=int, metavar="N", help="longest critique (default: as saved)")
     model.add_argument("--votes", type=int, metavar="N", help="sampled critiques per response (default: as saved)")
     model.add_argument(

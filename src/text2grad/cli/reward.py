@@ -38,7 +38,7 @@ examples:
   torchrun --nproc-per-node 8 -m text2grad.cli reward my.toml
   accelerate launch --use_fsdp --fsdp_version 2 --fsdp_state_dict_type FULL_STATE_DICT -m text2grad.cli reward my.toml
 
-docs/reward.md explains the files that the command writes."""
+docs/reward_models.md explains the files that the command writes."""
 
 
 def add_parser(commands: Any) -> None:

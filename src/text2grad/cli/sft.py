@@ -23,7 +23,7 @@ examples:
   text2grad sft my.toml --resume                       # after any interruption; same weights, bit for bit (CPU)
   torchrun --nproc-per-node 8 -m text2grad.cli sft my.toml
 
-docs/sft.md explains the files that the command writes."""
+docs/training.md explains the files that the command writes."""
 
 
 def add_parser(commands: Any) -> None:

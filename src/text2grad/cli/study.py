@@ -24,7 +24,7 @@ examples:
   text2grad judge ours.jsonl theirs.jsonl --human ann.csv --human ben.csv --out runs/duel
 
 Each rater fills a copy of sheet.csv: yes or no (or 1 or 0) in the last columns; an empty cell is no answer. A text that
-a spreadsheet would read as a formula has an apostrophe before it. docs/evaluate.md defines the numbers."""
+a spreadsheet would read as a formula has an apostrophe before it. docs/evaluation.md defines the numbers."""
 
 
 def add_parser(commands: Any) -> None:

@@ -2,7 +2,7 @@
 
 The rest is TRL's: sampling (also with vLLM), DeepSpeed, FSDP, checkpoints, the clipped loss. Two differences from the
 paper's PPO: the baseline is the mean of a prompt's group of responses, not a value function, and the KL term stands in
-the loss (k3), not in the reward. docs/trl.md tells when to choose which trainer.
+the loss (k3), not in the reward. docs/engines.md tells when to choose which trainer.
 """
 
 import json

@@ -2,11 +2,11 @@
 
 glibc raises the size above which a block has pages of its own (M_MMAP_THRESHOLD) up to 32 MiB as a program frees large
 blocks. Activations then share a heap with small tensors that live longer, and the holes between them stay resident:
-with LoRA adapters a run took twice the memory of its tensors (docs/plan.md). A fixed threshold ends that, for more time
-in the kernel: a third of a run's time with 15 million parameters, a fifth with 135 million. Where memory is plenty, the
-heap keeps its pages instead, and the kernel has nothing to do, until memory runs short: rounds of TRL's trainers, whose
-batches have ever new shapes, would fill 19 GB with the holes of a model of 135 million parameters. Small models keep
-glibc's behaviour.
+with LoRA adapters a run took twice the memory of its tensors (docs/training.md). A fixed threshold ends that, for more
+time in the kernel: a third of a run's time with 15 million parameters, a fifth with 135 million. Where memory is
+plenty, the heap keeps its pages instead, and the kernel has nothing to do, until memory runs short: rounds of TRL's
+trainers, whose batches have ever new shapes, would fill 19 GB with the holes of a model of 135 million parameters.
+Small models keep glibc's behaviour.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""Prompts → responses by vLLM, whose weights are made equal to the policy's before each step: docs/vllm.md.
+"""Prompts → responses by vLLM, whose weights are made equal to the policy's before each step: docs/engines.md.
 
 `sample` in `sampling` is the exact sampler: its tokens come from the policy's own log-probs and depend on (seed, step)
 alone. vLLM's come from other kernels, so its log-probs are kept beside the ids (`Rollout.engine_logp`).

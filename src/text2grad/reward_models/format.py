@@ -24,8 +24,8 @@ class CritiqueFormat:
         write_feedback: False if the model was trained on spans without feedback.
         outcomes: False if no critique of the training had a number for the whole response: with the constraint that of
             a form is null.
-        constrain: allow only complete JSON with verbatim quotes, or with one label for each word (docs/constrained.md).
-            Without it, a truncated list of quotes is read up to its last quote.
+        constrain: allow only complete JSON with verbatim quotes, or with one label for each word
+            (docs/reward_models.md). Without it, a truncated list of quotes is read up to its last quote.
         limits: further limits of the quotes in constrained decoding.
         match: how quotes are located in the response; with constrained decoding always "exact".
         prompt_format: as in training: "chat" uses the chat template, "plain" does not.

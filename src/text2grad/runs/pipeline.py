@@ -302,7 +302,7 @@ class Pipeline:
 def training_lengths(task: Task) -> list[int]:
     """Return the lengths of the demonstrations in the order of training: each at most half of the next, up to three.
 
-    On the longest items alone, a small model does not learn in the same time to find the right part (docs/log.md).
+    On the longest items alone, a small model does not learn in the same time to find the right part (evidence/log.md).
     """
     lengths = [task.settings.length]
     while len(lengths) < STAGES and (shorter := [one for one in task.lengths if 2 * one <= lengths[0]]):

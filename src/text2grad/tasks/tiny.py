@@ -102,7 +102,7 @@ def begin_alike(model: Any, tokenizer: Any) -> None:
     The key weights of attention start as a copy of the query weights, so that a token attends to equal tokens (after
     arXiv 2305.09828). The embedding of a word with a space before it starts as the embedding of the word without. A
     model that must compare quotes with the truth then learns to compare within 400 steps; without, it had not started
-    within 800 (docs/log.md).
+    within 800 (evidence/log.md).
     """
     import torch
 

@@ -35,7 +35,7 @@ from text2grad_sandbox import Result, Sandbox, reason_not_to_run, with_names
 SHOWN_TESTS = 3
 FORGEABLE = (
     "{forgeable} of {passed} programs that passed could have forged it: their tests share a process with them, or "
-    "their own classes decide a comparison (docs/sandbox.md, Modes)"
+    "their own classes decide a comparison (docs/critics.md, Modes)"
 )
 ONE_LINE = "failing tests run no other line"
 _SHOWN_CHARS = 200
@@ -61,7 +61,7 @@ class UnitTestCritic(Closing):
         timeout_s: time limit of a program with its tests, in seconds.
         memory_mb: limit of its address space in MiB.
         workers: number of programs that run at the same time; None takes the number of processor cores.
-        accept_weaker: run without protection of files if no stronger isolation works; see docs/sandbox.md.
+        accept_weaker: run without protection of files if no stronger isolation works; see docs/critics.md.
         overlap: parts of a step that it judges at a time while the policy samples others (`critic.overlap`): one,
             whose programs use all its workers.
 

@@ -6,7 +6,7 @@ base_pass@k     of the original tests alone, for records with further tests
 parses          share of programs that Python can parse
 timeout         share of programs that exceed the time limit
 cut             share of answers that the length limit cut
-forgeable       share of passes that a program written against the sandbox could have forged (docs/sandbox.md)
+forgeable       share of passes that a program written against the sandbox could have forged (docs/critics.md)
 
 The format of a record follows from its keys, so `--suite code` reads every format:
 
