@@ -1,4 +1,4 @@
-"""A response and its critique → its tokens, each with its pseudo-reward: as the tokens of a tokenizer that is not the sampler's.
+"""A response as text and its critique → the tokens of a tokenizer, each with its pseudo-reward.
 
     response, critique  →  ids [T], offsets [T]  →  spans in the decoded text  →  tokens of each span, δ [T]
 
@@ -42,11 +42,6 @@ class TokenRewards:
     spans: tuple[Span, ...]
     tokens: tuple[tuple[int, ...], ...]
     delta: tuple[float, ...]
-
-    @property
-    def respaced(self) -> bool:
-        """True if decoding changed the white space of the response."""
-        return self.text != self.response
 
 
 def label_tokens(
