@@ -18,7 +18,6 @@ import torch
 from safetensors.torch import load_file
 
 import small_reward
-import small_rival
 import small_run
 import small_sft
 from pretended_device import DEVICE, MixedDevices, pretended_device
@@ -320,12 +319,6 @@ def test_supervised_fine_tuning_goes_on_exactly_from_a_checkpoint(
             train("killed")
     again = train("killed", resume=True)
     assert all(torch.equal(calm[name], again[name]) for name in {*calm, *again})
-
-
-@pytest.mark.parametrize("method", ["dpo", "sft_best", "ilf", "sdpo"])
-def test_rivals_train(method: str, device: torch.device, tmp_path: Path) -> None:
-    small_rival.trainer(tmp_path / "run", method, run={"steps": 2}, rival={"rounds": 1}).train()
-    assert untimed(tmp_path / "run" / "metrics.jsonl")
 
 
 @pytest.mark.filterwarnings("ignore")  # TRL's own

@@ -17,11 +17,9 @@ ARGUMENTS = {
     "train": ["r.toml"],
     "generate": ["run"],
     "reward": ["r.toml"],
-    "align": ["x.jsonl", "--tokenizer", "t", "--out", "o"],
     "compare": ["a", "b"],
     "evaluate-reward": ["x.jsonl", "--model", "m", "--out", "o"],
     "annotate": ["r.toml"],
-    "win-rate": ["a", "b", "--recipe", "r.toml", "--out", "o"],
 }
 
 BLOCKED = """

@@ -48,13 +48,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "text2grad export 'a b.jsonl' --out d --name OWNER/NAME --push --force",
         ),
         (
-            "align 'a b.jsonl' --tokenizer tok --out e",
-            "responses",
-            "e/rewards.jsonl, report.json, report.html, tables.txt, tables.png",
-            "open e/report.html in a browser",
-        ),
-        ("align 'a b.jsonl' --tokenizer tok", "responses", "", "add --out DIR to write the rewards and the reports"),
-        (
             "evaluate-reward 'a b.jsonl' --critic judge:critic --out f --no-words --draws 5",
             "precision and recall",
             "f/evaluation.json, predictions.jsonl, tables.txt, evaluation.png, evaluation.html",

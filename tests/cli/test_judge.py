@@ -31,7 +31,7 @@ def files(path: Path, server: Running, scripts: list[tuple[str, str, str]], *, w
         f'[annotate]\nmodel = "m"\nbase_url = "{server.url}"\napi_key_env = "SOME_KEY"\nretries = 1\n'
     )
     names = [str(path / "ours.jsonl"), str(path / "theirs.jsonl"), "--recipe", str(path / "my.toml")]
-    return ["win-rate", *names, "--out", str(path / "out"), "--what", what]
+    return ["judge", *names, "--out", str(path / "out"), "--what", what]
 
 
 def result(path: Path) -> dict[str, Any]:

@@ -20,7 +20,6 @@ OTHERS |= {"--max-model-len", "--logprobs-mode", "--weight-transfer-config"}
 
 SEVERAL = {
     "feedback": set[str](),
-    "align": set[str](),
     "models": {"--merge", "--out"},  # sft, reward
     "critics": set[str](),
     "config/run_directory.py": {"--resume", "--set", "--model", "--out"},  # train, sft, reward
@@ -91,17 +90,11 @@ def test_messages_of_shared_parts_name_options_that_all_their_commands_have(part
 @pytest.mark.parametrize(
     "words",
     [
-        "align x.jsonl --tokenizer t --price-read nan",
-        "align x.jsonl --tokenizer t --price-written inf",
-        "align x.jsonl --tokenizer t --price-read -1",
-        "align x.jsonl --tokenizer t --price-read much",
-        "align x.jsonl --tokenizer t --limit 0",
-        "align x.jsonl --tokenizer t --show -1",
         "import table x.jsonl --out y.jsonl --missing-outcome nan",
         "import table x.jsonl --out y.jsonl --limit -1",
         "import table x.jsonl --out y.jsonl --show 1.5",
         "study export x.jsonl --out y --seed -1",
-        "win-rate a b --recipe r --out o --seed -1",
+        "judge a b --recipe r --out o --seed -1",
         "evaluate-reward x --model m --out o --vote-threshold nan",
         "evaluate-reward x --model m --out o --seed -1",
     ],

@@ -314,7 +314,9 @@ def test_a_story_model_gets_a_reward_model_of_its_own(tmp_path: Path) -> None:
     story = "there was a little cliws. It was happy."
     marks = [Annotation("Once upon a time", story, Critique("No such word.", (Span(19, 24, "negative"),)))]
     policy = {"path": str(STORIES), "sampling": {**SAMPLING, "eos_token_ids": [1]}, "run": str(tmp_path / "run")}
-    sections = {"data": {"task": "stories", "examples": 8, "eval_examples": 0}, "critic": {}}
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": f"Once upon a time {n}"}) + "\n" for n in range(8)))
+    sections = {"data": {"train": str(prompts)}, "critic": {"use": "critics_by_name:Strict"}}
     rollout = {"batch_size": 2, "max_new_tokens": 8, "eos_token_ids": [1], "prompt_format": "plain"}
     a_run(tmp_path / "run", **{**sections, "rollout": rollout, "reward_model": {"max_new_tokens": 64, "batch_size": 2}})
     append_rollouts(tmp_path / "run", 6)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trial_world import Trial, attempt, check, make_world
+from trial_world import Trial, check, make_world
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -146,7 +146,7 @@ RECIPES = [
     setting("model.path", "missing", r"cannot load .* from 'missing'"),
     setting("model.path", "colours.py", r"cannot load .* from 'colours\.py'"),
     setting("model.path", "runs/done", r"cannot load .* from 'runs/done'"),
-    setting("data.task", "qa", r"data\.task and data\.train are both set"),
+    setting("data.task", "summarization", r"data\.task and data\.train are both set"),
     setting("data.train", "missing.jsonl", r"missing\.jsonl.*No such file"),
     setting("data.train", "policy", r"policy.*Is a directory"),
     setting("critic.match", "fuzzy", r"\[critic\] match = 'fuzzy'"),
@@ -170,7 +170,7 @@ RECIPES = [
     Trial("learned critic that is not there", "train my.toml --set critic.use= --set critic.model=missing", ("missing",)),
     Trial("learned critic that is a policy", "train my.toml --set critic.use= --set critic.model=policy", ("JSON of a critique",)),
     Trial("learned critic of another kind",
-          "train my.toml --set critic.use= --set critic.model=runs/critic/model --set critic.kind=scalar",
+          "train my.toml --set critic.use= --set critic.model=runs/critic/model --set critic.kind=probe",
           (r"runs/critic",)),
     Trial("recipe with a byte order mark", "train bad.toml --set run.steps=1", (), 0,
           prepare=lambda folder: (folder / "bad.toml").write_bytes(b"\xef\xbb\xbf" + (folder / "my.toml").read_bytes()),
@@ -365,8 +365,6 @@ FEEDBACK = [
     Trial("import a folder of a model", "import table policy --out x.jsonl", ("cannot load the data set policy",)),
     Trial("import bad records only", "import table t.jsonl --out x.jsonl --skip-bad", (r"t\.jsonl:1: not JSON", "no record can be used"),
           files={"t.jsonl": "{oops\n"}),
-    Trial("align Parquet", "align x.parquet --tokenizer policy", ("tokens labelled",), 0, writes=True,
-          prepare=lambda folder: attempt(folder, ["import", "table", "annotations.jsonl", "--out", "x.parquet"])),
     Trial("import a table with a byte order mark", "import table t.csv --out x.jsonl", (), 0, writes=True,
           files={"t.csv": b"\xef\xbb\xbfprompt,response,feedback\nq,a,fine\n"}),
     Trial("export a missing file", "export missing.jsonl --out d", (r"missing\.jsonl",)),
@@ -375,15 +373,6 @@ FEEDBACK = [
     Trial("export onto a file", "export annotations.jsonl --out my.toml", (r"my\.toml",)),
     Trial("export and push without a name", "export annotations.jsonl --out d --push", ("--push needs --name",)),
     Trial("export nothing", "export empty.jsonl --out d", (r"empty\.jsonl",), files={"empty.jsonl": ""}),
-    Trial("align without a tokenizer", "align annotations.jsonl --tokenizer missing", ("missing",)),
-    Trial("align a missing file", "align missing.jsonl --tokenizer policy", (r"missing\.jsonl",)),
-    Trial("align a broken line", "align bad.jsonl --tokenizer policy", (r"bad\.jsonl:1.*--skip-bad|bad\.jsonl:1",), files={"bad.jsonl": "{\n"}),
-    Trial("align at a price of nan", "align annotations.jsonl --tokenizer policy --price-read nan", ("price-read",)),
-    Trial("align at a price below 0", "align annotations.jsonl --tokenizer policy --price-written -1", ("price-written",)),
-    Trial("align no records", "align annotations.jsonl --tokenizer policy --limit 0", ("limit",)),
-    Trial("align a lone surrogate", "align bad.jsonl --tokenizer policy --skip-bad", ("1",), 0, writes=True,
-          files={"bad.jsonl": ANNOTATION + ANNOTATION.replace(" cat one", " \\ud800")}),
-    Trial("align onto a file", "align annotations.jsonl --tokenizer policy --out my.toml", (r"my\.toml",)),
 ]  # fmt: skip
 
 EVALUATE = [
@@ -402,11 +391,11 @@ EVALUATE = [
     Trial("evaluate other predictions", "evaluate-reward annotations.jsonl --out runs/e --predictions p.jsonl --tokenizer policy", ("p.jsonl|prediction",),
           files={"p.jsonl": ANNOTATION}),
     Trial("evaluate into a full folder", "evaluate-reward annotations.jsonl --out reward --critic colours:critic --tokenizer policy", ("reward",)),
-    Trial("win rate of missing files", "win-rate a.jsonl b.jsonl --recipe ask.toml --out runs/w", (r"a\.jsonl",)),
-    Trial("win rate without a recipe", "win-rate a.jsonl b.jsonl --recipe missing.toml --out runs/w", (r"missing\.toml",)),
-    Trial("win rate of other prompts", "win-rate a.jsonl b.jsonl --recipe ask.toml --out runs/w --what responses", ("prompt",),
+    Trial("judge of missing files", "judge a.jsonl b.jsonl --recipe ask.toml --out runs/w", (r"a\.jsonl",)),
+    Trial("judge without a recipe", "judge a.jsonl b.jsonl --recipe missing.toml --out runs/w", (r"missing\.toml",)),
+    Trial("judge of other prompts", "judge a.jsonl b.jsonl --recipe ask.toml --out runs/w --what responses", ("prompt",),
           files={"a.jsonl": RESPONSE, "b.jsonl": RESPONSE.replace("one", "two")}),
-    Trial("win rate for nan", "win-rate a.jsonl a.jsonl --recipe ask.toml --out runs/w --what responses --max-cost nan", ("max_cost",),
+    Trial("judge for nan", "judge a.jsonl a.jsonl --recipe ask.toml --out runs/w --what responses --max-cost nan", ("max_cost",),
           files={"a.jsonl": RESPONSE}),
     Trial("judge without a judge", "judge a.jsonl a.jsonl --out runs/w", ("no judge is named", "--human SHEET"), files={"a.jsonl": RESPONSE}),
     Trial("judge by a sheet of other pairs", "judge a.jsonl b.jsonl --human s.csv --out runs/w", ("is no pair of the two files",),
@@ -415,8 +404,6 @@ EVALUATE = [
           files={"a.jsonl": RESPONSE, "b.jsonl": RESPONSE, "s.csv": "a,b\n1,1\n"}),
     Trial("a dry run of a judge", "judge a.jsonl b.jsonl --recipe ask.toml --out runs/w --dry-run", ("no request",), code=0,
           files={"a.jsonl": RESPONSE, "b.jsonl": RESPONSE}, writes=True),
-    Trial("costs of nothing", "results costs annotations.jsonl", (r"annotations\.jsonl is no directory",)),
-    Trial("the paper's tables elsewhere", "results paper --to nowhere", (r"nowhere/paper_numbers\.json",)),
     Trial("MT-Bench without a judge", "evaluate policy --suite mt_bench --data x --out runs/v", ("--judge FILE.toml",)),
     Trial("MT-Bench without its files", "evaluate policy --suite mt_bench --data . --judge ask.toml --out runs/v",
           (r"question\.jsonl", "FastChat")),
@@ -427,8 +414,6 @@ EVALUATE = [
     Trial("study from no sheet", "study import missing.csv", (r"missing\.csv",)),
     Trial("study from something else", "study import my.toml", (r"my\.toml",)),
     Trial("quickstart of no seed", "quickstart --seeds 0 --out runs/q", ("--seeds 0: at least one seed",)),
-    Trial("quickstart of an unknown task", "quickstart --task poetry", ("invalid choice: .poetry.",)),
-    Trial("quickstart of an unknown method", "quickstart --methods sarsa", ("invalid choice: .sarsa.",)),
     Trial("quickstart with a misspelt setting", "quickstart --out runs/q --set run.stepps=1", ('Did you mean "steps"',)),
     Trial("quickstart into a file", "quickstart --out my.toml", (r"my\.toml.*choose another",)),
 ]  # fmt: skip
