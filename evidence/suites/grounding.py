@@ -36,8 +36,8 @@ from text2grad.feedback import bad_record, json_object, read_entries
 from text2grad.types import Example
 
 SOURCE = Source(
-    "the directory with source_info.jsonl and response.jsonl of RAGTruth, or what `python -m evidence prepare-grounded` "
-    "writes,",
+    "the directory with source_info.jsonl and response.jsonl of RAGTruth, or what `python -m evidence prepare-grounded`"
+    " writes,",
     "RAGTruth (ParticleMedia), or your own",
 )
 _SOURCES, _RESPONSES = "source_info.jsonl", "response.jsonl"
