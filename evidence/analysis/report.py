@@ -26,8 +26,8 @@ from text2grad.runs.reports.run_report import Run
 from text2grad.runs.reports.terminal import plain, print_table
 
 NOT_LOGGED = (
-    "No update of the policy was logged, so nothing is said of what the words did: set analysis.track_update = 10, say, "
-    "and train."
+    "No update of the policy was logged, so nothing is said of what the words did: set analysis.track_update = 10, "
+    "say, and train."
 )
 SHOWN_LAGS = (1, 8)
 DRAWN = ("spans", "number", "logged")

@@ -1,8 +1,7 @@
 """How far do corrections reach? A lesson of the studio on marked stories, and the fault on openings that nobody marked.
 
     python evidence/benchmarks/studio_lesson.py marks.jsonl --model ../shared/models/stories260k
-    python evidence/benchmarks/studio_lesson.py --simulated 30 --save-marks marks.jsonl \\
-        --model ../shared/models/stories260k
+    python evidence/benchmarks/studio_lesson.py --simulated 30 --save-marks FILE --model ../shared/models/stories260k
 
 `marks.jsonl` is the download of *My marks*. `--simulated` puts the dictionary of the story critic in the place of a
 person: it marks the invented words of the first stories with one as poor, and nothing else; such numbers say how

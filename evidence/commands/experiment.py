@@ -23,7 +23,7 @@ examples:
   python -m evidence experiment evidence/recipes/results.toml --only rivals --at-once 2
 
 Every finished run is a line of evidence/results/runs/STUDY.jsonl (`records` of the plan). A run that has a line is not
-run again, and an interrupted run goes on with the same command. evidence/results/README.md explains plans and records."""
+run again; an interrupted run goes on with the same command. evidence/results/README.md explains plans and records."""
 
 
 def add_parser(commands: Any) -> None:

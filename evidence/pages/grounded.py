@@ -15,7 +15,7 @@ TASK = "grounded"
 ABOUT = """\
 Questions of people about passages of Wikipedia (`qa_feedback`), held out by subject: the model must answer from the
 passage alone. The critic is a program that quotes names, numbers and claims; the metric is another program, which the
-critic never sees ([how](../grounded.md)). All seeds have the same held-out questions. Every method starts from the
+critic never sees ([how](../docs/grounded.md)). All seeds have the same held-out questions. Every method starts from the
 same weights (quantized to 4 bits, digest d0925e1c…) and samples the same number of responses. Reproduce:
 `python -m evidence experiment evidence/recipes/smollm2.toml`."""
 PLANNED = ("text2grad_group", "grpo", "dpo", "sft_best", "ilf")

@@ -83,7 +83,7 @@ _HOW_TO_READ_LENGTHS = """\
 "Tokens": of a response, mean at the start. "Share of its rollouts": those that spans need until the final value of the
 number, divided by those that the number needs. "Distinct word pairs": at the start → after Text2Grad; after the
 number; no search looks at them. "By the formula": the same share by the signal and the noise of one
-update, for spans of one token ([analyse](../analyse.md)): rollouts for equal precision are as 1 / signal-to-noise.
+update, for spans of one token ([analyse](../docs/analyse.md)): rollouts for equal precision are as 1 / signal-to-noise.
 Where the measured share is larger, something else than noise limits the speed: the learning rate, clipping and the
 KL term hold a precise update back, too, and a number may have learned all that its policy explores.
 

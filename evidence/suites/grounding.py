@@ -9,7 +9,7 @@ words                      words per answer
 
 The extractor is that of the task `grounded`, which its critic never sees (docs/grounded.md). Data is a directory or a
 source_info.jsonl of RAGTruth (arXiv 2401.00396), whose response.jsonl says which prompts belong to the split; or what
-`text2grad prepare grounded` writes.
+`python -m evidence prepare-grounded` writes.
 """
 
 import json
@@ -36,7 +36,8 @@ from text2grad.feedback import bad_record, json_object, read_entries
 from text2grad.types import Example
 
 SOURCE = Source(
-    "the directory with source_info.jsonl and response.jsonl of RAGTruth, or what `text2grad prepare grounded` writes,",
+    "the directory with source_info.jsonl and response.jsonl of RAGTruth, or what `python -m evidence prepare-grounded`"
+    " writes,",
     "RAGTruth (ParticleMedia), or your own",
 )
 _SOURCES, _RESPONSES = "source_info.jsonl", "response.jsonl"

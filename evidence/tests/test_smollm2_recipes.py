@@ -25,7 +25,8 @@ SHORT = [
 
 def commands(recipe: str) -> list[str]:
     """Return the commands in the comment at the top of a recipe."""
-    lines = [line.removeprefix("#") for line in (ROOT / "recipes" / recipe).read_text("utf-8").splitlines()]
+    text = (ROOT / "evidence" / "recipes" / recipe).read_text("utf-8")
+    lines = [line.removeprefix("#") for line in text.splitlines()]
     shown = [line.strip() for line in lines if line.startswith("   ")]
     return "\n".join(shown).replace("\\\n", "").splitlines()
 
@@ -36,8 +37,8 @@ def test_a_learned_reward_model_takes_the_place_of_the_program(
 ) -> None:
     untrained(tmp_path / "models" / "smollm2", context=8192)
     (tmp_path / "models" / "smollm2" / "chat_template.jinja").write_text(CHAT)
-    (tmp_path / "recipes").mkdir()
-    (tmp_path / "recipes" / "smollm2-learned.toml").write_bytes(
+    (tmp_path / "evidence" / "recipes").mkdir(parents=True)
+    (tmp_path / "evidence" / "recipes" / "smollm2-learned.toml").write_bytes(
         (ROOT / "evidence" / "recipes" / "smollm2-learned.toml").read_bytes()
     )
     records = json.loads((SHARED / "data" / "qa_feedback" / "feedback.json").read_bytes())
@@ -46,11 +47,11 @@ def test_a_learned_reward_model_takes_the_place_of_the_program(
     make, prepare, *_ = commands("smollm2-grounded.toml")
     own = commands("smollm2-learned.toml")
     assert make == "make smollm2"
-    assert [line.split()[0:2] for line in own] == [
-        *[["text2grad", "annotate"]] * 3,
-        ["cat", "runs/smollm2-learned/*/annotations.jsonl"],
-        ["text2grad", "reward"],
-        ["text2grad", "train"],
+    assert [line.removeprefix("python -m evidence ").split()[0] for line in own] == [
+        *["annotate"] * 3,
+        "cat",
+        "reward",
+        "train",
     ]
     for line in [prepare, *own]:
         if line.startswith("cat "):
@@ -58,8 +59,8 @@ def test_a_learned_reward_model_takes_the_place_of_the_program(
             assert len(parts) == 3
             (tmp_path / line.split()[3]).write_bytes(b"".join(part.read_bytes() for part in parts))
             continue
-        words = shlex.split(line)[1:]
-        sets = [] if words[0] == "prepare" else [word for one in SHORT for word in ("--set", one)]
+        words = shlex.split(line)[3:]
+        sets = [] if words[0] == "prepare-grounded" else [word for one in SHORT for word in ("--set", one)]
         AcceleratorState._reset_state(reset_partial_state=True)  # of a process of its own
         # 3: a reward model of a few steps labelled nothing
         assert main([*words, *sets]) in ((0, 3) if words[0] == "train" else (0,)), line

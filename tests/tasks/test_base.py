@@ -4,12 +4,12 @@ from random import Random
 
 import pytest
 
-from evidence.tasks.qa.task import QATask
 from text2grad.errors import DataError
+from text2grad.tasks.summarization.task import SummarizationTask
 from text2grad.types import Example
 
 
-class Dice(QATask):
+class Dice(SummarizationTask):
     """A world of six prompts."""
 
     name = "dice"

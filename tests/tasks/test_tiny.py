@@ -1,25 +1,18 @@
 """A tokenizer that gives every text back, and a Llama made for it."""
 
-import json
-import re
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 
-from evidence.tasks.code.task import CodeTask
-from evidence.tasks.qa.task import QATask
 from text2grad.align.offsets import token_offsets
 from text2grad.tasks import tiny
-from text2grad.tasks.base import Task
-from text2grad.tasks.registry import built_in
 from text2grad.tasks.summarization.task import SummarizationTask
 from text2grad.tasks.tiny import EOS, PAD, UNKNOWN, begin_alike, copy_weights, tiny_llama, word_tokenizer
+from verdict_tokens import check_verdicts
 
 ODD = "Ann's  bike -- sold!\n\n\tTL;DR: (café) naïve,  “yes” 3.5 % 北京 e\u0301 "
-
-TASKS: dict[str, Task] = {"summarization": SummarizationTask(), "qa": QATask(), "code": CodeTask()}
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +30,6 @@ def test_every_text_of_the_summarization_task_comes_back_without_an_unknown_word
         assert summaries.unk_token_id not in ids, text
         assert summaries.decode(ids) == text
         assert summaries.decode(ids, skip_special_tokens=True) == text
-
-
-def test_every_opening_of_the_stories_task_comes_back() -> None:
-    task = built_in("stories")
-    texts = [example.prompt_text for example in (*task.train(100, 0), *task.held_out(100, 0))]
-    tokenizer = word_tokenizer(texts)
-    for text in texts:
-        assert tokenizer.decode(tokenizer(text).input_ids) == text
 
 
 def test_each_word_takes_the_space_before_it_and_each_mark_stands_alone() -> None:
@@ -204,27 +189,10 @@ def test_only_keys_and_bare_words_are_changed_and_a_second_time_changes_nothing(
 # Verdicts
 
 
-@pytest.mark.parametrize("name", ["summarization", "qa", "code"])
 @pytest.mark.parametrize("escaped", [False, True])
-def test_a_verdict_is_one_token_right_after_the_quoted_word(name: str, escaped: bool) -> None:
+def test_a_verdict_is_one_token_right_after_the_quoted_word(escaped: bool) -> None:
     """Also within JSON, where a quotation mark has a backslash before it."""
-    task = TASKS[name]
-    examples, texts = task.examples(300), task.texts(300)
-    critiques = [
-        text.removeprefix(example.prompt_text).split("\n")[-1] for example, text in zip(examples, texts, strict=True)
-    ]
-    verdicts = task.verdicts()
-    if escaped:
-        critiques, verdicts = ([json.dumps(text)[1:-1] for text in some] for some in (critiques, verdicts))
-    tokenizer = word_tokenizer(critiques, verdicts)
-    known, seen = {*verdicts}, set()
-    for critique in critiques:
-        tokens = tokenizer.convert_ids_to_tokens(tokenizer(critique).input_ids)
-        assert "".join(tokens) == critique
-        quoted = re.findall(r'"[^"]*"', critique)
-        assert sum(token in known for token in tokens) == len(quoted)
-        seen |= known & {*tokens}
-    assert len(seen) > 0.7 * len(known)
+    check_verdicts(SummarizationTask(), escaped=escaped)
 
 
 def test_a_model_with_more_words_says_the_same_about_the_known_ones() -> None:

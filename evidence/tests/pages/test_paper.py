@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from evidence.__main__ import main
 from evidence.pages.paper import NUMBERS, OURS, PAGE, converged
 from places import ROOT
-from text2grad.cli.__main__ import main, parser
+from text2grad.cli.__main__ import parser
 from text2grad.errors import Text2GradError
 from text2grad.evaluation.registry import make_suites
 from text2grad.evaluation.suite import SuiteOptions

@@ -659,7 +659,7 @@ def test_two_studies_of_the_same_name_task_and_critic_are_refused(tmp_path: Path
         load_plan(write_plan(tmp_path, STUDY + STUDY))
     with pytest.raises(ConfigError, match=r"no plan of studies: Invalid value"):
         load_plan(write_plan(tmp_path, "name = "))
-    with pytest.raises(ConfigError, match=r"plan.toml: study: Tuple should have at least 1 item"):
+    with pytest.raises(ConfigError, match=r"plan.toml: study: Field required"):
         load_plan(write_plan(tmp_path, ""))
 
 

@@ -12,18 +12,17 @@ from places import ROOT
 from text2grad.config.recipe import Recipe, load_recipe, make_recipe
 from text2grad.errors import ConfigError
 
-RECIPES = ("quickstart-summarization", "quickstart-qa", "quickstart-code", "stories")
-
-
-SHIPPED = sorted(
-    path.relative_to(ROOT / "recipes").with_suffix("").as_posix()
-    for path in (ROOT / "recipes").rglob("*.toml")
+RECIPES = ("quickstart", "quickstart-qa", "quickstart-code", "stories")
+SHIPPED = {
+    path.relative_to(folder).with_suffix("").as_posix(): path
+    for folder in (ROOT / "recipes", ROOT / "evidence" / "recipes")
+    for path in sorted(folder.rglob("*.toml"))
     if "study" not in tomllib.loads(path.read_text("utf-8"))
-)
+}
 
 
 def recipe_of(name: str, *overrides: str) -> Recipe:
-    return load_recipe(ROOT / "recipes" / f"{name}.toml", overrides)
+    return load_recipe(SHIPPED[name], overrides)
 
 
 def space_of(*names: str, **sections: Any) -> SearchSpace:
@@ -51,7 +50,7 @@ def test_every_method_can_be_searched_on_every_shipped_recipe(name: str) -> None
         refused = methods.pop("verdicts_only")  # before any run
         with pytest.raises(ConfigError, match="truths belongs to a built-in task; set task, or leave out truths"):
             recipe_of(name, *refused.settings)
-    for place, method in enumerate(methods.values(), SHIPPED.index(name)):
+    for place, method in enumerate(methods.values(), list(SHIPPED).index(name)):
         space = SearchSpace.of(method.searched, base, recipe_of(name, *method.settings))
         trials = [Trial(0, space.default, 0.5)]
         # The second round knows the default settings and those of the first; every third recipe of a method has one.

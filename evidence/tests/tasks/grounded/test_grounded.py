@@ -172,14 +172,14 @@ def test_a_changed_number_or_name_is_found_by_both(passages: list[Passage]) -> N
 
 
 def test_critic_and_metric_share_no_code() -> None:
-    place = ROOT / "src" / "text2grad" / "tasks" / "grounded"
+    place = ROOT / "evidence" / "tasks" / "grounded"
 
     def imported(name: str) -> set[str]:
         tree = ast.parse((place / f"{name}.py").read_text("utf-8"))
         return {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
 
     of_critic = imported("critic") | imported("reading") | imported("sentences") | {"evidence.tasks.grounded.reading"}
-    shared = {name for name in imported("metric") & of_critic if name.startswith("text2grad")}
+    shared = {name for name in imported("metric") & of_critic if name.startswith(("text2grad", "evidence"))}
     assert shared == {"text2grad.types", "evidence.tasks.grounded.passage"}
     tree = ast.parse((place / "passage.py").read_text("utf-8"))
     functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
@@ -221,7 +221,7 @@ def test_the_task_has_no_prompts_of_its_own_and_refuses_other_tasks_knobs() -> N
     task = built_in("grounded", TaskSettings(truths=False))
     assert task.metric == "unsupported_share"
     assert task.critic() == GroundedCritic(truths=False)
-    with pytest.raises(ConfigError, match=r"name files in data\.train and data\.held_out_file; `text2grad prepare"):
+    with pytest.raises(ConfigError, match=r"name files in data\.train and data\.held_out_file; `python -m evidence"):
         task.train(1, 0)
     with pytest.raises(ConfigError, match=r"data\.length = 2: the task grounded has no such setting; the length of an"):
         built_in("grounded", TaskSettings(length=2))

@@ -162,7 +162,7 @@ def test_any_text_gets_sorted_disjoint_spans_whose_faults_are_quoted(prompt: str
 def test_another_process_writes_the_same_critique() -> None:
     response = " saw a nearck in Oslo."
     code = (
-        "from text2grad import Example; from evidence.tasks.stories import StoryCritic\n"
+        "from text2grad import Example; from evidence.tasks.stories.task import StoryCritic\n"
         f"import sys; sys.stdout.write(StoryCritic()([Example(prompt={PROMPT!r})], [{response!r}])[0].feedback)"
     )
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
