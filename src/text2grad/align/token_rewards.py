@@ -2,10 +2,8 @@
 
     response, critique  →  ids [T], offsets [T]  →  spans in the decoded text  →  tokens of each span, δ [T]
 
-Files hold responses as text, so this module encodes them; sampled ids in a file are used unchanged. Spans and δ refer
-to the decoded text. If it differs from the response only in white space, the spans are moved. If it differs in any
-other character (one unknown to the tokenizer, or changed by its normalizer), the spans cannot be placed, and the
-response gets no rewards.
+Spans and δ refer to the decoded text. If it differs from the response only in white space, the spans are moved; if it
+differs in any other character, the response gets no rewards.
 """
 
 from bisect import bisect_left
