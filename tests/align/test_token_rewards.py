@@ -1,8 +1,5 @@
 """A judged response as tokens: whose ids, where its spans go when white space changes, and when there is no telling."""
 
-import json
-import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +9,7 @@ from tokenizers.processors import TemplateProcessing
 from text2grad.align.delta import DEFAULT, AlignSettings
 from text2grad.align.token_rewards import TokenRewards, encode, label_tokens, move_spans
 from text2grad.errors import AlignmentError
-from text2grad.feedback.records import CritiqueRecord, read_critique_records
+from text2grad.feedback.records import CritiqueRecord
 from text2grad.types import Critique, Label, Span
 from tokenizers_made_here import gpt2, made, of_tokens
 
@@ -78,7 +75,7 @@ def test_a_first_space_that_the_tokenizer_drops_moves_the_spans() -> None:
     tokenizer, ids = of_tokens("llama", ["▁I", "▁live", "▁here"])
     found = labelled(tokenizer, judged(" I live here", Span(0, 2, "positive"), Span(2, 7, "negative"), ids=tuple(ids)))
     assert found.text == "I live here"
-    assert found.respaced
+    assert found.text != found.response
     assert found.spans == (Span(0, 1, "positive"), Span(1, 6, "negative"))
     assert found.delta == (1.0, -1.0, 0.0)
 
@@ -86,7 +83,7 @@ def test_a_first_space_that_the_tokenizer_drops_moves_the_spans() -> None:
 def test_spaces_that_the_decoder_adds_move_the_spans() -> None:
     tokenizer, ids = of_tokens("wordpiece", ["don", "'", "t", "go"])
     found = labelled(tokenizer, judged("don't go", Span(3, 5, "negative"), Span(6, 8, "positive"), ids=tuple(ids)))
-    assert (found.text, found.respaced) == ("don ' t go", True)
+    assert found.text == "don ' t go" != found.response
     assert found.spans == (Span(4, 7, "negative"), Span(8, 10, "positive"))
     assert found.delta == (0.0, -1.0, -1.0, 1.0)
 
@@ -167,22 +164,3 @@ def test_white_space_that_both_texts_have_alike_stays_in_a_span() -> None:
 @pytest.mark.parametrize("other", ["Lyons", "lyon", "L yonn", "Lyo", "Ly0n", "", "Ly\u200bon"])
 def test_texts_that_differ_in_anything_but_white_space_are_never_matched(other: str) -> None:
     assert move_spans([], "Lyon", other) is None
-
-
-def test_a_record_that_was_written_reads_back_as_the_same_rewards(tmp_path: Path) -> None:
-    tokenizer = made("llama2")
-    text = "so glad 😀😀 today"
-    critique = Critique("Too\nmany.", (Span(8, 10, "negative"), Span(0, 7, "positive")), -0.5, "repaired", ("Nice",))
-    record = CritiqueRecord(7, "x:7", "Ask", text, critique)
-    first = labelled(tokenizer, record, AlignSettings(span_mass="span"))
-    path = tmp_path / "rewards.jsonl"
-    path.write_text(json.dumps(first.to_json(record)))
-    (read,) = read_critique_records(path)
-    again = labelled(tokenizer, read, AlignSettings(span_mass="span"))
-    written = again.to_json(read)
-    assert written == {**first.to_json(record), "record": 1, "critique": written["critique"]}
-    assert sorted(again.spans) == sorted(first.spans)
-    assert again.critique.feedback == "Too\nmany."
-    assert (again.critique.outcome, again.critique.status) == (-0.5, "repaired")
-    assert again.critique.unmatched == ("Nice",)
-    assert math.fsum(again.delta) == math.fsum(first.delta)

@@ -119,7 +119,7 @@ def test_the_report_and_the_curves_are_written(out: Path) -> None:
     page = (out / "report.html").read_text("utf-8")
     assert "fine-tuned on noisy demonstrations" in page
     assert "data:image/png;base64," in page
-    assert "start from the reward model&#x27;s weights, fine-tuned on demonstrations once more; so do" in page
+    assert "All policies start from the reward model&#x27;s weights, fine-tuned on demonstrations once more." in page
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -1,11 +1,9 @@
-"""A response and its critique → its tokens, each with its pseudo-reward: as the tokens of a tokenizer that is not the sampler's.
+"""A response as text and its critique → the tokens of a tokenizer, each with its pseudo-reward.
 
     response, critique  →  ids [T], offsets [T]  →  spans in the decoded text  →  tokens of each span, δ [T]
 
-Files hold responses as text, so this module encodes them; sampled ids in a file are used unchanged. Spans and δ refer
-to the decoded text. If it differs from the response only in white space, the spans are moved. If it differs in any
-other character (one unknown to the tokenizer, or changed by its normalizer), the spans cannot be placed, and the
-response gets no rewards.
+Spans and δ refer to the decoded text. If it differs from the response only in white space, the spans are moved; if it
+differs in any other character, the response gets no rewards.
 """
 
 from bisect import bisect_left
@@ -42,11 +40,6 @@ class TokenRewards:
     spans: tuple[Span, ...]
     tokens: tuple[tuple[int, ...], ...]
     delta: tuple[float, ...]
-
-    @property
-    def respaced(self) -> bool:
-        """True if decoding changed the white space of the response."""
-        return self.text != self.response
 
 
 def label_tokens(

@@ -103,9 +103,6 @@ def warn_of_slow_halves(model: Any) -> None:
     """Warn where a wide model in 16 bits will compute on an x86 CPU without AVX-512; asked where there is no GPU.
 
     torch has no fast product in 16 bits there: 1.2 GFLOP/s per core beside 60 in fp32 (Zen 3, 1024 × 576 × 1536).
-
-    Args:
-        model: a Hugging Face model that was loaded.
     """
     import torch
 

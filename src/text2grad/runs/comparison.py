@@ -5,8 +5,7 @@ results.json    {"tasks": {TASK: {
                     "seeds": [...],
                     "methods": {METHOD: {"final": [value per seed], "curve": [[[step, value], ...] per seed],
                                          "kl_per_token": [nats per seed]}},    METHOD: sft, or the name of a run
-                    "start": the weights that policies start from, "reward_model" or "sft",
-                    "reward_model": [per seed: agreement with the annotator (precision, recall, failure_rate,
+                        "reward_model": [per seed: agreement with the annotator (precision, recall, failure_rate,
                                      unmatched_rate, gap) on held-out answers of the policy before Text2Grad],
                     "reward_model_at_end": [the same after Text2Grad],
                     "seconds": [per seed: of each phase and method]}}}
@@ -51,11 +50,9 @@ def _task(directory: Path, metric: str, seeds: Sequence[int], methods: Sequence[
         for of_seed, run in zip(seconds, runs, strict=True):
             spent = sum(v for line in run.metrics for k, v in line.items() if k.startswith("seconds/"))
             of_seed[method] = round(spent, 1)
-    recipe = json.loads((places[0] / "text2grad" / "run.json").read_bytes())["recipe"]
     return {
         "metric": metric,
         "seeds": list(seeds),
-        "start": "reward_model" if recipe["sft"]["after_reward_model"] else "sft",
         "methods": found,
         "reward_model": [run.evaluations[0]["critic"] for run in trained["text2grad"]],
         "reward_model_at_end": [run.evaluations[-1]["critic"] for run in trained["text2grad"]],
@@ -106,11 +103,7 @@ def in_words(task: str, result: Mapping[str, Any]) -> str:
     left = _mean(result["reward_model_at_end"], "recall/negative")
     if left is not None:
         text += f" At the last step it marked {left:.0%} of the faults that were left."
-    start = {
-        "reward_model": "the reward model's weights, fine-tuned on demonstrations once more",
-        "sft": "the fine-tuned weights",
-    }[result["start"]]
-    return f"{text} The policies start from {start}; so do the baselines."
+    return f"{text} All policies start from the reward model's weights, fine-tuned on demonstrations once more."
 
 
 def _mean(records: Sequence[Mapping[str, float]], name: str) -> float | None:

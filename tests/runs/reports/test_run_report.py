@@ -21,8 +21,8 @@ from text2grad.runs.reports.plots import (
     Line,
     RunCurves,
     curve_panel,
-    curves_png,
     new_figure,
+    panels_png,
     pictures,
     run_panels,
     smoothed,
@@ -88,6 +88,10 @@ LESS = {0: EVALUATIONS[0], 4: {"fact_f1": 0.5, "mean_tokens": 1.0, "kl_per_token
 
 
 # Reading.
+
+
+def curves_png(runs: Any, *, metric: str = "") -> bytes:
+    return panels_png(run_panels(runs, metric=metric))
 
 
 def test_a_run_is_read_back_in_the_order_of_its_steps(tmp_path: Path) -> None:

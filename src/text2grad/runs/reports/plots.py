@@ -75,13 +75,8 @@ class Picture(NamedTuple):
     dark: bytes
 
 
-def curves_png(runs: Sequence[RunCurves], *, metric: str = "") -> bytes:
-    """Return the curves of at most seven runs as a PNG file; the panel of the task's metric needs evaluations."""
-    return panels_png(run_panels(runs, metric=metric))
-
-
 def run_panels(runs: Sequence[RunCurves], *, metric: str = "") -> list[Draw]:
-    """Return the panels of `curves_png`."""
+    """Return the panels of at most seven runs; that of the task's metric needs evaluations."""
     panels = []
     if any(run.evaluations for run in runs):
         evaluated = [Line(run.name, run.evaluations, (), True, n) for n, run in enumerate(runs) if run.evaluations]
