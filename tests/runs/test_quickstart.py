@@ -107,7 +107,7 @@ def test_the_models_and_annotations_are_ordinary_files(out: Path) -> None:
     assert len(annotations) == 400
     assert not any(one.critique.failed for one in annotations)
     reward_model = GenerativeRewardModel.load(seed / "reward_model")
-    assert reward_model.max_new_tokens == 200
+    assert reward_model.format.max_new_tokens == 200
     example = procedural_task("summarization", "held_out").examples(1)[0]
     (critique,) = reward_model([example], [" " + str(example.reference)])
     assert critique.status == "ok"

@@ -61,7 +61,13 @@ def test_the_quickstarts_methods_are_two_of_them() -> None:
 
 def test_the_printed_tables_fit_a_terminal_of_80_columns() -> None:
     methods = {name: {"final": [0.5] * 3, "curve": [[]] * 3, "kl_per_token": [0.1] * 3} for name in ("sft", *METHODS)}
-    result = {"metric": "fact_f1", "seeds": [0, 1, 2], "methods": methods, "reward_model": [{}] * 3}
+    result = {
+        "metric": "fact_f1",
+        "seeds": [0, 1, 2],
+        "methods": methods,
+        "reward_model": [{}] * 3,
+        "reward_model_at_end": [{}] * 3,
+    }
     console = Console(width=80, record=True, file=StringIO())
     print_comparison(console, {"tasks": {"summarization": result}}, LABELS)
     lines = console.export_text().splitlines()
