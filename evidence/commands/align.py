@@ -8,16 +8,15 @@ from typing import IO, Any, Literal, get_args
 
 from rich.console import Console
 
-from evidence.commands.align_report import FILES, Gathered, print_report, write_reports
+from evidence.commands.align_report import FILES, Gathered, print_report, row_of, write_reports
 from evidence.commands.annotation_tables import Prices
 from text2grad.align import AlignSettings, label_tokens, resolve
 from text2grad.align.delta import Mode, Overlap, SpanMass
-from text2grad.align.token_rewards import TokenRewards
 from text2grad.cli.evaluate_reward import load_tokenizer
 from text2grad.cli.options import add_command, add_force, at_least, finite, print_end, refuse_bad, refuse_overwriting
 from text2grad.errors import AlignmentError, DataError
 from text2grad.feedback import WAY_OUT, Match, read_critique_records
-from text2grad.feedback.records import CritiqueRecord, Form, critique_to_json
+from text2grad.feedback.records import Form
 from text2grad.files import open_atomically, to_json
 
 NOT_ALL_ALIGNED = 3
@@ -151,16 +150,3 @@ def _gather(
 def _choice(parser: Any, name: str, values: Any, default: str, words: str) -> None:
     """Add an option with the values of a Literal."""
     parser.add_argument(name, choices=get_args(values), default=default, help=f"{words} (default: %(default)s)")
-
-
-def row_of(record: CritiqueRecord, rewards: TokenRewards) -> dict[str, Any]:
-    """Return a row of rewards.jsonl, in the form of a run's rollouts; `read_critique_records` reads it."""
-    return {
-        "record": record.number,
-        "prompt": record.prompt,
-        "response": rewards.text,
-        "critique": critique_to_json(replace(rewards.critique, spans=rewards.spans)),
-        "ids": list(rewards.ids),
-        "offsets": [list(pair) for pair in rewards.offsets],
-        "delta": list(rewards.delta),
-    }

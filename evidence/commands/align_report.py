@@ -13,6 +13,7 @@ from text2grad.align import AlignSettings
 from text2grad.align.token_rewards import TokenRewards
 from text2grad.errors import DataError
 from text2grad.feedback import WAY_OUT, CritiqueRecord
+from text2grad.feedback.records import critique_to_json
 from text2grad.files import write_files
 from text2grad.runs.reports import html
 from text2grad.runs.reports.plots import Picture, panels_png, pictures
@@ -93,6 +94,19 @@ def print_report(console: Console, args: argparse.Namespace, gathered: Gathered)
     _print_problems(console, "first spans without word overlap with the feedback:", flagged[: args.show])
 
 
+def row_of(record: CritiqueRecord, rewards: TokenRewards) -> dict[str, Any]:
+    """Return a row of rewards.jsonl, in the form of a run's rollouts; `read_critique_records` reads it."""
+    return {
+        "record": record.number,
+        "prompt": record.prompt,
+        "response": rewards.text,
+        "critique": critique_to_json(replace(rewards.critique, spans=rewards.spans)),
+        "ids": list(rewards.ids),
+        "offsets": [list(pair) for pair in rewards.offsets],
+        "delta": list(rewards.delta),
+    }
+
+
 def _names(args: argparse.Namespace) -> str:
     return ", ".join(path.name for path in args.input)
 
@@ -116,7 +130,7 @@ def _page(
         "From critiques to token rewards",
         intro=intro,
         summary=fidelity.rows(),
-        groups=[(heading, [rewards.to_json(record) for record, rewards in shown])],
+        groups=[(heading, [row_of(record, rewards) for record, rewards in shown])],
         images=[("Tokens written, shares, and tokens per span, by task", panels)],
         tables=tables,
     )

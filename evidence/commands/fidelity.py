@@ -134,7 +134,7 @@ class Tally:
         self.lengths += [len(tokens) for tokens in rewards.tokens if tokens]
         self.counts.update(
             aligned=1,
-            respaced=int((rewards.text != rewards.response)),
+            respaced=int(rewards.text != rewards.response),
             tokens=len(delta),
             contested_tokens=len(_marked(rewards, "positive") & _marked(rewards, "negative")),
             clean_spans=sum(map(partial(_is_clean, rewards), rewards.spans, touched)),

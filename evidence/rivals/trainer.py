@@ -50,6 +50,7 @@ class RivalTrainer(Text2GradTrainer):
         judged: responses of the round under way.
     """
 
+    sections = (*Text2GradTrainer.sections, "rival")
     judged: list[Judged]
 
     def round_of(self, step: int) -> tuple[int, int]:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 from text2grad.cli.__main__ import main
-from text2grad.feedback import read_preferences
 from text2grad.feedback.sources.phases import BLANK, EQUAL, KNOWN, Problem, divide, read_problems, split_unit
 from text2grad.types import Example
 
@@ -66,9 +65,9 @@ def test_ultrafeedback_is_divided_among_the_phases(tmp_path: Path, capsys: pytes
     responses = [one["response"] for one in lines(out, "annotate")]
     assert len(responses) == 30
     assert len({one["id"] for one in lines(out, "annotate")}) == 30
-    pairs = read_preferences(out / "preferences.jsonl")
-    assert {one.prompt for one in pairs} == prompts["annotate"]
-    assert all(one.chosen.startswith("Good") and one.rejected.startswith("Bad") for one in pairs)
+    pairs = lines(out, "preferences")
+    assert {one["prompt"] for one in pairs} == prompts["annotate"]
+    assert all(one["chosen"].startswith("Good") and one["rejected"].startswith("Bad") for one in pairs)
     assert "preferences 15" in " ".join(capsys.readouterr().out.split())
     assert main(["prepare", "ultrafeedback", source, "--out", str(out)]) == 2  # would be overwritten
 
@@ -106,7 +105,7 @@ def test_people_s_choice_between_two_summaries_is_a_preference(
     said = " ".join(capsys.readouterr().out.split())
     assert "left out 1 preferences between equal responses" in said
     (kept_out,) = lines(out, "held_out")
-    found = {("0" in one.prompt, one.chosen, one.rejected) for one in read_preferences(out / "preferences.jsonl")}
+    found = {("0" in one["prompt"], one["chosen"], one["rejected"]) for one in lines(out, "preferences")}
     both = {("Title: 0", (True, "First.", "Second.")), ("Title: 1", (False, "Second.", "First."))}
     assert found == {pair for title, pair in both if title not in kept_out["prompt"]}
     write(tmp_path / "odd.jsonl", [{**posts[0], "comparison_preference": "neither"}])
@@ -140,7 +139,7 @@ def test_texts_that_no_phase_can_use_are_left_out_and_counted(
     assert prompts <= {"Blank chosen?", "Equal?", *(one["prompt"] for one in PAIRS)}
     texts = [one.get(key) for one in everything for key in ("prompt", "reference", "response")]
     assert all(text is None or text.strip() for text in texts)
-    assert not {one.prompt for one in read_preferences(out / "preferences.jsonl")} & {"Blank chosen?", "Equal?"}
+    assert not {one["prompt"] for one in lines(out, "preferences")} & {"Blank chosen?", "Equal?"}
     half = tmp_path / "half.jsonl"
     half.write_text('{"prompt": "a", "chosen": "b \\ud83d", "rejected": "c"}\n', "utf-8")
     assert main(["prepare", "ultrafeedback", str(half), "--out", str(tmp_path / "none")]) == 2
@@ -188,17 +187,10 @@ def test_a_data_set_with_code_of_its_own_is_refused_with_a_way_out(
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (("kodcode", "--answer-tokens", "0"), "--answer-tokens is an option of grounded, not of kodcode; leave it out"),
-        (("slf5k", "--column", "a=b"), "--column is an option of grounded, not of slf5k; leave it out"),
-        (
-            ("grounded", "--tokenizer", "m", "--prompts", "3"),
-            "--prompts is an option of slf5k, kodcode, ultrafeedback, not of grounded; leave it out",
-        ),
         (("slf5k", "--split", "train"), "pairs.jsonl is one file, which has none; leave the option out"),
         (("slf5k", "--held-out-split", "test"), "--held-out-split names a split, and"),
         (("ultrafeedback", "--held-out", "0"), "--held-out must lie between 0 and 1, got 0"),
         (("kodcode",), 'there must be a text "test" or "test_code"'),
-        (("grounded",), "name the model that will be trained with --tokenizer MODEL"),
     ],
 )
 def test_wrong_options_are_refused_and_nothing_is_written(

@@ -22,7 +22,7 @@ def test_a_tracker_that_is_not_installed_is_refused_before_anything_loads(
     monkeypatch.setitem(sys.modules, name, None)
     settings = {"run": {"tracker": name, "out": str(tmp_path / "run")}, "model": {"path": "no/such/model"}}
     with pytest.raises(ConfigError) as caught:
-        run_recipe(make_recipe({**settings, "data": {"task": "qa"}}))
+        run_recipe(make_recipe({**settings, "data": {"task": "summarization"}}))
     assert str(caught.value).startswith(f'run.tracker = "{name}" needs a package: pip install {name}; or choose')
     with pytest.raises(ConfigError, match=f"pip install {name}"):
         trainer(tmp_path / "run", run={"tracker": name})

@@ -222,8 +222,9 @@ def test_the_prompts_of_a_built_in_task_follow_from_the_seed(tmp_path: Path, mon
         return examples, ["So."] * len(examples)
 
     monkeypatch.setattr(items_module, "sampled_responses", sampled)
-    found = items(tmp_path, make_recipe({"data": {"task": "qa", "examples": 3}, "run": {"seed": 7}}), limit=2)
-    assert [one.example.prompt for one in found] == [one.prompt for one in built_in("qa").train(3, 7)[:2]]
+    recipe_of_task = make_recipe({"data": {"task": "summarization", "examples": 3}, "run": {"seed": 7}})
+    found = items(tmp_path, recipe_of_task, limit=2)
+    assert [one.example.prompt for one in found] == [one.prompt for one in built_in("summarization").train(3, 7)[:2]]
     assert [one.id for one in found] == ["1", "2"]
 
 

@@ -39,12 +39,12 @@ SHORT = [
 TWO_POSTS = [*SHORT, "data.length=2", "data.truths=false", "rollout.max_new_tokens=46"]
 
 
-def recipe_of(task: str, *overrides: str) -> Recipe:
-    return load_recipe(ROOT / "recipes" / f"quickstart-{task}.toml", overrides)
+def recipe_of(*overrides: str) -> Recipe:
+    return load_recipe(ROOT / "recipes" / "quickstart.toml", overrides)
 
 
-def pipeline_of(out: Path, *overrides: str, task: str = "summarization") -> Pipeline:
-    return Pipeline(recipe_of(task, *overrides), out, lambda *_: None)
+def pipeline_of(out: Path, *overrides: str) -> Pipeline:
+    return Pipeline(recipe_of(*overrides), out, lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_two_phases_make_the_start_of_a_run_with_a_program_critic(made: Path) ->
 def test_a_run_trains_evaluates_and_is_judged_with_the_settings_of_its_task(made: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     overrides = [f"model.path={made / 'start'}", f"run.out={out}", "run.steps=1", "rollout.batch_size=4"]
-    recipe = recipe_of("summarization", *TWO_POSTS, *overrides, "refresh.steps=[]", "refresh.audit=0")
+    recipe = recipe_of(*TWO_POSTS, *overrides, "refresh.steps=[]", "refresh.audit=0")
     run_recipe(recipe)
     [line] = (out / "rollouts" / "00000.jsonl").read_text("utf-8").splitlines()[:1]
     record = json.loads(line)
@@ -98,28 +98,21 @@ def test_prompt_answer_and_critique_of_the_longest_items_fit_the_context(length:
 
 
 def test_the_models_of_a_length_have_its_context(tmp_path: Path) -> None:
-    pipeline = pipeline_of(tmp_path / "long", *SHORT, "data.length=8", "rollout.max_new_tokens=110", task="code")
+    pipeline = pipeline_of(tmp_path / "long", *SHORT, "data.length=8", "rollout.max_new_tokens=180")
     pipeline.run(phases=("sft",))
     assert AutoConfig.from_pretrained(tmp_path / "long" / "sft").max_position_embeddings == pipeline.context
-    assert pipeline.context == max(CONTEXT, longest_text(pipeline.task, 110))
+    assert pipeline.context == max(CONTEXT, longest_text(pipeline.task, 180))
     tokenizer = load_tokenizer(str(tmp_path / "long" / "sft"))
     words = tokenizer.get_vocab()
     assert all(word in words and f" {word}" in words for word in pipeline.task.vocabulary())
 
 
 @pytest.mark.parametrize(
-    ("name", "length", "expected"),
-    [
-        ("summarization", 0, [0]),
-        ("summarization", 1, [1]),
-        ("summarization", 8, [2, 4, 8]),
-        ("qa", 12, [2, 4, 12]),
-        ("qa", 16, [4, 8, 16]),
-        ("code", 12, [2, 6, 12]),
-    ],
+    ("length", "expected"),
+    [(0, [0]), (1, [1]), (8, [2, 4, 8])],
 )
-def test_fine_tuning_begins_with_short_items(name: str, length: int, expected: list[int]) -> None:
-    assert training_lengths(procedural_task(name, "train", TaskSettings(length))) == expected
+def test_fine_tuning_begins_with_short_items(length: int, expected: list[int]) -> None:
+    assert training_lengths(procedural_task("summarization", "train", TaskSettings(length))) == expected
 
 
 def test_each_length_has_its_share_of_the_steps_and_the_batch_has_as_many_tokens(
@@ -139,7 +132,7 @@ def test_each_length_has_its_share_of_the_steps_and_the_batch_has_as_many_tokens
 
     monkeypatch.setattr("text2grad.runs.pipeline.fine_tune", fine_tune)
     overrides = ["data.length=8", "rollout.max_new_tokens=150", "sft.steps=7", "sft.batch_size=2"]
-    recipe = recipe_of("summarization", *SHORT, *overrides)
+    recipe = recipe_of(*SHORT, *overrides)
     Pipeline(recipe, tmp_path, lambda *state: seen.append(state)).run(phases=("sft",))
     assert trained == [(2, 8, {2}, 16), (2, 4, {4}, 8), (3, 2, {8}, 6)]
     assert seen == [("sft", 2, 7), ("sft", 4, 7), ("sft", 7, 7)]
@@ -150,7 +143,7 @@ def write_place(pipeline: Pipeline, path: Path) -> None:
 
 
 def test_further_phases_are_made_by_the_functions_that_are_given(tmp_path: Path) -> None:
-    recipe = recipe_of("summarization", *SHORT)
+    recipe = recipe_of(*SHORT)
     further: dict[str, Phase] = {"note": write_place}
     pipeline = Pipeline(recipe, tmp_path, lambda *state: None, further)
     pipeline.run(["note"], phases=())
@@ -179,7 +172,7 @@ def test_an_unknown_phase_is_refused(tmp_path: Path) -> None:
 
 def test_a_limit_below_the_shortest_answer_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     # Eight lines of 17 tokens, 7 line breaks, and the end.
-    recipe = recipe_of("summarization", "data.length=8", "rollout.max_new_tokens=143", f"run.out={tmp_path / 'run'}")
+    recipe = recipe_of("data.length=8", "rollout.max_new_tokens=143", f"run.out={tmp_path / 'run'}")
     for call in (lambda: check_response_limit(recipe), lambda: run_recipe(recipe)):
         with pytest.raises(
             ConfigError, match=r"^rollout\.max_new_tokens = 143: with data\.length = 8 the shortest .* 144 "
@@ -188,17 +181,17 @@ def test_a_limit_below_the_shortest_answer_is_refused_before_anything_is_made(tm
     with pytest.raises(ConfigError, match=r"^rollout\.max_new_tokens = 143"):
         Pipeline(recipe, tmp_path / "models", lambda *_: None).run()
     assert not list(tmp_path.iterdir())
-    check_response_limit(recipe_of("summarization", "data.length=8", "rollout.max_new_tokens=144"))
-    check_response_limit(recipe_of("summarization", "rollout.max_new_tokens=4"))  # usual items: the user's choice
+    check_response_limit(recipe_of("data.length=8", "rollout.max_new_tokens=144"))
+    check_response_limit(recipe_of("rollout.max_new_tokens=4"))  # usual items: the user's choice
 
 
 def test_the_recipe_gives_the_task_its_settings() -> None:
-    recipe = recipe_of("qa", "data.length=8", "data.faults=0.25", "data.truths=false", "rollout.max_new_tokens=40")
+    recipe = recipe_of("data.length=8", "data.faults=0.25", "data.truths=false", "rollout.max_new_tokens=180")
     assert task_settings(recipe) == TaskSettings(8, 0.25, False)
     task = recipe_task(recipe)
     assert task is not None
     assert task.critic() == type(task.critic())(truths=False)
-    assert task.train(3, 1)[0].prompt_text.startswith("A ")
+    assert task.train(3, 1)[0].prompt_text.startswith("A: ")
 
 
 @pytest.mark.parametrize(

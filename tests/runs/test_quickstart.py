@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from evidence.plans.methods import METHOD_LABELS, METHODS, method_directory, settings
 from text2grad.cli import quickstart
 from text2grad.cli.__main__ import main, parser
 from text2grad.cli.log import configure_log
-from text2grad.cli.quickstart import PhaseProgress, parts_made, recipe_path
-from text2grad.config.recipe import load_recipe
+from text2grad.cli.quickstart import LABELS, METHODS, PhaseProgress, parts_made
 from text2grad.errors import ConfigError
 from text2grad.feedback.records import read_annotations
 from text2grad.reward_models.generative import GenerativeRewardModel
@@ -55,7 +53,7 @@ pytestmark = pytest.mark.timeout(900)  # the fixture trains three models and two
 
 def quickstart_in(directory: Path, settings: list[str]) -> int:
     overrides = [part for setting in settings for part in ("--set", setting)]
-    return main(["quickstart", "--out", str(directory), "--methods", "scalar_ppo", *overrides])
+    return main(["quickstart", "--out", str(directory), *overrides])
 
 
 def result_in(directory: Path) -> dict[str, Any]:
@@ -109,11 +107,10 @@ def test_the_models_and_annotations_are_ordinary_files(out: Path) -> None:
     assert len(annotations) == 400
     assert not any(one.critique.failed for one in annotations)
     reward_model = GenerativeRewardModel.load(seed / "reward_model")
-    assert reward_model.max_new_tokens == 200
+    assert reward_model.format.max_new_tokens == 200
     example = procedural_task("summarization", "held_out").examples(1)[0]
     (critique,) = reward_model([example], [" " + str(example.reference)])
     assert critique.status == "ok"
-    assert not (seed / "reward_head").exists()  # nobody asked for it
     made = parts_made(seed.with_suffix(".log"))
     assert made == {"sft": (40, 40), "annotations": (200, 200), "reward_model": (40, 40), "start": (20, 20)}
 
@@ -128,7 +125,7 @@ def test_the_report_and_the_curves_are_written(out: Path) -> None:
 
 def test_the_report_says_what_the_policies_start_from(result: dict[str, Any]) -> None:
     assert result["start"] == "reward_model"
-    assert in_words("qa", {**result, "start": "sft"}).endswith(
+    assert in_words("summarization", {**result, "start": "sft"}).endswith(
         " The policies start from the fine-tuned weights; so do the baselines."
     )
 
@@ -151,14 +148,13 @@ def test_runs_of_several_seeds_share_the_cores_models_first(monkeypatch: pytest.
     seen: dict[str, Job] = {}
     monkeypatch.setattr(quickstart, "run_jobs", lambda jobs, on_poll, *, at_once: seen.update(jobs))
     monkeypatch.setattr(quickstart, "report", lambda *_: None)
-    asked = ["quickstart", "--task", "all", "--seeds", "2", "--out", str(tmp_path), "--methods", "scalar_ppo"]
+    asked = ["quickstart", "--seeds", "2", "--out", str(tmp_path)]
     assert main([*asked, "--set", "run.steps=7"]) == 0
-    models = [f"{task} {seed}" for task in ("code", "summarization", "qa") for seed in (0, 1)]
-    assert list(seen)[:6] == models
+    assert list(seen)[:2] == ["seed 0", "seed 1"]
     needs = {name: job.needs for name, job in seen.items()}
-    assert needs[str(tmp_path / "qa" / "seed-1" / "scalar_ppo")] == "qa 1"
-    assert len(needs) == 6 + 12
-    command = list(seen["qa 1"].command())
+    assert needs[str(tmp_path / "summarization" / "seed-1" / "scalar_ppo")] == "seed 1"
+    assert len(needs) == 2 + 4
+    command = list(seen["seed 1"].command())
     assert command[-2:] == ["--set", "run.steps=7"]
     assert parser().parse_args(command[3:]).models_of == 1
 
@@ -176,21 +172,21 @@ def test_lines_say_how_far_the_models_and_the_methods_of_a_run_are(tmp_path: Pat
     line = '{"step": 0, "reward/per_response": 1.5, "kl/per_token": 0.25}\n'
     (run / "metrics.jsonl").write_text(line * 2, "utf-8")
     with PhaseProgress(named=True) as progress:
-        progress.models("qa 0", log)
-        progress.models("qa 0", log)  # nothing new
-        progress.method("qa 0", "frozen", tmp_path / "frozen", 60)  # not started
-        progress.method("qa 0", "text2grad", run, 3)
+        progress.models("seed 0", log)
+        progress.models("seed 0", log)  # nothing new
+        progress.method("seed 0", "scalar_ppo", tmp_path / "scalar_ppo", 60)  # not started
+        progress.method("seed 0", "text2grad", run, 3)
         (run / "metrics.jsonl").write_text(line * 3, "utf-8")
-        progress.method("qa 0", "text2grad", run, 3)
-        progress.method("qa 0", "text2grad", run, 3)
+        progress.method("seed 0", "text2grad", run, 3)
+        progress.method("seed 0", "text2grad", run, 3)
     lines = [re.sub(r"[\d.]+ s$", "_", line[21:]) for line in capsys.readouterr().out.splitlines()]
     assert lines == [
-        "qa 0 fine-tuning on demonstrations: 5 steps",
-        "qa 0 fine-tuning on demonstrations: step 5 of 5",
-        "qa 0 fine-tuning on demonstrations: 5 steps done in _",
-        "qa 0 Text2Grad: 3 steps, 2 done before",
-        "qa 0 Text2Grad: step 3 of 3  reward 1.5  KL 0.25",
-        "qa 0 Text2Grad: 1 step done in _",
+        "seed 0 fine-tuning on demonstrations: 5 steps",
+        "seed 0 fine-tuning on demonstrations: step 5 of 5",
+        "seed 0 fine-tuning on demonstrations: 5 steps done in _",
+        "seed 0 Text2Grad: 3 steps, 2 done before",
+        "seed 0 Text2Grad: step 3 of 3  reward 1.5  KL 0.25",
+        "seed 0 Text2Grad: 1 step done in _",
     ]
 
 
@@ -212,59 +208,15 @@ def test_no_seed_is_refused() -> None:
         args.run(args)
 
 
-def test_every_method_starts_at_the_same_weights_and_differs_in_what_it_is_told() -> None:
-    each = {method: settings(method, "summarization", Path("x")) for method in METHODS}
-    assert all("model.path='x/start'" in given for given in each.values())
-    assert "reward.placement=last_token" not in each["text2grad"]
-    assert {"reward.placement=last_token", "ppo.gamma=1.0", "critic.model='x/reward_model'"} <= set(each["scalar_ppo"])
-    assert {"critic.kind=scalar", "critic.model='x/reward_head'"} <= set(each["scalar_reward_model"])
-    refreshed = {"refresh.replay_from='x/annotations.jsonl'"}
-    assert all(refreshed <= set(given) for name, given in each.items() if name != "verdicts_only")
-    fixed = {name for name, given in each.items() if "refresh.steps=[]" in given}
-    assert fixed == {"frozen", "annotator_spans"}
-    program = load_recipe(recipe_path("summarization"), each["annotator_spans"]).critic
-    assert (program.use, program.model) == ("", "")
-
-
-def test_methods_have_labels_and_earlier_names_are_accepted(tmp_path: Path) -> None:
-    assert METHOD_LABELS["scalar_ppo"] == "same spans, summed"
-    assert METHOD_LABELS["scalar_reward_model"] == "learned scalar reward model"
-    args = parser().parse_args(["quickstart", "--methods", "reward_head_ppo", "scalar_ppo"])
-    assert args.methods == ["scalar_reward_model", "scalar_ppo"]
-    assert method_directory(tmp_path, "scalar_reward_model") == tmp_path / "scalar_reward_model"
-    (tmp_path / "reward_head_ppo").mkdir()  # a run of an earlier version is resumed where it is
-    assert method_directory(tmp_path, "scalar_reward_model") == tmp_path / "reward_head_ppo"
-    assert method_directory(tmp_path, "scalar_ppo") == tmp_path / "scalar_ppo"
-
-
-def test_an_ablation_is_text2grad_with_one_thing_changed() -> None:
-    whole = set(settings("text2grad", "summarization", Path("x")))
-    names = ("gamma_1", "frozen", "linear_decay", "no_words")
-    changed = {name: set(settings(name, "summarization", Path("x"))) ^ whole for name in names}
-    assert changed == {
-        "gamma_1": {"ppo.gamma=1.0"},
-        "frozen": {"refresh.steps=[]"},
-        "linear_decay": {"reward.weighting=linear_decay"},
-        "no_words": {
-            "critic.model='x/reward_model'",
-            "critic.model='x/reward_model_without_words'",
-            "critic.quoted_in_feedback=false",  # by words, of which there are none
-            "critic.verbatim=false",
-        },
-    }
-    for name in METHODS:  # every setting is one of a recipe
-        load_recipe(recipe_path("summarization"), settings(name, "summarization", Path("x")))
-
-
 def test_the_printed_tables_fit_a_terminal_of_80_columns() -> None:
     methods = {name: {"final": [0.5] * 3, "curve": [[]] * 3, "kl_per_token": [0.1] * 3} for name in ("sft", *METHODS)}
     quality = [{f"{share}/{label}": 0.5 for share in ("precision", "recall") for label in ("positive", "negative")}] * 3
     result = {"metric": "fact_f1", "seeds": [0, 1, 2], "methods": methods}
     result |= {"reward_model": quality, "reward_model_at_end": quality}
     console = Console(width=80, record=True, file=StringIO())
-    print_comparison(console, {"tasks": {"summarization": result}})
+    print_comparison(console, {"tasks": {"summarization": result}}, LABELS)
     lines = console.export_text().splitlines()
-    for method in METHOD_LABELS.values():
+    for method in LABELS.values():
         assert any(method in line and line.rstrip().endswith("0.100") for line in lines), method
     assert sum("0.50 / 0.50   0.50 / 0.50" in line for line in lines) == 6
 
@@ -315,7 +267,7 @@ def test_the_words_of_the_report_are_made_from_the_numbers() -> None:
 
 
 def test_tables_have_a_row_for_each_method_and_each_seed() -> None:
-    columns, rows = method_rows({"tasks": {"summarization": RESULT}})
+    columns, rows = method_rows({"tasks": {"summarization": RESULT}}, LABELS)
     assert columns == ["task", "method", "metric", "mean", "seeds", "KL/token"]
     assert rows[1] == ["summarization", "Text2Grad", "fact_f1", "0.900", "0.800 1.000", "0.200"]
     assert [row[1] for row in rows] == ["fine-tuned", "Text2Grad", "same spans, summed"]

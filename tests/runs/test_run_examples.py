@@ -98,7 +98,7 @@ def test_a_split_that_leaves_nothing_is_refused(
         ({"train": "a.jsonl", "held_out": 0.1, "held_out_file": "b.jsonl"}, "held_out and held_out_file are both set"),
         ({"train": "a.jsonl", "held_out": 1.0}, "leaves no prompt to train on"),
         ({"train": "a.jsonl", "held_out": -0.1}, "held_out = -0.1"),
-        ({"task": "qa", "held_out": 0.1}, "a built-in task has held-out examples of its own"),
+        ({"task": "summarization", "held_out": 0.1}, "a built-in task has held-out examples of its own"),
         ({"train": "a.jsonl", "metric": "m:f"}, "has no responses to measure; hold out prompts with held_out = 0.1"),
     ],
 )
@@ -108,6 +108,7 @@ def test_settings_that_contradict_each_other_are_refused(data: dict[str, Any], t
 
 
 def test_a_built_in_task_has_its_own_split() -> None:
-    found = run_examples(make_recipe({"data": {"task": "qa", "examples": 20, "eval_examples": 4, "eval_seed": 3}}))
-    assert found == RunExamples(built_in("qa").train(20, 0), built_in("qa").held_out(4, 3))
-    assert run_examples(make_recipe({"data": {"task": "qa", "examples": 20, "eval_examples": 0}})).held_out == []
+    task, data = built_in("summarization"), {"task": "summarization", "examples": 20}
+    found = run_examples(make_recipe({"data": {**data, "eval_examples": 4, "eval_seed": 3}}))
+    assert found == RunExamples(task.train(20, 0), task.held_out(4, 3))
+    assert run_examples(make_recipe({"data": {**data, "eval_examples": 0}})).held_out == []

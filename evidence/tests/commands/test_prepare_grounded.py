@@ -50,7 +50,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def prepare(place: Path, out: Path, *more: str) -> int:
     table, model = str(place / "table.jsonl"), str(place / "model")
     columns = ["--column", "passage=context", "--out", str(out)]
-    return main(["prepare", "grounded", table, "--tokenizer", model, *columns, *more])
+    return main(["prepare-grounded", table, "--tokenizer", model, *columns, *more])
 
 
 def test_files_hold_cut_passages_and_the_counts_are_printed(
@@ -101,7 +101,7 @@ def test_a_text_that_no_tokenizer_can_encode_is_refused_by_its_line(
     lines = [{"passage": f"It is {n}.", "question": f"Is it {n}?", "answer": "Yes."} for n in range(8)]
     lines[4][key] += "\ud83d"
     (tmp_path / "table.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    command = ["prepare", "grounded", str(tmp_path / "table.jsonl"), "--tokenizer", str(place / "model")]
+    command = ["prepare-grounded", str(tmp_path / "table.jsonl"), "--tokenizer", str(place / "model")]
     assert main([*command, "--out", str(tmp_path / "out")]) == 2
     assert f"table.jsonl:5: \"{key}\" holds '\\ud83d', half of a surrogate pair" in capsys.readouterr().err
 
@@ -223,7 +223,7 @@ def test_a_cut_answer_begins_as_the_answer_also_where_it_spells_special_tokens(p
     table = tmp_path / "table.jsonl"
     lines = [{"passage": f"It is {n}.", "question": f"Is it {n}?", "answer": answers[n % 3]} for n in range(12)]
     table.write_text("\n".join(map(json.dumps, lines)), "utf-8")
-    command = ["prepare", "grounded", str(table), "--tokenizer", str(place / "model"), "--held-out", "0.1"]
+    command = ["prepare-grounded", str(table), "--tokenizer", str(place / "model"), "--held-out", "0.1"]
     assert main([*command, "--answer-tokens", "3", "--out", str(tmp_path / "out")]) == 0
     made = [one["meta"] for one in read_lines(tmp_path / "out" / "right_answers.jsonl")]
     gold = {one["response"] for one in made if one["id"].endswith("gold")}

@@ -4,7 +4,7 @@ import json
 import math
 from pathlib import Path
 
-from evidence.commands.align import row_of
+from evidence.commands.align_report import row_of
 from text2grad.align.delta import AlignSettings
 from text2grad.align.token_rewards import label_tokens
 from text2grad.feedback.records import CritiqueRecord, read_critique_records

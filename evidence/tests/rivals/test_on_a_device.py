@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-
 import small_rival
+
 from evidence import register
 from pretended_device import pretended_device
 from small_run import untimed

@@ -15,6 +15,7 @@ from evidence.tasks.code.world import NAMES, OPERATIONS, Step, body, known_const
 from evidence.tasks.qa import world as qa_world
 from evidence.tasks.qa.task import QATask
 from text2grad.errors import ConfigError, DataError
+from text2grad.runs.pipeline import training_lengths
 from text2grad.tasks.base import Task, TaskSettings, pairs, split_words
 from text2grad.tasks.facts.parts import LABELS, FactTask, lines_of, parts_of
 from text2grad.tasks.registry import PROCEDURAL, built_in, procedural_task
@@ -179,6 +180,13 @@ def test_the_measured_answers_bound_the_references(name: str, length: int) -> No
     sizes = [1 + count_tokens(f" {e.reference}") for e in task.examples(50)]
     assert (shortest, max(sizes)) == (min(sizes), max(sizes))
     assert longest >= max(sizes) >= length
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "expected"), [("qa", 12, [2, 4, 12]), ("qa", 16, [4, 8, 16]), ("code", 12, [2, 6, 12])]
+)
+def test_fine_tuning_begins_with_short_items(name: str, length: int, expected: list[int]) -> None:
+    assert training_lengths(procedural_task(name, TRAIN, TaskSettings(length))) == expected
 
 
 def test_a_longer_item_is_longer() -> None:

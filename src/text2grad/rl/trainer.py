@@ -110,7 +110,13 @@ STOP_KL_FACTOR = 1.5  # epochs end early when the KL from π_old exceeds ppo.sto
 
 
 class Text2GradTrainer:
-    """Trains a policy on a critic's words about its responses."""
+    """Trains a policy on a critic's words about its responses.
+
+    Attributes:
+        sections: of the recipe, whose settings a resumed run must have had before.
+    """
+
+    sections: Sequence[str] = SECTIONS
 
     def __init__(
         self,
@@ -187,7 +193,7 @@ class Text2GradTrainer:
                 recipe,
                 resume=resume,
                 processes=self.accelerator.num_processes,
-                sections=SECTIONS,
+                sections=self.sections,
                 inputs={
                     "prompts": digest_of_examples(self.examples),
                     **({"held-out prompts": digest_of_examples(self.held_out)} if self.held_out else {}),
