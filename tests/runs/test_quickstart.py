@@ -16,8 +16,9 @@ from text2grad.cli.quickstart import LABELS, METHODS, PhaseProgress, parts_made
 from text2grad.errors import ConfigError
 from text2grad.feedback.records import read_annotations
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.runs.comparison import agreement_rows, in_words, mean_curve, method_rows, print_comparison
+from text2grad.runs.comparison import agreement_rows, in_words, method_rows, print_comparison
 from text2grad.runs.jobs import Job
+from text2grad.runs.reports.plots import mean_curve
 from text2grad.tasks.registry import procedural_task
 from warm_commands import Warm
 
@@ -248,13 +249,10 @@ RESULT = {
 
 def test_the_words_of_the_report_are_made_from_the_numbers() -> None:
     text = in_words("summarization", RESULT)
-    # means: sft 0.6, ours 0.9, scalar 0.75; the scalar's best mean is 0.75, ours at step 10 is 0.8
+    # means: sft 0.6, ours 0.9, scalar 0.75
     assert "reaches a fact f1 of 0.60" in text
     assert "Training on these critiques raised the policy's fact f1: it is now 0.90." in text
-    summed = (
-        "With the same spans, summed into one number, it reached 0.75; Text2Grad passed the best mean of this baseline"
-    )
-    assert f"{summed} at step 10 of 20." in text
+    assert "With the same spans, summed into one number, it reached 0.75. At the first step" in text
     # at first (0.9 + 0.8) / 2 and (0.75 + 0.65) / 2; at the end one seed has a number
     assert (
         "At the first step, 85% of the tokens that the reward model marked negative were faults, and it marked" in text

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from text2grad.files import to_json, write_files
 from text2grad.runs.reports.html import rollouts_page
-from text2grad.runs.reports.plots import comparison_png, mean_curve, pictures, task_panels
+from text2grad.runs.reports.plots import comparison_png, pictures, task_panels
 from text2grad.runs.reports.run_report import groups, read_run
 
 LABELS = ("positive", "negative")
@@ -89,11 +89,7 @@ def in_words(task: str, result: Mapping[str, Any]) -> str:
         f"{metric} of {sft:.2f} on held-out items. A reward model learned to write critiques of its answers in words "
         f"and quotes. Training on these critiques {change} the policy's {metric}: it is now {ours:.2f}."
     )
-    summed = methods.get("scalar_ppo")
-    if summed:
-        step, end = _passed(methods), max((p[0] for p in methods["text2grad"]["curve"][0]), default=0)
-        when = f"; Text2Grad passed the best mean of this baseline at step {step} of {end}" if step is not None else ""
-        text += f" With the same spans, summed into one number, it reached {fmean(summed['final']):.2f}{when}."
+    text += f" With the same spans, summed into one number, it reached {fmean(methods['scalar_ppo']['final']):.2f}."
     precision, recall = (_mean(result["reward_model"], f"{name}/negative") for name in ("precision", "recall"))
     if precision is not None and recall is not None:
         text += (
@@ -110,12 +106,6 @@ def _mean(records: Sequence[Mapping[str, float]], name: str) -> float | None:
     """Return the mean over the seeds that have the value; None if no seed has it."""
     found = [record[name] for record in records if name in record]
     return fmean(found) if found else None
-
-
-def _passed(methods: Mapping[str, Any]) -> int | None:
-    """Return the first step at which Text2Grad's mean is above the best mean of the same spans, summed, or None."""
-    best = max(value for _, value in mean_curve(methods["scalar_ppo"]["curve"]))
-    return next((step for step, value in mean_curve(methods["text2grad"]["curve"]) if value > best), None)
 
 
 def method_rows(results: Mapping[str, Any], labels: Mapping[str, str]) -> tuple[list[str], list[list[str]]]:
