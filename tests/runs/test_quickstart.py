@@ -124,13 +124,6 @@ def test_the_report_and_the_curves_are_written(out: Path) -> None:
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_report_says_what_the_policies_start_from(result: dict[str, Any]) -> None:
-    assert result["start"] == "reward_model"
-    assert in_words("summarization", {**result, "start": "sft"}).endswith(
-        " The policies start from the fine-tuned weights; so do the baselines."
-    )
-
-
 def test_what_was_finished_is_not_made_again(out: Path, result: dict[str, Any], capsys: Any) -> None:
     weights = out / "summarization" / "seed-0" / "reward_model" / "model.safetensors"
     before = weights.stat().st_mtime_ns
@@ -225,7 +218,6 @@ def test_the_printed_tables_fit_a_terminal_of_80_columns() -> None:
 RESULT = {
     "metric": "fact_f1",
     "seeds": [0, 1],
-    "start": "reward_model",
     "methods": {
         "sft": {"final": [0.5, 0.7], "curve": [[], []], "kl_per_token": [0.0, 0.0]},
         "text2grad": {
