@@ -7,9 +7,9 @@ answers_with_unsupported   share of answers with at least one
 recall                     recall of the gold answer's words that the passage has; without one, of the passage's words
 words                      words per answer
 
-The extractor is that of the task `grounded`, which its critic never sees (evidence/docs/grounded.md). Data is a directory or a
-source_info.jsonl of RAGTruth (arXiv 2401.00396), whose response.jsonl says which prompts belong to the split; or what
-`python -m evidence prepare-grounded` writes.
+The extractor is that of the task `grounded`, which its critic never sees (evidence/docs/grounded.md). Data is a
+directory or a source_info.jsonl of RAGTruth (arXiv 2401.00396), whose response.jsonl says which prompts belong to the
+split; or what `python -m evidence prepare-grounded` writes.
 """
 
 import json
