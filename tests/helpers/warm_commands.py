@@ -155,14 +155,16 @@ class Warm:
 
 
 @contextmanager
-def serving(path: Path) -> Iterator[Warm]:
-    """Start the process that forks, and end it."""
-    script, python = path.with_name("python"), shlex.quote(sys.executable)
+def serving(path: Path, *, python: str = sys.executable) -> Iterator[Warm]:
+    """Start the process that forks, in the environment of a Python, and end it."""
+    program, script, python = python, path.with_name("python"), shlex.quote(python)
     client = f"{python} -IS {shlex.quote(__file__)} {shlex.quote(str(path))}"
     script.write_text(f'#!/bin/sh\n[ "$1" != -m ] || exec {client} "$@"\nexec {python} "$@"\n')
     script.chmod(0o755)
-    command = [sys.executable, __file__, str(path)]
+    command = [program, __file__, str(path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    if program != sys.executable:
+        environment.pop("PYTHONPATH", None)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             assert process.stdout is not None

@@ -38,6 +38,7 @@ ABOUT = {
     "train": "everything that loads a model",
     "annotate": "critics on OpenAI-compatible servers",
     "eval": "ROUGE, BLEU, the agreement of raters, length control of AlpacaEval",
+    "code": "tests of programs that are written for pytest",
     "trl": "text2grad.SpanGRPOTrainer",
     "tune": "search of settings, and experiments by a plan",
     "studio": "text2grad studio; teaching also needs [train]",

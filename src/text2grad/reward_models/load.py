@@ -21,7 +21,6 @@ from text2grad.reward_models.format import CritiqueFormat, saved_format
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.kinds import ADDED, Kind
 from text2grad.reward_models.probe import SETTINGS_FILE, ProbeRewardModel
-from text2grad.reward_models.served import ServerRewardModel
 from text2grad.reward_models.shared_base import add_role, is_same_model
 from text2grad.reward_models.vllm import VLLMRewardModel
 from text2grad.types import Critique, Example
@@ -144,7 +143,9 @@ def decoding_of(recipe: Recipe, directory: str) -> dict[str, Any]:
     return found
 
 
-def _served(recipe: Recipe) -> ServerRewardModel:
+def _served(recipe: Recipe) -> Critic:
+    from text2grad.reward_models.served import ServerRewardModel  # the extra [annotate] brings its client
+
     settings, server = recipe.critic, recipe.server.model_dump()
     return ServerRewardModel(
         settings.model,
