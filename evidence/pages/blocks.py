@@ -196,7 +196,7 @@ def _told(feedback: Mapping[str, Any]) -> str:
 
 
 def _prose(files: Files) -> str:
-    """Return what a prose linter and a house style mark before and after training; evidence/benchmarks/prose_style.py."""
+    """Return what a prose linter and a house style mark before and after training (evidence/benchmarks/prose_style)."""
     found = files(PROSE)
     if found is None:
         return "Not measured yet."
