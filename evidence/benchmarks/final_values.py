@@ -2,8 +2,8 @@
 
     python evidence/benchmarks/final_values.py               # two hours of one core; goes on where it stopped
 
-The runs of benchmarks/moves.py, summaries of 60 steps from one fine-tuned policy and stories of 40 steps, on several
-seeds of prompts and samples with held-out items of their own, on which no setting was chosen. Writes
+The runs of evidence/benchmarks/moves.py, summaries of 60 steps from one fine-tuned policy and stories of 40 steps, on
+several seeds of prompts and samples with held-out items of their own, on which no setting was chosen. Writes
 evidence/results/final_values.json.
 """
 

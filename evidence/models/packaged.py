@@ -224,7 +224,7 @@ def _convert(model: PackagedModel, source: Path, directory: Path) -> None:
 def _card(model: PackagedModel) -> str:
     return (
         f"# {model.title}\n\nConverted to fp32 from `{model.file}` of the Python package {model.package} "
-        f"{model.version} by `text2grad fetch-model`.\nOn the Hugging Face hub the model without quantization is "
-        f"`{model.hub_name}`.\n\n- SHA-256 of the GGUF file: `{model.file_digest}`\n- SHA-256 of the tensors: "
+        f"{model.version} by `python -m evidence fetch-model`.\nOn the Hugging Face hub the model without quantization "
+        f"is `{model.hub_name}`.\n\n- SHA-256 of the GGUF file: `{model.file_digest}`\n- SHA-256 of the tensors: "
         f"`{model.weights}`\n- SHA-256 of the tokenizer: `{model.tokenizer}`\n"
     )

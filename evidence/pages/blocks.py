@@ -155,7 +155,7 @@ def _is_kept(difference: Mapping[str, float], better: str) -> bool:
 
 
 def _people_reward(files: Files) -> str:
-    """Return a reward model from people's words beside baselines, from benchmarks/people_reward.py."""
+    """Return a reward model from people's words beside baselines; commit 3d79ea59 has the program."""
     found = files(PEOPLE)
     if found is None:
         return "Not measured yet."
@@ -196,7 +196,7 @@ def _told(feedback: Mapping[str, Any]) -> str:
 
 
 def _prose(files: Files) -> str:
-    """Return what a prose linter and a house style mark before and after training, from benchmarks/prose_style.py."""
+    """Return what a prose linter and a house style mark before and after training (evidence/benchmarks/prose_style)."""
     found = files(PROSE)
     if found is None:
         return "Not measured yet."
@@ -508,16 +508,16 @@ _OF_MOVES = {
     "number": "number",
     "number_epochs": "number, 4 epochs, β₁ = 0.5",
 }
-"""Run of a task in benchmarks/moves.py → its heading."""
+"""Run of a task in evidence/benchmarks/moves.py → its heading."""
 
 
 def _moves(files: Files) -> str:
-    """Return which way the tokens of updates moved, and why, from benchmarks/moves.py: a table for each task."""
+    """Return which way the tokens of updates moved, and why, a table for each task; evidence/benchmarks/moves.py."""
     return _for_each_task(files, _moves_of)
 
 
 def _for_each_task(files: Files, rows: Callable[[Mapping[str, Any]], list[list[str]]]) -> str:
-    """Return a table for each task of benchmarks/moves.py, under its name; `rows` takes run → figures."""
+    """Return a table for each task of evidence/benchmarks/moves.py, under its name; `rows` takes run → figures."""
     of_tasks: dict[str, dict[str, Any]] = {}
     for name, one in files("moves.json").items():
         task, _, signal = name.partition("-")
@@ -571,7 +571,7 @@ _OTHER_WAYS = {"uncertain": "spans", "epochs": "spans", "both": "spans", "number
 
 
 def _final_values(files: Files) -> str:
-    """Return what ways of updating change at the end of runs, from benchmarks/final_values.py."""
+    """Return what ways of updating change at the end of runs, from evidence/benchmarks/final_values.py."""
     runs, rows = files("final_values.json"), []
     for task, (shown, of_recipe) in product(_FINAL_VALUES, _OTHER_WAYS.items()):
         metric, better = _FINAL_VALUES[task]

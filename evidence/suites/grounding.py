@@ -8,8 +8,8 @@ recall                     recall of the gold answer's words that the passage ha
 words                      words per answer
 
 The extractor is that of the task `grounded`, which its critic never sees (evidence/docs/grounded.md). Data is a
-directory or a source_info.jsonl of RAGTruth (arXiv 2401.00396), whose response.jsonl says which prompts belong to the split; or what
-`python -m evidence prepare-grounded` writes.
+directory or a source_info.jsonl of RAGTruth (arXiv 2401.00396), whose response.jsonl says which prompts belong to the
+split; or what `python -m evidence prepare-grounded` writes.
 """
 
 import json

@@ -110,11 +110,7 @@ STOP_KL_FACTOR = 1.5  # epochs end early when the KL from π_old exceeds ppo.sto
 
 
 class Text2GradTrainer:
-    """Trains a policy on a critic's words about its responses.
-
-    Attributes:
-        sections: of the recipe, whose settings a resumed run must have had before.
-    """
+    """Trains a policy on a critic's words about its responses; a resumed run had the same settings in `sections`."""
 
     sections: Sequence[str] = SECTIONS
 
