@@ -22,7 +22,7 @@ examples:
   text2grad studio runs/one --model path/to/policy         # teach another policy than the run's last checkpoint
 
 written to --out: marks/RATER/*.jsonl, versions/ (LoRA adapters), index/ (can be removed). docs/studio.md explains the
-page. `text2grad reward` and `text2grad align` take the marks that the page exports."""
+page. `text2grad reward` takes the marks that the page exports."""
 
 
 def add_parser(commands: Any) -> None:

@@ -1,7 +1,7 @@
 """A pretended vLLM in this process, behind TRL's real `VLLMGeneration`: transformers does the work.
 
 It takes arguments, weights and requests in the shapes of vLLM, and it is strict: an argument or a weight that it does
-not know is an error. `docs/vllm.md` says which tests run vLLM itself.
+not know is an error. `docs/engines.md` says which tests run vLLM itself.
 """
 
 from collections.abc import Iterable

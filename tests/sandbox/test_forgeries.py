@@ -390,7 +390,7 @@ PINNED = {"patches math.isclose", "patches json.dumps"}  # of PLAIN, closed in b
 
 
 def test_in_one_process_only_equality_is_forged(box: Sandbox) -> None:
-    """What docs/sandbox.md says of mode "shared": the program's own objects decide comparisons; the rest is pinned."""
+    """What docs/critics.md says of mode "shared": the program's own objects decide comparisons; the rest is pinned."""
     forgeries = {**{name: PLAIN[name] for name in PINNED}, **OTHERS}
     legal = forgeries.pop("an object of the tests")  # in one process, an object has no private attributes
     legal_in_plain_python = {

@@ -269,7 +269,7 @@ OWN_WORD = {
 
 @pytest.mark.parametrize("name", OWN_WORD)
 def test_where_tests_apart_differ_from_plain_python(box: Sandbox, name: str) -> None:
-    """The differences that docs/sandbox.md lists, and the passes that rest on the program's word."""
+    """The differences that docs/critics.md lists, and the passes that rest on the program's word."""
     program, tests, passes = OWN_WORD[name]
     apart, together = box.run(program, tests, timeout_s=9), box.run(program, tests, timeout_s=9, mode="shared")
     assert together.passed

@@ -51,7 +51,6 @@ examples:
   text2grad annotate my.toml --max-cost 5
   text2grad annotate my.toml --set annotate.base_url=http://localhost:8000/v1 --set annotate.api_key_env=''
   text2grad annotate my.toml --own-critic --samples 4
-  text2grad align runs/annotations/annotations.jsonl --tokenizer models/policy
 
 written to [annotate] out:
   annotations.jsonl   prompt, response, critique with spans, the annotating model, its tokens, unsupported quotes

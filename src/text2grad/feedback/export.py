@@ -1,7 +1,6 @@
 """Annotations → JSONL or Parquet files for `datasets`, and a folder with a data card for the Hugging Face hub.
 
-JSONL and Parquet hold one record per response with the fields of `SCHEMA`. `text2grad import table` and
-`text2grad align` read them.
+JSONL and Parquet hold one record per response with the fields of `SCHEMA`. `text2grad import table` reads them.
 """
 
 import io

@@ -1,4 +1,4 @@
-"""Responses with their critiques, in memory and on disk: phase 1 writes them, `text2grad align` and phase 2 read them.
+"""Responses with their critiques, in memory and on disk: phase 1 writes them, phase 2 reads them.
 
 A file is JSON lines. `critique_to_json` is the only writer of a critique, for annotations, rollouts, cached answers and
 the critiques of an unfinished step:
@@ -13,7 +13,7 @@ accepts what people and models write:
 - the text that a critic wrote;
 - in a line of a file, the parts of the critique beside "response".
 
-"ids", the sampled token ids, are optional. "prompt" is optional for `text2grad align`; an annotation has
+"ids", the sampled token ids, are optional. "prompt" may be missing where only tokens are wanted; an annotation has
 one, which may be empty. The form qa_feedback is the JSON list of Fine-Grained RLHF (see `qa_feedback.py`).
 
 A record that cannot be used raises `DataError` with the file, the line and the way out, or is passed to `on_bad`. An

@@ -4,7 +4,7 @@ tokens       of a tokenizer, such as the policy's, whose tokens get the rewards 
 words        as `feedback.words_of` finds them, each with the white space before it
 characters   every character
 
-A span marks every unit that it overlaps, as in `text2grad align`. A unit with marks of both labels counts as unmarked.
+A span marks every unit that it overlaps. A unit with marks of both labels counts as unmarked.
 """
 
 from collections.abc import Callable, Sequence

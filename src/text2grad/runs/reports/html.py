@@ -1,6 +1,6 @@
 """Responses with tokens coloured by reward → one self-contained HTML file.
 
-In: the records of a run (`rl.response_records`) or of `text2grad align`. Out: a page for desktop and phone, light and
+In: the records of a run (`rl.response_records`). Out: a page for desktop and phone, light and
 dark mode, that needs no network: it contains style, script and pictures. Texts of models, critics and people are
 escaped, and a content security policy blocks every other style and script.
 
