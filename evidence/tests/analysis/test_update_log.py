@@ -43,6 +43,14 @@ def test_a_run_with_the_measurement_ends_with_the_same_weights_bit_for_bit(runs:
     assert without == plain
 
 
+def test_a_resumed_run_may_begin_to_measure(tmp_path: Path) -> None:
+    schedule = {"optim": {"schedule": "constant"}}
+    small_run.trainer(tmp_path / "run", run={**STEPS, "steps": 2, "save_every": 2}, **schedule).train()
+    again = {"run": STEPS, "analysis": {"track_update": 2}, **schedule}
+    small_run.trainer(tmp_path / "run", resume=True, **again).train()
+    assert ["logp_after" in record for record in records_of(tmp_path / "run")] == [False] * 16 + [True] * 8
+
+
 def test_the_steps_that_are_due_have_the_log_probs_and_the_norms(runs: tuple[Path, Path]) -> None:
     measured = records_of(runs[0])
     assert {record["step"] for record in measured if "logp_after" in record} == {0, 2}
