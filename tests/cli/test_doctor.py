@@ -125,7 +125,7 @@ def test_what_is_missing_or_too_old_is_shown_with_the_line_that_installs_it(
 
 def test_the_extras_are_those_of_the_project() -> None:
     extras = doctor.wanted()
-    assert {"train", "annotate", "eval", "importance", "vllm", "dev"} <= set(extras)
+    assert {"train", "annotate", "eval", "code", "vllm", "dev"} <= set(extras)
     ranges = {extra: {name: doctor._range(versions) for name, versions in extras[extra]} for extra in extras}
     assert ranges["train"]["torch"] == ">=2.9"
     assert ranges["annotate"]["openai"] == ">=3"

@@ -200,7 +200,7 @@ def test_bad_input_is_refused_before_the_critic_is_asked(here: Path, capsys: pyt
     )
     assert "cannot load a model for perplexity from nowhere" in refused(capsys, *never, "--perplexity", "nowhere")
     assert "--limit is at least 1, got 0" in refused(capsys, *never, "--limit", "0")
-    for about_models in (["--no-constrain"], ["--votes", "4"], ["--agreement", "0.5"]):
+    for about_models in (["--no-constrain"], ["--votes", "4"], ["--vote-threshold", "0.5"]):
         assert "and --vote-threshold need --model. Leave them out, or add it" in refused(capsys, *never, *about_models)
     assert "--votes is at least 1, got 0" in refused(capsys, *never, "--votes", "0")
     assert "--bertscore-layer needs --bertscore. Name its model, or leave the layer out" in refused(
@@ -246,7 +246,7 @@ def test_a_reward_model_is_loaded_with_its_own_tokenizer_and_constrained_or_not(
     assert free["constrained"] is False
     assert free["metrics"]["failure_rate"]["value"] > 0.5  # and left to itself it hardly ever does
     assert '"constrain": true' in refused(capsys, *args, "--out", "out", "--no-constrain")
-    voting = ["--votes", "3", "--agreement", "0.4"]
+    voting = ["--votes", "3", "--vote-threshold", "0.4"]
     assert main([*args, "--out", "voted", *voting]) == 0
     whose = json.loads((here / "voted" / "critic.json").read_bytes())["format"]
     assert (whose["votes"], whose["vote_threshold"]) == (3, 0.4)

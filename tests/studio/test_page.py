@@ -1911,9 +1911,11 @@ def test_a_correction_is_taught_and_retrained_and_the_word_becomes_less_likely(b
     run = tmp_path / "run"
     (run / "rollouts").mkdir(parents=True)
     append(run, [{"step": 0, "prompt": "Once upon a time", "response": story, "critique": {"feedback": "Well."}}])
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": f"Once upon a time {n}"}) + "\n" for n in range(8)))
     recipe = {
         "model": {"path": str(STORIES), "value": "none"},
-        "data": {"task": "stories", "examples": 8, "eval_examples": 0},
+        "data": {"train": str(prompts)},
         "rollout": {"batch_size": 2, "max_new_tokens": 8, "eos_token_ids": [1], "prompt_format": "plain"},
         "reward_model": {"batch_size": 2, "max_new_tokens": 64},
         "run": {"threads": 1},
