@@ -69,7 +69,7 @@ results-short: setup
 	$(BIN)/python -m evidence results --runs runs/results-short/records --out runs/results-short/pages \
 		--plan evidence/recipes/results-short.toml
 
-results: setup               ## the evidence: what has no record (about 33 core-hours); goes on after an interruption
+results: setup               ## the evidence: what has no record; goes on after an interruption
 	$(ONE_THREAD) $(BIN)/python -m evidence experiment evidence/recipes/results.toml --at-once 2
 	$(BIN)/python -m evidence results
 
