@@ -497,3 +497,9 @@ def test_no_shipped_recipe_has_a_setting_without_effect() -> None:
     }
     assert len(found) >= 8
     assert not {name: idle for name, idle in found.items() if idle}
+
+
+def test_the_recipe_of_a_run_may_have_sections_of_a_package_that_is_not_here() -> None:
+    written = {"ppo": {"beta": 0.1}, "rival": {"method": "dpo"}}  # by a process in which the section was registered
+    assert make_recipe(written, warn=False) == make_recipe({"ppo": {"beta": 0.1}})
+    assert refusal(written).startswith('my.toml: no section "rival"')

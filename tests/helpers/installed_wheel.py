@@ -35,6 +35,24 @@ def install(wheel: Path, folder: Path, *extras: str) -> Path:
     (own,) = (one for one in distributions(path=[str(site)]) if one.name == "text2grad")
     for needed in _needed(own, extras):
         _link(needed, site)
+    python = folder / "bin" / "python"
+    for script in own.entry_points.select(group="console_scripts"):
+        command = folder / "bin" / script.name
+        command.write_text(
+            f"#!{python}\nimport sys\nfrom {script.module} import {script.attr}\nsys.exit({script.attr}())\n"
+        )
+        command.chmod(0o755)
+    return python
+
+
+def install_sandbox(wheel: Path, folder: Path) -> Path:
+    """Make an environment with the wheel's sandbox and what it needs, without text2grad; return its Python."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    with ZipFile(wheel) as archive:
+        archive.extractall(site, [name for name in archive.namelist() if name.startswith("text2grad_sandbox/")])
+    for name in ("lazy_loader", "packaging"):
+        _link(distribution(name), site)
     return folder / "bin" / "python"
 
 

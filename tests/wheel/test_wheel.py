@@ -10,7 +10,7 @@ from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 
-from installed_wheel import built_wheel, install, run
+from installed_wheel import built_wheel, install, install_sandbox, run
 
 TWO_STEPS = [
     *("sft.steps=40", "sft.after_reward_model=20", "reward_model.steps=40", "reward_model.responses=400"),
@@ -35,11 +35,15 @@ def test_the_quickstart_runs_from_the_wheel_with_train(wheel: Path, tmp_path: Pa
     assert "Text2Grad" in said
     result = json.loads((tmp_path / "q" / "results.json").read_bytes())["tasks"]["summarization"]
     assert [step for step, _ in result["methods"]["text2grad"]["curve"][0]] == [0, 2]
+    (metrics,) = (tmp_path / "q").rglob("text2grad/metrics.jsonl")
+    assert all(json.loads(line)["delta/labelled_share"] > 0 for line in metrics.read_text().splitlines())
     assert (tmp_path / "q" / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_sandbox_works_alone(wheel: Path, tmp_path: Path) -> None:
-    python = install(wheel, tmp_path / "env")
+    python = install_sandbox(wheel, tmp_path / "env")
+    for absent in ("text2grad", "torch", "evidence"):
+        run(python, "-c", f"import {absent}", cwd=tmp_path, code=1)
     code = (
         "import sys; from text2grad_sandbox import run_tests\n"
         "result = run_tests('def add(a, b): return a - b', 'assert add(1, 2) == 3', accept_weaker=True)\n"
@@ -51,7 +55,7 @@ def test_the_sandbox_works_alone(wheel: Path, tmp_path: Path) -> None:
 def test_the_studio_is_found_where_it_is_installed(wheel: Path, tmp_path: Path) -> None:
     python = install(wheel, tmp_path / "env", "studio")
     (tmp_path / "answers.jsonl").write_text('{"prompt": "Where?", "response": "In Lyon."}\n')
-    command = [str(python), "-m", "text2grad.cli", "studio", "answers.jsonl", "--no-browser", "--port", "0"]
+    command = [str(python.with_name("text2grad")), "studio", "answers.jsonl", "--no-browser", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env={"HOME": str(tmp_path)}) as one:
         try:
             assert one.stdout is not None

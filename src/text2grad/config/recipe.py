@@ -153,11 +153,13 @@ def make_recipe(data: Mapping[str, Any], *, where: str = "recipe", warn: bool = 
     Args:
         data: sections of settings, as TOML gives them.
         where: named in errors.
-        warn: refuse settings without effect; off for recipes that a run wrote.
+        warn: refuse settings without effect, and sections that this process does not know; off for recipes of runs.
 
     Raises:
         ConfigError: if a key is unknown or a value is refused.
     """
+    if not warn:
+        data = {section: values for section, values in data.items() if section in _kind.model_fields}
     _refuse_unknown(data, where)
     try:
         return _kind.model_validate(data, context={OF_A_RUN: not warn})
