@@ -600,7 +600,7 @@ def test_this_package_cannot_be_imported_where_it_is_installed_beside_pytest(
 
 
 def test_the_files_of_this_package_are_not_there(strong: Sandbox) -> None:
-    package = Path(module.__file__).parents[2]
+    package = Path(module.__file__).parents[1]
     if package.is_relative_to(worker_module.pytest_site() or "/nowhere"):
         pytest.skip("the package is installed beside pytest, whose packages a program sees")
     places = [str(path) for path in (package, *package.rglob("*.py"))]
