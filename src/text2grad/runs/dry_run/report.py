@@ -9,7 +9,7 @@ from rich.table import Table
 
 from text2grad.config import Recipe
 from text2grad.critics import CachedCritic, LLMCritic
-from text2grad.critics.servers import ANSWER_TOKENS, Spending, Template
+from text2grad.critics.servers import ANSWER_TOKENS
 from text2grad.feedback import Critic
 from text2grad.progress import duration
 from text2grad.reward_models import critic_from_recipe
@@ -70,19 +70,15 @@ def dry_run(recipe: Recipe, *, device: str | None = None, processes: int = 1, ju
 
 
 def critic_expense(recipe: Recipe, critic: Critic | None, lengths: Lengths) -> Expense | None:
-    """Return the price of critiques of all responses of a run.
+    """Return the price of critiques of all responses of a run by an `LLMCritic`; None for other critics.
 
     A request has the template's instructions (4 characters per token), a prompt of mean length and a response of the
-    length limit. An `LLMCritic` has its own template and prices; another critic those of [annotate], where there are.
+    length limit.
     """
-    settings = recipe.annotate
-    template = Template(settings.template, settings.reasoning)
-    prices = Spending(input_price=settings.input_price, output_price=settings.output_price)
     asked = critic.critic if isinstance(critic, CachedCritic) else critic
-    if isinstance(asked, LLMCritic):
-        template, prices = asked.annotator.template, asked.spending
-    elif critic is None or not (prices.input_price or prices.output_price):
+    if not isinstance(asked, LLMCritic):  # programs and models in this process read no tokens that cost
         return None
+    template, prices = asked.annotator.template, asked.spending
     instructions = len(template.messages(Example("x"), "")[0]["content"]) // 4
     responses = recipe.run.steps * recipe.rollout.batch_size
     read = responses * (instructions + round(lengths.mean) + recipe.rollout.max_new_tokens)
