@@ -167,15 +167,16 @@ def fake(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Any
 
 
 @pytest.mark.parametrize("fake", ["wandb", "trackio"], indirect=True)
-def test_a_tracker_gets_project_name_settings_metrics_and_tables(fake: Any, tmp_path: Path) -> None:
+def test_a_tracker_gets_project_name_settings_metrics_and_tables(
+    fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = fake.__name__
     out = tmp_path / "my-run"
-    trainer(out, run={"tracker": name, "project": "ours", "table_every": 2, "steps": 3}).train()
+    monkeypatch.setenv("WANDB_PROJECT", "ours")
+    trainer(out, run={"tracker": name, "table_every": 2, "steps": 3}).train()
     (options,) = fake.inits
     assert (options["project"], options["name"], options["resume"]) == ("ours", "my-run", "never")
-    assert options["config"] == flat_settings(
-        recipe(out, run={"tracker": name, "project": "ours", "table_every": 2, "steps": 3})
-    )
+    assert options["config"] == flat_settings(recipe(out, run={"tracker": name, "table_every": 2, "steps": 3}))
     (run,) = fake.runs
     assert [step for step, values in run.logged if "reward/per_response" in values] == [0, 1, 2]
     tables = {step: values["rollouts"] for step, values in run.logged if "rollouts" in values}
@@ -188,9 +189,12 @@ def test_a_tracker_gets_project_name_settings_metrics_and_tables(fake: Any, tmp_
 
 
 @pytest.mark.parametrize("fake", ["wandb", "trackio"], indirect=True)
-def test_resume_goes_on_with_the_same_run_of_the_tracker(fake: Any, tmp_path: Path) -> None:
+def test_resume_goes_on_with_the_same_run_of_the_tracker(
+    fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name, out = fake.__name__, tmp_path / "run"
-    sections = {"run": {"tracker": name, "name": "called so"}}
+    sections = {"run": {"tracker": name}}
+    monkeypatch.setenv("WANDB_NAME", "called so")
     first = trainer(out, **sections)
     first.tracker.start(0)
     for _ in range(3):

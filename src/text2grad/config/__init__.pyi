@@ -1,4 +1,4 @@
-from .critic import AnnotateConfig as AnnotateConfig
+from .critic import AnnotateConfig as AnnotateConfig, RewardConfig as RewardConfig
 from .engine import EngineConfig as EngineConfig
 from .idle import idle_settings as idle_settings
 from .interruption import Interruption as Interruption

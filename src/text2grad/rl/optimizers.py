@@ -14,7 +14,7 @@ from text2grad.config import OptimConfig
 from text2grad.errors import TrainingError
 from text2grad.rl.sharding import whole
 
-ADAM_BETA2, ADAM_EPS = 0.999, 1e-5
+ADAM_BETA1, ADAM_BETA2, ADAM_EPS = 0.9, 0.999, 1e-5
 
 Schedule = Literal["constant", "linear", "cosine"]
 
@@ -62,7 +62,7 @@ class Optimizers:
         self.settings, self.total_steps = settings, total_steps
         rates = {"policy": (policy, settings.lr), "value": (value, settings.value_lr)}
         self.peak = {name: rate for name, (parameters, rate) in rates.items() if parameters}
-        how: dict[str, Any] = {"betas": (settings.adam_beta1, ADAM_BETA2), "weight_decay": settings.weight_decay}
+        how: dict[str, Any] = {"betas": (ADAM_BETA1, ADAM_BETA2), "weight_decay": settings.weight_decay}
         self.by_name = {
             name: torch.optim.AdamW(parameters, lr=rate, eps=ADAM_EPS, **how)
             for name, (parameters, rate) in rates.items()

@@ -22,7 +22,7 @@ from text2grad.errors import ConfigError
 from text2grad.files import to_json, write_atomically
 from text2grad.progress import note
 
-MARK = "tracker.json"
+MARK, PROJECT = "tracker.json", "text2grad"
 COLUMNS = ("prompt", "response", "critique", "reward")
 ROWS = 12  # of one table
 # gloo's thread needs the interpreter lock to drop its last work, and the destructor of the process group, which holds
@@ -74,8 +74,8 @@ class RunTracker:
         """
         if self._started or self.name == "none" or not self.accelerator.is_main_process:
             return
-        directory, run = Path(self.recipe.run.out), self.recipe.run
-        name, settings = run.name or directory.resolve().name, flat_settings(self.recipe)
+        directory, settings = Path(self.recipe.run.out), flat_settings(self.recipe)
+        name = os.environ.get("WANDB_NAME", directory.resolve().name)
         mark = directory / MARK
         earlier = json.loads(mark.read_bytes()) if mark.exists() else {}
         resumed = earlier.get("tracker") == self.name
@@ -99,7 +99,8 @@ class RunTracker:
             },
         }
         try:
-            self.accelerator.init_trackers(run.project, init_kwargs={self.name: options[self.name]})
+            project = os.environ.get("WANDB_PROJECT", PROJECT)
+            self.accelerator.init_trackers(project, init_kwargs={self.name: options[self.name]})
         except Exception as error:
             raise ConfigError(f'run.tracker = "{self.name}" cannot start: {error}; {OTHERWISE}') from error
         self._started = True
@@ -109,7 +110,7 @@ class RunTracker:
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Send metrics; `step` is the number of steps that were finished when they were measured."""
-        if self._is_new(step):
+        if self._is_new(step) and self.recipe.run.table_every:
             self._send(lambda: self.accelerator.log(dict(metrics), step=step))
 
     def log_table(self, name: str, records: Sequence[Mapping[str, Any]], step: int) -> None:
@@ -120,13 +121,12 @@ class RunTracker:
             records: as `response_records` returns them, with "reward" per token.
             step: the number of finished steps.
         """
-        if not self._is_new(step) or not self.recipe.run.table_every:
-            return
         rows = [
-            [one["prompt"], one["response"], one["critique"]["feedback"], round(sum(one.get("reward", ())), 4)]
-            for one in records[:ROWS]
+            [row["prompt"], row["response"], row["critique"]["feedback"], round(sum(row.get("reward", ())), 4)]
+            for row in records[:ROWS]
         ]
-        self._send(lambda: self._send_table(name, rows, step))
+        if self._is_new(step) and self.recipe.run.table_every:
+            self._send(lambda: self._send_table(name, rows, step))
 
     def finish(self) -> None:
         """End the tracker's run, and the group of processes."""
@@ -175,12 +175,12 @@ def flat_settings(recipe: Recipe) -> dict[str, str | int | float | bool]:
         >>> flat_settings(Recipe())["ppo.beta"]
         0.05
     """
-    found: dict[str, str | int | float | bool] = {}
+    settings: dict[str, str | int | float | bool] = {}
     for section, values in recipe.model_dump(mode="json").items():
         for key, value in values.items():
             text = "" if value is None else json.dumps(value) if isinstance(value, list) else value
-            found[f"{section}.{key}"] = _PASSWORD.sub("***@", text) if isinstance(text, str) else text
-    return found
+            settings[f"{section}.{key}"] = _PASSWORD.sub("***@", text) if isinstance(text, str) else text
+    return settings
 
 
 def _write_settings(writer: Any, settings: Mapping[str, Any]) -> None:

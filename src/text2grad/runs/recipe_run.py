@@ -98,11 +98,11 @@ def prepare_run(
     trainer = trainer_class(
         model,
         critic,
-        tokenizer,
         examples.train,
         recipe,
+        eval_dataset=examples.held_out or None,
+        processing_class=tokenizer,
         refresher=refresher,
-        held_out=examples.held_out,
         resume=resume,
     )
     if isinstance(critic, LocalRewardModel):
