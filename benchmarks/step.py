@@ -136,7 +136,7 @@ class Step:
         """Run the epochs of PPO."""
         from text2grad.rl.update import ppo_epochs
 
-        names = {"epochs", "minibatches", "stop_kl"}
+        names = {"epochs", "minibatches"}
         ppo_epochs(self.gradient, self.optimizers, data, seed=seed, **self.config.model_dump(include=names))
 
 

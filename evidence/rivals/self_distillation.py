@@ -42,7 +42,6 @@ def distil(run: "RivalTrainer", judged: list[Judged]) -> dict[str, float]:
         data,
         epochs=ppo.epochs,
         minibatches=ppo.minibatches,
-        stop_kl=ppo.stop_kl,
         seed=recipe.run.seed + run.step,
     )
 

@@ -19,6 +19,7 @@ from text2grad.costs import TokenCount, accelerator_peak, peak_memory, reset_acc
 from text2grad.errors import CriticError
 from text2grad.models import Scores, TokenBatch
 from text2grad.progress import note
+from text2grad.rl.trackers import TABLE_EVERY
 from text2grad.rl.metrics import Record, response_records, step_metrics
 from text2grad.types import Critique, Rollout
 
@@ -250,7 +251,7 @@ class Records(Instrument):
             trainer.log.write_rollouts(step.records)
             trainer.log.write_metrics({"step": step.number, **step.metrics})
         trainer.tracker.log(step.metrics, step.number)
-        if step.number % max(trainer.recipe.run.table_every, 1) == 0:
+        if step.number % TABLE_EVERY == 0:
             trainer.tracker.log_table("rollouts", step.records, step.number)
         trainer.silence.count(step.metrics)
         if trainer.accelerator.is_main_process and (warning := trainer.silence.warning()):

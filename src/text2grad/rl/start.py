@@ -156,7 +156,7 @@ class PreparedRun:
         recipe, code = self.recipe, self.recipe.model.trust_remote_code
         of_model = policy_config(str(model), trust_remote_code=code) if isinstance(model, str | Path) else model
         how: dict[str, Any] = {
-            "prompt_format": recipe.rollout.prompt_format,
+            "prompt_format": recipe.model.prompt_format,
             "max_new_tokens": recipe.rollout.max_new_tokens,
             "too_long": recipe.data.too_long,
         }
@@ -207,7 +207,7 @@ class PreparedRun:
         self.optimizers = Optimizers(
             self.model.policy_parameters(), self.model.value_parameters(), recipe.optim, total_steps=recipe.run.steps
         )
-        self.kl = KLController(ppo.beta, ppo.target_kl, ppo.kl_horizon)
+        self.kl = KLController(ppo.beta, ppo.target_kl)
         self.failures = FailureRate(recipe.critic.max_failure_rate, recipe.rollout.batch_size)
         self.silence = Silence()
         self.sizes = PieceSizes(

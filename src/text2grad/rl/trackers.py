@@ -1,4 +1,4 @@
-"""The tracker of a run: metrics, settings and tables of responses for TensorBoard, wandb or trackio.
+"""The tracker of a run: metrics and settings for TensorBoard, wandb or trackio; responses for TensorBoard alone.
 
 accelerate starts the tracker and sends the metrics. `tracker.json` in the run's directory names the tracker's run, and
 a resumed run goes on with it. The files of the run hold everything that is sent.
@@ -25,6 +25,7 @@ from text2grad.progress import note
 MARK, PROJECT = "tracker.json", "text2grad"
 COLUMNS = ("prompt", "response", "critique", "reward")
 ROWS = 12  # of one table
+TABLE_EVERY = 10  # steps between tables of rollouts
 # gloo's thread needs the interpreter lock to drop its last work, and the destructor of the process group, which holds
 # the lock, waits for that thread for ever (torch 2.13): the thread gets time before.
 LAST_WORK_S = 0.5
@@ -110,11 +111,11 @@ class RunTracker:
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Send metrics; `step` is the number of steps that were finished when they were measured."""
-        if self._is_new(step) and self.recipe.run.table_every:
+        if self._is_new(step):
             self._send(lambda: self.accelerator.log(dict(metrics), step=step))
 
     def log_table(self, name: str, records: Sequence[Mapping[str, Any]], step: int) -> None:
-        """Send prompt, response, critique and reward of the first responses, unless `run.table_every` is 0.
+        """Show prompt, response, critique and reward of the first responses in TensorBoard, whose files stay here.
 
         Args:
             name: of the table.
@@ -125,8 +126,8 @@ class RunTracker:
             [row["prompt"], row["response"], row["critique"]["feedback"], round(sum(row.get("reward", ())), 4)]
             for row in records[:ROWS]
         ]
-        if self._is_new(step) and self.recipe.run.table_every:
-            self._send(lambda: self._send_table(name, rows, step))
+        if self.name == "tensorboard" and self._started:
+            self._send(lambda: self._run.add_text(name, _markdown(COLUMNS, rows), global_step=step))
 
     def finish(self) -> None:
         """End the tracker's run, and the group of processes."""
@@ -144,15 +145,6 @@ class RunTracker:
     @property
     def _run(self) -> Any:
         return self.accelerator.get_tracker(self.name, unwrap=True)
-
-    def _send_table(self, name: str, rows: Sequence[Sequence[Any]], step: int) -> None:
-        if self.name == "tensorboard":
-            self._run.add_text(name, _markdown(COLUMNS, rows), global_step=step)
-            return
-        import importlib
-
-        table = importlib.import_module(self.name).Table(columns=list(COLUMNS), data=[list(row) for row in rows])
-        self.accelerator.log({name: table}, step=step)
 
     def _send(self, call: Callable[[], Any]) -> None:
         if self._failed:

@@ -237,7 +237,6 @@ class Text2GradTrainer(PreparedRun):
             PPOBatch(step.batch, step.scores, step.advantages, step.returns, self.kl.beta - self.beta_in_reward),
             epochs=ppo.epochs,
             minibatches=ppo.minibatches,
-            stop_kl=ppo.stop_kl,
             seed=self.recipe.run.seed + step.number,
         )
 

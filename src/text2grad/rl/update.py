@@ -23,7 +23,6 @@ from text2grad.rl.piece_sizes import PieceSizes
 from text2grad.rl.ppo import TOKEN_MEAN, TokenMean, kl_loss, masked_token_mean, policy_loss, value_loss
 
 MOST_RATIO = 10.0  # of a minibatch's mean ratio: beyond it the policy is far from π_old
-STOP_KL_FACTOR = 1.5  # the epochs end early when the KL from π_old exceeds ppo.stop_kl by this factor
 RATIO_TOLERANCE = 1e-4  # before the first optimizer step π_θ = π_old, so the ratio is 1 up to fp32 noise
 RATIO_TOLERANCE_HALF = 0.1  # of the mean: 0.03 where SmolLM2 in bf16 reads rows in other batches, and single tokens 0.3
 
@@ -254,7 +253,6 @@ def ppo_epochs(
     *,
     epochs: int,
     minibatches: int,
-    stop_kl: float | None,
     seed: int,
     max_ratio: float = MOST_RATIO,
 ) -> dict[str, float]:
@@ -266,7 +264,6 @@ def ppo_epochs(
         data: this process's rollouts.
         epochs: passes over them.
         minibatches: optimizer steps per pass.
-        stop_kl: no further pass once the KL from π_old, nats per token, exceeds 1.5 times this; None never stops.
         seed: assigns rows to minibatches, anew in each pass.
         max_ratio: a minibatch with a larger mean ratio is skipped: no optimizer step is made, and it is counted.
 
@@ -286,8 +283,6 @@ def ppo_epochs(
                 metrics |= optimizers.step()
             for name, value in {**metrics, "update/skipped": float(skipped)}.items():
                 values[name].append(value)
-        if stop_kl is not None and values["update/approx_kl_per_token"][-1] > STOP_KL_FACTOR * stop_kl:
-            break
     skips = sum(values.pop("update/skipped"))
     means = {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
     return {**means, "update/skipped": skips, "update/epochs": float(epoch + 1)}
