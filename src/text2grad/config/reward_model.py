@@ -90,8 +90,6 @@ class ServerConfig(Section):
     """Most requests in flight; lowered after HTTP 429 and raised again later."""
     timeout_s: Positive = 120.0
     """Time limit of one request in seconds, to its last byte."""
-    retries: Annotated[int, Field(ge=0)] = 6
-    """Retries of a request without answer."""
 
 
 class VLLMConfig(Section):

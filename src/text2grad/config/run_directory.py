@@ -29,7 +29,7 @@ FREE = {
     *(("run", key) for key in ("tracker", "project", "name", "table_every")),
     ("data", "eval_every"),
     *(("critic", key) for key in ("overlap", "max_failure_rate")),
-    *(("server", key) for key in ("base_url", "api_key_env", "concurrency", "timeout_s", "retries")),
+    *(("server", key) for key in ("base_url", "api_key_env", "concurrency", "timeout_s")),
     *(("engine", key) for key in ("gpu_memory_utilization", "sleep", "base_url", "timeout_s", "group_port")),
 }
 STEPS = ("run", "steps")
