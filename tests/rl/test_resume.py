@@ -112,7 +112,7 @@ def test_a_critic_that_raises_stops_the_run_and_loses_nothing(tmp_path: Path) ->
     log, here = tmp_path / "run" / "critic-errors.log", os.path.relpath(__file__)
     line = Failing.__call__.__code__.co_firstlineno + 2
     assert str(caught.value) == (
-        f"critic Failing failed on a batch of 8 responses: TimeoutError at {here}:{line}: no answer in 60 s. The "
+        f"critic Failing failed on 8 responses: TimeoutError at {here}:{line}: no answer in 60 s. The "
         f"traceback is in {log}. Every finished step is saved; mend the critic and go on with --resume."
     )
     text = log.read_text()

@@ -68,7 +68,7 @@ def test_a_prompt_that_leaves_no_room_for_an_answer_is_not_asked(tmp_path: Path)
 
 def test_a_server_is_asked_once_for_each_refinement_and_a_useless_answer_changes_nothing(tmp_path: Path) -> None:
     with running() as server:
-        values = {"model": "m", "base_url": server.url, "api_key_env": "", "retries": 0, "structured": "json_schema"}
+        values = {"model": "m", "base_url": server.url, "api_key_env": ""}
         run = trainer(tmp_path / "run", "ilf", annotate=values, rival={"refiner": "server"})
         scripts = ["[[answer]]", "[[prose]]", "[[400]]"]
         examples = [Example(f"{script}\nSAY red {n}\n") for n, script in enumerate(scripts)]
