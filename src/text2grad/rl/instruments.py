@@ -19,8 +19,8 @@ from text2grad.costs import TokenCount, accelerator_peak, peak_memory, reset_acc
 from text2grad.errors import CriticError
 from text2grad.models import Scores, TokenBatch
 from text2grad.progress import note
-from text2grad.rl.trackers import TABLE_EVERY
 from text2grad.rl.metrics import Record, response_records, step_metrics
+from text2grad.rl.trackers import TABLE_EVERY
 from text2grad.types import Critique, Rollout
 
 P = ParamSpec("P")

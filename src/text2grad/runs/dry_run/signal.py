@@ -110,7 +110,7 @@ def first_responses(
     `count` is rounded up to whole groups of responses to one prompt, which are neighbours.
     """
     rollout, seed = recipe.rollout, recipe.run.seed
-    limits: dict[str, Any] = {"prompt_format": rollout.prompt_format, "max_new_tokens": rollout.max_new_tokens}
+    limits: dict[str, Any] = {"prompt_format": recipe.model.prompt_format, "max_new_tokens": rollout.max_new_tokens}
     examples, _ = fitting_prompts(policy, tokenizer, examples, too_long=recipe.data.too_long, **limits)
     prompts = batch_indices(len(examples), math.ceil(count / rollout.group_size), step=0, seed=seed)
     chosen = [examples[index] for index in prompts for _ in range(rollout.group_size)]
@@ -118,7 +118,7 @@ def first_responses(
     sampling = Sampling(
         rollout.max_new_tokens, rollout.temperature, eos, padding_id(policy, tokenizer, eos), rollout.rows_at_once
     )
-    return sample_rollouts(policy, tokenizer, chosen, sampling, prompt_format=rollout.prompt_format, seed=seed)
+    return sample_rollouts(policy, tokenizer, chosen, sampling, prompt_format=recipe.model.prompt_format, seed=seed)
 
 
 def asked_anew(critic: Critic, directory: Path) -> Critic:
