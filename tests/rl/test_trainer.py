@@ -318,7 +318,7 @@ def test_python_and_numpy_draw_the_same_numbers_in_every_run_of_a_seed(tmp_path:
 def test_a_full_kl_run_and_a_value_warm_up_run_through(tmp_path: Path) -> None:
     run = small_run.trainer(
         tmp_path / "run",
-        ppo={"kl": "full", "entropy_coef": 0.01, "stop_kl": 0.02, "target_kl": 1.0},
+        ppo={"kl": "full", "entropy_coef": 0.01, "target_kl": 1.0},
         optim={"lr": 3e-3, "value_lr": 1e-2, "value_warmup_steps": 1, "warmup_steps": 1},
         rollout={"temperature": 0.7, "batch_size": 8, "max_new_tokens": 6},
     )

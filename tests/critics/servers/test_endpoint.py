@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from text2grad.config.reward_model import ServerConfig
 
 from text2grad.config.critic import AnnotateConfig
-from text2grad.config.reward_model import ServerConfig
 from text2grad.critics.servers.annotation import Annotator, Item
 from text2grad.critics.servers.endpoint import Endpoint, Spending, make_values
 from text2grad.critics.servers.llm_critic import LLMCritic
