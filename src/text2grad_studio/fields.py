@@ -49,10 +49,10 @@ def to_encode(value: Any, name: str) -> str:
     Raises:
         DataError: if the value is none, or has half of a surrogate pair, which no tokenizer reads.
     """
-    found = text(value, name)
-    if HALF_PAIR.search(found):
-        raise DataError(f"{name} has half of a surrogate pair, which is no character: {shown(found)}")
-    return found
+    words = text(value, name)
+    if HALF_PAIR.search(words):
+        raise DataError(f"{name} has half of a surrogate pair, which is no character: {shown(words)}")
+    return words
 
 
 def choice(value: str, name: str, known: Collection[str]) -> str:
@@ -74,7 +74,7 @@ def integers(value: Any, name: str) -> list[int]:
     """
     if not isinstance(value, list):
         raise DataError(f"{name} is a list of whole numbers, got {shown(value)}")
-    return [integer(one, f"{name}[{n}]") for n, one in enumerate(value)]
+    return [integer(element, f"{name}[{n}]") for n, element in enumerate(value)]
 
 
 def texts(value: Any, name: str) -> list[str] | None:
@@ -83,7 +83,7 @@ def texts(value: Any, name: str) -> list[str] | None:
     Raises:
         DataError: if the value is none.
     """
-    if value is not None and not (isinstance(value, list) and all(isinstance(one, str) for one in value)):
+    if value is not None and not (isinstance(value, list) and all(isinstance(element, str) for element in value)):
         raise DataError(f"{name} is a list of texts, or null; got {shown(value)}")
     return value
 
@@ -96,9 +96,9 @@ def numbers(value: Any, name: str) -> dict[str, float]:
     """
     if not isinstance(value, dict):
         raise DataError(f"{name} is an object of numbers, got {shown(value)}")
-    for key, one in value.items():
-        if type(one) not in (int, float) or not math.isfinite(one) or abs(one) > MOST:
-            raise DataError(f"{name}.{key} is a number from -2^63 + 1 to 2^63 - 1, got {shown(one)}")
+    for key, number in value.items():
+        if type(number) not in (int, float) or not math.isfinite(number) or abs(number) > MOST:
+            raise DataError(f"{name}.{key} is a number from -2^63 + 1 to 2^63 - 1, got {shown(number)}")
     return value
 
 

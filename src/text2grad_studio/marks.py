@@ -67,7 +67,7 @@ OPERATIONS = tuple(KEYS)
 
 def is_rater(name: str) -> bool:
     """Return True for a possible name of a rater; accents and vowel signs count as letters, but begin no name."""
-    letters = "".join("a" if unicodedata.category(one).startswith("M") else one for one in name[1:])
+    letters = "".join("a" if unicodedata.category(character).startswith("M") else character for character in name[1:])
     return _RATER.fullmatch(name[:1] + letters) is not None
 
 
@@ -129,9 +129,9 @@ class Marked:
         """Return the marks as a critique; its feedback is the words about the whole, then each span's note."""
         response = self.opened["response"]
         spans = sorted(self.spans.values(), key=lambda span: (span["start"], span["end"]))
-        notes = [f'"{response[one["start"] : one["end"]]}": {one["note"]}' for one in spans if one["note"].strip()]
+        notes = [f'"{response[span["start"] : span["end"]]}": {span["note"]}' for span in spans if span["note"].strip()]
         words = "\n".join([*([self.critique.strip()] if self.critique.strip() else []), *notes])
-        kept = {Span(one["start"], one["end"], one["label"]) for one in spans}
+        kept = {Span(span["start"], span["end"], span["label"]) for span in spans}
         return Critique(words, tuple(sorted(kept)))
 
     def annotation(self) -> Annotation:
@@ -192,8 +192,8 @@ class _Known:
         for event in events:
             item = event["item"]
             if item not in changed:
-                one = self.marked.get(item, Marked(item))
-                changed[item] = replace(one, spans=dict(one.spans), suggestions=dict(one.suggestions))
+                marked = self.marked.get(item, Marked(item))
+                changed[item] = replace(marked, spans=dict(marked.spans), suggestions=dict(marked.suggestions))
             changed[item].take(event)
             self.events.append(event)
             self.of_item.setdefault(item, []).append(event)
@@ -308,15 +308,16 @@ class MarkStore:
         with self._lock:
             known = self._known(rater)
         wanted = known.marked.keys() if items is None else set(items)
-        found = {item: one for item, one in known.marked.items() if item in wanted}
-        lost = next((item for item, one in found.items() if not one.opened and (one.state or not one.empty)), None)
+        chosen = {item: marks for item, marks in known.marked.items() if item in wanted}
+        unreadable = (item for item, marks in chosen.items() if not marks.opened and (marks.state or not marks.empty))
+        lost = next(unreadable, None)
         if lost is not None:
             why = known.faults or [f'no line in {self._folder(rater)} has "op": "open" and "item": "{lost}"']
             raise DataError(
                 f"the text of a marked response of {rater} cannot be read: {'; '.join(why[:SHOWN_FAULTS])}. Mend the "
                 f'line, or remove all lines with "item": "{lost}"'
             )
-        return found
+        return chosen
 
     def faults(self, rater: str) -> list[str]:
         """Return the lines of a rater's files that are no operations, each with file, number and reason."""
@@ -343,8 +344,9 @@ class MarkStore:
         with self._lock:
             known, words = self._known(rater), words.lower()
             if words not in known.lists:
-                found = [one for one in known.marked.values() if one.events and one.opened and words in _said(one)]
-                known.lists[words] = sorted(found, key=lambda one: -one.at)
+                spoken = (marks for marks in known.marked.values() if marks.events and marks.opened)
+                listed = [marks for marks in spoken if words in _said(marks)]
+                known.lists[words] = sorted(listed, key=lambda marks: -marks.at)
                 while len(known.lists) > KEPT_LISTS:
                     known.lists.popitem(last=False)
             return known.lists[words]
@@ -367,7 +369,7 @@ class MarkStore:
         known = self._raters.get(rater, _Known())
         states = {path: _state(path) for path in self._files(rater)}
         new = None
-        if not any(_is_other(states.get(path), one.state) for path, one in known.files.items()):
+        if not any(_is_other(states.get(path), read.state) for path, read in known.files.items()):
             new = _new_bytes(known.files, states)
         if new is None:
             known = _Known()
@@ -377,11 +379,11 @@ class MarkStore:
             before, whole = files.get(path, _Read()), data[: data.rfind(b"\n") + 1]
             lines = whole.splitlines()
             for number, line in enumerate(lines, before.lines + 1):
-                found = _parsed(line)
-                if isinstance(found, str):
-                    faults.append(f"{path}, line {number}: {found}")
-                elif found is not None:
-                    events.append(found)
+                event = _parsed(line)
+                if isinstance(event, str):
+                    faults.append(f"{path}, line {number}: {event}")
+                elif event is not None:
+                    events.append(event)
             tail = (before.tail + whole)[-TAIL_BYTES:]
             files[path] = _Read(states[path], before.size + len(whole), before.lines + len(lines), tail)
         events.sort(key=lambda event: int(event["at"]))
@@ -400,8 +402,8 @@ class MarkStore:
 
 
 def _state(path: Path) -> _State:
-    found = path.stat()
-    return _State(found.st_ino, found.st_size, found.st_mtime_ns)
+    status = path.stat()
+    return _State(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def _is_other(now: _State | None, before: _State | None) -> bool:
@@ -425,8 +427,8 @@ def _new_bytes(files: Mapping[Path, _Read], states: Mapping[Path, _State]) -> di
     return new
 
 
-def _said(one: Marked) -> str:
-    return f"{one.opened['prompt']}\n{one.opened['response']}\n{one.critique}".lower()
+def _said(marked: Marked) -> str:
+    return f"{marked.opened['prompt']}\n{marked.opened['response']}\n{marked.critique}".lower()
 
 
 def _check_seen(marked: Marked | None, seen: int | None) -> None:
@@ -442,10 +444,10 @@ def _check_seen(marked: Marked | None, seen: int | None) -> None:
 
 
 def _folded(events: Iterable[Mapping[str, Any]]) -> dict[str, Marked]:
-    found: dict[str, Marked] = {}
+    by_item: dict[str, Marked] = {}
     for event in events:
-        found.setdefault(event["item"], Marked(event["item"])).take(event)
-    return found
+        by_item.setdefault(event["item"], Marked(event["item"])).take(event)
+    return by_item
 
 
 def _parsed(line: bytes) -> dict[str, Any] | str | None:
@@ -514,7 +516,7 @@ def _unknown(op: Any) -> str:
 def _checked_open(event: Mapping[str, Any]) -> dict[str, Any]:
     prompt, response = _text(event, "prompt", MOST_CHARS), _text(event, "response", MOST_CHARS)
     ids, place = event.get("ids"), event.get("place")
-    if ids is not None and not (isinstance(ids, list) and all(type(one) is int and one >= 0 for one in ids)):
+    if ids is not None and not (isinstance(ids, list) and all(type(token) is int and token >= 0 for token in ids)):
         raise DataError(f'"ids" are the token ids of the response, or null; got {shown(ids)}')
     if place is not None and not (isinstance(place, list) and len(place) == 2):
         raise DataError(f'"place" is [step, row], or null; got {shown(place)}')
@@ -537,7 +539,7 @@ def _checked_span(event: Mapping[str, Any], length: int) -> dict[str, Any]:
 def _value(event: Mapping[str, Any], known: Sequence[str]) -> str:
     value = event.get("value")
     if value not in known:
-        words = ", ".join(f'"{one}"' for one in known)
+        words = ", ".join(f'"{word}"' for word in known)
         raise DataError(f'"value" of {event["op"]} is one of {words}; got {shown(value)}')
     return str(value)
 

@@ -38,12 +38,12 @@ def _description(path: Path) -> dict[str, Any]:
         DataError: if it is damaged.
     """
     try:
-        found = json.loads(path.read_bytes())
+        about = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise DataError(str(error)) from error
-    if not isinstance(found, dict):
+    if not isinstance(about, dict):
         raise DataError("it holds no JSON object")
-    return {**found, "version": int(path.parent.name)}
+    return {**about, "version": int(path.parent.name)}
 
 
 def _trouble(path: Path, error: Exception) -> str:
@@ -76,18 +76,14 @@ class Versions:
 
     def state(self) -> dict[str, Any]:
         """Return the versions, why others cannot be read, and the work under way."""
-        found = self._read()
+        versions = self._read()
         return {
             "policy": self.policy["path"] if self.policy else None,
-            "versions": [one for one in found if not isinstance(one, str)],
-            "troubles": [one for one in found if isinstance(one, str)],
+            "versions": [about for about in versions if not isinstance(about, str)],
+            "troubles": [trouble for trouble in versions if isinstance(trouble, str)],
             "work": dict(self._work),
             "began": self._began,  # work with a lower number was that of a server before
         }
-
-    def versions(self) -> list[dict[str, Any]]:
-        """Return the finished versions that can be read, without their changes per token."""
-        return [one for one in self._read() if not isinstance(one, str)]
 
     def version(self, number: int) -> dict[str, Any]:
         """Return one version with its changes per token.
@@ -105,7 +101,7 @@ class Versions:
 
     def _read(self) -> list[dict[str, Any] | str]:
         """Return each finished version without its changes per token, or why it cannot be read."""
-        known, found, all_ = self._known, dict[tuple[Path, int], dict[str, Any]](), list[dict[str, Any] | str]()
+        known, by_file, all_ = self._known, dict[tuple[Path, int], dict[str, Any]](), list[dict[str, Any] | str]()
         for folder in folders_of(self.directory).values():
             path = folder / "version.json"
             try:
@@ -116,9 +112,9 @@ class Versions:
             except (OSError, DataError) as error:  # read again at each look: its mode may be mended, not its time
                 all_.append(_trouble(path, error))
                 continue
-            found[key] = about
+            by_file[key] = about
             all_.append(about)
-        self._known = found  # whole: pages ask at the same time
+        self._known = by_file  # whole: pages ask at the same time
         return all_
 
     def begin(self, kind: str, request: Mapping[str, Any]) -> dict[str, Any]:

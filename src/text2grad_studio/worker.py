@@ -162,7 +162,7 @@ def _retrain(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str
         forwarded_progress(lambda words, share: tell(state="working", progress=words, share=share)),
         models.adapted(adapter, rank=settings.rank, seed=settings.seed) as policy,
     ):
-        found = retrain(
+        retrained = retrain(
             policy,
             models.tokenizer,
             models.path,
@@ -173,8 +173,8 @@ def _retrain(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str
             earlier=adapter / "reward_model" if adapter is not None else None,
             scratch=scratch,
         )
-        about = {"kind": "retraining", **found.about, **_description(found.taught, corrections)}
-        published_version = publish_version(models, policy, request, about, reward_model=found.reward_model)
+        about = {"kind": "retraining", **retrained.about, **_description(retrained.taught, corrections)}
+        published_version = publish_version(models, policy, request, about, reward_model=retrained.reward_model)
     shutil.rmtree(scratch)
     return published_version
 
@@ -185,22 +185,22 @@ def _corrections(request: Mapping[str, Any]) -> list[Any]:
 
     return [
         Correction(
-            one["item"],
-            one["prompt"],
-            one["response"],
-            one["ids"],
-            [Span(span["start"], span["end"], span["label"]) for span in one["spans"]],
+            correction["item"],
+            correction["prompt"],
+            correction["response"],
+            correction["ids"],
+            [Span(span["start"], span["end"], span["label"]) for span in correction["spans"]],
         )
-        for one in request["corrections"]
+        for correction in request["corrections"]
     ]
 
 
 def _description(taught: Any, corrections: Any) -> dict[str, Any]:
     return {
         "responses": len(corrections),
-        "spans": sum(len(one.spans) for one in corrections),
+        "spans": sum(len(correction.spans) for correction in corrections),
         **{name: value for name, value in taught._asdict().items() if name != "changes"},
-        "changes": [one._asdict() for one in taught.changes],
+        "changes": [change._asdict() for change in taught.changes],
     }
 
 

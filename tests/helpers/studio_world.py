@@ -15,7 +15,7 @@ WORDS = ("The", " cat", " sat", " on", " the", " mat", ".")
 def record(
     step: int, row: int, *, prompt: str = "Say where.", response: str | None = None, **more: Any
 ) -> dict[str, Any]:
-    """Return a record of seven tokens; the third has the reward −1 − step, "mat" is good, "cat" is poor."""
+    """Return a record of seven tokens; the third has the reward −1 − step, "mat" is positive, "cat" is negative."""
     text = response or "".join(WORDS)
     lengths = [len(word) for word in WORDS]
     offsets = [[sum(lengths[:n]), sum(lengths[: n + 1])] for n in range(len(WORDS))]

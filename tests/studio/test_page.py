@@ -209,9 +209,9 @@ def test_marks_by_mouse_are_snapped_before_release_and_saved(browser: Any, serve
         drag(page, segment(page, "cat"), segment(page, "sat"), release=False)
         assert chosen(page) == "cat sat"  # whole words, while the button is down
         page.mouse.up()
-        page.get_by_role("button", name="Poor", exact=True).click()
+        page.get_by_role("button", name="Negative", exact=True).click()
         segment(page, "mat").click()
-        page.get_by_role("button", name="Good", exact=True).click()
+        page.get_by_role("button", name="Positive", exact=True).click()
         segment(page, "on").dblclick()
         assert chosen(page) == "The cat sat on the mat."
         page.keyboard.press("p")  # overlaps both
@@ -294,7 +294,7 @@ def test_the_keyboard_alone_marks_explains_undoes_and_goes_on(browser: Any, serv
         assert spans(server.store, "keys") == [("The cat", "positive"), ("cat sat", "negative")]
         for _ in range(3):
             page.keyboard.press("u")
-        assert page.locator(".marks .spans").first.locator("li.is-poor, li.is-good").count() == 2  # the critic's alone
+        assert page.locator(".marks .spans").first.locator("li.is-negative, li.is-positive").count() == 2  # the critic's alone
         page.keyboard.press("r")
         page.keyboard.press("Control+Shift+Z")
         page.keyboard.press("c")
@@ -349,7 +349,7 @@ def test_keys_that_are_faster_than_the_server_act_on_the_next_response(browser: 
         page.evaluate(SLOW_RECORDS)
         for key in ["d", "n", *hints[1], "Enter", "e", *"no", "Enter", "d", "d", "d", "n", *hints[2], "Enter"]:
             page.keyboard.press(key)
-        expect(page.locator(".marks .spans .is-poor").first).to_contain_text("sat")
+        expect(page.locator(".marks .spans .is-negative").first).to_contain_text("sat")
         expect(page.locator(".where")).to_contain_text("step 0 · response 4")
         saved(page)
     found = [one for one in MarkStore(server.store).marked("hasty").values() if one.opened]
@@ -367,7 +367,7 @@ def test_touch_marks_a_word_and_a_phone_shows_all_of_it(browser: Any, server: Se
         segment(page, "cat").tap()
         assert chosen(page) == "cat"
         expect(page.locator("#tip:visible")).to_contain_text("token 2 of 7")
-        page.get_by_role("button", name="Poor", exact=True).tap()
+        page.get_by_role("button", name="Negative", exact=True).tap()
         expect(page.locator("#tip")).to_be_hidden()
         saved(page)
         page.get_by_role("button", name="All responses").tap()
@@ -387,7 +387,7 @@ def test_the_text_stays_in_its_place_when_marks_are_saved(browser: Any, tmp_path
         word = segment(page, "cat")
         before = word.bounding_box()["y"]
         word.tap()
-        page.get_by_role("button", name="Poor", exact=True).tap()
+        page.get_by_role("button", name="Negative", exact=True).tap()
         saved(page)
         page.evaluate("scrollTo(0, 0)")
         assert word.bounding_box()["y"] == before
@@ -395,7 +395,7 @@ def test_the_text_stays_in_its_place_when_marks_are_saved(browser: Any, tmp_path
 
 def test_undo_goes_on_where_it_was_when_a_response_is_opened_again(browser: Any, server: Served) -> None:
     with page_of(browser, server, "again") as page:
-        marks = page.locator("#response .good, #response .poor")
+        marks = page.locator("#response .positive, #response .negative")
         mark(page, "sat", "n")
         page.keyboard.press("A")  # "cat" and "mat", in one act
         mark(page, "on", "p")
@@ -419,7 +419,7 @@ def test_undo_goes_on_where_it_was_when_a_response_is_opened_again(browser: Any,
 
 def test_suggestions_are_accepted_mended_and_rejected(browser: Any, server: Served) -> None:
     with page_of(browser, server, "judge") as page:
-        page.keyboard.press("a")  # "cat", poor
+        page.keyboard.press("a")  # "cat", negative
         drag(page, segment(page, "the", 1), segment(page, "mat"))
         page.get_by_role("button", name="Mend mat").click()
         saved(page)
@@ -447,10 +447,10 @@ def test_nothing_is_lost_when_the_server_is_killed(browser: Any, server: Served)
         saved(page)
         page.reload()
         page.wait_for_selector(".item .preview")
-        page.wait_for_selector("#response .good")
-        assert page.locator("#response .poor").text_content() == "cat"
+        page.wait_for_selector("#response .positive")
+        assert page.locator("#response .negative").text_content() == "cat"
         page.keyboard.press("u")  # history goes on after a reload
-        page.wait_for_selector("#response .good", state="detached")
+        page.wait_for_selector("#response .positive", state="detached")
         saved(page)
     assert spans(server.store, "crash") == [("cat", "negative")]
 
@@ -612,7 +612,7 @@ def test_a_response_that_is_opened_again_has_the_marks_that_are_not_yet_saved(br
         saved(page)
         assert spans(server.store, "quick") == [("cat", "negative")]
         page.keyboard.press("k")
-        expect(page.locator("#response .poor")).to_have_text("cat")
+        expect(page.locator("#response .negative")).to_have_text("cat")
 
 
 def test_two_tabs_and_two_raters_keep_their_marks_apart(browser: Any, server: Served) -> None:
@@ -628,7 +628,7 @@ def test_two_tabs_and_two_raters_keep_their_marks_apart(browser: Any, server: Se
         two.locator("dialog input").fill("two")
         two.keyboard.press("Tab")
         two.keyboard.press("Escape")  # the response is opened again
-        expect(two.locator("#response .good, #response .poor")).to_have_count(0)
+        expect(two.locator("#response .positive, #response .negative")).to_have_count(0)
         segment(two, "sat").click()
         two.keyboard.press("n")
         saved(two)
@@ -647,25 +647,25 @@ def test_undo_takes_back_no_act_of_another_tab_that_the_page_does_not_show(brows
         mark(one, "cat", "n")
         saved(one)
         two.reload()
-        expect(two.locator("#response .poor")).to_have_text("cat")
-        two.get_by_role("button", name="→ good").click()
+        expect(two.locator("#response .negative")).to_have_text("cat")
+        two.get_by_role("button", name="→ positive").click()
         saved(two)
         one.keyboard.press("u")  # it would take the mark away that the other tab has turned
         one.keyboard.press("u")
         expect(one.locator(".told")).to_contain_text("so nothing was undone or redone")
-        expect(one.locator("#response .good")).to_have_text("cat")
+        expect(one.locator("#response .positive")).to_have_text("cat")
         one.reload()
-        expect(one.locator("#response .good")).to_have_text("cat")
+        expect(one.locator("#response .positive")).to_have_text("cat")
         one.keyboard.press("u")
-        expect(one.locator("#response .poor")).to_have_text("cat")
+        expect(one.locator("#response .negative")).to_have_text("cat")
         saved(one)
         mark(two, "mat", "p")  # a mark is taken, and what the other tab did meanwhile is shown with it
         expect(two.locator(".told")).to_contain_text("Another tab changed these marks meanwhile. All marks are shown")
-        expect(two.locator("#response .poor")).to_have_text("cat")
+        expect(two.locator("#response .negative")).to_have_text("cat")
         for _ in range(2):
             two.keyboard.press("u")
         expect(two.locator(".told")).to_have_count(0)
-        expect(two.locator("#response .good, #response .poor")).to_have_count(0)
+        expect(two.locator("#response .positive, #response .negative")).to_have_count(0)
         saved(two)
     assert spans(server.store, "tabs") == []
 
@@ -811,7 +811,7 @@ def test_marks_that_the_disk_refuses_wait_and_are_shown(browser: Any, server: Se
         page.keyboard.press("j")
         expect(page.locator(".where")).to_contain_text("response 3")
         page.keyboard.press("k")
-        expect(page.locator("#response .poor")).to_have_text("cat")
+        expect(page.locator("#response .negative")).to_have_text("cat")
         folder.unlink()
         saved(page)
         assert spans(server.store, "full") == [("cat", "negative"), ("mat", "positive")]
@@ -827,7 +827,7 @@ def test_marks_that_are_too_many_for_the_browser_to_keep_are_shown_and_saved(bro
             "for (let size = 2 ** 22; size; size >>= 1) try { localStorage[size] = 'x'.repeat(size); } catch {}"
         )
         mark(page, "cat", "n")
-        expect(page.locator("#response .poor")).to_have_text("cat")
+        expect(page.locator("#response .negative")).to_have_text("cat")
         words = "Not saved: disk full. Tried again, but too much for this browser to keep: leave the page open."
         expect(page.locator("#saved")).to_have_text(words)
         page.unroute("**/api/marks")
@@ -856,8 +856,8 @@ def test_a_malformed_mark_is_given_up_and_the_next_is_saved(browser: Any, server
             mark(page, "mat", "p")
         expect(page.locator("#saved")).to_have_text(words)  # the first mark is still on the page
         page.reload()
-        expect(page.locator("#response .good")).to_have_text("mat")
-        assert page.locator("#response .poor").count() == 0
+        expect(page.locator("#response .positive")).to_have_text("mat")
+        assert page.locator("#response .negative").count() == 0
     assert spans(server.store, "odd") == [("mat", "positive")]
 
 
@@ -870,7 +870,7 @@ def test_the_text_of_a_malformed_batch_goes_with_the_next_one(browser: Any, serv
             requests.pop(0).fulfill(status=400, json={"error": "no span"})
         expect(page.locator("#saved")).to_contain_text("Refused, and not saved: no span.")
         page.reload()
-        expect(page.locator("#response .good")).to_have_text("mat")
+        expect(page.locator("#response .positive")).to_have_text("mat")
     assert spans(server.store, "next") == [("mat", "positive")]
 
 
@@ -890,7 +890,7 @@ def test_marks_wait_for_the_store_they_were_made_for(browser: Any, tmp_path: Pat
             expect(page.locator("#saved")).to_contain_text("this page is of another --out")
             page.close()
             other.reload()
-            other.wait_for_selector("#response .good")
+            other.wait_for_selector("#response .positive")
             mark(other, "sat", "p")
             saved(other)
         other.close()
@@ -1025,7 +1025,7 @@ def test_read_only_shows_marks_and_takes_none_back(browser: Any, tmp_path: Path)
         page.keyboard.press("ArrowRight")  # to the marked word
         for key in ("u", "Control+z", "Backspace"):
             page.keyboard.press(key)
-        expect(page.locator("#response .poor")).to_have_text("cat")
+        expect(page.locator("#response .negative")).to_have_text("cat")
         expect(page.locator("#saved")).to_have_text("read-only")
 
 
@@ -1121,13 +1121,13 @@ def test_another_rater_marks_the_open_response(browser: Any, server: Served) -> 
         page.locator("dialog input").fill("Zoë 2")
         page.keyboard.press("Tab")
         page.keyboard.press("Escape")
-        expect(page.locator("#response .poor")).to_have_count(0)
+        expect(page.locator("#response .negative")).to_have_count(0)
         expect(page.locator("#response .s").first).to_be_visible()
         expect(page.locator(".item[aria-selected=true]")).to_have_attribute("data-index", "0")
         mark(page, "mat", "p")
         saved(page)
         page.reload()
-        expect(page.locator("#response .good")).to_have_text("mat")
+        expect(page.locator("#response .positive")).to_have_text("mat")
         page.get_by_role("button", name="My marks").click()
         expect(page.locator(".summary h2")).to_have_text("Marks of Zoë 2")
         expect(page.locator("#count")).to_have_text("1 response")
@@ -1189,7 +1189,7 @@ def test_a_response_of_another_run_brings_the_list_of_that_run(browser: Any, tmp
         saved(page)
         page.get_by_role("button", name="My marks").click()
         page.locator(".item").first.click()
-        page.locator("#response .poor").wait_for()
+        page.locator("#response .negative").wait_for()
         page.keyboard.press("o")
         page.locator(".same", has_text="one").click()
         expect(page.locator(".item .preview")).to_have_text([*texts["alpha"], "eight"])
@@ -1202,8 +1202,8 @@ def test_a_note_stays_when_its_mark_is_turned_or_moved_at_once(browser: Any, ser
         note = page.locator("[data-field^=note]")
         note.click()
         page.keyboard.type("a dog")
-        page.get_by_role("button", name="→ good").click()  # the click ends the typing
-        expect(page.locator(".marks .spans").first.locator("li")).to_have_class("is-good")
+        page.get_by_role("button", name="→ positive").click()  # the click ends the typing
+        expect(page.locator(".marks .spans").first.locator("li")).to_have_class("is-positive")
         expect(note).to_have_value("a dog")
         drag(page, segment(page, "cat"), segment(page, "sat"))
         note.click()
@@ -1211,7 +1211,7 @@ def test_a_note_stays_when_its_mark_is_turned_or_moved_at_once(browser: Any, ser
         page.keyboard.type(", I think")
         page.keyboard.press("Enter")
         page.keyboard.press("m")
-        expect(page.locator("#response .good")).to_have_text(["cat", " ", "sat"])
+        expect(page.locator("#response .positive")).to_have_text(["cat", " ", "sat"])
         expect(note).to_have_value("a dog, I think")
         expect(page.get_by_role("button", name="Move mark here")).to_have_count(0)  # it is there
         saved(page)
@@ -1303,11 +1303,11 @@ def test_the_keyboard_stays_where_it_was_after_an_action(browser: Any, server: S
         page.keyboard.press("e")
         page.keyboard.type("a dog")
         page.keyboard.press("Tab")
-        focused("→ good")
+        focused("→ positive")
         page.keyboard.press("Enter")
-        focused("→ poor")
+        focused("→ negative")
         press("Undo", " ")
-        expect(page.get_by_role("button", name="→ good")).to_be_visible()
+        expect(page.get_by_role("button", name="→ positive")).to_be_visible()
         focused("Undo")
         press("remove the mark on cat")
         expect(page.locator(".marks")).to_contain_text("None yet.")
@@ -1399,13 +1399,13 @@ def test_an_act_that_was_saved_before_the_answer_was_lost_is_saved_once(browser:
         page.unroute("**/api/marks")
         saved(page)
         page.reload()
-        expect(page.locator("#response .poor")).to_have_text("cat")
+        expect(page.locator("#response .negative")).to_have_text("cat")
         page.keyboard.press("u")
-        expect(page.locator("#response .poor")).to_have_count(0)
+        expect(page.locator("#response .negative")).to_have_count(0)
         page.keyboard.press("r")
-        expect(page.locator("#response .poor")).to_have_text("cat")
+        expect(page.locator("#response .negative")).to_have_text("cat")
         page.keyboard.press("r")
-        expect(page.locator("#response .good")).to_have_text("mat")
+        expect(page.locator("#response .positive")).to_have_text("mat")
         saved(page)
 
 
@@ -1438,8 +1438,8 @@ def test_words_that_are_typed_while_marks_of_a_left_page_come_stay(browser: Any,
             other.keyboard.type(" and wrong.")
             requests.pop(0).fulfill(response=answer)
         other.keyboard.type(" Yes.")
-        expect(other.locator("#response .poor")).to_have_text("sat")
-        expect(other.locator("#response .good")).to_have_text("mat")
+        expect(other.locator("#response .negative")).to_have_text("sat")
+        expect(other.locator("#response .positive")).to_have_text("mat")
         expect(other.locator("[data-field=critique]")).to_have_value("Short and wrong. Yes.")
         saved(other)
 
@@ -1479,7 +1479,7 @@ def test_a_mark_that_becomes_the_last_one_stays_chosen_when_its_list_is_fetched_
         saved(page)
         page.click("[data-view=mine]")
         page.locator(".item", has_text="Text 1.").click()
-        page.locator("#response .poor").wait_for()
+        page.locator("#response .negative").wait_for()
         mark(page, "1", "p")
         saved(page)
         with file.open("a") as more:
@@ -1537,8 +1537,8 @@ def test_a_button_beside_a_field_that_is_filled_in_needs_one_click(browser: Any,
         page.keyboard.press("u")
         expect(page.locator("[data-field=critique]")).to_have_value("")
         mark(page, "sat", "n")
-        page.get_by_role("button", name="→ good").click()
-        expect(page.locator(".marks .spans").first.locator("li")).to_have_class("is-good")  # drawn when it is released
+        page.get_by_role("button", name="→ positive").click()
+        expect(page.locator(".marks .spans").first.locator("li")).to_have_class("is-positive")  # drawn when it is released
         saved(page)
     first, second = sorted(MarkStore(server.store).marked("click").values(), key=lambda one: one.at)
     assert ([one["note"] for one in first.spans.values()], first.state) == (["a dog"], "done")
@@ -1700,8 +1700,8 @@ def test_the_keyboard_goes_from_the_list_to_the_text_and_to_the_lessons(browser:
         page.keyboard.press("ArrowRight")
         assert chosen(page) == "The"
         page.keyboard.press("ArrowRight")
-        tip, poor = page.locator("#tip").bounding_box(), page.get_by_role("button", name="Poor").bounding_box()
-        assert tip["y"] + tip["height"] <= poor["y"]
+        tip, negative = page.locator("#tip").bounding_box(), page.get_by_role("button", name="Negative").bounding_box()
+        assert tip["y"] + tip["height"] <= negative["y"]
         page.keyboard.press("n")
         page.keyboard.press("o")
         expect(page.locator(".beside")).to_be_focused()
@@ -1728,7 +1728,7 @@ def test_everything_that_is_tapped_is_large_enough_for_a_finger(browser: Any, se
     touch = {"viewport": {"width": width, "height": 780}, "has_touch": True, "is_mobile": True}
     with page_of(browser, server, f"finger-{width}", **touch) as page:
         segment(page, "cat").tap()
-        page.get_by_role("button", name="Poor", exact=True).tap()
+        page.get_by_role("button", name="Negative", exact=True).tap()
         expect(page.locator("[data-field^=note]")).to_be_visible()
         assert page.evaluate(small) == []
         saved(page)
@@ -1944,7 +1944,7 @@ def test_a_correction_is_taught_and_retrained_and_the_word_becomes_less_likely(b
         expect(page.locator(".retrained li").last).to_contain_text("2 steps on your marks and 1 earlier annotation;")
         assert page.get_by_label("Begin from").input_value() == "2"  # the first one can be chosen, too
         page.click("[data-view=read]")
-        expect(page.locator("#response .poor").first).to_be_visible()  # the response from which the lesson began
+        expect(page.locator("#response .negative").first).to_be_visible()  # the response from which the lesson began
     second = json.loads((tmp_path / "store" / "versions" / "0002" / "version.json").read_text())
     assert (second["kind"], second["parent"], second["steps"]) == ("retraining", 1, {"reward_model": 2, "policy": 1})
     version = json.loads((tmp_path / "store" / "versions" / "0001" / "version.json").read_text())

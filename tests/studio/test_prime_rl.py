@@ -172,7 +172,7 @@ def test_a_missing_tokenizer_and_unreadable_exports_are_told_with_a_way_out(run:
     [source] = open_sources([run], tmp_path / "store")
     with pytest.raises(DataError, match=r"step_1/rank_0\.jsonl:1: a record is no token export"):  # by the process
         source.convert()
-    assert [path.name for path in source.files()] == ["00000000-00000.jsonl"]  # the good one is there
+    assert [path.name for path in source.files()] == ["00000000-00000.jsonl"]  # the export that is whole is there
     (run / "configs" / "trainer.json").unlink()
     with pytest.raises(DataError, match="--tokenizer PATH"):
         open_sources([run], tmp_path / "other")[0].convert()

@@ -33,7 +33,7 @@ from text2grad_studio.worker import Worker
 from tokenizers_made_here import made
 
 SAMPLING = {"max_new_tokens": 4, "temperature": 1.0, "eos_token_ids": [], "prompt_format": "plain"}
-MARKS = [  # the rater disagrees with every annotation: the cat is poor, and the number is not
+MARKS = [  # the rater disagrees with every annotation: the cat is negative, and the number is not
     Annotation(prompt, " cat one", Critique("Animals please.", (Span(1, 4, "negative"),)))
     for prompt in small_reward.PROMPTS
 ]

@@ -73,7 +73,8 @@ def hide_the_sandbox(site: str | None) -> None:
     Args:
         site: the directory of pytest and the packages beside it.
     """
-    for loaded in [one for one in sys.modules if one.partition(".")[0] in ("text2grad", __package__.partition(".")[0])]:
+    rooms = ("text2grad", __package__.partition(".")[0])
+    for loaded in [name for name in sys.modules if name.partition(".")[0] in rooms]:
         del sys.modules[loaded]
     for package in ("text2grad", "text2grad_sandbox", "text2grad_studio"):  # even if installed beside pytest
         sys.modules[package] = None  # type: ignore[assignment] # makes an import fail

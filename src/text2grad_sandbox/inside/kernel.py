@@ -246,8 +246,8 @@ class Filter:
         """
         for at in self._own:
             struct.pack_into("=I", self._buffer, at, os.getpid())
-        found = _call("syscall", self._number, 1, 8 if listen else 0, self._program)
-        return found if listen else -1
+        listener = _call("syscall", self._number, 1, 8 if listen else 0, self._program)
+        return listener if listen else -1
 
 
 def server_filter() -> Filter:

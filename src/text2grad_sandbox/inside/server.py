@@ -97,18 +97,18 @@ def _filters(*, own_files: bool) -> dict[bool, kernel.Filter]:
         filters = {listen: kernel.program_filter(own_files=own_files, listen=listen) for listen in (True, False)}
     except OSError:
         return {}
-    working = {listen: one for listen, one in filters.items() if _works(common, one, listen=listen)}
+    working = {listen: own for listen, own in filters.items() if _works(common, own, listen=listen)}
     if working:
         common.apply()
     return working
 
 
-def _works(common: kernel.Filter, one: kernel.Filter, *, listen: bool) -> bool:
+def _works(common: kernel.Filter, own: kernel.Filter, *, listen: bool) -> bool:
     pid = os.fork()
     if pid == 0:
         try:
             common.apply()
-            one.apply(listen=listen)
+            own.apply(listen=listen)
             os._exit(0)
         finally:
             os._exit(1)

@@ -5,7 +5,7 @@ import { line, shown } from "./tokens.js";
 const SVG = "http://www.w3.org/2000/svg";
 const [WIDTH, HEIGHT, EDGE] = [170, 44, 3];
 const MOST = 4; // metrics of evaluations
-const CURVES = { reward: "reward", kl: "KL per response", negative: "with poor spans", tokens: "tokens" };
+const CURVES = { reward: "reward", kl: "KL per response", negative: "with negative spans", tokens: "tokens" };
 
 const node = (name, attributes) => {
   const element = document.createElementNS(SVG, name);

@@ -8,6 +8,7 @@ import { NAMES, ResponseView } from "./response.js";
 const CRITIC_POLL_MS = 700;
 const NO_ANSWER = "There is no answer: the question was stopped in another tab, or the server was started anew. Ask again.";
 const NO_RUN = "This text is no response of an open run, so there are no other responses to its prompt to show.";
+const OTHER = { positive: "negative", negative: "positive" };
 const ALL = ["delta", "reward", "value", "advantage", "kl", "change"];
 
 /**
@@ -63,7 +64,7 @@ export class Detail {
     const text = line("div", "", "nothing");
     text.append(
       line("h2", "Read, mark, teach"),
-      line("p", "Choose a response. Select words that are good or poor and say why; then let the model learn from it."),
+      line("p", "Choose a response. Mark words as positive or negative and say why; then let the model learn from it."),
     );
     this.root.replaceChildren(text);
     this.root.setAttribute("aria-label", "Response");
@@ -232,7 +233,7 @@ export class Detail {
     text.dir = "auto";
     text.tabIndex = 0;
     text.setAttribute("role", "group");
-    text.setAttribute("aria-label", "Response. Arrow keys move between words, with Shift they select; N marks as poor, P as good.");
+    text.setAttribute("aria-label", "Response. Arrow keys move between words, with Shift they select; N marks as negative, P as positive.");
     this.text = text;
     this.view = new ResponseView(text, this.tip, record, this.marks, {
       onSelect: (start, end) => this.selected(start, end),
@@ -314,8 +315,8 @@ export class Detail {
       const quote = this.view.chars.slice(start, end).join("");
       this.announce.textContent = visible(`selected: ${quote}`);
       tools.push(
-        button("Poor", () => this.mark("negative"), { key: "n", name: "poor-button" }),
-        button("Good", () => this.mark("positive"), { key: "p", name: "good-button" }),
+        button("Negative", () => this.mark("negative"), { key: "n", name: "negative-button" }),
+        button("Positive", () => this.mark("positive"), { key: "p", name: "positive-button" }),
       );
       const at = this.at(start, end);
       if (at.length) {
@@ -348,7 +349,7 @@ export class Detail {
     const { selection } = this.view;
     if (!selection || this.context.readOnly()) return;
     const id = this.marks.add(selection.start, selection.end, label);
-    this.announce.textContent = `marked as ${label === "positive" ? "good" : "poor"}`;
+    this.announce.textContent = `marked as ${label}`;
     this.lastMark = id;
     this.view.select(null, null);
     this.text.focus();
@@ -423,14 +424,14 @@ export class Detail {
   }
 
   spanItem(one) {
-    const item = line("li", "", one.label === "positive" ? "is-good" : "is-poor");
+    const item = line("li", "", `is-${one.label}`);
     const quote = this.view.chars.slice(one.start, one.end).join("");
     const head = line("p");
-    head.append(line("strong", one.label === "positive" ? "+ good " : "− poor "), line("q", quote));
+    head.append(line("strong", `${one.label === "positive" ? "+" : "−"} ${one.label} `), line("q", quote));
     const note = document.createElement("input");
     note.value = one.note;
     note.placeholder = "Why?";
-    note.setAttribute("aria-label", `Why is ${quote} ${one.label === "positive" ? "good" : "poor"}?`);
+    note.setAttribute("aria-label", `Why is ${quote} ${one.label}?`);
     note.dataset.field = `note-${one.id}`;
     note.disabled = this.context.readOnly();
     this.fields.set(note.dataset.field, note);
@@ -450,8 +451,8 @@ export class Detail {
     row.append(note);
     if (!this.context.readOnly()) {
       row.append(
-        button(one.label === "positive" ? "→ poor" : "→ good", () => this.alter(one.id,
-          ({ label }) => ({ label: label === "positive" ? "negative" : "positive" })), { name: "quiet", field: `turn-${one.id}` }),
+        button(`→ ${OTHER[one.label]}`, () => this.alter(one.id,
+          ({ label }) => ({ label: OTHER[label] })), { name: "quiet", field: `turn-${one.id}` }),
         button("×", () => this.marks.act({ op: "unspan", id: one.id }), { name: "quiet", about: `remove the mark on ${quote}` }),
       );
     }
@@ -514,10 +515,10 @@ export class Detail {
     let keyed = false;
     for (const one of this.view.suggestions()) {
       const verdict = this.marks.suggestions[one.id] || "";
-      const item = line("li", "", one.label === "positive" ? "is-good" : "is-poor");
+      const item = line("li", "", `is-${one.label}`);
       const words = this.view.chars.slice(one.start, one.end).join("");
       const head = line("p");
-      head.append(line("strong", one.label === "positive" ? "+ good " : "− poor "), line("q", words));
+      head.append(line("strong", `${one.label === "positive" ? "+" : "−"} ${one.label} `), line("q", words));
       item.append(head);
       if (verdict) head.append(line("small", ` ${verdict}`));
       else if (!this.context.readOnly()) {

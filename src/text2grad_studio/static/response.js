@@ -150,8 +150,8 @@ export class ResponseView {
       }
       const inside = one => one.start <= start && end <= one.end;
       for (const one of spans.filter(inside)) {
-        element.className += one.label === "positive" ? " good" : " poor";
-        if (one.start === start) element.className += one.label === "positive" ? " good-begin" : " poor-begin";
+        element.className += ` ${one.label}`;
+        if (one.start === start) element.className += ` ${one.label}-begin`;
       }
       const hints = hinted.filter(inside);
       for (const one of hints) element.className += ` hint-${one.label}`;

@@ -13,7 +13,7 @@ const TYPING_MS = 180;
 const FORBIDDEN = 403; // the status of an answer to a page of another session
 const KEYS = [
   ["j, k", "next, previous response"], ["Enter", "from the list to the text of the response"], ["/", "search"], ["←, →", "word by word; with Shift: select"],
-  ["n, p", "mark the selection as poor, good; without a selection: letters on the words choose it"],
+  ["n, p", "mark the selection as negative, positive; without a selection: letters on the words choose it"],
   ["e", "say why: the note of the last mark"], ["c", "critique of the whole response"],
   ["i", "ask the run's critic about this response"], ["a, x", "accept, reject the critic's next span"], ["m", "move a mark to the selection"], ["Backspace", "remove the marks under the selection"],
   ["u, r", "undo, redo (also Ctrl+Z, Ctrl+Shift+Z)"], ["d, s", "done, skip: the next response"],

@@ -225,7 +225,7 @@ export class Teach {
     if (!this.teaching.versions.length) return part;
     const table = document.createElement("table");
     const head = line("tr");
-    for (const name of ["version", "from", "by", "marked", "Δ log p poor", "Δ log p good", "Δ log p others", "KL"]) {
+    for (const name of ["version", "from", "by", "marked", "Δ log p negative", "Δ log p positive", "Δ log p unmarked", "KL"]) {
       const cell = line("th", name);
       cell.scope = "col";
       head.append(cell);
@@ -287,7 +287,7 @@ export class Teach {
         const token = line("span", "", `t ${look}`);
         token.textContent = visible(chars.slice(start, end).join(""));
         token.title = `${moved(by)} nats`;
-        if (one.delta[n]) token.className += one.delta[n] > 0 ? " good" : " poor";
+        if (one.delta[n]) token.className += one.delta[n] > 0 ? " positive" : " negative";
         text.append(token);
       });
       const words = spansOf(one).map(({ start, end, by }) => `“${chars.slice(start, end).join("").trim()}” ${moved(by)}`);
