@@ -13,7 +13,7 @@ from text2grad.costs import Cost, TokenCount, metered, read_cost, tokens_of
 def test_a_phase_that_is_continued_adds_and_another_phase_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = iter(float(second) for second in (0, 5, 5, 100, 102, 102))  # begin; write: now and the cost
+    clock = iter(float(second) for second in (0, 5, 100, 102))  # begin and end of each phase
     monkeypatch.setattr(costs, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     monkeypatch.setattr(costs, "peak_memory", iter((300, 200)).__next__)
     with metered(tmp_path, "annotate") as meter:

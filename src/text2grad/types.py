@@ -143,17 +143,17 @@ def visible(text: str) -> str:
 
 def signs(text: str) -> list[str]:
     """Return the characters of a text as `visible` shows them, one by one."""
-    found = list(text)
+    characters = list(text)
     for match in _INVISIBLE.finditer(text):
         if len(match[0]) == 1:
-            found[match.start()] = _sign(match[0])
-    return found
+            characters[match.start()] = _sign(match[0])
+    return characters
 
 
-def _sign(found: str) -> str:
-    if len(found) > 1:  # a flag, spelled in characters that alone are invisible
-        return found
-    code = ord(found)
+def _sign(characters: str) -> str:
+    if len(characters) > 1:  # a flag, spelled in characters that alone are invisible
+        return characters
+    code = ord(characters)
     return "␡" if code == 0x7F else chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
 
 

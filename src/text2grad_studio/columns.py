@@ -39,7 +39,7 @@ ORDERS: dict[str, Callable[["Columns"], tuple[Any, ...]]] = {
 }
 """Name of an order → keys, the most important first; equal responses keep the order of the run, NaN comes last.
 
-"advantage" is the largest |A_t| of a response. "uncertain" begins where a person's word says most: critiques with quotes
+"advantage" is the largest |A_t| of a response. "uncertain" begins where a mark says most: critiques with quotes
 that the response does not contain, repaired critiques, and critiques with both labels; then the largest |A_t|.
 """
 

@@ -26,8 +26,8 @@ OWN = ("reward", "gamma", "leave_one_out", "match", "reward_funcs")
 def yes_is_good(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
     """Praise yes and no, blame maybe and later."""
     return [
-        Critique("Commit yourself.", locate_spans(one, positive=["yes", "no"], negative=["maybe", "later"]).spans)
-        for one in responses
+        Critique("Commit yourself.", locate_spans(response, positive=["yes", "no"], negative=["maybe", "later"]).spans)
+        for response in responses
     ]
 
 

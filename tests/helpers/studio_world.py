@@ -54,7 +54,7 @@ def write_run(directory: Path, *, steps: int = 3, rows: int = 4, name: str = "00
 def append(directory: Path, records: list[dict[str, Any]], name: str = "00000") -> None:
     """Append records to a file of a run."""
     with (directory / "rollouts" / f"{name}.jsonl").open("a") as file:
-        file.writelines(json.dumps(one) + "\n" for one in records)
+        file.writelines(json.dumps(record) + "\n" for record in records)
 
 
 def session(

@@ -294,7 +294,7 @@ def test_the_keyboard_alone_marks_explains_undoes_and_goes_on(browser: Any, serv
         assert spans(server.store, "keys") == [("The cat", "positive"), ("cat sat", "negative")]
         for _ in range(3):
             page.keyboard.press("u")
-        assert page.locator(".marks .spans").first.locator("li.is-negative, li.is-positive").count() == 2  # the critic's alone
+        assert page.locator(".marks .spans").first.locator("li.is-negative, li.is-positive").count() == 2
         page.keyboard.press("r")
         page.keyboard.press("Control+Shift+Z")
         page.keyboard.press("c")
@@ -1538,7 +1538,7 @@ def test_a_button_beside_a_field_that_is_filled_in_needs_one_click(browser: Any,
         expect(page.locator("[data-field=critique]")).to_have_value("")
         mark(page, "sat", "n")
         page.get_by_role("button", name="→ positive").click()
-        expect(page.locator(".marks .spans").first.locator("li")).to_have_class("is-positive")  # drawn when it is released
+        expect(page.locator(".marks .spans").first.locator("li")).to_have_class("is-positive")  # drawn on release
         saved(page)
     first, second = sorted(MarkStore(server.store).marked("click").values(), key=lambda one: one.at)
     assert ([one["note"] for one in first.spans.values()], first.state) == (["a dog"], "done")

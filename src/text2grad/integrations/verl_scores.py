@@ -60,8 +60,8 @@ class TokenJudge:
         """
         if not ids:
             return Judged([], Critique(""))
-        found = self._judge(tokenizer, [example], [ids], [truncated])
-        return Judged(found.rewards[0].tolist(), found.critiques[0])
+        judged = self._judge(tokenizer, [example], [ids], [truncated])
+        return Judged(judged.rewards[0].tolist(), judged.critiques[0])
 
 
 @lru_cache
@@ -76,7 +76,7 @@ def example_of(row: Mapping[str, Any]) -> Example:
     truth = about.get("ground_truth") if isinstance(about, Mapping) else None
     extra = row.get("extra_info")
     meta = {**(extra if isinstance(extra, Mapping) else {}), "data_source": row.get("data_source")}
-    prompt = [{"role": str(one["role"]), "content": str(one["content"])} for one in row["raw_prompt"]]
+    prompt = [{"role": str(message["role"]), "content": str(message["content"])} for message in row["raw_prompt"]]
     tests = meta.pop("tests", None)
     return Example(prompt, None if truth is None else str(truth), None if tests is None else str(tests), meta)
 
@@ -111,8 +111,8 @@ def refuse_scalar_settings(config: Any) -> None:
 def _value(config: Any, path: str, default: Any) -> Any:
     """Return a nested setting; the default if a part of the path is absent."""
     for name in path.split("."):
-        found = config.get(name) if hasattr(config, "get") else getattr(config, name, None)
-        if found is None:
+        value = config.get(name) if hasattr(config, "get") else getattr(config, name, None)
+        if value is None:
             return default
-        config = found
+        config = value
     return config
