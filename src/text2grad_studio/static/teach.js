@@ -225,7 +225,7 @@ export class Teach {
     if (!this.teaching.versions.length) return part;
     const table = document.createElement("table");
     const head = line("tr");
-    for (const name of ["version", "from", "by", "marked", "Δ log p negative", "Δ log p positive", "Δ log p unmarked", "KL"]) {
+    for (const name of ["version", "from", "by", "marked", "Δ negative", "Δ positive", "Δ unmarked", "KL"]) {
       const cell = line("th", name);
       cell.scope = "col";
       head.append(cell);
@@ -248,7 +248,8 @@ export class Teach {
     frame.setAttribute("role", "region");
     frame.setAttribute("aria-label", "Versions");
     frame.append(table);
-    part.append(line("h3", "Versions"), frame, line("p", "To undo a version, begin the next one from an earlier one. Nothing is overwritten.", "how"), this.changes);
+    const how = "Δ is the mean change of log p of these tokens. To undo a version, begin the next one from an earlier version: nothing is overwritten.";
+    part.append(line("h3", "Versions"), frame, line("p", how, "how"), this.changes);
     return part;
   }
 
