@@ -113,7 +113,7 @@ def _never_called(tree: ast.Module) -> str:
 
 
 def _is_class_name(called: ast.expr, names: "_Names") -> bool:
-    """Tell whether a called name is one of the program, and looks like that of a class."""
+    """Return whether a called name belongs to the program and looks like the name of a class."""
     if isinstance(called, ast.Attribute):
         owner, name = getattr(called.value, "id", None), called.attr
         return owner in names.solution and name[:1].isupper()

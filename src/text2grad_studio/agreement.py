@@ -8,7 +8,7 @@ words        words of these responses
 same         share of words with the same label
 alpha        Krippendorff's alpha for categories over the words, by the package `krippendorff`; None if chance agreement
              cannot be estimated, since all labels are equal
-f1           of the words that either marked: 2 · marked alike / (marked by one + marked by the other); None if none is
+f1           2 · words marked alike / (words that the first marked + words that the second marked); None without marks
 """
 
 from collections.abc import Iterable, Mapping

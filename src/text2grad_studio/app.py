@@ -31,7 +31,7 @@ from text2grad_studio.marks import OvertakenError, StoreError
 from text2grad_studio.session import Session, filter_from
 
 Scope = MutableMapping[str, Any]
-MOST_BYTES = 8 * 2**20  # of a request's body
+MOST_BYTES = 8 * 2**20  # largest body of a request
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -238,7 +238,7 @@ def _texts_of(given: Any) -> list[str]:
 def _version(session: Session, value: Any, name: str) -> int:
     number = integer(value, name)
     if number:
-        session.versions.version(number)  # there is one
+        session.versions.version(number)  # raises an error if the version does not exist
     return number
 
 
@@ -297,7 +297,7 @@ def _object(body: bytes) -> dict[str, Any]:
     """Return the JSON object of a body.
 
     Raises:
-        DataError: if it is none.
+        DataError: if the body is no JSON object.
     """
     try:
         given = json.loads(body)
@@ -313,7 +313,7 @@ def _json(value: Any) -> Response:
 
 
 def _refusal(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
-    """Return a handler of exceptions: 400 if the request is wrong for ever, others if it may be sent again."""
+    """Return a handler of exceptions: 400 if the request stays wrong; after 403, 409 and 503 it may be sent again."""
 
     async def refused(request: Request, error: Exception) -> Response:
         return JSONResponse({"error": str(error)}, status)

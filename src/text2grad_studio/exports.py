@@ -15,7 +15,7 @@ def page_of_marks(session: "Session", rater: str) -> str:
     """Return a page of the responses that a rater marked, with the marks as critiques and colours.
 
     Raises:
-        DataError: if the text of one cannot be read.
+        DataError: if the text of a marked response cannot be read.
     """
     records, marked = list[dict[str, Any]](), session.marks.whole(rater)
     for marks in sorted(marked.values(), key=lambda marks: -marks.at):
@@ -41,7 +41,7 @@ def page_of_response(session: "Session", rater: str, run: int, number: int, item
     """Return a page of one response with all its numbers, and beside it the rater's marks on it.
 
     Raises:
-        DataError: if the run has no such response, a digest is given and is that of another, or the text of the marked
+        DataError: if the run has no such response, the digest belongs to another response, or the text of the marked
             response cannot be read.
     """
     record = session.rollout(run, number, item)

@@ -27,7 +27,7 @@ from text2grad.errors import ConfigError, DataError
 from text2grad_studio.columns import KINDS, ORDERS, Columns, Filter, Mask, Result
 from text2grad_studio.sources import PER_TOKEN, Source, normalized
 
-FORM = 1  # of the tables; another number makes the index anew
+FORM = 1  # version of the tables; an index of another version is made anew
 BATCH = 500  # responses per transaction: a reader never waits long
 KEPT_SEARCHES = 8
 REGEX_SECONDS = 2.0
@@ -70,8 +70,8 @@ class RunIndex:
             path: the SQLite file.
         """
         self.source, self.path = source, path
-        self.problem, self.bad_lines = "", 0  # of lines
-        self.trouble = ""  # with files
+        self.problem, self.bad_lines = "", 0  # the first line that cannot be read, and the number of such lines
+        self.trouble = ""  # why the files cannot be read
         self.generation = time.time_ns() // 1000  # a page that goes on after a restart of the server sees another
         self._local, self._writing = threading.local(), threading.Lock()
         self._columns, self._reading = Columns(), threading.Lock()
@@ -115,7 +115,7 @@ class RunIndex:
         if connection is None:
             connection = self._local.connection = sqlite3.connect(self.path, timeout=30)
             connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = OFF")  # it can be made again
+            connection.execute("PRAGMA synchronous = OFF")  # a lost index is made again
             connection.execute("PRAGMA cache_size = -8000")
             connection.create_function("contains", 2, _contains, deterministic=True)
         return connection
@@ -140,7 +140,7 @@ class RunIndex:
             return done and whole
 
     def _changed_before_the_end(self) -> bool:
-        """Return whether bytes that are indexed are gone or others."""
+        """Return whether bytes that are indexed have been removed or changed."""
         files = self.source.files()
         for number, name, inode, done, tail in self._rows("SELECT * FROM files"):
             if number >= len(files) or str(files[number]) != name:
@@ -266,7 +266,7 @@ class RunIndex:
         """Return the responses that meet the conditions.
 
         Raises:
-            ConfigError: if the regular expression or the order is none.
+            ConfigError: if the regular expression is invalid, or the order is unknown.
         """
         columns, key = self.columns_now(), astuple(wanted)
         kept = columns.results.get(key)  # one look: another thread may drop it before a second one
@@ -344,7 +344,7 @@ class RunIndex:
         return [by_id[number] for number in wanted if number in by_id]
 
     def item(self, number: int) -> str:
-        """Return the digest of a response, "" if there is none with this number."""
+        """Return the digest of the response with a number; "" if the number is unknown."""
         rows = self._rows("SELECT item FROM rollouts WHERE id = ?", (number,))
         return str(rows[0][0]) if rows else ""
 
@@ -356,7 +356,7 @@ class RunIndex:
             item: its digest, by which a page knows it; "" takes any.
 
         Raises:
-            DataError: if there is none, it is another since the run was made anew, or its file changed.
+            DataError: if the number is unknown, belongs to another response by now, or the file changed.
         """
         rows = self._rows("SELECT file, at, size, step, row, prompt, item FROM rollouts WHERE id = ?", (number,))
         if not rows:

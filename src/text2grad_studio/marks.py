@@ -13,12 +13,12 @@ their own. An event is one operation on one response:
     {"at": ..., "item": ..., "op": "suggestion", "id": ..., "value": "accepted", "rejected" or ""}
 
 Events of one act of the person have the same "at", in nanoseconds, and the same "act", the name by which a page that
-heard no answer sends them again; they are saved once. "by" is "undo" or "redo" if the act is one.
+heard no answer sends them again; they are saved once. "by" is "undo" or "redo" for such acts.
 
 The marks of a response are the events of all tabs of a rater in the order in which they were saved. Spans have ids of
 their own, so operations of two tabs do not undo each other. Undo is an operation, too: nothing is ever removed, and
 "open" repeats the text, so the marks outlive the run. A line that a crash cut off is not read; it was never confirmed.
-A line that a person has changed into no operation is not read either, and is told with its file and number.
+A line that a person's change made invalid is not read either; a message names its file and number.
 An undo or redo by a page that does not know the last operation on the response is refused: it would take back another
 tab's.
 
@@ -47,14 +47,14 @@ from text2grad_studio.index import item_of
 
 _RATER = re.compile(r"\w[\w .@-]{0,39}")
 TAB = re.compile(r"[0-9a-f]{12}")
-MOST_CHARS = 1_000_000  # of a response or a critique
+MOST_CHARS = 1_000_000  # most characters of a response or a critique
 STATES = ("", "done", "skipped")
 VERDICTS = ("", "accepted", "rejected")
 SPAN = ("id", "start", "end", "label", "note", "from")
-KEPT_LISTS = 8  # of searches in a rater's marks
+KEPT_LISTS = 8  # searches in a rater's marks whose results are kept
 SHOWN_FAULTS = 3
-TAIL_BYTES = 64  # that must be as they were where a file has grown
-KEYS = {  # that each operation has, besides "at" and "item"
+TAIL_BYTES = 64  # last bytes that must be unchanged if a file has grown
+KEYS = {  # operation → its keys besides "at" and "item"
     "open": ("prompt", "response"),
     "span": ("id", "start", "end", "label"),
     "unspan": ("id",),
@@ -151,7 +151,7 @@ class Marked:
 
 
 class _State(NamedTuple):
-    """By this a file is known to be as it was."""
+    """What shows that a file has not changed."""
 
     inode: int
     size: int
@@ -168,7 +168,7 @@ class _Read(NamedTuple):
 
 
 class _Known:
-    """All that is read of one rater; what `MarkStore` hands out of it is never changed afterwards."""
+    """All that is read of a rater's files; an object that `MarkStore` has returned is never changed afterwards."""
 
     def __init__(self) -> None:
         self.files: dict[Path, _Read] = {}
@@ -179,7 +179,7 @@ class _Known:
         self.acts: dict[str, list[int]] = {}  # times of the operations of each act
         self.marked: dict[str, Marked] = {}
         self.before: tuple[int, dict[str, Marked]] = (0, {})  # marks after so many operations
-        self.lists: OrderedDict[str, list[Marked]] = OrderedDict()  # by searched words
+        self.lists: OrderedDict[str, list[Marked]] = OrderedDict()  # searched words → marks
 
     @property
     def last(self) -> int:
@@ -232,7 +232,7 @@ class MarkStore:
             seen: operations on the response that the page knew before this act; None if it does not count them.
 
         Raises:
-            DataError: if an operation is none; nothing is saved then.
+            DataError: if an operation is invalid; nothing is saved then.
             OvertakenError: if the act is an undo or redo, and there are operations that the page does not know.
             StoreError: if the files cannot be read or written.
         """
@@ -271,18 +271,18 @@ class MarkStore:
             return at
 
     def raters(self) -> list[str]:
-        """Return the raters with marks; a folder with another name, such as a copy that a person made, is none."""
+        """Return the raters with marks; folders whose names cannot be raters' names are ignored."""
         folders = self.directory.iterdir() if self.directory.is_dir() else ()
         return sorted(path.name for path in folders if path.is_dir() and is_rater(path.name))
 
     def events(self, rater: str, item: str | None = None) -> list[dict[str, Any]]:
-        """Return a rater's operations in the order in which they were saved, of one response or of all."""
+        """Return a rater's operations on a response, or on all responses, in the order in which they were saved."""
         with self._lock:
             known = self._known(rater)
             return list(known.events if item is None else known.of_item.get(item, ()))
 
     def operations(self, rater: str) -> int:
-        """Return how many operations a rater has made, with those that opened responses."""
+        """Return how many operations a rater has made, the opening of responses included."""
         with self._lock:
             return len(self._known(rater).events)
 
@@ -296,14 +296,14 @@ class MarkStore:
             return self._known(rater).marked
 
     def whole(self, rater: str, items: Collection[str] | None = None) -> dict[str, Marked]:
-        """Return the marks of a rater by response, each with its text, to be taken away.
+        """Return the marks of a rater by response, each with the text of the response, for exports and lessons.
 
         Args:
             rater: name of a person.
             items: the responses that count; None takes all.
 
         Raises:
-            DataError: if the text of one cannot be read, since a person changed the line that has it.
+            DataError: if the text of a marked response cannot be read, since a person changed its line.
         """
         with self._lock:
             known = self._known(rater)
@@ -407,14 +407,14 @@ def _state(path: Path) -> _State:
 
 
 def _is_other(now: _State | None, before: _State | None) -> bool:
-    """Return True for a file that is gone, is another one, or has changed without growing."""
+    """Return True for a file that was removed, replaced, or changed without growing."""
     if now is None or before is None:
         return True
     return now != before and (now.inode != before.inode or now.size <= before.size)
 
 
 def _new_bytes(files: Mapping[Path, _Read], states: Mapping[Path, _State]) -> dict[Path, bytes] | None:
-    """Return the bytes behind those that are read; None if a file grew otherwise than behind its end, by an editor."""
+    """Return the bytes that were appended since the last look; None if an editor changed a file before its end."""
     new = {}
     for path, state in states.items():
         before = files.get(path, _Read())
@@ -483,7 +483,7 @@ def _checked(event: Mapping[str, Any], opened: Mapping[str, Mapping[str, Any]]) 
     """Return an operation with the fields that it has, all of the right type.
 
     Raises:
-        DataError: if it is none.
+        DataError: if the event is no valid operation.
     """
     op = event.get("op")
     if op == "open":

@@ -38,7 +38,7 @@ COLUMNS = {
     "masked": "is_masked",
 }
 """Our name of a number per token → prime-rl's."""
-BYTES_AT_ONCE = 16 * 2**20  # of exports that one process decodes
+BYTES_AT_ONCE = 16 * 2**20  # most bytes of exports that a process decodes
 QUIET_S = 30.0  # a step without STABLE is complete when its files have not changed for so long
 STATE = "exports.json"  # size and time of each export when it was decoded
 

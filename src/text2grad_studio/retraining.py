@@ -66,7 +66,7 @@ class Retraining:
         """Check the settings.
 
         Raises:
-            ConfigError: if one cannot be used.
+            ConfigError: if a setting cannot be used.
         """
         wrong = next((name for name in ("reward_steps", "steps", "rank") if getattr(self, name) < 1), None)
         if wrong:
@@ -237,8 +237,8 @@ def _earlier_annotations(recipe: Recipe, path: Path | None, run: str | None) -> 
 
 def _files_of(path: Path) -> list[Path]:
     """Return the files of annotations of a reward model: beside it, or named by the recipe that made it."""
-    beside = [path.parent / "annotations.jsonl"]  # of the quickstart, and of a retraining
-    if (path.parent / "run.json").exists():  # of `text2grad reward`
+    beside = [path.parent / "annotations.jsonl"]  # where the quickstart and a retraining keep annotations
+    if (path.parent / "run.json").exists():  # made by `text2grad reward`
         beside += [Path(name) for name in recipe_of_run(path.parent).reward_model.annotations]
     return [file for file in beside if file.exists() and path.parent.name != "critic"]
 
@@ -270,7 +270,7 @@ def _split(
 
 
 def _agreement(critic: GenerativeRewardModel, marks: Sequence[Annotation], held_out: Any) -> dict[str, float | None]:
-    """Return F1 of the critic's labelled tokens against the rater's and the earlier annotations'; None without one."""
+    """Return F1 of the critic's labelled tokens against the marks and earlier annotations; None without any."""
     f1: dict[str, float | None] = {}
     for name, part in (("marks", marks[:MEASURED]), ("held_out", held_out)):
         try:
@@ -300,7 +300,7 @@ def _fine_tuning(recipe: Recipe, critic: GenerativeRewardModel, settings: Retrai
 def _recipe(
     recipe: Recipe, base: str, reward_model: Path, out: Path, marks: Sequence[Annotation], settings: Retraining
 ) -> Recipe:
-    """Return the recipe of the policy's phase: the run's, with another critic, fewer steps and a LoRA adapter."""
+    """Return the recipe of the policy's phase: the run's, with a new critic, fewer steps and a LoRA adapter."""
     sections = recipe.model_dump(mode="json")
     data, model, rollout, optim = (sections[name] for name in ("data", "model", "rollout", "optim"))
     if not recipe.data.task and not recipe.data.train:

@@ -27,7 +27,7 @@ from text2grad_studio.suggestions import Suggestions
 from text2grad_studio.versions import Versions
 
 PAGE_ROWS = 200  # most rows of one answer
-SLICE_S = 0.5  # of indexing between two looks at the clock
+SLICE_S = 0.5  # time of indexing before the next source has its turn
 FOLLOW_S = 1.0  # between two looks at the files of a run
 TROUBLE_S = 10.0  # before files that could not be read are tried again
 
@@ -128,7 +128,7 @@ class Session:
             start: first place in the order.
             count: places, at most `PAGE_ROWS`.
             near: number of a response whose place in the order is wanted, too: "at", −1 if it is not there.
-            item: its digest; "at" is −1 if the number is that of another since the run was made anew. "" takes any.
+            item: its digest; "at" is −1 if the number belongs to another response by now. "" takes any.
             operations: `marked` is judged by this many first operations of the rater, as the answer with the first page
                 counts them: what is finished while the list is read moves no response of its later pages. None takes
                 all.
@@ -156,7 +156,7 @@ class Session:
         """Return the record of a response.
 
         Raises:
-            DataError: if there is none, or a digest is given and is that of another response.
+            DataError: if the number is unknown, or the digest belongs to another response.
         """
         return self._index(run).record(number, item)
 
@@ -164,7 +164,7 @@ class Session:
         """Return the record at the place that a link names.
 
         Raises:
-            DataError: if there is none.
+            DataError: if the run has no response at that place.
         """
         index = self._index(run)
         number = index.at_place(step, row)
@@ -204,7 +204,7 @@ class Session:
             seen: operations on the response that the page knew before; the answer counts them as "before".
 
         Raises:
-            DataError: if one is none.
+            DataError: if an operation is invalid.
             OvertakenError: if it is an undo or redo of a page that has not seen all operations.
         """
         at = self.marks.append(rater, tab, events, act, seen=seen)
@@ -276,7 +276,7 @@ class Session:
         """Return the records of a rater's marks, with the sampled ids; skipped responses are left out.
 
         Raises:
-            DataError: if the text of one cannot be read.
+            DataError: if the text of a marked response cannot be read.
         """
         whole = self.marks.whole(rater).values()
         return [
@@ -289,7 +289,7 @@ class Session:
         """Return marked responses with their token ids, for a lesson.
 
         Raises:
-            DataError: if none has a span, or the text of one cannot be read.
+            DataError: if no response has a span, or the text of a response cannot be read.
         """
         whole = self.marks.whole(rater, items).values()
         marked = [marks for marks in whole if marks.spans and marks.state != "skipped"]
@@ -316,7 +316,7 @@ def filter_from(query: Mapping[str, str]) -> Filter:
     """Return the conditions that the page asks for.
 
     Raises:
-        DataError: if a bound is no number, or the label is none.
+        DataError: if a bound is no number, or the label is unknown.
     """
     return Filter(
         step_from=_number(query, "step_from", int),

@@ -33,7 +33,7 @@ class Source(NamedTuple):
         name: shown on the page, unique in a session.
         path: as given, resolved.
         kind: a run of this project, a JSONL file, or a directory of another trainer.
-        converted: where JSONL of another trainer's files goes.
+        converted: directory for the JSONL made from another trainer's files.
         tokenizer: of prime-rl's exports.
     """
 
@@ -73,7 +73,7 @@ def open_sources(paths: Sequence[Path], store: Path, *, tokenizer: str = "") -> 
     Args:
         paths: directories and files.
         store: directory of the studio.
-        tokenizer: of prime-rl's token exports; "" takes the one that their run names.
+        tokenizer: of prime-rl's token exports; "" takes the tokenizer that their run names.
 
     Raises:
         DataError: if a path holds no rollouts.
@@ -188,7 +188,7 @@ def _to_jsonl(path: Path, directory: Path) -> None:
 
 
 def _critique(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the critique in a row of TRL's table, and the completion as the critic read it; empty without one.
+    """Return the critique in a row of TRL's table, and the completion as the critic read it; empty without a critique.
 
     `SpanGRPOTrainer` logs feedback as "critique" and the rest as JSON in "critique_spans". Tables of older versions
     lack the latter: spans and status are unknown.
@@ -218,7 +218,7 @@ def _prompt(given: Any) -> str:
 
 
 def _content(given: Any) -> str | None:
-    """Return the text of a message; None where there is none, as in a call of a tool. A list has texts and images."""
+    """Return the text of a message, also from a list of texts and images; None without text, as in a call of a tool."""
     if isinstance(given, list):
         texts = [part.get("text") for part in given if isinstance(part, dict)]
         return "".join(text for text in texts if isinstance(text, str))

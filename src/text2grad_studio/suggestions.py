@@ -12,7 +12,7 @@ from typing import Any
 from text2grad.errors import ConfigError
 from text2grad_studio.process import WorkerProcess
 
-NONE, STOPPING = 0, -1  # in place of the number of the question that the process has
+NONE, STOPPING = 0, -1  # in place of the number of the question that the process answers
 
 
 class Suggestions:

@@ -36,7 +36,7 @@ from text2grad.models import (
 from text2grad.rl import MinibatchGradient, Optimizers, PieceSizes, PPOBatch, ppo_epochs, score_batch
 from text2grad.types import Critique, Example, Rollout, Span
 
-MOST_TOKENS = 4096  # padded, of one forward pass
+MOST_TOKENS = 4096  # most tokens of a forward pass, padding included
 Settings = TypeVar("Settings")
 UNCLIPPED = 1e9  # `max_ratio` skips no minibatch: the clip bounds each round
 
@@ -69,7 +69,7 @@ class Lesson:
         """Check the settings.
 
         Raises:
-            ConfigError: if one cannot be used.
+            ConfigError: if a setting cannot be used.
         """
         positive = ("lr", "rounds", "epochs", "clip_range", "target", "rank")
         wrong = next((name for name in positive if not getattr(self, name) > 0), None)
@@ -111,7 +111,7 @@ class Taught(NamedTuple):
 
     Attributes:
         rounds: that were made.
-        positive: mean change of log p of the positive tokens, nats; None without one.
+        positive: mean change of log p of the positive tokens, nats; None without such tokens.
         negative: the same of the negative tokens.
         unmarked: the same of the other tokens.
         kl: exact KL(π ‖ π before all lessons) per token, on the marked responses.
@@ -266,7 +266,7 @@ class MarkedTokens:
 
 
 class _Rounds:
-    """The rounds of a lesson: score under the policy of now, then PPO's epochs."""
+    """The rounds of a lesson: score the responses under the present policy, then make PPO's epochs."""
 
     def __init__(self, policy: Any, marked: MarkedTokens, lesson: Lesson) -> None:
         self.marked, self.lesson = marked, lesson
@@ -290,7 +290,7 @@ class _Rounds:
         )
 
     def round(self, number: int, scores: Scores) -> None:
-        """Make the epochs of a round; `scores` are those of the policy as it is now."""
+        """Make the epochs of a round; `scores` come from the present policy."""
         batch, delta = self.marked.batch, self.marked.delta
         # one minibatch per epoch holds all responses, so a mean over marked tokens is δ · (all tokens / marked tokens)
         scale = float(batch.response_mask.sum()) / float((delta != 0).sum())
@@ -317,7 +317,7 @@ def lesson_from(given: Any) -> Lesson:
 
 
 def settings_from(settings: Settings, given: Any, *, name: str) -> Settings:
-    """Return settings with those that a page asks for.
+    """Return settings in which the values that a page sends replace the defaults.
 
     Raises:
         ConfigError: if a setting is unknown or no number; `name` says whose it is.

@@ -5,8 +5,8 @@
 
 Version 0 is the policy of the run. The process (`worker`) loads models; it is started at the first lesson or question,
 and ends with the server or when it is stopped. A stopped lesson leaves no version. Folders with other names, such as
-`0001-copy`, are no versions. A version's number is the name of its folder, also of one that a person copied. One whose
-`version.json` is damaged is left out and told.
+`0001-copy`, are no versions. A version's number is the name of its folder, also of a copy that a person made. A version
+with a damaged `version.json` is left out, and a message names it.
 """
 
 import json
@@ -71,11 +71,13 @@ class Versions:
         self._work: dict[str, Any] = {"state": "idle"}
         self._began = time.time_ns() // 1000  # a page that goes on after a restart knows no later number of work
         self._last = self._began  # number of work
-        self._known: dict[tuple[Path, int], dict[str, Any]] = {}  # of a file and its time; a page asks every second
+        self._known: dict[
+            tuple[Path, int], dict[str, Any]
+        ] = {}  # (file, time of change) → version: a page asks every second
         self._process = WorkerProcess(self._hear, self._ended)
 
     def state(self) -> dict[str, Any]:
-        """Return the versions, why others cannot be read, and the work under way."""
+        """Return the versions, messages about versions that cannot be read, and the work under way."""
         versions = self._read()
         return {
             "policy": self.policy["path"] if self.policy else None,
@@ -89,7 +91,7 @@ class Versions:
         """Return one version with its changes per token.
 
         Raises:
-            DataError: if there is none, or it cannot be read.
+            DataError: if the version does not exist or cannot be read.
         """
         path = self.directory / f"{number:04d}" / "version.json"
         try:

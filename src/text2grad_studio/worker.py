@@ -37,7 +37,7 @@ class Models:
 
     @contextmanager
     def adapted(self, adapter: Path | None, *, rank: int = 0, seed: int = 0) -> Iterator[Any]:
-        """Yield the policy with the adapter of a version, a fresh one of a rank, or none; then take it off again."""
+        """Yield the policy with a version's adapter, a new adapter of a rank, or none; then remove the adapter."""
         import torch
 
         from text2grad.models import POLICY_ADAPTER, adapter_parameters, load_lora, with_lora
@@ -114,7 +114,7 @@ def _adapter(request: Mapping[str, Any], version: int) -> Path | None:
     """Return the directory of a version's adapter; None for version 0.
 
     Raises:
-        DataError: if there is none.
+        DataError: if the version does not exist.
     """
     if version == 0:
         return None
@@ -153,7 +153,7 @@ def _retrain(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str
     settings, parent = retraining_from(request["retraining"]), int(request["parent"])
     adapter, versions = _adapter(request, parent), Path(request["versions"])
     versions.mkdir(parents=True, exist_ok=True)
-    for left in versions.glob("retraining-*"):  # by a stopped one
+    for left in versions.glob("retraining-*"):  # left by a retraining that was stopped
         shutil.rmtree(left)
     scratch = Path(tempfile.mkdtemp(prefix="retraining-", dir=versions))
     corrections = _corrections(request)
@@ -209,8 +209,8 @@ def publish_version(
 ) -> dict[str, Any]:
     """Write a new version, whole or not at all; return its description without changes per token.
 
-    The worker of a server that was killed may still publish beside that of the next server: each gets a number of its
-    own.
+    The worker of a server that was killed may still publish a version beside the next server's worker: each version
+    gets a number of its own.
     """
     import shutil
 
@@ -228,7 +228,7 @@ def publish_version(
             policy.save_pretrained(str(path), selected_adapters=[POLICY_ADAPTER])
             if reward_model is not None:
                 shutil.copytree(reward_model, path / "reward_model")
-                shutil.copy(reward_model.with_name("annotations.jsonl"), path)  # of which the next one takes some
+                shutil.copy(reward_model.with_name("annotations.jsonl"), path)  # the next retraining samples from them
             (path / "version.json").write_bytes(to_json(about))
     return {key: value for key, value in about.items() if key != "changes"}
 

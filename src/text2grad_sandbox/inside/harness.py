@@ -16,7 +16,7 @@ from os import read, write
 from types import ModuleType
 from typing import Any, NamedTuple
 
-for _name in ("exit", "quit"):  # of the module site, which a worker does not load
+for _name in ("exit", "quit"):  # defined by the module site, which a worker does not load
     vars(builtins).setdefault(_name, Quitter(_name, "Ctrl-D"))
 PRISTINE: dict[str, Any] = dict(vars(builtins))
 globals()["__builtins__"] = PRISTINE
@@ -118,7 +118,7 @@ def flush() -> None:
 
 
 class Frames(traceback.StackSummary):
-    """Frames whose last one is shown: Python counts it to repeated ones if another part of their line raises."""
+    """Frames that show the last frame of a recursion; Python hides it if another part of its line raises."""
 
     def format(self, **how: Any) -> list[str]:
         """Return the text of each frame."""

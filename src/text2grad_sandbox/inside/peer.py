@@ -28,7 +28,7 @@ from .values import CONTAINERS, LEAVES, BadMessage, Packer, Unpacker
 
 PRISTINE = globals()["__builtins__"] = dict(vars(builtins))  # a program can change only the originals
 
-MOST_BYTES = 64 * 2**20  # of one message
+MOST_BYTES = 64 * 2**20  # largest message
 # fmt: off
 ARITHMETIC = (
     "add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow", "lshift", "rshift", "and", "xor",
@@ -43,7 +43,7 @@ OPERATIONS = (
 SPECIALS = frozenset(
     f"__{name}__" for name in (*OPERATIONS, *(prefix + name for prefix in ("", "r", "i") for name in ARITHMETIC))
 )
-HOOKS = ("_pytest", "pytestmark", "__array")  # by which an object could take part in the judge's own work
+HOOKS = ("_pytest", "pytestmark", "__array")  # attributes by which an object could take part in the judge's own work
 ORDER = {"__lt__", "__le__", "__gt__", "__ge__"}
 ALWAYS = {"__eq__", "__hash__", "__str__", "__repr__", "__format__"}  # every object has them
 PURE_MODULES = {
@@ -51,7 +51,7 @@ PURE_MODULES = {
     "datetime", "decimal", "fractions", "statistics", "heapq", "bisect", "typing", "random", "json", "numbers",
     "array", "copy", "textwrap", "time", "timeit",
 }
-"""Modules of which the judge uses its own functions and classes where a program imports them for the tests."""
+"""Modules whose functions and classes the judge takes from its own process if a program imports them for the tests."""
 UNSAFE = {
     "exec", "eval", "compile", "open", "input", "breakpoint", "exit", "quit", "setattr", "delattr", "getattr",
     "globals", "locals", "vars", "__import__", "help", "memoryview", "print", "copyright", "credits", "license",

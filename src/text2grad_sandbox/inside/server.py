@@ -29,7 +29,7 @@ from .peer import PURE_MODULES
 CHANNEL, SAYS = 3, 4  # descriptors in the processes of a job: to the other process, and to this one
 LEFT_FILES = 1_000  # with more files left by a program, the whole worker is replaced instead of cleaned
 SAID_BYTES = 100_000  # limit of the data that a job's process may send
-START_S = 10.0  # for a process to set its limits
+START_S = 10.0  # time for a process to set its limits
 LOOK_S = 0.05  # between two looks at the files of a program, where no file system limits them
 
 

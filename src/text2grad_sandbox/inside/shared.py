@@ -109,7 +109,7 @@ class _Interpreter:
     """The state of the interpreter that tests depend on."""
 
     def __init__(self, packages: set[str]) -> None:
-        """Note the state; of modules, those of some packages that are loaded."""
+        """Note the state, and the parts of the loaded modules of some packages."""
         noted = [(name, module) for name, module in sys.modules.items() if name.partition(".")[0] in packages]
         self.modules = {name: (module, _parts(module)) for name, module in noted if isinstance(module, ModuleType)}
         self.environment = dict(os.environ)
