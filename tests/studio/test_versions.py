@@ -95,17 +95,17 @@ def test_pages_that_ask_at_the_same_time_see_all_versions(tmp_path: Path, monkey
 
     monkeypatch.setattr(Path, "read_bytes", reading)
     monkeypatch.setattr(Path, "glob", listing)
-    found = versions.state()["versions"]
+    listed = versions.state()["versions"]
     answered.set()
     other.join()
-    assert found == [json.loads(read_bytes(path)) for path in (first, second)]
+    assert listed == [json.loads(read_bytes(path)) for path in (first, second)]
 
 
 def test_a_copy_of_a_version_has_the_number_of_its_folder(tmp_path: Path) -> None:
     write_version(tmp_path, 1)
     shutil.copytree(tmp_path / "versions" / "0001", tmp_path / "versions" / "0002")
     versions = Versions(tmp_path, None)
-    assert [one["version"] for one in versions.state()["versions"]] == [1, 2]
+    assert [version["version"] for version in versions.state()["versions"]] == [1, 2]
     assert versions.version(2)["version"] == 2
 
 
@@ -116,7 +116,7 @@ def test_a_damaged_version_is_named_and_the_others_stay_usable(tmp_path: Path, c
     path.write_bytes(content)
     versions = Versions(tmp_path, None)
     state = versions.state()
-    assert [one["version"] for one in state["versions"]] == [2]
+    assert [version["version"] for version in state["versions"]] == [2]
     [trouble] = state["troubles"]
     assert trouble.startswith(f"version 1 cannot be used, since {path} cannot be read: ")
     assert trouble.endswith(
@@ -197,7 +197,7 @@ def test_lessons_follow_each_other_stop_and_name_their_policy(tmp_path: Path) ->
         answers = finished(versions)["result"]["answers"]
     finally:
         versions.stop()
-    assert [one["parent"] for one in versions.state()["versions"]] == [0, 1]
+    assert [version["parent"] for version in versions.state()["versions"]] == [0, 1]
     first, second = (versions.version(n)["changes"][0] for n in (1, 2))
     assert second["before"] == pytest.approx(first["after"], abs=1e-4)  # version 2 begins where 1 ended
     assert answers[0] == answers[1]  # the same random numbers, and no trace of the adapters
@@ -230,7 +230,7 @@ def test_the_worker_of_a_killed_server_and_that_of_the_next_one_publish_beside_e
 
     publish("first", writing)
     second.join()
-    found = {path.name: (path / "adapter").read_text() for path in tmp_path.iterdir()}
-    assert found == {"0001": "first", "0002": "second"}
-    kinds = [json.loads((tmp_path / name / "version.json").read_text())["kind"] for name in sorted(found)]
+    adapters = {path.name: (path / "adapter").read_text() for path in tmp_path.iterdir()}
+    assert adapters == {"0001": "first", "0002": "second"}
+    kinds = [json.loads((tmp_path / name / "version.json").read_text())["kind"] for name in sorted(adapters)]
     assert kinds == ["first", "second"]
