@@ -22,7 +22,7 @@ WORDS = [*ANIMALS, *NUMBERS]
 
 
 def annotation(prompt: str, first: str, second: str) -> Annotation:
-    """Return a response of two words, in which animals are good and numbers poor."""
+    """Return a response of two words, in which animals are positive and numbers negative."""
     response = f" {first} {second}"
     spans, start = [], 1
     for word in (first, second):

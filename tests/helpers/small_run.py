@@ -26,7 +26,7 @@ EXAMPLES = [Example(f"{a} {b}") for a in WORDS for b in WORDS]
 
 
 class ColourCritic:
-    """Colours are good, numbers are poor; every call is written down where a file is given."""
+    """Mark colours as positive and numbers as negative; note every call in a file if one is given."""
 
     def __init__(self, calls: Path | None = None) -> None:
         self.calls = calls

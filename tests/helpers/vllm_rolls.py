@@ -27,7 +27,7 @@ PROMPTS = [
 
 
 def critic(examples: Any, responses: Any) -> list[Critique]:
-    """Praise the first half of each response, and blame the second."""
+    """Mark the first half of each response as positive, and the second as negative."""
     halves = [len(text) // 2 for text in responses]
     return [
         Critique("Be brief.", (Span(0, half, "positive"), Span(half, len(text), "negative"))) if half else Critique("")
