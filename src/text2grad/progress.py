@@ -63,8 +63,7 @@ class Progress:
         """
         self.phase, self.total, self.done, self.unit = phase, total, done, unit
         self.enabled, self.keep = enabled, keep
-        self._first, self._task = done, None
-        self._started = self._last_line = time.monotonic()
+        self._first, self._task, self._started, self._last_line = done, None, 0.0, 0.0
 
     def __enter__(self) -> Self:
         """Show the phase."""
