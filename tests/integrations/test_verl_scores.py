@@ -50,7 +50,7 @@ def test_a_worker_has_one_judge_for_equal_settings() -> None:
     first, again = (shared_judge("verl_critics:critic", '{"positive": 2.0}', "exact", 0.2) for _ in range(2))
     other = shared_judge("verl_critics:critic", "{}", "exact", 0.2)
     assert first is again
-    assert (first._judge.reward.positive, other._judge.reward.positive) == (2.0, 1.0)
+    assert (first.reward.positive, other.reward.positive) == (2.0, 1.0)
 
 
 @pytest.mark.parametrize(
