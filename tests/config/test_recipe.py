@@ -472,7 +472,7 @@ def test_the_defaults_are_the_papers() -> None:
         ({"refresh": {"annotator": "a:b", "audit": 4}}, []),
         ({"reward": {"placement": "verdict", "span_mass": "span"}}, ["reward.span_mass"]),
         ({"reward": {"placement": "last_token", "span_mass": "span"}}, []),
-        ({"data": {"train": "x.jsonl", "eval_every": 5, "examples": 7}}, ["data.examples", "data.eval_every"]),
+        ({"data": {"train": "x.jsonl", "eval_every": 5, "examples": 7}}, ["quickstart.examples", "data.eval_every"]),
         ({"data": {"train": "x.jsonl", "eval_every": 5, "held_out": 0.1}}, []),
         ({"data": {"task": "qa", "eval_every": 5, "examples": 7}}, []),
         ({"data": {"task": "qa", "eval_every": 5}, "run": {"keep_best": "highest"}}, []),
