@@ -251,9 +251,11 @@ def _values(setting: FieldInfo) -> str:
         elif kind is bool:
             options += ["true", "false"]
         elif origin is tuple:
-            options.append(f"list of {_NAMES[inner[0]]}s")
+            limits = list[Any]()
+            [element] = _alternatives(inner[0], limits)
+            options.append(f"list of {_NAMES[element]}s{_range(limits)}")
         else:
-            options.append(_NAMES[kind] + _range(bounds))
+            options.append(_NAMES[kind] + (_range(bounds) if kind is not str else ""))
     return " | ".join(options)
 
 
