@@ -37,7 +37,7 @@ PIECES: Sections = {"ppo": {"micro_batch_tokens": 14, "target_kl": 0.1, "entropy
 MODEL: Sections = {"model": {"value": "model", "gradient_checkpointing": True}}
 GROUPS: Sections = {
     "rollout": {"batch_size": 16, "group_size": 4},
-    "ppo": {"baseline": "group", "minibatches": 1, "epochs": 4, "stop_kl": 0.02},
+    "ppo": {"baseline": "group", "minibatches": 1, "epochs": 4},
     "model": {"value": "none"},
 }
 ADAPTERS: Sections = {

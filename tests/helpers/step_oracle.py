@@ -352,8 +352,6 @@ class Oracle:
             for number in range(ppo.minibatches):
                 chosen = [one for one, which in zip(scored, assigned, strict=True) if which == number]
                 seen.append(self._minibatch(chosen))
-            if ppo.stop_kl is not None and seen[-1]["update/approx_kl_per_token"] > 1.5 * ppo.stop_kl:
-                break
         return seen, epoch + 1
 
     def _minibatch(self, chosen: Sequence[Scored]) -> dict[str, float]:
@@ -416,12 +414,12 @@ class Oracle:
             norm = math.sqrt(sum(float((g**2).sum()) for g in own.values()))
             norms[f"update/{role}_grad_norm"] = norm
             if is_value or not resting:
-                factor = min(1.0, optim.max_grad_norm / (norm + 1e-6))
+                factor = min(1.0, 1.0 / (norm + 1e-6))
                 self._adamw(role, {name: factor * g for name, g in own.items()})
         return norms
 
     def _adamw(self, role: str, gradients: Weights) -> None:
-        """Make one step of AdamW (arXiv 1711.05101, algorithm 2), its decay scaled by the learning rate."""
+        """Make one step of AdamW without decay (arXiv 1711.05101, algorithm 2)."""
         self.optimizer_steps[role] += 1
         count, beta1, beta2 = self.optimizer_steps[role], ADAM_BETA1, ADAM_BETA2
         rate = self._rates()[f"optim/{role}_lr"]
@@ -429,7 +427,6 @@ class Oracle:
             mean = self.momentum[name] = beta1 * self.momentum[name] + (1 - beta1) * gradient
             square = self.square[name] = beta2 * self.square[name] + (1 - beta2) * gradient**2
             weight = self.networks.weights[name].detach()
-            weight = weight - rate * self.recipe.optim.weight_decay * weight
             weight = weight - rate * (mean / (1 - beta1**count)) / ((square / (1 - beta2**count)).sqrt() + ADAM_EPS)
             self.networks.weights[name] = weight.requires_grad_()
 
@@ -449,7 +446,7 @@ class Oracle:
         ppo = self.recipe.ppo
         if ppo.target_kl is not None:
             error = min(max(kl_per_sequence / ppo.target_kl - 1, -0.2), 0.2)
-            self.beta = self.beta * (1 + error * min(responses / ppo.kl_horizon, 1))
+            self.beta = self.beta * (1 + error * min(responses / 10_000, 1))
 
     def _metrics(self, scored: Sequence[Scored]) -> dict[str, float]:
         """Return the metrics of a step that come before its update."""

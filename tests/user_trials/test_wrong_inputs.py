@@ -293,7 +293,6 @@ REWARD = [
           ("q_porj",)),
     Trial("probe on a missing file", f"{PROBE} --annotations missing.jsonl --out runs/b", (r"missing\.jsonl",)),
     Trial("probe without a model", f"{PROBE} --model missing --out runs/b", ("missing",)),
-    Trial("probe that is merged", f"{PROBE} --merge --set model.lora_r=2 --out runs/b", ("--merge",)),
     Trial("probe into a run", f"{PROBE} --out runs/critic", ("runs/critic already holds a run",)),
 ]  # fmt: skip
 
