@@ -1925,9 +1925,9 @@ def test_a_correction_is_taught_and_retrained_and_the_word_becomes_less_likely(b
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": f"Once upon a time {n}"}) + "\n" for n in range(8)))
     recipe = {
-        "model": {"path": str(STORIES), "value": "none"},
+        "model": {"path": str(STORIES), "value": "none", "prompt_format": "plain"},
         "data": {"train": str(prompts)},
-        "rollout": {"batch_size": 2, "max_new_tokens": 8, "eos_token_ids": [1], "prompt_format": "plain"},
+        "rollout": {"batch_size": 2, "max_new_tokens": 8, "eos_token_ids": [1]},
         "reward_model": {"batch_size": 2, "max_new_tokens": 64},
         "run": {"threads": 1},
     }

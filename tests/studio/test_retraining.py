@@ -332,7 +332,7 @@ def test_a_story_model_gets_a_reward_model_of_its_own(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": f"Once upon a time {n}"}) + "\n" for n in range(8)))
     sections = {"data": {"train": str(prompts)}, "critic": {"use": "critics_by_name:Strict"}}
-    rollout = {"batch_size": 2, "max_new_tokens": 8, "eos_token_ids": [1], "prompt_format": "plain"}
+    rollout = {"batch_size": 2, "max_new_tokens": 8, "eos_token_ids": [1]}
     a_run(tmp_path / "run", **{**sections, "rollout": rollout, "reward_model": {"max_new_tokens": 64, "batch_size": 2}})
     append_rollouts(tmp_path / "run", 6)
     settings = {"reward_steps": 1, "steps": 1}

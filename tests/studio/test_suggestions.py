@@ -131,7 +131,7 @@ def test_sources_without_a_critic_say_the_way_out(tmp_path: Path) -> None:
 
 def test_the_critic_of_a_task_knows_the_items_of_the_run(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
-    recipe = {"data": {"task": "summarization", "examples": 20, "eval_examples": 5}}
+    recipe = {"data": {"task": "summarization", "eval_examples": 5}, "quickstart": {"examples": 20}}
     (run / "run.json").write_text(json.dumps({"recipe": recipe}))
     critic = RunCritic({"run": str(run), "store": str(tmp_path)})
     assert len(critic.items) >= 20

@@ -543,8 +543,7 @@ def test_pushing_uploads_the_merged_model_under_a_card_of_its_name(
         (
             {"reward_model": {"prompt_format": "chat"}},
             ModelError,
-            "reward_model.prompt_format = 'chat', but the tokenizer of {base!r} has no chat template; set 'plain' or "
-            "'auto'",
+            "model.prompt_format = 'chat', but the tokenizer of {base!r} has no chat template; set 'plain' or 'auto'",
         ),
         (
             {"reward_model": {"max_new_tokens": 2}},
