@@ -145,20 +145,6 @@ def test_failures_are_listed_by_kind_with_the_first_ids_and_the_exit_status_says
     assert [one["kind"] for one in written(tmp_path, "failures")] == ["unreadable"] * 7 + ["refused", "rejected"]
 
 
-def test_a_budget_stops_the_run_cleanly_and_the_next_goes_on(
-    server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = str(recipe(tmp_path, server, [f"ok {'ok ' * row}" for row in range(9)]))
-    assert main(["annotate", path, "--max-requests", "4"]) == 3
-    said = " ".join(capsys.readouterr().out.split())
-    assert "critiques 4 of 9" in said
-    assert "not_asked: 5 (" in said
-    assert "the budget of 4 requests is used up" in said
-    assert len(written(tmp_path, "annotations")) == 4
-    assert main(["annotate", path]) == 0
-    assert "requests 5, of which 0 repeated" in " ".join(capsys.readouterr().out.split())
-
-
 def test_a_limit_of_money_needs_prices(server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["annotate", str(recipe(tmp_path, server, ["ok"])), "--max-cost", "5"]) == 2
     said = " ".join(capsys.readouterr().err.split())

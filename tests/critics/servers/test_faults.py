@@ -41,7 +41,7 @@ def session(
     annotator = Annotator(Template(config.template, config.reasoning))
 
     async def annotate(client: CachedClient, one: Item) -> AnnotationResult:
-        client._takes_schemas = client._takes_schemas if schemas is None else schemas
+        client._takes_formats = client._takes_formats if schemas is None else schemas
         return await annotator.annotate(client, one)
 
     return AnnotationSession(endpoint, store, annotate, spending)

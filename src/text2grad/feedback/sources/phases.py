@@ -89,9 +89,9 @@ def read_problems(
     check_known("data set", name, tuple(SHARES))
     found, left_out, records = dict[str, Problem](), Counter[str](), 0
     for split in splits[:1] if Path(path).is_file() else splits:
-        for number, where, entry in read_entries(path, split=split):
+        for _, where, entry in read_entries(path, split=split):
             records += 1
-            row = Row(number, where, json_object(entry, where), Options())
+            row = Row(where, json_object(entry, where), Options())
             for item in SOURCES[name].read(row):
                 problem = _usable(_problem(item, row, name), where, left_out)
                 if problem is None:

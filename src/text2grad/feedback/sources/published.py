@@ -47,7 +47,7 @@ def read_ultrafeedback(row: Row) -> Iterator[Item]:
         for completion in row.listed("completions"):
             if not isinstance(completion, dict):
                 raise row.bad(f"a completion is an object, got {shown(completion)}")
-            inner = Row(row.number, row.where, completion, row.options)
+            inner = Row(row.where, completion, row.options)
             yield _feedback_item(prompt, inner.text("response"), inner.words("critique"), completion)
         return
     if row.get("response") is not None:
