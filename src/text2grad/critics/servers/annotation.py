@@ -105,15 +105,13 @@ class Annotator:
         except RequestError as error:
             return AnnotationResult(failure=Failure(error.kind, error.detail))
         result = read_answer(answer, item.response, match=self.match)
-        tokens = {"prompt_tokens": answer.prompt_tokens or 0, "completion_tokens": answer.completion_tokens or 0}
-        critique = result.critique
-        if critique is None:
-            return replace(result, **tokens)
-        if item.feedback is not None:
+        critique, unsupported = result.critique, tuple[str, ...]()
+        if critique is not None and item.feedback is not None:
             critique = replace(critique, feedback=item.feedback)
-        checked = self.template.reasoning or item.feedback is not None
-        unsupported = quotes_without_overlap(critique, item.response) if checked else ()
-        return AnnotationResult(critique, unsupported=unsupported, **tokens)
+        if critique is not None and (self.template.reasoning or item.feedback is not None):
+            unsupported = quotes_without_overlap(critique, item.response)
+        tokens = (answer.prompt_tokens or 0, answer.completion_tokens or 0)
+        return AnnotationResult(critique, result.failure, unsupported, *tokens)
 
 
 def read_answer(

@@ -146,6 +146,6 @@ def read_verdict(answer: Answer) -> Side | None:
     """
     if answer.finish in ("refused", "too_long"):
         return None
-    found = [str(one.value["better"]) for one in read_objects(answer.text) if "better" in one.value]
-    word = found[-1].strip().casefold() if found else ""
+    verdicts = [str(reading.value["better"]) for reading in read_objects(answer.text) if "better" in reading.value]
+    word = verdicts[-1].strip().casefold() if verdicts else ""
     return next((side for side in SIDES if side == word), None)
