@@ -217,7 +217,7 @@ def test_a_recipe_names_the_server_and_the_loop_learns_from_it(server: Running, 
         tmp_path / "run" / "critic" / "server.sqlite",
     )
     tokenizer, model = small_run.tokenizer_and_model()
-    Text2GradTrainer(model, found, tokenizer, EXAMPLES, recipe).train()
+    Text2GradTrainer(model, found, EXAMPLES, recipe, processing_class=tokenizer).train()
     assert server.state()["last"]["max_tokens"] == 77
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["delta/positive_share"] > 0
@@ -233,7 +233,7 @@ def test_a_run_stops_where_too_many_critiques_failed(tmp_path: Path) -> None:
             run={"steps": 3},
         )
         tokenizer, model = small_run.tokenizer_and_model()
-        run = Text2GradTrainer(model, critic_from_recipe(recipe), tokenizer, EXAMPLES, recipe)
+        run = Text2GradTrainer(model, critic_from_recipe(recipe), EXAMPLES, recipe, processing_class=tokenizer)
         with pytest.raises(CriticError, match=r"^100% of the last 104 critiques could not be read"):
             run.train()
 

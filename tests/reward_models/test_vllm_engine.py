@@ -165,7 +165,7 @@ def check_loop(url: str, tmp_path: Path) -> None:
         run={"steps": 1},
     )
     tokenizer, model = small_run.tokenizer_and_model()
-    Text2GradTrainer(model, critic_from_recipe(recipe), tokenizer, small_run.EXAMPLES, recipe).train()
+    Text2GradTrainer(model, critic_from_recipe(recipe), small_run.EXAMPLES, recipe, processing_class=tokenizer).train()
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["critic/failure_rate"] == 0.0
 

@@ -114,7 +114,7 @@ def test_the_refinements_that_the_critic_judges_best_are_imitated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_of(tmp_path / "run", keep=0.25)
-    judged = [Judged(one, Critique("Say red."), -1.0) for one in run._sample()]
+    judged = [Judged(one, Critique("Say red."), -1.0) for one in run.sample()]
     texts = [" one", " red", " red blue", " two", " green one", " red green blue", " red green", " cat"]
     monkeypatch.setattr(refiners, "refiner_of", lambda _: Fixed(texts))
     imitated: list[Rollout] = []
@@ -139,7 +139,7 @@ def test_the_refinements_that_the_critic_judges_best_are_imitated(
 def test_a_killed_choice_asks_the_critic_for_the_others_only(tmp_path: Path) -> None:
     calls = tmp_path / "calls.jsonl"
     run = trainer(tmp_path / "run", "ilf", ColourCritic(calls), rollout={"batch_size": 4})
-    rollouts = run._sample()
+    rollouts = run.sample()
     run.judge(rollouts[:2])
     assert [one.reward for one in run.judge(rollouts)] == [one.reward for one in run.judge(rollouts)]
     asked = [response for line in calls.read_text().splitlines() for response in json.loads(line)]

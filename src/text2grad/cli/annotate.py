@@ -205,7 +205,7 @@ def _figures(
     """Return the figures of a run by name."""
     critiques = [result.critique for result in results if result.critique]
     quotes = sum(len(one.spans) + len(one.unmatched) for one in critiques)
-    priced = recipe.annotate.input_price or recipe.annotate.output_price
+    priced = any(recipe.annotate.prices)
     return [
         ("critiques", f"{len(critiques):,} of {len(results):,}"),
         ("answers from before", f"{usage.reused:,}"),

@@ -12,7 +12,11 @@ from .critique_text import (
     parse_critique as parse_critique,
 )
 from .demonstrations import Demonstration as Demonstration, read_demonstrations as read_demonstrations
-from .examples import digest_of_examples as digest_of_examples, read_examples as read_examples
+from .examples import (
+    digest_of_examples as digest_of_examples,
+    read_examples as read_examples,
+    to_example as to_example,
+)
 from .export import (
     DATA_FILE as DATA_FILE,
     push_folder as push_folder,

@@ -83,28 +83,26 @@ class Spending:
     """Prices of tokens, and the budget of a run.
 
     Attributes:
-        input_price: US dollars per million prompt tokens.
-        output_price: US dollars per million completion tokens.
+        prices: US dollars per million prompt tokens, and per million completion tokens.
         max_cost: US dollars that all answers in the store may cost; None sets no limit.
     """
 
-    input_price: _Dollars = 0.0
-    output_price: _Dollars = 0.0
+    prices: tuple[_Dollars, _Dollars] = (0.0, 0.0)
     max_cost: _Dollars | None = None
 
     def __post_init__(self) -> None:
         """Check that a limit on costs comes with prices."""
-        if self.max_cost is not None and not self.input_price and not self.output_price:
-            raise ValueError("max_cost needs input_price and output_price: without prices every answer costs 0")
+        if self.max_cost is not None and not any(self.prices):
+            raise ValueError("max_cost needs prices: without them every answer costs 0")
 
     def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
         """Return the price of some tokens in US dollars.
 
         Example:
-            >>> Spending(input_price=2.5, output_price=10.0).cost(1_000, 500)
+            >>> Spending(prices=(2.5, 10.0)).cost(1_000, 500)
             0.0075
         """
-        return (prompt_tokens * self.input_price + completion_tokens * self.output_price) / 1e6
+        return (prompt_tokens * self.prices[0] + completion_tokens * self.prices[1]) / 1e6
 
 
 def make_values(owner: str, settings: Mapping[str, Any], *kinds: type) -> tuple[Any, ...]:

@@ -1,6 +1,6 @@
 """A language model on a server as the critic of a training run: the prompts and the store of `text2grad annotate`.
 
-trainer = Text2GradTrainer(model, LLMCritic("gpt-4o", template="qa"), tokenizer, examples, recipe)
+trainer = Text2GradTrainer(model, LLMCritic("gpt-4o", template="qa"), "prompts.jsonl", steps=100)
 """
 
 from collections.abc import Sequence
