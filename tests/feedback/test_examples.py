@@ -106,7 +106,7 @@ def test_a_line_that_is_no_json_is_named_by_its_number_blank_lines_counted(path:
 
 @pytest.mark.parametrize("line", ['"just a text"', "[1]", "null", '{"question": "q"}'])
 def test_a_line_without_a_prompt_is_refused(path: Path, line: str) -> None:
-    assert refusal(path, line) == f'{path}:1: an example is an object with a "prompt", got {line!r}'
+    assert refusal(path, line) == f'{path}:1: an example is an object with a "prompt", got {line}'
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from text2grad.errors import DataError
-from text2grad.feedback.record_files import refuse_half_pairs
+from text2grad.feedback.record_files import refuse_half_pairs, shown
 from text2grad.files import read_text
 from text2grad.types import Example, Message
 
@@ -114,7 +114,7 @@ def to_example(record: Any, where: str) -> Example:
         others = {key: value for key, value in record.items() if key != "messages"}
         record = {**others, "prompt": list(last.prompt), "reference": last.answer}
     if not isinstance(record, dict) or "prompt" not in record:
-        raise DataError(f'{where}: an example is an object with a "prompt", got {str(record)[:80]!r}')
+        raise DataError(f'{where}: an example is an object with a "prompt", got {shown(record)}')
     prompt = record["prompt"]
     if not isinstance(prompt, str) and not is_chat(prompt):
         raise DataError(
