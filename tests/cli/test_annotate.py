@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from text2grad.rl.judging import judging
 
 from fault_server import MALFORMED, SECRET, Running, running
 from text2grad import LLMCritic
@@ -21,7 +22,6 @@ from text2grad.critics.servers.templates import Template
 from text2grad.errors import ConfigError, CriticError
 from text2grad.feedback.critic import Critic, ask
 from text2grad.feedback.records import read_annotations
-from text2grad.rl.judging import judging
 from text2grad.types import Example, Rollout, Span
 
 SPANS = (Span(0, 2, "positive"), Span(8, 14, "negative"))
@@ -64,7 +64,6 @@ def test_responses_become_annotations_and_a_repeated_run_makes_no_request(
     first = written(tmp_path, "annotations")[0]
     assert first["annotator"] == {
         **{"model": "m", "template": "qa", "reasoning": True, "prompt_tokens": 100, "completion_tokens": 20},
-        "unsupported": [],
     }
     found = read_annotations(tmp_path / "out" / "annotations.jsonl")
     assert [one.critique.spans for one in found] == [SPANS, SPANS, SPANS[:1]]

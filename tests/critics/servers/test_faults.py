@@ -258,9 +258,6 @@ def test_people_are_quoted_and_only_their_places_are_asked_for(server: Running, 
     assert verdict.critique is not None
     assert verdict.critique.feedback == "So is fine, today is not."
     assert verdict.critique.spans == (Span(0, 2, "positive"), Span(8, 14, "negative"))
-    assert verdict.unsupported == ()
-    (verdict,), _, _ = judged(server, tmp_path, item("ok", "people", feedback="Rather cold."))
-    assert verdict.unsupported == ("So", "today.")
 
 
 def test_a_burst_of_refusals_slows_everyone_down_and_all_are_answered(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ import re
 import secrets
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from text2grad.critics.closing import Closing
 from text2grad.critics.programs.failing_lines import (
     StatementRun,
     count_tests,
@@ -51,7 +51,7 @@ _UNPRINTED = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Iter
 
 
 @dataclass
-class UnitTestCritic(Closing):
+class UnitTestCritic(AbstractContextManager["UnitTestCritic"]):
     """Judges programs by the tests of their examples (`Example.tests`), in the sandbox.
 
     Attributes:
@@ -99,6 +99,10 @@ class UnitTestCritic(Closing):
             note(FORGEABLE.format(forgeable=self._forgeable, passed=self._passed), warning=True)
             self._passed = self._forgeable = 0
         self._sandbox.close()
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
 
     def check_examples(self, examples: Sequence[Example]) -> None:
         """Refuse examples whose tests cannot be run, whatever the program; a run calls this before its first step.

@@ -7,7 +7,7 @@ A token has about four bytes of English. An answer is taken to be as long as the
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from text2grad.critics.servers.asking import Question
+from text2grad.critics.servers.annotation import Question
 from text2grad.critics.servers.cached_client import prompt_bytes, request_for
 from text2grad.critics.servers.endpoint import Endpoint, Spending
 from text2grad.critics.servers.store import Store

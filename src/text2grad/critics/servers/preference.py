@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from text2grad.critics.servers.annotation import Failure
-from text2grad.critics.servers.asking import Question
+from text2grad.critics.servers.annotation import Failure, Question
 from text2grad.critics.servers.cached_client import CachedClient, ResponseFormat
 from text2grad.critics.servers.store import Answer
 from text2grad.critics.servers.templates import tagged
