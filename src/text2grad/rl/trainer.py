@@ -57,7 +57,6 @@ from text2grad.models import (
     empty_model,
     enable_checkpointing,
     fitting_prompts,
-    give_back_if_short,
     half_precision,
     is_peft,
     load_policy,
@@ -69,7 +68,6 @@ from text2grad.models import (
     refuse_second_adapter,
     restore_random_states,
     sample,
-    settle_heap,
     step_uniforms,
     stop_ids,
     with_lora,
@@ -230,7 +228,6 @@ class Text2GradTrainer:
     def _build(self, policy: Any) -> None:
         """Make reference, value function, optimizers and controllers, and restore the newest checkpoint."""
         recipe, ppo = self.recipe, self.recipe.ppo
-        settle_heap(policy, recipe.run.compact_memory)
         if self.accelerator.is_main_process:
             for warning in _warnings_of(policy, recipe):
                 note(warning, warning=True)
@@ -321,7 +318,6 @@ class Text2GradTrainer:
         with Interruption() as interruption, progress:
             while self.step < total:
                 metrics = self.train_step()
-                give_back_if_short(self.model.policy)
                 figures: dict[str, Any] = {name: metrics[key] for name, key in FIGURES.items() if key in metrics}
                 progress.advance(**figures | ({"critic": "labels nothing"} if self.silence.whole else {}))
                 if self.step % self.recipe.run.save_every == 0 or self.step == total or self.sizes.changed:

@@ -191,7 +191,7 @@ class RewardRun:
         return push_folder(path, repository, private=private, kind="model")
 
     def _settings(self) -> FineTuning:
-        same = {"steps", "batch_size", "max_tokens", "optimizer", "epochs", "accumulate", "packing", "bf16"}
+        same = {"steps", "batch_size", "max_tokens", "optimizer", "epochs", "accumulate", "bf16"}
         return FineTuning(
             **self.recipe.reward_model.model_dump(include=same),
             learning_rate=self.recipe.reward_model.lr,
