@@ -27,9 +27,7 @@ def files(path: Path, server: Running, scripts: list[tuple[str, str, str]], *, w
             critique = {"response": "So glad.", "critique": {"feedback": one[column], "spans": [[0, 2, "positive"]]}}
             records.append({**prompt, **(critique if what == "critiques" else {"response": one[column]})})
         (path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    (path / "my.toml").write_text(
-        f'[annotate]\nmodel = "m"\nbase_url = "{server.url}"\napi_key_env = "SOME_KEY"\nretries = 1\n'
-    )
+    (path / "my.toml").write_text(f'[annotate]\nmodel = "m"\nbase_url = "{server.url}"\napi_key_env = "SOME_KEY"\n')
     names = [str(path / "ours.jsonl"), str(path / "theirs.jsonl"), "--recipe", str(path / "my.toml")]
     return ["judge", *names, "--out", str(path / "out"), "--what", what]
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 SOME_REMAIN = 3
-"""Exit status if a response has no critique, or if a request that `reask` demands has failed."""
+"""Exit status if a response has no critique."""
 
 NAMED_IDS = 5
 
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     endpoint, spending = endpoint_values(settings)
     check_limit(args.limit)
     out, console = Path(settings.out), Console()
-    annotator = Annotator(Template(settings.template, settings.reasoning), settings.reask, recipe.critic.match)
+    annotator = Annotator(Template(settings.template, settings.reasoning), recipe.critic.match)
     refuse_full_directory(out, "answers.sqlite", force=args.force)
     examples = annotated_examples(recipe, args.limit)
     lock_directory(out)
@@ -205,7 +205,7 @@ def _figures(
     """Return the figures of a run by name."""
     critiques = [result.critique for result in results if result.critique]
     quotes = sum(len(one.spans) + len(one.unmatched) for one in critiques)
-    priced = recipe.annotate.input_price or recipe.annotate.output_price
+    priced = any(recipe.annotate.prices)
     return [
         ("critiques", f"{len(critiques):,} of {len(results):,}"),
         ("answers from before", f"{usage.reused:,}"),
@@ -236,7 +236,7 @@ def _print_summary(
         if result.failure:
             kinds.setdefault(result.failure.kind, []).append((item.id, result.failure.detail))
     if kinds:
-        console.print(plain("\nwithout a critique, or with a failed repetition:", style="yellow"))
+        console.print(plain("\nwithout a critique:", style="yellow"))
     for kind, failed in sorted(kinds.items(), key=lambda pair: -len(pair[1])):
         named = ", ".join(name for name, _ in failed[:NAMED_IDS]) + (", …" if len(failed) > NAMED_IDS else "")
         console.print(plain(f"  {kind}: {len(failed):,} ({named}): {failed[0][1]}"), soft_wrap=True)
@@ -244,7 +244,4 @@ def _print_summary(
     answered = sum(len(kinds.get(kind, ())) for kind in ANSWERED)  # these answers are kept
     missing = sum(map(len, kinds.values())) - answered
     again = f"run the same command again: it requests the {missing:,} missing answers only" if missing else ""
-    if answered:
-        others = f"a higher annotate.reask requests again the {answered:,} answers without a usable critique"
-        again = f"{again}; {others}" if again else others
     print_end(console, f"{out}/annotations.jsonl, failures.jsonl", then=reward, note=again)

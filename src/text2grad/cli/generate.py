@@ -99,11 +99,9 @@ def _examples(args: argparse.Namespace, recipe: "Recipe") -> list["Example"]:
     count = int(args.examples)
     if count < 1:
         raise ConfigError(f"--examples {args.examples}: at least one prompt is needed")
-    has_own = recipe.data.held_out or recipe.data.held_out_file
-    if not recipe.data.task and not has_own:
+    if not recipe.data.holds_out:
         raise ConfigError(
-            "the run held out no prompts (data.held_out, data.held_out_file); give some with --prompt TEXT or "
-            "--examples FILE.jsonl"
+            "the run held out no prompts (data.held_out); give some with --prompt TEXT or --examples FILE.jsonl"
         )
     try:
         found = held_out_examples(recipe, count)

@@ -165,7 +165,7 @@ def _judges(args: argparse.Namespace) -> list[_Judge]:
 
 
 def _priced(settings: Any) -> bool:
-    return bool(settings.input_price or settings.output_price)
+    return any(settings.prices)
 
 
 def _forecasts(judges: Sequence[_Judge], store: "Store", comparisons: Sequence["Comparison"]) -> list["Forecast"]:

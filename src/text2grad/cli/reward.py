@@ -47,7 +47,7 @@ def add_parser(commands: Any) -> None:
     add = add_command(commands, "reward", run, about, DESCRIPTION, EPILOG).add_argument
     add("recipe", type=Path, help="TOML file of settings; `text2grad recipe` prints all settings")
     add("--annotations", action="append", default=[], metavar="FILE", help="JSONL file to train on; may be repeated")
-    add("--held-out", metavar="FILE", help="shorthand for --set reward_model.held_out_file=FILE")
+    add("--held-out", metavar="FILE", help="shorthand for --set reward_model.held_out=FILE")
     add("--model", metavar="PATH", help="shorthand for --set reward_model.model=PATH")
     add("--out", metavar="DIR", help="shorthand for --set reward_model.out=DIR")
     add(
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
     options = {
         "reward_model.annotations": args.annotations,
-        "reward_model.held_out_file": args.held_out,
+        "reward_model.held_out": args.held_out,
         "reward_model.model": args.model,
         "reward_model.out": args.out,
         "reward_model.merge": args.merge,

@@ -32,7 +32,7 @@ def add_parser(commands: Any) -> None:
     add = add_command(commands, "sft", run, about, DESCRIPTION, EPILOG).add_argument
     add("recipe", type=Path, help="TOML file of settings; `text2grad recipe` prints all settings")
     add("--data", action="append", default=[], metavar="FILE", help="JSONL file to train on; may be repeated")
-    add("--held-out", metavar="FILE", help="shorthand for --set sft.held_out_file=FILE")
+    add("--held-out", metavar="FILE", help="shorthand for --set sft.held_out=FILE")
     add("--model", metavar="PATH", help="shorthand for --set sft.model=PATH")
     add("--out", metavar="DIR", help="shorthand for --set sft.out=DIR")
     add_set(add)
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
     options = {
         "sft.data": args.data,
-        "sft.held_out_file": args.held_out,
+        "sft.held_out": args.held_out,
         "sft.model": args.model,
         "sft.out": args.out,
         "sft.merge": args.merge,
@@ -101,8 +101,6 @@ def run(args: argparse.Namespace) -> int:
 
 def next_command(file: Path, recipe: "Recipe", policy: Path) -> str:
     """Return the command that uses the new policy: `annotate` where the recipe names an annotator, else `train`."""
-    if recipe.model.lora_r and not recipe.sft.merge:
-        return f"text2grad sft {shlex.quote(str(file))} --resume --merge   (other commands start from the merged model)"
     command = f"text2grad {'annotate' if recipe.annotate.model else 'train'} {shlex.quote(str(file))}"
     named = recipe.model.path and Path(recipe.model.path).resolve() == policy.resolve()
     return command if named else f"{command} --set {shlex.quote(f'model.path={policy}')}"

@@ -143,7 +143,7 @@ def report(recipe: "Recipe", policy: Path, *, title: str) -> None:
 
     out = Path(recipe.run.out)
     found = read_run(out)
-    name = recipe.run.name or out.resolve().name
+    name = out.resolve().name
     metric = main_metric(found.evaluations)
     write_report([found], out, metric=metric, title=f"{title}: {name}")
     print_numbers(found.metrics, found.evaluations, metric)

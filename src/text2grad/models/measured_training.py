@@ -1,12 +1,10 @@
-"""Supervised training with held-out measurements, early stopping and exact resume: `text2grad sft`, `text2grad reward`.
+"""Supervised training with held-out measurements and exact resume: `text2grad sft`, `text2grad reward`.
 
     rows of ids and labels → TRL's trainer, measured at the start, at regular steps and at the end → the best checkpoint
 
     checkpoints/checkpoint-200/     checkpoint of transformers' Trainer: weights, optimizer, schedule, random states
         text2grad.json              written last, so a checkpoint without it is incomplete; the length of metrics.jsonl
     metrics.jsonl                   one line per step, and one line per measurement ("eval/...")
-
-Early stopping depends only on the step and the best step, which every checkpoint holds.
 """
 
 import json
@@ -51,7 +49,6 @@ class Evaluation:
     metric: str  # the measurement that selects the best checkpoint
     greater_is_better: bool
     every: int  # steps between measurements; each has a checkpoint
-    patience: int = 0  # measurements without a better metric after which training stops; 0 never stops early
     keep: int = 2  # checkpoints on disk, at least the best and the last
     tracker: str = "none"
     on_measured: OnMeasured = lambda *_: None  # called on the main process
@@ -68,10 +65,6 @@ class SavedTraining(NamedTuple):
     tokens: int = 0  # read in training, likewise
     peak_memory_bytes: int = 0  # likewise
 
-    def finished(self, evaluation: Evaluation) -> bool:
-        """True where no step is left, or `patience` measurements in a row were no better."""
-        patience = evaluation.patience * evaluation.every
-        return self.step >= self.steps or bool(patience and self.step - self.best_step >= patience)
 
 
 def load_trainable(
@@ -195,7 +188,7 @@ def train_saved(
         on_step: called with the number of finished steps after each step.
     """
     last = last_saved(evaluation.directory)
-    if last is not None and last.finished(evaluation):
+    if last is not None and last.step >= last.steps:
         return
     resume_from = str(checkpoint_path(evaluation.directory, last.step)) if last else None
     journal = _Journal(evaluation, settings.learning_rate, last)
@@ -395,8 +388,6 @@ class _Journal(TrainerCallback):
             costs = (time.monotonic() - self.begun, self.tokens, peak)
             mark |= {"section": self.evaluation.section, **dict(zip(COSTS, costs, strict=True))}
             write_atomically(path / MARK, to_json(mark))
-        saved = SavedTraining(state.global_step, state.max_steps, state.best_global_step or 0)
-        control.should_training_stop |= saved.finished(self.evaluation)
 
 
 def _append(directory: Path, step: int, metrics: dict[str, float]) -> None:

@@ -63,7 +63,7 @@ class SFTRun:
         """Read the demonstrations, load the model, and create or open the run's directory.
 
         Args:
-            recipe: sft.model or [model] names the model to train, [sft] sets the training, rollout.prompt_format the
+            recipe: sft.model or [model] names the model to train, [sft] sets the training, model.prompt_format the
                 form of the prompts.
             resume: continue the run in `sft.out`.
 
@@ -89,7 +89,7 @@ class SFTRun:
         learned, held_out, shared = read_demonstration_split(recipe)
         config = policy_config(self.path, trust_remote_code=recipe.model.trust_remote_code)
         self.tokenizer = load_tokenizer(self.path, trust_remote_code=recipe.model.trust_remote_code)
-        wanted = recipe.rollout.prompt_format
+        wanted = recipe.model.prompt_format
         self.prompt_format = _prompt_format(self.tokenizer, wanted, [*learned, *held_out], self.path)
         encoded = self._encode(learned, "demonstrations")
         encoded_held_out = self._encode(held_out[: recipe.sft.eval_limit], "held-out demonstrations")
@@ -171,7 +171,6 @@ class SFTRun:
             metric="loss",
             greater_is_better=False,
             every=sft.eval_every,
-            patience=sft.patience,
             keep=max(2, run.keep_checkpoints),
             tracker=run.tracker,
             on_measured=on_measured,
@@ -214,7 +213,7 @@ class SFTRun:
 def read_demonstration_split(recipe: Recipe) -> tuple[list[Demonstration], list[Demonstration], int]:
     """Return demonstrations to train on, held-out demonstrations, and the number removed for a held-out prompt.
 
-    Prompts that [data] holds out for the evaluations of `train` are never trained on. Without `sft.held_out_file`, they
+    Prompts that [data] holds out for the evaluations of `train` are never trained on. Without a file in `sft.held_out`, they
     are the held-out demonstrations; if there are none, `sft.held_out` is the share.
 
     Raises:
@@ -232,8 +231,8 @@ def read_demonstration_split(recipe: Recipe) -> tuple[list[Demonstration], list[
     learned = [demonstration for demonstration in demonstrations if demonstration.prompt not in evaluated]
     held_out = [demonstration for demonstration in demonstrations if demonstration.prompt in evaluated]
     shared = 0
-    if settings.held_out_file:
-        held_out = read_demonstrations([settings.held_out_file])
+    if isinstance(settings.held_out, str):
+        held_out = read_demonstrations([settings.held_out])
         prompts = {demonstration.prompt for demonstration in held_out}
         learned = [demonstration for demonstration in learned if demonstration.prompt not in prompts]
         shared = len(demonstrations) - len(learned)
@@ -243,7 +242,7 @@ def read_demonstration_split(recipe: Recipe) -> tuple[list[Demonstration], list[
         raise DataError(
             f"the {len(demonstrations)} demonstrations of {', '.join(files)} leave {len(learned)} to train on and "
             f"{len(held_out)} to measure on: the two have no prompt in common. Add demonstrations of other prompts, or "
-            "name a file in sft.held_out_file"
+            "name a file in sft.held_out"
         )
     return learned, held_out, shared
 
@@ -296,9 +295,9 @@ def _prompt_format(tokenizer: Any, wanted: str, demonstrations: Sequence[Demonst
         return "plain" if wanted == "plain" else "chat"
     chats = [demonstration for demonstration in demonstrations if not isinstance(demonstration.turns[0].prompt, str)]
     if wanted == "chat" or (chats and wanted == "auto"):
-        what = f"{chats[0].where}: the demonstration is a chat" if chats else 'rollout.prompt_format = "chat"'
+        what = f"{chats[0].where}: the demonstration is a chat" if chats else 'model.prompt_format = "chat"'
         raise ModelError(
             f"{what}, but the tokenizer of {path!r} has no chat template; take a model that has one, or join messages "
-            'as plain text with rollout.prompt_format = "plain"'
+            'as plain text with model.prompt_format = "plain"'
         )
     return "plain"

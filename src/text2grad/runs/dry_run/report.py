@@ -119,7 +119,7 @@ def print_report(console: Console, report: Report) -> None:
     ]
     if report.expense:
         read, written, cost = report.expense
-        money = f"${cost:,.2f}" if cost else "no prices: set annotate.input_price and annotate.output_price"
+        money = f"${cost:,.2f}" if cost else "no prices: set annotate.prices"
         lines.append(
             ("critic", f"about {read:,} tokens read and {written:,} written in {recipe.run.steps} steps, {money}")
         )
