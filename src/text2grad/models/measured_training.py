@@ -1,10 +1,10 @@
 """Supervised training with held-out measurements and exact resume: `text2grad sft`, `text2grad reward`.
 
-    rows of ids and labels → TRL's trainer, measured at the start, at regular steps and at the end → the best checkpoint
+rows of ids and labels → TRL's trainer, measured at the start, at regular steps and at the end → the best checkpoint
 
-    checkpoints/checkpoint-200/     checkpoint of transformers' Trainer: weights, optimizer, schedule, random states
-        text2grad.json              written last, so a checkpoint without it is incomplete; the length of metrics.jsonl
-    metrics.jsonl                   one line per step, and one line per measurement ("eval/...")
+checkpoints/checkpoint-200/     checkpoint of transformers' Trainer: weights, optimizer, schedule, random states
+text2grad.json              written last, so a checkpoint without it is incomplete; the length of metrics.jsonl
+metrics.jsonl                   one line per step, and one line per measurement ("eval/...")
 """
 
 import json
@@ -64,7 +64,6 @@ class SavedTraining(NamedTuple):
     seconds: float = 0.0  # of training and measurements, over all processes that the run had one after another
     tokens: int = 0  # read in training, likewise
     peak_memory_bytes: int = 0  # likewise
-
 
 
 def load_trainable(
