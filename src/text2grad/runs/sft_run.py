@@ -213,8 +213,8 @@ class SFTRun:
 def read_demonstration_split(recipe: Recipe) -> tuple[list[Demonstration], list[Demonstration], int]:
     """Return demonstrations to train on, held-out demonstrations, and the number removed for a held-out prompt.
 
-    Prompts that [data] holds out for the evaluations of `train` are never trained on. Without a file in `sft.held_out`, they
-    are the held-out demonstrations; if there are none, `sft.held_out` is the share.
+    Prompts that [data] holds out for the evaluations of `train` are never trained on. Without a file in `sft.held_out`
+    they are the held-out demonstrations; if there are none, `sft.held_out` is the share.
 
     Raises:
         ConfigError: if the recipe names no demonstrations.
