@@ -9,7 +9,7 @@ from rich.console import Console
 from text2grad.cli.options import add_command
 
 DESCRIPTION = """\
-Compare runs of `text2grad train`: curves of the held-out metric, the reward and the KL by steps, tokens and seconds;
+Compare runs of `text2grad train`: curves of the held-out metric, the reward and the KL over the steps;
 the difference on the same held-out prompts, with an interval; the settings that differ; responses side by side.
 
 Runs that differ in the seed only are one method, shown as mean and interval over seeds. The first method is the
