@@ -9,8 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from text2grad.reward_models.decoding.constrained import ConstrainedCritique, State, skeleton_of
-from text2grad.reward_models.decoding.constrained import begin as begin_critique
+from text2grad.reward_models.decoding.constrained import (
+    ConstrainedCritique,
+    State,
+    begin as begin_critique,
+    skeleton_of,
+)
 from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.decoding.skeleton import END, START, Skeleton

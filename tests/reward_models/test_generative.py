@@ -15,12 +15,12 @@ from text2grad.errors import DataError, ModelError
 from text2grad.feedback.critic import ask
 from text2grad.feedback.records import Annotation
 from text2grad.models.fine_tuning import NO_LOSS, FineTuning, Row
+from text2grad.reward_models import generative
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.format import FORMAT_FILE, CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel, critique_prompts
 from text2grad.reward_models.load import critic_from_recipe
-from text2grad.reward_models.training import trainer as reward_trainer
-from text2grad.reward_models.training.trainer import train_reward_model
+from text2grad.reward_models.training import train_reward_model
 from text2grad.reward_models.writing import SYMBOLS, critique_prompt, critique_request, critique_target
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Span
@@ -369,7 +369,7 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     def train(model: Any, tokenizer: Any, rows: list[Row], settings: FineTuning, *, on_step: Any) -> None:
         found.append((rows, settings, on_step))
 
-    monkeypatch.setattr(reward_trainer, "train_on_rows", train)
+    monkeypatch.setattr(generative, "train_on_rows", train)
     return found
 
 

@@ -21,7 +21,7 @@ from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.decoding.skeleton import START
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.training.trainer import train_reward_model
+from text2grad.reward_models.training import train_reward_model
 from text2grad.reward_models.writing import critique_request, critique_target
 from text2grad.tasks.tiny import tiny_llama
 from text2grad.types import Critique, Example, Span

@@ -21,6 +21,7 @@ from text2grad.files import to_json, write_atomically
 from text2grad.models import (
     Choose,
     FineTuning,
+    OnStep,
     Row,
     context_of,
     decode,
@@ -221,8 +222,8 @@ class GenerativeRewardModel(CritiqueDecoder):
             ModelError: if the tokenizer has no end-of-sequence token.
         """
         readable = [annotation for annotation in annotations if not annotation.critique.failed]
-        settings: dict[str, Any] = {"write_feedback": self.format.write_feedback, "form": self.format.form}
-        targets = [critique_target(one.critique, one.response, **settings) for one in readable]
+        form: dict[str, Any] = {"write_feedback": self.format.write_feedback, "form": self.format.form}
+        targets = [critique_target(annotation.critique, annotation.response, **form) for annotation in readable]
         rows = [
             row_of_ids(prompt, with_end(self.tokenizer, encode(self.tokenizer, target)))
             for prompt, target in zip(self.prompts(*inputs_of(readable)), targets, strict=True)
@@ -236,16 +237,20 @@ class GenerativeRewardModel(CritiqueDecoder):
             )
         return kept, len(rows) - len(kept)
 
-    def train_further(self, annotations: Sequence[Annotation], settings: FineTuning) -> None:
-        """Train to write the critiques of annotations, in place, as a refresh during RL does.
+    def train_further(
+        self, annotations: Sequence[Annotation], settings: FineTuning, *, on_step: OnStep | None = None
+    ) -> int:
+        """Train to write the critiques of annotations, in place; return how many of them are too long to be learned.
 
         Raises:
             DataError: if no annotation is left.
         """
         self.format = replace(self.format, outcomes=self.format.outcomes or has_outcomes(annotations))
-        rows, _ = self.training_rows(annotations, max_tokens=int(min(settings.max_tokens, context_of(self.model))))
+        max_tokens = int(min(settings.max_tokens, context_of(self.model)))
+        rows, too_long = self.training_rows(annotations, max_tokens=max_tokens)
         with learning(self.model) as model:
-            train_on_rows(model, self.tokenizer, rows, settings)
+            train_on_rows(model, self.tokenizer, rows, settings, on_step=on_step)
+        return too_long
 
     def restore(self, directory: Path, *, trust_remote_code: bool = False) -> None:
         """Take the weights of a saved reward model, and whether it learned outcomes."""
