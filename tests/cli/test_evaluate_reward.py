@@ -286,8 +286,8 @@ def test_the_reward_model_of_a_recipe_decodes_as_the_recipe_says(here: Path) -> 
     whose, drawn = decoded("one", "--votes", "1")  # an option of the command wins over the recipe
     assert (whose["votes"], drawn) == (1, [])
     assert decoded("free", "--set", "critic.constrain=false")[0]["constrain"] is False
-    assert decoded("short", "--set", "critic.max_quotes=2")[0]["limits"]["max_quotes"] == 2
-    again = ["evaluate-reward", "my.toml", "--no-words", "--out", "two", "--set", "critic.max_quotes=2"]
+    assert decoded("short", "--set", "critic.one_list=true")[0]["limits"]["one_list"]
+    again = ["evaluate-reward", "my.toml", "--no-words", "--out", "two", "--set", "critic.one_list=true"]
     assert main(again) == 2  # the directory holds critiques without this limit
 
 
