@@ -46,8 +46,8 @@ def read_split(recipe: Recipe) -> Split:
     annotations = [annotation for path in data.annotations for annotation in read_annotations(path, to_encode=True)]
     usable = [annotation for annotation in annotations if not annotation.critique.failed]
     shared = 0
-    if data.held_out_file:
-        given = read_annotations(data.held_out_file, to_encode=True)
+    if isinstance(data.held_out, str):
+        given = read_annotations(data.held_out, to_encode=True)
         test = [annotation for annotation in given if not annotation.critique.failed]
         held_out_prompts = {annotation.prompt for annotation in test}
         train = [annotation for annotation in usable if annotation.prompt not in held_out_prompts]
