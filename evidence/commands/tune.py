@@ -13,7 +13,7 @@ from rich.table import Table
 
 from evidence.plans.methods import METHODS, settings
 from evidence.plans.search_space import CONFIRMED
-from text2grad.cli.options import add_command, add_set, at_least, finite
+from text2grad.cli.options import add_command, add_shared, at_least, finite
 from text2grad.errors import ConfigError
 from text2grad.files import lock_directory
 from text2grad.progress import CONSOLE, Progress, note
@@ -45,8 +45,9 @@ def add_parser(commands: Any) -> None:
         "Search learning rates, β, γ and further settings of a method, the same ranges and number of trials for every "
         "method. A trial is a whole run; its value is the mean of the main metric over the held-out items at the end.",
         EPILOG,
+        extras=("train", "tune"),
     ).add_argument
-    add("recipe", type=Path, help="TOML file of settings; `text2grad recipe` prints all of them")
+    add_shared(add, "recipe", "--set")
     add(
         "--method",
         default="text2grad",
@@ -81,7 +82,6 @@ def add_parser(commands: Any) -> None:
         "nats, of at most KL, in place of the final value",
     )
     add("--minimise", action="store_true", help="a small value of the main metric is good")
-    add_set(add)
 
 
 def run(args: argparse.Namespace) -> int:

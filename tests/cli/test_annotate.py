@@ -145,7 +145,7 @@ def test_a_budget_stops_the_run_cleanly_and_the_next_goes_on(
     server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(recipe(tmp_path, server, [f"ok {'ok ' * row}" for row in range(9)]))
-    assert main(["annotate", path, "--max-requests", "4"]) == 3
+    assert main(["annotate", path, "--set", "annotate.max_requests=4"]) == 3
     said = " ".join(capsys.readouterr().out.split())
     assert "critiques 4 of 9" in said
     assert "not_asked: 5 (" in said

@@ -4,7 +4,7 @@ import argparse
 import os
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import TYPE_CHECKING, Any
 
@@ -26,14 +26,6 @@ MODULES = {
 }
 """Modules of an extra that its commands load."""
 
-NEEDS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("annotate", "judge"), ("annotate",)),
-    **dict.fromkeys(("tune", "experiment"), ("train", "tune")),
-    "studio": ("studio",),
-    **dict.fromkeys(("import", "export", "study", "recipe", "doctor"), ()),
-}
-"""Extras without which a command cannot begin, where they differ from [train]; others are named where they are used."""
-
 ABOUT = {
     "train": "everything that loads a model",
     "annotate": "critics on OpenAI-compatible servers",
@@ -42,7 +34,7 @@ ABOUT = {
     "trl": "text2grad.SpanGRPOTrainer",
     "tune": "search of settings, and experiments by a plan",
     "studio": "text2grad studio; teaching also needs [train]",
-    "lm-eval": "text2grad evaluate --suite arc, and any task of lm-eval",
+    "lm-eval": "text2grad evaluate policy --suite arc, and any task of lm-eval",
     "vllm": 'critic.kind = "vllm", rollout.engine = "vllm"; in an environment of its own, beside [train]',
     "dev": "tests and checks of the project",
 }
@@ -63,17 +55,18 @@ def add_parser(commands: Any) -> None:
         "Show which optional packages are installed, in which versions, on which devices models can run, and how "
         "strongly model-written code is isolated. Of each missing part the line that installs it is shown.",
         "example:\n  text2grad doctor",
+        extras=(),
     )
 
 
-def check_extras(command: str) -> None:
+def check_extras(command: str, extras: Sequence[str]) -> None:
     """Check that the extras that a command needs are installed, before its work starts.
 
     Raises:
         ConfigError: if a package is missing; the message names the extra and the line that installs it.
     """
-    for extra in NEEDS.get(command, ("train",)):
-        require(*MODULES[extra], extra=extra, purpose=f"text2grad {command}")
+    for extra in extras:
+        require(*MODULES[extra], extra=extra, purpose=command)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ RECORD_KEYS = (
     *("praised_both", "praised", "praised_true", "blamed_both", "blamed", "blamed_true"),
     *("failed", "unmatched", "quotes", "responses", "surplus"),
 )
-"""Names of the counts in the files of `text2grad evaluate-reward`, in the order of `Agreement`."""
+"""Names of the counts in the files of `text2grad evaluate critic`, in the order of `Agreement`."""
 
 
 class Agreement(NamedTuple):

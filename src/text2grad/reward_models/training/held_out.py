@@ -52,8 +52,8 @@ def read_split(
     """
     if not files:
         raise DataError(
-            "there are no annotations to train on; name files that `text2grad import` or `text2grad annotate` wrote "
-            "with --annotations FILE.jsonl, or in the recipe as reward_model.annotations"
+            "there are no annotations to train on; name files that `text2grad feedback import` or `text2grad annotate` "
+            "wrote with --annotations FILE.jsonl, or in the recipe as reward_model.annotations"
         )
     annotations = [annotation for path in files for annotation in read_annotations(path, to_encode=True)]
     usable = [annotation for annotation in annotations if not annotation.critique.failed]
@@ -71,7 +71,7 @@ def read_split(
         if not any(annotation.critique.spans for annotation in part):
             raise DataError(
                 f"the {len(part)} {name} ({', '.join(files)}) have no span, so there is nothing to quote; import "
-                "feedback with spans with `text2grad import`, or change reward_model.held_out"
+                "feedback with spans with `text2grad feedback import`, or change reward_model.held_out"
             )
     return Split(train, test[:limit], shared, len(annotations) - len(usable), test[limit:] if limit else ())
 

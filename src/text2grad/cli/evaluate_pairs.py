@@ -1,4 +1,4 @@
-"""`text2grad judge`: compare two sets of critiques or responses by language models and people, in both orders."""
+"""`text2grad evaluate pairs`: compare two sets of critiques or responses by models and people, in both orders."""
 
 import argparse
 import json
@@ -8,15 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rich.console import Console
-
 from text2grad.cli.options import (
     add_command,
-    add_force,
-    add_set,
+    add_shared,
     at_least,
     print_end,
     refuse_full_directory,
+    refuse_other_results,
+    say,
     shorthands,
 )
 from text2grad.costs import Meter, metered
@@ -35,20 +34,17 @@ is judged twice by a model, with either text first: a text wins only if it is pr
 verdicts are a tie, and are also counted as inconsistent.
 
 FIRST and SECOND are JSONL files: responses as lines with "prompt" and "response", or critiques as in predictions.jsonl
-of `evaluate-reward`. A judge is a model on an OpenAI-compatible server, named by the recipe's [annotate] or by --judge,
-or a person with a filled sheet of `text2grad study export FIRST --against SECOND`. Several judges are shown beside each
-other, with their agreement. Keys come from the environment.
+of `evaluate critic`. A judge is a model on an OpenAI-compatible server, or a person with a filled sheet of `text2grad
+evaluate study FIRST --against SECOND`. Several judges are shown beside each other, with their agreement.
 
 Requests, tokens and cost are told before the first request; a run that is expected to cost more than --max-cost is
 refused. Each answer is stored in answers.sqlite before it is used, and is paid for once."""
 
 EPILOG = """\
 examples:
-  text2grad judge ours.jsonl theirs.jsonl --recipe my.toml --max-cost 5 --out runs/duel
-  text2grad judge ours.jsonl theirs.jsonl --recipe my.toml --dry-run --out runs/duel
-  text2grad judge ours.jsonl theirs.jsonl --recipe my.toml --judge gpt-4o --judge llama.toml --out runs/duel
-  text2grad judge ours.jsonl theirs.jsonl --human ann.csv --human ben.csv --out runs/duel
-  text2grad judge runs/a/predictions.jsonl runs/b/predictions.jsonl --recipe my.toml --out runs/a-against-b
+  text2grad evaluate pairs ours.jsonl theirs.jsonl --judge my.toml --max-cost 5 --out runs/duel
+  text2grad evaluate pairs ours.jsonl theirs.jsonl --judge my.toml --judge gpt-4o --dry-run --out runs/duel
+  text2grad evaluate pairs ours.jsonl theirs.jsonl --human ann.csv --human ben.csv --out runs/duel
 
 written to DIR:
   win_rate.json     wins, ties and losses of FIRST with 95 % intervals, position bias, failures, agreement of judges
@@ -72,23 +68,18 @@ class _Judge(NamedTuple):
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
     about = "compare two sets of responses or critiques by language models and people, in both orders"
-    add = add_command(commands, "judge", run, about, DESCRIPTION, EPILOG).add_argument
+    add = add_command(commands, "pairs", run, about, DESCRIPTION, EPILOG, extras=("annotate",)).add_argument
     add("first", type=Path, metavar="FIRST", help="JSONL file")
     add("second", type=Path, metavar="SECOND", help="JSONL file about the same prompts")
-    add("--recipe", type=Path, metavar="FILE", help="TOML file whose [annotate] names the server and the model")
-    more = "a model on the server of --recipe, at its prices, or a TOML file with its own [annotate]; may be repeated"
-    add("--judge", action="append", default=[], metavar="MODEL|FILE", help=more)
-    sheet = "a filled sheet of `study export FIRST --against SECOND`; may be repeated"
+    judge = "TOML file whose [annotate] names model and server; or a MODEL on the first file's server; may be repeated"
+    add("--judge", action="append", default=[], metavar="FILE|MODEL", help=judge)
+    sheet = "a filled sheet of `evaluate study FIRST --against SECOND`; may be repeated"
     add("--human", action="append", default=[], type=Path, metavar="SHEET", help=sheet)
     add("--out", type=Path, required=True, metavar="DIR", help="output directory")
-    add("--what", choices=("critiques", "responses"), help="(default: as the first line of FIRST has)")
-    add("--limit", type=int, metavar="N", help="compare only the first N pairs")
+    add("--limit", type=at_least(1), metavar="N", help="compare only the first N pairs")
     add("--max-cost", metavar="DOLLARS", help="budget of all answers in the directory")
-    add("--max-requests", metavar="N", help="stop each judge after N requests")
     add("--dry-run", action="store_true", help="tell requests, tokens and cost, and request nothing")
-    add("--seed", type=at_least(0), default=0, help="random seed of the bootstrap intervals (default: %(default)s)")
-    add_force(add)
-    add_set(add)
+    add_shared(add, "--force", "--set")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -97,43 +88,35 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if a file or a setting cannot be used; nothing was requested then.
     """
-    from text2grad.cli.annotate import check_limit
     from text2grad.critics.servers import Store, refuse_beyond_budget
     from text2grad.runs.critic_quality import judges_agreement, read_comparisons, read_pair_sheet, summary
-    from text2grad.runs.reports import plain
 
-    check_limit(args.limit)
     judges = _judges(args)
-    comparisons = read_comparisons(args.first, args.second, what=args.what, limit=args.limit)
+    comparisons = read_comparisons(args.first, args.second, limit=args.limit)
     what = "responses" if not comparisons or comparisons[0].response is None else "critiques"
     people = {f"human {path.stem}": read_pair_sheet(path, comparisons) for path in args.human}
     if len(people) < len(args.human):
         raise ConfigError(f"two sheets of --human have the name {args.human[-1].stem}; rename one after its rater")
     refuse_full_directory(args.out, "answers.sqlite", force=args.force)
-    _refuse_other_texts(args, what)
-    console = Console()
+    about = {"first": str(args.first), "second": str(args.second), "what": what}
+    refuse_other_results(args.out / "win_rate.json", about, force=args.force)
     lock_directory(args.out)
     with Store(args.out / "answers.sqlite") as store:
         forecasts = _forecasts(judges, store, comparisons)
-        for one in forecasts:
-            console.print(plain(str(one)), soft_wrap=True)
+        for forecast in forecasts:
+            say(str(forecast))
         if args.dry_run:
             return 0
         refuse_beyond_budget(forecasts, max((j.spending.max_cost or 0.0 for j in judges), default=0.0) or None)
-        with metered(args.out, "judge") as meter:
+        with metered(args.out, "evaluate pairs") as meter:
             verdicts, spent = _ask(judges, forecasts, store, comparisons, meter)
     verdicts |= people
-    results = {name: summary(found, seed=args.seed) for name, found in verdicts.items()}
-    agreement = judges_agreement(verdicts)
+    results = {name: summary(preferences, seed=0) for name, preferences in verdicts.items()}
     first = next(iter(verdicts))
-    record = {
-        **{"first": str(args.first), "second": str(args.second), "what": what, "judge": first, **results[first]},
-        **spent,
-        "judges": results,
-        "agreement": agreement,
-    }
+    agreement = judges_agreement(verdicts)
+    record = {**about, "judge": first, **results[first], **spent, "judges": results, "agreement": agreement}
     _write(args.out, record, comparisons, verdicts)
-    _print(console, args, record, verdicts)
+    _print(args, record, verdicts)
     return SOME_REMAIN if any(results[judge.name]["failed"] for judge in judges) else 0
 
 
@@ -141,31 +124,29 @@ def _judges(args: argparse.Namespace) -> list[_Judge]:
     """Return the models that judge.
 
     Raises:
-        ConfigError: if none is named, two have the same name, or a setting cannot be used.
+        ConfigError: if no judge is named, two have the same name, or a setting cannot be used.
     """
     from text2grad.config import load_recipe
     from text2grad.runs import endpoint_values
 
-    if not args.judge and not args.human and args.recipe is None:
-        raise ConfigError("no judge is named; give --recipe FILE, --judge MODEL or --human SHEET")
-    if args.recipe is None and (named := [one for one in args.judge if not one.endswith(".toml")]):
-        raise ConfigError(f"--judge {named[0]} is a model on the server of --recipe FILE, which is missing")
-    limits = shorthands({}, {"annotate.max_cost": args.max_cost, "annotate.max_requests": args.max_requests})
-    found: dict[str, _Judge] = {}
-    for one in args.judge or ([str(args.recipe)] if args.recipe is not None else []):
-        path, more = (Path(one), []) if one.endswith(".toml") else (args.recipe, [f"annotate.model={json.dumps(one)}"])
-        overrides = [*args.overrides, *more]
-        free = len(args.judge) > 1 and not _priced(load_recipe(path, overrides).annotate)
-        recipe = load_recipe(path, [*overrides, *(limit for limit in limits if not (free and "max_cost" in limit))])
-        endpoint, spending = endpoint_values(recipe.annotate)
-        if endpoint.model in found:
+    if not args.judge and not args.human:
+        raise ConfigError("no judge is named; give --judge FILE.toml or --human SHEET")
+    files = [name for name in args.judge if name.endswith(".toml")]
+    if args.judge and not files:
+        raise ConfigError(f"--judge {args.judge[0]} is a model on the server of a --judge FILE.toml, which is missing")
+    limit = shorthands({}, {"annotate.max_cost": args.max_cost})
+    judges: dict[str, _Judge] = {}
+    for name in args.judge:
+        model = [] if name.endswith(".toml") else [f"annotate.model={json.dumps(name)}"]
+        path, overrides = files[0] if model else name, [*args.overrides, *model]
+        settings = load_recipe(path, overrides).annotate
+        if len(args.judge) == 1 or settings.input_price or settings.output_price:
+            settings = load_recipe(path, [*overrides, *limit]).annotate
+        endpoint, spending = endpoint_values(settings)
+        if endpoint.model in judges:
             raise ConfigError(f"two judges are the model {endpoint.model}; their answers would be the same ones")
-        found[endpoint.model] = _Judge(endpoint.model, endpoint, spending)
-    return list(found.values())
-
-
-def _priced(settings: Any) -> bool:
-    return bool(settings.input_price or settings.output_price)
+        judges[endpoint.model] = _Judge(endpoint.model, endpoint, spending)
+    return list(judges.values())
 
 
 def _forecasts(judges: Sequence[_Judge], store: "Store", comparisons: Sequence["Comparison"]) -> list["Forecast"]:
@@ -192,7 +173,7 @@ def _ask(
 
     verdicts: dict[str, list[Preference]] = {}
     spent = {"requests": 0, "answers_from_before": 0, "cost_usd": 0.0}
-    costs = {one.model: one.spent for one in forecasts}
+    costs = {forecast.model: forecast.spent for forecast in forecasts}
     for judge in judges:
         whole, own = store.tokens(), store.tokens(judge.name)
         others = judge.spending.cost(whole[0] - own[0], whole[1] - own[1])
@@ -209,27 +190,6 @@ def _ask(
     return verdicts, spent
 
 
-def _refuse_other_texts(args: argparse.Namespace, what: str) -> None:
-    """Refuse to overwrite a comparison of other files.
-
-    Raises:
-        ConfigError: if win_rate.json is about other files, and `--force` is not given.
-    """
-    path = args.out / "win_rate.json"
-    if args.force or not path.exists():
-        return
-    try:
-        before = json.loads(path.read_bytes())
-        compared = [before[key] for key in ("first", "second", "what")]
-    except (OSError, ValueError, LookupError, TypeError):
-        compared = ["unknown files"]
-    if compared != [str(args.first), str(args.second), what]:
-        raise ConfigError(
-            f"{path} compares {' and '.join(map(str, compared[:2]))}, and would be overwritten; choose another --out, "
-            "or add --force"
-        )
-
-
 def _write(
     out: Path, result: Any, comparisons: Sequence["Comparison"], verdicts: Mapping[str, Sequence["Preference"]]
 ) -> None:
@@ -241,37 +201,35 @@ def _write(
             **({"judge": name} if len(verdicts) > 1 else {}),
             **{"prompt": comparison.prompt, "response": comparison.response},
             **{"first": comparison.first, "second": comparison.second},
-            **{"better": one.better, "verdicts": list(one.verdicts), "inconsistent": one.inconsistent},
-            "failure": one.failure._asdict() if one.failure else None,
+            **{"better": preference.better, "verdicts": list(preference.verdicts)},
+            "inconsistent": preference.inconsistent,
+            "failure": preference.failure._asdict() if preference.failure else None,
         }
         for name, preferences in verdicts.items()
-        for comparison, one in zip(comparisons, preferences, strict=True)
+        for comparison, preference in zip(comparisons, preferences, strict=True)
     ]
     summary_json = to_json(result, indent=2) + b"\n"
     write_files(out, {"verdicts.jsonl": json_lines(records), "win_rate.json": summary_json})
 
 
-def _print(
-    console: Console, args: argparse.Namespace, result: Any, verdicts: Mapping[str, Sequence["Preference"]]
-) -> None:
+def _print(args: argparse.Namespace, result: Any, verdicts: Mapping[str, Sequence["Preference"]]) -> None:
     """Print the tables, and the failures."""
     from text2grad.runs.critic_quality import verdict_tables
-    from text2grad.runs.reports import as_text, plain
+    from text2grad.runs.reports import as_text
 
-    console.print(plain(f"\n{args.first} against {args.second} ({result['what']})\n"), soft_wrap=True)
-    tables = verdict_tables(result["judges"], result["agreement"])
-    console.print(plain(as_text(tables).rstrip()), soft_wrap=True)
+    say(f"\n{args.first} against {args.second} ({result['what']})\n")
+    say(as_text(verdict_tables(result["judges"], result["agreement"])).rstrip())
     if result["requests"] or result["answers_from_before"]:
         counted = f"{result['requests']:,} requests, {result['answers_from_before']:,} answers from before"
-        console.print(plain(f"\n{counted}, ${result['cost_usd']:.4f} for all answers"), soft_wrap=True)
+        say(f"\n{counted}, ${result['cost_usd']:.4f} for all answers")
     remaining = 0
     for name, preferences in verdicts.items():
-        failures = [one.failure for one in preferences if one.failure and one.failure.kind != "unrated"]
+        failures = [preference.failure for preference in preferences if preference.failure]
+        failures = [failure for failure in failures if failure.kind != "unrated"]
         remaining += len(failures)
-        for kind, count in Counter(one.kind for one in failures).most_common():
-            detail = next(one.detail for one in failures if one.kind == kind)
-            line = f"  {name}, without a verdict: {kind}, {count:,} times: {detail}"
-            console.print(plain(line, style="yellow"), soft_wrap=True)
+        for kind, count in Counter(failure.kind for failure in failures).most_common():
+            detail = next(failure.detail for failure in failures if failure.kind == kind)
+            say(f"  {name}, without a verdict: {kind}, {count:,} times: {detail}", style="yellow")
     note = f"run the same command again: it requests the missing verdicts of {remaining:,} pairs only"
     note = note if remaining else f"read the verdicts of single pairs in {args.out}/verdicts.jsonl"
-    print_end(console, f"{args.out}/win_rate.json, verdicts.jsonl", note=note)
+    print_end(f"{args.out}/win_rate.json, verdicts.jsonl", note=note)
