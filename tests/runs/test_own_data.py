@@ -1,4 +1,4 @@
-"""Five commands on one recipe: sft, annotate, reward, evaluate-reward, train; each finds what the one before wrote."""
+"""Five commands on one recipe: sft, annotate, reward, evaluate critic, train; each finds what the one before wrote."""
 
 import json
 import tomllib

@@ -164,14 +164,14 @@ def test_lines_say_how_far_the_models_and_the_methods_of_a_run_are(tmp_path: Pat
     run.mkdir()
     line = '{"step": 0, "reward/per_response": 1.5, "kl/per_token": 0.25}\n'
     (run / "metrics.jsonl").write_text(line * 2, "utf-8")
-    with PhaseProgress(named=True) as progress:
-        progress.models("seed 0", log)
-        progress.models("seed 0", log)  # nothing new
-        progress.method("seed 0", "scalar_ppo", tmp_path / "scalar_ppo", 60)  # not started
-        progress.method("seed 0", "text2grad", run, 3)
+    with PhaseProgress() as progress:
+        progress.models("seed 0 ", log)
+        progress.models("seed 0 ", log)  # nothing new
+        progress.method("seed 0 ", "scalar_ppo", tmp_path / "scalar_ppo", 60)  # not started
+        progress.method("seed 0 ", "text2grad", run, 3)
         (run / "metrics.jsonl").write_text(line * 3, "utf-8")
-        progress.method("seed 0", "text2grad", run, 3)
-        progress.method("seed 0", "text2grad", run, 3)
+        progress.method("seed 0 ", "text2grad", run, 3)
+        progress.method("seed 0 ", "text2grad", run, 3)
     lines = [re.sub(r"[\d.]+ s$", "_", line[21:]) for line in capsys.readouterr().out.splitlines()]
     assert lines == [
         "seed 0 fine-tuning on demonstrations: 5 steps",

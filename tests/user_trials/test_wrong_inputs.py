@@ -118,7 +118,7 @@ RECIPES = [
     Trial("override without section", "train my.toml --set steps=3", (r'"section\.key=value", got .steps=3.',)),
     Trial("no recipe given", "train", ("the following arguments are required: recipe",)),
     Trial("unknown option", "train my.toml --fast", ("unrecognized arguments: --fast",)),
-    Trial("unknown command", "trian my.toml", ("invalid choice: .trian.",)),
+    Trial("unknown command", "trian my.toml", ("did you mean `train`",)),
     Trial("no command", "", ("required: command",)),
     setting("run.steps", "0", r"\[run\] steps = 0"),
     setting("run.steps", "-3", r"\[run\] steps = -3"),

@@ -1,6 +1,6 @@
 """The tasks of the paper from the installed wheel, without the repository: data to judged policy, tiny.
 
-prepare → sft → annotate → reward with a merged adapter → evaluate-reward → train → evaluate with a judge
+prepare → sft → annotate → reward with a merged adapter → evaluate critic → train → evaluate policy with a judge
 """
 
 import gzip

@@ -12,9 +12,9 @@ from text2grad.cli.options import (
     at_least,
     print_end,
     print_lines,
+    recipe_with,
     refuse_full_directory,
     say,
-    shorthands,
 )
 from text2grad.costs import metered
 from text2grad.errors import ConfigError
@@ -29,6 +29,8 @@ SOME_REMAIN = 3
 """Exit status if a response has no critique, or if a request that `reask` demands has failed."""
 
 NAMED_IDS = 5
+ANNOTATOR = {"model", "template", "reasoning"}
+"""Settings by which an annotation names its annotator."""
 
 DESCRIPTION = """\
 Have a language model on an OpenAI-compatible server write critiques of responses: feedback in words, and exact quotes
@@ -39,8 +41,7 @@ of the positive and negative parts. The recipe's [annotate] names the server and
 of which only the prompt is required. Without responses, the policy ([model] path) generates them first. With human
 "feedback", only the quotes it refers to are requested. The key is read from the environment and never written.
 
-Each answer is stored in answers.sqlite before it is used. A run that was killed continues where it stopped, and a
-finished run that is repeated makes no request.
+Each answer is stored in answers.sqlite before it is used: a run that was killed continues where it stopped.
 
 With --own-critic no server is asked: the recipe's critic in Python (refresh.annotator, critic.use, or the program of
 the built-in task) judges --samples responses of the policy to each prompt, for a reward model to learn from."""
@@ -51,16 +52,8 @@ examples:
   text2grad annotate my.toml --set annotate.base_url=http://localhost:8000/v1 --set annotate.api_key_env=''
   text2grad annotate my.toml --own-critic --samples 4
 
-written to [annotate] out:
-  annotations.jsonl   prompt, response, critique with spans, the annotating model, its tokens, unsupported quotes
-  failures.jsonl      responses without a critique: the kind of failure, and its details
-  answers.sqlite      all answers that were paid for
-  responses.jsonl     the policy's responses, if it generated them
-
-exit status:
-  0   every response has a critique
-  2   nothing was requested: a setting or a file cannot be used
-  3   some responses have no critique: they are listed, and the next run requests the missing answers"""
+docs/critics.md explains the files in [annotate] out. Exit status 3: some responses have no critique; they are listed,
+and the next run requests the missing answers."""
 
 
 def add_parser(commands: Any) -> None:
@@ -78,12 +71,10 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load the recipe, check it, then annotate."""
-    from text2grad.config import load_recipe
     from text2grad.critics.servers import AnnotationSession, Annotator, Store, Template, run_session
     from text2grad.runs import annotated_examples, endpoint_values, items_of
 
-    options = shorthands({"annotate.out": args.out}, {"annotate.max_cost": args.max_cost})
-    recipe = load_recipe(args.recipe, [*args.overrides, *options])
+    recipe = recipe_with(args, {"annotate.out": args.out}, {"annotate.max_cost": args.max_cost})
     if args.own_critic:
         return _by_own_critic(args, recipe)
     if args.samples is not None:
@@ -149,8 +140,7 @@ def _refuse_other_annotations(out: Path, recipe: "Recipe", items: Sequence["Item
     Raises:
         ConfigError: if annotations.jsonl has a response that is not among the items, or another model's annotations.
     """
-    path, settings = out / "annotations.jsonl", recipe.annotate
-    now = {"model": settings.model, "template": settings.template, "reasoning": settings.reasoning}
+    path, now = out / "annotations.jsonl", recipe.annotate.model_dump(include=ANNOTATOR)
     wanted = {(item.id, item.response) for item in items}
     lost = 0
     for line in path.read_bytes().splitlines() if path.exists() else ():
@@ -172,24 +162,18 @@ def _write(out: Path, recipe: "Recipe", items: Sequence["Item"], results: Sequen
     from text2grad.feedback import critique_to_json
     from text2grad.files import write_records
 
-    settings = recipe.annotate
+    settings = recipe.annotate.model_dump(include=ANNOTATOR)
     annotations, failures = [], []
     for item, result in zip(items, results, strict=True):
         record = {"id": item.id, "prompt": item.example.prompt_text, "response": item.response}
         if result.critique is not None:
-            annotator = {
-                "model": settings.model,
-                "template": settings.template,
-                "reasoning": settings.reasoning,
-                "prompt_tokens": result.prompt_tokens,
-                "completion_tokens": result.completion_tokens,
-                "unsupported": list(result.unsupported),
-            }
+            counts = {"prompt_tokens": result.prompt_tokens, "completion_tokens": result.completion_tokens}
+            annotator = {**settings, **counts, "unsupported": list(result.unsupported)}
             annotations.append({**record, "critique": critique_to_json(result.critique), "annotator": annotator})
         if result.failure is not None:
-            failures.append({**record, "kind": result.failure.kind, "detail": result.failure.detail})
-    for name, records in (("annotations", annotations), ("failures", failures)):
-        write_records(out / f"{name}.jsonl", records)
+            failures.append({**record, **result.failure._asdict()})
+    write_records(out / "annotations.jsonl", annotations)
+    write_records(out / "failures.jsonl", failures)
 
 
 def _figures(

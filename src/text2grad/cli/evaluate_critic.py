@@ -43,15 +43,8 @@ examples:
 
 --set changes the recipe or, with a file of annotations, the defaults: critic.match, critic.votes, critic.constrain, ...
 
-written to DIR:
-  evaluation.json     every rate with its 95 % interval, and the counts behind it
-  predictions.jsonl   the critic's critiques; --predictions reads this file
-  tables.txt          tables 1, 6, 7, 8, 15, 18 and 19 of the paper, as printed
-  evaluation.png      the main rates as bars with intervals
-  evaluation.html     picture, tables, and responses with coloured spans: prediction beside truth
-  answers.jsonl       the critic's critiques as they were received (samples.jsonl with votes); critic.json names it
-
-docs/evaluation.md defines each number."""
+evaluation.html shows the rates with 95 % intervals, the tables 1, 6, 7, 8, 15, 18 and 19 of the paper, and responses with
+coloured spans, prediction beside truth. docs/evaluation.md explains the files and defines each number."""
 
 
 def add_parser(commands: Any) -> None:

@@ -46,15 +46,8 @@ examples:
   text2grad evaluate pairs ours.jsonl theirs.jsonl --judge my.toml --judge gpt-4o --dry-run --out runs/duel
   text2grad evaluate pairs ours.jsonl theirs.jsonl --human ann.csv --human ben.csv --out runs/duel
 
-written to DIR:
-  win_rate.json     wins, ties and losses of FIRST with 95 % intervals, position bias, failures, agreement of judges
-  verdicts.jsonl    each pair and its verdicts
-  answers.sqlite    all answers that were paid for
-
-exit status:
-  0   every pair has a verdict (by every model)
-  2   nothing was requested: a setting or a file cannot be used, or the budget is too small
-  3   some pairs have no verdict: they are listed, and the next run requests the missing answers"""
+win_rate.json holds wins, ties and losses of FIRST with 95 % intervals, position bias, failures and the agreement of
+judges; verdicts.jsonl each pair. Exit status 3: some pairs have no verdict; the next run requests them."""
 
 
 class _Judge(NamedTuple):

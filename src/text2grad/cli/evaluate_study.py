@@ -59,58 +59,53 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _draw(args: argparse.Namespace) -> int:
-    """Draw critiques and write the sheet."""
-    from text2grad.files import write_files
+    """Draw critiques, or pairs of texts, and write the sheet; study.json does not tell the sides of a pair."""
+    from text2grad.feedback import read_critique_records
+    from text2grad.files import to_json, write_files
+    from text2grad.runs.critic_quality import (
+        draw,
+        draw_pairs,
+        pairs_csv,
+        pairs_html,
+        read_comparisons,
+        sheet_csv,
+        sheet_html,
+    )
 
-    drawn, then, files = (_critiques if args.against is None else _pairs)(args)
+    path = args.files[0]
+    if args.against is None:
+        judged = list(read_critique_records(path))
+        items = draw(judged, args.items, seed=SEED)
+        named = {item.id: item.judged.number for item in items}
+        study = {"critiques": str(path), "seed": SEED, "of": len(judged), "items": named}
+        page, table = sheet_html(items, path.name), sheet_csv(items)
+        drawn, then = f"{len(items):,} of {len(judged):,} critiques", "text2grad evaluate study COPY1.csv COPY2.csv"
+    else:
+        pairs = read_comparisons(path, args.against)
+        sides = draw_pairs(pairs, args.items, seed=SEED)
+        study = {
+            "first": str(path),
+            "second": str(args.against),
+            "of": len(pairs),
+            "items": [side.id for side in sides],
+        }
+        page, table = pairs_html(sides), pairs_csv(sides)
+        drawn = f"{len(sides):,} of {len(pairs):,} pairs"
+        then = f"text2grad evaluate pairs {path} {args.against} --human COPY1 --human COPY2 --out DIR"
+    if not study["items"]:
+        raise DataError(
+            f"{path} has nothing to rate: no readable critique, or with --against no pair of different texts"
+        )
     if (args.out / "sheet.csv").exists():
         raise ConfigError(f"{args.out}/sheet.csv exists and may hold ratings. Choose another --out, or remove the file")
     if not (args.out / "study.json").exists():  # a sheet of text2grad is drawn again
         refuse_overwriting([args.out / "sheet.html"], force=args.force)
+    files = {"study.json": to_json(study, indent=2) + b"\n", "sheet.html": page.encode(), "sheet.csv": table}
     write_files(args.out, files)
     say(drawn)
-    print_end(f"{args.out}/{', '.join(files)}", note=f"each rater fills a copy of {args.out}/sheet.csv; {then}")
+    note = f"each rater fills a copy of {args.out}/sheet.csv; {then} reads them"
+    print_end(f"{args.out}/{', '.join(files)}", note=note)
     return 0
-
-
-def _critiques(args: argparse.Namespace) -> tuple[str, str, dict[str, bytes]]:
-    """Return a line about the critiques that were drawn, the next command, and the files."""
-    from text2grad.feedback import read_critique_records
-    from text2grad.files import to_json
-    from text2grad.runs.critic_quality import draw, sheet_csv, sheet_html
-
-    judged = list(read_critique_records(args.files[0]))
-    items = draw(judged, args.items, seed=SEED)
-    if not items:
-        raise DataError(f"{args.files[0]} has no readable critique to rate. Give a file with critiques")
-    study = {"critiques": str(args.files[0]), "seed": SEED, "of": len(judged)}
-    named = {"items": {item.id: item.judged.number for item in items}}
-    files = {
-        "study.json": to_json({**study, **named}, indent=2) + b"\n",
-        "sheet.html": sheet_html(items, args.files[0].name).encode(),
-        "sheet.csv": sheet_csv(items),
-    }
-    then = "text2grad evaluate study COPY1.csv COPY2.csv reads them"
-    return f"{len(items):,} of {len(judged):,} critiques", then, files
-
-
-def _pairs(args: argparse.Namespace) -> tuple[str, str, dict[str, bytes]]:
-    """Return the line, the next command and the files for pairs of texts; study.json does not tell the sides."""
-    from text2grad.files import to_json
-    from text2grad.runs.critic_quality import draw_pairs, pairs_csv, pairs_html, read_comparisons
-
-    pairs = read_comparisons(args.files[0], args.against)
-    items = draw_pairs(pairs, args.items, seed=SEED)
-    if not items:
-        raise DataError(f"{args.files[0]} and {args.against} have no pair of different texts to rate")
-    study = {"first": str(args.files[0]), "second": str(args.against), "of": len(pairs)}
-    files = {
-        "study.json": to_json({**study, "items": [item.id for item in items]}, indent=2) + b"\n",
-        "sheet.html": pairs_html(items).encode(),
-        "sheet.csv": pairs_csv(items),
-    }
-    then = f"text2grad evaluate pairs {args.files[0]} {args.against} --human COPY1 --human COPY2 --out DIR reads them"
-    return f"{len(items):,} of {len(pairs):,} pairs", then, files
 
 
 def _read(args: argparse.Namespace) -> int:

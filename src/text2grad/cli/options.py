@@ -80,22 +80,6 @@ def name_values(option: str, given: Iterable[str], *, form: str = "NAME=VALUE") 
     return values
 
 
-def require_named(recipe: "Recipe", path: Path) -> None:
-    """Refuse a recipe that does not name what a run needs.
-
-    Raises:
-        ConfigError: if it has no model, no prompts or no critic.
-    """
-    if not recipe.model.path:
-        raise ConfigError(f"{path}: [model] path is not set; set it, or give --model PATH")
-    if recipe.data.task:
-        return
-    if not recipe.data.train:
-        raise ConfigError(f"{path}: [data] names neither a task nor a train file; set one of them")
-    if not recipe.critic.use and not recipe.critic.model:
-        raise ConfigError(f"{path}: there is no critic; set [critic] use or model, or give --critic MODULE:NAME")
-
-
 def refuse_overwriting(paths: Iterable[Path], *, force: bool) -> None:
     """Refuse to overwrite files, unless `--force` is given.
 
@@ -200,6 +184,19 @@ def shorthands(values: Mapping[str, object], numbers: Mapping[str, str | None] |
         raise ConfigError(f"the option for {empty[0]} is an empty text; give it a value, or leave it out")
     texts = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items() if value}
     return [f"{name}={text}" for name, text in {**texts, **numbers}.items() if text]
+
+
+def recipe_with(
+    args: argparse.Namespace, options: Mapping[str, object], numbers: Mapping[str, str | None] | None = None
+) -> "Recipe":
+    """Return the recipe of a command line with --set, and with the options that stand for settings (`shorthands`).
+
+    Raises:
+        ConfigError: if the recipe cannot be read, or a setting is refused.
+    """
+    from text2grad.config import load_recipe
+
+    return load_recipe(args.recipe, [*args.overrides, *shorthands(options, numbers)])
 
 
 def say(text: str, *, style: str = "") -> None:

@@ -42,7 +42,6 @@ METHODS: Mapping[str, Method] = {
 
 LABELS = {name: method.label for name, method in METHODS.items()}
 
-
 DESCRIPTION = """\
 Run all three phases of Text2Grad on summaries of embedded posts: fine-tune a small Llama with random weights, annotate
 its answers with critiques in words and quotes, train a generative reward model to write such critiques, and train the
@@ -79,19 +78,20 @@ def run(args: argparse.Namespace) -> int:
         return 0
     lock_directory(args.out)
     started = time.perf_counter()
-    with PhaseProgress(named=args.seeds > 1) as bars:
+    with PhaseProgress() as bars:
         jobs, updates = dict[str, Job](), dict[str, Callable[[], None]]()
         for seed in range(args.seeds):
             out, overrides = args.out / TASK / f"seed-{seed}", [*args.overrides, f"run.seed={seed}"]
             recipe = load_recipe(recipe_path(), overrides)
             refuse_other_settings(out, recipe, way_out=WAY_OUT)
             name = f"seed {seed}"
+            label = f"{name} " if args.seeds > 1 else ""
             jobs[name] = models_job(args, seed)
-            updates[name] = partial(bars.models, name, jobs[name].log)
+            updates[name] = partial(bars.models, label, jobs[name].log)
             for method in METHODS:
                 directory = out / method
                 jobs[str(directory)] = method_job(out, method, overrides, needs=name)
-                updates[str(directory)] = partial(bars.method, name, method, directory, recipe.run.steps)
+                updates[str(directory)] = partial(bars.method, label, method, directory, recipe.run.steps)
         order = sorted(jobs, key=lambda job: jobs[job].needs is not None)  # models first, they take longest
         run_jobs({job: jobs[job] for job in order}, lambda job: updates[job](), at_once=os.cpu_count() or 1)
     report(args.out, range(args.seeds))
@@ -135,9 +135,9 @@ def make_models(out: Path, seed: int, overrides: Sequence[str]) -> None:
 class PhaseProgress:
     """The progress of each phase and each method: bars on a terminal, lines in a file."""
 
-    def __init__(self, *, named: bool) -> None:
-        """Begin without phases; `named` puts task and seed before each label."""
-        self.named, self.phases = named, dict[str, Progress]()
+    def __init__(self) -> None:
+        """Begin without phases."""
+        self.phases = dict[str, Progress]()
 
     def __enter__(self) -> Self:
         """Show nothing yet."""
@@ -149,37 +149,28 @@ class PhaseProgress:
             if progress.done < (progress.total or 0):
                 progress.__exit__(*error)
 
-    def models(self, name: str, log: Path) -> None:
-        """Show the phases that the log of a run names."""
+    def models(self, prefix: str, log: Path) -> None:
+        """Show the phases that the log of a run names; `prefix` goes before their names."""
         for part, (done, total) in parts_made(log).items():
             unit = "response" if part == "annotations" else "step"
-            self._show(f"{name} {PHASE_NAMES[part]}" if self.named else PHASE_NAMES[part], done, total, unit=unit)
+            self._show(Progress(prefix + PHASE_NAMES[part], total, unit=unit, keep=True), done)
 
-    def method(self, name: str, method: str, directory: Path, steps: int) -> None:
-        """Show the method whose run is in a directory."""
+    def method(self, prefix: str, method: str, directory: Path, steps: int) -> None:
+        """Show the method whose run is in a directory; `prefix` goes before its name."""
         done, figures = steps_made(directory)
         if done or directory.with_suffix(".log").exists():
-            label = f"{name} {METHODS[method].label}" if self.named else METHODS[method].label
-            self._show(label, done, steps, before=done, figures=figures)
+            self._show(Progress(prefix + METHODS[method].label, steps, done=done, keep=True), done, **figures)
 
-    def _show(
-        self,
-        label: str,
-        done: int,
-        total: int,
-        *,
-        unit: str = "step",
-        before: int = 0,
-        figures: Mapping[str, float] | None = None,
-    ) -> None:
-        if label not in self.phases:
-            self.phases[label] = Progress(label, total, done=before, unit=unit, keep=True).__enter__()
-            if before == total:
-                self.phases[label].__exit__(None)
-        progress = self.phases[label]
+    def _show(self, phase: Progress, done: int, **figures: float) -> None:
+        """Show how far a phase is; `phase` is shown from now on if it is new."""
+        progress = self.phases.setdefault(phase.phase, phase)
+        if progress is phase:
+            phase.__enter__()
+            if phase.done == phase.total:
+                phase.__exit__(None)
         if done > progress.done:
-            progress.advance(done - progress.done, **(figures or {}))
-            if done == total:
+            progress.advance(done - progress.done, **figures)
+            if done == progress.total:
                 progress.__exit__(None)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from text2grad.cli.options import add_command, add_shared, print_lines, shorthands
+from text2grad.cli.options import add_command, add_shared, print_lines, recipe_with
 from text2grad.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -59,14 +59,12 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if recipe, annotations or model cannot be used, or the hub refuses.
     """
-    from text2grad.config import load_recipe
-
     options = {
         "reward_model.annotations": args.annotations,
         "reward_model.model": args.model,
         "reward_model.out": args.out,
     }
-    recipe = load_recipe(args.recipe, [*args.overrides, *shorthands(options)])
+    recipe = recipe_with(args, options)
     if args.kind == "probe":
         return _probe(args, recipe)
     if args.unit:

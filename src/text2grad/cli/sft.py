@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from text2grad.cli.options import add_command, add_shared, print_lines, shorthands
+from text2grad.cli.options import add_command, add_shared, print_lines, recipe_with
 
 if TYPE_CHECKING:
     from text2grad.config import Recipe
@@ -42,10 +42,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if recipe, demonstrations or model cannot be used.
     """
-    from text2grad.config import load_recipe
-
-    options = {"sft.data": args.data, "sft.model": args.model, "sft.out": args.out}
-    recipe = load_recipe(args.recipe, [*args.overrides, *shorthands(options)])
+    recipe = recipe_with(args, {"sft.data": args.data, "sft.model": args.model, "sft.out": args.out})
 
     from text2grad.progress import duration, note
     from text2grad.runs import SFTRun

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from text2grad.cli.options import add_command, add_shared, at_least, print_lines, require_named, say, shorthands
+from text2grad.cli.options import add_command, add_shared, at_least, print_lines, recipe_with, say
 from text2grad.errors import ConfigError
 from text2grad.progress import CONSOLE, duration, note
 
@@ -112,12 +112,16 @@ def recipe_of(args: argparse.Namespace, **more: str) -> "Recipe":
     Raises:
         ConfigError: if a setting is refused, or model, prompts or critic are not named.
     """
-    from text2grad.config import load_recipe
-
     options = {"model.path": args.model, "critic.use": args.critic, "run.out": args.out, **more}
-    recipe = load_recipe(args.recipe, [*args.overrides, *shorthands(options)])
+    recipe = recipe_with(args, options)
     args.directory = Path(recipe.run.out)  # where a run that Ctrl-C ends can be resumed
-    require_named(recipe, args.recipe)
+    data, critic = recipe.data, recipe.critic
+    if not recipe.model.path:
+        raise ConfigError(f"{args.recipe}: [model] path is not set; set it, or give --model PATH")
+    if not data.task and not data.train:
+        raise ConfigError(f"{args.recipe}: [data] names neither a task nor a train file; set one of them")
+    if not data.task and not critic.use and not critic.model:
+        raise ConfigError(f"{args.recipe}: there is no critic; set [critic] use or model, or give --critic MODULE:NAME")
     return recipe
 
 
