@@ -43,7 +43,7 @@ examples:
 
 --set changes the recipe or, with a file of annotations, the defaults: critic.match, critic.votes, critic.constrain, ...
 
-evaluation.html shows the rates with 95 % intervals, the tables 1, 6, 7, 8, 15, 18 and 19 of the paper, and responses with
+evaluation.html shows rates with 95 % intervals, tables 1, 6, 7, 8, 15, 18 and 19 of the paper, and responses with
 coloured spans, prediction beside truth. docs/evaluation.md explains the files and defines each number."""
 
 
