@@ -120,7 +120,7 @@ def measure(directory: Path, case: str) -> dict[str, Any]:
     recipe = recipe_of(directory, case)
     imported = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     examples = read_examples(recipe.data.train)
-    Text2GradTrainer(str(directory), critic, load_tokenizer(str(directory)), examples, recipe).train()
+    Text2GradTrainer(str(directory), critic, examples, recipe, processing_class=load_tokenizer(str(directory))).train()
     used = resource.getrusage(resource.RUSAGE_SELF)
     return {"measured": (used.ru_maxrss - imported) * 1024, "seconds": round(used.ru_utime + used.ru_stime, 1)}
 

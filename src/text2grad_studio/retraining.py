@@ -122,7 +122,7 @@ def retrain(
         DataError: if no mark can be placed on tokens, or annotations cannot be read.
     """
     recipe = recipe_of_run(Path(run)) if run else Recipe()
-    marked = MarkedTokens(policy, tokenizer, corrections, prompt_format=recipe.rollout.prompt_format)
+    marked = MarkedTokens(policy, tokenizer, corrections, prompt_format=recipe.model.prompt_format)
     path = _reward_model_of(recipe, run, earlier)
     earlier_annotations = _earlier_annotations(recipe, path, run)
     rng = Random(f"annotations {settings.seed}")

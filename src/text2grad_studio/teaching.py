@@ -302,7 +302,6 @@ class _Rounds:
             epochs=self.lesson.epochs,
             minibatches=1,
             max_ratio=UNCLIPPED,
-            stop_kl=None,
             seed=self.lesson.seed + number,
         )
 

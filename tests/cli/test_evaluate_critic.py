@@ -276,8 +276,8 @@ def test_the_reward_model_of_a_recipe_decodes_as_the_recipe_says(here: Path) -> 
     whose, drawn = decoded("one", "--set", "critic.votes=1")
     assert (whose["votes"], drawn) == (1, [])
     assert decoded("free", "--set", "critic.constrain=false")[0]["constrain"] is False
-    assert decoded("short", "--set", "critic.max_quotes=2")[0]["limits"]["max_quotes"] == 2
-    again = ["evaluate", "critic", "my.toml", "--no-words", "--out", "two", "--set", "critic.max_quotes=2"]
+    assert decoded("whole", "--set", "critic.whole_words=true")[0]["limits"]["whole_words"] is True
+    again = ["evaluate", "critic", "my.toml", "--no-words", "--out", "two", "--set", "critic.whole_words=true"]
     assert main(again) == 2  # the directory holds critiques without this limit
 
 

@@ -27,9 +27,7 @@ def files(path: Path, server: Running, scripts: list[tuple[str, str, str]], *, w
             critique = {"response": "So glad.", "critique": {"feedback": one[column], "spans": [[0, 2, "positive"]]}}
             records.append({**prompt, **(critique if what == "critiques" else {"response": one[column]})})
         (path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    (path / "my.toml").write_text(
-        f'[annotate]\nmodel = "m"\nbase_url = "{server.url}"\napi_key_env = "SOME_KEY"\nretries = 1\n'
-    )
+    (path / "my.toml").write_text(f'[annotate]\nmodel = "m"\nbase_url = "{server.url}"\napi_key_env = "SOME_KEY"\n')
     names = [str(path / "ours.jsonl"), str(path / "theirs.jsonl"), "--judge", str(path / "my.toml")]
     return ["evaluate", "pairs", *names, "--out", str(path / "out")]
 
@@ -116,12 +114,12 @@ def test_a_comparison_of_other_files_is_not_overwritten(
     assert "holds other files" in capsys.readouterr().err
 
 
-def test_a_budget_stops_it_cleanly(server: Running, tmp_path: Path) -> None:
+def test_further_pairs_are_asked_about_alone(server: Running, tmp_path: Path) -> None:
     command = files(tmp_path, server, SCRIPTS[:3])
-    assert main([*command, "--set", "annotate.max_requests=3"]) == 3
-    assert result(tmp_path)["requests"] == 3
+    assert main([*command, "--limit", "1"]) == 0
+    assert result(tmp_path)["requests"] == 2
     assert main(command) == 0
-    assert (result(tmp_path)["requests"], result(tmp_path)["answers_from_before"]) == (3, 3)
+    assert (result(tmp_path)["requests"], result(tmp_path)["answers_from_before"]) == (4, 2)
 
 
 def test_one_tie_and_one_preference_are_an_inconsistent_tie() -> None:
@@ -209,7 +207,7 @@ def test_people_judge_beside_a_model_and_never_see_the_sides(
     assert json.loads((tmp_path / "alone" / "win_rate.json").read_text())["judge"] == "human ann"
 
 
-PRICES = ["--set", "annotate.input_price=1000", "--set", "annotate.output_price=2000"]
+PRICES = ["--set", "annotate.prices=[1000,2000]"]
 
 
 def test_cost_is_told_beforehand_and_a_dear_run_is_refused(
@@ -235,7 +233,7 @@ def test_two_judges_share_a_budget_each_at_its_own_prices(server: Running, tmp_p
     command = [*files(tmp_path, server, [("longer", "a long text", "short")] * 2)[:4], "--out", str(tmp_path / "out")]
     for name, price in (("dear", 1000), ("cheap", 10)):
         text = (tmp_path / "my.toml").read_text().replace('"m"', f'"{name}"')
-        (tmp_path / f"{name}.toml").write_text(f"{text}input_price = {price}\n")
+        (tmp_path / f"{name}.toml").write_text(f"{text}prices = [{price}, 0]\n")
     judges = ["--judge", str(tmp_path / "dear.toml"), "--judge", str(tmp_path / "cheap.toml")]
     assert main([*command, *judges, "--max-cost", "9"]) == 0
     assert result(tmp_path)["cost_usd"] == pytest.approx(4 * 0.1 + 4 * 0.001)

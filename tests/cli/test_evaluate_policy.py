@@ -113,7 +113,7 @@ def test_a_run_is_evaluated_by_its_newest_policy(models: Path, tmp_path: Path) -
     policy.parent.mkdir(parents=True)
     (policy.parent / "state.json").write_text("{}")
     policy.symlink_to(models / "two")
-    recipe = {"rollout": {"prompt_format": "plain"}}
+    recipe = {"model": {"prompt_format": "plain"}}
     (run / "run.json").write_text(json.dumps({"recipe": recipe}))
     assert main([*command(models, tmp_path / "out", named=()), f"ours={run}", f"base={models / 'two'}"]) == 0
     found = result(tmp_path / "out")
@@ -184,7 +184,7 @@ WRONG = [
         ["s=http://localhost:9/v1", "--model-name", "m", "--set", "server.api_key_env=NO_KEY_HERE"],
         "ConfigError: server.api_key_env = NO_KEY_HERE: the variable holds no key; set it, or leave the setting out",
     ),
-    (["{one}", "--set", "rollout.prompt_format=chat"], "ModelError: prompt_format = chat, but the tokenizer of "),
+    (["{one}", "--set", "model.prompt_format=chat"], "ModelError: prompt_format = chat, but the tokenizer of "),
     (["{one}", "{one}"], "are both called 'one'; give them names: NAME="),
     (
         ["{one}", "--baseline", "none"],

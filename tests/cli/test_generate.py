@@ -61,7 +61,7 @@ def make_run(phases: Path, out: Path, judge: Any, annotator: Any = None, **secti
     recipe = make_recipe({**RUN, **sections, "run": {**RUN["run"], "out": str(out)}})
     policy, tokenizer = (load(str(phases / "start")) for load in (load_policy, load_tokenizer))
     refresher = Refresher.from_recipe(recipe, judge, annotator)
-    Text2GradTrainer(policy, judge, tokenizer, [Example("Say")], recipe, refresher=refresher).train()
+    Text2GradTrainer(policy, judge, [Example("Say")], recipe, processing_class=tokenizer, refresher=refresher).train()
     return out
 
 

@@ -122,7 +122,7 @@ def test_an_empty_limit_is_refused_and_not_taken_for_no_limit(
 
 
 @pytest.mark.parametrize(
-    "setting", ["annotate.input_price=nan", "ppo.beta=inf", "optim.lr=-inf", "rollout.temperature=nan"]
+    "setting", ["annotate.temperature=nan", "ppo.beta=inf", "optim.lr=-inf", "rollout.temperature=nan"]
 )
 def test_settings_that_are_no_finite_numbers_are_refused(
     setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -29,7 +29,7 @@ THREE_OF_FOUR = 0.75
 
 
 def judge_at(server: Running, **settings: Any) -> Judge:
-    return Judge(Endpoint("judge", server.url, api_key_env="SOME_KEY", retries=1, **settings), Spending())
+    return Judge(Endpoint("judge", server.url, api_key_env="SOME_KEY", **settings), Spending())
 
 
 def answers_to(questions: Sequence[Question], texts: Sequence[Sequence[str]]) -> list[Answer]:

@@ -334,7 +334,7 @@ def test_a_critic_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     before = path.read_bytes()
     with pytest.raises(CriticError) as caught:
         remembering(path, broken)(examples("p", "p"), ["one", "two"])
-    assert str(caught.value).startswith("critic broken failed on a batch of 1 responses: TimeoutError at ")
+    assert str(caught.value).startswith("critic broken failed on 1 responses: TimeoutError at ")
     assert path.read_bytes() == before
 
 

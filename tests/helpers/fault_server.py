@@ -40,7 +40,6 @@ what the last request was. What is judged stands between tags, or else is the la
     prose       an answer that holds no critique
     answer      {"answer": ...} with the rest of the line that begins with SAY
     misquote    a critique that quotes what the response does not hold
-    corrigible  the same, until it is told so
     firstplace  a verdict for the text that stands first, whichever it is (of a judge of two texts)
     longer      a verdict for the longer of two texts
     undecided   a verdict for neither
@@ -152,6 +151,7 @@ class FaultServer:
         self.active = self.most_active = 0
         self.first_at = self.last_at = 0.0
         self.last: dict[str, Any] = {}
+        self.newer_names = False
         self.hold_after = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -183,6 +183,11 @@ class FaultServer:
         count, number = self.counts[name], self.counts.total()
         if not self.schemas and {"response_format", "structured_outputs", "logprobs"} & request.keys():
             _send(writer, 400, {"error": {"message": "response_format is not known here"}})
+            return True
+        if self.newer_names and "max_tokens" in request:
+            _send(
+                writer, 400, {"error": {"message": "Unsupported: 'max_tokens'. Use 'max_completion_tokens' instead."}}
+            )
             return True
         self.active += 1
         self.first_at = self.first_at or time.monotonic()
@@ -255,7 +260,6 @@ def _answers(step: str) -> bool:
         "answer",
         "huge",
         "misquote",
-        "corrigible",
         "slow",
         "400",
         "401",
@@ -279,7 +283,7 @@ def _completion(what: str, asked: Asked) -> dict[str, Any]:
         "good_spans": [words[0]],
         "poor_spans": [words[-1]],
     }
-    if what == "misquote" or (what == "corrigible" and "<quote>\nwhat nobody said\n</quote>" not in text):
+    if what == "misquote":
         critique["poor_spans"] = ["what nobody said"]
     if what == "echo":
         critique["textual_feedback"] += f" You sent {key}."
@@ -372,8 +376,10 @@ async def main() -> None:
     parser.add_argument("--delay-s", type=float, default=0.0)
     parser.add_argument("--at-once", type=int, default=0)
     parser.add_argument("--no-schemas", action="store_true")
+    parser.add_argument("--newer-names", action="store_true", help="refuse max_tokens, as OpenAI's reasoning models do")
     args = parser.parse_args()
     answering = FaultServer(delay_s=args.delay_s, at_once=args.at_once, schemas=not args.no_schemas)
+    answering.newer_names = args.newer_names
     server = await asyncio.start_server(answering.serve, "127.0.0.1", 0, limit=2**24)
     print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201 - whoever started it reads this
     await server.serve_forever()

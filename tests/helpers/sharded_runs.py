@@ -112,11 +112,11 @@ def run(directory: Path, name: str, *, steps: int = 2) -> Text2GradTrainer:
     made = Text2GradTrainer(
         model,
         critic,
-        tokenizer,
-        LONG if key == "groups" else small_run.EXAMPLES,  # prompts that are worth sharing
+        LONG if key == "groups" else small_run.EXAMPLES,
         recipe,
+        eval_dataset=HELD_OUT,
+        processing_class=tokenizer,
         refresher=Refresher.from_recipe(recipe, critic, small_run.ColourCritic(asked)),
-        held_out=HELD_OUT,
         resume=(directory / name / "run.json").exists(),
     )
     evaluate = Evaluations(made)

@@ -82,7 +82,9 @@ def recipe(out: Path, **sections: dict[str, Any]) -> Recipe:
 def trainer(out: Path, judge: Any = None, *, resume: bool = False, **sections: dict[str, Any]) -> Text2GradTrainer:
     tokenizer, model = tokenizer_and_model()
     settings = recipe(out, **sections)
-    return Text2GradTrainer(model, judge or ColourCritic(), tokenizer, EXAMPLES, settings, resume=resume)
+    return Text2GradTrainer(
+        model, judge or ColourCritic(), EXAMPLES, settings, processing_class=tokenizer, resume=resume
+    )
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:

@@ -12,8 +12,7 @@ Shapes: T response tokens of one response, S its prompt and response together, V
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 Weights = dict[str, Tensor]
+ADAM_BETA1 = 0.9
 ADAM_BETA2, ADAM_EPS = 0.999, 1e-5
 
 
@@ -68,7 +68,6 @@ class Scored:
     earned: np.ndarray
     returns: np.ndarray
     advantages: np.ndarray
-    certain: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
 
 
 @dataclass(frozen=True)
@@ -220,19 +219,14 @@ def earned_rewards(response: Response, delta: np.ndarray, texts: Sequence[str], 
     """Return what each token earns before the KL term."""
     earned = np.zeros(len(delta))
     if not response.failed:
-        gained, lost = (
-            abs(sum(factor * abs(d) for d in delta if sign * d > 0))
-            for sign, factor in ((1, setting.positive), (-1, setting.negative))
-        )
-        fair = lost / gained if setting.balance and gained and lost else 1.0
         for t, d in enumerate(delta):
-            earned[t] = fair * setting.positive * d if d > 0 else setting.negative * -d if d < 0 else setting.unlabelled
+            earned[t] = setting.positive * d if d > 0 else setting.negative * -d if d < 0 else setting.unlabelled
         if setting.placement == "verdict":
             worst = setting.negative if min(delta) < 0 else setting.positive if max(delta) > 0 else 0.0
             earned = np.array([*[0.0] * (len(delta) - 1), worst])
         elif setting.placement != "spans":
             earned = gathered(response, earned, texts, setting.placement)
-        earned[-1] += setting.outcome * (response.critique.outcome or 0.0)
+        earned[-1] += response.critique.outcome or 0.0
     earned[-1] += setting.truncated * response.truncated
     return earned
 
@@ -343,13 +337,7 @@ class Oracle:
             for first in range(0, len(found), size):
                 over_group(found[first : first + size], leave_one_out=ppo.baseline == "leave_one_out", how=ppo.whiten)
         for one, advantages in zip(found, whitened([one.advantages for one in found], ppo.whiten), strict=True):
-            sure, blamed = one.logp.exp().numpy() > ppo.certainty, one.earned < 0
-            one.certain = sure & ~blamed
-            for blame, run in groupby(range(len(sure)), blamed.__getitem__):
-                own = list(run)
-                if blame and not sure[own].all():  # an uncertain token of the run decided
-                    one.certain[own] = sure[own]
-            one.advantages = np.where(one.certain, 0.0, advantages)
+            one.advantages = advantages
         return found
 
     def _update(self, scored: Sequence[Scored]) -> tuple[list[dict[str, float]], int]:
@@ -401,7 +389,7 @@ class Oracle:
             "update/ratio_max": ratio.max(),
             "update/clip_fraction": (ratio * advantages > clipped * advantages).double().mean(),
             "update/approx_kl_per_token": (ratio - 1 - ratio.log()).mean(),
-            "update/skipped": (ratio.mean() > ppo.max_ratio).double(),
+            "update/skipped": (ratio.mean() > 10.0).double(),
         }
         if ppo.entropy_coef:
             found["update/entropy_per_token"] = entropy.mean()
@@ -435,7 +423,7 @@ class Oracle:
     def _adamw(self, role: str, gradients: Weights) -> None:
         """Make one step of AdamW (arXiv 1711.05101, algorithm 2), its decay scaled by the learning rate."""
         self.optimizer_steps[role] += 1
-        count, beta1, beta2 = self.optimizer_steps[role], self.recipe.optim.adam_beta1, ADAM_BETA2
+        count, beta1, beta2 = self.optimizer_steps[role], ADAM_BETA1, ADAM_BETA2
         rate = self._rates()[f"optim/{role}_lr"]
         for name, gradient in gradients.items():
             mean = self.momentum[name] = beta1 * self.momentum[name] + (1 - beta1) * gradient
@@ -465,10 +453,8 @@ class Oracle:
 
     def _metrics(self, scored: Sequence[Scored]) -> dict[str, float]:
         """Return the metrics of a step that come before its update."""
-        names = ("delta", "kl", "entropy", "values", "returns", "certain")
-        delta, kl, entropy, values, returns, certain = (
-            np.concatenate([getattr(s, name) for s in scored]) for name in names
-        )
+        names = ("delta", "kl", "entropy", "values", "returns")
+        delta, kl, entropy, values, returns = (np.concatenate([getattr(s, name) for s in scored]) for name in names)
         lengths = np.array([float(len(s.response.ids)) for s in scored])
         rewards = np.array([s.earned.sum() for s in scored])
         spread = lengths.std() * rewards.std()
@@ -486,5 +472,4 @@ class Oracle:
             "length/mean": lengths.mean(),
             "length/truncated_share": float(np.mean([s.response.truncated for s in scored])),
             "length/reward_correlation": covariance / spread if spread else 0.0,
-            **({"advantage/certain_share": certain.mean()} if self.recipe.ppo.certainty < 1 else {}),
         }

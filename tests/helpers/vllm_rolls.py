@@ -39,11 +39,11 @@ def main(model: str, run: str, out: str, *overrides: str) -> None:
     """Train, compare, write."""
     Path(f"{run}.toml").write_text("")
     recipe = load_recipe(f"{run}.toml", [f"run.out={run}", *overrides])
-    trainer = Text2GradTrainer(model, critic, load_tokenizer(model), PROMPTS, recipe)
+    trainer = Text2GradTrainer(model, critic, PROMPTS, recipe, processing_class=load_tokenizer(model))
     frozen = {name: p.clone() for name, p in trainer.model.policy.named_parameters() if not p.requires_grad}
     trainer._end = lambda: None  # type: ignore[method-assign]  # vLLM is asked again
     trainer.train()
-    engine: Any = trainer.engine
+    engine: Any = trainer.vllm
     found = {"before": compare(trainer, engine, sync=False), "after": compare(trainer, engine, sync=True)}
     parameters = dict(trainer.model.policy.named_parameters())
     found["frozen_changed"] = [name for name, p in frozen.items() if not torch.equal(p, parameters[name])]

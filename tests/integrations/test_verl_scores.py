@@ -18,11 +18,11 @@ def judged(judge: TokenJudge, text: str = "please yes or later", *, truncated: b
 
 
 def test_each_id_gets_the_reward_of_its_spans() -> None:
-    reward = {"positive": 2.0, "negative": -3.0, "unlabelled": 0.125, "truncated": -1.0, "outcome": 2.0}
+    reward = {"positive": 2.0, "negative": -3.0, "unlabelled": 0.125, "truncated": -1.0}
     judge = TokenJudge("verl_critics:critic", reward, "exact", 0.2)
-    # please | yes or | later: 0.125, 2, 2, -3, and on the last token the outcome 2 · 0.5
-    assert judged(judge).scores == [0.125, 2.0, 2.0, -2.0]
-    assert judged(judge, truncated=True).scores == [0.125, 2.0, 2.0, -3.0]
+    # please | yes or | later: 0.125, 2, 2, -3, and on the last token the outcome 0.5
+    assert judged(judge).scores == [0.125, 2.0, 2.0, -2.5]
+    assert judged(judge, truncated=True).scores == [0.125, 2.0, 2.0, -3.5]
     assert judged(judge).critique.feedback == "{'n': 1}"
     assert judged(judge, "").scores == []
     massed = TokenJudge("verl_critics:critic", {"span_mass": "span"}, "exact", 0.2)
@@ -45,7 +45,7 @@ def test_a_worker_has_one_judge_for_equal_settings() -> None:
     first, again = (shared_judge("verl_critics:critic", '{"positive": 2.0}', "exact", 0.2) for _ in range(2))
     other = shared_judge("verl_critics:critic", "{}", "exact", 0.2)
     assert first is again
-    assert (first.recipe.reward.positive, other.recipe.reward.positive) == (2.0, 1.0)
+    assert (first._judge.reward.positive, other._judge.reward.positive) == (2.0, 1.0)
 
 
 @pytest.mark.parametrize(

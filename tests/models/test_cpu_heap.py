@@ -94,7 +94,7 @@ def test_every_training_asks_after_each_step(command: str, tmp_path: Path, monke
             "run": {"steps": 3, "out": str(tmp_path / "run")},
         }
         critic = lambda examples, responses: [Critique("", ()) for _ in responses]  # noqa: E731
-        Text2GradTrainer(model, critic, tokenizer, [Example("a b")] * 4, make_recipe(settings)).train()
+        Text2GradTrainer(model, critic, [Example("a b")] * 4, make_recipe(settings), processing_class=tokenizer).train()
     assert len(asked) == 3
 
 

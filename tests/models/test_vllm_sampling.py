@@ -45,7 +45,7 @@ def trainer(policy: Path, out: Path, *, resume: bool = False, **sections: dict[s
     recipe = small_run.recipe(out, **settings)
     tokenizer, _ = small_run.tokenizer_and_model()
     critic = small_run.ColourCritic()
-    return Text2GradTrainer(str(policy), critic, tokenizer, small_run.EXAMPLES, recipe, resume=resume)
+    return Text2GradTrainer(str(policy), critic, small_run.EXAMPLES, recipe, processing_class=tokenizer, resume=resume)
 
 
 def metrics(out: Path) -> list[dict[str, float]]:
@@ -83,7 +83,7 @@ def test_a_resumed_run_draws_the_same_numbers_and_critics_keep_theirs(
     whole = trainer(policy, tmp_path / "whole", run={"steps": 1})
     random.seed(5)
     torch.manual_seed(5)
-    whole.engine.sample([(3, 4)], step=0, on_part=lambda *_: None)  # type: ignore[union-attr]
+    whole.vllm.sample([(3, 4)], step=0, on_part=lambda *_: None)  # type: ignore[union-attr]
     assert torch.equal(torch.get_rng_state(), state)
     assert random.random() == wanted
     whole.train()
@@ -275,14 +275,14 @@ def test_a_response_ends_with_its_first_end_of_sequence(vllm: type[PretendedLLM]
     run, parts = trainer(policy, tmp_path / "run"), list[Any]()
     end = run.eos_ids[0]
     written, logps = [5, end, 6, end], [[-0.1], [-0.2], [-0.3], [-0.4]]
-    run.engine._generation.generate = lambda *_: ([], [written], [logps], [])  # type: ignore[union-attr]
-    run.engine.sample([(3,)], step=0, on_part=lambda *part: parts.append(part))  # type: ignore[union-attr]
+    run.vllm._generation.generate = lambda *_: ([], [written], [logps], [])  # type: ignore[union-attr]
+    run.vllm.sample([(3,)], step=0, on_part=lambda *part: parts.append(part))  # type: ignore[union-attr]
     assert parts == [([(5, end)], [(-0.1, -0.2)])]
 
 
 def test_a_token_without_log_prob_is_an_error(vllm: type[PretendedLLM], policy: Path, tmp_path: Path) -> None:
     vllm.sharpness = float("inf")
     run = trainer(policy, tmp_path / "run")
-    run.engine._generation.generate = lambda *_: ([], [[5, 6]], [[[-0.1], [None]]], [])  # type: ignore[union-attr]
+    run.vllm._generation.generate = lambda *_: ([], [[5, 6]], [[[-0.1], [None]]], [])  # type: ignore[union-attr]
     with pytest.raises(ModelError, match="no log-prob for a sampled token"):
-        run.engine.sample([(3,)], step=0, on_part=lambda *_: None)  # type: ignore[union-attr]
+        run.vllm.sample([(3,)], step=0, on_part=lambda *_: None)  # type: ignore[union-attr]

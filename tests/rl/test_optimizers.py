@@ -88,17 +88,6 @@ def test_the_first_step_of_adamw_by_hand() -> None:
     assert toy.psi.grad is None
 
 
-@pytest.mark.parametrize(("beta1", "back"), [(0.0, 1.0), (0.9, 0.01 / 0.19)])
-def test_earlier_gradients_weigh_in_a_step_as_the_setting_says(beta1: float, back: float) -> None:
-    # g = 4 and then −4: v̂ = 16. β₁ = 0 goes all the way back; 0.9: m = 0.9 · 0.4 − 0.4, m̂ = −0.04/0.19.
-    toy = Toy(adam_beta1=beta1, max_grad_norm=100.0)
-    toy.optimizers.begin(0)
-    for sign in (1, -1):
-        toy.gradients((sign * 4.0, 0.0), sign * 4.0)
-        toy.optimizers.step()
-    assert toy.weights() == pytest.approx([1 - 0.1 + 0.1 * back, -2.0, 5.0, 3 - 0.01 + 0.01 * back], rel=1e-5)
-
-
 def test_each_optimizer_is_clipped_on_its_own_and_the_norms_are_those_before() -> None:
     # ‖(3, 4)‖ = 5 is clipped to 1: (0.6, 0.8), up to torch's 1e-6 in the norm; 0.5 is left as it is.
     # AdamW keeps 0.1 g and 0.001 g² after its first step.

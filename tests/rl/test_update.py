@@ -15,8 +15,7 @@ from text2grad.models.batch import collate
 from text2grad.models.policy import PolicyWithValue, Reference, Scores
 from text2grad.rl.optimizers import Optimizers
 from text2grad.rl.piece_sizes import PieceSizes
-from text2grad.rl.trainer import ppo_epochs
-from text2grad.rl.update import MinibatchGradient, PPOBatch, minibatch_rows
+from text2grad.rl.update import MinibatchGradient, PPOBatch, minibatch_rows, ppo_epochs
 from text2grad.types import Rollout
 from tiny_models import own_logits, rollouts, tiny
 
@@ -52,6 +51,7 @@ class Bench:
         recorded: bool = False,
         detach_trunk: bool = True,
         lr: float = RATE,
+        max_ratio: float = 10.0,
         **ppo: Any,
     ) -> None:
         self.model = PolicyWithValue(tiny(family), value=value, detach_trunk=detach_trunk)  # type: ignore[arg-type]
@@ -61,6 +61,7 @@ class Bench:
         width = max(response for _, response in lengths)
         self.advantages = torch.randn(len(lengths), width, generator=generator)
         self.returns = torch.randn(len(lengths), width, generator=generator)
+        self.max_ratio = max_ratio
         self.config = PPOConfig(**({"epochs": 1} | ppo))
         settings = OptimConfig(lr=lr, value_lr=lr, schedule="constant", max_grad_norm=100.0)
         self.optimizers: Any = Recorded(self.model)
@@ -83,8 +84,8 @@ class Bench:
         )
 
     def update(self, data: PPOBatch, *, seed: int) -> dict[str, float]:
-        names = ("epochs", "minibatches", "max_ratio", "stop_kl")
-        loop = {name: getattr(self.config, name) for name in names}
+        names = ("epochs", "minibatches", "stop_kl")
+        loop = {name: getattr(self.config, name) for name in names} | {"max_ratio": self.max_ratio}
         return ppo_epochs(self.gradient, self.optimizers, data, seed=seed, **loop)
 
     def learning(self, order: list[int] | None = None) -> PPOBatch:

@@ -46,7 +46,7 @@ SHORT = [
     *("sft.batch_size=4", "sft.accumulate=1", "sft.model=base", "sft.eval_limit=2", "sft.max_tokens=4000"),
     *("reward_model.batch_size=4", "reward_model.accumulate=1", "reward_model.model=base", "reward_model.eval_limit=2"),
     *("reward_model.epochs=0.5", "reward_model.max_new_tokens=60", "reward_model.max_tokens=8000"),
-    *("reward_model.held_out=0.2", "annotate.api_key_env=", "annotate.retries=1", "annotate.max_tokens=200"),
+    *("reward_model.held_out=0.2", "annotate.api_key_env=", "annotate.max_tokens=200"),
     *("data.eval_examples=2", "rollout.batch_size=4", "rollout.max_new_tokens=12", "run.steps=2", "run.threads=1"),
     *("run.tracker=none", "critic.max_failure_rate=1.0"),
 ]

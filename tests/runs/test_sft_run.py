@@ -343,9 +343,9 @@ def test_an_adapter_as_the_policy_is_merged_and_all_its_weights_learn(home: Path
     trainer = Text2GradTrainer(
         str(adapted / "model"),
         small_run.ColourCritic(),
-        tokenizer,
         small_run.EXAMPLES,
         small_run.recipe(home / "full", run={"steps": 1, "out": str(home / "full"), "tracker": "none"}, **settings),
+        processing_class=tokenizer,
     )
     assert len(trainer.trainable) == len(list(loaded.parameters()))
     with pytest.raises(
@@ -354,9 +354,9 @@ def test_an_adapter_as_the_policy_is_merged_and_all_its_weights_learn(home: Path
         Text2GradTrainer(
             str(adapted / "model"),
             small_run.ColourCritic(),
-            tokenizer,
             small_run.EXAMPLES,
             small_run.recipe(home / "twice", model=LORA),
+            processing_class=tokenizer,
         )
     with pytest.raises(ConfigError, match="would train a second one on it"):
         train(home, "twice", model=LORA, sft={"model": str(adapted / "model")})
@@ -375,7 +375,11 @@ def test_ppo_runs_without_the_dropout_of_an_adapter(home: Path, adapted: Path) -
     }
     tokenizer = load_tokenizer(str(home / "base"))
     trainer = Text2GradTrainer(
-        policy, small_run.ColourCritic(), tokenizer, small_run.EXAMPLES, small_run.recipe(home / "dry", **settings)
+        policy,
+        small_run.ColourCritic(),
+        small_run.EXAMPLES,
+        small_run.recipe(home / "dry", **settings),
+        processing_class=tokenizer,
     )
     assert {module.p for module in dropout} == {0.0}
     trainer.train()  # the first ratio of a step must be 1

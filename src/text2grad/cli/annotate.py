@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 SOME_REMAIN = 3
-"""Exit status if a response has no critique, or if a request that `reask` demands has failed."""
+"""Exit status if a response has no critique."""
 
 NAMED_IDS = 5
 ANNOTATOR = {"model", "template", "reasoning"}
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     settings = recipe.annotate
     endpoint, spending = endpoint_values(settings)
     out = Path(settings.out)
-    annotator = Annotator(Template(settings.template, settings.reasoning), settings.reask, recipe.critic.match)
+    annotator = Annotator(Template(settings.template, settings.reasoning), recipe.critic.match)
     refuse_full_directory(out, "answers.sqlite", force=args.force)
     examples = annotated_examples(recipe, args.limit)
     lock_directory(out)
@@ -182,7 +182,7 @@ def _figures(
     """Return the figures of a run by name."""
     critiques = [result.critique for result in results if result.critique]
     quotes = sum(len(critique.spans) + len(critique.unmatched) for critique in critiques)
-    priced = recipe.annotate.input_price or recipe.annotate.output_price
+    priced = any(recipe.annotate.prices)
     return [
         ("critiques", f"{len(critiques):,} of {len(results):,}"),
         ("answers from before", f"{usage.reused:,}"),
@@ -204,14 +204,11 @@ def _print_end(out: Path, items: Sequence["Item"], results: Sequence["Annotation
         if result.failure:
             kinds.setdefault(result.failure.kind, []).append((item.id, result.failure.detail))
     if kinds:
-        say("\nwithout a critique, or with a failed repetition:", style="yellow")
+        say("\nwithout a critique:", style="yellow")
     for kind, failed in sorted(kinds.items(), key=lambda pair: -len(pair[1])):
         named = ", ".join(name for name, _ in failed[:NAMED_IDS]) + (", …" if len(failed) > NAMED_IDS else "")
         say(f"  {kind}: {len(failed):,} ({named}): {failed[0][1]}")
     answered = sum(len(kinds.get(kind, ())) for kind in ANSWERED)  # these answers are kept
     missing = sum(map(len, kinds.values())) - answered
     again = f"run the same command again: it requests the {missing:,} missing answers only" if missing else ""
-    if answered:
-        others = f"a higher annotate.reask requests again the {answered:,} answers without a usable critique"
-        again = f"{again}; {others}" if again else others
     print_end(f"{out}/annotations.jsonl, failures.jsonl", then=_reward(recipe, out), note=again)

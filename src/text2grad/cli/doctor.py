@@ -4,7 +4,7 @@ import argparse
 import os
 import platform
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import TYPE_CHECKING, Any
 
@@ -82,12 +82,13 @@ def run(args: argparse.Namespace) -> int:
         table.add_row()
     CONSOLE.print(table, soft_wrap=True)
     trackers = [(name, _version(name) or f"not installed: pip install {name}") for name in TRACKERS]
-    for title, lines in (
-        ("devices", _devices()),
-        ("isolation of model-written code (unit tests of code)", _isolation()),
-        ("trackers (run.tracker)", trackers),
-    ):
-        say("\n".join([f"\n{title}", *(f"  {name:13} {state}" for name, state in lines)]))
+    states: dict[str, Iterable[tuple[str, str]]] = {
+        "devices": _devices(),
+        "isolation of model-written code (unit tests of code)": _isolation(),
+        "trackers (run.tracker)": trackers,
+    }
+    for title, pairs in states.items():
+        say("\n".join([f"\n{title}", *(f"  {name:13} {state}" for name, state in pairs)]))
     if missing := [extra for extra, packages in extras.items() if any(set("–:") & set(part[2]) for part in packages)]:
         lines = [f"  {INSTALL.format(extra=extra):28}# {ABOUT.get(extra, extra)}" for extra in missing]
         say("\n".join(["\nin the repository of text2grad:", *lines]))
@@ -141,8 +142,8 @@ def _devices() -> Iterator[tuple[str, str]]:
             device = torch.cuda.get_device_properties(number)
             yield f"cuda:{number}", f"{device.name}, {device.total_memory / 2**30:.0f} GiB"
     else:
-        device = torch.accelerator.current_accelerator()
-        yield "accelerator", f"{device}" + (" (not used: it has no 64-bit numbers)" if str(device) == "mps" else "")
+        name = str(torch.accelerator.current_accelerator())
+        yield "accelerator", name + (" (not used: it has no 64-bit numbers)" if name == "mps" else "")
 
 
 def _isolation() -> Iterator[tuple[str, str]]:

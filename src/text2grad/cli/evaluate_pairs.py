@@ -133,7 +133,7 @@ def _judges(args: argparse.Namespace) -> list[_Judge]:
         model = [] if name.endswith(".toml") else [f"annotate.model={json.dumps(name)}"]
         path, overrides = files[0] if model else name, [*args.overrides, *model]
         settings = load_recipe(path, overrides).annotate
-        if len(args.judge) == 1 or settings.input_price or settings.output_price:
+        if len(args.judge) == 1 or any(settings.prices):
             settings = load_recipe(path, [*overrides, *limit]).annotate
         endpoint, spending = endpoint_values(settings)
         if endpoint.model in judges:

@@ -31,11 +31,11 @@ examples:
       --set annotate.max_cost=5 --out runs/chat
 
 settings that --set changes, of the judge's file or of an empty recipe:
-  model.dtype, model.trust_remote_code   how models are loaded
-  rollout.prompt_format                  auto (chat with a chat template), chat or plain
-  data.too_long=skip                     a prompt without room counts as failed, and does not end the command
+  model.dtype, .trust_remote_code   how models are loaded
+  model.prompt_format               auto (chat with a chat template), chat or plain
+  data.too_long=skip                a prompt without room counts as failed, and does not end the command
   server.api_key_env, .concurrency, .timeout_s   requests to a MODEL on a server
-  annotate.*                             the judge
+  annotate.*                        the judge
 
 docs/evaluation.md lists the files, defines each figure, and says where the data of each suite comes from."""
 
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     subjects = read_subjects(
         args.models,
         model_names=args.model_name,
-        prompt_format=recipe.rollout.prompt_format,
+        prompt_format=recipe.model.prompt_format,
         trust_remote_code=recipe.model.trust_remote_code,
     )
     server = recipe.server

@@ -315,7 +315,7 @@ def endpoint_of(file: AnswerFile, server: Endpoint) -> Endpoint:
     """Return how the server of a model is requested; `server` says key, concurrency and time limit."""
     length = file.sampling.length(file.suite)
     model, address, heat = file.subject.model_name, file.subject.path, file.sampling.temperature
-    return replace(server, model=model, base_url=address, temperature=heat, max_tokens=length, structured="off")
+    return replace(server, model=model, base_url=address, temperature=heat, max_tokens=length)
 
 
 def request_answers(file: AnswerFile, out: Path, server: Endpoint, meter: Meter) -> Said:

@@ -97,15 +97,23 @@ def read_example(line: str, where: str) -> Example:
         DataError: if it is none.
     """
     try:
-        record: Any = json.loads(line)
+        return to_example(json.loads(line), where)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not valid JSON ({error})") from error
+
+
+def to_example(record: Any, where: str) -> Example:
+    """Return the example of a dict with "prompt" or "messages"; `where` names it in errors.
+
+    Raises:
+        DataError: if it is none.
+    """
     if isinstance(record, dict) and "messages" in record and "prompt" not in record:
         last = chat_turns(record["messages"], where)[-1]
         others = {key: value for key, value in record.items() if key != "messages"}
         record = {**others, "prompt": list(last.prompt), "reference": last.answer}
     if not isinstance(record, dict) or "prompt" not in record:
-        raise DataError(f'{where}: an example is an object with a "prompt", got {line[:80]!r}')
+        raise DataError(f'{where}: an example is an object with a "prompt", got {str(record)[:80]!r}')
     prompt = record["prompt"]
     if not isinstance(prompt, str) and not is_chat(prompt):
         raise DataError(

@@ -44,7 +44,6 @@ class TokenJudge:
             way_out="resume",
             whose=" of this worker",
         )
-        self.recipe = self._judge.recipe
 
     def __call__(self, tokenizer: Any, example: Example, ids: Sequence[int], *, truncated: bool) -> Judged:
         """Return the rewards of a response.

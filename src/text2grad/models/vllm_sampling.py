@@ -18,6 +18,8 @@ from text2grad.models.randomness import random_states, restore_random_states
 TRL_VERSIONS = ((1, 14), (1, 17))
 """The oldest version of TRL whose `VLLMGeneration` is known here, and the first that is not."""
 
+SERVER_STARTS_S = 240.0  # most seconds to wait for a server
+GROUP_PORT = 51_216  # TCP port over which weights go to a server
 SERVER = (
     'VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --weight-transfer-config \'{"backend": "nccl"}\' --logprobs-mode '
     "processed_logprobs"
@@ -73,11 +75,11 @@ class VLLMSampler:
                 policy,
                 accelerator,
                 tokenizer,
-                eager=settings.enforce_eager,
-                mode=settings.mode,
-                server_base_url=settings.base_url,
-                server_timeout=settings.timeout_s,
-                group_port=settings.group_port,
+                eager=False,
+                mode="server" if settings.base_url else "colocate",
+                server_base_url=settings.base_url or None,
+                server_timeout=SERVER_STARTS_S,
+                group_port=GROUP_PORT,
                 tensor_parallel_size=settings.tensor_parallel_size,
                 gpu_memory_utilization=settings.gpu_memory_utilization,
                 max_model_length=longest_prompt + rollout.max_new_tokens,
@@ -123,13 +125,13 @@ class VLLMSampler:
 
     def close(self) -> None:
         """End vLLM in this process, and the groups of processes that it made; it ends the default group too."""
-        if self.settings.mode == "colocate":
+        if not self.settings.base_url:
             self._generation.llm.llm_engine.engine_core.shutdown()
 
     @contextmanager
     def _noise(self, step: int) -> Iterator[None]:
         """Seed the generators that vLLM in this process draws from; afterwards they are as they were."""
-        if self.settings.mode == "server":
+        if self.settings.base_url:
             yield
             return
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
@@ -168,7 +170,7 @@ def check_engine(settings: EngineConfig, accelerator: Any, *, model: Any, longes
             f"engine.tensor_parallel_size = {together} does not divide the {processes} processes of this run, which "
             "share one vLLM each: choose a divisor, or start more processes with torchrun"
         )
-    if settings.mode == "server":
+    if settings.base_url:
         _check_server(settings, accelerator, longest)
 
 
@@ -191,8 +193,8 @@ def _check_server(settings: EngineConfig, accelerator: Any, longest: int) -> Non
     """Refuse a server that does not answer, takes no weights, tells other log-probs, or is too short."""
     if accelerator.device.type != "cuda":
         raise ConfigError(
-            f'engine.mode = "server" sends weights by NCCL, which needs a CUDA device, and this run is on '
-            f'{accelerator.device}: choose engine.mode = "colocate"'
+            f"engine.base_url names a server, to which weights go by NCCL, and this run is on {accelerator.device}, "
+            "not on a CUDA device: leave it out"
         )
     if not accelerator.is_main_process:
         return
@@ -200,7 +202,7 @@ def _check_server(settings: EngineConfig, accelerator: Any, longest: int) -> Non
 
     url, start = settings.base_url, f"start it with {SERVER}"
     try:
-        client = VLLMClient(base_url=url, connection_timeout=settings.timeout_s)
+        client = VLLMClient(base_url=url, connection_timeout=SERVER_STARTS_S)
         model = client.get_server_info()
     except Exception as error:
         raise ConfigError(f"engine.base_url = {url!r} is no server that takes weights ({error}); {start}") from error

@@ -17,7 +17,7 @@ from text2grad.errors import ConfigError, ModelError, check_known
 from text2grad.feedback import Critic, load_critic
 from text2grad.models import base_named_by
 from text2grad.reward_models.decoding.quotable import QuoteLimits
-from text2grad.reward_models.format import CritiqueFormat, saved_format
+from text2grad.reward_models.format import saved_format
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.kinds import ADDED, Kind
 from text2grad.reward_models.probe import SETTINGS_FILE, ProbeRewardModel
@@ -28,7 +28,7 @@ from text2grad.types import Critique, Example
 _WRITERS = ("generative", "vllm", "server")
 _PROBE = Kind(ProbeRewardModel.load, SETTINGS_FILE, 8)
 _LIMITS = tuple(field.name for field in fields(QuoteLimits))
-_DECODING = ("constrain", "match", "votes", "vote_threshold", *_LIMITS)
+_DECODING = ("constrain", "match", "votes", *_LIMITS)
 
 
 @runtime_checkable
@@ -71,8 +71,7 @@ def critic_from_recipe(recipe: Recipe, *, task_critic: Critic | None = None, pol
     if settings.kind == "server":
         return _served(recipe)
     if settings.kind not in _WRITERS:
-        changed = settings.changed(("vote_threshold",)) if settings.kind == "probe" else {}
-        reader = reading_kind(settings.kind).load(path, trust_remote_code=code, **changed)
+        reader = reading_kind(settings.kind).load(path, trust_remote_code=code)
         if isinstance(reader, LocalRewardModel):
             reader.rows_at_once = min(reader.rows_at_once, recipe.rollout.rows_at_once)  # memory only
         return reader
@@ -146,15 +145,15 @@ def decoding_of(recipe: Recipe, directory: str) -> dict[str, Any]:
 def _served(recipe: Recipe) -> Critic:
     from text2grad.reward_models.served import ServerRewardModel  # the extra [annotate] brings its client
 
-    settings, server = recipe.critic, recipe.server.model_dump()
+    settings = recipe.critic
     return ServerRewardModel(
         settings.model,
         store=Path(recipe.run.out) / "critic" / "server.sqlite",  # one per run: the weights behind a name may change
-        format=CritiqueFormat(
+        format=replace(
+            saved_format(settings.model),  # of the directory that is served, if the name is that of one
             constrain=settings.constrain is not False,
             limits=limits_of(recipe),
             match=settings.match,
-            **{name: server.pop(name) for name in ("prompt_format", "write_feedback", "form")},
         ),
-        **server,
+        **recipe.server.model_dump(),
     )

@@ -90,7 +90,7 @@ class Refresher:
         if settings.active and not isinstance(critic, Trainable):
             raise ConfigError(
                 f"[refresh] trains the critic further, and a {type(critic).__name__} cannot be trained. Set "
-                "critic.model to a generative reward model, or remove refresh.steps and refresh.drift."
+                "critic.model to a generative reward model, or remove refresh.steps."
             )
         if settings.asks and annotator is None:
             raise ConfigError('[refresh] needs an annotator; set refresh.annotator = "module:name"')
@@ -154,8 +154,7 @@ class Refresher:
         """
         if not self.settings.active:
             return {}
-        moved = self.settings.drift is not None and abs(kl_per_token - self.last_kl) >= self.settings.drift
-        if step not in self.settings.steps and not moved:
+        if step not in self.settings.steps:
             return {"critic/refreshed": 0.0}
         self.last_kl = kl_per_token
         name = f"step-{step:06d}"

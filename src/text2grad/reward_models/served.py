@@ -81,7 +81,7 @@ class ServerRewardModel:
                 request carries the grammar; a server without grammars rejects it, and each rejected critique is a
                 failure. The length limit is that of `settings`.
             settings: attributes of `Endpoint`: `base_url`, `api_key_env`, `max_tokens`, `concurrency`, `timeout_s`,
-                `retries`, ...
+                ...
 
         Raises:
             ConfigError: if a setting is wrong, or there is no key.
@@ -89,7 +89,7 @@ class ServerRewardModel:
         self.format = format or CritiqueFormat()
         if self.format.constrain:
             check_expressible(self.format.limits)
-        fixed = {"model": model, "temperature": 0.0, "structured": "json_schema" if self.format.constrain else "off"}
+        fixed = {"model": model, "temperature": 0.0}
         (self.endpoint,) = make_values("ServerRewardModel", {**DEFAULTS, **settings, **fixed}, Endpoint)
         self.endpoint.check("server")
         self.path, self.tokens, self._warned = Path(store), TokenCount(), False
@@ -128,11 +128,12 @@ class ServerRewardModel:
         As for `GenerativeRewardModel`, a quote marks one place each time it is listed, and a list that the length limit
         cut is read up to the cut: greedy decoding may repeat a quote until the limit.
         """
-        grammar, form, constrain = "", self.format.form, self.format.constrain
+        form, constrain, wanted = self.format.form, self.format.constrain, None
         if constrain:
             grammar = critique_grammar(item.response, self.format, max_tokens=self.endpoint.max_tokens)
+            wanted = ResponseFormat("grammar", grammar)
         try:
-            answer = await client.complete(self.prompt(item), ResponseFormat("grammar", grammar))
+            answer = await client.complete(self.prompt(item), wanted)
         except RequestError as error:
             return AnnotationResult(failure=Failure(error.kind, error.detail))
         if form not in QUOTING:

@@ -258,7 +258,7 @@ class Evaluations:
         mask, rows, columns = first.response_mask, *first.response_mask.shape
         kl, values = scores.kl[:rows, :columns], scores.values[:rows, :columns]
         texts = [rollout.response for rollout in rollouts[:rows]]
-        rewards = token_rewards(trainer.recipe, deltas, critiques, first, responses=texts, offsets=offsets)
+        rewards = token_rewards(trainer.recipe.reward, deltas, critiques, first, responses=texts, offsets=offsets)
         total = total_rewards(rewards, kl, mask, beta=trainer.beta_in_reward)
         bootstrap = scores.bootstrap[:rows]
         advantages = gae(total, values, mask, gamma=ppo.gamma, lam=ppo.lam, bootstrap=bootstrap).advantages

@@ -32,6 +32,7 @@ from text2grad.runs.reports.html import count, rollouts_page
 from text2grad.runs.reports.plots import Draw, Line, Points, curve_panel, panels_png, pictures, smoothed_points
 from text2grad.runs.reports.run_report import Run, by_prompt, read_run
 from text2grad.runs.reports.terminal import print_table
+from text2grad.runs.run_examples import task_settings
 
 OF_EVERY_RUN = {"kl_per_token", "mean_tokens", "truncated_share", "distinct_2", "failure_rate"}
 """Held-out metrics that runs of different tasks share, too."""
@@ -239,8 +240,8 @@ def paired(methods: Sequence[Method]) -> tuple[dict[str, Any], dict[str, str]]:
 
 def _task(method: Method) -> str:
     """Return the name of a method's task, with the length of its answers if that is set."""
-    data = method.recipe.data
-    return (data.task or "own data") + (f" of length {data.length}" if data.length else "")
+    length = task_settings(method.recipe).length
+    return (method.recipe.data.task or "own data") + (f" of length {length}" if length else "")
 
 
 def _responses(method: Method) -> dict[tuple[str, int], dict[str, float]] | str:

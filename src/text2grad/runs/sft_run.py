@@ -4,7 +4,7 @@ run.json, data.json     settings, and a hash of the demonstrations; a resumed ru
 metrics.jsonl           loss of each step, held-out loss
 checkpoints/            the best and the last
 model/                  the best checkpoint: a Hugging Face directory, or an adapter
-merged/                 with sft.merge: the adapter merged into its base
+merged/                 with LoRA: the adapter merged into its base
 results.json            counts and the held-out loss before the training and of the best checkpoint
 """
 
@@ -77,7 +77,7 @@ class SFTRun:
         """Read the demonstrations, load the model, and create or open the run's directory.
 
         Args:
-            recipe: sft.model or [model] names the model to train, [sft] sets the training, rollout.prompt_format the
+            recipe: sft.model or [model] names the model to train, [sft] sets the training, model.prompt_format the
                 form of the prompts.
             resume: continue the run in `sft.out`.
 
@@ -92,8 +92,6 @@ class SFTRun:
         self.path = recipe.sft.model or recipe.model.path
         if not self.path:
             raise ConfigError("neither [sft] model nor [model] path is set: name the model with --model PATH")
-        if recipe.sft.merge and not recipe.model.lora_r:
-            raise ConfigError("sft.merge merges a LoRA adapter, and model.lora_r = 0 trains none; leave it out")
         self.recipe, self.directory = recipe, Path(recipe.sft.out)
         check_directory(self.directory, resume=resume)
         self.state = PartialState(cpu=on_cpu())
@@ -146,7 +144,7 @@ class SFTRun:
         if self.is_main:
             self._publish(out)
         self.state.wait_for_everyone()
-        return self.directory / MERGED if self.recipe.sft.merge else out
+        return self.directory / MERGED if self.recipe.model.lora_r else out
 
     def results(self) -> dict[str, Any]:
         """Return results.json of a finished run, and the seconds of its training."""
@@ -198,13 +196,12 @@ class SFTRun:
             metric="loss",
             greater_is_better=False,
             every=settings.eval_every,
-            patience=settings.patience,
             keep=max(2, run.keep_checkpoints),
             tracker=run.tracker,
         )
 
     def _publish(self, out: Path) -> None:
-        """Write the best checkpoint as an ordinary Hugging Face directory, and merged where the recipe asks for it."""
+        """Write the best checkpoint as an ordinary Hugging Face directory, and merged where it is an adapter."""
         last = last_saved(self.directory)
         if last is None:
             raise CheckpointError(f"{self.directory} holds no checkpoint to publish; start the run again")
@@ -218,7 +215,7 @@ class SFTRun:
             "prompt_format": self.prompt_format,
         }
         settings, merged = self.recipe.model, self.directory / MERGED
-        for path in (merged, out) if self.recipe.sft.merge else (out,):
+        for path in (merged, out) if settings.lora_r else (out,):
             if path.exists():
                 continue
             model = load_trained(
@@ -239,8 +236,8 @@ class SFTRun:
 def read_demonstration_split(recipe: Recipe) -> tuple[list[Demonstration], list[Demonstration], int]:
     """Return demonstrations to train on, held-out demonstrations, and the number removed for a held-out prompt.
 
-    Prompts that [data] holds out for the evaluations of `train` are never trained on. Without `sft.held_out_file`, they
-    are the held-out demonstrations; if there are none, `sft.held_out` is the share.
+    Prompts that [data] holds out for the evaluations of `train` are never trained on. Without a file in
+    `sft.held_out`, they are the held-out demonstrations; if there are none, `sft.held_out` is the share.
 
     Raises:
         ConfigError: if the recipe names no demonstrations.
@@ -257,8 +254,8 @@ def read_demonstration_split(recipe: Recipe) -> tuple[list[Demonstration], list[
     learned = [one for one in demonstrations if one.prompt not in evaluated]
     held_out = [one for one in demonstrations if one.prompt in evaluated]
     shared = 0
-    if settings.held_out_file:
-        held_out = read_demonstrations([settings.held_out_file])
+    if isinstance(settings.held_out, str):
+        held_out = read_demonstrations([settings.held_out])
         prompts = {one.prompt for one in held_out}
         learned = [one for one in learned if one.prompt not in prompts]
         shared = len(demonstrations) - len(learned)
@@ -268,7 +265,7 @@ def read_demonstration_split(recipe: Recipe) -> tuple[list[Demonstration], list[
         raise DataError(
             f"the {len(demonstrations)} demonstrations of {', '.join(files)} leave {len(learned)} to train on and "
             f"{len(held_out)} to measure on: the two have no prompt in common. Add demonstrations of other prompts, or "
-            "name a file in sft.held_out_file"
+            "name a file in sft.held_out"
         )
     return learned, held_out, shared
 
@@ -318,10 +315,10 @@ def _fitting(encoded: Encoded, limit: int) -> list[list[Row]]:
 
 def _prompt_format(tokenizer: Any, recipe: Recipe, path: str) -> PromptFormat:
     """Return the format in which rollouts show prompts."""
-    wanted, own = recipe.rollout.prompt_format, bool(getattr(tokenizer, "chat_template", None))
+    wanted, own = recipe.model.prompt_format, bool(getattr(tokenizer, "chat_template", None))
     if wanted == "chat" and not own:
         raise ModelError(
-            f"rollout.prompt_format = 'chat', but the tokenizer of {path!r} has no chat template; set 'plain' or 'auto'"
+            f"model.prompt_format = 'chat', but the tokenizer of {path!r} has no chat template; set 'plain' or 'auto'"
         )
     return "chat" if own and wanted != "plain" else "plain"
 
@@ -329,8 +326,8 @@ def _prompt_format(tokenizer: Any, recipe: Recipe, path: str) -> PromptFormat:
 def _refuse_chats(demonstrations: Sequence[Demonstration], form: PromptFormat, recipe: Recipe, path: str) -> None:
     """Refuse chats where no template turns them into text; with "plain" in the recipe their texts are joined."""
     chats = [one for one in demonstrations if not isinstance(one.turns[0].prompt, str)]
-    if chats and form == "plain" and recipe.rollout.prompt_format != "plain":
+    if chats and form == "plain" and recipe.model.prompt_format != "plain":
         raise ModelError(
             f"{chats[0].where}: the demonstration is a chat, but the tokenizer of {path!r} has no chat template; take "
-            'a model that has one, or join the messages as plain text with rollout.prompt_format = "plain"'
+            'a model that has one, or join the messages as plain text with model.prompt_format = "plain"'
         )

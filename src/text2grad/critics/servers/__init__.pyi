@@ -11,7 +11,6 @@ from .annotation import (
 )
 from .asking import Question as Question, Reply as Reply, reply as reply
 from .cached_client import (
-    AnnotationSession as AnnotationSession,
     CachedClient as CachedClient,
     ResponseFormat as ResponseFormat,
     Usage as Usage,
@@ -32,7 +31,7 @@ from .preference import (
     prefer as prefer,
     questions as questions,
 )
-from .session import run_session as run_session
+from .session import AnnotationSession as AnnotationSession, run_session as run_session
 from .store import Prompt as Prompt, Store as Store, hash_of as hash_of
 from .templates import Template as Template
 from .unit_test_outcomes import add_test_outcomes as add_test_outcomes

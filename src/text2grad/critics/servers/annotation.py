@@ -1,4 +1,4 @@
-"""Answers → critiques: parse the answer, look up its quotes, list quotes without support, and ask again on request.
+"""Answers → critiques: parse the answer, look up its quotes, and list quotes without support.
 
 The result of an item is one of:
 
@@ -11,8 +11,8 @@ The result of an item is one of:
                   no answer after all retries (see `RequestError`)
     not_asked     the run had stopped before: by its budget, its user, or the server
 
-The first four kinds of failure have an answer, which was paid for; only `reask` requests another one. The other kinds
-are requested again by the next run. A failure is not an exception: it is counted and listed.
+The first four kinds of failure have an answer, which was paid for and stays. The other kinds are requested again by the
+next run. A failure is not an exception: it is counted and listed.
 """
 
 import asyncio
@@ -22,9 +22,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from text2grad.costs import TokenCount
-from text2grad.critics.servers.cached_client import AnnotationSession, CachedClient, ResponseFormat
+from text2grad.critics.servers.cached_client import CachedClient, ResponseFormat
+from text2grad.critics.servers.session import AnnotationSession
 from text2grad.critics.servers.store import Answer
-from text2grad.critics.servers.templates import Template, complaint
+from text2grad.critics.servers.templates import Template
 from text2grad.errors import CriticError, RequestError
 from text2grad.feedback import Match, Occurrences, critique_from_text, quotes_without_overlap
 from text2grad.types import Critique, Example
@@ -52,7 +53,7 @@ class Item(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Why an item has no critique, or why `reask` failed: a kind of the module's docstring, and details."""
+    """Why an item has no critique: a kind of the module's docstring, and details."""
 
     kind: str
     detail: str
@@ -82,11 +83,6 @@ class AnnotationResult:
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
-    @property
-    def rank(self) -> tuple[bool, int]:
-        """Less is better: a critique before a failure, then fewer unmatched quotes."""
-        return self.critique is None, len(self.critique.unmatched) if self.critique else 0
-
 
 @dataclass(frozen=True, slots=True)
 class Annotator:
@@ -94,50 +90,30 @@ class Annotator:
 
     Attributes:
         template: the prompt.
-        reask: how often the model may be asked again about an item.
         match: how quotes are found in the response.
     """
 
     template: Template
-    reask: int = 0
     match: Match = "exact"
 
     async def annotate(self, client: CachedClient, item: Item) -> AnnotationResult:
-        """Return the best result among the answers about one item."""
-        first = self.template.messages(item.example, item.response, feedback=item.feedback, tests=item.tests)
+        """Return the critique of one item, with its quotes checked, or why there is none."""
+        messages = self.template.messages(item.example, item.response, feedback=item.feedback, tests=item.tests)
         schema = ResponseFormat("schema", self.template.schema(grounding=item.feedback is not None))
-        best = AnnotationResult(failure=Failure("not_asked", ""))
-        messages, prompt_tokens, completion_tokens = first, 0, 0
-        for sample in range(self.reask + 1):
-            try:
-                answer = await client.complete(messages, schema, sample=sample)
-            except RequestError as error:
-                best = replace(best, failure=Failure(error.kind, error.detail))
-                break
-            prompt_tokens += answer.prompt_tokens or 0
-            completion_tokens += answer.completion_tokens or 0
-            result = self._read(answer, item)
-            best = result if sample == 0 else min(best, result, key=lambda one: one.rank)
-            if best.rank == (False, 0):
-                break
-            messages = first
-            if result.critique is not None:
-                reply = {"role": "assistant", "content": answer.text}
-                messages = (*first, reply, complaint(result.critique.unmatched))
-        return replace(best, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens)
-
-    def _read(self, answer: Answer, item: Item) -> AnnotationResult:
-        """Return the result of one answer, with its quotes checked."""
+        try:
+            answer = await client.complete(messages, schema)
+        except RequestError as error:
+            return AnnotationResult(failure=Failure(error.kind, error.detail))
         result = read_answer(answer, item.response, match=self.match)
-        if result.critique is None:
-            return result
+        tokens = {"prompt_tokens": answer.prompt_tokens or 0, "completion_tokens": answer.completion_tokens or 0}
         critique = result.critique
+        if critique is None:
+            return replace(result, **tokens)
         if item.feedback is not None:
             critique = replace(critique, feedback=item.feedback)
         checked = self.template.reasoning or item.feedback is not None
-        return AnnotationResult(
-            critique, unsupported=quotes_without_overlap(critique, item.response) if checked else ()
-        )
+        unsupported = quotes_without_overlap(critique, item.response) if checked else ()
+        return AnnotationResult(critique, unsupported=unsupported, **tokens)
 
 
 def read_answer(
@@ -190,7 +166,9 @@ def collect_critiques(
     with ThreadPoolExecutor(1) as thread:
         results, usage, _ = thread.submit(lambda: asyncio.run(session.run(items))).result()
     tokens.add(usage.prompt_tokens, usage.completion_tokens)
-    stopped = next((one.failure for one in results if one.failure and one.failure.kind == "not_asked"), None)
+    stopped = next(
+        (result.failure for result in results if result.failure and result.failure.kind == "not_asked"), None
+    )
     if stopped:
         endpoint = session.endpoint
         raise CriticError(f"no more requests are sent to {endpoint.model} at {endpoint.base_url}: {stopped.detail}")

@@ -61,7 +61,7 @@ def expected_expense(
     known = store.mean_answer(endpoint.model) if store is not None else None
     each = min(known or ANSWER_TOKENS, endpoint.max_tokens)
     written = round(len(missing) * each)
-    priced = spending.input_price or spending.output_price
+    priced = any(spending.prices)
     return Forecast(
         endpoint.model,
         len(missing),

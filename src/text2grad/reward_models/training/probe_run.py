@@ -43,8 +43,8 @@ def train_probe_of(recipe: Recipe, *, unit: Unit, resume: bool = False) -> tuple
     check_directory(directory, resume=resume)
     split = read_split(
         data.annotations,
-        held_out=data.held_out_file or data.held_out,
-        unseen=data.unseen,
+        held_out=data.held_out,
+        unseen="prompts",
         limit=data.eval_limit,
         seed=recipe.run.seed,
     )

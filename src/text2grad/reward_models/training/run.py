@@ -5,7 +5,7 @@ held_out.jsonl          the held-out annotations, for `text2grad evaluate critic
 metrics.jsonl           loss of each step, held-out measurements
 checkpoints/            the best and the last
 model/                  the best checkpoint: a Hugging Face directory or an adapter, reward_model.json, README.md
-merged/                 with reward_model.merge: the adapter merged into its base
+merged/                 with LoRA: the adapter merged into its base
 results.json            counts and the measurements of the best checkpoint
 """
 
@@ -106,10 +106,6 @@ class RewardRun:
         self.path = recipe.reward_model.model or recipe.model.path
         if not self.path:
             raise ConfigError("[model] path is not set: name the model to train with --model PATH")
-        if recipe.reward_model.merge and not recipe.model.lora_r:
-            raise ConfigError(
-                "reward_model.merge merges a LoRA adapter, and model.lora_r = 0 trains none; leave it out"
-            )
         self.recipe, self.directory = recipe, reward_directory(recipe)
         check_directory(self.directory, resume=resume)
         self.state = PartialState(cpu=on_cpu())
@@ -120,8 +116,8 @@ class RewardRun:
         data = recipe.reward_model
         split = read_split(
             data.annotations,
-            held_out=data.held_out_file or data.held_out,
-            unseen=data.unseen,
+            held_out=data.held_out,
+            unseen="prompts",
             limit=data.eval_limit,
             seed=recipe.run.seed,
         )
@@ -170,7 +166,7 @@ class RewardRun:
         if self.is_main:
             self._publish(out)
         self.state.wait_for_everyone()
-        return self.directory / MERGED if self.recipe.reward_model.merge else out
+        return out
 
     def results(self) -> dict[str, Any]:
         """Return results.json of a finished run, and the seconds of its training."""
@@ -183,15 +179,14 @@ class RewardRun:
         Raises:
             DataError: if the hub refuses or cannot be reached.
         """
-        merge = self.recipe.reward_model.merge
-        path = self.directory / (MERGED if merge else MODEL)
+        path = self.directory / MODEL
         results = json.loads((self.directory / RESULTS_FILE).read_bytes())
-        card = self._card(results, repository, adapter=bool(self.recipe.model.lora_r) and not merge)
+        card = self._card(results, repository, adapter=bool(self.recipe.model.lora_r))
         write_atomically(path / "README.md", card)
         return push_folder(path, repository, private=private, kind="model")
 
     def _settings(self) -> FineTuning:
-        same = {"steps", "batch_size", "max_tokens", "optimizer", "epochs", "accumulate", "packing", "bf16"}
+        same = {"steps", "batch_size", "max_tokens", "optimizer", "epochs", "accumulate", "bf16"}
         return FineTuning(
             **self.recipe.reward_model.model_dump(include=same),
             learning_rate=self.recipe.reward_model.lr,
@@ -201,10 +196,9 @@ class RewardRun:
         )
 
     def _evaluation(self, held_out: HeldOutSet) -> Evaluation:
-        """Return when to measure; without `critic.vote_threshold`, each number of votes is a candidate."""
+        """Return when to measure; each number of votes is a candidate for the threshold."""
         settings, run, votes = self.recipe.reward_model, self.recipe.run, self.reward_model.format.votes
-        search = votes > 1 and self.recipe.critic.vote_threshold is None
-        thresholds = [number / votes for number in range(1, votes + 1)] if search else ()
+        thresholds = [number / votes for number in range(1, votes + 1)] if votes > 1 else ()
         return Evaluation(
             self.directory,
             "reward_model",
@@ -212,7 +206,6 @@ class RewardRun:
             metric="f1",
             greater_is_better=True,
             every=settings.eval_every,
-            patience=settings.patience,
             keep=max(2, run.keep_checkpoints),
             tracker=run.tracker,
         )
@@ -241,12 +234,12 @@ class RewardRun:
             prompt_format=self.prompt_format,
             max_new_tokens=settings.max_new_tokens,
             votes=critic.votes or 1,
-            vote_threshold=critic.vote_threshold or vote_threshold or 0.5,
+            vote_threshold=vote_threshold or 0.5,
         )
         return GenerativeRewardModel(model, self.tokenizer, format)
 
     def _publish(self, out: Path) -> None:
-        """Write the best checkpoint as a reward model with its card, and merged where the recipe asks for it."""
+        """Write the best checkpoint as a reward model with its card, and merged where it is an adapter."""
         last = last_saved(self.directory)
         if last is None:
             raise CheckpointError(f"{self.directory} holds no checkpoint to publish; start the run again")
@@ -263,7 +256,7 @@ class RewardRun:
         best = checkpoint_path(self.directory, last.best_step)
         merged = self.directory / MERGED
         for path, whole in ((merged, True), (out, not self.recipe.model.lora_r)):
-            if path.exists() or (path == merged and not self.recipe.reward_model.merge):
+            if path.exists() or (path == merged and not self.recipe.model.lora_r):
                 continue
             with published(path) as temporary:
                 self._reward_model(self._best(best, whole=whole), measured.get("vote_threshold")).save(temporary)
@@ -272,7 +265,7 @@ class RewardRun:
         write_atomically(self.directory / RESULTS_FILE, to_json(results))
 
     def _card(self, results: dict[str, Any], name: str, *, adapter: bool) -> bytes:
-        model, unseen = self.recipe.model, self.recipe.reward_model.unseen
+        model = self.recipe.model
         lora = (model.lora_r, model.lora_alpha) if model.lora_r else None
         card = model_card(
             results,
@@ -282,7 +275,7 @@ class RewardRun:
             base=self.path,
             lora=lora,
             adapter=adapter,
-            unseen=unseen,
+            unseen="prompts",
         )
         return card.encode()
 
@@ -312,10 +305,9 @@ def _note_lost_outcomes(recipe: Recipe, annotations: Sequence[Annotation]) -> No
 
 def _prompt_format(tokenizer: Any, recipe: Recipe, path: str) -> PromptFormat:
     """Return the prompt format, with "auto" decided by the tokenizer."""
-    wanted, own = recipe.reward_model.prompt_format, format_of(tokenizer)
+    wanted, own = recipe.model.prompt_format, format_of(tokenizer)
     if wanted == "chat" and own == "plain":
         raise ModelError(
-            f"reward_model.prompt_format = 'chat', but the tokenizer of {path!r} has no chat template; "
-            "set 'plain' or 'auto'"
+            f"model.prompt_format = 'chat', but the tokenizer of {path!r} has no chat template; set 'plain' or 'auto'"
         )
     return "plain" if wanted == "plain" else own

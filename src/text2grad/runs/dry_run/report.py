@@ -103,8 +103,6 @@ def print_report(console: Console, report: Report) -> None:
     console.print(
         f"peak {gigabytes(peak)} ({report.plan.peak_phase}) {verdict} {gigabytes(device.memory)}", style=style
     )
-    if device.kind == "cpu" and recipe.run.compact_memory is False:
-        console.print("run.compact_memory = false: the heap of the run may grow to twice these tensors", style="yellow")
     for index, advice in enumerate(report.advice):
         settings = ", ".join(f"{name} = {json.dumps(value)}" for name, value in advice.settings.items())
         console.print(f"{'or' if index else 'change'} {settings} → {gigabytes(advice.peak)}", highlight=False)
@@ -118,7 +116,7 @@ def print_report(console: Console, report: Report) -> None:
     ]
     if report.expense:
         read, written, cost = report.expense
-        money = f"${cost:,.2f}" if cost else "no prices: set annotate.input_price and annotate.output_price"
+        money = f"${cost:,.2f}" if cost else "no prices: set annotate.prices"
         lines.append(
             ("critic", f"about {read:,} tokens read and {written:,} written in {recipe.run.steps} steps, {money}")
         )

@@ -81,12 +81,12 @@ def measure_signal(recipe: Recipe, *, responses: int = RESPONSES) -> Signal:
         policy = policy.to(device).eval()
         if isinstance(model := getattr(critic, "model", None), torch.nn.Module):
             model.to(device)
-        with clock("rollout"):
+        with clock.phase("rollout"):
             rollouts = first_responses(recipe, policy, tokenizer, run_examples(recipe).train, responses)
         first = _answers(recipe, critic, rollouts, "the first time")
         critic = asked_anew(critic, Path(place))
         before = tokens_of(critic)
-        with clock("critic"):
+        with clock.phase("critic"):
             second = _answers(recipe, critic, rollouts, "again")
         after = tokens_of(critic)
     asked = (after.prompt - before.prompt, after.generated - before.generated)
@@ -110,7 +110,7 @@ def first_responses(
     `count` is rounded up to whole groups of responses to one prompt, which are neighbours.
     """
     rollout, seed = recipe.rollout, recipe.run.seed
-    limits: dict[str, Any] = {"prompt_format": rollout.prompt_format, "max_new_tokens": rollout.max_new_tokens}
+    limits: dict[str, Any] = {"prompt_format": recipe.model.prompt_format, "max_new_tokens": rollout.max_new_tokens}
     examples, _ = fitting_prompts(policy, tokenizer, examples, too_long=recipe.data.too_long, **limits)
     prompts = batch_indices(len(examples), math.ceil(count / rollout.group_size), step=0, seed=seed)
     chosen = [examples[index] for index in prompts for _ in range(rollout.group_size)]
@@ -118,7 +118,7 @@ def first_responses(
     sampling = Sampling(
         rollout.max_new_tokens, rollout.temperature, eos, padding_id(policy, tokenizer, eos), rollout.rows_at_once
     )
-    return sample_rollouts(policy, tokenizer, chosen, sampling, prompt_format=rollout.prompt_format, seed=seed)
+    return sample_rollouts(policy, tokenizer, chosen, sampling, prompt_format=recipe.model.prompt_format, seed=seed)
 
 
 def asked_anew(critic: Critic, directory: Path) -> Critic:
@@ -147,10 +147,10 @@ def _seconds_of_passes(recipe: Recipe, policy: Any, batch: TokenBatch) -> dict[s
     part = batch.rows(max(batch.groups(recipe.ppo.micro_batch_tokens), key=len))
     temperature, with_entropy = recipe.rollout.temperature, recipe.ppo.entropy_coef > 0
     for phase in ("warm up", "score"):
-        with clock(phase):
+        with clock.phase(phase):
             scores = model.score(part, reference, temperature=temperature, kl=recipe.ppo.kl)
             scores.logp.sum().item()  # waits for the device
-    with clock("update"):
+    with clock.phase("update"):
         passes = model(part, temperature=temperature, with_entropy=with_entropy)
         (passes.logp.sum() + passes.entropy.sum() + passes.values.sum()).backward()
         [float(p.grad.sum()) for p in model.policy_parameters() if p.grad is not None]
@@ -168,9 +168,18 @@ def signal_figures(
     """Return figures of the responses and of two answers about each."""
     labels, advantages, rewards = [], [], []
     for answers in (first, second):
-        deltas, _, batch, given = rewards_of(recipe, tokenizer, rollouts, answers)
+        deltas, _, batch, given = rewards_of(recipe.reward, tokenizer, rollouts, answers)
         labels.append(np.sign(np.concatenate([np.asarray(row, dtype=float) for row in deltas])))
-        gained = advantages_over_baseline(recipe, given, torch.zeros_like(given), batch.response_mask).advantages
+        gained = advantages_over_baseline(
+            given,
+            torch.zeros_like(given),
+            batch.response_mask,
+            baseline=recipe.ppo.baseline,
+            gamma=recipe.ppo.gamma,
+            lam=recipe.ppo.lam,
+            group_size=recipe.rollout.group_size,
+            scale=recipe.ppo.whiten == "group",
+        ).advantages
         advantages.append(gained[batch.response_mask].double().numpy())
         rewards.append(given.sum(1).double().numpy())
     lengths, critiques = batch.response_lengths.double().numpy(), [*first, *second]
