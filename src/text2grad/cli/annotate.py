@@ -38,13 +38,10 @@ of the positive and negative parts. The recipe's [annotate] names the server and
 
   {"prompt": "...", "response": "...", "reference": "...", "tests": "...", "feedback": "...", "id": "..."}
 
-of which only the prompt is required. Without responses, the policy ([model] path) generates them first. With human
-"feedback", only the quotes it refers to are requested. The key is read from the environment and never written.
+which needs the prompt alone. Without responses, the policy ([model] path) generates them first. With a person's
+"feedback", only its quotes are requested. Each answer is stored in answers.sqlite before it is used.
 
-Each answer is stored in answers.sqlite before it is used: a run that was killed continues where it stopped.
-
-With --own-critic no server is asked: the recipe's critic in Python (refresh.annotator, critic.use, or the program of
-the built-in task) judges --samples responses of the policy to each prompt, for a reward model to learn from."""
+With --own-critic the recipe's critic in Python judges --samples responses of the policy to each prompt."""
 
 EPILOG = """\
 examples:

@@ -12,8 +12,7 @@ Compare runs of `text2grad train`: curves of the held-out metric, the reward and
 the difference on the same held-out prompts, with an interval; the settings that differ; responses side by side.
 
 Runs that differ in the seed only are one method, shown as mean and interval over seeds. The first method is the
-baseline of the differences. The directory of a task of a quickstart stands for all its runs. Runs may be unfinished,
-or of different length."""
+baseline. Runs may be unfinished, or of different length."""
 
 EPILOG = """\
 examples:

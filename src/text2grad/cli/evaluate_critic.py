@@ -30,9 +30,8 @@ Measure a critic against annotations, which are the truth: precision and recall 
 spans and quotes, its feedback in words, and the critiques and quotes that cannot be used.
 
 ANNOTATIONS is a file that `text2grad feedback import` or `text2grad annotate` wrote, or the recipe of `text2grad
-reward`: its reward model is then measured on its held-out annotations. They chose its checkpoint, so figures are
-slightly high. The critic gets prompt and response only. Each critique is written to disk before it is used: an
-evaluation that was killed continues without repeated calls."""
+reward`: its reward model is then measured on its held-out annotations, which chose its checkpoint, so figures are
+slightly high. A killed evaluation continues without repeated calls of the critic."""
 
 EPILOG = """\
 examples:

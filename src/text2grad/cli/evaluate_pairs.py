@@ -4,9 +4,9 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from text2grad.cli.options import (
     add_command,
@@ -23,22 +23,21 @@ from text2grad.errors import ConfigError
 from text2grad.files import lock_directory
 
 if TYPE_CHECKING:
-    from text2grad.critics.servers import Comparison, Endpoint, Forecast, Preference, Spending, Store
+    from text2grad.critics.servers import Comparison, Endpoint, Preference, Spending, Store
+
+    Judge = tuple[Endpoint, Spending]
 
 SOME_REMAIN = 3
 """Exit status if some pairs have no verdict."""
 
 DESCRIPTION = """\
-Have judges choose the better of two responses to the same prompt, or of two critiques of the same response. Each pair
-is judged twice by a model, with either text first: a text wins only if it is preferred both times; contradicting
-verdicts are a tie, and are also counted as inconsistent.
+Have judges choose the better of two responses to the same prompt, or of two critiques of the same response. A model
+judges each pair twice, with either text first: a text wins only if it is preferred both times.
 
 FIRST and SECOND are JSONL files: responses as lines with "prompt" and "response", or critiques as in predictions.jsonl
-of `evaluate critic`. A judge is a model on an OpenAI-compatible server, or a person with a filled sheet of `text2grad
-evaluate study FIRST --against SECOND`. Several judges are shown beside each other, with their agreement.
-
-Requests, tokens and cost are told before the first request; a run that is expected to cost more than --max-cost is
-refused. Each answer is stored in answers.sqlite before it is used, and is paid for once."""
+of `evaluate critic`. A judge is a model on an OpenAI-compatible server, or a person with a filled sheet of `evaluate
+study FIRST --against SECOND`. Cost is told before the first request; a run that would exceed --max-cost is refused.
+Each answer is stored in answers.sqlite before it is used, and is paid for once."""
 
 EPILOG = """\
 examples:
@@ -48,14 +47,6 @@ examples:
 
 win_rate.json holds wins, ties and losses of FIRST with 95 % intervals, position bias, failures and the agreement of
 judges; verdicts.jsonl each pair. Exit status 3: some pairs have no verdict; the next run requests them."""
-
-
-class _Judge(NamedTuple):
-    """A model that judges, and what may be spent on it."""
-
-    name: str
-    endpoint: "Endpoint"
-    spending: "Spending"
 
 
 def add_parser(commands: Any) -> None:
@@ -81,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if a file or a setting cannot be used; nothing was requested then.
     """
-    from text2grad.critics.servers import Store, refuse_beyond_budget
+    from text2grad.critics.servers import Store, expected_expense, questions, refuse_beyond_budget
     from text2grad.runs.critic_quality import judges_agreement, read_comparisons, read_pair_sheet, summary
 
     judges = _judges(args)
@@ -95,14 +86,18 @@ def run(args: argparse.Namespace) -> int:
     refuse_other_results(args.out / "win_rate.json", about, force=args.force)
     lock_directory(args.out)
     with Store(args.out / "answers.sqlite") as store:
-        forecasts = _forecasts(judges, store, comparisons)
+        asked = [question for comparison in comparisons for question in questions(comparison)]
+        forecasts = [expected_expense(*judge, store, asked) for judge in judges.values()]
         for forecast in forecasts:
             say(str(forecast))
         if args.dry_run:
             return 0
-        refuse_beyond_budget(forecasts, max((j.spending.max_cost or 0.0 for j in judges), default=0.0) or None)
+        refuse_beyond_budget(
+            forecasts, max((spending.max_cost or 0.0 for _, spending in judges.values()), default=0.0) or None
+        )
+        costs = {forecast.model: forecast.spent for forecast in forecasts}
         with metered(args.out, "evaluate pairs") as meter:
-            verdicts, spent = _ask(judges, forecasts, store, comparisons, meter)
+            verdicts, spent = _ask(judges, costs, store, comparisons, meter)
     verdicts |= people
     results = {name: summary(preferences, seed=0) for name, preferences in verdicts.items()}
     first = next(iter(verdicts))
@@ -110,11 +105,11 @@ def run(args: argparse.Namespace) -> int:
     record = {**about, "judge": first, **results[first], **spent, "judges": results, "agreement": agreement}
     _write(args.out, record, comparisons, verdicts)
     _print(args, record, verdicts)
-    return SOME_REMAIN if any(results[judge.name]["failed"] for judge in judges) else 0
+    return SOME_REMAIN if any(results[name]["failed"] for name in judges) else 0
 
 
-def _judges(args: argparse.Namespace) -> list[_Judge]:
-    """Return the models that judge.
+def _judges(args: argparse.Namespace) -> dict[str, "Judge"]:
+    """Return the models that judge, by name.
 
     Raises:
         ConfigError: if no judge is named, two have the same name, or a setting cannot be used.
@@ -128,7 +123,7 @@ def _judges(args: argparse.Namespace) -> list[_Judge]:
     if args.judge and not files:
         raise ConfigError(f"--judge {args.judge[0]} is a model on the server of a --judge FILE.toml, which is missing")
     limit = shorthands({}, {"annotate.max_cost": args.max_cost})
-    judges: dict[str, _Judge] = {}
+    judges: dict[str, Judge] = {}
     for name in args.judge:
         model = [] if name.endswith(".toml") else [f"annotate.model={json.dumps(name)}"]
         path, overrides = files[0] if model else name, [*args.overrides, *model]
@@ -138,26 +133,18 @@ def _judges(args: argparse.Namespace) -> list[_Judge]:
         endpoint, spending = endpoint_values(settings)
         if endpoint.model in judges:
             raise ConfigError(f"two judges are the model {endpoint.model}; their answers would be the same ones")
-        judges[endpoint.model] = _Judge(endpoint.model, endpoint, spending)
-    return list(judges.values())
-
-
-def _forecasts(judges: Sequence[_Judge], store: "Store", comparisons: Sequence["Comparison"]) -> list["Forecast"]:
-    """Return the expected expense of each judge."""
-    from text2grad.critics.servers import expected_expense, questions
-
-    asked = [question for comparison in comparisons for question in questions(comparison)]
-    return [expected_expense(judge.endpoint, judge.spending, store, asked) for judge in judges]
+        judges[endpoint.model] = (endpoint, spending)
+    return judges
 
 
 def _ask(
-    judges: Sequence[_Judge],
-    forecasts: Sequence["Forecast"],
+    judges: Mapping[str, "Judge"],
+    costs: dict[str, float],
     store: "Store",
     comparisons: Sequence["Comparison"],
     meter: Meter,
 ) -> tuple[dict[str, list["Preference"]], dict[str, Any]]:
-    """Return the preferences of each judge, and what was spent.
+    """Return the preferences of each judge, and what was spent; `costs` are those of each judge so far.
 
     A session counts all answers of the file at its own prices; the limit is shifted by the difference, so that the
     answers of all judges together, each at its own price, stay within the budget.
@@ -166,43 +153,39 @@ def _ask(
 
     verdicts: dict[str, list[Preference]] = {}
     spent = {"requests": 0, "answers_from_before": 0, "cost_usd": 0.0}
-    costs = {forecast.model: forecast.spent for forecast in forecasts}
-    for judge in judges:
-        whole, own = store.tokens(), store.tokens(judge.name)
-        others = judge.spending.cost(whole[0] - own[0], whole[1] - own[1])
-        elsewhere = sum(cost for name, cost in costs.items() if name != judge.name) if len(judges) > 1 else others
-        limit = judge.spending.max_cost
-        spending = replace(judge.spending, max_cost=None if limit is None else max(0.0, limit + others - elsewhere))
-        session = AnnotationSession(judge.endpoint, store, prefer, spending)
-        verdicts[judge.name], usage, budget = run_session(session, comparisons, phase=f"ask {judge.name}")
-        costs[judge.name] = budget.cost - others + (elsewhere if len(judges) == 1 else 0.0)
+    for model, (endpoint, spending) in judges.items():
+        whole, own = store.tokens(), store.tokens(model)
+        others = spending.cost(whole[0] - own[0], whole[1] - own[1])
+        elsewhere = sum(cost for name, cost in costs.items() if name != model) if len(judges) > 1 else others
+        if spending.max_cost is not None:
+            spending = replace(spending, max_cost=max(0.0, spending.max_cost + others - elsewhere))
+        session = AnnotationSession(endpoint, store, prefer, spending)
+        verdicts[model], usage, budget = run_session(session, comparisons, phase=f"ask {model}")
+        costs[model] = budget.cost - others + (elsewhere if len(judges) == 1 else 0.0)
         meter.add(usage.prompt_tokens, usage.completion_tokens)
         spent["requests"] += budget.requests
         spent["answers_from_before"] += usage.reused
-    spent["cost_usd"] = sum(costs.values())
-    return verdicts, spent
+    return verdicts, {**spent, "cost_usd": sum(costs.values())}
 
 
 def _write(
     out: Path, result: Any, comparisons: Sequence["Comparison"], verdicts: Mapping[str, Sequence["Preference"]]
 ) -> None:
-    """Write win_rate.json and verdicts.jsonl atomically; with several judges each line names its judge."""
+    """Write win_rate.json and verdicts.jsonl, whose lines name the judge, atomically."""
     from text2grad.files import json_lines, to_json, write_files
 
     records = [
         {
-            **({"judge": name} if len(verdicts) > 1 else {}),
-            **{"prompt": comparison.prompt, "response": comparison.response},
-            **{"first": comparison.first, "second": comparison.second},
-            **{"better": preference.better, "verdicts": list(preference.verdicts)},
+            "judge": name,
+            **comparison._asdict(),
+            **asdict(preference),
             "inconsistent": preference.inconsistent,
             "failure": preference.failure._asdict() if preference.failure else None,
         }
         for name, preferences in verdicts.items()
         for comparison, preference in zip(comparisons, preferences, strict=True)
     ]
-    summary_json = to_json(result, indent=2) + b"\n"
-    write_files(out, {"verdicts.jsonl": json_lines(records), "win_rate.json": summary_json})
+    write_files(out, {"verdicts.jsonl": json_lines(records), "win_rate.json": to_json(result, indent=2) + b"\n"})
 
 
 def _print(args: argparse.Namespace, result: Any, verdicts: Mapping[str, Sequence["Preference"]]) -> None:

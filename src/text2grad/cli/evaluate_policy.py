@@ -14,28 +14,20 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Measure models on benchmarks: sample answers, score them, and print every figure with a 95 % interval. MODEL is a
 directory of a model or a LoRA adapter, a run of `text2grad train`, a name on the Hugging Face hub, or the address of an
-OpenAI-compatible server; NAME=MODEL gives it a name. Several models are compared on the same questions; --baseline
-adds paired differences.
-
-Each answer is written before it is used. A run that was killed goes on where it stopped, with the answers that an
-undisturbed run would have; an answer of a server is requested once."""
+OpenAI-compatible server; NAME=MODEL gives it a name. Several models answer the same questions; --baseline adds paired
+differences. Each answer is written before it is used: a run that was killed goes on where it stopped."""
 
 EPILOG = """\
 examples:
   text2grad evaluate policy models/policy --suite summarization --data posts.jsonl --out runs/summaries
   text2grad evaluate policy before=models/base after=runs/mine --baseline before --suite code \\
-      --data HumanEval.jsonl.gz --out runs/code
-  text2grad evaluate policy big=http://localhost:8000/v1 --model-name llama --suite humaneval \\
-      --data humaneval=HumanEval.jsonl.gz --temperature 0.8 --samples 20 --out runs/served
-  text2grad evaluate policy runs/mine --suite mt_bench --data mt_bench --judge judge.toml \\
-      --set annotate.max_cost=5 --out runs/chat
+      --data HumanEval.jsonl.gz --temperature 0.8 --samples 20 --out runs/code
+  text2grad evaluate policy big=http://localhost:8000/v1 --model-name llama --suite mt_bench --data mt_bench \\
+      --judge judge.toml --set annotate.max_cost=5 --out runs/chat
 
-settings that --set changes, of the judge's file or of an empty recipe:
-  model.dtype, .trust_remote_code   how models are loaded
-  model.prompt_format               auto (chat with a chat template), chat or plain
-  data.too_long=skip                a prompt without room counts as failed, and does not end the command
-  server.api_key_env, .concurrency, .timeout_s   requests to a MODEL on a server
-  annotate.*                        the judge
+--set changes settings of the judge's file, or of an empty recipe: model.dtype, model.trust_remote_code,
+model.prompt_format (auto, chat or plain), data.too_long=skip (a prompt without room counts as failed), of a MODEL on a
+server server.api_key_env, server.concurrency and server.timeout_s, of the judge annotate.*
 
 docs/evaluation.md lists the files, defines each figure, and says where the data of each suite comes from."""
 

@@ -19,10 +19,9 @@ examples:
   text2grad evaluate study runs/evaluation/predictions.jsonl --items 100 --out runs/study
   text2grad evaluate study ann.csv ben.csv cleo.csv --out runs/study
   text2grad evaluate study ours.jsonl --against theirs.jsonl --items 50 --out runs/pairs
-  text2grad evaluate pairs ours.jsonl theirs.jsonl --human ann.csv --human ben.csv --out runs/duel
 
-Each rater fills a copy of sheet.csv: yes or no (or 1 or 0) in the last columns; an empty cell is no answer. A text that
-a spreadsheet would read as a formula has an apostrophe before it. docs/evaluation.md defines the numbers."""
+Each rater fills a copy of sheet.csv: yes or no (or 1 or 0) in the last columns; an empty cell is no answer. Sheets of
+pairs go to `text2grad evaluate pairs --human`. docs/critics.md explains the numbers."""
 
 AGREEMENT = "agreement.json"
 SEED = 0

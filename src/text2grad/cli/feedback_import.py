@@ -25,19 +25,16 @@ from text2grad.types import Example
 
 DESCRIPTION = """\
 Read feedback in another format and write annotations: one line of JSON per response, with feedback in words and its
-spans. Records without feedback are written as examples, for a policy to answer.
-
-Data of a source that annotations cannot hold is counted and reported with the reason."""
+spans. Records without feedback are written as examples, for a policy to answer. Data that annotations cannot hold is
+counted and reported with the reason."""
 
 EPILOG = """\
 examples:
   text2grad feedback import qa_feedback feedback.json --out qa.jsonl --missing-outcome -0.5
   text2grad feedback import table answers.csv --column response=answer --column feedback=comment --out mine.jsonl
-  text2grad feedback import table notes.csv --out marked.jsonl --ungrounded words.jsonl
   text2grad feedback import label_studio export.json --label Hallucination=negative --out team.parquet
 
-OUT is .jsonl or .parquet. If a source has annotations and examples, the examples go to OUT.examples.jsonl.
-docs/feedback.md has a command for each format."""
+If a source has annotations and examples, the examples go to OUT.examples.jsonl. docs/feedback.md shows each format."""
 
 SEPARATE = (
     "import again with --ungrounded WORDS.jsonl --force, and ground WORDS.jsonl with `text2grad annotate`: OUT holds "

@@ -10,8 +10,7 @@ from text2grad.errors import ConfigError, DataError
 DESCRIPTION = """\
 Write the files of all phases from one of the paper's data sets, divided as in the paper: sft.jsonl with demonstrations,
 annotate.jsonl with responses to annotate, train.jsonl with prompts for `text2grad train`, preferences.jsonl with chosen
-and rejected responses, held_out.jsonl with prompts that no phase learns from. Texts that later phases cannot use, such
-as blank responses, are left out and counted."""
+and rejected responses, held_out.jsonl with prompts that no phase learns from. Unusable texts are left out."""
 
 EPILOG = """\
 examples:

@@ -23,21 +23,19 @@ SHOWN = {
 DESCRIPTION = """\
 Train a causal language model, in full or with LoRA, to write a critique of a response with quotes: phase 2 of
 Text2Grad, on annotations that `text2grad feedback import` or `text2grad annotate` wrote. The model is measured by
-decoding critiques of held-out responses; the best checkpoint is kept, and training can stop early.
+decoding critiques of held-out responses; the best checkpoint is kept.
 
 With --kind probe: train a linear reading of the model's hidden states that labels words, sentences or lines, for a few
-hundred annotations; the model itself is not trained (docs/reward_models.md)."""
+hundred annotations; the model itself is not trained."""
 
 EPILOG = """\
 examples:
-  text2grad reward my.toml --annotations qa.jsonl --annotations mqm.jsonl --model meta-llama/Llama-3.1-8B-Instruct \\
-      --set model.lora_r=16
+  text2grad reward my.toml --annotations qa.jsonl --annotations mqm.jsonl --set model.lora_r=16
   text2grad reward my.toml --kind probe --unit words --model models/policy --out runs/probe
   text2grad reward my.toml --resume                       # after any interruption; same weights, bit for bit (CPU)
   torchrun --nproc-per-node 8 -m text2grad.cli reward my.toml
-  accelerate launch --use_fsdp --fsdp_version 2 --fsdp_state_dict_type FULL_STATE_DICT -m text2grad.cli reward my.toml
 
-docs/reward_models.md explains the files that the command writes."""
+docs/reward_models.md explains the files, and docs/engines.md how a model is spread over GPUs."""
 
 
 def add_parser(commands: Any) -> None:

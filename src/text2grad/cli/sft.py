@@ -19,11 +19,10 @@ during and after; the best checkpoint is kept."""
 EPILOG = """\
 examples:
   text2grad sft recipes/own-data.toml --model HuggingFaceTB/SmolLM2-135M-Instruct --data chats.jsonl
-  text2grad sft my.toml --set model.lora_r=16 --set sft.lora_dropout=0.05
   text2grad sft my.toml --resume                       # after any interruption; same weights, bit for bit (CPU)
   torchrun --nproc-per-node 8 -m text2grad.cli sft my.toml
 
-docs/training.md explains the files that the command writes."""
+docs/training.md explains the files."""
 
 
 def add_parser(commands: Any) -> None:
