@@ -32,7 +32,7 @@ SOURCES: dict[str, Source] = {
         "Argilla 2, exported by records.to_datasets().to_parquet()", read_argilla, ("prompt", "response"), labels=True
     ),
 }
-"""Readers by the names that `text2grad import` knows."""
+"""Readers by the names that `text2grad feedback import` knows."""
 
 EXAMPLES_OF_LOSS = 3
 
