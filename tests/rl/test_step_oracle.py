@@ -329,9 +329,14 @@ def test_the_cases_use_every_form_of_the_value_function() -> None:
 
 def test_some_gradients_are_clipped_and_some_are_not(run_of: Callable[[str], Run]) -> None:
     # Where every gradient is clipped, a wrong factor on a loss is divided out again and would not show in a weight.
-    run = run_of("a value head on the trunk")
-    norms = [found["update/policy_grad_norm"] for after in run.steps for found in after.expected.minibatches]
-    assert min(norms) < 1.0 < max(norms)
+    names = ("adapters of policy and value function", "no value function", "an adapter for the policy")
+    norms = [
+        minibatch["update/policy_grad_norm"]
+        for name in names
+        for after in run_of(name).steps
+        for minibatch in after.expected.minibatches
+    ]
+    assert min(norms) < 1.0 < max(norms), norms
 
 
 @every_case
