@@ -70,7 +70,8 @@ def test_critiques_in_text_are_read_and_their_quotes_located() -> None:
 
 
 def test_texts_and_critiques_may_be_mixed_and_nonsense_is_an_outcome() -> None:
-    first, second = ask(answering(["I would rather not say.", Critique("fine")]), EXAMPLES, RESPONSES, match="exact")
+    cut_off = '{"textual_feedback": "I would'
+    first, second = ask(answering([cut_off, Critique("fine")]), EXAMPLES, RESPONSES, match="exact")
     assert (first.status, first.failed, first.spans) == ("unparsable", True, ())
     assert second == Critique("fine")
 
@@ -96,6 +97,11 @@ def test_numbers_of_other_libraries_become_pythons_so_that_they_can_be_written_d
     assert (type(found.outcome), found.outcome) == (float, 0.5)
 
 
+def test_scores_may_come_as_an_array() -> None:
+    critiques = ask(answering(np.array([0.5, -1.0])), EXAMPLES, RESPONSES, match="exact")
+    assert [critique.outcome for critique in critiques] == [0.5, -1.0]
+
+
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_one_critique_for_each_response_is_needed(count: int) -> None:
     assert refusal(answering([Critique("")] * count)) == (
@@ -112,8 +118,44 @@ def test_answers_that_are_no_list_are_refused() -> None:
 
 
 def test_answers_of_another_type_are_refused() -> None:
-    assert refusal(answering([Critique(""), {"feedback": ""}])) == (
-        "critic critic returned for response 2 of 2 a dict; a text2grad.Critique or a critique's text is needed"
+    assert refusal(answering([Critique("fine"), None])) == (
+        "critic critic returned for response 2 of 2 a NoneType; a text2grad.Critique, a dict with quotes, a text, a "
+        "pair of number and text, or a number is needed"
+    )
+    assert "a tuple; a text2grad.Critique" in refusal(answering([Critique("fine"), ("fine", 1.0)]))
+
+
+QUOTED = Critique("Wrong city.", (Span(4, 8, "negative"),))
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (QUOTED, QUOTED),
+        ({"feedback": "Wrong city.", "negative": ["Lyon"]}, QUOTED),
+        (
+            {"textual_feedback": "Wrong city.", "good_spans": [], "poor_spans": ["Lyon"], "score": 0.25},
+            Critique("Wrong city.", QUOTED.spans, 0.25),
+        ),
+        ('Wrong city. {"poor_spans": ["Lyon"]}', QUOTED),
+        ("Wrong city.", Critique("Wrong city.")),
+        ("Use {name}, not Lyon.", Critique("Use {name}, not Lyon.")),
+        ((0.5, "Wrong city."), Critique("Wrong city.", (), 0.5)),
+        ([1, '{"feedback": "Wrong city.", "negative": ["Lyon"]}'], Critique("Wrong city.", QUOTED.spans, 1.0)),
+        (0.75, Critique("", (), 0.75)),
+        (np.float32(0.5), Critique("", (), 0.5)),
+        (True, Critique("", (), 1.0)),
+        ('{"feedback": "Wrong ci', Critique("Wrong ci", status="unparsable")),  # cut off: a failure, not words
+        ("", Critique("", status="unparsable")),
+    ],
+)
+def test_a_critic_may_give_words_quotes_numbers_or_both(answer: Any, expected: Critique) -> None:
+    [critique, _] = ask(answering([answer, "Fine."]), EXAMPLES, RESPONSES, match="exact")
+    assert (critique.feedback, critique.spans, critique.outcome, critique.failed) == (
+        expected.feedback,
+        expected.spans,
+        expected.outcome,
+        expected.failed,
     )
 
 

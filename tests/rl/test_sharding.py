@@ -93,8 +93,6 @@ def moments(run: Path) -> Any:
 @every(EXACT)
 def test_two_processes_learn_as_one_does(home: Path, name: str) -> None:
     assert_same_curve(home / "two" / name, home / "one" / name, steps=2)
-    if name == "groups":
-        assert any(line["update/epochs"] < 4 for line in metrics(home / "two" / name))  # ended by ppo.stop_kl
     if name not in RESUMED:  # which went on to step 4 in one process
         ours, theirs = (small_run.weights(home / place / name) for place in ("two", "one"))
         assert ours.keys() == theirs.keys()

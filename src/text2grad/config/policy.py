@@ -30,7 +30,7 @@ class ModelConfig(Section):
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
     prompt_format: Literal["auto", "plain", "chat"] = "auto"
-    """Prompts of policy and reward model: "chat" by the chat template, "plain" without; "auto": chat if there is one."""
+    """Prompts of policy and reward model: by the chat template, "plain" without; "auto": chat if there is one."""
     trust_remote_code: bool = False
     """Run Python code from the model's repository. Leave it off unless you trust that code."""
 

@@ -1,19 +1,26 @@
 """Critics: callables from (examples, responses) to critiques, such as functions, programs, models or people.
 
-All code calls a critic through `ask`. A critic returns `Critique` objects with character offsets, or the texts of
-critiques (JSON with quotes), which `ask` parses and whose quotes it locates.
+All code calls a critic through `ask`, which makes a `Critique` of whatever the critic returns for a response:
+
+    Critique            spans with character offsets
+    dict                feedback and quotes, under the keys of `critique_text`
+    text                the same as JSON, in any form; a text without quotes is words only, and its δ is 0
+    (number, text)      the text, and an outcome for the whole response
+    number              the outcome alone: one number per response, as in RLHF
 """
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import chdir
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, get_args, runtime_checkable
 
 from text2grad.errors import CriticError, Text2GradError, is_out_of_memory
+from text2grad.feedback.critique_text import parse_critique_object
 from text2grad.feedback.records import Annotation
-from text2grad.feedback.spans import Match, critique_from_text
+from text2grad.feedback.spans import Match, critique_from_text, locate_critique
 from text2grad.feedback.user_code import described, load_callable
 from text2grad.progress import note
 from text2grad.types import Critique, Example, Span, Status
@@ -21,11 +28,16 @@ from text2grad.types import Critique, Example, Span, Status
 LARGEST_OUTCOME = 1e9  # squares of larger rewards are beyond float32
 
 
+Answer = Critique | Mapping[str, Any] | str | tuple[float, str] | float
+
+_OBJECT = re.compile(r"[{]\s*[\"']?\w[^{}:\n]*[\"']?\s*:")  # the beginning of a critique in JSON, read or not
+
+
 @runtime_checkable
 class Critic(Protocol):
     """A callable that writes critiques of responses."""
 
-    def __call__(self, examples: Sequence[Example], responses: Sequence[str], /) -> Sequence[Critique | str]:
+    def __call__(self, examples: Sequence[Example], responses: Sequence[str], /) -> Sequence[Answer]:
         """Return one critique per response, in order."""
         ...
 
@@ -68,6 +80,7 @@ def ask(critic: Critic, examples: Sequence[Example], responses: Sequence[str], *
         own = isinstance(error, Text2GradError)
         problem = f": {error}" if own else f" failed on {len(responses)} responses: {described(error)}"
         raise CriticError(f"critic {name}{problem}") from error
+    answers = answers.tolist() if hasattr(answers, "tolist") else answers  # scores in an array or a tensor
     if not isinstance(answers, Sequence) or isinstance(answers, str):
         raise CriticError(f"critic {name} returned a {type(answers).__name__}; a list of critiques is needed")
     if len(answers) != len(responses):
@@ -89,10 +102,7 @@ def ask(critic: Critic, examples: Sequence[Example], responses: Sequence[str], *
 
 def _checked(answer: object, response: str, *, match: Match, name: str) -> tuple[Critique, str]:
     """Return a critique, and why it cannot be used; empty if it can."""
-    if isinstance(answer, str):
-        return critique_from_text(answer, response, match=match), ""
-    if not isinstance(answer, Critique):
-        raise CriticError(f"{name} a {type(answer).__name__}; a text2grad.Critique or a critique's text is needed")
+    answer = _critique(answer, response, match=match, name=name)
     _refuse_types(answer, name)
     beyond = next((span for span in answer.spans if span.end > len(response)), None)
     if beyond is not None:
@@ -104,6 +114,32 @@ def _checked(answer: object, response: str, *, match: Match, name: str) -> tuple
         return Critique(answer.feedback, status="unparsable"), problem
     spans = (Span(int(span.start), int(span.end), span.label) for span in answer.spans)  # NumPy's numbers, for example
     return replace(answer, spans=tuple(spans), outcome=outcome), ""
+
+
+def _critique(answer: object, response: str, *, match: Match, name: str) -> Critique:
+    """Return what a critic gave for a response as a critique.
+
+    Raises:
+        CriticError: if it is none of the kinds that critics give.
+    """
+    if isinstance(answer, Critique):
+        return answer
+    if isinstance(answer, Mapping):
+        return locate_critique(parse_critique_object(answer), response, match=match)
+    if isinstance(answer, str):
+        critique = critique_from_text(answer, response, match=match)
+        words_only = critique.status == "unparsable" and answer.strip() and not _OBJECT.search(answer)
+        return Critique(critique.feedback) if words_only else critique
+    if isinstance(answer, tuple | list) and len(answer) == 2 and isinstance(answer[1], str):
+        number, critique = _number(answer[0]), _critique(answer[1], response, match=match, name=name)
+    else:
+        number, critique = _number(answer), Critique("")
+    if number is None:
+        raise CriticError(
+            f"{name} a {type(answer).__name__}; a text2grad.Critique, a dict with quotes, a text, a pair of number and "
+            "text, or a number is needed"
+        )
+    return replace(critique, outcome=number)
 
 
 def _refuse_types(critique: Critique, name: str) -> None:

@@ -193,8 +193,8 @@ def _check_server(settings: EngineConfig, accelerator: Any, longest: int) -> Non
     """Refuse a server that does not answer, takes no weights, tells other log-probs, or is too short."""
     if accelerator.device.type != "cuda":
         raise ConfigError(
-            f"engine.base_url names a server, to which weights go by NCCL, and this run is on {accelerator.device}, not "
-            "on a CUDA device: leave it out"
+            f"engine.base_url names a server, to which weights go by NCCL, and this run is on {accelerator.device}, "
+            "not on a CUDA device: leave it out"
         )
     if not accelerator.is_main_process:
         return

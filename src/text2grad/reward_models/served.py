@@ -10,6 +10,7 @@ first response that seems to spell one is named in a warning.
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,10 @@ from text2grad.critics.servers import (
     collect_critiques,
     make_values,
     numbered_items,
-    read_answer,
     read_answer_by,
 )
 from text2grad.errors import RequestError
-from text2grad.feedback import Match
+from text2grad.feedback import Match, critique_from_text
 from text2grad.progress import note
 from text2grad.reward_models.decoding.grammar import check_expressible, critique_grammar
 from text2grad.reward_models.format import CritiqueFormat
@@ -139,4 +139,5 @@ class ServerRewardModel:
         if form not in QUOTING:
             return read_answer_by(lambda text: critique_from_labels(text, item.response, LABEL_FORMS[form]), answer)
         match: Match = "exact" if constrain else self.format.match
-        return read_answer(answer, item.response, match=match, occurrences="first", complete=False)
+        read = partial(critique_from_text, response=item.response, match=match, occurrences="first")
+        return read_answer_by(read, answer, complete=False)

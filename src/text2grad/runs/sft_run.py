@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from text2grad.config import Recipe, check_directory, check_world_size, open_run
-from text2grad.costs import keep_checkpoint_cost
+from text2grad.costs import Cost, write_cost
 from text2grad.errors import CheckpointError, ConfigError, DataError, ModelError
 from text2grad.feedback import Demonstration, read_demonstrations, split_by_prompt
 from text2grad.files import published, to_json, write_atomically
@@ -229,15 +229,15 @@ class SFTRun:
             with published(path) as temporary:
                 model.save_pretrained(temporary)
                 self.tokenizer.save_pretrained(temporary)
-        keep_checkpoint_cost(self.directory, self.directory)
+        write_cost(self.directory, Cost("sft", last.seconds, last.tokens, 0, last.peak_memory_bytes, runs=1))
         write_atomically(self.directory / RESULTS_FILE, to_json(results))
 
 
 def read_demonstration_split(recipe: Recipe) -> tuple[list[Demonstration], list[Demonstration], int]:
     """Return demonstrations to train on, held-out demonstrations, and the number removed for a held-out prompt.
 
-    Prompts that [data] holds out for the evaluations of `train` are never trained on. Without a file in `sft.held_out`, they
-    are the held-out demonstrations; if there are none, `sft.held_out` is the share.
+    Prompts that [data] holds out for the evaluations of `train` are never trained on. Without a file in
+    `sft.held_out`, they are the held-out demonstrations; if there are none, `sft.held_out` is the share.
 
     Raises:
         ConfigError: if the recipe names no demonstrations.

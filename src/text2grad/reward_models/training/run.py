@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from text2grad.config import Recipe, check_directory, check_world_size, open_run
-from text2grad.costs import keep_checkpoint_cost
+from text2grad.costs import Cost, write_cost
 from text2grad.errors import CheckpointError, ConfigError, ModelError
 from text2grad.feedback import Annotation, push_folder, write_annotations
 from text2grad.files import published, to_json, write_atomically
@@ -261,7 +261,7 @@ class RewardRun:
             with published(path) as temporary:
                 self._reward_model(self._best(best, whole=whole), measured.get("vote_threshold")).save(temporary)
                 write_atomically(temporary / "README.md", self._card(results, str(path), adapter=not whole))
-        keep_checkpoint_cost(self.directory, self.directory)
+        write_cost(self.directory, Cost("reward model", last.seconds, last.tokens, 0, last.peak_memory_bytes, runs=1))
         write_atomically(self.directory / RESULTS_FILE, to_json(results))
 
     def _card(self, results: dict[str, Any], name: str, *, adapter: bool) -> bytes:
