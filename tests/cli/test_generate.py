@@ -19,7 +19,7 @@ from text2grad.models.sampling import sample
 from text2grad.progress import CONSOLE
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.refresh import Refresher
-from text2grad.reward_models.training.trainer import train_reward_model
+from text2grad.reward_models.training import train_reward_model
 from text2grad.reward_models.writing import SYMBOLS
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.runs.reports.terminal import plain

@@ -23,9 +23,9 @@ from warm_commands import Warm
 
 SHORT = [
     "sft.steps=300",
-    "sft.after_reward_model=80",
+    "quickstart.after_reward_model=80",
     "reward_model.steps=400",
-    "reward_model.responses=4000",
+    "quickstart.responses=4000",
     "run.steps=12",
     "refresh.steps=[6]",
     "refresh.train_steps=20",
@@ -36,9 +36,9 @@ SHORT = [
 
 TINY = [
     "sft.steps=40",
-    "sft.after_reward_model=20",
+    "quickstart.after_reward_model=20",
     "reward_model.steps=40",
-    "reward_model.responses=400",
+    "quickstart.responses=400",
     "run.steps=4",
     "rollout.batch_size=16",
     "refresh.steps=[2]",
@@ -255,16 +255,16 @@ def test_the_words_of_the_report_are_made_from_the_numbers() -> None:
 
 
 def test_tables_have_a_row_for_each_method_and_each_seed() -> None:
-    columns, rows = method_rows({"tasks": {"summarization": RESULT}}, LABELS)
-    assert columns == ["task", "method", "metric", "mean", "seeds", "KL/token"]
-    assert rows[1] == ["summarization", "Text2Grad", "fact_f1", "0.900", "0.800 1.000", "0.200"]
-    assert [row[1] for row in rows] == ["fine-tuned", "Text2Grad", "same spans, summed"]
-    columns, rows = agreement_rows({"tasks": {"summarization": RESULT}})
-    assert columns == ["task", "seed", "answers", "positive", "negative", "unreadable", "unmatched", "gap"]
+    columns, rows = method_rows(RESULT, LABELS)
+    assert columns == ["method", "mean", "seeds", "KL/token"]
+    assert rows[1] == ["Text2Grad", "0.900", "0.800 1.000", "0.200"]
+    assert [row[0] for row in rows] == ["fine-tuned", "Text2Grad", "same spans, summed"]
+    columns, rows = agreement_rows(RESULT)
+    assert columns == ["seed", "answers", "positive", "negative", "unreadable", "unmatched", "gap"]
     assert rows == [
-        ["summarization", "0", "first", "0.50 / –", "0.90 / 0.75", "–", "–", "0.50"],
-        ["summarization", "0", "last", "– / –", "– / 0.50", "0.12", "–", "–"],
-        ["summarization", "1", "first", "– / –", "0.80 / 0.65", "–", "–", "1.00"],
-        ["summarization", "1", "last", "– / –", "– / –", "–", "–", "1.00"],
+        ["0", "first", "0.50 / –", "0.90 / 0.75", "–", "–", "0.50"],
+        ["0", "last", "– / –", "– / 0.50", "0.12", "–", "–"],
+        ["1", "first", "– / –", "0.80 / 0.65", "–", "–", "1.00"],
+        ["1", "last", "– / –", "– / –", "–", "–", "1.00"],
     ]
     assert mean_curve(RESULT["methods"]["scalar_ppo"]["curve"]) == [(0, 0.6), (10, 0.7), (20, 0.75)]  # type: ignore[index]

@@ -165,7 +165,7 @@ def _write(out: Path, recipe: "Recipe", items: Sequence["Item"], results: Sequen
         record = {"id": item.id, "prompt": item.example.prompt_text, "response": item.response}
         if result.critique is not None:
             counts = {"prompt_tokens": result.prompt_tokens, "completion_tokens": result.completion_tokens}
-            annotator = {**settings, **counts, "unsupported": list(result.unsupported)}
+            annotator = {**settings, **counts}
             annotations.append({**record, "critique": critique_to_json(result.critique), "annotator": annotator})
         if result.failure is not None:
             failures.append({**record, **result.failure._asdict()})
@@ -188,7 +188,6 @@ def _figures(
         *([("cost of all answers", f"${budget.cost:.4f}")] if priced else []),
         ("spans", f"{sum(len(critique.spans) for critique in critiques):,}"),
         ("quotes not found", f"{sum(len(critique.unmatched) for critique in critiques):,} of {quotes:,}"),
-        ("without support", f"{sum(len(result.unsupported) for result in results):,}"),
     ]
 
 

@@ -8,7 +8,7 @@ from text2grad.cli.options import add_command, at_least, print_lines
 from text2grad.progress import CONSOLE
 
 DESCRIPTION = """\
-Compare runs of `text2grad train`: curves of the held-out metric, the reward and the KL by steps, tokens and seconds;
+Compare runs of `text2grad train`: curves of the held-out metric, the reward and the KL over the steps;
 the difference on the same held-out prompts, with an interval; the settings that differ; responses side by side.
 
 Runs that differ in the seed only are one method, shown as mean and interval over seeds. The first method is the

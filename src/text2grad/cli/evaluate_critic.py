@@ -154,7 +154,7 @@ def _pairs(
     form = getattr(critic, "format", None) if args.model else None
     if args.model:
         identity["files"] = fingerprint(Path(args.model)) if Path(args.model).is_dir() else ""
-        identity |= {"format": form.as_json()} if form else {"vote threshold": critic.vote_threshold}
+        identity |= {"format": form.as_json()} if form else {"vote threshold": critic.settings.vote_threshold}
     check_identity(args.out, identity)
     return _judged(args, critic, truth, form, match), units, args.model or args.critic, form and form.constrain
 
