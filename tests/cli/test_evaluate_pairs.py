@@ -114,6 +114,14 @@ def test_a_comparison_of_other_files_is_not_overwritten(
     assert "holds other files" in capsys.readouterr().err
 
 
+def test_further_pairs_are_asked_about_alone(server: Running, tmp_path: Path) -> None:
+    command = files(tmp_path, server, SCRIPTS[:3])
+    assert main([*command, "--limit", "1"]) == 0
+    assert result(tmp_path)["requests"] == 2
+    assert main(command) == 0
+    assert (result(tmp_path)["requests"], result(tmp_path)["answers_from_before"]) == (4, 2)
+
+
 def test_one_tie_and_one_preference_are_an_inconsistent_tie() -> None:
     found = summary([Preference("tie", ("first", "tie")), Preference("second", ("second", "second"))], seed=0)
     assert (found["wins"], found["ties"], found["losses"], found["inconsistent"]) == (0, 1, 1, 1)

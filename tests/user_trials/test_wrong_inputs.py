@@ -293,6 +293,7 @@ REWARD = [
           ("q_porj",)),
     Trial("probe on a missing file", f"{PROBE} --annotations missing.jsonl --out runs/b", (r"missing\.jsonl",)),
     Trial("probe without a model", f"{PROBE} --model missing --out runs/b", ("missing",)),
+    Trial("probe that is uploaded", f"{PROBE} --push me/probe --out runs/b", ("--push",)),
     Trial("probe into a run", f"{PROBE} --out runs/critic", ("runs/critic already holds a run",)),
 ]  # fmt: skip
 
