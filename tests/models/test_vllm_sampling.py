@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from text2grad.config.engine import EngineConfig
 from trl.generation import vllm_client
 
 import small_run
 from pretended_vllm import PretendedLLM, pretend_vllm
-from text2grad.config.engine import EngineConfig
 from text2grad.errors import ConfigError, ModelError, TrainingError
 from text2grad.models.adapters import with_lora
 from text2grad.models.vllm_generation import merged_weights, refuse_other_adapters

@@ -12,12 +12,12 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from text2grad.config.reward_model import RefreshConfig
 
 import small_run
 from small_run import EXAMPLES, WORDS, ColourCritic, assert_same_run, untimed
 from text2grad import files
 from text2grad.align import AlignSettings
-from text2grad.config.reward_model import RefreshConfig
 from text2grad.errors import ConfigError, CriticError, DataError
 from text2grad.feedback.critic import annotate
 from text2grad.feedback.records import Annotation, write_annotations
