@@ -164,13 +164,13 @@ def test_the_import_command_refuses(
 
 
 def test_a_label_that_no_record_has_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    mark = {"annotator": "a", "labels": ["Unwanted.Extrinsic"], "note": "no", "start": 0, "end": 2}
-    record = {"source": "It rained.", "summary": "It snowed.", "annotations": [mark]}
+    mark = {"type": "labels", "value": {"labels": ["Error"], "start": 0, "end": 2}}
+    record = {"data": {"prompt": "", "response": "It snowed."}, "annotations": [{"result": [mark]}]}
     (tmp_path / "in.jsonl").write_text(json.dumps(record) + "\n", "utf-8")
-    for number, (label, told) in enumerate([("unwanted=positive", False), ("Unwnated=positive", True)]):
+    for number, (label, told) in enumerate([("error=positive", False), ("Erorr=positive", True)]):
         out = ["--out", str(tmp_path / f"{number}.jsonl")]
-        assert main(["feedback", "import", "faithbench", str(tmp_path / "in.jsonl"), *out, "--label", label]) == 0
-        words = "gives a meaning to Unwnated, which no record has; its labels: Unwanted, Unwanted.Extrinsic"
+        assert main(["feedback", "import", "label_studio", str(tmp_path / "in.jsonl"), *out, "--label", label]) == 0
+        words = "gives a meaning to Erorr, which no record has; its labels: Error"
         assert (words in " ".join(capsys.readouterr().err.split())) == told
 
 
