@@ -76,7 +76,7 @@ class RivalTrainer(Text2GradTrainer):
         with clock("refresh"), self._critic_at_work(can_save=False):
             examples = [rollout.example for rollout in rollouts]
             self.refresher.observe(examples, [rollout.response for rollout in rollouts])
-            metrics |= self.refresher.refresh_if_due(self.step + 1, metrics["kl/per_token"])
+            metrics |= self.refresher.refresh_if_due(self.step + 1)
         metrics |= {"rival/rollouts": float((self.step + 1) * len(rollouts)), **clock.seconds}
         metrics |= self.step_costs(rollouts, told, clock)
         self._finish(records, metrics)

@@ -142,7 +142,7 @@ def test_predictions_of_a_file_give_what_their_critic_gave(here: Path) -> None:
     assert main(["evaluate-reward", "truth.jsonl", *args]) == 0
     second = json.loads((here / "out2" / "evaluation.json").read_text())
     assert second["metrics"] == first["metrics"]
-    assert second["counts"]["praised_true"] == 6 * 4  # "Lyon" has four characters
+    assert second["counts"]["positive_true"] == 6 * 4  # "Lyon" has four characters
 
 
 def test_predictions_that_do_not_fit_are_refused_with_the_way_out(

@@ -15,7 +15,7 @@ from .recipe import (
     make_recipe as make_recipe,
     register_section as register_section,
 )
-from .reward_model import RefreshConfig as RefreshConfig, RewardModelConfig as RewardModelConfig
+from .reward_model import RewardModelConfig as RewardModelConfig
 from .run_directory import (
     BEST as BEST,
     all_checkpoints as all_checkpoints,

@@ -221,7 +221,7 @@ class Text2GradTrainer:
         if refresh.asks and refresher is None:
             raise ConfigError(
                 "[refresh] asks to audit or retrain the critic, and the trainer has no refresher: pass "
-                "Text2GradTrainer(..., refresher=text2grad.Refresher(...)), or leave refresh.steps, refresh.drift and "
+                "Text2GradTrainer(..., refresher=text2grad.Refresher(...)), or leave refresh.steps and "
                 "refresh.audit out"
             )
         refresh.check_processes(self.accelerator.num_processes)
@@ -411,7 +411,7 @@ class Text2GradTrainer:
             self.refresher.observe(
                 [self.examples[i] for i in self._chosen(self.step)], [record["response"] for record in records]
             )
-            metrics |= self.refresher.refresh_if_due(self.step + 1, metrics["kl/per_token"])
+            metrics |= self.refresher.refresh_if_due(self.step + 1)
         metrics |= {"kl/beta": self.kl.beta, **clock.seconds, **self.step_costs(rollouts, told, clock)}
         self.kl.update(metrics["kl/per_sequence"], responses=len(records))
         self._finish(records, metrics)

@@ -6,7 +6,6 @@ from .annotation import (
     Item as Item,
     collect_critiques as collect_critiques,
     numbered_items as numbered_items,
-    read_answer as read_answer,
     read_answer_by as read_answer_by,
 )
 from .asking import Question as Question, Reply as Reply, reply as reply

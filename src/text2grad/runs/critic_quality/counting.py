@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from text2grad.evaluation import Area, Ratio
-from text2grad.reward_models import RECORD_KEYS, compare
+from text2grad.reward_models import compare
 from text2grad.runs.critic_quality.units import Marked, Marks
 from text2grad.types import LABELS, Critique, Label, Span
 
@@ -43,7 +43,7 @@ Quartiles = Mapping[Label, Sequence[float]]
 def token_counts(marked: Marked) -> dict[str, float]:
     """Return the counts of `compare` for one response, under their names in files."""
     agreement = compare([marked.predicted.delta], [marked.true.delta], [marked.pair.predicted])
-    return {**dict(zip(RECORD_KEYS, agreement, strict=True)), "units": len(marked.true.delta)}
+    return {**agreement._asdict(), "units": len(marked.true.delta)}
 
 
 def span_counts(marked: Marked) -> Counter[str]:
