@@ -138,30 +138,6 @@ def _answers(recipe: Recipe, critic: Critic, rollouts: Sequence[Rollout], which:
     return ask(critic, [rollout.example for rollout in rollouts], responses, match=recipe.critic.match)
 
 
-def _seconds_of_passes(recipe: Recipe, policy: Any, batch: TokenBatch) -> dict[str, float]:
-    """Return the seconds that scoring and update take for each response, by one micro-batch of the largest number."""
-    model, reference, clock = PolicyWithValue(policy, value=recipe.model.value), Reference(policy), Clock()
-    if recipe.model.gradient_checkpointing:
-        enable_checkpointing(policy)
-    model.to(batch.ids.device).train(recipe.model.gradient_checkpointing)
-    part = batch.rows(max(batch.groups(recipe.ppo.micro_batch_tokens), key=len))
-    temperature, with_entropy = recipe.rollout.temperature, recipe.ppo.entropy_coef > 0
-    for phase in ("warm up", "score"):
-        with clock.phase(phase):
-            scores = model.score(part, reference, temperature=temperature, kl=recipe.ppo.kl)
-            scores.logp.sum().item()  # waits for the device
-    with clock.phase("update"):
-        passes = model(part, temperature=temperature, with_entropy=with_entropy)
-        (passes.logp.sum() + passes.entropy.sum() + passes.values.sum()).backward()
-        [float(p.grad.sum()) for p in model.policy_parameters() if p.grad is not None]
-    model.zero_grad()
-    rows = len(part.ids)
-    return {
-        "score": clock.seconds["seconds/score"] / rows,
-        "update": recipe.ppo.epochs * clock.seconds["seconds/update"] / rows,
-    }
-
-
 def signal_figures(
     recipe: Recipe, tokenizer: Any, rollouts: Sequence[Rollout], first: Sequence[Critique], second: Sequence[Critique]
 ) -> dict[str, Any]:
