@@ -51,12 +51,12 @@ set -euo pipefail
 export OPENAI_API_KEY=none
 shorter() {
   case "$1" in
-    quickstart) echo --set sft.steps=10 --set sft.after_reward_model=1 --set reward_model.steps=40 \
-      --set reward_model.batch_size=8 --set reward_model.responses=256 --set run.steps=2 --set refresh.steps=[] \
-      --set data.examples=200 --set data.eval_examples=4 --set data.eval_every=0 \
+    quickstart) echo --set sft.steps=10 --set quickstart.after_reward_model=1 --set reward_model.steps=40 \
+      --set reward_model.batch_size=8 --set quickstart.responses=256 --set run.steps=2 --set refresh.steps=[] \
+      --set quickstart.examples=200 --set data.eval_examples=4 --set data.eval_every=0 \
       --set rollout.max_new_tokens=12 --set rollout.batch_size=8 ;;
     train) echo --set run.steps=2 --set rollout.batch_size=4 --set rollout.max_new_tokens=8 \
-      --set data.examples=64 --set data.eval_examples=4 --set data.eval_every=0 --set run.tracker=none \
+      --set quickstart.examples=64 --set data.eval_examples=4 --set data.eval_every=0 --set run.tracker=none \
       --set data.too_long=skip --set critic.max_failure_rate=1.0 ;;
     reward) echo --set reward_model.epochs=0.05 --set reward_model.batch_size=4 --set reward_model.eval_limit=2 \
       --set reward_model.max_new_tokens=80 --set run.tracker=none ;;

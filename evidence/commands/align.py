@@ -16,7 +16,6 @@ from text2grad.cli.evaluate_reward import load_tokenizer
 from text2grad.cli.options import add_command, add_force, at_least, finite, print_end, refuse_bad, refuse_overwriting
 from text2grad.errors import AlignmentError, DataError
 from text2grad.feedback import WAY_OUT, Match, read_critique_records
-from text2grad.feedback.records import Form
 from text2grad.files import open_atomically, to_json
 
 NOT_ALL_ALIGNED = 3
@@ -39,7 +38,6 @@ EPILOG = """\
 examples:
   python -m evidence align critiques.jsonl --tokenizer models/policy --out fidelity
   python -m evidence align runs/stories/rollouts/00000.jsonl --tokenizer models/policy --mode contract
-  python -m evidence align feedback.json --format qa_feedback --tokenizer models/policy --out fidelity
 
 files in DIR, each written atomically:
   rewards.jsonl   per response: ids, offsets, delta, the spans as characters of the decoded text, quotes not found
@@ -63,7 +61,6 @@ def add_parser(commands: Any) -> None:
     add("--tokenizer", required=True, metavar="PATH", help="the policy's tokenizer: the directory of a model")
     add("--out", type=Path, metavar="DIR", help="directory for rewards and reports; without it, only print")
     add("--limit", type=at_least(1), metavar="N", help="read only the first N records of each INPUT")
-    _choice(parser, "--format", Form, "jsonl", "form of INPUT")
     add("--skip-bad", action="store_true", help="skip and count bad records instead of stopping at the first")
     add("--show", type=at_least(0), default=2, metavar="N", help="print N responses with coloured spans (default: 2)")
     add_force(add)
@@ -135,7 +132,7 @@ def _gather(
     """Label the tokens of every response; write the rewards if a file is given."""
     settings = replace(settings, weighting=resolve(settings.weighting))  # so that a tagger is loaded only once
     on_bad = gathered.skip if args.skip_bad else refuse_bad
-    read = partial(read_critique_records, form=args.format, match=args.match, limit=args.limit, on_bad=on_bad)
+    read = partial(read_critique_records, match=args.match, limit=args.limit, on_bad=on_bad)
     for task, record in ((path.stem, record) for path in args.input for record in read(path)):
         try:
             rewards = label_tokens(tokenizer, record.response, record.critique, settings, ids=record.ids)

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from evidence.pages.costs import keep_checkpoint_cost
 from text2grad.cli.options import add_command, at_least, finite, print_lines
-from text2grad.costs import keep_checkpoint_cost
 from text2grad.errors import ConfigError, DataError, ModelError
 
 DECISIVE = ("kind", "model", "steps", "batch_size", "lr", "max_tokens", "held_out", "seed", "rule", "spans_are_steps")

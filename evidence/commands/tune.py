@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 EPILOG = """\
 examples:
-  python -m evidence tune my.toml --method text2grad --set data.eval_seed=1 --confirm-seeds 1,2
+  python -m evidence tune my.toml --method text2grad --set world.eval_seed=1 --confirm-seeds 1,2
   python -m evidence tune evidence/recipes/quickstart-qa.toml --method grpo --models runs/quickstart/qa/seed-0
 
 Every trial is a run of `text2grad train` or `python -m evidence rival` in DIR/trial-NNN. The first has the default
 settings of the method. DIR/tuning.json holds all trials. After Ctrl-C or a kill the same command goes on; no finished
-trial is run again. Report on other held-out items than those of the tuning (data.eval_seed): the best of many trials is
+trial is run again. Report on other held-out items than those of the tuning (world.eval_seed): the best of many trials is
 partly luck. With --confirm-seeds the best trials are run again with these seeds, and the best mean decides.
 evidence/docs/tune.md has the ranges."""
 

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     from text2grad_studio.server import serve
 
     def ready(address: str, session: Any) -> None:
-        names = ", ".join(one.name for one in session.sources) or "your own texts"
+        names = ", ".join(source.name for source in session.sources) or "your own texts"
         CONSOLE.print(f"studio   {names}", markup=False, highlight=False, soft_wrap=True)
         CONSOLE.print(f"marks    {args.out}/marks/{session.rater}", markup=False, highlight=False, soft_wrap=True)
         CONSOLE.print(f"open     {address}   (Ctrl-C ends)", markup=False, highlight=False, soft_wrap=True)

@@ -112,7 +112,7 @@ def test_a_run_is_evaluated_by_its_newest_policy(models: Path, tmp_path: Path) -
     policy.parent.mkdir(parents=True)
     (policy.parent / "state.json").write_text("{}")
     policy.symlink_to(models / "two")
-    recipe = {"rollout": {"prompt_format": "plain"}}
+    recipe = {"model": {"prompt_format": "plain"}}
     (run / "run.json").write_text(json.dumps({"recipe": recipe}))
     assert main([*command(models, tmp_path / "out", named=()), f"ours={run}", f"base={models / 'two'}"]) == 0
     found = result(tmp_path / "out")

@@ -142,7 +142,7 @@ def test_predictions_of_a_file_give_what_their_critic_gave(here: Path) -> None:
     assert main(["evaluate-reward", "truth.jsonl", *args]) == 0
     second = json.loads((here / "out2" / "evaluation.json").read_text())
     assert second["metrics"] == first["metrics"]
-    assert second["counts"]["praised_true"] == 6 * 4  # "Lyon" has four characters
+    assert second["counts"]["positive_true"] == 6 * 4  # "Lyon" has four characters
 
 
 def test_predictions_that_do_not_fit_are_refused_with_the_way_out(
@@ -286,8 +286,8 @@ def test_the_reward_model_of_a_recipe_decodes_as_the_recipe_says(here: Path) -> 
     whose, drawn = decoded("one", "--votes", "1")  # an option of the command wins over the recipe
     assert (whose["votes"], drawn) == (1, [])
     assert decoded("free", "--set", "critic.constrain=false")[0]["constrain"] is False
-    assert decoded("short", "--set", "critic.max_quotes=2")[0]["limits"]["max_quotes"] == 2
-    again = ["evaluate-reward", "my.toml", "--no-words", "--out", "two", "--set", "critic.max_quotes=2"]
+    assert decoded("short", "--set", "critic.one_list=true")[0]["limits"]["one_list"]
+    again = ["evaluate-reward", "my.toml", "--no-words", "--out", "two", "--set", "critic.one_list=true"]
     assert main(again) == 2  # the directory holds critiques without this limit
 
 

@@ -114,14 +114,6 @@ def test_a_comparison_of_other_files_is_not_overwritten(
     assert "holds other files" in capsys.readouterr().err
 
 
-def test_a_budget_stops_it_cleanly(server: Running, tmp_path: Path) -> None:
-    command = files(tmp_path, server, SCRIPTS[:3])
-    assert main([*command, "--max-requests", "3"]) == 3
-    assert result(tmp_path)["requests"] == 3
-    assert main(command) == 0
-    assert (result(tmp_path)["requests"], result(tmp_path)["answers_from_before"]) == (3, 3)
-
-
 def test_one_tie_and_one_preference_are_an_inconsistent_tie() -> None:
     found = summary([Preference("tie", ("first", "tie")), Preference("second", ("second", "second"))], seed=0)
     assert (found["wins"], found["ties"], found["losses"], found["inconsistent"]) == (0, 1, 1, 1)

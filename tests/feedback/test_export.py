@@ -48,7 +48,6 @@ def test_the_data_card_counts_and_its_header_is_yaml() -> None:
     header = yaml.safe_load(card.split("---")[1])
     assert header["license"] == "apache-2.0"
     assert header["pretty_name"] == "feedback: 2"
-    assert header["size_categories"] == ["n<1K"]
     assert header["configs"] == [{"config_name": "default", "data_files": [{"split": "train", "path": DATA_FILE}]}]
     assert "2 responses, 0 positive and 1\nnegative spans. 1 responses have feedback without spans." in card
 

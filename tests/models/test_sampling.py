@@ -467,7 +467,7 @@ def test_a_prompt_without_tokens_is_refused_but_a_beginning_is_one() -> None:
     ("prompt_format", "text"),
     [
         ("auto", "1 of 2 prompts are chat messages, the first is example 1, but the tokenizer has no chat template; "),
-        ("chat", 'rollout.prompt_format = "chat", but the tokenizer has no chat template; '),
+        ("chat", 'model.prompt_format = "chat", but the tokenizer has no chat template; '),
     ],
 )
 def test_messages_without_a_chat_template_are_refused_unless_plain_is_asked_for(prompt_format: str, text: str) -> None:
@@ -483,7 +483,7 @@ def test_a_chat_that_the_template_refuses_is_named_with_its_roles() -> None:
         encode_prompts(tokenizer, [Example("red cat"), Example(MESSAGES)])
     assert str(caught.value) == (
         "the tokenizer's chat template refuses example 1 (roles 'system', 'user'): no system. Change its messages, or "
-        'set rollout.prompt_format = "plain"'
+        'set model.prompt_format = "plain"'
     )
 
 

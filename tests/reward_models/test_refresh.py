@@ -12,12 +12,12 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from text2grad.config.reward_model import RefreshConfig
 
 import small_run
 from small_run import EXAMPLES, WORDS, ColourCritic, assert_same_run, untimed
 from text2grad import files
 from text2grad.align import AlignSettings
-from text2grad.config.reward_model import RefreshConfig
 from text2grad.errors import ConfigError, CriticError, DataError
 from text2grad.feedback.critic import annotate
 from text2grad.feedback.records import Annotation, write_annotations
@@ -27,7 +27,7 @@ from text2grad.models.randomness import random_states
 from text2grad.reward_models import generative, refresh
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.refresh import Refresher, rebalanced
-from text2grad.reward_models.training.trainer import train_reward_model
+from text2grad.reward_models.training import train_reward_model
 from text2grad.reward_models.writing import critique_prompt
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.tasks.tiny import tiny_llama

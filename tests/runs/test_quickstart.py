@@ -24,9 +24,9 @@ from warm_commands import Warm
 
 SHORT = [
     "sft.steps=300",
-    "sft.after_reward_model=80",
+    "quickstart.after_reward_model=80",
     "reward_model.steps=400",
-    "reward_model.responses=4000",
+    "quickstart.responses=4000",
     "run.steps=12",
     "refresh.steps=[6]",
     "refresh.train_steps=20",
@@ -37,9 +37,9 @@ SHORT = [
 
 TINY = [
     "sft.steps=40",
-    "sft.after_reward_model=20",
+    "quickstart.after_reward_model=20",
     "reward_model.steps=40",
-    "reward_model.responses=400",
+    "quickstart.responses=400",
     "run.steps=4",
     "rollout.batch_size=16",
     "refresh.steps=[2]",

@@ -403,7 +403,7 @@ GOOD = {"prompt": "red", "reference": " cat"}
         ({"messages": [{"role": "assistant", "content": " cat"}]}, "the chat begins with an assistant message"),
         ({"messages": [{"role": "user", "content": None}]}, '"messages" is a list of {"role", "content"} messages'),
         ({"prompt": "red \ud800", "reference": " cat"}, "half of a surrogate pair"),
-        ({"prompt": "", "reference": " cat"}, "the prompt has no token, so nothing predicts the first token"),
+        ({"prompt": "", "reference": " cat"}, '"prompt" is empty, so there is nothing to answer'),
     ],
 )
 def test_a_line_that_is_no_demonstration_is_refused_with_its_place(

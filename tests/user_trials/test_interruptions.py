@@ -24,8 +24,8 @@ TRAIN = "train my.toml --critic slow:critic --set run.steps=40 --set run.save_ev
 LONG = TRAIN.replace("run.steps=40", "run.steps=4000")
 REWARD = "reward judge.toml --set reward_model.steps=5000 --set reward_model.eval_every=5000"
 QUICKSTART = (
-    "quickstart --out runs/q --set sft.steps=20 --set reward_model.steps=20 --set reward_model.responses=200 "
-    "--set sft.after_reward_model=10 --set run.steps=200 --set data.eval_examples=8 --methods text2grad"
+    "quickstart --out runs/q --set sft.steps=20 --set reward_model.steps=20 --set quickstart.responses=200 "
+    "--set quickstart.after_reward_model=10 --set run.steps=200 --set data.eval_examples=8 --methods text2grad"
 )
 
 

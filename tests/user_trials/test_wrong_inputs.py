@@ -192,7 +192,7 @@ PROMPTS = [
     prompts("prompts with a byte order mark", b"\xef\xbb\xbf" + PROMPT.encode(), code=0, writes=True),
     prompts("prompts with Windows line ends", PROMPT.replace("\n", "\r\n"), code=0, writes=True),
     prompts("chat without template", '{"prompt": [{"role": "user", "content": "red"}]}\n', "chat template"),
-    prompts("chat format without template", PROMPT, "chat template", more="--set rollout.prompt_format=chat"),
+    prompts("chat format without template", PROMPT, "chat template", more="--set model.prompt_format=chat"),
     prompts("chat message without role", '{"prompt": [{"content": "x"}]}\n', r"prompts\.jsonl:1: .prompt."),
     prompts("prompt too long", '{"prompt": "' + "red " * 80 + '"}\n', "more than 59 tokens", "too_long"),
     prompts("a missing number of pandas", '{"prompt": "red", "meta": {"x": NaN}}\n', code=0, writes=True),
@@ -293,7 +293,6 @@ REWARD = [
           ("q_porj",)),
     Trial("probe on a missing file", f"{PROBE} --annotations missing.jsonl --out runs/b", (r"missing\.jsonl",)),
     Trial("probe without a model", f"{PROBE} --model missing --out runs/b", ("missing",)),
-    Trial("probe that is merged", f"{PROBE} --merge --set model.lora_r=2 --out runs/b", ("--merge",)),
     Trial("probe into a run", f"{PROBE} --out runs/critic", ("runs/critic already holds a run",)),
 ]  # fmt: skip
 
@@ -463,8 +462,8 @@ NEW = [
     Trial("recipe of an unknown section", "recipe poo", ("poo.*ppo",)),
     Trial("a small held-out share holds one prompt out", "train my.toml --set data.held_out=0.001", ("1 held out",), 0, writes=True),
     Trial("held-out share above 1", "train my.toml --set data.held_out=1.5", ("held_out",)),
-    Trial("held-out file missing", "train my.toml --set data.held_out_file=missing.jsonl", (r"missing\.jsonl",)),
-    Trial("held-out file of the same prompts", "train my.toml --set data.held_out_file=prompts.jsonl", ("prompts",)),
+    Trial("held-out file missing", "train my.toml --set data.held_out=missing.jsonl", (r"missing\.jsonl",)),
+    Trial("held-out file of the same prompts", "train my.toml --set data.held_out=prompts.jsonl", ("prompts",)),
     Trial("metric that is not there", "train my.toml --set data.metric=mine:metric --set data.held_out=0.3", ("mine",)),
     Trial("metric that raises", "train my.toml --set data.metric=mine:metric --set data.held_out=0.3", (r"mine\.py:2",),
           files={"mine.py": "def metric(example, response):\n    return 1 / 0\n"}, writes=True),

@@ -37,7 +37,7 @@ SHORT = [
         "reward_model.max_new_tokens=60",
         "reward_model.max_tokens=8000",
     ),
-    *("reward_model.held_out=0.2", "reward_model.merge=true", "annotate.api_key_env=", "annotate.max_tokens=200"),
+    *("reward_model.held_out=0.2", "annotate.api_key_env=", "annotate.max_tokens=200"),
     *("data.eval_examples=2", "rollout.batch_size=4", "rollout.max_new_tokens=12", "run.steps=2", "run.threads=1"),
     *("run.tracker=none", "critic.max_failure_rate=1.0"),
 ]

@@ -18,6 +18,7 @@ from evidence.commands import align, align_report as _align_report
 from places import SHARED
 from text2grad.align.delta import pseudo_rewards
 from text2grad.errors import ConfigError, DataError, ModelError
+from text2grad.feedback import Annotation, read_source, write_annotations
 from text2grad.types import Span
 from tokenizers_made_here import made
 
@@ -338,7 +339,10 @@ def test_on_human_feedback_the_marked_tokens_are_exactly_those_that_touch_a_span
     if name == "stories260k" and not STORIES.exists():
         pytest.skip("needs ../shared/models/stories260k, no part of the project")
     place = tokenizers.get(name, STORIES)
-    assert command(QA_FEEDBACK, "--format", "qa_feedback", "--tokenizer", place, "--out", tmp_path, "--show", 0) == 0
+    people = tmp_path.parent / "people.jsonl"
+    judged = read_source(QA_FEEDBACK, format="qa_feedback")
+    write_annotations(people, [annotation for annotation in judged if isinstance(annotation, Annotation)])
+    assert command(people, "--tokenizer", place, "--out", tmp_path, "--show", 0) == 0
     rewards, report, page = written(tmp_path)
     raw = json.loads(QA_FEEDBACK.read_text())
     assert len(rewards) == len(raw) == report["aligned"] == 400

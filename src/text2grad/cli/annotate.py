@@ -53,7 +53,7 @@ examples:
   text2grad annotate my.toml --own-critic --samples 4
 
 written to [annotate] out:
-  annotations.jsonl   prompt, response, critique with spans, the annotating model, its tokens, unsupported quotes
+  annotations.jsonl   prompt, response, critique with spans, the annotating model, its tokens
   failures.jsonl      responses without a critique: the kind of failure, and its details
   answers.sqlite      all answers that were paid for
   responses.jsonl     the policy's responses, if it generated them
@@ -190,7 +190,6 @@ def _write(out: Path, recipe: "Recipe", items: Sequence["Item"], results: Sequen
                 "reasoning": settings.reasoning,
                 "prompt_tokens": result.prompt_tokens,
                 "completion_tokens": result.completion_tokens,
-                "unsupported": list(result.unsupported),
             }
             annotations.append({**record, "critique": critique_to_json(result.critique), "annotator": annotator})
         if result.failure is not None:
@@ -214,7 +213,6 @@ def _figures(
         *([("cost of all answers", f"${budget.cost:.4f}")] if priced else []),
         ("spans", f"{sum(len(one.spans) for one in critiques):,}"),
         ("quotes not found", f"{sum(len(one.unmatched) for one in critiques):,} of {quotes:,}"),
-        ("without support", f"{sum(len(one.unsupported) for one in results):,}"),
     ]
 
 

@@ -214,7 +214,7 @@ def _pairs(args: argparse.Namespace, truth: Sequence[Any]) -> tuple[list["Pair"]
     units = _units(args, critic.tokenizer if args.model is not None else None)
     identity = {"model": args.model, "critic": args.critic, "match": args.match}
     if probed:
-        identity |= {"vote threshold": critic.vote_threshold, "files": fingerprint(Path(args.model))}
+        identity |= {"vote threshold": critic.settings.vote_threshold, "files": fingerprint(Path(args.model))}
     elif args.model is not None:
         identity |= {"format": critic.format.as_json(), "files": fingerprint(Path(args.model))}
     check_identity(args.out, identity)

@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
     beside = _check_outputs(args)
     columns, labels = name_values("--column", args.column), _meanings(args.label)
-    options = Options(columns, labels, args.match, args.ground, args.missing_outcome, with_names)
+    options = Options(columns, labels, missing_outcome=args.missing_outcome, prepare_tests=with_names)
     console, account = Console(), Account()
     annotations: list[Annotation] = []
     words: list[Annotation] = []

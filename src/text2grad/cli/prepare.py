@@ -27,7 +27,7 @@ examples:
   text2grad prepare kodcode KodCode/KodCode-Light-RL-10K --without data/kodcode/train.jsonl --out data/kodcode-rl
   text2grad prepare ultrafeedback HuggingFaceH4/ultrafeedback_binarized --split train_prefs --out data/ultrafeedback
 
-written: files in OUT; recipes name them (data.train, data.held_out_file, sft.data). A file without records is not
+written: files in OUT; recipes name them (data.train, data.held_out, sft.data). A file without records is not
 written."""
 
 HELD_OUT = {"slf5k": 0.1, "kodcode": 0.05, "ultrafeedback": 0.01}

@@ -62,5 +62,4 @@ from .spans import (
 from .steps import StepRule as StepRule, split_steps as split_steps
 from .user_code import described as described, load_callable as load_callable
 from .votes import check_votes as check_votes, vote as vote
-from .word_overlap import quotes_without_overlap as quotes_without_overlap
 from .words import inside_word as inside_word, whole_words as whole_words, words_of as words_of

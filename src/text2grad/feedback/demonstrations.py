@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from text2grad.errors import DataError
 from text2grad.feedback.examples import Turn, chat_turns, read_example
-from text2grad.feedback.record_files import read_lines
+from text2grad.feedback.record_files import read_lines, refuse_half_pairs
 from text2grad.types import Example
 
 
@@ -39,7 +39,7 @@ def read_demonstrations(paths: Sequence[str | Path]) -> list[Demonstration]:
         DataError: if a file cannot be read or has no demonstrations, or a line is none: it has no answer, or an empty
             answer.
     """
-    found = []
+    demonstrations = []
     for path in paths:
         entries = list(read_lines(Path(path)))
         if not entries:
@@ -47,8 +47,8 @@ def read_demonstrations(paths: Sequence[str | Path]) -> list[Demonstration]:
                 f'{path} holds no demonstrations; each line is one, such as {{"prompt": "...", "reference": "..."}} '
                 'or {"messages": [...]}'
             )
-        found += [Demonstration(where, _turns(line, where)) for _, where, line in entries]
-    return found
+        demonstrations += [Demonstration(where, _turns(line, where)) for _, where, line in entries]
+    return demonstrations
 
 
 def _turns(line: bytes, where: str) -> tuple[Turn, ...]:
@@ -66,11 +66,5 @@ def _turns(line: bytes, where: str) -> tuple[Turn, ...]:
     else:
         turns = (Turn(example.prompt, example.reference),)
     for turn in turns:
-        try:
-            f"{Example(turn.prompt).prompt_text}{turn.answer}".encode()
-        except UnicodeEncodeError as error:
-            raise DataError(
-                f"{where}: {error.object[error.start]!r} is half of a surrogate pair, which no tokenizer can encode; "
-                "remove it"
-            ) from error
+        refuse_half_pairs(where, prompt=Example(turn.prompt).prompt_text, answer=turn.answer)
     return turns

@@ -89,18 +89,6 @@ def read_lines(path: Path) -> Iterator[Entry]:
         raise _unreadable(path, error) from error
 
 
-def read_list(path: Path) -> Iterator[Entry]:
-    """Yield the entries of a JSON list.
-
-    Raises:
-        DataError: if it cannot be read or is not a list.
-    """
-    entries = _load(path)
-    if not isinstance(entries, list):
-        raise DataError(f"{path}: no JSON list of records, got {type(entries).__name__}")
-    return _numbered(path, entries)
-
-
 def json_object(record: Any, where: str) -> Object:
     """Return a record, or the bytes of a line, as a JSON object.
 
@@ -241,7 +229,7 @@ def _table(path: Path, kind: str) -> Iterator[Entry]:
                 number = reader.line_num
                 where = f"{path}:{reader.line_num}"
                 ragged = None in row or None in row.values()
-                what = f"a row of another length than the header, which has {_columns(reader)}"
+                what = f"a row of another length than the header, which has {len(reader.fieldnames or ())} columns"
                 yield Entry(reader.line_num, where, bad_record(where, what) if ragged else row)
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8: {error}; save the table as UTF-8") from error
@@ -254,12 +242,8 @@ def _delimiter(file: IO[str]) -> str:
     """Return the delimiter of a .csv file, by the rule of the module's docstring."""
     header = next(csv.reader(file, strict=True), [])
     file.seek(0)
-    found = [mark for mark in ";\t" if len(header) == 1 and mark in header[0]]
-    return found[0] if len(found) == 1 else ","
-
-
-def _columns(reader: "csv.DictReader[str]") -> str:
-    return f"{len(reader.fieldnames or ())} columns"
+    marks = [mark for mark in ";\t" if len(header) == 1 and mark in header[0]]
+    return marks[0] if len(marks) == 1 else ","
 
 
 def _parquet(path: Path) -> Iterator[Entry]:
@@ -284,9 +268,9 @@ def _dataset(path: str, split: str) -> Iterator[Entry]:
     name, _, config = (path, "", "") if Path(path).is_dir() else path.partition(":")
     try:
         if any((Path(path) / saved).exists() for saved in ("state.json", "dataset_dict.json")):
-            found = datasets.load_from_disk(path)
+            splits = datasets.load_from_disk(path)
         else:
-            found = datasets.load_dataset(name, config or None)
+            splits = datasets.load_dataset(name, config or None)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
         if "script" in why:  # `datasets` refuses to run the code of a data set, and so do we
@@ -294,8 +278,6 @@ def _dataset(path: str, split: str) -> Iterator[Entry]:
                 ". Download its data files, name them train.jsonl, validation.jsonl and so on, and give their directory"
             )
         raise DataError(f"cannot load the data set {path}: {why}") from error
-    if isinstance(found, dict):
-        if split not in found:
-            raise DataError(f"the data set {path} has no split {split!r}; it has {', '.join(map(str, found))}")
-        found = found[split]
-    yield from _numbered(f"{path} [{split}]", found)
+    if isinstance(splits, dict) and split not in splits:
+        raise DataError(f"the data set {path} has no split {split!r}; it has {', '.join(map(str, splits))}")
+    yield from _numbered(f"{path} [{split}]", splits[split] if isinstance(splits, dict) else splits)

@@ -14,7 +14,7 @@ accepts what people and models write:
 - in a line of a file, the parts of the critique beside "response".
 
 "ids", the sampled token ids, are optional. "prompt" may be missing where only tokens are wanted; an annotation has
-one, which may be empty. The form qa_feedback is the JSON list of Fine-Grained RLHF (see `qa_feedback.py`).
+one, which may be empty.
 
 A record that cannot be used raises `DataError` with the file, the line and the way out, or is passed to `on_bad`. An
 unparsable critique is no error: its status is recorded.
@@ -24,11 +24,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
-from text2grad.errors import DataError, check_known
+from text2grad.errors import DataError
 from text2grad.feedback.critique_text import is_finite, parse_critique_object
-from text2grad.feedback.qa_feedback import read_qa_record
 from text2grad.feedback.record_files import (
     Object,
     bad_record,
@@ -36,7 +35,6 @@ from text2grad.feedback.record_files import (
     keys_of,
     read_entries,
     read_lines,
-    read_list,
     refuse_half_pairs,
     required_text,
     shown,
@@ -44,8 +42,6 @@ from text2grad.feedback.record_files import (
 from text2grad.feedback.spans import Match, critique_from_text, locate_critique
 from text2grad.files import write_records
 from text2grad.types import LABELS, Critique, Example, Span, Status
-
-Form = Literal["jsonl", "qa_feedback"]
 
 QUOTES = ("good_spans", "poor_spans", "positive", "negative", "positive_spans", "bad_spans", "negative_spans")
 """Lists of quotes that may stand beside the response."""
@@ -149,19 +145,18 @@ def read_annotations(path: str | Path, *, to_encode: bool = False) -> list[Annot
         DataError: if the file cannot be read or has no records, or a line is no annotation; a prompt may be empty, but
             not missing.
     """
-    found = []
+    annotations = []
     for record in read_critique_records(path, require_prompt=True):
         if to_encode:
             texts = {"prompt": record.prompt, "response": record.response, "feedback": record.critique.feedback}
             refuse_half_pairs(record.where, **texts)
-        found.append(Annotation(record.prompt, record.response, record.critique))
-    return found
+        annotations.append(Annotation(record.prompt, record.response, record.critique))
+    return annotations
 
 
 def read_critique_records(
     path: str | Path,
     *,
-    form: Form = "jsonl",
     match: Match = "exact",
     limit: int | None = None,
     require_prompt: bool = False,
@@ -171,7 +166,6 @@ def read_critique_records(
 
     Args:
         path: the file.
-        form: a form of the module's docstring.
         match: how quotes are found in the response, as in `locate_spans`.
         limit: the maximum number of records to read.
         require_prompt: a record without "prompt" cannot be used; otherwise its prompt is empty.
@@ -180,18 +174,14 @@ def read_critique_records(
     Raises:
         DataError: if the file cannot be read or has no records, or a record cannot be used.
     """
-    check_known("format", form, get_args(Form))
-    if form == "jsonl":
-        entries = read_entries(path) if Path(path).suffix == ".parquet" else read_lines(Path(path))
-    else:
-        entries = read_list(Path(path))
+    entries = read_entries(path) if Path(path).suffix == ".parquet" else read_lines(Path(path))
     number = 0
     for number, where, entry in islice(entries, limit):
         try:
             given = json_object(entry, where)
-            if require_prompt and form == "jsonl" and "prompt" not in given:
+            if require_prompt and "prompt" not in given:
                 raise bad_record(where, f'there is no "prompt", which may be empty; the record has {keys_of(given)}')
-            record = parse_record(number, where, given, form=form, match=match)
+            record = parse_record(where, given, number=number, match=match)
         except DataError as error:
             if on_bad is None:
                 raise
@@ -202,16 +192,12 @@ def read_critique_records(
         raise DataError(f"{path} has no records")
 
 
-def parse_record(
-    number: int, where: str, record: Object, *, form: Form = "jsonl", match: Match = "exact"
-) -> CritiqueRecord:
+def parse_record(where: str, record: Object, *, number: int = 0, match: Match = "exact") -> CritiqueRecord:
     """Return the record that a JSON object holds, with each span once and in order.
 
     Raises:
         DataError: if it cannot be used.
     """
-    if form == "qa_feedback":
-        return CritiqueRecord(number, where, *read_qa_record(record, where))
     response, prompt = required_text(record, "response", where), _prompt(record, where)
     given = record.get("critique")
     if given is None:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from transformers import TrainerCallback
 
 from text2grad.config import Interruption
-from text2grad.costs import CHECKPOINT_MARK as MARK, peak_memory
+from text2grad.costs import peak_memory
 from text2grad.errors import CheckpointError, ConfigError, Interrupted, ModelError, TrainingError
 from text2grad.files import flush, to_json, write_atomically
 from text2grad.models.adapters import load_lora, with_lora
@@ -33,6 +33,7 @@ from text2grad.progress import Progress
 from text2grad.types import Optimizer
 
 METRICS_FILE = "metrics.jsonl"
+MARK = "text2grad.json"  # in a complete checkpoint: the length of metrics.jsonl, the costs until then, and others
 COSTS = ("seconds", "tokens", "peak_memory_bytes")
 LOGGED = {"loss": "loss", "grad_norm": "grad_norm", "learning_rate": "lr", "mean_token_accuracy": "token_accuracy"}
 

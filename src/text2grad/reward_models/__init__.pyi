@@ -1,4 +1,4 @@
-from .agreement import RECORD_KEYS as RECORD_KEYS, Agreement as Agreement, compare as compare
+from .agreement import Agreement as Agreement, compare as compare
 from .decoding import QuoteLimits as QuoteLimits, critique_grammar as critique_grammar
 from .format import CritiqueFormat as CritiqueFormat, saved_format as saved_format
 from .generative import GenerativeRewardModel as GenerativeRewardModel

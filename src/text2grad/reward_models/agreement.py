@@ -13,12 +13,6 @@ from typing import NamedTuple
 
 from text2grad.types import Critique
 
-RECORD_KEYS = (
-    *("praised_both", "praised", "praised_true", "blamed_both", "blamed", "blamed_true"),
-    *("failed", "unmatched", "quotes", "responses", "surplus"),
-)
-"""Names of the counts in the files of `text2grad evaluate-reward`, in the order of `Agreement`."""
-
 
 class Agreement(NamedTuple):
     """Counts of tokens, critiques and quotes; `merged` adds the counts of two batches."""

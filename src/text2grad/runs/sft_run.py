@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from text2grad.config import Recipe, check_directory, check_world_size, open_run
-from text2grad.costs import keep_checkpoint_cost
+from text2grad.costs import Cost, write_cost
 from text2grad.errors import CheckpointError, ConfigError, DataError, ModelError
 from text2grad.feedback import Demonstration, read_demonstrations, split_by_prompt
 from text2grad.files import published, to_json, write_atomically
@@ -206,7 +206,7 @@ class SFTRun:
             with published(path) as temporary:
                 model.save_pretrained(temporary)
                 self.tokenizer.save_pretrained(temporary)
-        keep_checkpoint_cost(self.directory, self.directory)
+        write_cost(self.directory, Cost("sft", last.seconds, last.tokens, 0, last.peak_memory_bytes, runs=1))
         write_atomically(self.directory / RESULTS_FILE, to_json(results))
 
 

@@ -58,7 +58,7 @@ def test_what_it_cost_is_in_the_results_and_on_the_card(trained: Any) -> None:
     assert (counts["learned"], counts["target_tokens"]) == (24, 24 * TARGET_TOKENS[form])
     card = (run / "model" / "README.md").read_text("utf-8")
     assert f"| tokens of all critiques trained on | {24 * TARGET_TOKENS[form]} |" in card
-    assert "the response's words, each with a sign (good, poor, neither)" in card
+    assert "the response's words, each with a sign (positive, negative, neither)" in card
     assert "constrained to complete JSON and a label for each word for 12 held-out responses" in card
     assert "| held out, for the measurements below | 12 |" in card  # others are held out beyond `eval_limit`
 

@@ -132,10 +132,8 @@ def test_responses_that_the_tokenizer_says_otherwise_are_measured_by_nobody(home
 
 
 def test_the_seed_of_a_run_shares_its_annotations_out_and_a_limit_keeps_the_first_to_measure_on(home: Path) -> None:
-    files = [str(home / "annotations.jsonl")]
-    split, other = (read_split(files, held_out=0.34, limit=5, seed=seed) for seed in (3, 4))
-    train, held_out = split_by_prompt(ANNOTATIONS, 0.34, seed=3)
-    assert (split.train, split.held_out) == (train, held_out[:5])
+    split, other = (read_split(recipe(home, run={**recipe(home).run.model_dump(), "seed": s})) for s in (3, 4))
+    assert (split.train, split.held_out) == split_by_prompt(ANNOTATIONS, 0.34, seed=3)
     assert other.held_out != split.held_out
     assert len({split.digest(), other.digest(), split._replace(held_out=split.held_out[1:]).digest()}) == 3
 
@@ -177,16 +175,6 @@ def test_a_held_out_file_takes_its_prompts_out_of_what_is_learned(home: Path, tm
     run = RewardRun(recipe(home, "file", reward_model={"held_out_file": str(tmp_path / "held.jsonl")}))
     # Each of the two prompts has six annotations; those twelve go.
     assert (run.counts["held_out"], run.counts["shared_prompts"], run.counts["learned"]) == (2, 12, 24)
-    responses = {"held_out_file": str(tmp_path / "held.jsonl"), "unseen": "responses"}
-    run = RewardRun(recipe(home, "same file", reward_model=responses))  # only those two go
-    assert (run.counts["held_out"], run.counts["shared_prompts"], run.counts["learned"]) == (2, 2, 34)
-
-
-def test_responses_can_be_held_out_of_prompts_that_are_learned(home: Path) -> None:
-    split = read_split([str(home / "annotations.jsonl")], held_out=0.25, unseen="responses", seed=3)
-    assert (len(split.train), len(split.held_out)) == (27, 9)
-    assert {one.prompt for one in split.held_out} <= {one.prompt for one in split.train}
-    assert not {(one.prompt, one.response) for one in split.held_out} & {(o.prompt, o.response) for o in split.train}
 
 
 def test_critiques_that_could_not_be_read_teach_and_measure_nothing(home: Path, tmp_path: Path) -> None:
@@ -408,7 +396,7 @@ def adapted(home: Path) -> Path:
         home,
         "adapted",
         model={**recipe(home).model.model_dump(), **lora},
-        reward_model={"merge": True, "lora_dropout": 0.1},
+        reward_model={"lora_dropout": 0.1},
     )
 
 
@@ -440,7 +428,7 @@ def test_an_adapter_in_pickled_form_is_refused(adapted: Path, tmp_path: Path) ->
 def test_an_adapter_resumes_with_the_same_bits(home: Path, adapted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {
         "model": {**recipe(home).model.model_dump(), "lora_r": 4, "lora_alpha": 8},
-        "reward_model": {"merge": True, "lora_dropout": 0.1},
+        "reward_model": {"lora_dropout": 0.1},
     }
 
     def stop(*given: Any) -> None:
@@ -467,7 +455,7 @@ def test_the_card_says_what_it_is_and_nothing_about_this_machine(adapted: Path) 
     assert "{" not in card.replace("{'", ""), "every place is filled"
 
 
-def test_pushing_uploads_the_merged_model_under_a_card_of_its_name(
+def test_pushing_uploads_the_adapter_under_a_card_of_its_name(
     home: Path, adapted: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import huggingface_hub
@@ -488,16 +476,16 @@ def test_pushing_uploads_the_merged_model_under_a_card_of_its_name(
             home,
             "adapted",
             model={"path": str(home / "base"), "lora_r": 4, "lora_alpha": 8},
-            reward_model={"merge": True, "lora_dropout": 0.1},
+            reward_model={"lora_dropout": 0.1},
         ),
         resume=True,
     )
     assert run.push("me/critic", private=True) == "https://hub/me/critic"
     made, uploaded = done
     assert made == (("me/critic",), {"repo_type": "model", "private": True, "exist_ok": True})
-    assert {"README.md", "model.safetensors", "reward_model.json", "tokenizer.json"} <= set(uploaded[0])
+    assert {"README.md", "adapter_model.safetensors", "reward_model.json", "tokenizer.json"} <= set(uploaded[0])
     assert uploaded[1] == {"repo_id": "me/critic", "repo_type": "model"}
-    card = (adapted / "merged" / "README.md").read_text()
+    card = (adapted / "model" / "README.md").read_text()
     assert 'GenerativeRewardModel.load("me/critic")' in card
     assert str(home) not in card
 
@@ -510,11 +498,6 @@ def test_pushing_uploads_the_merged_model_under_a_card_of_its_name(
     [
         ({"model": {"path": ""}}, ConfigError, "[model] path is not set: name the model to train with --model PATH"),
         (
-            {"reward_model": {"merge": True}},
-            ConfigError,
-            "reward_model.merge merges a LoRA adapter, and model.lora_r = 0 trains none; leave it out",
-        ),
-        (
             {"reward_model": {"annotations": ()}},
             DataError,
             "there are no annotations to train on; name files that `text2grad import` or `text2grad annotate` wrote "
@@ -523,8 +506,7 @@ def test_pushing_uploads_the_merged_model_under_a_card_of_its_name(
         (
             {"reward_model": {"prompt_format": "chat"}},
             ModelError,
-            "reward_model.prompt_format = 'chat', but the tokenizer of {base!r} has no chat template; set 'plain' or "
-            "'auto'",
+            "model.prompt_format = 'chat', but the tokenizer of {base!r} has no chat template; set 'plain' or 'auto'",
         ),
         (
             {"reward_model": {"max_new_tokens": 2}},
