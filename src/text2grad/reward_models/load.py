@@ -17,7 +17,7 @@ from text2grad.errors import ConfigError, ModelError, check_known
 from text2grad.feedback import Critic, load_critic
 from text2grad.models import base_named_by
 from text2grad.reward_models.decoding.quotable import QuoteLimits
-from text2grad.reward_models.format import saved_format
+from text2grad.reward_models.format import CritiqueFormat, saved_format
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.probe import SETTINGS_FILE, ProbeRewardModel
 from text2grad.reward_models.shared_base import add_role, is_same_model
