@@ -11,9 +11,10 @@ from .critique_text import (
     is_json as is_json,
     parse_critique as parse_critique,
 )
-from .demonstrations import Demonstration as Demonstration, read_demonstrations as read_demonstrations
 from .examples import (
+    Demonstration as Demonstration,
     digest_of_examples as digest_of_examples,
+    read_demonstrations as read_demonstrations,
     read_examples as read_examples,
     to_example as to_example,
 )

@@ -225,5 +225,5 @@ def refuse_second_adapter(path: str, lora_r: int) -> None:
     if lora_r and base_named_by(path) is not None:
         raise ConfigError(
             f"{path} is a LoRA adapter, and model.lora_r = {lora_r} would train a second one on it. Name the merged "
-            "model (`text2grad sft` and `text2grad reward` write merged/), or set model.lora_r = 0"
+            "model (`text2grad sft` and `text2grad reward` write merged/ beside it), or set model.lora_r = 0"
         )

@@ -43,13 +43,13 @@ class PolicyGeneration(vllm_generation.VLLMGeneration):
         super().__init__(policy, accelerator, tokenizer, **settings)
 
     def _init_vllm(self) -> None:
-        plain = getattr(vllm_generation, "LLM", None)  # TRL passes a fixed list of arguments to vLLM's engine
+        plain: Any = getattr(vllm_generation, "LLM", None)  # TRL passes a fixed list of arguments to vLLM's engine
         if self.mode == "colocate":
-            vllm_generation.LLM = partial(plain, dtype=self._dtype)
+            setattr(vllm_generation, "LLM", partial(plain, dtype=self._dtype))  # noqa: B010
         try:
             super()._init_vllm()  # type: ignore[no-untyped-call]
         finally:
-            vllm_generation.LLM = plain
+            setattr(vllm_generation, "LLM", plain)  # noqa: B010
 
     def _iter_named_params(self) -> Iterator[tuple[str, Tensor]]:
         return merged_weights(self.model)

@@ -114,8 +114,8 @@ def tables(task: str, result: Mapping[str, Any], labels: Mapping[str, str]) -> l
     """Return the tables of a task, of the methods and of the reward model: (caption, columns, rows)."""
     metric = result["metric"].replace("_", " ")
     return [
-        (f"{task}: {metric}, held-out items", *method_rows(result, labels)),
-        (f"{task}: precision / recall of the reward model in tokens", *agreement_rows(result)),
+        Table(f"{task}: {metric}, held-out items", *method_rows(result, labels)),
+        Table(f"{task}: precision / recall of the reward model in tokens", *agreement_rows(result)),
     ]
 
 

@@ -386,16 +386,16 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
     over = "; brackets: Student's interval of 95 % over seeds" if several else ""
     evaluated = any(run["evaluated_at"] is not None for method in methods.values() for run in method["runs"])
     held_out = f"Held-out metrics {at}, and training" if evaluated else "Training"
-    made: list[Table] = [(f"{held_out} reward and KL of the last step{over}", *result_rows(results))]
+    made: list[Table] = [Table(f"{held_out} reward and KL of the last step{over}", *result_rows(results))]
     if results["paired"]:
         first = f"Difference from {next(iter(methods))} on the same held-out prompts"
-        made.append((f"{first}; brackets: 95 % bootstrap interval over prompts", *paired_rows(results)))
+        made.append(Table(f"{first}; brackets: 95 % bootstrap interval over prompts", *paired_rows(results)))
     if results["settings"]:
         rows = [
             [key, *(json.dumps(value, ensure_ascii=False) for value in values.values())]
             for key, values in results["settings"].items()
         ]
-        made.append(("Settings that differ", ["setting", *methods], rows))
+        made.append(Table("Settings that differ", ["setting", *methods], rows))
     return made
 
 

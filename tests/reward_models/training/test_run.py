@@ -500,8 +500,8 @@ def test_pushing_uploads_the_adapter_under_a_card_of_its_name(
         (
             {"reward_model": {"annotations": ()}},
             DataError,
-            "there are no annotations to train on; name files that `text2grad import` or `text2grad annotate` wrote "
-            "with --annotations FILE.jsonl, or in the recipe as reward_model.annotations",
+            "there are no annotations to train on; name files that `text2grad feedback import` or `text2grad annotate` "
+            "wrote with --annotations FILE.jsonl, or in the recipe as reward_model.annotations",
         ),
         (
             {"reward_model": {"prompt_format": "chat"}},
@@ -589,7 +589,7 @@ def test_annotations_without_any_span_are_refused(home: Path, tmp_path: Path) ->
         train(home, "spanless", reward_model={"annotations": (str(path),)})
     assert str(caught.value) == (
         f"the 24 annotations to train on ({path}) have no span, so there is nothing to quote; import feedback with "
-        "spans with `text2grad import`, or change reward_model.held_out"
+        "spans with `text2grad feedback import`, or change reward_model.held_out"
     )
 
 

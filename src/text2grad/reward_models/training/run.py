@@ -1,7 +1,7 @@
 """`text2grad reward` from beginning to end: annotations → a reward model with its model card (section 3.4).
 
 run.json, data.json     settings, and a hash of the annotations; a resumed run compares them
-held_out.jsonl          the held-out annotations, for `text2grad evaluate-reward`
+held_out.jsonl          the held-out annotations, for `text2grad evaluate critic`
 metrics.jsonl           loss of each step, held-out measurements
 checkpoints/            the best and the last
 model/                  the best checkpoint: a Hugging Face directory or an adapter, reward_model.json, README.md
