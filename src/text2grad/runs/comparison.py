@@ -23,7 +23,7 @@ from rich.table import Table
 
 from text2grad.files import to_json, write_files
 from text2grad.runs.reports.html import rollouts_page
-from text2grad.runs.reports.plots import comparison_png, pictures, task_panels
+from text2grad.runs.reports.plots import TASK_PANEL, panels_png, pictures, task_panels
 from text2grad.runs.reports.run_report import groups, read_run
 
 LABELS = ("positive", "negative")
@@ -62,8 +62,7 @@ def _task(directory: Path, metric: str, seeds: Sequence[int], methods: Sequence[
 
 def write_comparison(results: Mapping[str, Any], out: Path, labels: Mapping[str, str]) -> None:
     """Write results.json, curves.png and report.html; `labels` are the methods' names for readers."""
-    picture = comparison_png(results["tasks"], labels)
-    panels = pictures(task_panels(results["tasks"], labels))
+    panels = task_panels(results["tasks"], labels)
     rollouts = [
         (f"{task}: {name}", records)
         for task, result in results["tasks"].items()
@@ -73,10 +72,17 @@ def write_comparison(results: Mapping[str, Any], out: Path, labels: Mapping[str,
         "Text2Grad quickstart",
         intro="\n\n".join(in_words(task, result) for task, result in results["tasks"].items()),
         groups=rollouts,
-        images=[("Held-out items, one answer each at temperature 1; thin lines are single seeds.", panels)],
+        images=[("Held-out items, one answer each at temperature 1; thin lines are single seeds.", pictures(panels))],
         tables=[table for task, result in results["tasks"].items() for table in _tables(task, result, labels)],
     )
-    write_files(out, {"results.json": to_json(results), "curves.png": picture, "report.html": page.encode()})
+    write_files(
+        out,
+        {
+            "results.json": to_json(results),
+            "curves.png": panels_png(panels, size=TASK_PANEL),
+            "report.html": page.encode(),
+        },
+    )
 
 
 def in_words(task: str, result: Mapping[str, Any]) -> str:
