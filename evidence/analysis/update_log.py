@@ -30,10 +30,10 @@ from torch import Tensor
 from text2grad.config.section import Section
 from text2grad.errors import ConfigError
 from text2grad.models import PolicyWithValue, TokenBatch, response_logprobs
-from text2grad.rl.instruments import Instrument, Step
 from text2grad.rl.metrics import Record
 from text2grad.rl.piece_sizes import PieceSizes
 from text2grad.rl.ppo import TOKEN_MEAN, TokenMean
+from text2grad.rl.step import Instrument, Step
 
 DIGITS = 6  # of a log-prob in a record
 LOGGED = ("logp", "logp_after", "logp_without_momentum")

@@ -20,8 +20,8 @@ from text2grad.critics import CachedCritic
 from text2grad.feedback import critique_from_json
 from text2grad.progress import Progress
 from text2grad.rl import Text2GradTrainer, rewards_of
-from text2grad.rl.instruments import Step, observed, phase, watched
 from text2grad.rl.rollouts import chosen_examples
+from text2grad.rl.step import Step, observed, phase, watched
 from text2grad.types import Rollout
 
 

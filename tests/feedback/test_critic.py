@@ -119,8 +119,8 @@ def test_answers_that_are_no_list_are_refused() -> None:
 
 def test_answers_of_another_type_are_refused() -> None:
     assert refusal(answering([Critique("fine"), None])) == (
-        "critic critic returned for response 2 of 2 a NoneType; a text2grad.Critique, a dict with quotes, a text, a pair "
-        "of number and text, or a number is needed"
+        "critic critic returned for response 2 of 2 a NoneType; a text2grad.Critique, a dict with quotes, a text, a "
+        "pair of number and text, or a number is needed"
     )
     assert "a tuple; a text2grad.Critique" in refusal(answering([Critique("fine"), ("fine", 1.0)]))
 

@@ -169,8 +169,8 @@ class FaultServer:
         fields = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line)
         body = await reader.readexactly(int(fields.get("content-length", 0)))
         if head.startswith("GET"):
-            if found := re.match(r"GET \S+/hold/(\d+) ", head):
-                self.hold_after = int(found[1])
+            if hold := re.match(r"GET \S+/hold/(\d+) ", head):
+                self.hold_after = int(hold[1])
             busy_s = self.last_at - self.first_at
             whole = {"counts": self.counts, "most_active": self.most_active, "busy_s": busy_s, "last": self.last}
             _send(writer, 200, whole if "/state" in head else self.counts.total())
@@ -276,8 +276,8 @@ def _answers(step: str) -> bool:
 def _completion(what: str, asked: Asked) -> dict[str, Any]:
     """Return a completion that answers, or half answers."""
     text, key, plain = asked.text, asked.key, asked.plain
-    found = RESPONSE.findall(text)
-    words = (found[-1] if found else text.strip("\n").rpartition("\n")[2]).split()
+    responses = RESPONSE.findall(text)
+    words = (responses[-1] if responses else text.strip("\n").rpartition("\n")[2]).split()
     critique = {
         "textual_feedback": f'"{words[0]}" is right, but "{words[-1]}" is wrong.',
         "good_spans": [words[0]],
@@ -318,7 +318,7 @@ def _completion(what: str, asked: Asked) -> dict[str, Any]:
     said: dict[str, Any] = {"text": content} if plain else {"message": message}
     if asked.logprobs:
         tokens = [content, "m" if content == "M" else "M", "The"]
-        top = [{"token": one, "logprob": value} for one, value in zip(tokens, LOGPROBS, strict=True)]
+        top = [{"token": token, "logprob": value} for token, value in zip(tokens, LOGPROBS, strict=True)]
         said["logprobs"] = {"content": [{**top[0], "top_logprobs": top}]}
     return {
         "id": "chatcmpl-1",

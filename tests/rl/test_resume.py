@@ -128,7 +128,7 @@ def test_a_critic_of_which_no_first_critique_can_be_read_stops_after_the_first_s
     tmp_path: Path,
 ) -> None:
     def unreadable(examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
-        return ["I would rather not say."] * len(responses)
+        return ['{"textual_feedback": "I would'] * len(responses)  # cut off
 
     with pytest.raises(CriticError, match=r"^100% of the last 8 critiques could not be read"):
         small_run.trainer(tmp_path / "run", unreadable).train()

@@ -93,8 +93,6 @@ def moments(run: Path) -> Any:
 @every(EXACT)
 def test_two_processes_learn_as_one_does(home: Path, name: str) -> None:
     assert_same_curve(home / "two" / name, home / "one" / name, steps=2)
-    if name == "groups":
-        assert any(line["update/epochs"] < 4 for line in metrics(home / "two" / name))  # ended by ppo.stop_kl
     if name not in RESUMED:  # which went on to step 4 in one process
         ours, theirs = (small_run.weights(home / place / name) for place in ("two", "one"))
         assert ours.keys() == theirs.keys()
@@ -385,7 +383,7 @@ def test_models_that_cannot_be_sharded_are_refused(monkeypatch: pytest.MonkeyPat
         shard_one(monkeypatch, names=["LlamaDecoderLayer", "Layer"])
     with pytest.raises(ModelError, match="process 1 has other weights than this one"):
         shard_one(monkeypatch, others=["another digest"])
-    with pytest.raises(ConfigError, match=r"reward_model\.merge = true"):
+    with pytest.raises(ConfigError, match="the directory `merged` beside the adapter"):
         shard_one(monkeypatch, adapters={CRITIC_ADAPTER: None})
 
 

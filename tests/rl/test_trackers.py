@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from small_run import ColourCritic, recipe, trainer
+from small_run import recipe, trainer
 from text2grad.config.recipe import make_recipe
 from text2grad.errors import ConfigError
 from text2grad.rl.trackers import COLUMNS, RunTracker, check_tracker, flat_settings

@@ -117,7 +117,7 @@ def test_the_first_step_starts_at_ratio_one_and_kl_zero(tmp_path: Path) -> None:
 
 def test_unreadable_critiques_give_no_reward_and_keep_the_sample(tmp_path: Path) -> None:
     def mute(examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
-        return ["I would rather not say."] * len(responses)
+        return ['{"textual_feedback": "I would'] * len(responses)  # cut off
 
     small_run.trainer(tmp_path / "run", mute, run={"steps": 2}, critic={"max_failure_rate": 1.0}).train()
     found = records(tmp_path / "run")
@@ -136,7 +136,7 @@ def test_unreadable_critiques_give_no_reward_and_keep_the_sample(tmp_path: Path)
 def test_a_critic_that_fails_too_often_stops_the_run(readable: int, shown: str, steps: int, tmp_path: Path) -> None:
     def mumble(examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
         good = '{"textual_feedback": "Yes.", "good_spans": [], "poor_spans": []}'
-        return [good] * readable + ["No."] * (len(responses) - readable)
+        return [good] * readable + ['{"textual_feedback": "No'] * (len(responses) - readable)
 
     run = small_run.trainer(tmp_path / "run", mumble, run={"steps": 50, "save_every": 100})
     with pytest.raises(CriticError) as caught:
@@ -151,7 +151,7 @@ def test_a_critic_that_fails_too_often_stops_the_run(readable: int, shown: str, 
 
 def test_a_run_that_its_critic_stopped_goes_on_with_a_mended_one(tmp_path: Path) -> None:
     def mute(examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
-        return ["No."] * len(responses)
+        return ['{"textual_feedback": "No'] * len(responses)
 
     settings = {"run": {"steps": 16, "save_every": 100}}
     with pytest.raises(CriticError):
@@ -318,7 +318,7 @@ def test_python_and_numpy_draw_the_same_numbers_in_every_run_of_a_seed(tmp_path:
 def test_a_full_kl_run_and_a_value_warm_up_run_through(tmp_path: Path) -> None:
     run = small_run.trainer(
         tmp_path / "run",
-        ppo={"kl": "full", "entropy_coef": 0.01, "stop_kl": 0.02, "target_kl": 1.0},
+        ppo={"kl": "full", "entropy_coef": 0.01, "target_kl": 1.0},
         optim={"lr": 3e-3, "value_lr": 1e-2, "value_warmup_steps": 1, "warmup_steps": 1},
         rollout={"temperature": 0.7, "batch_size": 8, "max_new_tokens": 6},
     )

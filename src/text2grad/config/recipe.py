@@ -126,18 +126,18 @@ def register_section(name: str, section: type[Section]) -> None:
         _kind = create_model("Recipe", __base__=_kind, **{name: (section, section())})  # type: ignore[call-overload]
 
 
-def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe and apply overrides.
 
     Args:
-        path: a TOML file.
+        path: a TOML file; None for the defaults.
         overrides: "section.key=value" strings; the value is read as TOML, else as a string.
 
     Raises:
         ConfigError: if the file cannot be read, a key is unknown or a value is refused.
     """
     try:
-        data = tomllib.loads(read_text(Path(path)))
+        data = {} if path is None else tomllib.loads(read_text(Path(path)))
     except DataError as error:
         reason = str(error).replace("cannot read", "cannot read recipe", 1)
         raise ConfigError(reason if "cannot read" in reason else f"{path} is not valid TOML: {reason}") from error
@@ -145,7 +145,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     for override in overrides:
         _apply(data, override)
-    return make_recipe(data, where=str(path))
+    return make_recipe(data, where=str(path or "--set"))
 
 
 def make_recipe(data: Mapping[str, Any], *, where: str = "recipe", warn: bool = True) -> Recipe:
@@ -165,14 +165,18 @@ def make_recipe(data: Mapping[str, Any], *, where: str = "recipe", warn: bool = 
     try:
         return _kind.model_validate(data, context={OF_A_RUN: not warn})
     except ValidationError as error:
-        raise ConfigError("\n".join(f"{where}: {_explain(dict(item))}" for item in error.errors())) from error
+        reasons: dict[tuple[int | str, ...], str] = {}
+        for item in error.errors():  # of a setting with several types the reason of the first type
+            reasons.setdefault(item["loc"][:2], _explain(dict(item)))
+        raise ConfigError("\n".join(f"{where}: {reason}" for reason in reasons.values())) from error
 
 
 def _explain(item: dict[str, Any]) -> str:
-    section, *key = [str(part) for part in item["loc"]] or [""]
+    section, *rest = item["loc"] or ("",)
     message = item["msg"].removeprefix("Value error, ")
-    if not key:
+    if not rest:
         return f"[{section}] {message}" if section else message
+    key = [str(part) for part in rest[:1] + [part for part in rest[1:] if isinstance(part, int)]]  # no names of types
     return f"[{section}] {'.'.join(key)} = {item['input']!r}: {message}"
 
 
@@ -251,9 +255,11 @@ def _values(setting: FieldInfo) -> str:
         elif kind is bool:
             options += ["true", "false"]
         elif origin is tuple:
-            options.append(f"list of {_NAMES[inner[0]]}s")
+            limits = list[Any]()
+            [element] = _alternatives(inner[0], limits)
+            options.append(f"list of {_NAMES[element]}s{_range(limits)}")
         else:
-            options.append(_NAMES[kind] + _range(bounds))
+            options.append(_NAMES[kind] + (_range(bounds) if kind is not str else ""))
     return " | ".join(options)
 
 

@@ -51,10 +51,7 @@ class AnnotateConfig(Server):
 
 
 class ServerConfig(Server):
-    """The server of a generative reward model, critic.kind = "server".
-
-    `critic.model` is its name there, or the directory that is served, which holds the format of its critiques.
-    """
+    """The server of a generative reward model, critic.kind = "server"; critic.model is its name, or its directory."""
 
     concurrency: Count = 64
 

@@ -11,9 +11,10 @@ from .critique_text import (
     is_json as is_json,
     parse_critique as parse_critique,
 )
-from .demonstrations import Demonstration as Demonstration, read_demonstrations as read_demonstrations
 from .examples import (
+    Demonstration as Demonstration,
     digest_of_examples as digest_of_examples,
+    read_demonstrations as read_demonstrations,
     read_examples as read_examples,
     to_example as to_example,
 )
@@ -54,7 +55,6 @@ from .records import (
 from .sources import read_source as read_source
 from .spans import (
     Match as Match,
-    Occurrences as Occurrences,
     count_places as count_places,
     critique_from_text as critique_from_text,
     locate_spans as locate_spans,
@@ -62,5 +62,4 @@ from .spans import (
 from .steps import StepRule as StepRule, split_steps as split_steps
 from .user_code import described as described, load_callable as load_callable
 from .votes import check_votes as check_votes, vote as vote
-from .word_overlap import quotes_without_overlap as quotes_without_overlap
 from .words import inside_word as inside_word, whole_words as whole_words, words_of as words_of

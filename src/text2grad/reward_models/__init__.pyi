@@ -1,16 +1,15 @@
-from .agreement import RECORD_KEYS as RECORD_KEYS, Agreement as Agreement, compare as compare
+from .agreement import Agreement as Agreement, compare as compare
 from .decoding import QuoteLimits as QuoteLimits, critique_grammar as critique_grammar
 from .format import CritiqueFormat as CritiqueFormat, saved_format as saved_format
 from .generative import GenerativeRewardModel as GenerativeRewardModel
-from .kinds import register_kind as register_kind
 from .load import (
     LocalRewardModel as LocalRewardModel,
     critic_from_recipe as critic_from_recipe,
-    decoding_of as decoding_of,
+    register_kind as register_kind,
     rows_read_at_once as rows_read_at_once,
     shares_base as shares_base,
 )
-from .probe import ProbeRewardModel as ProbeRewardModel, is_probe as is_probe, saved_probe as saved_probe
+from .probe import is_probe as is_probe, saved_probe as saved_probe
 from .refresh import Refresher as Refresher, judge as judge
 from .served import ServerRewardModel as ServerRewardModel
 from .vllm import VLLMRewardModel as VLLMRewardModel

@@ -13,15 +13,9 @@ from typing import NamedTuple
 
 from text2grad.types import Critique
 
-RECORD_KEYS = (
-    *("praised_both", "praised", "praised_true", "blamed_both", "blamed", "blamed_true"),
-    *("failed", "unmatched", "quotes", "responses", "surplus"),
-)
-"""Names of the counts in the files of `text2grad evaluate-reward`, in the order of `Agreement`."""
-
 
 class Agreement(NamedTuple):
-    """Counts of tokens, critiques and quotes; `merged` adds the counts of two batches."""
+    """Counts of tokens, critiques and quotes."""
 
     positive_both: int = 0
     positive: int = 0  # by the reward model
@@ -63,7 +57,7 @@ def compare(
         true_deltas: δ of each response from the annotator's spans.
         critiques: of the reward model.
     """
-    pairs = [pair for one, other in zip(deltas, true_deltas, strict=True) for pair in zip(one, other, strict=True)]
+    pairs = [pair for both in zip(deltas, true_deltas, strict=True) for pair in zip(*both, strict=True)]
     unmatched = sum(len(critique.unmatched) for critique in critiques)
     return Agreement(
         positive_both=sum(a > 0 and b > 0 for a, b in pairs),

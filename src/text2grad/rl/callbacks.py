@@ -11,7 +11,7 @@ from typing import Any
 
 from text2grad.config import Recipe
 from text2grad.models import on_cpu
-from text2grad.rl.instruments import Instrument, Step
+from text2grad.rl.step import Instrument, Step
 
 
 def training_arguments(recipe: Recipe) -> Any:

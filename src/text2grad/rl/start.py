@@ -3,9 +3,8 @@
 Whatever can be refused is refused here, before any work. `PreparedRun` holds the parts; `trainer.py` moves them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,9 +13,9 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from text2grad.align import AlignSettings, resolve
-from text2grad.config import ModelConfig, Recipe, check_directory, check_world_size, load_recipe, make_recipe, open_run
-from text2grad.errors import ConfigError, DataError, ModelError
-from text2grad.feedback import Critic, check_examples, digest_of_examples, load_critic, read_examples, to_example
+from text2grad.config import ModelConfig, Recipe, check_directory, check_world_size, open_run
+from text2grad.errors import ConfigError, ModelError
+from text2grad.feedback import Critic, check_examples, digest_of_examples, load_critic
 from text2grad.models import (
     POLICY_ADAPTER,
     PolicyWithValue,
@@ -37,7 +36,6 @@ from text2grad.models import (
     half_precision,
     is_peft,
     load_policy,
-    load_tokenizer,
     on_cpu,
     padding_id,
     policy_config,
@@ -46,7 +44,7 @@ from text2grad.models import (
     with_lora,
 )
 from text2grad.progress import note
-from text2grad.rl.instruments import Instrument, phase
+from text2grad.rl.arguments import tokenizer_of
 from text2grad.rl.metrics import FailureRate, Silence
 from text2grad.rl.optimizers import Optimizers
 from text2grad.rl.piece_sizes import PieceSizes
@@ -55,15 +53,13 @@ from text2grad.rl.refreshing import CriticRefresher, FixedCritic
 from text2grad.rl.run_log import RunLog
 from text2grad.rl.scoring import score_batch
 from text2grad.rl.sharding import check_launch, sharding_of
+from text2grad.rl.step import Instrument, phase
 from text2grad.rl.trackers import RunTracker, check_tracker
 from text2grad.rl.update import MinibatchGradient
 from text2grad.types import Example, Rollout
 
 SECTIONS = tuple(name for name in Recipe.model_fields if name not in ("sft", "annotate", "reward_model", "quickstart"))
 """The sections of a recipe whose settings decide the result; the others belong to the commands before `train`."""
-
-SHORT = ("model", "data", "rollout", "reward", "ppo", "optim", "run")
-"""The sections whose settings may be given without the section's name, as `lr=1e-5`."""
 
 
 class PreparedRun:
@@ -277,107 +273,6 @@ class PreparedRun:
             seed=self.recipe.run.seed,
             trust_remote_code=self.recipe.model.trust_remote_code,
         )
-
-
-def settings_of(args: Recipe | Mapping[str, Any] | str | Path | None, keywords: Mapping[str, Any]) -> Recipe:
-    """Return the recipe of a trainer's arguments.
-
-    Args:
-        args: a recipe, the path of a TOML file, or settings by name; None takes the defaults.
-        keywords: further settings by name. A name is a section with a dict (`run={"steps": 10}`), "section.key", or
-            the key alone where one section of a training has it (`steps=10`, `lr=1e-5`).
-
-    Raises:
-        ConfigError: if a name or a value is wrong.
-    """
-    if isinstance(args, str | Path):
-        args = load_recipe(Path(args))
-    if args is not None and not isinstance(args, Recipe | Mapping):
-        raise ConfigError(
-            f"args is a {type(args).__name__}; give a text2grad.Recipe, a dict of settings such as "
-            '{"steps": 100, "lr": 1e-5}, or the path of a recipe'
-        )
-    sections: dict[str, Any] = args.model_dump() if isinstance(args, Recipe) else {}
-    names = {**(args if isinstance(args, Mapping) else {}), **keywords}
-    if not names and isinstance(args, Recipe):
-        return args
-    for name, value in names.items():
-        if name in Recipe.model_fields and isinstance(value, Mapping):
-            sections[name] = {**sections.get(name, {}), **value}
-        else:
-            section, key = _section_and_key(name)
-            sections[section] = {**sections.get(section, {}), key: value}
-    return make_recipe(sections)
-
-
-def _section_and_key(name: str) -> tuple[str, str]:
-    """Return the section and the key of a setting's name."""
-    section, _, key = name.rpartition(".")
-    if section:
-        return section, key
-    known = _short_names()
-    if len(known.get(name, ())) == 1:
-        return known[name][0], name
-    if name in known:
-        names = ", ".join(f'"{section}.{name}"' for section in known[name])
-        raise ConfigError(f"{name!r} is a setting of several sections: write one of {names}")
-    near = get_close_matches(name, known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else "; `text2grad recipe` lists all settings"
-    raise ConfigError(f"there is no setting {name!r}{hint}")
-
-
-def _short_names() -> dict[str, list[str]]:
-    """Return the sections of each key in the sections of `SHORT`."""
-    sections: dict[str, list[str]] = {}
-    for section in SHORT:
-        for key in type(getattr(Recipe(), section)).model_fields:
-            sections.setdefault(key, []).append(section)
-    return sections
-
-
-def examples_of(data: Any, role: str) -> list[Example]:
-    """Return the examples of a dataset.
-
-    Args:
-        data: the path of a JSONL file; or rows, each an `Example`, a prompt or a dict with "prompt" (a list,
-            or a `datasets.Dataset`).
-        role: the name of the argument, for errors.
-
-    Raises:
-        DataError: if there is no row, or a row is no example.
-    """
-    if isinstance(data, str | Path):
-        return read_examples(data)
-    if isinstance(data, Mapping) or not isinstance(data, Iterable):
-        splits = f" with the splits {', '.join(map(str, data))}; name one" if isinstance(data, Mapping) else ""
-        raise DataError(
-            f"{role} is a {type(data).__name__}{splits}: give a JSONL file, a list of examples, prompts or dicts with "
-            '"prompt", or a datasets.Dataset'
-        )
-    examples = [
-        row
-        if isinstance(row, Example)
-        else to_example({"prompt": row} if isinstance(row, str) else row, f"{role}[{n}]")
-        for n, row in enumerate(data)
-    ]
-    if not examples:
-        raise DataError(f"{role} holds no examples")
-    return examples
-
-
-def tokenizer_of(model: Any, settings: ModelConfig) -> Any:
-    """Return the tokenizer of a model by its path, or by the path that a loaded model remembers.
-
-    Raises:
-        ConfigError: if a loaded model remembers none.
-    """
-    path = model if isinstance(model, str | Path) else getattr(model, "name_or_path", "")
-    if not path:
-        raise ConfigError(
-            f"the tokenizer of this {type(model).__name__} is not known: give it as processing_class, or the model by "
-            "its name or directory"
-        )
-    return load_tokenizer(str(path), trust_remote_code=settings.trust_remote_code)
 
 
 def _warnings_of(policy: Any, recipe: Recipe) -> Iterator[str]:

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from text2grad.config.critic import AnnotateConfig
-from text2grad.config.reward_model import ServerConfig
+from text2grad.config.server import AnnotateConfig, ServerConfig
 from text2grad.critics.servers.annotation import Annotator, Item
 from text2grad.critics.servers.endpoint import Endpoint, Spending, make_values
 from text2grad.critics.servers.llm_critic import LLMCritic
@@ -83,15 +82,14 @@ def test_critics_made_in_python_have_the_defaults_of_a_recipe(monkeypatch: pytes
         (
             {"tempreature": 0.5},
             'Critic has no setting "tempreature". Did you mean "temperature"? Known settings: model, base_url, '
-            "api_key_env, temperature, max_tokens, concurrency, timeout_s, input_price, output_price, max_cost",
+            "api_key_env, temperature, max_tokens, concurrency, timeout_s, prices, max_cost",
         ),
         ({"concurrency": 0}, "Critic cannot be made: concurrency: Input should be greater than or equal to 1"),
         ({"max_tokens": "9"}, "Critic cannot be made: max_tokens: Input should be a valid integer"),
         ({"temperature": float("nan")}, "Critic cannot be made: temperature: Input should be a finite number"),
         (
             {"max_cost": 1.0},
-            "Critic cannot be made: Value error, max_cost needs input_price and output_price: without prices every "
-            "answer costs 0",
+            "Critic cannot be made: Value error, max_cost needs prices: without them every answer costs 0",
         ),
     ],
 )

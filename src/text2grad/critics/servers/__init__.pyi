@@ -4,12 +4,13 @@ from .annotation import (
     Annotator as Annotator,
     Failure as Failure,
     Item as Item,
+    Question as Question,
+    Reply as Reply,
     collect_critiques as collect_critiques,
     numbered_items as numbered_items,
-    read_answer as read_answer,
     read_answer_by as read_answer_by,
+    reply as reply,
 )
-from .asking import Question as Question, Reply as Reply, reply as reply
 from .cached_client import (
     CachedClient as CachedClient,
     ResponseFormat as ResponseFormat,

@@ -1,4 +1,4 @@
-"""Answers → critiques: parse the answer, look up its quotes, and list quotes without support.
+"""Answers → critiques: parse the answer and look up its quotes.
 
 The result of an item is one of:
 
@@ -24,10 +24,10 @@ from typing import NamedTuple
 from text2grad.costs import TokenCount
 from text2grad.critics.servers.cached_client import CachedClient, ResponseFormat
 from text2grad.critics.servers.session import AnnotationSession
-from text2grad.critics.servers.store import Answer
+from text2grad.critics.servers.store import Answer, Prompt
 from text2grad.critics.servers.templates import Template
 from text2grad.errors import CriticError, RequestError
-from text2grad.feedback import Match, Occurrences, critique_from_text, quotes_without_overlap
+from text2grad.feedback import Match, critique_from_text
 from text2grad.types import Critique, Example
 
 ANSWERED = ("refused", "empty", "truncated", "unreadable")
@@ -65,6 +65,28 @@ class Failure(NamedTuple):
         return cls(kind, answer.text[:_SHOWN_CHARS])
 
 
+class Question(NamedTuple):
+    """A prompt, and the format of its answer; None requests free text."""
+
+    prompt: Prompt
+    response_format: ResponseFormat | None = None
+
+
+class Reply(NamedTuple):
+    """The answer to a question, or why there is none."""
+
+    answer: Answer | None
+    failure: Failure | None = None
+
+
+async def reply(client: CachedClient, question: Question) -> Reply:
+    """Return the answer to a question: `AnnotationSession(endpoint, store, reply)`."""
+    try:
+        return Reply(await client.complete(question.prompt, question.response_format))
+    except RequestError as error:
+        return Reply(None, Failure(error.kind, error.detail))
+
+
 @dataclass(frozen=True, slots=True)
 class AnnotationResult:
     """The result of an item.
@@ -72,14 +94,12 @@ class AnnotationResult:
     Attributes:
         critique: None if no answer could be used.
         failure: None if nothing failed.
-        unsupported: quotes that the critique's text does not mention.
         prompt_tokens: of all answers about this item.
         completion_tokens: likewise.
     """
 
     critique: Critique | None = None
     failure: Failure | None = None
-    unsupported: tuple[str, ...] = ()
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
@@ -97,40 +117,28 @@ class Annotator:
     match: Match = "exact"
 
     async def annotate(self, client: CachedClient, item: Item) -> AnnotationResult:
-        """Return the critique of one item, with its quotes checked, or why there is none."""
+        """Return the critique of one item, or why there is none."""
         messages = self.template.messages(item.example, item.response, feedback=item.feedback, tests=item.tests)
         schema = ResponseFormat("schema", self.template.schema(grounding=item.feedback is not None))
         try:
             answer = await client.complete(messages, schema)
         except RequestError as error:
             return AnnotationResult(failure=Failure(error.kind, error.detail))
-        result = read_answer(answer, item.response, match=self.match)
-        tokens = {"prompt_tokens": answer.prompt_tokens or 0, "completion_tokens": answer.completion_tokens or 0}
+        result = read_answer_by(lambda text: critique_from_text(text, item.response, match=self.match), answer)
         critique = result.critique
-        if critique is None:
-            return replace(result, **tokens)
-        if item.feedback is not None:
+        if critique is not None and item.feedback is not None:
             critique = replace(critique, feedback=item.feedback)
-        checked = self.template.reasoning or item.feedback is not None
-        unsupported = quotes_without_overlap(critique, item.response) if checked else ()
-        return AnnotationResult(critique, unsupported=unsupported, **tokens)
-
-
-def read_answer(
-    answer: Answer, response: str, *, match: Match = "exact", occurrences: Occurrences = "all", complete: bool = True
-) -> AnnotationResult:
-    """Return the critique in an answer, or the failure of an answer without one.
-
-    `match` and `occurrences` are those of `locate_spans`; `complete=False` also accepts the quotes of an answer that
-    the length limit cut.
-    """
-    return read_answer_by(
-        lambda text: critique_from_text(text, response, match=match, occurrences=occurrences), answer, complete=complete
-    )
+        return AnnotationResult(critique, result.failure, answer.prompt_tokens or 0, answer.completion_tokens or 0)
 
 
 def read_answer_by(read: Callable[[str], Critique], answer: Answer, *, complete: bool = True) -> AnnotationResult:
-    """Return the critique that `read` finds in the text of an answer, or the failure, as `read_answer`."""
+    """Return the critique in an answer, or the failure of an answer without one.
+
+    Args:
+        read: returns the critique in a text.
+        answer: of the server.
+        complete: False also accepts the quotes of an answer that the length limit cut.
+    """
     if answer.finish == "refused":
         return AnnotationResult(failure=Failure.of(answer))
     if answer.finish == "too_long":

@@ -28,7 +28,7 @@ _TEMPLATE_BYTES = 100  # upper bound of the tokens that a chat template adds to 
 class ResponseFormat(NamedTuple):
     """The format of an answer that is requested beside the prompt: a JSON schema, a grammar, or log-probabilities.
 
-    A server that refuses a schema is asked without it, since the prompt describes the JSON too.
+    A server that refuses a schema or log-probabilities is asked without them; a grammar is never left out.
 
     Attributes:
         name: "schema", "grammar" or "logprobs".
@@ -105,7 +105,7 @@ class CachedClient:
         self.pace = Pace(endpoint.concurrency, budget or Budget.of(spending, store))
         self.usage = Usage()
         self._under_way: dict[str, asyncio.Task[Answer]] = {}
-        self._takes_schemas: bool | None = None  # unknown before the first request with a schema
+        self._takes_formats: bool | None = None  # unknown before the first request with one
         self._length_name = "max_tokens"  # the server's name of that parameter
         self._first_request, self._failed_in_row = asyncio.Lock(), 0
 
@@ -173,14 +173,14 @@ class CachedClient:
     async def _attempt(
         self, request: Request, response_format: ResponseFormat | None, more: Mapping[str, Any]
     ) -> Answer:
-        """Make one request; the first request with a schema finds out whether the server takes schemas."""
-        if response_format is None or response_format.name != "schema":
+        """Make one request; the first with a format finds out whether the server takes formats."""
+        if response_format is None or response_format.name == "grammar":
             return await self._send(request, response_format, more)
-        if self._takes_schemas is None:
+        if self._takes_formats is None:
             async with self._first_request:
-                if self._takes_schemas is None:
+                if self._takes_formats is None:
                     return await self._probe(request, response_format, more)
-        return await self._send(request, response_format if self._takes_schemas else None, more)
+        return await self._send(request, response_format if self._takes_formats else None, more)
 
     async def _probe(self, request: Request, response_format: ResponseFormat, more: Mapping[str, Any]) -> Answer:
         try:
@@ -189,9 +189,9 @@ class CachedClient:
             if error.kind != "rejected" or error.fatal:
                 raise
             answer = await self._send(request, None, more)  # if this is rejected too, the next request probes again
-            self._takes_schemas = False
+            self._takes_formats = False
         else:
-            self._takes_schemas = True
+            self._takes_formats = True
         return answer
 
     async def _send(self, request: Request, response_format: ResponseFormat | None, more: Mapping[str, Any]) -> Answer:

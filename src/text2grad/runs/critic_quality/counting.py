@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from text2grad.evaluation import Area, Ratio
-from text2grad.reward_models import RECORD_KEYS, compare
+from text2grad.reward_models import compare
 from text2grad.runs.critic_quality.units import Marked, Marks
 from text2grad.types import LABELS, Critique, Label, Span
 
@@ -43,7 +43,7 @@ Quartiles = Mapping[Label, Sequence[float]]
 def token_counts(marked: Marked) -> dict[str, float]:
     """Return the counts of `compare` for one response, under their names in files."""
     agreement = compare([marked.predicted.delta], [marked.true.delta], [marked.pair.predicted])
-    return {**dict(zip(RECORD_KEYS, agreement, strict=True)), "units": len(marked.true.delta)}
+    return {**agreement._asdict(), "units": len(marked.true.delta)}
 
 
 def span_counts(marked: Marked) -> Counter[str]:
@@ -151,7 +151,7 @@ def _typed_units(marks: Marks, critique: Critique, response: str) -> dict[tuple[
 
 
 def _quotes(quoted: str, text: str) -> bool:
-    """Whether the rest of a line, after its first quotation mark, begins with a text as `text2grad import` quotes it.
+    """Tell whether a line, after its first quotation mark, goes on with a text as `feedback import` quotes it.
 
     It is escaped as in JSON, or on one line and perhaps cut at a word, with " …" behind.
     """
@@ -169,12 +169,12 @@ def lengths(marks: Sequence[Marks]) -> dict[Label, list[int]]:
 def ratios() -> dict[str, Ratio]:
     """Return the rates by name: which counts each divides by which."""
     found: dict[str, Ratio] = {}
-    for label, mark in (("positive", "praised"), ("negative", "blamed")):
-        both = f"{mark}_both"
-        found[f"precision/{label}"] = Ratio((both,), (mark,))
-        found[f"recall/{label}"] = Ratio((both,), (f"{mark}_true",))
-        found[f"f1/{label}"] = Ratio((both, both), (mark, f"{mark}_true"))
-        found[f"f1_everything/{label}"] = Ratio((f"{mark}_true",) * 2, ("units", f"{mark}_true"))
+    for label in LABELS:
+        both, true = f"{label}_both", f"{label}_true"
+        found[f"precision/{label}"] = Ratio((both,), (label,))
+        found[f"recall/{label}"] = Ratio((both,), (true,))
+        found[f"f1/{label}"] = Ratio((both, both), (label, true))
+        found[f"f1_everything/{label}"] = Ratio((true, true), ("units", true))
     for label in LABELS:
         found[f"exact/{label}"] = Ratio((f"exact/{label}",), (f"true_spans/{label}",))
         found[f"partial/{label}"] = Ratio((f"partial/{label}",), (f"true_spans/{label}",))

@@ -10,7 +10,7 @@ import pytest
 import small_run
 from text2grad.config.recipe import Recipe, make_recipe
 from text2grad.errors import ConfigError, DataError
-from text2grad.rl.start import examples_of, settings_of
+from text2grad.rl.arguments import examples_of, settings_of
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.types import Example
 
