@@ -57,24 +57,6 @@ class Ratio(NamedTuple):
         return np.exp(quotients) if self.exp else quotients
 
 
-class Area(NamedTuple):
-    """The area under the ROC curve: how probably a score is higher where the truth holds; equal scores count half."""
-
-    true: tuple[str, ...]  # names of the counts of units where the truth holds, by rising score
-    other: tuple[str, ...]  # names of the counts of all other units, by the same scores
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the counts that it reads."""
-        return self.true + self.other
-
-    def values(self, counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return the area for each weighting; NaN where one side has no unit."""
-        true, other = np.split(weights @ counts, [len(self.true)], axis=1)  # [B, scores]
-        below = np.cumsum(other, axis=1) - other
-        return _quotients((true * (below + other / 2)).sum(axis=1), true.sum(axis=1) * other.sum(axis=1))
-
-
 def _quotients(above: np.ndarray, below: np.ndarray) -> np.ndarray:
     found: np.ndarray = np.divide(above, below, out=np.full(below.shape, np.nan), where=below != 0)
     return found

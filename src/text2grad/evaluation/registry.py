@@ -41,9 +41,9 @@ for _name, _place, _about in (
     ("mt_bench", "mt_bench:MTBenchSuite", "MT-Bench: ratings of two turns by a judge"),
     ("code", "code:CodeSuite", "pass@k of programs; the format of --data decides"),
     ("humaneval", "code:CodeSuite", "pass@k on HumanEval"),
-    ("humaneval+", "code:CodeSuite", "pass@k on HumanEval+, by EvalPlus's inputs and rules"),
+    ("humaneval+", "code:CodeSuite", "pass@k on HumanEval+"),
     ("mbpp", "code:CodeSuite", "pass@k on MBPP"),
-    ("mbpp+", "code:CodeSuite", "pass@k on MBPP+, by EvalPlus's inputs and rules"),
+    ("mbpp+", "code:CodeSuite", "pass@k on MBPP+"),
     ("arc", "knowledge:LMEvalSuite", "ARC-Challenge by lm-eval"),
 ):
     register_suite(_name, partial(_ours, _place), _about)

@@ -105,14 +105,10 @@ class SuiteOptions:
     split: str = ""  # of a data set; "" takes the test split
     limit: int | None = None  # only the first questions
     samples: int = 1  # answers to each question
-    rows_at_once: int = 16  # rows of a batch of the model
     shots: int | None = None  # examples before each question of lm-eval; None takes the task's own
-    timeout_s: float | None = None  # time limit of a program with its tests; None takes the format's own
-    memory_mb: int = 4096  # limit of a program's address space in MiB
     accept_weaker: bool = False  # run programs without protection of files if no stronger isolation works
     perplexity_model: str = ""  # causal language model that reads the answers
     bertscore: str = ""  # encoder of BERTScore
-    bertscore_layer: int | None = None  # layer whose states are compared; None takes the last
     judge: "Judge | None" = None  # model that judges answers of chat suites
 
 

@@ -21,6 +21,7 @@ from text2grad.feedback import json_object, read_entries
 from text2grad.files import to_json, write_atomically, write_records
 
 ARC = "arc"
+ROWS_AT_ONCE = 16
 _ARC_DATA = (
     "Give the rows of ARC-Challenge's test split as JSONL with --data arc=FILE (data set allenai/ai2_arc, "
     "configuration ARC-Challenge, on the Hugging Face hub)"
@@ -105,7 +106,7 @@ class LMEvalSuite(ExaminedSuite):
         from lm_eval.evaluator import simple_evaluate
         from lm_eval.models.huggingface import HFLM
 
-        wrapped = HFLM(pretrained=model.model, tokenizer=model.tokenizer, batch_size=self.options.rows_at_once)
+        wrapped = HFLM(pretrained=model.model, tokenizer=model.tokenizer, batch_size=ROWS_AT_ONCE)
         found = simple_evaluate(
             model=wrapped,
             tasks=[self._spec],

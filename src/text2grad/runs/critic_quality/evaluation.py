@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from text2grad.evaluation import DRAWS, LEVEL, Area, Encoder, Estimate, Ratio, Reader, estimate
+from text2grad.evaluation import DRAWS, LEVEL, Estimate, Ratio, Scorer, estimate
 from text2grad.runs.critic_quality import counting, wording
 from text2grad.runs.critic_quality.pairs import Pair
 from text2grad.runs.critic_quality.units import Marked, Units, mark
@@ -32,8 +32,8 @@ class Measures:
     """
 
     words: bool = True
-    encoder: Encoder | None = None
-    reader: Reader | None = None
+    encoder: Scorer | None = None
+    reader: Scorer | None = None
     draws: int = DRAWS
     seed: int = 0
 
@@ -96,8 +96,6 @@ def evaluate(pairs: Sequence[Pair], units: Units, measures: Measures | None = No
             **counting.span_counts(one),
             **counting.quote_counts(one),
             **counting.length_counts(one, quarters),
-            **counting.type_counts(one),
-            **counting.vote_counts(one),
         }
         for one in marked
     ]
@@ -108,14 +106,11 @@ def evaluate(pairs: Sequence[Pair], units: Units, measures: Measures | None = No
     sums: Counter[str] = Counter()
     for row in rows:
         sums.update(row)
-    votes = max((len(one.samples) for one in marked), default=0)
-    rates: dict[str, Ratio | Area] = {**_ratios(measures), **counting.type_ratios(sums)}
-    rates |= counting.areas(votes) if votes else {}
     return Evaluation(
         unit=units.name,
         marked=marked,
         left_out=[pair.where for pair, one in cut if one is None],
-        metrics=estimate(rows, rates, draws=measures.draws, seed=measures.seed),
+        metrics=estimate(rows, _ratios(measures), draws=measures.draws, seed=measures.seed),
         counts=dict(sums),
         bleu=wording.bleu(kept) if measures.words else None,
         span_units={who: {label: quartiles(by[label]) for label in LABELS} for who, by in sizes.items()},
@@ -149,8 +144,8 @@ def _statuses(pairs: Sequence[Pair], who: str) -> dict[str, int]:
 
 def tables(found: Evaluation) -> list[Table]:
     """Return the tables of the paper, each rate with its interval in brackets."""
-    shown = [_token_table(found), *_score_table(found), _span_table(found), _quote_table(found), _fidelity_table(found)]
-    return [*shown, _length_table(found), *_type_table(found), *_word_tables(found)]
+    shown = [_token_table(found), _span_table(found), _quote_table(found), _fidelity_table(found)]
+    return [*shown, _length_table(found), *_word_tables(found)]
 
 
 def _token_table(found: Evaluation) -> Table:
@@ -169,34 +164,6 @@ def _token_table(found: Evaluation) -> Table:
 
 def _marked(found: Evaluation, label: str) -> list[str]:
     return [f"{found.counts.get(name, 0):,.0f}" for name in (label, f"{label}_true", f"{label}_both")]
-
-
-def _score_table(found: Evaluation) -> list[Table]:
-    """Return the table of the scores by votes, or no table without sampled critiques."""
-    rows = [(label, _rate(found, f"auroc/{label}")) for label in LABELS if f"auroc/{label}" in found.metrics]
-    caption = f"{found.unit}: score by the sampled critiques that mark it"
-    return [Table(caption, ("label", "area under the ROC curve"), rows)] if rows else []
-
-
-def _type_table(found: Evaluation) -> list[Table]:
-    """Return the table of the annotator's error types, or no table if the annotations name none."""
-    kinds = [
-        name.removeprefix("recall/") for name in found.metrics if name.startswith("recall/") and name.count("/") > 1
-    ]
-    rows = [
-        (
-            kind,
-            f"{found.counts[f'type/{kind}/true']:,.0f}",
-            *(_rate(found, f"{name}/{kind}") for name in ("recall", "f1")),
-        )
-        for kind in kinds
-    ]
-    columns = ("label and type", "marked in truth", "recall, any type", "F1, same type")
-    return (
-        [Table(f"{found.unit}: by error type, as the feedback names it before each quote", columns, rows)]
-        if rows
-        else []
-    )
 
 
 def _span_table(found: Evaluation) -> Table:

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from text2grad.critics.servers import Comparison
 from text2grad.errors import DataError
-from text2grad.feedback import CritiqueRecord, Match, read_critique_records, read_examples, refuse_half_pairs, vote
+from text2grad.feedback import CritiqueRecord, Match, read_critique_records, read_examples, refuse_half_pairs
 from text2grad.reward_models import critique_target
 from text2grad.types import Critique
 
@@ -15,8 +15,7 @@ from text2grad.types import Critique
 class Pair(NamedTuple):
     """A response with the critiques of a critic (predicted) and of an annotator (true).
 
-    `where` is file and line of the annotation. The spans of the critiques count characters of the response. `samples`
-    are the critiques whose vote is the predicted one, for a critic with votes.
+    `where` is file and line of the annotation. The spans of the critiques count characters of the response.
     """
 
     where: str
@@ -24,7 +23,6 @@ class Pair(NamedTuple):
     response: str
     predicted: Critique
     true: Critique
-    samples: tuple[Critique, ...] = ()
 
 
 def read_truth(path: Path, *, limit: int | None = None, to_encode: bool = False) -> list[CritiqueRecord]:
@@ -85,24 +83,6 @@ def paired(truth: Sequence[CritiqueRecord], predicted: Iterable[Critique]) -> li
     """Pair annotations with critiques in the same order."""
     pairs = zip(truth, predicted, strict=True)
     return [Pair(one.where, one.prompt, one.response, critique, one.critique) for one, critique in pairs]
-
-
-def paired_votes(
-    truth: Sequence[CritiqueRecord], samples: Iterable[Sequence[Critique]], *, threshold: float
-) -> list[Pair]:
-    """Pair annotations with the vote of sampled critiques in the same order."""
-    pairs = zip(truth, samples, strict=True)
-    return [
-        Pair(
-            one.where,
-            one.prompt,
-            one.response,
-            vote(drawn, one.response, threshold=threshold),
-            one.critique,
-            tuple(drawn),
-        )
-        for one, drawn in pairs
-    ]
 
 
 def read_comparisons(

@@ -1,7 +1,6 @@
 """A critic → its critiques of annotated responses; each is written to disk before it is used.
 
 answers.jsonl   the critiques, the cache of `CachedCritic`
-samples.jsonl   the sampled critiques of a critic with votes, the cache of `CachedDraws`
 critic.json     the critic that wrote them; another critic is refused in the same directory
 """
 
@@ -11,13 +10,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from text2grad.critics import CachedCritic, CachedDraws, Drawing
+from text2grad.critics import CachedCritic
 from text2grad.errors import ConfigError
 from text2grad.feedback import Critic, CritiqueRecord, Match
 from text2grad.files import to_json, write_atomically
 from text2grad.types import Critique, Example
 
-ANSWERS, SAMPLES, IDENTITY = "answers.jsonl", "samples.jsonl", "critic.json"
+ANSWERS, IDENTITY = "answers.jsonl", "critic.json"
 
 
 def check_identity(out: Path, identity: Mapping[str, Any]) -> None:
@@ -66,16 +65,6 @@ def predictions(
         CriticError: if the critic fails.
     """
     cached = CachedCritic(critic, out / ANSWERS, match=match)
-    for start in range(0, len(truth), batch_size):
-        batch = truth[start : start + batch_size]
-        yield from cached([Example(one.prompt) for one in batch], [one.response for one in batch])
-
-
-def sampled_predictions(
-    critic: Drawing, truth: Sequence[CritiqueRecord], out: Path, *, batch_size: int = 16
-) -> Iterator[list[Critique]]:
-    """Yield several sampled critiques of each annotated response, in order; arguments as those of `predictions`."""
-    cached = CachedDraws(critic, out / SAMPLES)
     for start in range(0, len(truth), batch_size):
         batch = truth[start : start + batch_size]
         yield from cached([Example(one.prompt) for one in batch], [one.response for one in batch])

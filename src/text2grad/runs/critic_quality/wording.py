@@ -13,7 +13,7 @@ perplexity.
 from collections.abc import Sequence
 
 from text2grad.errors import require
-from text2grad.evaluation import ROUGE, Encoder, Ratio, Reader, bertscore, rouge_scorer, text_nats
+from text2grad.evaluation import ROUGE, Ratio, Scorer, bertscore, rouge_scorer, text_nats
 from text2grad.runs.critic_quality.pairs import Pair
 
 
@@ -52,7 +52,7 @@ def bleu(pairs: Sequence[Pair]) -> float | None:
     return float(corpus_bleu(predicted, [true]).score) / 100
 
 
-def bertscore_counts(pairs: Sequence[Pair], encoder: Encoder) -> list[dict[str, float]]:
+def bertscore_counts(pairs: Sequence[Pair], encoder: Scorer) -> list[dict[str, float]]:
     """Return BERTScore F1 of each response whose annotation has feedback."""
     counts: list[dict[str, float]] = [{} for _ in pairs]
     for row in with_words(pairs):
@@ -61,7 +61,7 @@ def bertscore_counts(pairs: Sequence[Pair], encoder: Encoder) -> list[dict[str, 
     return counts
 
 
-def perplexity_counts(texts: Sequence[str], reader: Reader, name: str) -> list[dict[str, float]]:
+def perplexity_counts(texts: Sequence[str], reader: Scorer, name: str) -> list[dict[str, float]]:
     """Return the negative log-likelihood and the token count of each text, as "nats/NAME" and "tokens/NAME"."""
     found = [text_nats(reader, text) for text in texts]
     return [{f"nats/{name}": nats, f"tokens/{name}": float(tokens)} for nats, tokens in found]
