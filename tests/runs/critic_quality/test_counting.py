@@ -9,9 +9,10 @@ from text2grad.align.delta import pseudo_rewards
 from text2grad.evaluation.intervals import Estimate, Ratio, estimate
 from text2grad.reward_models.agreement import compare
 from text2grad.runs.critic_quality.counting import BUCKETS
-from text2grad.runs.critic_quality.evaluation import Evaluation, Measures, evaluate, tables
+from text2grad.runs.critic_quality.evaluation import Evaluation, evaluate, tables
 from text2grad.runs.critic_quality.pairs import Pair
 from text2grad.runs.critic_quality.units import Units, mark
+from text2grad.runs.critic_quality.wording import Measures
 from text2grad.tasks.tiny import word_tokenizer
 from text2grad.types import Critique, Label, Span
 

@@ -13,9 +13,10 @@ from text2grad.errors import ModelError
 from text2grad.evaluation import words
 from text2grad.evaluation.words import Scorer
 from text2grad.runs.critic_quality import wording
-from text2grad.runs.critic_quality.evaluation import Measures, evaluate
+from text2grad.runs.critic_quality.evaluation import evaluate
 from text2grad.runs.critic_quality.pairs import Pair
 from text2grad.runs.critic_quality.units import Units
+from text2grad.runs.critic_quality.wording import Measures
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique
 
@@ -48,7 +49,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_rouge_is_that_made_by_hand() -> None:
-    counts = wording.word_counts(pairs())
+    counts = wording.word_counts(pairs(), Measures())
     # "the city is wrong" against "the city is right": 3 of 4 words; pairs "the city", "city is" of 3
     assert counts[0] == {"worded": 1.0, "rouge1": 0.75, "rouge2": pytest.approx(2 / 3), "rougeL": 0.75}
     # "names the right day" against "the day is bad": "the", "day" of 4 and 4; no pair
@@ -58,7 +59,7 @@ def test_rouge_is_that_made_by_hand() -> None:
 
 def test_words_are_compared_where_the_annotator_has_some() -> None:
     found = pairs(["a b c", "x"], ["a b c", " \n"])
-    assert wording.word_counts(found)[1] == {}
+    assert wording.word_counts(found, Measures())[1] == {}
     assert wording.with_words(found) == [0]
     metrics = evaluate(found, Units("words"), Measures(draws=2)).metrics
     assert metrics["rouge1"].value == 1.0
@@ -78,7 +79,7 @@ def test_bertscore_is_that_of_its_own_package(bert: Path) -> None:
 
     said, true = SAID[:3], TRUE[:3]  # the package fails on empty texts
     theirs = bert_score.score(said, true, model_type=str(bert), num_layers=2, device="cpu")[2].tolist()
-    counts = wording.bertscore_counts(pairs(said, true), words.load_encoder(str(bert)))
+    counts = wording.word_counts(pairs(said, true), Measures(words=False, encoder=words.load_encoder(str(bert))))
     assert [row["bertscore"] for row in counts] == pytest.approx(theirs, abs=1e-5)
     assert max(theirs) < 0.999
 

@@ -2,7 +2,6 @@ from .agreement import measure_agreement as measure_agreement
 from .evaluation import (
     NAMED as NAMED,
     Evaluation as Evaluation,
-    Measures as Measures,
     evaluate as evaluate,
     tables as tables,
 )
@@ -34,4 +33,4 @@ from .study import (
 )
 from .units import CUTS as CUTS, Units as Units
 from .verdicts import judges_agreement as judges_agreement, summary as summary, verdict_tables as verdict_tables
-from .wording import check_words as check_words
+from .wording import Measures as Measures, check_words as check_words

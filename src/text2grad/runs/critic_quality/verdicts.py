@@ -12,14 +12,13 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-import numpy as np
-
 from text2grad.critics.servers import Preference, Side
-from text2grad.errors import require
 from text2grad.evaluation import Ratio, estimate
+from text2grad.runs.critic_quality.agreement import alpha
 from text2grad.runs.reports.html import Table
 
 _SIDES: Mapping[str, Side] = {"win": "first", "tie": "tie", "loss": "second"}
+_CODES: Mapping[Side | None, float | None] = {"second": 0.0, "tie": 1.0, "first": 2.0, None: None}
 _PLURAL = {"win": "wins", "tie": "ties", "loss": "losses"}
 
 
@@ -64,29 +63,14 @@ def judges_agreement(verdicts: Mapping[str, Sequence[Preference]]) -> dict[str, 
     """
     if len(verdicts) < 2:
         return None
-    codes = {name: [_code(one.better) for one in found] for name, found in verdicts.items()}
+    codes = {name: [_CODES[preference.better] for preference in given] for name, given in verdicts.items()}
     pairs = []
-    for a, b in combinations(codes, 2):
-        both = [(x, y) for x, y in zip(codes[a], codes[b], strict=True) if not (np.isnan(x) or np.isnan(y))]
+    for first, second in combinations(codes, 2):
+        both = [(x, y) for x, y in zip(codes[first], codes[second], strict=True) if x is not None and y is not None]
         same = sum(x == y for x, y in both) / len(both) if both else None
-        pairs.append({"judges": [a, b], "both": len(both), "agreement": same, "alpha": _alpha([codes[a], codes[b]])})
-    return {"alpha": _alpha(list(codes.values())), "pairs": pairs}
-
-
-def _code(better: Side | None) -> float:
-    return float("nan") if better is None else {"second": 0.0, "tie": 1.0, "first": 2.0}[better]
-
-
-def _alpha(codes: Sequence[Sequence[float]]) -> float | None:
-    """Return Krippendorff's alpha of [judges, pairs]; None where it is not defined."""
-    require("krippendorff", extra="eval", purpose="the agreement of judges")
-    import krippendorff
-
-    data = np.array(codes)
-    twice = (~np.isnan(data)).sum(0) > 1
-    if not twice.any() or len(np.unique(data[:, twice][~np.isnan(data[:, twice])])) < 2:
-        return None
-    return float(krippendorff.alpha(reliability_data=data, level_of_measurement="nominal"))
+        of_two = alpha([codes[first], codes[second]], "the agreement of judges")
+        pairs.append({"judges": [first, second], "both": len(both), "agreement": same, "alpha": of_two})
+    return {"alpha": alpha(list(codes.values()), "the agreement of judges"), "pairs": pairs}
 
 
 def verdict_tables(results: Mapping[str, Mapping[str, Any]], agreement: Mapping[str, Any] | None) -> list[Table]:
