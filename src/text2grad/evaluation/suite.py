@@ -155,12 +155,12 @@ class AnsweredSuite(Suite):
 
         Truth values count as 0 and 1, texts do not count.
         """
-        found = {ANSWERS: float(len(scores))}
-        for one in scores:
-            for name, value in one.items():
+        counts = {ANSWERS: float(len(scores))}
+        for score in scores:
+            for name, value in score.items():
                 if isinstance(value, int | float):
-                    found[name] = found.get(name, 0.0) + float(value)
-        return found
+                    counts[name] = counts.get(name, 0.0) + float(value)
+        return counts
 
 
 class ExaminedSuite(Suite):
@@ -195,12 +195,12 @@ def entries_of(suite: str, options: SuiteOptions, source: Source) -> list[Entry]
     if options.data and not Path(path).exists() and ("/" not in path or path.startswith((".", "/"))):
         raise DataError(f"suite {suite}: there is no file {path}. {way_out}")
     try:
-        found = list(islice(read_entries(path, split=options.split or "test"), options.limit))
+        entries = list(islice(read_entries(path, split=options.split or "test"), options.limit))
     except DataError as error:
         raise DataError(f"suite {suite}: {error}. {way_out}") from error
-    if not found:
+    if not entries:
         raise DataError(f"suite {suite}: {path} holds no records. {way_out}")
-    return found
+    return entries
 
 
 def checked(suite: str, questions: Sequence[Question]) -> Sequence[Question]:
@@ -222,4 +222,4 @@ def checked(suite: str, questions: Sequence[Question]) -> Sequence[Question]:
 
 def digest_of_questions(questions: Sequence[Question]) -> str:
     """Return a hash of the contents of questions, in order."""
-    return sha256(to_json([astuple(one) for one in questions])).hexdigest()[:16]
+    return sha256(to_json([astuple(question) for question in questions])).hexdigest()[:16]

@@ -88,12 +88,14 @@ class Evaluations:
             return
         path = trainer.directory / DIRECTORY / f"{step:06d}.json"
         if gather_object([path.exists()])[0]:
-            found = json.loads(path.read_bytes()) if trainer.accelerator.is_main_process else {}
+            evaluation = json.loads(path.read_bytes()) if trainer.accelerator.is_main_process else {}
         else:
-            found = self._new(step, path)
-        self._send(found)
+            evaluation = self._new(step, path)
+        self._send(evaluation)
         if step and trainer.recipe.run.keep_best != "none":
-            trainer.keep_if_best(found["metrics"][found["metric"]] if trainer.accelerator.is_main_process else 0.0)
+            trainer.keep_if_best(
+                evaluation["metrics"][evaluation["metric"]] if trainer.accelerator.is_main_process else 0.0
+            )
 
     def _new(self, step: int, path: Path) -> dict[str, Any]:
         """Evaluate and write the file; after an error of critic or metric the finished steps are saved."""
@@ -101,24 +103,24 @@ class Evaluations:
         path.parent.mkdir(exist_ok=True)
         try:
             with draws_apart(self._seed_of(step)):  # training draws the same with and without the evaluation
-                found = self._evaluate(step)
+                evaluation = self._evaluate(step)
         except Text2GradError:
             if step and trainer.accelerator.num_processes == 1:
                 trainer.save()
             raise
         if trainer.accelerator.is_main_process:
-            write_atomically(path, to_json(found))
-            note(in_short(found))
+            write_atomically(path, to_json(evaluation))
+            note(in_short(evaluation))
         self._cache(step).unlink(missing_ok=True)
-        return found
+        return evaluation
 
-    def _send(self, found: Mapping[str, Any]) -> None:
+    def _send(self, evaluation: Mapping[str, Any]) -> None:
         """Send an evaluation to the tracker, also one of an earlier process: TensorBoard drops it on resume."""
         if not self.trainer.accelerator.is_main_process:
             return
-        tracker, step = self.trainer.tracker, found["step"]
-        tracker.log({f"eval/{name}": value for name, value in found["metrics"].items()}, step)
-        tracker.log_table("held_out", found["records"], step)
+        tracker, step = self.trainer.tracker, evaluation["step"]
+        tracker.log({f"eval/{name}": value for name, value in evaluation["metrics"].items()}, step)
+        tracker.log_table("held_out", evaluation["records"], step)
 
     def _evaluate(self, step: int) -> dict[str, Any]:
         trainer = self.trainer
@@ -173,7 +175,7 @@ class Evaluations:
         uniforms = step_uniforms(seed=seed, step=0, rows=rows, tokens=rollout.max_new_tokens)
 
         def sample_all() -> list[Rollout]:
-            found: list[Rollout] = []
+            rollouts: list[Rollout] = []
             with self._progress(phase, len(mine)) as progress, trainer.whole_policy() as policy:
                 for part in _parts(mine, trainer.sizes.rows_at_once):
                     prompts = [trainer.held_out_ids[row] for row in part]
@@ -187,9 +189,9 @@ class Evaluations:
                         rows_at_once=len(part),
                     )
                     examples = [trainer.held_out[row] for row in part]
-                    found += make_rollouts(trainer.tokenizer, examples, prompts, responses, trainer.eos_ids)
+                    rollouts += make_rollouts(trainer.tokenizer, examples, prompts, responses, trainer.eos_ids)
                     progress.advance(len(part))
-            return found
+            return rollouts
 
         return trainer.sizes.in_rows(len(mine), sample_all)
 
@@ -222,15 +224,15 @@ class Evaluations:
         """Return the critiques of responses, asked for in batches as in training; `first` is the row of the first."""
         trainer = self.trainer
         critic = CachedCritic(trainer.critic, self._cache(step), match=trainer.recipe.critic.match)
-        found: list[Critique] = []
+        critiques: list[Critique] = []
         at_once = trainer.recipe.rollout.batch_size // trainer.accelerator.num_processes
         with self._progress("evaluate: judge", len(rollouts)) as progress:
             for part in _parts(range(len(rollouts)), at_once):
                 batch = rollouts[part.start : part.stop]
                 with draws_apart(self._seed_of(step, first + part.start)):
-                    found += critic([rollout.example for rollout in batch], [rollout.response for rollout in batch])
+                    critiques += critic([rollout.example for rollout in batch], [rollout.response for rollout in batch])
                 progress.advance(len(part))
-        return found
+        return critiques
 
     def _numbers(
         self,
@@ -267,10 +269,12 @@ class Evaluations:
         trainer = self.trainer
         if trainer.recipe.rollout.temperature == 1.0:
             return scores.logp_ref
-        found = score_batch(trainer.model, trainer.reference, batch, trainer.sizes, temperature=1.0, kl="k1")
+        scores_of_reference = score_batch(
+            trainer.model, trainer.reference, batch, trainer.sizes, temperature=1.0, kl="k1"
+        )
         if trainer.sharding is not None:
             trainer.sharding.reshard()
-        return found.logp_ref
+        return scores_of_reference.logp_ref
 
     def _agreement(
         self,

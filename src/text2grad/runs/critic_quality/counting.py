@@ -42,7 +42,7 @@ def span_counts(marked: Marked) -> Counter[str]:
     counts: Counter[str] = Counter()
     for label in LABELS:
         true, predicted = (_unit_sets(marks, label) for marks in (marked.true, marked.predicted))
-        best = [max((len(one & other) / len(one | other) for other in predicted), default=0.0) for one in true]
+        best = [max((len(span & other) / len(span | other) for other in predicted), default=0.0) for span in true]
         counts[f"true_spans/{label}"] += len(true)
         counts[f"spans/{label}"] += len(predicted)
         counts[f"exact/{label}"] += sum(iou == 1.0 for iou in best)
@@ -55,10 +55,12 @@ def quote_counts(marked: Marked) -> Counter[str]:
     """Return how many of the critic's quotes are spans of the annotator, compared by characters."""
     counts: Counter[str] = Counter(quotes_lost=len(marked.pair.predicted.unmatched))
     for span in marked.predicted.spans:
-        true = [one for one in marked.true.spans if one.label == span.label]
-        best = max((_overlap(span, one, marked.text) for one in true), default=0.0)
+        true = [other for other in marked.true.spans if other.label == span.label]
+        best = max((_overlap(span, other, marked.text) for other in true), default=0.0)
         counts[f"quotes/{span.label}"] += 1
-        counts[f"quotes_exact/{span.label}"] += any((one.start, one.end) == (span.start, span.end) for one in true)
+        counts[f"quotes_exact/{span.label}"] += any(
+            (other.start, other.end) == (span.start, span.end) for other in true
+        )
         counts[f"quotes_overlap/{span.label}"] += best >= LEAST_OVERLAP
     return counts
 
@@ -77,34 +79,34 @@ def length_counts(marked: Marked, quartiles: Quartiles) -> Counter[str]:
 
 def lengths(marks: Sequence[Marks]) -> dict[Label, list[int]]:
     """Return the number of units of each span, by label."""
-    return {label: [len(units) for one in marks for units in _unit_sets(one, label)] for label in LABELS}
+    return {label: [len(units) for each in marks for units in _unit_sets(each, label)] for label in LABELS}
 
 
 def ratios() -> dict[str, Ratio]:
     """Return the rates by name: which counts each divides by which."""
-    found: dict[str, Ratio] = {}
+    rates: dict[str, Ratio] = {}
     for label in LABELS:
         both, true = f"{label}_both", f"{label}_true"
-        found[f"precision/{label}"] = Ratio((both,), (label,))
-        found[f"recall/{label}"] = Ratio((both,), (true,))
-        found[f"f1/{label}"] = Ratio((both, both), (label, true))
-        found[f"f1_everything/{label}"] = Ratio((true, true), ("units", true))
+        rates[f"precision/{label}"] = Ratio((both,), (label,))
+        rates[f"recall/{label}"] = Ratio((both,), (true,))
+        rates[f"f1/{label}"] = Ratio((both, both), (label, true))
+        rates[f"f1_everything/{label}"] = Ratio((true, true), ("units", true))
     for label in LABELS:
-        found[f"exact/{label}"] = Ratio((f"exact/{label}",), (f"true_spans/{label}",))
-        found[f"partial/{label}"] = Ratio((f"partial/{label}",), (f"true_spans/{label}",))
-        found[f"oui/{label}"] = Ratio((f"iou/{label}",), (f"exact/{label}", f"partial/{label}"))
-        found[f"quote_exact/{label}"] = Ratio((f"quotes_exact/{label}",), (f"quotes/{label}",))
-        found[f"quote_overlap_90/{label}"] = Ratio((f"quotes_overlap/{label}",), (f"quotes/{label}",))
+        rates[f"exact/{label}"] = Ratio((f"exact/{label}",), (f"true_spans/{label}",))
+        rates[f"partial/{label}"] = Ratio((f"partial/{label}",), (f"true_spans/{label}",))
+        rates[f"oui/{label}"] = Ratio((f"iou/{label}",), (f"exact/{label}", f"partial/{label}"))
+        rates[f"quote_exact/{label}"] = Ratio((f"quotes_exact/{label}",), (f"quotes/{label}",))
+        rates[f"quote_overlap_90/{label}"] = Ratio((f"quotes_overlap/{label}",), (f"quotes/{label}",))
         for bucket in BUCKETS:
-            found[f"accuracy/{label}/{bucket}"] = Ratio((f"right/{label}/{bucket}",), (f"of/{label}/{bucket}",))
+            rates[f"accuracy/{label}/{bucket}"] = Ratio((f"right/{label}/{bucket}",), (f"of/{label}/{bucket}",))
     quotes = tuple(f"quotes/{label}" for label in LABELS)
     for kind in ("exact", "overlap"):
         name = "quote_exact" if kind == "exact" else "quote_overlap_90"
-        found[f"{name}/all"] = Ratio(tuple(f"quotes_{kind}/{label}" for label in LABELS), (*quotes, "quotes_lost"))
-    found["failure_rate"] = Ratio(("failed",), ("responses",))
-    found["unmatched_rate"] = Ratio(("unmatched",), ("quotes",))
-    found["gap"] = Ratio(("surplus",), ("responses",))
-    return found
+        rates[f"{name}/all"] = Ratio(tuple(f"quotes_{kind}/{label}" for label in LABELS), (*quotes, "quotes_lost"))
+    rates["failure_rate"] = Ratio(("failed",), ("responses",))
+    rates["unmatched_rate"] = Ratio(("unmatched",), ("quotes",))
+    rates["gap"] = Ratio(("surplus",), ("responses",))
+    return rates
 
 
 def _unit_sets(marks: Marks, label: Label) -> list[frozenset[int]]:
@@ -112,10 +114,10 @@ def _unit_sets(marks: Marks, label: Label) -> list[frozenset[int]]:
     return [frozenset(units) for span, units in pairs if span.label == label and units]
 
 
-def _overlap(one: Span, other: Span, text: str) -> float:
+def _overlap(span: Span, other: Span, text: str) -> float:
     """Return the shared visible characters of two spans, as a share of those of the longer span."""
-    start, end = max(one.start, other.start), min(one.end, other.end)
-    longer = max(_visible(text[one.start : one.end]), _visible(text[other.start : other.end]))
+    start, end = max(span.start, other.start), min(span.end, other.end)
+    longer = max(_visible(text[span.start : span.end]), _visible(text[other.start : other.end]))
     return _visible(text[start:end]) / longer if longer else 0.0
 
 

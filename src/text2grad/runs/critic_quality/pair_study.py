@@ -77,9 +77,9 @@ def pairs_html(items: Sequence[ShownPair]) -> str:
     records = []
     for item in items:
         prompt = f"{item.pair.prompt}\n\n{item.pair.response}" if item.pair.response else item.pair.prompt
-        one, two = item.texts
-        shown = {"item": item.id, "prompt": prompt, "response": one, "by": "Text 1"}
-        records.append({**shown, "beside": [{"response": two, "by": "Text 2"}]})
+        first, second = item.texts
+        shown = {"item": item.id, "prompt": prompt, "response": first, "by": "Text 1"}
+        records.append({**shown, "beside": [{"response": second, "by": "Text 2"}]})
     intro = f"{len(items):,} pairs. Read each pair here, and answer in sheet.csv.\n\n{BETTER}: {QUESTION}"
     return rollouts_page("Rating sheet of pairs", records, intro=intro)
 
@@ -94,7 +94,7 @@ def read_pair_sheet(path: Path, pairs: Iterable[Comparison]) -> list[Preference]
     known = {
         _hash(pair, swapped=swapped): (row, swapped) for row, pair in enumerate(pairs) for swapped in (False, True)
     }
-    found: dict[int, Preference] = {}
+    verdicts: dict[int, Preference] = {}
     for number, item, row in sheet_rows(path, (BETTER,)):
         key = item.rpartition("-")[2]
         if key not in known:
@@ -110,10 +110,10 @@ def read_pair_sheet(path: Path, pairs: Iterable[Comparison]) -> list[Preference]
             )
         if word:
             at, swapped = known[key]
-            found[at] = _preference(_WORDS[word], swapped=swapped)
-    if not found:
+            verdicts[at] = _preference(_WORDS[word], swapped=swapped)
+    if not verdicts:
         raise DataError(f"there is no verdict in {path}. Fill in 1, 2 or tie first")
-    return [found.get(row, Preference(None, failure=_UNRATED)) for row in range(len(pairs))]
+    return [verdicts.get(row, Preference(None, failure=_UNRATED)) for row in range(len(pairs))]
 
 
 def _preference(place: str, *, swapped: bool) -> Preference:

@@ -30,12 +30,12 @@ def check_identity(out: Path, identity: Mapping[str, Any]) -> None:
         out.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             write_atomically(path, to_json(identity))
-        found = json.loads(path.read_bytes())
+        known = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot use {path}: {error}. Choose another --out") from error
-    differing = [key for key in {**found, **identity} if found.get(key) != identity.get(key)]
+    differing = [key for key in {**known, **identity} if known.get(key) != identity.get(key)]
     if differing:
-        was, now = ({key: one.get(key) for key in differing} for one in (found, identity))
+        was, now = ({key: identities.get(key) for key in differing} for identities in (known, identity))
         raise ConfigError(
             f"{out} holds critiques of another critic: {json.dumps(was)}, now {json.dumps(now)}. Choose another --out, "
             f"or remove {path} and the critiques beside it to run the critic again"
@@ -67,4 +67,4 @@ def predictions(
     cached = CachedCritic(critic, out / ANSWERS, match=match)
     for start in range(0, len(truth), batch_size):
         batch = truth[start : start + batch_size]
-        yield from cached([Example(one.prompt) for one in batch], [one.response for one in batch])
+        yield from cached([Example(record.prompt) for record in batch], [record.response for record in batch])

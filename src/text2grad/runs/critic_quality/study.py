@@ -52,9 +52,9 @@ class Sheet(NamedTuple):
 
 def draw(judged: Sequence[CritiqueRecord], number: int, *, seed: int) -> list[Item]:
     """Return at most `number` critiques at random, in random order; critiques with a failed status are not drawn."""
-    able = [one for one in judged if not one.critique.failed]
+    able = [record for record in judged if not record.critique.failed]
     drawn = random.Random(seed).sample(able, min(number, len(able)))
-    return [Item(f"{n}-{_hash(one)}", one) for n, one in enumerate(drawn, start=1)]
+    return [Item(f"{n}-{_hash(record)}", record) for n, record in enumerate(drawn, start=1)]
 
 
 def _hash(judged: CritiqueRecord) -> str:

@@ -121,18 +121,18 @@ def run_panels(runs: Sequence[Run], metric: str = "") -> list[Draw]:
 
 def groups(run: Run) -> list[tuple[str, list[dict[str, Any]]]]:
     """Return the groups of the page: held-out prompts before and after training, then rollouts with all numbers."""
-    found = []
+    shown = []
     if len(run.evaluations) > 1:
         first, last = run.evaluations[0], run.evaluations[-1]
         heading = f"Held-out prompts before training and after {count(last['step'], 'step')}"
-        found = [(heading, before_and_after(first, last))]
+        shown = [(heading, before_and_after(first, last))]
     files = sorted((run.directory / "rollouts").glob("*.jsonl"))
     if not files:  # removed by hand
-        return found
+        return shown
     first_lines = files[0].read_text("utf-8").splitlines()[:SHOWN_ROLLOUTS]
     last_lines = files[-1].read_text("utf-8").splitlines()[-SHOWN_ROLLOUTS:]
-    found += [("Rollouts of the first step", [json.loads(line) for line in first_lines])]
-    return [*found, ("Rollouts of the last step", [json.loads(line) for line in last_lines])]
+    shown += [("Rollouts of the first step", [json.loads(line) for line in first_lines])]
+    return [*shown, ("Rollouts of the last step", [json.loads(line) for line in last_lines])]
 
 
 def before_and_after(first: Mapping[str, Any], last: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -153,11 +153,11 @@ def before_and_after(first: Mapping[str, Any], last: Mapping[str, Any]) -> list[
 def by_prompt(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], Mapping[str, Any]]:
     """Return records by prompt, and by their number among those of the same prompt."""
     seen: Counter[str] = Counter()
-    found = {}
+    by_place = {}
     for record in records:
-        found[record["prompt"], seen[record["prompt"]]] = record
+        by_place[record["prompt"], seen[record["prompt"]]] = record
         seen[record["prompt"]] += 1
-    return found
+    return by_place
 
 
 def _number(value: Any) -> str:
