@@ -64,10 +64,8 @@ def _hash(judged: CritiqueRecord) -> str:
 
 
 def sheet_csv(items: Sequence[Item]) -> bytes:
-    """Return the sheet as CSV, in UTF-8 with a byte order mark, which spreadsheets need."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, quoting=csv.QUOTE_ALL)
-    writer.writeheader()
+    """Return the sheet as CSV."""
+    rows = []
     for item in items:
         critique, response = item.judged.critique, item.judged.response
         quotes = {
@@ -75,8 +73,16 @@ def sheet_csv(items: Sequence[Item]) -> bytes:
             for label in LABELS
         }
         texts = (item.judged.prompt, response, critique.feedback, *(quotes[label] for label in LABELS))
-        blank = dict.fromkeys((*QUESTIONS, "notes"), "")
-        writer.writerow({"item": item.id, **dict(zip(TEXTS, map(cell, texts), strict=True)), **blank})
+        rows.append((item.id, *map(cell, texts)))
+    return csv_of(COLUMNS, rows)
+
+
+def csv_of(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> bytes:
+    """Return a sheet in UTF-8 with a byte order mark, which spreadsheets need; the last cells of a row are empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, quoting=csv.QUOTE_ALL)
+    writer.writerow(columns)
+    writer.writerows([*row, *[""] * (len(columns) - len(row))] for row in rows)
     return text.getvalue().encode("utf-8-sig", "replace")
 
 
