@@ -146,12 +146,13 @@ class Bench:
 
     def __init__(self, size: str, batch: int) -> None:
         """Make model, tokenizer, responses and prompts, and measure the preparation."""
+        from text2grad.reward_models import CritiqueFormat
         from text2grad.reward_models.decoding.constrained import skeleton_of
 
         ids, width, layers = SIZES[size]
         self.model, self.tokenizer = build_model(ids, width, layers), build_tokenizer(ids)
         start = time.process_time()
-        self.skeleton = skeleton_of(self.tokenizer, size=ids, eos_ids=(0,), write_feedback=True)
+        self.skeleton = skeleton_of(self.tokenizer, CritiqueFormat(), size=ids, eos_ids=(0,))
         self.prepare_seconds = time.process_time() - start
         self.responses, self.scripts = make_rows(self.skeleton.vocabulary, batch)
         generator = random.Random(1)

@@ -60,7 +60,7 @@ shorter() {
       --set data.too_long=skip --set critic.max_failure_rate=1.0 ;;
     reward) echo --set reward_model.epochs=0.05 --set reward_model.batch_size=4 --set reward_model.eval_limit=2 \
       --set reward_model.max_new_tokens=80 --set run.tracker=none ;;
-    evaluate-reward) echo --limit 4 --draws 20 ;;
+    evaluate) [ "$2" != critic ] || echo --limit 4 ;;
   esac
 }
 studio() {  # a server: stopped as by Ctrl-C when its page can be opened
@@ -69,7 +69,7 @@ studio() {  # a server: stopped as by Ctrl-C when its page can be opened
   until grep -q "^open" ../opened; do kill -0 $!; sleep 0.1; done
   kill -INT $!
   wait $! || status=$?
-  [ $status = 130 ]
+  [ $status = 0 ]
 }
 text2grad() {  # a reward model of random weights labels no token, which ends `train` with status 3
   local status=0

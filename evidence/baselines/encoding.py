@@ -5,14 +5,49 @@ Special tokens that a response, or a message in a chat template, spells are enco
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from text2grad.align.offsets import Range
 from text2grad.models.prompts import templated
-from text2grad.reward_models.prompts import Encoded, special_tokens, split_specials
+from text2grad.reward_models.prompts import special_tokens
 from text2grad.reward_models.writing import critique_prompt
 from text2grad.types import Example
+
+
+class Encoded(NamedTuple):
+    """The ids of a text, and the characters [start, end) of each; no characters from a tokenizer in Python alone."""
+
+    ids: list[int]
+    offsets: list[Range]
+
+
+def _split_specials(
+    tokenizer: Any,
+    special: Mapping[int, str],
+    text: str,
+    tokens: Iterable[tuple[int, Range]],
+    within: Sequence[Range],
+) -> Encoded:
+    """Return the tokens of a text with the special tokens in some ranges replaced by the tokens of their characters.
+
+    A special token may take the white space around it, which is not asked about.
+    """
+    encoded = Encoded([], [])
+    for token, (start, end) in tokens:
+        parts: Iterable[tuple[int, Range]] = [(token, (start, end))]
+        piece = text[start:end]
+        first, last = end - len(piece.lstrip()), start + len(piece.rstrip())
+        if token in special and piece and any(low <= first and last <= high for low, high in within):
+            spelled = tokenizer(
+                piece, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True, verbose=False
+            )
+            places = [(start + low, start + high) for low, high in spelled["offset_mapping"]]
+            parts = zip(spelled["input_ids"], places, strict=True)
+        for id_, place in parts:
+            encoded.ids.append(id_)
+            encoded.offsets.append(place)
+    return encoded
 
 
 def _encode_texts(
@@ -32,7 +67,7 @@ def _encode_texts(
     special = special_tokens(tokenizer)
     rows = zip(texts, encoded["input_ids"], encoded["offset_mapping"], within, strict=True)
     return [
-        split_specials(tokenizer, special, text, zip(ids, offsets, strict=True), ranges)
+        _split_specials(tokenizer, special, text, zip(ids, offsets, strict=True), ranges)
         for text, ids, offsets, ranges in rows
     ]
 

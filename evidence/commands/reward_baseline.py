@@ -25,7 +25,8 @@ Train a reward model that writes no critiques, as a baseline or as a critic.
   scalar    one number per response, trained on preferences: {"prompt", "chosen", "rejected"} on each line. Measured:
             the share of held-out pairs whose chosen response gets the higher number.
   process   a label per step of a response (positive, negative or neutral), trained on annotations from
-            `text2grad import` or `text2grad annotate`. Measured: the share of held-out steps with the right label.
+            `text2grad feedback import` or `text2grad annotate`. Measured: the share of held-out steps with the right
+            label.
 
 Whole prompts are held out. Responses that are too long are left out and counted, never cut. Until it is finished, the
 training keeps its checkpoints in DIR.training, from which --resume continues."""

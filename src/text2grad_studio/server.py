@@ -98,7 +98,8 @@ def policy_of(sources: Sequence[Source], model: str | None) -> dict[str, Any] | 
             note(f"{error} Lessons need --model PATH", warning=True)
             continue
         of_run = str(run.path)
-        sampling = recipe.rollout.model_dump(include=set(DEFAULT_SAMPLING)) | {"prompt_format": recipe.model.prompt_format}
+        sampling = recipe.rollout.model_dump(include=set(DEFAULT_SAMPLING))
+        sampling["prompt_format"] = recipe.model.prompt_format
         checkpoint = latest_checkpoint(run.path / "checkpoints")
         path = path or (str(checkpoint / "policy") if checkpoint else recipe.model.path or None)
     return None if path is None else {"path": path, "sampling": sampling, "run": of_run}

@@ -1,10 +1,10 @@
 """Runs and files that a person names → JSONL files of records, one response per line.
 
 A run of `text2grad train` is its `rollouts/*.jsonl`. A file holds responses with or without critiques: the annotations
-of `text2grad annotate` and `text2grad import`, predictions of `text2grad evaluate-reward`, or any JSONL with "prompt"
-and "response" (or "completion", as TRL names it). An output directory of TRL's GRPO with `log_completions=True` holds
-`completions/*.parquet`, and a run of prime-rl `token_exports/` (`prime_rl`); their files become JSONL in the studio's
-directory when they are first seen.
+of `text2grad annotate` and `text2grad feedback import`, predictions of `text2grad evaluate critic`, or any JSONL with
+"prompt" and "response" (or "completion", as TRL names it). An output directory of TRL's GRPO with
+`log_completions=True` holds `completions/*.parquet`, and a run of prime-rl `token_exports/` (`prime_rl`); their files
+become JSONL in the studio's directory when they are first seen.
 """
 
 import json
@@ -105,7 +105,8 @@ def _kind_of(given: Path, path: Path) -> Literal["run", "file", "trl", "prime-rl
     if path.is_file():
         if path.suffix != ".jsonl":
             raise DataError(
-                f"{given} is no .jsonl file. `text2grad import table {given} --out responses.jsonl` reads other formats"
+                f"{given} is no .jsonl file. `text2grad feedback import table {given} --out responses.jsonl` reads "
+                "other formats"
             )
         if path.name.startswith("rank_") and prime_rl.FOLDER in path.parts:
             raise DataError(

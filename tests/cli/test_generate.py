@@ -19,7 +19,7 @@ from text2grad.models.sampling import sample
 from text2grad.progress import CONSOLE
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.refresh import Refresher
-from text2grad.reward_models.training.trainer import train_reward_model
+from text2grad.reward_models.training import train_reward_model
 from text2grad.reward_models.writing import SYMBOLS
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.runs.reports.terminal import plain
@@ -178,7 +178,7 @@ def test_without_a_prompt_held_out_examples_of_the_task_are_answered(
             ["--prompt", "Say"],
             "nowhere holds no run with a checkpoint; name the directory that `train` wrote",
         ),
-        ("judged", [], "the run held out no prompts (data.held_out, data.held_out); give some with --prompt TEXT"),
+        ("judged", [], "the run names no prompts; give prompts with --prompt TEXT or --examples FILE.jsonl"),
         ("unjudged", ["--examples", "0"], "--examples 0: at least one prompt is needed"),
         ("unjudged", ["--examples", "nowhere.jsonl"], "nowhere.jsonl"),
         ("judged", ["--prompt", ""], "prompt"),

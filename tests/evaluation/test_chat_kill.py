@@ -29,10 +29,19 @@ KILLS, CONCURRENCY, OUTPUTS = 20, 4, 80
 
 def start(server: Running, data: Path, recipe: Path, out: Path) -> "subprocess.Popen[bytes]":
     """Start an evaluation of a model by a judge, both on one server."""
-    command = [sys.executable, "-m", "text2grad.cli", "evaluate", f"tiny={server.url}", "--model-name", "tiny=policy"]
+    command = [
+        sys.executable,
+        "-m",
+        "text2grad.cli",
+        "evaluate",
+        "policy",
+        f"tiny={server.url}",
+        "--model-name",
+        "tiny=policy",
+    ]
     command += ["--suite", "mt_bench", "--data", f"mt_bench={MT_BENCH}"]
     command += ["--suite", "alpaca_eval", "--data", f"alpaca_eval={data}"]
-    command += ["--judge", str(recipe), "--concurrency", str(CONCURRENCY), "--draws", "10", "--out", str(out)]
+    command += ["--judge", str(recipe), "--set", f"server.concurrency={CONCURRENCY}", "--out", str(out)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
 
 

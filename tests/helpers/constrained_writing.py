@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from text2grad.reward_models.decoding.constrained import ConstrainedCritique, ConstrainedLabels, State, skeleton_of
+from text2grad.reward_models.decoding.constrained import (
+    ConstrainedCritique,
+    State,
+    begin as begin_critique,
+    skeleton_of,
+)
 from text2grad.reward_models.decoding.grammar import critique_grammar
-from text2grad.reward_models.decoding.labels import WordLabels
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.decoding.skeleton import END, START, Skeleton
 from text2grad.reward_models.format import CritiqueFormat
-from text2grad.reward_models.writing import LABEL_FORMS
 from tokenizers_made_here import FAMILIES, made, of_tokens
 
 SAID = [  # English, code, CJK, emoji: what JSON escapes, what several tokens share, what occurs twice
@@ -48,9 +51,7 @@ def begin(
 ) -> ConstrainedCritique:
     how: dict[str, Any] = {"eos_ids": [end_of(tokenizer)], "room": room, "limits": QuoteLimits(**limits)}
     own = skeleton(tokenizer, write_feedback=write_feedback, form=form)
-    if form in LABEL_FORMS:
-        return ConstrainedLabels(own, response, labels=WordLabels(response, form, own.vocabulary), **how)
-    return ConstrainedCritique(own, response, **how)
+    return begin_critique(own, response, **how)
 
 
 def written(critique: ConstrainedCritique, text: str) -> bool:
@@ -84,7 +85,7 @@ def babble(critique: ConstrainedCritique, generator: np.random.Generator, *, mar
         scores = generator.normal(size=vocabulary.size).astype(np.float32)
         scores[liked] += marks
         if not critique.take(int(scores.argmax())):
-            critique.take_best(scores)
+            critique.take_from(scores)
         used += 1
     return used
 

@@ -37,13 +37,12 @@ class PretendedLLM:
         quantization: None,
         trust_remote_code: bool,
         dtype: str,
-        enforce_eager: bool,
     ) -> None:
         assert logprobs_mode == "processed_logprobs"
         torch.manual_seed(seed)  # as vLLM does
         self.model = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).eval()
         self.limits = max_model_len, max_num_seqs
-        self.memory, self.eager, self.code = gpu_memory_utilization, enforce_eager, trust_remote_code
+        self.memory, self.code = gpu_memory_utilization, trust_remote_code
         self.synced, self.closed = 0, False
         self.requests: list[Any] = []
         runner = SimpleNamespace(reload_weights=self._reload, get_model=lambda: self.model)

@@ -13,7 +13,7 @@ from transformers import GenerationConfig
 
 from text2grad.errors import DataError, ModelError
 from text2grad.models.adapters import with_lora
-from text2grad.models.fine_tuning import supervised_row
+from text2grad.models.fine_tuning import conversation_rows
 from text2grad.models.prompts import encode_prompts, fitting_prompts, padding_id, stop_ids
 from text2grad.models.randomness import batch_indices, sample_inverse_cdf, step_uniforms
 from text2grad.models.sampling import make_rollouts, sample
@@ -433,7 +433,7 @@ def test_a_plain_prompt_has_no_end_that_the_tokenizer_puts_behind_texts() -> Non
     examples = [Example(""), Example("red cat"), Example("red</s>")]
     found = encode_prompts(tokenizer, examples, prompt_format="plain")
     assert [tokenizer.decode(ids) for ids in found] == ["</s>", "</s>red cat", "</s>red</s>"]
-    row = supervised_row(tokenizer, "red cat", "red")
+    (row,) = conversation_rows(tokenizer, [("red cat", "red")], "plain")
     assert tokenizer.decode(row["input_ids"]) == "</s>red catred</s>"
 
 

@@ -23,7 +23,6 @@ SETTINGS = [
     "rollout.engine=vllm",
     "rollout.batch_size=8",
     "model.prompt_format=plain",
-    "engine.enforce_eager=true",
     "optim.lr=1e-3",
     "optim.schedule=constant",
     "run.tracker=none",

@@ -15,12 +15,12 @@ from text2grad.errors import DataError, ModelError
 from text2grad.feedback.critic import ask
 from text2grad.feedback.records import Annotation
 from text2grad.models.fine_tuning import NO_LOSS, FineTuning, Row
+from text2grad.reward_models import generative
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.format import FORMAT_FILE, CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel, critique_prompts
 from text2grad.reward_models.load import critic_from_recipe
-from text2grad.reward_models.training import trainer as reward_trainer
-from text2grad.reward_models.training.trainer import train_reward_model
+from text2grad.reward_models.training import train_reward_model
 from text2grad.reward_models.writing import SYMBOLS, critique_prompt, critique_request, critique_target
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Span
@@ -277,7 +277,7 @@ def test_a_critique_that_names_the_end_teaches_no_end(trainings: list[Any]) -> N
 
 
 def test_a_saved_model_comes_back_bit_for_bit_with_its_settings(taught: GenerativeRewardModel, tmp_path: Path) -> None:
-    limits = QuoteLimits(whole_words=True, max_quote_words=3, max_quotes=2, one_list=True)
+    limits = QuoteLimits(whole_words=True, one_list=True)
     settings = {
         "max_new_tokens": 33,
         "write_feedback": False,
@@ -298,8 +298,6 @@ def test_a_saved_model_comes_back_bit_for_bit_with_its_settings(taught: Generati
         "constrain": False,
         "limits": {
             "whole_words": True,
-            "max_quote_words": 3,
-            "max_quotes": 2,
             "one_list": True,
             "quoted_in_feedback": False,
             "verbatim": False,
@@ -321,7 +319,7 @@ def test_a_saved_model_comes_back_bit_for_bit_with_its_settings(taught: Generati
 
 
 def test_a_recipe_replaces_the_saved_settings_that_it_names(taught: GenerativeRewardModel, tmp_path: Path) -> None:
-    limits = QuoteLimits(max_quotes=7, whole_words=True)
+    limits = QuoteLimits(one_list=True, whole_words=True)
     like(taught, limits=limits, votes=3).save(tmp_path)
 
     def loaded(**critic: Any) -> Any:
@@ -329,8 +327,8 @@ def test_a_recipe_replaces_the_saved_settings_that_it_names(taught: GenerativeRe
 
     found = loaded().format
     assert (found.limits, found.votes, found.match, found.constrain) == (limits, 3, "exact", True)
-    found = loaded(max_quotes=2, verbatim=True).format
-    assert (found.limits, found.votes) == (QuoteLimits(max_quotes=2, whole_words=True, verbatim=True), 3)
+    found = loaded(verbatim=True).format
+    assert (found.limits, found.votes) == (QuoteLimits(one_list=True, whole_words=True, verbatim=True), 3)
     found = loaded(match="normalized", constrain=False).format
     assert (found.limits, found.match, found.constrain) == (limits, "normalized", False)
 
@@ -371,7 +369,7 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     def train(model: Any, tokenizer: Any, rows: list[Row], settings: FineTuning, *, on_step: Any) -> None:
         found.append((rows, settings, on_step))
 
-    monkeypatch.setattr(reward_trainer, "train_on_rows", train)
+    monkeypatch.setattr(generative, "train_on_rows", train)
     return found
 
 

@@ -21,7 +21,7 @@ from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.decoding.skeleton import START
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.training.trainer import train_reward_model
+from text2grad.reward_models.training import train_reward_model
 from text2grad.reward_models.writing import critique_request, critique_target
 from text2grad.tasks.tiny import tiny_llama
 from text2grad.types import Critique, Example, Span
@@ -85,10 +85,10 @@ def test_what_is_no_labelled_quote_is_refused(entries: str) -> None:
     assert not written(begin(made("llama3"), RESPONSE, form="labelled_spans"), f"{BEGUN}{entries}")
 
 
-@pytest.mark.parametrize("entry", ['["Friday', '["Lyon", "good"], ["on", "poor"], ["'])
+@pytest.mark.parametrize("entry", ['["Friday', '["Lyon", "good"], ["on", "poor"], ["Friday'])
 def test_labelled_quotes_keep_to_the_limits(entry: str) -> None:
     def fits(entries: str) -> bool:
-        critique = begin(made("llama3"), RESPONSE, form="labelled_spans", quoted_in_feedback=True, max_quotes=2)
+        critique = begin(made("llama3"), RESPONSE, form="labelled_spans", quoted_in_feedback=True)
         return written(critique, f"{BEGUN}{entries}")
 
     assert fits('["Lyon", "good"], ["on", "poor"]')
@@ -96,7 +96,7 @@ def test_labelled_quotes_keep_to_the_limits(entry: str) -> None:
         critique = begin(made("llama3"), "A day, a day.", form="labelled_spans", one_list=one_list)
         twice = '{"textual_feedback": "", "spans": [["day", "good"], ["day", "poor"]'
         assert written(critique, twice) == (not one_list)
-    assert not fits(entry)  # the feedback does not quote it; the third of two quotes
+    assert not fits(entry)  # the feedback does not quote it
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_random_logits_write_whole_json_with_an_outcome(name: str, form: Any) ->
     for _ in range(40):
         critique = begin(tokenizer, RESPONSE, room=least + rng.randrange(60), form=form)
         while critique.state is not None and critique.room:
-            critique.take_best(generator.normal(size=critique.skeleton.vocabulary.size).astype(np.float32))
+            critique.take_from(generator.normal(size=critique.skeleton.vocabulary.size).astype(np.float32))
         said = json.loads(critique.text)
         assert list(said) == list(json.loads(EMPTIES[form] + "null}"))
         lists = [said.get(f"{word}_spans", []) for word in ("good", "poor")]

@@ -56,7 +56,7 @@ def test_the_prompt_is_what_the_model_was_trained_on_and_the_grammar_is_the_resp
 
 
 def test_a_model_with_a_chat_template_is_asked_by_the_user(server: Running, tmp_path: Path) -> None:
-    limits = QuoteLimits(max_quotes=2)
+    limits = QuoteLimits(whole_words=True)
     model = critic(server, tmp_path, prompt_format="chat", write_feedback=False, limits=limits, max_tokens=9)
     assert [one.status for one in model([ASKED], [RESPONSE])] == ["ok"]
     last = server.state()["last"]
@@ -80,7 +80,7 @@ def test_the_same_is_asked_once_and_another_grammar_is_another_question(server: 
     model = critic(server, tmp_path)
     assert model([ASKED] * 2, [RESPONSE] * 2) == model([ASKED], [RESPONSE]) * 2
     assert server.requests() == before + 1
-    critic(server, tmp_path, limits=QuoteLimits(max_quotes=1))([ASKED], [RESPONSE])
+    critic(server, tmp_path, limits=QuoteLimits(whole_words=True))([ASKED], [RESPONSE])
     assert server.requests() == before + 2
 
 
@@ -205,15 +205,15 @@ def test_a_recipe_names_the_form(tmp_path: Path) -> None:
 def test_a_recipe_names_the_server_and_the_loop_learns_from_it(server: Running, tmp_path: Path) -> None:
     recipe = small_run.recipe(
         tmp_path / "run",
-        critic={"model": "rm", "kind": "server", "max_quotes": 3},
-        server={"base_url": server.url, "max_tokens": 77, "write_feedback": False},
+        critic={"model": "rm", "kind": "server", "whole_words": True},
+        server={"base_url": server.url, "max_tokens": 77},
         run={"steps": 1},
     )
     found = critic_from_recipe(recipe)
     assert isinstance(found, ServerRewardModel)
     assert (found.format.write_feedback, found.format.limits, found.path) == (
         False,
-        QuoteLimits(max_quotes=3),
+        QuoteLimits(whole_words=True),
         tmp_path / "run" / "critic" / "server.sqlite",
     )
     tokenizer, model = small_run.tokenizer_and_model()

@@ -32,7 +32,7 @@ from text2grad.reward_models.shared_base import (
     load_weights,
     load_writer,
 )
-from text2grad.reward_models.training.trainer import train_reward_model
+from text2grad.reward_models.training import train_reward_model
 from text2grad.runs.recipe_run import run_recipe
 from text2grad.types import Critique, Example, Rollout
 

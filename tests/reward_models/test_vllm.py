@@ -12,11 +12,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from text2grad.config.reward_model import VLLMConfig
 
 import small_run
 from served_models import adapter, untrained
 from text2grad.config.recipe import make_recipe
-from text2grad.config.reward_model import VLLMConfig
 from text2grad.errors import ConfigError, ModelError
 from text2grad.models.decoding import decode
 from text2grad.models.pretrained import load_policy
@@ -67,10 +67,7 @@ class Decoding:
 
 def critic(*texts: str, context: int = 2048, **settings: Any) -> tuple[VLLMRewardModel, list[Request]]:
     engine = Told(*(texts or (WRITTEN,)), context=context)
-    seed = settings.pop("seed", 0)
-    return VLLMRewardModel(
-        engine, made("llama3"), CritiqueFormat(**{"max_new_tokens": 200, **settings}), seed=seed
-    ), engine.asked
+    return VLLMRewardModel(engine, made("llama3"), CritiqueFormat(**{"max_new_tokens": 200, **settings})), engine.asked
 
 
 # What is asked.
@@ -88,7 +85,7 @@ def test_labels_of_words_have_a_grammar_and_need_room_for_every_word() -> None:
     model, asked = critic(form="tagged_words", limits=QuoteLimits(one_list=True))
     model(ASKED, RESPONSES)
     assert [one.grammar for one in asked] == grammars
-    least = [int(model._least(model._labels(one))) for one in RESPONSES]
+    least = [int(model._least_tokens(one)) for one in RESPONSES]
     assert max(least) > min(least)
     model, asked = critic(form="tagged_words", max_new_tokens=max(least) - 1)
     model(ASKED, RESPONSES)
@@ -97,7 +94,7 @@ def test_labels_of_words_have_a_grammar_and_need_room_for_every_word() -> None:
 
 @pytest.mark.parametrize("write_feedback", [True, False])
 def test_each_response_is_asked_about_with_its_own_grammar(write_feedback: bool) -> None:
-    limits = QuoteLimits(max_quotes=2)
+    limits = QuoteLimits(whole_words=True)
     model, asked = critic(write_feedback=write_feedback, limits=limits)
     model(ASKED, RESPONSES)
     prompts = critique_prompts(made("llama3"), ASKED, RESPONSES, "plain")
@@ -118,7 +115,7 @@ def test_a_model_with_a_chat_template_is_asked_by_it(monkeypatch: pytest.MonkeyP
 
 def test_a_prompt_near_the_context_leaves_what_room_there_is_and_one_beyond_it_gets_the_empty_text() -> None:
     length = [len(ids) for ids in critique_prompts(made("llama3"), ASKED, RESPONSES, "plain")]
-    least = critic()[0]._min_tokens
+    least = int(critic()[0]._least_tokens(""))
     assert length[1] > length[0] > length[2]
     model, asked = critic(context=length[0] + least)
     assert [one.status for one in model(ASKED, RESPONSES)] == ["ok", "unparsable", "ok"]
@@ -145,12 +142,12 @@ def test_critiques_come_in_the_order_of_the_responses_and_a_quote_marks_one_plac
 
 def test_several_critiques_are_drawn_and_put_to_the_vote() -> None:
     second = '{"textual_feedback": "No.", "good_spans": [], "poor_spans": ["in", "a day"]}'
-    model, asked = critic(WRITTEN, "no JSON", second, second, votes=4, vote_threshold=0.3, seed=7)
+    model, asked = critic(WRITTEN, "no JSON", second, second, votes=4, vote_threshold=0.3)
     found = model(ASKED[:2], RESPONSES[:2])
     # Of the first, three can be read: "in" is good to one and poor to two; "a day" is not in it. Of the second, "in" is
     # not there, and "a day" is poor to two of three.
     assert [one.spans for one in found] == [(Span(0, 2, "negative"),), (Span(4, 9, "negative"),)]
-    assert [(one.draws, one.seed) for one in asked] == [(4, 7), (4, 7)]
+    assert [request.draws for request in asked] == [4, 4]
     model.write(ASKED[:1], RESPONSES[:1])
     assert asked[-1].draws == 1
 
@@ -264,15 +261,15 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[VLLMRewardMod
 def test_a_recipe_says_how_vllm_loads_what_was_saved_with_its_settings(loaded: Any, tmp_path: Path) -> None:
     path = untrained(tmp_path / "model")
     model = load_policy(str(path))
-    limits = QuoteLimits(max_quotes=7)
+    limits = QuoteLimits(whole_words=True)
     format = CritiqueFormat(max_new_tokens=77, write_feedback=False, limits=limits)
     GenerativeRewardModel(model, made("llama3"), format).save(path)
     found, told = loaded(path, vllm={"dtype": "float32", "max_model_len": 99})
     assert told == (str(path), VLLMConfig(dtype="float32", max_model_len=99).model_dump(), False)
     assert found.format == format
-    found, told = loaded(path, critic={"whole_words": True}, model={"trust_remote_code": True})
+    found, told = loaded(path, model={"trust_remote_code": True})
     assert (found.format.limits, found.format.constrain, told[2]) == (
-        QuoteLimits(max_quotes=7, whole_words=True),
+        limits,
         True,
         True,
     )

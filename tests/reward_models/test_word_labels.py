@@ -202,11 +202,11 @@ def test_what_was_cut_off_anywhere_marks_nothing(form: Any, case: Any, data: Any
 @pytest.mark.parametrize(
     ("form", "text", "reason"),
     [
-        (TAGGED, '{"word_tags": "in = Lyon +"}', "2 tags for 3 words"),
-        (TAGGED, '{"word_tags": "in = Lyon + ."}', "the last word has no tag"),
-        (TAGGED, '{"word_tags": "in = Lyon + ! -"}', "word 3 is '.' in the response and '!' among the tags"),
-        (TAGGED, '{"word_tags": "in = Lyon 0 . -"}', "tag 2 is '0', none of + - ="),
-        (TAGGED, '{"word_tags": ["in", "="]}', "the tags are no text"),
+        (TAGGED, '{"word_tags": "in = Lyon +"}', "number of labels: 2, of words in the response: 3"),
+        (TAGGED, '{"word_tags": "in = Lyon + ."}', "the last word has no label"),
+        (TAGGED, '{"word_tags": "in = Lyon + ! -"}', "word 3 is '.' in the response and '!' among the labels"),
+        (TAGGED, '{"word_tags": "in = Lyon 0 . -"}', "label 2 is '0', none of + - ="),
+        (TAGGED, '{"word_tags": ["in", "="]}', "the labels are no text"),
         (TAGGED, '{"textual_feedback": "Good."}', "no whole JSON object with word_tags"),
         (TAGGED, '{"word_tags": "in = Lyon + . -"', "no whole JSON object with word_tags"),
         (TAGGED, "", "no whole JSON object with word_tags"),

@@ -383,7 +383,7 @@ def test_models_that_cannot_be_sharded_are_refused(monkeypatch: pytest.MonkeyPat
         shard_one(monkeypatch, names=["LlamaDecoderLayer", "Layer"])
     with pytest.raises(ModelError, match="process 1 has other weights than this one"):
         shard_one(monkeypatch, others=["another digest"])
-    with pytest.raises(ConfigError, match=r"reward_model\.merge = true"):
+    with pytest.raises(ConfigError, match="the directory `merged` beside the adapter"):
         shard_one(monkeypatch, adapters={CRITIC_ADAPTER: None})
 
 

@@ -321,18 +321,6 @@ def evaluated(out: Path, *, resume: bool = False) -> tuple[Text2GradTrainer, mod
     return trainer, module.Evaluations(trainer)
 
 
-def test_memory_that_is_not_used_is_given_back_before_and_between_the_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[float] = []
-    monkeypatch.setattr(module, "give_back_if_short", lambda model, share=0.5: asked.append(share))
-    trainer, evaluations = evaluated(tmp_path)
-    trainer.sizes.rows_at_once = 2
-    evaluations(trainer)
-    at_once = trainer.recipe.rollout.batch_size
-    assert asked == [1.0, *[0.5] * (3 + -(-5 // at_once))]  # 5 responses are sampled in 3 parts, and judged
-
-
 @pytest.mark.parametrize(
     ("place_of_error", "phase", "setting"),
     [

@@ -65,8 +65,7 @@ def test_a_recipe_decides_how_a_learned_critic_writes_and_else_what_it_was_saved
     for settings, constrain, limits in (
         ({}, True, QuoteLimits()),
         ({"constrain": False}, False, QuoteLimits()),
-        ({"whole_words": True}, True, QuoteLimits(whole_words=True)),
-        ({"one_list": True}, True, QuoteLimits(one_list=True)),
+        ({"one_list": True, "whole_words": True}, True, QuoteLimits(one_list=True, whole_words=True)),
     ):
         critic = critic_from_recipe(make_recipe({"critic": {"model": model, **settings}}))
         assert isinstance(critic, GenerativeRewardModel)

@@ -2,14 +2,12 @@
 
 import json
 import math
-import re
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, strategies as st
 from safetensors.torch import load_file
 
 import small_run
@@ -24,7 +22,7 @@ from text2grad.models.pretrained import load_policy, load_tokenizer
 from text2grad.models.prompts import encode_prompts, fitting_prompts
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.runs.run_examples import run_examples
-from text2grad.runs.sft_run import SFTRun, _any_of, read_demonstration_split
+from text2grad.runs.sft_run import SFTRun, read_demonstration_split
 from text2grad.types import Example
 from warm_commands import Warm
 
@@ -151,16 +149,6 @@ def test_a_special_token_that_an_answer_spells_is_told_and_learned_as_text(
     )
 
 
-MARKS = st.text("<|s>", max_size=5)
-
-
-@given(st.sets(MARKS.filter(bool)), MARKS)
-def test_special_tokens_are_found_as_by_looking_for_each(texts: set[str], answer: str) -> None:
-    found = re.search(_any_of(texts) or r"(?!)", answer)
-    places = [(answer.index(text), -len(text)) for text in texts if text in answer]  # the first, of these the longest
-    assert (found.start(), -len(found[0])) == min(places) if found else places == []
-
-
 def test_a_template_that_changes_earlier_turns_gives_each_answer_a_row_as_rollouts_would(chat_home: Path) -> None:
     """A template that drops an answer's end, as one that drops earlier reasoning does."""
     for template in (CHAT.replace("</s>", ""), CHAT.replace("{{ m['content'] }}", "{{ m['content'] | trim }}")):
@@ -232,13 +220,12 @@ def test_the_held_out_loss_is_the_mean_over_tokens_and_falls(home: Path, calm: P
 
 
 def test_the_best_checkpoint_is_kept(home: Path) -> None:
-    worse = {"lr": 3.0, "steps": 12}  # far too much: the first measurement stays the best for a while
-    run = train(home, "patient", sft=worse)
+    run = train(home, "worse", sft={"lr": 3.0, "steps": 12})  # far too much: the first measurement is the best
     results = json.loads((run / "results.json").read_bytes())
     measured = {line["step"]: line["eval/loss"] for line in lines(run) if line["step"] and "eval/loss" in line}
     best = min(measured, key=lambda step: measured[step])
     assert results["best_step"] == best
-    assert results["steps"] == 12 > best
+    assert (best, results["steps"]) == (2, 12)
     assert results["measured"]["loss"] == measured[best]
     weights = load_file(run / "checkpoints" / f"checkpoint-{best}" / "model.safetensors")
     assert all(torch.equal(weights[name], one) for name, one in load_file(run / "model" / "model.safetensors").items())
@@ -260,7 +247,8 @@ def test_micro_batches_train(home: Path) -> None:
     run = train(home, "micro", sft={"accumulate": 2, "epochs": 1.0})
     results = json.loads((run / "results.json").read_bytes())
     assert results["measured"]["loss"] < results["before"]["loss"]
-    assert (results["epochs"], results["steps"]) == (1.0, 8)  # 29 demonstrations, 4 a step
+    assert results["epochs"] == 1.0
+    assert results["steps"] == 8  # 29 demonstrations, 4 a step
 
 
 # Resuming.
@@ -444,7 +432,7 @@ def test_a_chat_needs_a_template(home: Path) -> None:
         SFTRun(recipe(home, "chats", data={"train": str(file)}))
     run = SFTRun(recipe(home, "chats", data={"train": str(file)}, model={"prompt_format": "plain"}))
     assert run.tokenizer.decode(run.rows[0]["input_ids"]) in ("red cat</s>", "blue dog</s>")
-    with pytest.raises(ModelError, match="has no chat template; set 'plain' or 'auto'"):
+    with pytest.raises(ModelError, match='prompt_format = "chat", but the tokenizer'):
         SFTRun(recipe(home, "no-chats", model={"prompt_format": "chat"}))
 
 

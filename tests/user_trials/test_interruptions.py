@@ -148,7 +148,7 @@ def test_quickstart_lets_its_runs_save_and_goes_on(
 @pytest.mark.parametrize(
     ("command", "code"),
     [
-        ("evaluate-reward annotations.jsonl --out runs/e --critic slow:critic --tokenizer policy --draws 2000000", 130),
+        ("evaluate critic annotations.jsonl --out runs/e --critic slow:critic --tokenizer policy", 130),
         (f"{TRAIN} --set rollout.batch_size=12", 130),
     ],
 )

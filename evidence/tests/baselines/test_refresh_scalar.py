@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from text2grad.config.reward_model import RefreshConfig
 
 import small_run
 from evidence.baselines.scalar import ScalarRewardModel, train_scalar_reward_model
 from evidence.baselines.span_reward import span_reward
 from small_run import EXAMPLES, WORDS, ColourCritic
 from text2grad.align.delta import AlignSettings
-from text2grad.config.reward_model import RefreshConfig
 from text2grad.feedback.critic import annotate
 from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.models.fine_tuning import FineTuning

@@ -33,8 +33,8 @@ def test_what_is_written_by_hand() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('{"word_labels": "0 +"}', "2 labels for 3 words"),
-        ('{"word_labels": "0+-"}', "1 label for 3 words"),
+        ('{"word_labels": "0 +"}', "number of labels: 2, of words in the response: 3"),
+        ('{"word_labels": "0+-"}', "number of labels: 1, of words in the response: 3"),
         ('{"word_labels": "0 + 1"}', "label 3 is '1', none of + - 0"),
         ('{"word_labels": [0, 1, -1]}', "the labels are no text"),
         ('{"word_labels": "0 + -"', "no whole JSON object with word_labels"),

@@ -126,18 +126,18 @@ def register_section(name: str, section: type[Section]) -> None:
         _kind = create_model("Recipe", __base__=_kind, **{name: (section, section())})  # type: ignore[call-overload]
 
 
-def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe and apply overrides.
 
     Args:
-        path: a TOML file.
+        path: a TOML file; None for the defaults.
         overrides: "section.key=value" strings; the value is read as TOML, else as a string.
 
     Raises:
         ConfigError: if the file cannot be read, a key is unknown or a value is refused.
     """
     try:
-        data = tomllib.loads(read_text(Path(path)))
+        data = {} if path is None else tomllib.loads(read_text(Path(path)))
     except DataError as error:
         reason = str(error).replace("cannot read", "cannot read recipe", 1)
         raise ConfigError(reason if "cannot read" in reason else f"{path} is not valid TOML: {reason}") from error
@@ -145,7 +145,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     for override in overrides:
         _apply(data, override)
-    return make_recipe(data, where=str(path))
+    return make_recipe(data, where=str(path or "--set"))
 
 
 def make_recipe(data: Mapping[str, Any], *, where: str = "recipe", warn: bool = True) -> Recipe:

@@ -300,7 +300,7 @@ def check_room(model: LoadedModel, file: AnswerFile) -> None:
         raise DataError(
             f"{len(long)} of {len(first)} prompts of suite {suite} leave no room for {most} new tokens in the context "
             f"of {context} tokens of {file.subject.name}; the first is question {long[0][0]!r} with {long[0][1]} "
-            "tokens. Lower --max-new-tokens, or count them as failed with --too-long empty"
+            "tokens. Lower --max-new-tokens, or count them as failed with --set data.too_long=skip"
         )
 
 

@@ -156,7 +156,7 @@ def outline(subject: Subject) -> LoadedModel:
     chat = bool(getattr(tokenizer, "chat_template", None)) and subject.prompt_format != "plain"
     if subject.prompt_format == "chat" and not chat:
         raise ModelError(
-            f"--prompt-format chat, but the tokenizer of {subject.path} has no chat template; take auto or plain"
+            f"prompt_format = chat, but the tokenizer of {subject.path} has no chat template; take auto or plain"
         )
     return LoadedModel(subject, config, tokenizer, chat)
 

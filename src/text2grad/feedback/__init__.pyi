@@ -11,9 +11,10 @@ from .critique_text import (
     is_json as is_json,
     parse_critique as parse_critique,
 )
-from .demonstrations import Demonstration as Demonstration, read_demonstrations as read_demonstrations
 from .examples import (
+    Demonstration as Demonstration,
     digest_of_examples as digest_of_examples,
+    read_demonstrations as read_demonstrations,
     read_examples as read_examples,
     to_example as to_example,
 )
@@ -54,7 +55,6 @@ from .records import (
 from .sources import read_source as read_source
 from .spans import (
     Match as Match,
-    Occurrences as Occurrences,
     count_places as count_places,
     critique_from_text as critique_from_text,
     locate_spans as locate_spans,

@@ -1,6 +1,6 @@
 """Annotations → JSONL or Parquet files for `datasets`, and a folder with a data card for the Hugging Face hub.
 
-JSONL and Parquet hold one record per response with the fields of the data card. `text2grad import table` reads them.
+JSONL and Parquet hold one record per response with the fields of the data card, which `feedback import table` reads.
 """
 
 import io
@@ -55,7 +55,7 @@ annotations = load_dataset("{repository}", split="train")
 ```
 
 ```bash
-text2grad import table {repository} --out annotations.jsonl   # with every span checked against its response
+text2grad feedback import table {repository} --out annotations.jsonl   # with every span checked against its response
 ```
 """
 

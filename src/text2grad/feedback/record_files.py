@@ -18,7 +18,7 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -113,10 +113,23 @@ def required_text(record: Object, key: str, where: str) -> str:
     Raises:
         DataError: if the record has no text under this key.
     """
-    if not isinstance(record.get(key), str):
-        got = f"got {shown(record[key])}" if key in record else f"the record has {keys_of(record)}"
-        raise bad_record(where, f'"{key}" must be a text; {got}')
-    return str(record[key])
+    if key not in record:
+        raise bad_record(where, f'"{key}" must be a text; the record has {keys_of(record)}')
+    return str(optional(record, key, where, lambda value: isinstance(value, str), "must be a text;"))
+
+
+def optional(
+    record: Object, key: str, where: str, fits: Callable[[Any], bool], wanted: str, default: Any = None
+) -> Any:
+    """Return a value of a record, or the default if the record has no such key.
+
+    Raises:
+        DataError: if the value does not fit what is wanted.
+    """
+    value = record.get(key, default)
+    if key in record and not fits(value):
+        raise bad_record(where, f'"{key}" {wanted} got {shown(value)}')
+    return value
 
 
 def bad_record(where: str, what: str) -> DataError:

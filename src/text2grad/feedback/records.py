@@ -33,6 +33,7 @@ from text2grad.feedback.record_files import (
     bad_record,
     json_object,
     keys_of,
+    optional,
     read_entries,
     read_lines,
     refuse_half_pairs,
@@ -115,13 +116,11 @@ def critique_from_json(given: Any, response: str, *, where: str, match: Match = 
         return locate_critique(parse_critique_object(given), response, match=match)
     others = {key: value for key, value in given.items() if key not in ("spans", "status", "unmatched")}
     read = locate_critique(parse_critique_object(others), response, match=match) if others else Critique("")
-    return Critique(
-        feedback=read.feedback,
-        spans=(*(_span(span, response, where) for span in spans), *read.spans),
-        outcome=read.outcome,
-        status=_status(given, where),
-        unmatched=(*_unmatched(given, where), *read.unmatched),
-    )
+    known = get_args(Status)
+    status = optional(given, "status", where, known.__contains__, f"is one of {', '.join(known)},", "ok")
+    unmatched = optional(given, "unmatched", where, lambda quotes: _all(quotes, _is_text), "is a list of quotes,", [])
+    own = tuple(_span(span, response, where) for span in spans)
+    return Critique(read.feedback, (*own, *read.spans), read.outcome, status, (*unmatched, *read.unmatched))
 
 
 def write_annotations(path: Path, annotations: Sequence[Annotation]) -> None:
@@ -206,7 +205,8 @@ def parse_record(where: str, record: Object, *, number: int = 0, match: Match = 
             raise bad_record(where, f"{_WANTED}; the record has {keys_of(record)}")
     critique = critique_from_json(given, response, where=where, match=match)
     critique = replace(critique, spans=tuple(sorted(set(critique.spans))))
-    return CritiqueRecord(number, where, prompt, response, critique, _ids(record, where))
+    ids = optional(record, "ids", where, lambda ids: ids is None or _all(ids, _is_id), "is a list of token ids,")
+    return CritiqueRecord(number, where, prompt, response, critique, None if ids is None else tuple(ids))
 
 
 def _prompt(record: Object, where: str) -> str:
@@ -219,27 +219,14 @@ def _prompt(record: Object, where: str) -> str:
     return prompt
 
 
-def _ids(record: Object, where: str) -> tuple[int, ...] | None:
-    """Return the sampled ids, if the record has them."""
-    ids = record.get("ids")
-    if ids is None:
-        return None
-    if not isinstance(ids, list) or not all(type(i) is int and i >= 0 for i in ids):
-        raise bad_record(where, f'"ids" is a list of token ids, got {shown(ids)}')
-    return tuple(ids)
-
-
 def _refuse_lost_values(given: Object, where: str) -> None:
     """Refuse numbers as feedback, outcomes that are no numbers, and broken offsets, which the tolerant parser drops.
 
     Raises:
         DataError: if there is one.
     """
-    if isinstance(given.get("feedback"), int | float):
-        raise bad_record(where, f'"feedback" is a text, got {shown(given["feedback"])}')
-    outcome = given.get("outcome")
-    if outcome is not None and not is_finite(outcome):
-        raise bad_record(where, f'"outcome" is a finite number or null, got {shown(outcome)}')
+    optional(given, "feedback", where, lambda text: not isinstance(text, int | float), "is a text,")
+    optional(given, "outcome", where, lambda n: n is None or is_finite(n), "is a finite number or null,")
     spans = given.get("spans")
     if isinstance(spans, dict) and isinstance(spans.get("start"), int | float | list):  # one, or columns of `datasets`
         raise bad_record(where, f'"spans" is a list, and {_SPAN}; got {shown(spans)}')
@@ -269,23 +256,18 @@ def _span(entry: Any, response: str, where: str) -> Span:
         raise bad_record(where, f"{_SPAN}, got {shown(entry)}")
     start, end, label = parts
     if not 0 <= start <= end <= len(response):
-        raise bad_record(
-            where, f"span {shown(parts)} does not lie in the response, which has {len(response)} characters"
-        )
+        beyond = f"does not lie in the response, which has {len(response)} characters"
+        raise bad_record(where, f"span {shown(parts)} {beyond}")
     return Span(start, end, label)
 
 
-def _status(given: Object, where: str) -> Status:
-    """Return the status; `ok` if the record has none."""
-    status: Status = given.get("status", "ok")
-    if status not in get_args(Status):
-        raise bad_record(where, f'"status" is one of {", ".join(get_args(Status))}, got {shown(status)}')
-    return status
+def _all(values: Any, fits: Callable[[Any], bool]) -> bool:
+    return isinstance(values, list) and all(map(fits, values))
 
 
-def _unmatched(given: Object, where: str) -> list[str]:
-    """Return the quotes that were not found when the critique was first read."""
-    quotes = given.get("unmatched", [])
-    if not isinstance(quotes, list) or not all(isinstance(quote, str) for quote in quotes):
-        raise bad_record(where, f'"unmatched" is a list of quotes, got {shown(quotes)}')
-    return quotes
+def _is_id(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 from text2grad.errors import ModelError, check_known
-from text2grad.feedback import Match, check_votes
+from text2grad.feedback import Match, check_votes, critique_from_text
 from text2grad.reward_models.decoding.quotable import QuoteLimits
-from text2grad.reward_models.writing import known_forms
-from text2grad.types import PromptFormat
+from text2grad.reward_models.writing import LABEL_FORMS, QUOTING, critique_from_labels, known_forms
+from text2grad.types import Critique, PromptFormat
 
 FORMAT_FILE = "reward_model.json"
 
@@ -65,6 +65,18 @@ class CritiqueFormat:
         return asdict(self)
 
 
+def read_critique(text: str, response: str, format: CritiqueFormat) -> Critique:
+    """Parse the text of a critique.
+
+    A quote marks one occurrence for each time that it is listed, as in the training targets: if it marked every
+    occurrence, a policy would get more reward for each repetition of a good phrase.
+    """
+    if format.form not in QUOTING:
+        return critique_from_labels(text, response, LABEL_FORMS[format.form])
+    match: Match = "exact" if format.constrain else format.match
+    return critique_from_text(text, response, match=match, occurrences="first")
+
+
 def saved_format(directory: str | Path) -> CritiqueFormat:
     """Return the format in a model's directory; the usual one without a file.
 
@@ -77,6 +89,7 @@ def saved_format(directory: str | Path) -> CritiqueFormat:
         return CritiqueFormat()
     try:
         saved = json.loads(path.read_bytes())
-        return CritiqueFormat(**{**saved, "limits": QuoteLimits(**saved.get("limits", {}))})
+        limits = {name: value for name, value in saved.get("limits", {}).items() if value is not None}
+        return CritiqueFormat(**{**saved, "limits": QuoteLimits(**limits)})
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ModelError(f"cannot read {path}: {error}; train the reward model again") from error

@@ -7,7 +7,7 @@ for each of its words.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 from text2grad.align import encode
 from text2grad.costs import TokenCount
 from text2grad.errors import DataError, ModelError
-from text2grad.feedback import Annotation, Match, critique_from_text, vote
+from text2grad.feedback import Annotation, vote
 from text2grad.files import to_json, write_atomically
 from text2grad.models import (
     Choose,
     FineTuning,
+    OnStep,
     Row,
     context_of,
     decode,
@@ -32,55 +33,38 @@ from text2grad.models import (
     train_on_rows,
     with_end,
 )
-from text2grad.reward_models.decoding.constrained import (
-    ConstrainedChoice,
-    ConstrainedCritique,
-    ConstrainedLabels,
-    FreeChoice,
-    skeleton_of,
-)
-from text2grad.reward_models.decoding.labels import WordLabels
-from text2grad.reward_models.decoding.skeleton import START, Skeleton
-from text2grad.reward_models.format import FORMAT_FILE, CritiqueFormat, saved_format
+from text2grad.reward_models.decoding.constrained import ConstrainedChoice, FreeChoice, begin, skeleton_of
+from text2grad.reward_models.decoding.skeleton import Skeleton
+from text2grad.reward_models.format import FORMAT_FILE, CritiqueFormat, read_critique, saved_format
 from text2grad.reward_models.prompts import critique_prompts
 from text2grad.reward_models.shared_base import learning, load_weights, load_writer
-from text2grad.reward_models.writing import (
-    LABEL_FORMS,
-    QUOTING,
-    critique_from_labels,
-    critique_target,
-    has_outcomes,
-    inputs_of,
-)
+from text2grad.reward_models.writing import critique_target, has_outcomes, inputs_of
 from text2grad.types import Critique, Example
 
 NO_LIMIT = 2**31  # tokens, where a model's config names no context
 
 
 class CritiqueDecoder(ABC):
-    """A language model that decodes critiques of a format, and the reading of its texts."""
+    """A language model that decodes critiques of a format, and the reading of its texts.
 
-    def __init__(
-        self, tokenizer: Any, size: int, eos_ids: Sequence[int], format: CritiqueFormat, *, seed: int = 0
-    ) -> None:
-        """Take a tokenizer and a format.
+    Attributes:
+        tokenizer: of the reward model; the policy may have another one.
+        eos_ids: ids that end a critique.
+        format: of the critiques.
+    """
 
-        Args:
-            tokenizer: of the reward model; the policy may have another one.
-            size: number of ids of the model.
-            eos_ids: ids that end a critique.
-            format: of the critiques.
-            seed: of sampling.
+    def __init__(self, tokenizer: Any, format: CritiqueFormat, *, size: int, eos_ids: Sequence[int]) -> None:
+        """Take a tokenizer and a format; `size` is the number of ids of the model.
 
         Raises:
             ModelError: if the tokenizer or `format.max_new_tokens` has no room for the JSON of a critique.
         """
-        self.tokenizer, self._size, self.eos_ids = tokenizer, size, eos_ids
-        self.format, self.seed = format, seed
-        if format.max_new_tokens < self._min_tokens:
+        self.tokenizer, self.format, self.eos_ids, self._size = tokenizer, format, eos_ids, size
+        least = self._least_tokens("")
+        if format.max_new_tokens < least:
             raise ModelError(
                 f"max_new_tokens = {format.max_new_tokens} is too short for a critique: an empty critique has "
-                f"{self._min_tokens} tokens with this tokenizer. Raise it, or switch constrained decoding off with "
+                f"{least:.0f} tokens with this tokenizer. Raise it, or switch constrained decoding off with "
                 "constrain = False."
             )
 
@@ -112,37 +96,16 @@ class CritiqueDecoder(ABC):
         return critique_prompts(self.tokenizer, examples, responses, self.format.prompt_format, self.format.form)
 
     def _read(self, texts: Sequence[str], responses: Sequence[str]) -> list[Critique]:
-        """Parse the texts of critiques.
-
-        A quote marks one occurrence for each time that it is listed, as in the training targets: if it marked every
-        occurrence, a policy would get more reward for each repetition of a good phrase.
-        """
-        pairs, form = list(zip(texts, responses, strict=True)), self.format.form
-        if form not in QUOTING:
-            return [critique_from_labels(*pair, LABEL_FORMS[form]) for pair in pairs]
-        match: Match = "exact" if self.format.constrain else self.format.match
-        return [critique_from_text(*pair, match=match, occurrences="first") for pair in pairs]
+        """Parse the texts of critiques."""
+        return [read_critique(*pair, self.format) for pair in zip(texts, responses, strict=True)]
 
     @property
     def _skeleton(self) -> Skeleton:
         return skeleton_of(self.tokenizer, self.format, size=self._size, eos_ids=self.eos_ids)
 
-    @property
-    def _min_tokens(self) -> int:
-        """Number of tokens of the shortest critique, without the labels of words."""
-        if not self.format.constrain:
-            return 1
-        return int((self._skeleton.checked_cost if self.format.limits.verbatim else self._skeleton.cost)[START])
-
-    def _labels(self, response: str) -> WordLabels | None:
-        """Return the valid labels of a response; None without constraint, and for a form that quotes."""
-        if not self.format.constrain or self.format.form in QUOTING:
-            return None
-        return WordLabels(response, self.format.form, self._skeleton.vocabulary, outcomes=self.format.outcomes)
-
-    def _least(self, labels: WordLabels | None) -> float:
-        """Return the number of tokens of the shortest critique with these labels."""
-        return self._min_tokens + (0 if labels is None else labels.cost[0])
+    def _least_tokens(self, response: str) -> float:
+        """Return the number of tokens of the shortest critique of a response."""
+        return self._skeleton.least_tokens(response) if self.format.constrain else 1
 
 
 class _Request(NamedTuple):
@@ -162,31 +125,23 @@ class _Request(NamedTuple):
 
 
 class GenerativeRewardModel(CritiqueDecoder):
-    """A critic that decodes critiques with a language model: `model(examples, responses)` returns critiques."""
+    """A critic that decodes critiques with a language model: `model(examples, responses)` returns critiques.
+
+    A sampled critique depends on its own prompt only, not on the batch.
+    """
 
     def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        format: CritiqueFormat | None = None,
-        *,
-        rows_at_once: int = 64,
-        seed: int = 0,
+        self, model: Any, tokenizer: Any, format: CritiqueFormat | None = None, *, rows_at_once: int = 64
     ) -> None:
-        """Take a model that was trained to write critiques.
+        """Take a Hugging Face causal language model that was trained to write critiques, and its tokenizer.
 
-        Args:
-            model: a Hugging Face causal language model.
-            tokenizer: its tokenizer.
-            format: of its critiques.
-            rows_at_once: critiques per batch; changes memory, not results.
-            seed: of sampling. A sampled critique depends on the seed and its own prompt only, not on the batch.
+        `rows_at_once` is the number of critiques per batch; it changes memory, not results.
 
         Raises:
             ModelError: as `CritiqueDecoder`, and if the model has no end-of-sequence token.
         """
         size = model.config.get_text_config().vocab_size
-        super().__init__(tokenizer, size, stop_ids(model, tokenizer), format or CritiqueFormat(), seed=seed)
+        super().__init__(tokenizer, format or CritiqueFormat(), size=size, eos_ids=stop_ids(model, tokenizer))
         self.model, self.rows_at_once, self.tokens = model.eval(), rows_at_once, TokenCount()
         self.pad_id = padding_id(model, tokenizer, self.eos_ids)
 
@@ -194,7 +149,7 @@ class GenerativeRewardModel(CritiqueDecoder):
         prompts = self.prompts(examples, responses)
         if draws:
             requests = [
-                _Request(ids, response, str(ids), Random(f"{self.seed} {number} {ids}"))
+                _Request(ids, response, str(ids), Random(f"0 {number} {ids}"))
                 for ids, response in zip(prompts, responses, strict=True)
                 for number in range(draws)
             ]
@@ -218,34 +173,25 @@ class GenerativeRewardModel(CritiqueDecoder):
         texts = [""] * len(requests)
         for start in range(0, len(order), self.rows_at_once):
             batch = order[start : start + self.rows_at_once]
-            labels = {response: self._labels(response) for response in {requests[row].response for row in batch}}
-            rows = [
-                row for row in batch if self._room(requests[row].ids) >= self._least(labels[requests[row].response])
-            ]
-            if rows:
-                for row, text in zip(rows, self._decode([requests[row] for row in rows], labels), strict=True):
-                    texts[row] = text
+            rows = [row for row in batch if self._room(requests[row].ids) >= self._least_tokens(requests[row].response)]
+            for row, text in zip(rows, self._decode([requests[row] for row in rows]) if rows else (), strict=True):
+                texts[row] = text
         return texts
 
-    def _decode(self, requests: Sequence[_Request], labels: Mapping[str, WordLabels | None]) -> list[str]:
+    def _decode(self, requests: Sequence[_Request]) -> list[str]:
         """Return the texts of one batch."""
         rooms = [self._room(request.ids) for request in requests]
         rngs = [request.rng for request in requests if request.rng is not None]
-        if self.format.constrain:
-            critiques = [
-                self._constrained(request, room, labels[request.response])
-                for request, room in zip(requests, rooms, strict=True)
-            ]
-            self._write(requests, rooms, ConstrainedChoice(critiques, rngs))
-            return [critique.text for critique in critiques]
-        ids = self._write(requests, rooms, FreeChoice(rngs) if rngs else most_likely)
-        return list(self.tokenizer.batch_decode([list(row) for row in ids], skip_special_tokens=True))
-
-    def _constrained(self, request: _Request, room: int, labels: WordLabels | None) -> ConstrainedCritique:
-        settings: dict[str, Any] = {"eos_ids": self.eos_ids, "room": room, "limits": self.format.limits}
-        if labels is None:
-            return ConstrainedCritique(self._skeleton, request.response, **settings)
-        return ConstrainedLabels(self._skeleton, request.response, labels=labels, **settings)
+        if not self.format.constrain:
+            ids = self._write(requests, rooms, FreeChoice(rngs) if rngs else most_likely)
+            return list(self.tokenizer.batch_decode([list(row) for row in ids], skip_special_tokens=True))
+        settings: dict[str, Any] = {"eos_ids": self.eos_ids, "limits": self.format.limits}
+        critiques = [
+            begin(self._skeleton, request.response, room=room, **settings)
+            for request, room in zip(requests, rooms, strict=True)
+        ]
+        self._write(requests, rooms, ConstrainedChoice(critiques, rngs))
+        return [critique.text for critique in critiques]
 
     def _write(self, requests: Sequence[_Request], rooms: Sequence[int], choose: Choose) -> list[tuple[int, ...]]:
         written = decode(
@@ -276,8 +222,8 @@ class GenerativeRewardModel(CritiqueDecoder):
             ModelError: if the tokenizer has no end-of-sequence token.
         """
         readable = [annotation for annotation in annotations if not annotation.critique.failed]
-        settings: dict[str, Any] = {"write_feedback": self.format.write_feedback, "form": self.format.form}
-        targets = [critique_target(one.critique, one.response, **settings) for one in readable]
+        form: dict[str, Any] = {"write_feedback": self.format.write_feedback, "form": self.format.form}
+        targets = [critique_target(annotation.critique, annotation.response, **form) for annotation in readable]
         rows = [
             row_of_ids(prompt, with_end(self.tokenizer, encode(self.tokenizer, target)))
             for prompt, target in zip(self.prompts(*inputs_of(readable)), targets, strict=True)
@@ -291,16 +237,20 @@ class GenerativeRewardModel(CritiqueDecoder):
             )
         return kept, len(rows) - len(kept)
 
-    def train_further(self, annotations: Sequence[Annotation], settings: FineTuning) -> None:
-        """Train to write the critiques of annotations, in place, as a refresh during RL does.
+    def train_further(
+        self, annotations: Sequence[Annotation], settings: FineTuning, *, on_step: OnStep | None = None
+    ) -> int:
+        """Train to write the critiques of annotations, in place; return how many of them are too long to be learned.
 
         Raises:
             DataError: if no annotation is left.
         """
         self.format = replace(self.format, outcomes=self.format.outcomes or has_outcomes(annotations))
-        rows, _ = self.training_rows(annotations, max_tokens=int(min(settings.max_tokens, context_of(self.model))))
+        max_tokens = int(min(settings.max_tokens, context_of(self.model)))
+        rows, too_long = self.training_rows(annotations, max_tokens=max_tokens)
         with learning(self.model) as model:
-            train_on_rows(model, self.tokenizer, rows, settings)
+            train_on_rows(model, self.tokenizer, rows, settings, on_step=on_step)
+        return too_long
 
     def restore(self, directory: Path, *, trust_remote_code: bool = False) -> None:
         """Take the weights of a saved reward model, and whether it learned outcomes."""

@@ -11,8 +11,8 @@ the unit's words that are negative, neutral and positive (`probe_training`). Not
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
-from hashlib import sha256
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -62,58 +62,58 @@ class Linear(NamedTuple):
         return (((features - self.mean) / self.deviation) @ self.weight.T + self.bias).softmax(-1)
 
 
+@dataclass(frozen=True, slots=True)
+class ProbeSettings:
+    """What a probe reads, and when it marks: saved with the probe as probe.json.
+
+    Attributes:
+        base: directory or name of the base.
+        layer: the layer whose states are read, from 1.
+        labels: −1, 0 or 1 for each row of the trained reading.
+        unit: what is labelled.
+        prompt_format: "chat" reads the prompt with the tokenizer's chat template, "plain" without.
+        vote_threshold: a unit is marked if its probability of positive, or of negative, is at least this high.
+        rows_at_once: responses per forward pass; changes memory, not results.
+
+    Raises:
+        ConfigError: if there is no such unit, or the threshold is not in (0, 1].
+    """
+
+    base: str
+    layer: int
+    labels: tuple[int, ...]
+    unit: Unit = "sentences"
+    prompt_format: PromptFormat = "plain"
+    vote_threshold: float = 0.5
+    rows_at_once: int = 8
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        check_known("unit", self.unit, get_args(Unit))
+        if not 0 < self.vote_threshold <= 1:
+            raise ConfigError(f"vote_threshold must be above 0 and at most 1, got {self.vote_threshold}")
+
+
 class ProbeRewardModel:
     """A critic that labels words, sentences or lines: `model(examples, responses)` returns critiques with spans."""
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        linear: Linear,
-        *,
-        base: str,
-        layer: int,
-        labels: Sequence[int],
-        unit: Unit = "sentences",
-        prompt_format: PromptFormat = "plain",
-        vote_threshold: float = 0.5,
-        rows_at_once: int = 8,
-    ) -> None:
-        """Take a frozen language model and what was learned on its features.
-
-        Args:
-            model: the base, a causal language model.
-            tokenizer: its tokenizer.
-            linear: the trained reading, with a row for each label.
-            base: directory or name of the base, which is loaded with a saved probe.
-            layer: the layer whose states are read, from 1.
-            labels: −1, 0 or 1 for each row.
-            unit: what is labelled.
-            prompt_format: "chat" reads the prompt with the tokenizer's chat template, "plain" without.
-            vote_threshold: a unit is marked if its probability of positive, or of negative, is at least this high.
-            rows_at_once: responses per forward pass; changes memory, not results.
+    def __init__(self, model: Any, tokenizer: Any, linear: Linear, settings: ProbeSettings) -> None:
+        """Take a frozen causal language model, its tokenizer, and what was learned on its features.
 
         Raises:
-            ConfigError: if there is no such unit, or the threshold is not in (0, 1].
             ModelError: if the base has not this layer, states of another width, or an embedding without some ids of
                 the tokenizer.
         """
-        check_known("unit", unit, get_args(Unit))
-        if not 0 < vote_threshold <= 1:
-            raise ConfigError(f"vote_threshold must be above 0 and at most 1, got {vote_threshold}")
         width, config = linear.weight.shape[1], model.config.get_text_config()
         depth = config.num_hidden_layers
-        if not 1 <= layer <= depth or width != width_at(model, layer):
+        if not 1 <= settings.layer <= depth or width != config.hidden_size:
             raise ModelError(
-                f"the probe reads layer {layer} with {width} dimensions, and {base} has "
-                f"{depth} layers with {width_at(model, min(layer, depth))}; name the base that it was trained on"
+                f"the probe reads layer {settings.layer} with {width} dimensions, and {settings.base} has "
+                f"{depth} layers with {config.hidden_size}; name the base that it was trained on"
             )
         check_text_ids(model, tokenizer)
         self.model, self.tokenizer, self.linear = model.eval().requires_grad_(False), tokenizer, linear
-        self.base, self.layer, self.labels = base, layer, tuple(labels)
-        self.unit: Unit = unit
-        self.prompt_format: PromptFormat = prompt_format
-        self.vote_threshold, self.rows_at_once = vote_threshold, rows_at_once
+        self.settings, self.rows_at_once = settings, settings.rows_at_once
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique per response: a span for each run of equally marked units, named in the feedback.
@@ -122,37 +122,33 @@ class ProbeRewardModel:
         """
         scores = self.scores(examples, responses)
         return [
-            own if isinstance(own, Critique) else self._critique(response, own)
-            for own, response in zip(scores, responses, strict=True)
+            scored if isinstance(scored, Critique) else self._critique(response, scored)
+            for scored, response in zip(scores, responses, strict=True)
         ]
 
-    def scores(
-        self, examples: Sequence[Example], responses: Sequence[str], *, store: Path | None = None
-    ) -> list[list[UnitScore] | Critique]:
-        """Return the probabilities for each unit of each response, or the failed critique of the response.
-
-        `store`: directory that keeps the states, as in `train_probe`.
-        """
-        rows = rows_of(self.tokenizer, examples, responses, self.unit, self.prompt_format)
+    def scores(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[UnitScore] | Critique]:
+        """Return the probabilities for each unit of each response, or the failed critique of the response."""
+        unit, labels = self.settings.unit, self.settings.labels
+        rows = rows_of(self.tokenizer, examples, responses, unit, self.settings.prompt_format)
         fits, failed = fitting(rows, context_of(self.model))
-        found: dict[int, list[UnitScore] | Critique] = dict(failed)
-        read = read_states(self.model, rows, fits, [self.layer], self.rows_at_once, store)
+        scores: dict[int, list[UnitScore] | Critique] = dict(failed)
+        read = read_states(self.model, rows, fits, [self.settings.layer], self.rows_at_once)
         for row, states in zip(fits, read, strict=True):
-            probabilities = dict(zip(self.labels, self.linear(states[:, 0]).T.tolist(), strict=True))
+            probabilities = dict(zip(labels, self.linear(states[:, 0]).T.tolist(), strict=True))
             none = [0.0] * len(states)
             pairs = zip(probabilities.get(-1, none), probabilities.get(1, none), strict=True)
-            found[row] = [
-                UnitScore(*place, *pair) for place, pair in zip(SPLITS[self.unit](responses[row]), pairs, strict=True)
-            ]
-        return [found[row] for row in range(len(rows))]
+            places = SPLITS[unit](responses[row])
+            scores[row] = [UnitScore(*place, *pair) for place, pair in zip(places, pairs, strict=True)]
+        return [scores[row] for row in range(len(rows))]
 
     def _critique(self, response: str, scores: Sequence[UnitScore]) -> Critique:
-        marked = groupby(scores, key=lambda one: mark_of(one.negative, one.positive, self.vote_threshold))
+        threshold = self.settings.vote_threshold
+        marked = groupby(scores, key=lambda score: mark_of(score.negative, score.positive, threshold))
         spans, lines = [], []
         for label, run in ((label, list(run)) for label, run in marked):
             if label:
                 name: Literal["negative", "positive"] = "negative" if label < 0 else "positive"
-                share = sum(getattr(one, name) for one in run) / len(run)
+                share = sum(getattr(score, name) for score in run) / len(run)
                 spans.append(Span(run[0].start, run[-1].end, name))
                 lines.append(f'"{response[run[0].start : run[-1].end]}": {name} ({share:.2f})')
         return Critique("\n".join(lines), tuple(spans))
@@ -166,21 +162,19 @@ class ProbeRewardModel:
 
         directory.mkdir(parents=True, exist_ok=True)
         tensors = {**self.linear._asdict(), WITNESS: self._witness()}
-        tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        save_file(tensors, directory / WEIGHTS_FILE)
-        names = ("base", "layer", "labels", "unit", "prompt_format", "vote_threshold", "rows_at_once")
-        write_atomically(directory / SETTINGS_FILE, to_json({name: getattr(self, name) for name in names}))
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, directory / WEIGHTS_FILE)
+        write_atomically(directory / SETTINGS_FILE, to_json(asdict(self.settings)))
 
     @classmethod
-    def load(cls, directory: str | Path, *, trust_remote_code: bool = False, **settings: Any) -> "ProbeRewardModel":
-        """Load a saved probe and its base; `settings` replace saved ones.
+    def load(cls, directory: str | Path, *, trust_remote_code: bool = False, **changes: Any) -> "ProbeRewardModel":
+        """Load a saved probe and its base; `changes` replace attributes of its settings.
 
         Raises:
             ModelError: if there is no probe, or its base cannot be loaded, or has other states than in training.
         """
         from safetensors.torch import load_file
 
-        saved = saved_probe(directory)
+        settings = replace(saved_probe(directory), **changes)
         try:
             tensors = load_file(Path(directory) / WEIGHTS_FILE)
             witness = tensors.pop(WITNESS)
@@ -188,15 +182,15 @@ class ProbeRewardModel:
         except Exception as error:  # safetensors has its own for a damaged file
             raise ModelError(f"cannot load the probe of {str(directory)!r}: {error}") from error
         try:
-            model = load_policy(saved["base"], trust_remote_code=trust_remote_code)
-            tokenizer = load_tokenizer(saved["base"], trust_remote_code=trust_remote_code)
+            model = load_policy(settings.base, trust_remote_code=trust_remote_code)
+            tokenizer = load_tokenizer(settings.base, trust_remote_code=trust_remote_code)
         except ModelError as error:
             raise ModelError(
-                f"the probe {str(directory)!r} reads {saved['base']!r}, seen from {Path.cwd()}, which "
+                f"the probe {str(directory)!r} reads {settings.base!r}, seen from {Path.cwd()}, which "
                 "cannot be loaded (run the command where the probe was trained, or change base in "
                 f"{Path(directory) / SETTINGS_FILE}): {error}"
             ) from error
-        probe = cls(model, tokenizer, linear, **{**saved, **settings})
+        probe = cls(model, tokenizer, linear, settings)
         probe._check_base(witness, str(directory))
         return probe
 
@@ -206,28 +200,17 @@ class ProbeRewardModel:
         difference = float((now - witness).norm() / (witness - centre).norm()) if now.shape == witness.shape else 1.0
         if not difference <= WITNESS_TOLERANCE:  # true of NaN, too
             raise ModelError(
-                f"the base {self.base!r} of the probe {directory!r} is another model than in training: its states "
-                f"differ by {difference:.0%} (up to {WITNESS_TOLERANCE:.0%} are allowed). Put the training's model "
-                "there, or train the probe again"
+                f"the base {self.settings.base!r} of the probe {directory!r} is another model than in training: its "
+                f"states differ by {difference:.0%} (up to {WITNESS_TOLERANCE:.0%} are allowed). Put the training's "
+                "model there, or train the probe again"
             )
 
     def _witness(self) -> Any:
         """Return the mean state of `WITNESS_TEXT` at the probe's layer, [H]; the first token is left out."""
-        limit = context_of(self.model)
-        ids = [id_ for place, id_ in enumerate(encode(self.tokenizer, WITNESS_TEXT)) if place < limit]
+        ids = encode(self.tokenizer, WITNESS_TEXT)[: int(min(context_of(self.model), len(WITNESS_TEXT)))]
         row = Row(ids, [list(range(min(1, len(ids) - 1), len(ids)))])
-        [(_, states)] = states_of(self.model, [row], [0], [self.layer], 1)
+        [(_, states)] = states_of(self.model, [row], [0], [self.settings.layer], 1)
         return states[0, 0]
-
-
-def width_at(model: Any, layer: int) -> int:
-    """Return the width of the states of a layer, from 1.
-
-    Behind the last layer some models project the states to another width, as OPT-350m, before the output layer.
-    """
-    config = model.config.get_text_config()
-    last = layer == config.num_hidden_layers
-    return int(model.get_output_embeddings().weight.shape[1] if last else config.hidden_size)
 
 
 def is_probe(directory: str | Path) -> bool:
@@ -235,7 +218,7 @@ def is_probe(directory: str | Path) -> bool:
     return (Path(directory) / SETTINGS_FILE).exists()
 
 
-def saved_probe(directory: str | Path) -> dict[str, Any]:
+def saved_probe(directory: str | Path) -> ProbeSettings:
     """Return the settings of a saved probe.
 
     Raises:
@@ -248,7 +231,7 @@ def saved_probe(directory: str | Path) -> dict[str, Any]:
         )
     try:
         saved = json.loads(path.read_bytes())
-        return {**saved, "base": str(saved["base"])}
+        return ProbeSettings(**{**saved, "labels": tuple(saved["labels"])})
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"cannot read {path}: {error}; train the probe again") from error
 
@@ -306,47 +289,24 @@ def fitting(rows: Sequence[Row], limit: float) -> tuple[list[int], dict[int, Cri
 
 
 def read_states(
-    model: Any,
-    rows: Sequence[Row],
-    kept: Sequence[int],
-    layers: Sequence[int],
-    rows_at_once: int,
-    store: Path | None,
-    *,
-    title: str = "",
+    model: Any, rows: Sequence[Row], kept: Sequence[int], layers: Sequence[int], rows_at_once: int, *, title: str = ""
 ) -> list[Any]:
-    """Return the states of each kept row's units, [units, layers, H].
+    """Return the states of each kept row's units, [units, layers, H]; `title` shows the progress.
 
-    States in the store are read, new ones are written batch by batch.
-
-    Equal rows, as of several annotations of one response, are read once. `title` shows the progress.
+    Equal rows, as of several annotations of one response, are read once.
 
     Raises:
-        ModelError: if the base's embedding does not have an id of the new rows; none is read then.
+        ModelError: if the base's embedding does not have an id of the rows; none is read then.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file, save
-
-    keys = {row: sha256(repr((rows[row], layers)).encode()).hexdigest()[:32] for row in kept}
-    found: dict[str, Any] = {}
-    for path in store.glob("states-*.safetensors") if store else ():
-        with suppress(SafetensorError):  # a damaged file: its rows are read again
-            found |= load_file(path)
-    distinct = {keys[row]: row for row in kept}
-    missing = [row for key, row in distinct.items() if key not in found]
-    if missing:
-        check_ids(model, [{"input_ids": rows[row].ids} for row in missing])
-    done = len(distinct) - len(missing)
-    with Progress(title, len(distinct), unit="response", done=done) if title else nullcontext() as bar:
-        for start in range(0, len(missing), rows_at_once):
-            read = states_of(model, rows, missing[start : start + rows_at_once], layers, rows_at_once)
-            new = {keys[row]: states.contiguous() for row, states in read}
-            if store:
-                write_atomically(store / f"states-{next(iter(new))}.safetensors", save(new))
-            found |= new
+    distinct = {repr(rows[row]): row for row in kept}
+    check_ids(model, [{"input_ids": rows[row].ids} for row in distinct.values()])
+    states: dict[str, Any] = {}
+    with Progress(title, len(distinct), unit="response") if title else nullcontext() as bar:
+        for row, read in states_of(model, rows, list(distinct.values()), layers, rows_at_once):
+            states[repr(rows[row])] = read
             if bar:
-                bar.advance(len(new))
-    return [found[keys[row]] for row in kept]
+                bar.advance(1)
+    return [states[repr(rows[row])] for row in kept]
 
 
 def states_of(

@@ -18,12 +18,12 @@ from text2grad.reward_models.probe import (
     SPLITS,
     Linear,
     ProbeRewardModel,
+    ProbeSettings,
     Unit,
     fitting,
     mark_of,
     read_states,
     rows_of,
-    width_at,
 )
 from text2grad.reward_models.prompts import format_of
 from text2grad.reward_models.writing import inputs_of, labels_within
@@ -36,6 +36,7 @@ PENALTIES = (0.2, 0.6, 2.0, 6.0, 20.0, 60.0, 200.0, 600.0, 2_000.0)
 PENALTY_OF_LAYERS = 2.0
 """The penalty with which layers are compared."""
 FOLDS = 4
+ROWS_AT_ONCE = 8  # responses per forward pass
 ITERATIONS = 100  # of L-BFGS
 
 
@@ -72,6 +73,17 @@ class _Data(NamedTuple):
     groups: Any
 
 
+class _Reading(NamedTuple):
+    """What a base read of the annotations that can be learned."""
+
+    annotations: list[Annotation]
+    states: list[Any]  # of each annotation's units, [units, layers, F]
+    layers: list[int]
+    tokens: int  # of distinct rows
+    too_long: int  # annotations left out: longer than the limit
+    without_units: int  # annotations left out for another reason
+
+
 def train_probe(
     base: str | Path,
     tokenizer: Any,
@@ -79,10 +91,8 @@ def train_probe(
     *,
     unit: Unit = "sentences",
     max_tokens: int = 1_024,
-    rows_at_once: int = 8,
     seed: int = 0,
     held_out: Sequence[Annotation] = (),
-    store: Path | None = None,
 ) -> tuple[ProbeRewardModel, ProbeReport]:
     """Train a probe on annotations.
 
@@ -95,108 +105,103 @@ def train_probe(
         annotations: training annotations.
         unit: what is labelled.
         max_tokens: longest prompt with the response behind it; longer annotations are left out.
-        rows_at_once: responses per forward pass.
         seed: deals the prompts into folds.
         held_out: annotations to measure on.
-        store: directory that keeps the states as they are computed; a training after a kill reads them from there.
 
     Raises:
         ConfigError: if there is no such unit.
-        DataError: if fewer than two annotations are left, or all units have the same label.
+        DataError: if fewer than two responses are left, or all units have the same label.
         ModelError: if there is no model, or its embedding lacks ids of the tokenizer.
     """
-    import torch
-
     check_known("unit", unit, get_args(Unit))
     model = load_policy(str(base)).eval().requires_grad_(False).to(best_device())
-    count = model.config.get_text_config().num_hidden_layers
     check_text_ids(model, tokenizer)
-    layers = sorted({max(1, round(count * depth)) for depth in DEPTHS})
-    layers = [layer for layer in layers if width_at(model, layer) == width_at(model, layers[0])]  # they are compared
-    usable = [one for one in annotations if not one.critique.failed and SPLITS[unit](one.response)]
-    prompt_format = format_of(tokenizer)
-    rows = rows_of(tokenizer, *inputs_of(usable), unit, prompt_format)
-    limit = min(max_tokens, context_of(model))
-    kept, _ = fitting(rows, limit)
-    longer = sum(len(row.ids) > limit for row in rows)
-    others = len(annotations) - len(kept) - longer
-    if len(kept) < 2:
-        raise DataError(
-            f"{len(kept)} of {len(annotations)} annotations can be learned ({longer} are longer than {limit} tokens, "
-            f"{others} have no {unit}, a failed critique, or tokens that decode to another text); a probe needs at "
-            "least two"
-        )
-    read = read_states(model, rows, kept, layers, rows_at_once, store, title="read the annotations")
-    data = _data(read, [usable[row] for row in kept], unit, seed)
-    counts = [int(count) for count in torch.bincount(data.shares.argmax(1), minlength=3)]
+    reading = _read(model, tokenizer, annotations, unit, max_tokens)
+    data = _data(reading.states, reading.annotations, unit, seed)
+    counts = [int(count) for count in data.shares.argmax(1).bincount(minlength=3)]
     labels = [label for label, total in zip(LABELS, data.shares.sum(0).tolist(), strict=True) if total]
     if len(labels) < 2:
         raise DataError(f"all {len(data.words)} {unit} are {LABELS[labels[0]]}; at least two labels are needed")
-    columns = [list(LABELS).index(label) for label in labels]
-    data = data._replace(shares=data.shares[:, columns])
+    data = data._replace(shares=data.shares[:, [list(LABELS).index(label) for label in labels]])
     place, penalty, loss, predicted = _choose(data)
-    threshold = _best_threshold(predicted, data, labels)
-    probe = ProbeRewardModel(
-        model,
-        tokenizer,
-        fit(data.features[:, place], data.shares, data.words, penalty),
+    settings = ProbeSettings(
         base=str(base),
-        layer=layers[place],
-        labels=labels,
+        layer=reading.layers[place],
+        labels=tuple(labels),
         unit=unit,
-        prompt_format=prompt_format,
-        vote_threshold=threshold,
-        rows_at_once=rows_at_once,
+        prompt_format=format_of(tokenizer),
+        vote_threshold=_best_threshold(predicted, data, labels),
     )
+    linear = fit(data.features[:, place], data.shares, data.words, penalty)
+    probe = ProbeRewardModel(model, tokenizer, linear, settings)
     right, total = _measure(probe, held_out)
-    report = ProbeReport(
-        learned_from=len(kept),
+    return probe, ProbeReport(
+        learned_from=len(reading.annotations),
         units={name: count for name, count in zip(LABELS.values(), counts, strict=True) if count},
-        without_units=others,
-        too_long=longer,
-        tokens=sum(map(len, {tuple(rows[row].ids) for row in kept})),
-        layer=probe.layer,
+        without_units=reading.without_units,
+        too_long=reading.too_long,
+        tokens=reading.tokens,
+        layer=settings.layer,
         penalty=penalty,
-        vote_threshold=threshold,
+        vote_threshold=settings.vote_threshold,
         loss=loss,
         loss_of_shares=_loss_of_shares(data),
         held_out=total,
         right=right,
     )
-    return probe, report
+
+
+def _read(model: Any, tokenizer: Any, annotations: Sequence[Annotation], unit: Unit, max_tokens: int) -> _Reading:
+    """Return the states of the annotations at the layers that are tried.
+
+    Raises:
+        DataError: if fewer than two responses can be learned.
+    """
+    depth = model.config.get_text_config().num_hidden_layers
+    layers = sorted({max(1, round(depth * share)) for share in DEPTHS})
+    usable = [
+        annotation for annotation in annotations if not annotation.critique.failed and SPLITS[unit](annotation.response)
+    ]
+    rows = rows_of(tokenizer, *inputs_of(usable), unit, format_of(tokenizer))
+    limit = min(max_tokens, context_of(model))
+    kept, _ = fitting(rows, limit)
+    too_long = sum(len(row.ids) > limit for row in rows)
+    others = len(annotations) - len(kept) - too_long
+    if len({(usable[row].prompt, usable[row].response) for row in kept}) < 2:
+        raise DataError(
+            f"{len(kept)} of {len(annotations)} annotations can be learned ({too_long} are longer than {limit} tokens, "
+            f"{others} have no {unit}, a failed critique, or tokens that decode to another text); a probe needs at "
+            "least two responses"
+        )
+    states = read_states(model, rows, kept, layers, ROWS_AT_ONCE, title="read the annotations")
+    tokens = sum(map(len, {tuple(rows[row].ids) for row in kept}))
+    return _Reading([usable[row] for row in kept], states, layers, tokens, too_long, others)
 
 
 def _data(features: Sequence[Any], annotations: Sequence[Annotation], unit: Unit, seed: int) -> _Data:
     """Return the units of the annotations with the shares of their labels and their folds."""
     import torch
 
-    inside = [own for one in annotations for own in _labels(one, unit)]
-    shares = [[own.count(label) / max(len(own), 1) for label in LABELS] for own in inside]
-    groups = [number for number, own in zip(_folds(annotations, seed), features, strict=True) for _ in own]
+    units = [labels for annotation in annotations for labels in _labels(annotation, unit)]
+    shares = [[labels.count(label) / max(len(labels), 1) for label in LABELS] for labels in units]
+    groups = [fold for fold, states in zip(_folds(annotations, seed), features, strict=True) for _ in states]
     return _Data(
         torch.cat(list(features)),
         torch.tensor(shares),
-        torch.tensor([float(len(own)) for own in inside]),
+        torch.tensor([float(len(labels)) for labels in units]),
         torch.tensor(groups),
     )
 
 
 def _folds(annotations: Sequence[Annotation], seed: int) -> list[int]:
-    """Return the fold of each annotation.
-
-    Prompts are dealt into folds; with fewer prompts than folds, responses, so that all annotations of a response are in
-    one fold; with one response, annotations.
-    """
-    prompts = sorted({one.prompt for one in annotations})
-    if len(prompts) >= FOLDS:
-        Random(seed).shuffle(prompts)
-        of_prompts = {prompt: number % FOLDS for number, prompt in enumerate(prompts)}
-        return [of_prompts[one.prompt] for one in annotations]
-    responses = dict.fromkeys((one.prompt, one.response) for one in annotations)
-    of_responses = {response: number % FOLDS for number, response in enumerate(responses)}
-    if len(responses) > 1:
-        return [of_responses[one.prompt, one.response] for one in annotations]
-    return [row % FOLDS for row in range(len(annotations))]
+    """Return the fold of each annotation: prompts are dealt into folds, or responses where there are fewer prompts."""
+    keys: list[Any] = [annotation.prompt for annotation in annotations]
+    if len(set(keys)) < FOLDS:
+        keys = [(annotation.prompt, annotation.response) for annotation in annotations]
+    distinct = sorted(set(keys))
+    Random(seed).shuffle(distinct)
+    folds = {key: number % FOLDS for number, key in enumerate(distinct)}
+    return [folds[key] for key in keys]
 
 
 def _labels(annotation: Annotation, unit: Unit) -> list[list[int]]:
@@ -236,12 +241,12 @@ def fit(features: Any, shares: Any, words: Any, penalty: float) -> Linear:
 def _choose(data: _Data) -> tuple[int, float, float, Any]:
     """Return place of the layer, penalty, loss and predictions of the best cross-validation: first the layer."""
     of_layers = {place: _validated(data, place, PENALTY_OF_LAYERS) for place in range(data.features.shape[1])}
-    place = min(of_layers, key=lambda one: of_layers[one][0])
+    place = min(of_layers, key=lambda layer: of_layers[layer][0])
     of_penalties = {
         penalty: of_layers[place] if penalty == PENALTY_OF_LAYERS else _validated(data, place, penalty)
         for penalty in PENALTIES
     }
-    penalty = min(of_penalties, key=lambda one: of_penalties[one][0])
+    penalty = min(of_penalties, key=lambda value: of_penalties[value][0])
     return (place, penalty, *of_penalties[penalty])
 
 
@@ -284,19 +289,20 @@ def _best_threshold(predicted: Any, data: _Data, labels: Sequence[int]) -> float
         both = sum(words[row] * truth[mark][row] for row, mark in enumerate(marks) if mark)
         return float(2 * both / (marked + in_all))
 
-    return max((step / 100 for step in range(5, 96)), key=lambda one: (f1(one), -abs(one - 0.5)))
+    return max((step / 100 for step in range(5, 96)), key=lambda threshold: (f1(threshold), -abs(threshold - 0.5)))
 
 
 def _measure(probe: ProbeRewardModel, annotations: Sequence[Annotation]) -> tuple[dict[str, int], dict[str, int]]:
     """Return how many units are marked with the most frequent label of their words, and all units, by label."""
-    given = [one for one in annotations if not one.critique.failed]
+    given = [annotation for annotation in annotations if not annotation.critique.failed]
+    unit, threshold = probe.settings.unit, probe.settings.vote_threshold
     right: Counter[str] = Counter()
     total: Counter[str] = Counter()
-    for one, scores in zip(given, probe.scores(*inputs_of(given)), strict=True):
+    for annotation, scores in zip(given, probe.scores(*inputs_of(given)), strict=True):
         if isinstance(scores, Critique):
             continue
-        for inside, score in zip(_labels(one, probe.unit), scores, strict=True):
-            truth = max(LABELS, key=inside.count)
+        for labels, score in zip(_labels(annotation, unit), scores, strict=True):
+            truth = max(LABELS, key=labels.count)
             total[LABELS[truth]] += 1
-            right[LABELS[truth]] += mark_of(score.negative, score.positive, probe.vote_threshold) == truth
+            right[LABELS[truth]] += mark_of(score.negative, score.positive, threshold) == truth
     return {name: right[name] for name in total}, dict(total)

@@ -8,9 +8,9 @@ offsets (in Python alone) keeps all of them.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from text2grad.align import Range
 from text2grad.models import chat_texts, encode_prompts, plain_ids
@@ -33,7 +33,7 @@ def critique_prompts(
         return []
     ask = partial(critique_request, form=form) if prompt_format == "chat" else critique_prompt
     questions = [ask(*pair) for pair in pairs]
-    within = [[(len(one.prompt_text), len(question))] for one, question in zip(examples, questions, strict=True)]
+    within = [[(len(example.prompt_text), len(asked))] for example, asked in zip(examples, questions, strict=True)]
     return [list(ids) for ids in encode_questions(tokenizer, questions, within, prompt_format=prompt_format)]
 
 
@@ -69,54 +69,26 @@ def encode_questions(
     return prompts
 
 
-class Encoded(NamedTuple):
-    """The ids of a text, and the characters [start, end) of each; no characters from a tokenizer in Python alone."""
-
-    ids: list[int]
-    offsets: list[Range]
-
-
 def _as_text(
     tokenizer: Any, special: Mapping[int, str], text: str, within: Sequence[Range], *, add_special_tokens: bool
 ) -> list[int]:
-    """Return the ids of a text with the special tokens in some ranges replaced by the ids of their characters."""
-    encoded = tokenizer(text, add_special_tokens=add_special_tokens, return_offsets_mapping=True, verbose=False)
-    ids: list[int] = plain_ids(tokenizer, [text])[0] if add_special_tokens else encoded["input_ids"]
-    tokens = zip(ids, encoded["offset_mapping"], strict=False)  # without tokens behind the text
-    return split_specials(tokenizer, special, text, tokens, within).ids
-
-
-def split_specials(
-    tokenizer: Any,
-    special: Mapping[int, str],
-    text: str,
-    tokens: Iterable[tuple[int, Range]],
-    within: Sequence[Range],
-) -> Encoded:
-    """Return the tokens of a text with the special tokens in some ranges replaced by the tokens of their characters.
+    """Return the ids of a text with the special tokens in some ranges replaced by the ids of their characters.
 
     A special token may take the white space around it, which is not asked about.
     """
-    found = Encoded([], [])
+    encoded = tokenizer(text, add_special_tokens=add_special_tokens, return_offsets_mapping=True, verbose=False)
+    ids: list[int] = plain_ids(tokenizer, [text])[0] if add_special_tokens else encoded["input_ids"]
+    tokens = zip(ids, encoded["offset_mapping"], strict=False)  # without tokens behind the text
+    replaced: list[int] = []
     for token, (start, end) in tokens:
-        own: Iterable[tuple[int, Range]] = [(token, (start, end))]
-        if token in special and start < end:
-            piece = text[start:end]
-            first, last = end - len(piece.lstrip()), start + len(piece.rstrip())
-            if any(low <= first and last <= high for low, high in within):
-                parts = tokenizer(
-                    piece,
-                    add_special_tokens=False,
-                    split_special_tokens=True,
-                    return_offsets_mapping=True,
-                    verbose=False,
-                )
-                places = [(start + low, start + high) for low, high in parts["offset_mapping"]]
-                own = zip(parts["input_ids"], places, strict=True)
-        for id_, place in own:
-            found.ids.append(id_)
-            found.offsets.append(place)
-    return found
+        piece = text[start:end]
+        first, last = end - len(piece.lstrip()), start + len(piece.rstrip())
+        if token in special and piece and any(low <= first and last <= high for low, high in within):
+            spelled = tokenizer(piece, add_special_tokens=False, split_special_tokens=True, verbose=False)
+            replaced += spelled["input_ids"]
+        else:
+            replaced.append(token)
+    return replaced
 
 
 def special_tokens(tokenizer: Any) -> dict[int, str]:

@@ -31,17 +31,10 @@ from text2grad.critics.servers import (
     read_answer_by,
 )
 from text2grad.errors import RequestError
-from text2grad.feedback import Match, critique_from_text
 from text2grad.progress import note
-from text2grad.reward_models.decoding.grammar import check_expressible, critique_grammar
-from text2grad.reward_models.format import CritiqueFormat
-from text2grad.reward_models.writing import (
-    LABEL_FORMS,
-    QUOTING,
-    critique_from_labels,
-    critique_prompt,
-    critique_request,
-)
+from text2grad.reward_models.decoding.grammar import check_expressible, grammar_of
+from text2grad.reward_models.format import CritiqueFormat, read_critique
+from text2grad.reward_models.writing import QUOTING, critique_prompt, critique_request
 from text2grad.types import Critique, Example
 
 DEFAULTS = {"base_url": "http://localhost:8000/v1", "api_key_env": "", "max_tokens": 512, "concurrency": 64}
@@ -87,8 +80,7 @@ class ServerRewardModel:
             ConfigError: if a setting is wrong, or there is no key.
         """
         self.format = format or CritiqueFormat()
-        if self.format.constrain:
-            check_expressible(self.format.limits)
+        check_expressible(self.format)
         fixed = {"model": model, "temperature": 0.0}
         (self.endpoint,) = make_values("ServerRewardModel", {**DEFAULTS, **settings, **fixed}, Endpoint)
         self.endpoint.check("server")
@@ -128,16 +120,11 @@ class ServerRewardModel:
         As for `GenerativeRewardModel`, a quote marks one place each time it is listed, and a list that the length limit
         cut is read up to the cut: greedy decoding may repeat a quote until the limit.
         """
-        form, constrain, wanted = self.format.form, self.format.constrain, None
-        if constrain:
-            grammar = critique_grammar(item.response, self.format, max_tokens=self.endpoint.max_tokens)
-            wanted = ResponseFormat("grammar", grammar)
+        grammar = grammar_of(item.response, self.format, self.endpoint.max_tokens)
+        wanted = ResponseFormat("grammar", grammar) if grammar else None
         try:
             answer = await client.complete(self.prompt(item), wanted)
         except RequestError as error:
             return AnnotationResult(failure=Failure(error.kind, error.detail))
-        if form not in QUOTING:
-            return read_answer_by(lambda text: critique_from_labels(text, item.response, LABEL_FORMS[form]), answer)
-        match: Match = "exact" if constrain else self.format.match
-        read = partial(critique_from_text, response=item.response, match=match, occurrences="first")
-        return read_answer_by(read, answer, complete=False)
+        read = partial(read_critique, response=item.response, format=self.format)
+        return read_answer_by(read, answer, complete=self.format.form not in QUOTING)

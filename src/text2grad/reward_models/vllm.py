@@ -13,10 +13,9 @@ from typing import Any, NamedTuple, Protocol
 
 from text2grad.errors import ConfigError, ModelError
 from text2grad.models import ADAPTER_CONFIG, base_named_by, check_vllm, load_tokenizer
-from text2grad.reward_models.decoding.grammar import check_expressible, critique_grammar
+from text2grad.reward_models.decoding.grammar import check_expressible, grammar_of
 from text2grad.reward_models.format import CritiqueFormat, saved_format
 from text2grad.reward_models.generative import CritiqueDecoder
-from text2grad.reward_models.writing import QUOTING
 from text2grad.types import Example
 
 EngineSettings = Mapping[str, Any] | Iterable[tuple[str, Any]]
@@ -33,15 +32,13 @@ class Request(NamedTuple):
         prompt_ids: token ids of the prompt.
         max_tokens: length limit of a continuation.
         grammar: enforced on the continuation; "" for none.
-        draws: number of continuations to sample; 1 decodes greedily.
-        seed: random seed of the samples.
+        draws: number of continuations to sample, with the seed 0; 1 decodes greedily.
     """
 
     prompt_ids: list[int]
     max_tokens: int
     grammar: str
     draws: int = 1
-    seed: int = 0
 
 
 class Engine(Protocol):
@@ -98,49 +95,47 @@ class VLLMEngine:
 
         settings = [
             SamplingParams(
-                temperature=1.0 if one.draws > 1 else 0.0,
-                n=one.draws,
-                seed=one.seed,
-                max_tokens=one.max_tokens,
+                temperature=1.0 if request.draws > 1 else 0.0,
+                n=request.draws,
+                seed=0,
+                max_tokens=request.max_tokens,
                 detokenize=False,
-                structured_outputs=StructuredOutputsParams(grammar=one.grammar) if one.grammar else None,
+                structured_outputs=StructuredOutputsParams(grammar=request.grammar) if request.grammar else None,
             )
-            for one in requests
+            for request in requests
         ]
-        prompts: Any = [{"prompt_token_ids": one.prompt_ids} for one in requests]
-        found = self._llm.generate(prompts, settings, use_tqdm=False, lora_request=self._adapter)
-        return [[list(own.token_ids) for own in one.outputs] for one in found]
+        prompts: Any = [{"prompt_token_ids": request.prompt_ids} for request in requests]
+        answers = self._llm.generate(prompts, settings, use_tqdm=False, lora_request=self._adapter)
+        return [[list(written.token_ids) for written in answer.outputs] for answer in answers]
 
 
 class VLLMRewardModel(CritiqueDecoder):
     """A critic that is a language model in vLLM: `model(examples, responses)` returns critiques."""
 
-    def __init__(self, engine: Engine, tokenizer: Any, format: CritiqueFormat | None = None, *, seed: int = 0) -> None:
+    def __init__(self, engine: Engine, tokenizer: Any, format: CritiqueFormat) -> None:
         """Take an engine that has loaded a trained model, its tokenizer, and the format of its critiques.
 
         Raises:
             ConfigError: if a grammar cannot express a limit.
             ModelError: as `CritiqueDecoder`.
         """
-        format = format or CritiqueFormat()
-        _check_limits(format)
+        check_expressible(format)
         ends = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-        super().__init__(tokenizer, len(tokenizer), ends, format, seed=seed)
+        super().__init__(tokenizer, format, size=len(tokenizer), eos_ids=ends)
         self.engine = engine
 
     def _drawn(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[str]]:
         prompts = self.prompts(examples, responses)
         rooms = [min(self.format.max_new_tokens, self.engine.context - len(ids)) for ids in prompts]
-        rows = [row for row, room in enumerate(rooms) if room >= self._least(self._labels(responses[row]))]
-        grammars = {row: self._grammar(responses[row], rooms[row]) for row in rows}
-        requests = [Request(prompts[row], rooms[row], grammars[row], draws or 1, self.seed) for row in rows]
+        rows = [row for row, room in enumerate(rooms) if room >= self._least_tokens(responses[row])]
+        requests = [
+            Request(prompts[row], rooms[row], grammar_of(responses[row], self.format, rooms[row]), draws or 1)
+            for row in rows
+        ]
         texts = [[""]] * len(prompts)
-        for row, found in zip(rows, self.engine.write(requests), strict=True):
-            texts[row] = [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in found]
+        for row, written in zip(rows, self.engine.write(requests), strict=True):
+            texts[row] = [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in written]
         return texts
-
-    def _grammar(self, response: str, room: int) -> str:
-        return critique_grammar(response, self.format, max_tokens=room) if self.format.constrain else ""
 
     @classmethod
     def load(
@@ -159,19 +154,13 @@ class VLLMRewardModel(CritiqueDecoder):
             ModelError: if there is no such model, or vLLM cannot load it.
         """
         format = replace(saved_format(directory), **changes)
-        _check_limits(format)
+        check_expressible(format)
         check_vllm_here()
         tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
         if format.constrain:
             _check_grammar_support(tokenizer)
         engine = VLLMEngine(directory, config, trust_remote_code=trust_remote_code)
         return cls(engine, tokenizer, format)
-
-
-def _check_limits(format: CritiqueFormat) -> None:
-    """Refuse limits of quotes that a grammar cannot express."""
-    if format.constrain and format.form in QUOTING:
-        check_expressible(format.limits)
 
 
 def check_vllm_here() -> None:

@@ -7,28 +7,20 @@ shared between the responses to it. Each form is JSON with the feedback first, s
     labelled_spans  {"textual_feedback": "...", "spans": [["...", "good"], ["...", "poor"], ...], "outcome": -4}
     tagged_words    {"textual_feedback": "...", "word_tags": "The = fair = in + Lyon + . =", "outcome": -4}
 
-"spans" is the paper's form. "labelled_spans" quotes in the order of the response, each quote with its label behind it:
-a small model finds this easier than to choose, before the first quote, which of all quotes are good. It also has the
-critic's number for the whole response, without which a fault that has no words of its own (an answer that says nothing)
-would never reach the reward. `feedback.critique_from_text` reads both.
+"spans" is the paper's form. "labelled_spans" has the label behind each quote, which a small model finds easier, and
+the critic's number for the whole response: a fault without words of its own (an answer that says nothing) needs it.
+"tagged_words" repeats the words, each with a label behind it. Other packages add forms with labels of words
+(`register_form`). A word is a run of letters and digits with its accents, or one other visible character. Labels count
+words, not tokens, because reward model and policy may have different tokenizers (Appendix L).
 
-"tagged_words" repeats the words, each with a label behind it, so that a small model need not choose where a quote
-begins. Other packages add further forms with labels of words (`register_form`). A word is a run of letters and digits
-with its accents, or one other visible character (a punctuation mark, an emoji, a character of a script without spaces).
-Labels count words, not tokens, because reward model and policy may have different tokenizers (Appendix L).
-
-A word is + (1) where a positive span overlaps it, − (−1) where a negative span does, 0 where none or both do. When
-read, each run of equal labels is one span, from the start of its first word to the end of its last. So these forms
-cannot express two adjacent spans of one label, a span that ends within a word, or two labels on one word.
-
-Labels are read completely or not at all. A wrong number of labels, a word that is not in the response at this
-place, an invalid label or an incomplete text give the status `unparsable`; the feedback starts with the reason.
-The published code drops invalid entries and matches the rest by similarity; here nothing is guessed.
+A word is + (1) where a positive span overlaps it, − (−1) where a negative span does, 0 where none or both do. Read
+back, each run of equal labels is one span. Labels are read completely or not at all: a wrong number of labels, another
+word than in the response or an invalid label give the status `unparsable`, with the reason in the feedback.
 """
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -59,7 +51,6 @@ QUOTING = ("spans", "labelled_spans")
 """The forms that quote the response."""
 SYMBOLS = (OPENING, GOOD, POOR, CLOSING, '", "', '\\"', ' \\"', '"', "\\\\", "\\n")
 """The JSON syntax between the words of a target; a word-level tokenizer needs one token for each."""
-TAGS = {"+": 1, "-": -1, "=": 0}  # each is one token behind a blank, where a digit is often two
 
 
 def critique_prompt(example: Example, response: str) -> str:
@@ -89,7 +80,8 @@ def critique_request(example: Example, response: str, form: str = "spans") -> st
 
 def inputs_of(annotations: Sequence[Annotation]) -> tuple[list[Example], list[str]]:
     """Return the prompts of annotations as examples, and their responses."""
-    return [Example(one.prompt) for one in annotations], [one.response for one in annotations]
+    examples = [Example(annotation.prompt) for annotation in annotations]
+    return examples, [annotation.response for annotation in annotations]
 
 
 def critique_target(critique: Critique, response: str, *, write_feedback: bool = True, form: str = "spans") -> str:
@@ -126,7 +118,7 @@ def critique_target(critique: Critique, response: str, *, write_feedback: bool =
 
 def has_outcomes(annotations: Iterable[Annotation]) -> bool:
     """Return whether a critique has a number for its whole response."""
-    return any(one.critique.outcome is not None for one in annotations)
+    return any(annotation.critique.outcome is not None for annotation in annotations)
 
 
 def has_outcome(form: str) -> bool:
@@ -150,40 +142,39 @@ def _number_of(critique: Critique) -> float | None:
 
 
 class LabelForm(NamedTuple):
-    """A form with labels of words.
+    """A form with labels of words, in a JSON string.
 
     Attributes:
-        key: of the labels in the JSON object.
+        key: of the string in the JSON object.
         request: the instruction about this key, for a model with a chat template.
         signs: the labels as they are written.
-        begin: the text of the JSON value before the first word.
-        between: words → the texts around their labels, one more than words; the last one ends the JSON object, or leads
-            to the outcome.
-        read: (JSON value, words) → labels; raises UnusableLabelsError with the reason if the value does not fit.
+        says_words: whether each word stands before its label.
         outcome: whether a number for the whole response follows.
     """
 
     key: str
     request: str
     signs: Mapping[str, int]
-    begin: str
-    between: Callable[[Sequence[str]], list[str]]
-    read: Callable[[Any, Sequence[str]], list[int]]
+    says_words: bool = False
     outcome: bool = False
 
     @property
     def opening(self) -> str:
         """The text between the feedback and the words."""
-        return f'", "{self.key}": {self.begin}'
+        return f'", "{self.key}": "'
 
     def around(self, response: str) -> list[str]:
         """Return the texts around the labels of a response, one more than there are labels, after `opening`.
+
+        The last one ends the JSON object, or leads to the outcome.
 
         Example:
             >>> LABEL_FORMS["tagged_words"].around("in Lyon")
             ['in ', ' Lyon ', '", "outcome": ']
         """
-        return self.between([response[start:end] for start, end in words_of(response)])
+        words = [json.dumps(word, ensure_ascii=False)[1:-1] for word in _words(response)]
+        parts = [f"{' ' if number else ''}{f'{word} ' if self.says_words else ''}" for number, word in enumerate(words)]
+        return [*parts, f'"{OUTCOME[1:]}' if self.outcome else '"}']
 
     def write(self, response: str, labels: Sequence[int]) -> str:
         """Return the text after the feedback, with one label −1, 0 or 1 each, and without the outcome.
@@ -195,6 +186,32 @@ class LabelForm(NamedTuple):
         written = {label: sign for sign, label in self.signs.items()}
         first, *later = self.around(response)
         return self.opening + first + "".join(written[label] + part for label, part in zip(labels, later, strict=True))
+
+    def read(self, value: Any, response: str) -> list[int]:
+        """Return the labels that a JSON value gives to the words of a response.
+
+        Raises:
+            UnusableLabelsError: with the reason, if they do not fit.
+        """
+        words = _words(response)
+        if not isinstance(value, str):
+            raise UnusableLabelsError("the labels are no text")
+        parts = value.split()
+        if self.says_words and len(parts) % 2:
+            raise UnusableLabelsError("the last word has no label")
+        said, signs = (parts[::2], parts[1::2]) if self.says_words else (words, parts)
+        if len(signs) != len(words):
+            raise UnusableLabelsError(f"number of labels: {len(signs)}, of words in the response: {len(words)}")
+        for number, (listed, sign, word) in enumerate(zip(said, signs, words, strict=True), start=1):
+            if listed != word:
+                raise UnusableLabelsError(f"word {number} is {word!r} in the response and {listed!r} among the labels")
+            if sign not in self.signs:
+                raise UnusableLabelsError(f"label {number} is {sign!r}, none of {' '.join(self.signs)}")
+        return [self.signs[sign] for sign in signs]
+
+
+def _words(response: str) -> list[str]:
+    return [response[start:end] for start, end in words_of(response)]
 
 
 def labels_within(response: str, spans: Sequence[Span], units: Sequence[Range]) -> list[list[int]]:
@@ -218,18 +235,11 @@ def labels_of(response: str, spans: Sequence[Span]) -> list[int]:
         >>> labels_of("in Lyon, today", [Span(3, 7, "positive"), Span(9, 11, "negative")])
         [0, 1, 0, -1]
     """
-    words = words_of(response)
-    positive, negative = (
-        {
-            number
-            for span in spans
-            if span.label == label
-            for number, (start, end) in enumerate(words)
-            if max(start, span.start) < min(end, span.end)
-        }
-        for label in ("positive", "negative")
-    )
-    return [(number in positive) - (number in negative) for number in range(len(words))]
+
+    def has(label: Label, start: int, end: int) -> bool:
+        return any(span.label == label and max(start, span.start) < min(end, span.end) for span in spans)
+
+    return [has("positive", *word) - has("negative", *word) for word in words_of(response)]
 
 
 def spans_of(response: str, labels: Sequence[int]) -> tuple[Span, ...]:
@@ -255,13 +265,12 @@ def critique_from_labels(text: str, response: str, form: LabelForm) -> Critique:
 
     Example:
         >>> critique_from_labels('{"word_tags": "in +"}', "in Lyon", LABEL_FORMS["tagged_words"]).feedback
-        '1 tag for 2 words: {"word_tags": "in +"}'
+        'number of labels: 1, of words in the response: 2: {"word_tags": "in +"}'
     """
     text = printable(text)
-    words = [response[start:end] for start, end in words_of(response)]
     try:
         reading = _object_with(form.key, text)
-        labels = form.read(reading.value[form.key], words)
+        labels = form.read(reading.value[form.key], response)
     except UnusableLabelsError as reason:
         return Critique(f"{reason}: {text.strip()}", status="unparsable")
     feedback = reading.value.get("textual_feedback")
@@ -287,48 +296,13 @@ def _object_with(key: str, text: str) -> Reading:
     raise UnusableLabelsError(f"no whole JSON object with {key}")
 
 
-def _between_tags(words: Sequence[str]) -> list[str]:
-    spelled = [json.dumps(word, ensure_ascii=False)[1:-1] for word in words]
-    return [*(f"{' ' if number else ''}{word} " for number, word in enumerate(spelled)), f'"{OUTCOME[1:]}']
-
-
-def _read_tags(value: Any, words: Sequence[str]) -> list[int]:
-    if not isinstance(value, str):
-        raise UnusableLabelsError("the tags are no text")
-    parts = value.split()
-    if len(parts) % 2:
-        raise UnusableLabelsError("the last word has no tag")
-    check_number("tag", parts[1::2], words)
-    for number, (listed, sign, word) in enumerate(zip(parts[::2], parts[1::2], words, strict=True), start=1):
-        if listed != word:
-            raise UnusableLabelsError(f"word {number} is {word!r} in the response and {listed!r} among the tags")
-        if sign not in TAGS:
-            raise UnusableLabelsError(f"tag {number} is {sign!r}, none of + - =")
-    return [TAGS[sign] for sign in parts[1::2]]
-
-
-def check_number(name: str, entries: Sequence[Any], words: Sequence[str]) -> None:
-    """Check that there is one entry, called a `name`, for each word.
-
-    Raises:
-        UnusableLabelsError: if not.
-    """
-    if len(entries) != len(words):
-        counted = (
-            f"{len(some)} {noun}{'' if len(some) == 1 else 's'}" for some, noun in ((entries, name), (words, "word"))
-        )
-        raise UnusableLabelsError(" for ".join(counted))
-
-
 LABEL_FORMS: dict[str, LabelForm] = {
     "tagged_words": LabelForm(
         "word_tags",
         "all words and marks of the response, in order, each with a sign behind it: + for a good one, - for a poor "
         "one, = for any other",
-        TAGS,
-        '"',
-        _between_tags,
-        _read_tags,
+        {"+": 1, "-": -1, "=": 0},  # each is one token behind a blank, where a digit is often two
+        says_words=True,
         outcome=True,
     ),
 }

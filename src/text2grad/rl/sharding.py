@@ -166,7 +166,7 @@ class Sharding:
         if CRITIC_ADAPTER in getattr(model.policy, "peft_config", {}):
             raise ConfigError(
                 "critic.model is an adapter on the policy's base, which FSDP has in shards; give the critic weights of "
-                "its own (reward_model.merge = true in its recipe), or launch plain data parallelism"
+                "its own (the directory `merged` beside the adapter), or launch plain data parallelism"
             )
         _refuse_differing(model)
         self.half_precision = self.half_precision or half_precision(model.policy)

@@ -156,6 +156,7 @@ def test_a_storyteller_that_judges_chat_suites_gives_no_rating_and_is_paid_once(
     (data / "alpaca_eval_clf.txt").write_text("<|im_start|>user\n{instruction} {output_1} {output_2} m or M.<|im_end|>")
     command = [
         "evaluate",
+        "policy",
         f"tales={server}",
         "--model-name",
         str(model),
@@ -174,7 +175,7 @@ def test_a_storyteller_that_judges_chat_suites_gives_no_rating_and_is_paid_once(
         "--limit",
         "2",
     ]
-    command += ["--max-new-tokens", "8", "--concurrency", "2", "--out", str(tmp_path / "out")]
+    command += ["--max-new-tokens", "8", "--set", "server.concurrency=2", "--out", str(tmp_path / "out")]
     assert main(command) == 0
     found = json.loads((tmp_path / "out" / "evaluation.json").read_bytes())["suites"]
     assert found["mt_bench"]["models"]["tales"]["unrated"]["value"] == 1.0

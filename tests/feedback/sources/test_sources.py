@@ -86,21 +86,6 @@ def test_every_error_of_mqm_is_a_span_or_a_loss_with_its_reason() -> None:
     assert quotes == Counter(Es=1)  # the one that two errors share
 
 
-def test_every_mark_of_faithbench_is_a_span_or_a_loss_with_its_reason() -> None:
-    path = shared("faithbench/samples.jsonl")
-    records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    found = account("faithbench/samples.jsonl", "faithbench")
-    marks = [mark for record in records for mark in record["annotations"]]
-    unwanted = sum(any(label.startswith("Unwanted") for label in mark["labels"]) for mark in marks)
-    marked_twice = found.losses.pop("marked twice at the same place: one span, both in words")
-    assert found.spans["negative"] + marked_twice == unwanted == 863
-    assert found.losses == {"marks that are neither positive nor negative by their labels": len(marks) - unwanted}
-    silent = sum(not record["annotations"] for record in records)
-    assert found.annotations == silent + sum(len({m["annotator"] for m in record["annotations"]}) for record in records)
-    more = [one.critique.spans for one in read_source(path, format="faithbench", labels={"Questionable": "negative"})]
-    assert sum(map(len, more)) > found.spans["negative"]
-
-
 def test_programs_of_ilf_are_marked_where_their_refinement_differs() -> None:
     path = shared("ilf_code_feedback/surge_annotations.jsonl")
     found = [found.item for found in read_items(path, "ilf")]
@@ -287,33 +272,6 @@ def test_rows_of_mqm_that_contradict_each_other_are_handed_over_and_the_next_are
     with pytest.raises(DataError) as caught:
         list(read_items(path, "mqm"))
     assert str(caught.value) == message
-
-
-def test_marks_of_faithbench_carry_their_reason_and_belong_to_their_annotator(tmp_path: Path) -> None:
-    marks = [
-        {"annotator": "b", "labels": ["Benign"], "note": "", "start": 0, "end": 2},
-        {"annotator": "a", "labels": ["Unwanted", "Unwanted.Extrinsic"], "note": " Not said. ", "start": 10, "end": 14},
-        {"annotator": "a", "labels": ["Unwanted"], "start": 10, "end": 14},
-    ]
-    found = items(tmp_path, "faithbench", {"source": " A fair. ", "summary": LYON, "annotations": marks})
-    feedback = 'Unwanted, Unwanted.Extrinsic: "Lyon" Not said.\nUnwanted: "Lyon"'
-    prompt = "Summarize the passage in one or two sentences. Use only what the passage says.\n\nPassage: A fair."
-    assert [item.made for item in found] == [
-        Annotation(prompt, LYON, Critique(feedback, (NO,))),
-        Annotation(prompt, LYON, Critique("No errors marked.")),
-    ]
-    assert [len(item.losses) for item in found] == [1, 1]
-    record = {"source": "A fair.", "summary": LYON, "annotations": marks}
-    meanings = {"unwanted.extrinsic": "positive", "BENIGN": "negative"}
-    found = items(tmp_path, "faithbench", record, labels=meanings)
-    assert [[span.label for span in one.made.critique.spans] for one in found] == [
-        ["negative", "positive"],
-        ["negative"],
-    ]
-    (nothing,) = items(tmp_path, "faithbench", {"source": "A fair.", "summary": LYON, "annotations": []})
-    assert nothing == Item(Annotation(prompt, LYON, Critique("No errors marked.")))
-    with pytest.raises(DataError, match="label 'Odd' has no known meaning; give it one, such as --label Odd=negative"):
-        items(tmp_path, "faithbench", {"source": "", "summary": LYON, "annotations": [{**marks[0], "labels": ["Odd"]}]})
 
 
 def test_an_error_of_mqm_that_is_marked_twice_has_one_span_and_is_no_missing_fact(tmp_path: Path) -> None:

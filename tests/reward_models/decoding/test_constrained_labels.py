@@ -93,7 +93,7 @@ def test_the_least_number_of_tokens_by_hand() -> None:
     assert all(tight.take(ids[data][0]) for data in (opening.encode(), b"a ", b"-"))
     assert not tight.take(ids[b" "][0]), "a blank alone costs a token more"
     assert tight.take(ids[b" b "][0])
-    assert tight.take_best(np.zeros(tight.skeleton.vocabulary.size, np.float32)) in [
+    assert tight.take_from(np.zeros(tight.skeleton.vocabulary.size, np.float32)) in [
         ids[sign][0] for sign in (b"+", b"-", b"=")
     ]
     assert all(tight.take(ids[data][0]) for data in (end.encode(), b"7", b"}"))

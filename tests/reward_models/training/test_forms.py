@@ -58,7 +58,7 @@ def test_what_it_cost_is_in_the_results_and_on_the_card(trained: Any) -> None:
     assert (counts["learned"], counts["target_tokens"]) == (24, 24 * TARGET_TOKENS[form])
     card = (run / "model" / "README.md").read_text("utf-8")
     assert f"| tokens of all critiques trained on | {24 * TARGET_TOKENS[form]} |" in card
-    assert "the response's words, each with a sign (good, poor, neither)" in card
+    assert "the response's words, each with a sign (positive, negative, neither)" in card
     assert "constrained to complete JSON and a label for each word for 12 held-out responses" in card
     assert "| held out, for the measurements below | 12 |" in card  # others are held out beyond `eval_limit`
 
@@ -100,8 +100,8 @@ def test_constrained_labels_are_whole_before_training_and_free_ones_are_not(trai
 def test_it_is_measured_like_any_other(trained: Any, tmp_path: Path) -> None:
     _, run = trained
     write_annotations(tmp_path / "truth.jsonl", LEARNED)
-    args = ["evaluate-reward", str(tmp_path / "truth.jsonl"), "--model", str(run / "model"), "--no-words"]
-    assert main([*args, "--draws", "20", "--out", str(tmp_path / "out")]) == 0
+    args = ["evaluate", "critic", str(tmp_path / "truth.jsonl"), "--model", str(run / "model"), "--no-words"]
+    assert main([*args, "--out", str(tmp_path / "out")]) == 0
     found = json.loads((tmp_path / "out" / "evaluation.json").read_bytes())
     assert found["constrained"] is True
     assert found["metrics"]["failure_rate"]["value"] <= 1 / 24

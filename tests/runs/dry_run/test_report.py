@@ -117,7 +117,7 @@ def test_a_former_command_names_what_it_became(former: str, now: str, capsys: py
     with pytest.raises(SystemExit) as ended:
         main([former, "my.toml"])
     assert ended.value.code == 2
-    assert f"error: `{former}` is `text2grad train RECIPE {now}`" in capsys.readouterr().err
+    assert f"error: `{former}` is now `text2grad train RECIPE {now}`" in capsys.readouterr().err
 
 
 def test_a_trained_critic_is_counted_and_has_no_price(place: Path) -> None:

@@ -68,17 +68,11 @@ class Options:
     prepare_tests: Callable[[str], str] = str
     met: set[str] = field(default_factory=set)
 
-    def meaning(self, *names: str, known: Mapping[str, Meaning]) -> Meaning | None:
-        """Return the meaning of a label; None for no known meaning.
-
-        Args:
-            names: the label of a record, and then the wider labels that it belongs to.
-            known: labels in lower case → their usual meaning; a meaning in `labels` goes before it.
-        """
-        self.met.update(name.strip() for name in names)
+    def meaning(self, label: str, known: Mapping[str, Meaning]) -> Meaning | None:
+        """Return the meaning of a label: the given one, or else the known one by its lower case; None without one."""
+        self.met.add(label.strip())
         given = {_folded(name): meaning for name, meaning in self.labels.items()}
-        meanings = (table.get(_folded(name)) for table in (given, known) for name in names)
-        return next((meaning for meaning in meanings if meaning is not None), None)
+        return given.get(_folded(label)) or known.get(_folded(label))
 
     def unmet(self) -> list[str]:
         """Return the names in `labels` that no record had."""

@@ -1,4 +1,4 @@
-r"""Feedback of people: Fine-Grained RLHF, MQM, ILF, FaithBench.
+r"""Feedback of people: Fine-Grained RLHF, MQM, ILF.
 
 qa_feedback   Fine-Grained RLHF (arXiv 2306.01693): errors as ranges of "prediction 1", with a type and an optional
               explanation. Missing information refers to sentences of the passages: a line of feedback without a span.
@@ -8,8 +8,6 @@ mqm           Translation errors (arXiv 2104.14478), as JSON with offsets ("sour
               error and each row is one error. One annotation per rater; errors marked in the source have no span.
 ilf           Imitation learning from language feedback on code (arXiv 2303.16749): words about a program, and the
               program as corrected by the same person; the changes become spans.
-faithbench    FaithBench (arXiv 2410.13210): parts of summaries that their source does not support, each with a reason.
-              One annotation per annotator; a summary in which nobody marked anything has one without spans.
 """
 
 import json
@@ -21,12 +19,10 @@ from typing import Any
 from text2grad.errors import DataError
 from text2grad.feedback.record_files import Entry, Object, bad_record, keys_of
 from text2grad.feedback.records import Annotation
-from text2grad.feedback.sources.base import NO_PLACE, WORDS_ONLY, Item, Loss, Meaning, Row, critique, quoted, unjudged
+from text2grad.feedback.sources.base import NO_PLACE, WORDS_ONLY, Item, Loss, Row, critique, quoted, unjudged
 from text2grad.feedback.sources.changes import changed_spans
 from text2grad.types import Critique, Span
 
-FAITHBENCH_PROMPT = "Summarize the passage in one or two sentences. Use only what the passage says.\n\nPassage: {}"
-FAITHBENCH_LABELS: Mapping[str, Meaning] = {"unwanted": "negative", "benign": "ignore", "questionable": "ignore"}
 MARKED_TWICE = "marked twice at the same place: one span, both in words"
 _SIDES = ("source", "target")
 _SEGMENT = ("system", "doc", "doc_id", "docSegId", "seg_id", "globalSegId", "rater")
@@ -164,47 +160,6 @@ def _unmarked(row: Entry, side: str) -> tuple[str, list[tuple[int, int]]]:
         text += before + marked
         places += [(len(text) - len(marked), len(text))] if marked else []
     return text, places
-
-
-def read_faithbench(row: Row) -> Iterator[Item]:
-    """Yield the annotation of each annotator of one summary.
-
-    A mark has labels, "Unwanted" (or a kind of it, "Unwanted.Intrinsic" or "Unwanted.Extrinsic"), "Questionable" or
-    "Benign"; it is negative if one of them is. `options.labels` gives another meaning to a label or to a kind of it.
-    """
-    source, summary = row.text("source"), row.text("summary")
-    prompt = FAITHBENCH_PROMPT.format(source.strip())
-    marks = row.listed("annotations")
-    if not all(isinstance(mark, dict) and isinstance(mark.get("labels"), list) for mark in marks):
-        raise row.bad('"annotations" must be a list of objects with "labels"')
-    if not marks:
-        yield Item(Annotation(prompt, summary, critique([], [])))
-    for annotator in sorted({str(mark.get("annotator")) for mark in marks}):
-        lines, spans, losses = list[str](), list[Span](), list[Loss]()
-        for mark in (mark for mark in marks if str(mark.get("annotator")) == annotator):
-            labels = [str(label) for label in mark["labels"]]
-            place = row.span(mark.get("start"), mark.get("end"), "negative", summary)
-            quote, note = quoted(summary[place.start : place.end]), str(mark.get("note") or "").strip()
-            told = f"{', '.join(labels)}: {quote} {note}".strip()
-            wider = {label.partition(".")[0] for label in labels if "." in label}
-            meanings = {_meaning_of(row, label) for label in labels if label not in wider}
-            if meanings <= {"ignore"}:
-                losses.append(Loss("marks that are neither positive nor negative by their labels", told))
-                continue
-            lines.append(told)
-            span = Span(place.start, place.end, "negative" if "negative" in meanings else "positive")
-            if span in spans:
-                losses.append(Loss(MARKED_TWICE, told))
-            else:
-                spans.append(span)
-        yield Item(Annotation(prompt, summary, critique(lines, spans)), tuple(losses))
-
-
-def _meaning_of(row: Row, label: str) -> Meaning:
-    meaning = row.options.meaning(label, label.partition(".")[0], known=FAITHBENCH_LABELS)
-    if meaning is None:
-        raise row.bad(f"label {label!r} has no known meaning; give it one, such as --label {label}=negative")
-    return meaning
 
 
 def read_ilf(row: Row) -> Iterator[Item]:

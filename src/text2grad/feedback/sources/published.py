@@ -1,11 +1,11 @@
 """The data sets of the paper (section 4.1): SLF5K, UltraFeedback and KodCode, in all published forms.
 
 slf5k           {id: {"generated_summary", "Post"}} of the paper's code; rows of the hub with human "feedback" on
-                "generated_summary_for_feedback"; posts with an "ideal_human_summary". `text2grad prepare` also reads
-                the "comparison_preference" between two summaries.
+                "generated_summary_for_feedback"; posts with an "ideal_human_summary". `text2grad feedback prepare` also
+                reads the "comparison_preference" between two summaries.
 ultrafeedback   records of the paper's code with "response", "is_chosen" and "critique"; binarized pairs of the hub,
                 "chosen" and "rejected" as texts or chats; the original with a critique of each completion.
-kodcode         "question", "solution" and tests; `text2grad prepare` also reads the programs of other models.
+kodcode         "question", "solution" and tests; `text2grad feedback prepare` also reads the programs of other models.
 
 Feedback in words becomes an annotation without spans. A response without feedback becomes an example with the response
 in `meta["response"]`, for an annotator.

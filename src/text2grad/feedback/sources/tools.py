@@ -204,7 +204,7 @@ def _answers(row: Row, answers: list[tuple[str, Any]], response: str) -> tuple[l
 
 def label_meaning(row: Row, label: str) -> Meaning:
     """Return the meaning of a label: given by the user, or known by its name."""
-    meaning = row.options.meaning(label, known=PLAIN_LABELS)
+    meaning = row.options.meaning(label, PLAIN_LABELS)
     if meaning is None:
         raise row.bad(
             f"nobody said what the label {quoted(label)} means; say --label {quoted(label + '=negative')}, =positive "

@@ -7,7 +7,7 @@ Shapes: B rows, V ids of the model.
 """
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from random import Random
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -19,7 +19,6 @@ from torch import Tensor
 
 from text2grad.errors import ModelError
 from text2grad.models import Choose, most_likely, sample_inverse_cdf
-from text2grad.reward_models.decoding.labels import WordLabels
 from text2grad.reward_models.decoding.quotable import Listed, Quotable, Quote, QuoteLimits
 from text2grad.reward_models.decoding.skeleton import END, MARK, START, Skeleton
 from text2grad.reward_models.decoding.verbatim import UNCHECKED, QuotedWords, read, tokens_to_close
@@ -95,23 +94,10 @@ class ConstrainedCritique:
         self.state, self.room = after, self.room - 1
         return True
 
-    def take_best(self, scores: NDArray[np.float32]) -> int:
-        """Append the valid token with the highest score, [V], and return it."""
-        return self._take_one(scores, lambda among: int(among.argmax()))
-
-    def take_drawn(self, scores: NDArray[np.float32], numbers: Random) -> int:
-        """Append a token sampled from the softmax of the valid tokens' scores, [V], and return it."""
-
-        def draw(among: NDArray[np.float32]) -> int:
-            mass = np.exp((among - among.max()).astype(np.float64)).cumsum()
-            return min(int(mass.searchsorted(numbers.random() * mass[-1], side="right")), len(mass) - 1)
-
-        return self._take_one(scores, draw)
-
-    def _take_one(self, scores: NDArray[np.float32], choose: Callable[[NDArray[np.float32]], int]) -> int:
-        """Append the first choice that is valid; scores of invalid tokens are −∞."""
+    def take_from(self, scores: NDArray[np.float32], numbers: Random | None = None) -> int:
+        """Append the valid token with the highest score, [V], or one sampled from their softmax, and return it."""
         among = np.where(self._invalid(), -np.inf, np.fmax(scores, np.finfo(np.float32).min))  # NaN and −∞ rank last
-        while not self.take(token := choose(among)):
+        while not self.take(token := _choice(among, numbers)):
             among[token] = -np.inf
         return token
 
@@ -153,13 +139,11 @@ class ConstrainedCritique:
         """Return a number of tokens that suffices to end the critique; infinite if it cannot end."""
         where, quote, listed, words, _ = state
         label = self.skeleton.opens.get(where)
-        cost = self.skeleton.cost if words.over else self.skeleton.checked_cost
+        cost = self.skeleton.cost
         if words.quote is not None:
             return tokens_to_close(words, self.quotable) + cost[self.skeleton.text]
         if label is None:
             return cost[where]
-        if quote is None and not self.quotable.may_open(label, listed):
-            return float("inf")
         closing = self.skeleton.cost[self.skeleton.inside[label]]
         return self.skeleton.to_open[where] + self.quotable.tokens_to_end(quote, label, listed) + closing
 
@@ -167,7 +151,7 @@ class ConstrainedCritique:
         """Return the state after bytes that begin inside a quote and may go beyond its closing mark."""
         where, quote, listed, _, _ = state
         label = self._label[where]
-        if not data or (quote is None and not self.quotable.may_open(label, listed)):
+        if not data:
             return None
         at = data.find(b'"')
         while at >= 0:
@@ -215,10 +199,12 @@ class ConstrainedLabels(ConstrainedCritique):
     `room` counts the tokens before the labels: their own least number is set aside.
     """
 
-    def __init__(self, skeleton: Skeleton, response: str, *, labels: WordLabels, room: int, **settings: Any) -> None:
-        """Begin a critique of at most `room` tokens, at least `skeleton.cost[START] + labels.cost[0]`."""
-        super().__init__(skeleton, response, room=room - int(labels.cost[0]), **settings)
+    def __init__(self, skeleton: Skeleton, response: str, *, room: int, **settings: Any) -> None:
+        """Begin a critique of at most `room` tokens, at least `skeleton.least_tokens(response)`."""
+        labels = skeleton.labels(response)
+        assert labels is not None  # `begin` takes this class for such forms alone
         self.labels = labels
+        super().__init__(skeleton, response, room=room - int(labels.cost[0]), **settings)
 
     def tokens_to_end(self, state: State) -> float:
         """Return the least number of tokens to the end, less those that are set aside."""
@@ -245,6 +231,20 @@ class ConstrainedLabels(ConstrainedCritique):
         return mask
 
 
+def begin(skeleton: Skeleton, response: str, **settings: Any) -> ConstrainedCritique:
+    """Return the empty critique of a response in the skeleton's form; `settings` as of `ConstrainedCritique`."""
+    labelled = skeleton.labels(response) is not None
+    return (ConstrainedLabels if labelled else ConstrainedCritique)(skeleton, response, **settings)
+
+
+def _choice(scores: NDArray[np.float32], numbers: Random | None) -> int:
+    """Return the token with the highest score, [V], or one sampled from the softmax of all scores."""
+    if numbers is None:
+        return int(scores.argmax())
+    mass = np.exp((scores - scores.max()).astype(np.float64)).cumsum()
+    return min(int(mass.searchsorted(numbers.random() * mass[-1], side="right")), len(mass) - 1)
+
+
 class ConstrainedChoice:
     """Chooses the best (or a sampled) valid token of each row's critique, for `decode`.
 
@@ -264,8 +264,7 @@ class ConstrainedChoice:
             critique = self.critiques[row]
             if not critique.take(chosen[place]):
                 scores = logits[place].cpu().numpy()
-                numbers = self.numbers[row] if self.numbers else None
-                chosen[place] = critique.take_best(scores) if numbers is None else critique.take_drawn(scores, numbers)
+                chosen[place] = critique.take_from(scores, self.numbers[row] if self.numbers else None)
         return torch.tensor(chosen, device=logits.device)
 
 

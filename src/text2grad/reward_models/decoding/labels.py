@@ -8,10 +8,17 @@ to the end of the critique.
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 
 from text2grad.reward_models.decoding.automaton import Automaton
 from text2grad.reward_models.decoding.vocabulary import Vocabulary
 from text2grad.reward_models.writing import LABEL_FORMS, NO_OUTCOME
+
+
+@lru_cache(maxsize=128)
+def word_labels(response: str, form: str, vocabulary: Vocabulary, outcomes: bool) -> "WordLabels":
+    """Return the automaton of a response's labels, made once for all critiques of the response."""
+    return WordLabels(response, form, vocabulary, outcomes=outcomes)
 
 
 class WordLabels(Automaton):

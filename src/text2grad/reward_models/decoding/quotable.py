@@ -30,8 +30,6 @@ class QuoteLimits:
 
     Attributes:
         whole_words: quotes do not begin or end inside a word; has no effect in scripts without spaces.
-        max_quote_words: largest number of words in a quote, separated by white space; None sets no limit.
-        max_quotes: largest number of quotes in each list; None sets no limit.
         one_list: a quote in the positive list does not occur in the negative list; among labelled quotes, which are in
             one list, no text occurs twice.
         quoted_in_feedback: a quote also occurs between quotation marks in the feedback.
@@ -39,8 +37,6 @@ class QuoteLimits:
     """
 
     whole_words: bool = False
-    max_quote_words: int | None = None
-    max_quotes: int | None = None
     one_list: bool = False
     quoted_in_feedback: bool = False
     verbatim: bool = False
@@ -83,7 +79,7 @@ class Quotable:
             self._quoted_in_feedback = {text: json.dumps(text, ensure_ascii=False)[1:-1].encode() for text in quoted}
 
     def advance(self, quote: Quote | None, data: bytes) -> Quote | None:
-        """Return the quote after more bytes; None if it does not occur in the response or breaks a limit.
+        """Return the quote after more bytes; None if it does not occur in the response.
 
         Args:
             quote: None for an empty quote.
@@ -102,18 +98,12 @@ class Quotable:
             begun = self.data[ends[0] - length : ends[0]]
             if not any(whole.startswith(begun) for whole in self._quoted_in_feedback.values()):
                 return None
-        limit = self.limits.max_quote_words
-        return longer if limit is None or len((self.text(longer) or "").split()) <= limit else None
+        return longer
 
     def text(self, quote: Quote) -> str | None:
         """Return the text of a quote; None if it ends inside a character."""
         last = self.character[quote.ends[0]]
         return None if last < 0 else self.response[self.character[quote.ends[0] - quote.length] : last]
-
-    def may_open(self, label: Label, listed: Listed) -> bool:
-        """Return True if another quote may be added to a list."""
-        limit = self.limits.max_quotes
-        return limit is None or sum(one == label for one, _ in listed) < limit
 
     def may_end(self, quote: Quote, label: Label, listed: Listed) -> bool:
         """Return True if a quote may end here: `locate_spans` finds it after the quotes listed before."""

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from text2grad.reward_models.decoding.automaton import Automaton
+from text2grad.reward_models.decoding.labels import WordLabels, word_labels
 from text2grad.reward_models.decoding.vocabulary import DEAD, Ints, Vocabulary
 from text2grad.reward_models.writing import (
     CLOSING,
@@ -60,8 +61,7 @@ class Skeleton(Automaton):
         inside: state just after a quote's last byte, by list: only the closing quotation mark may follow.
         opens: the list of the quote that must follow, by state.
         cost: least number of tokens to the end, or to the labels of words, by state; infinite if every path passes
-            through a quote.
-        checked_cost: the same without quotation marks in TEXT, which may be invalid where they are checked.
+            through a quote. Quotation marks in TEXT are left out: they may be invalid where quotes are checked.
         to_open: least number of tokens to the content of the quote that must follow, by state.
     """
 
@@ -82,7 +82,7 @@ class Skeleton(Automaton):
             outcomes: False has null for each NUMBER.
         """
         super().__init__(states=4)
-        self.vocabulary = vocabulary
+        self.vocabulary, self._form, self._outcomes = vocabulary, form, outcomes
         self._link(IN_QUOTE, 0, 255, IN_QUOTE)
         self.open: dict[Label, int] = {}
         self.inside: dict[Label, int] = {}
@@ -102,26 +102,29 @@ class Skeleton(Automaton):
         for number, row in enumerate(self._rows):
             self.table[number, list(row)] = list(row.values())
         self._next: dict[int, tuple[Ints, NDArray[np.int16]]] = {}
-        self._invalid: dict[tuple[int, int], NDArray[np.bool_]] = {}
-        self._moves: list[dict[int, Move | None]] = [{} for _ in self._rows]
-        goal = END if form in QUOTING else self.open["positive"]
-        self.cost, self.checked_cost = self._distances(goal), self._distances(goal, marks=False)
+        self.cost = self._distances(END if form in QUOTING else self.open["positive"])
         self.to_open = {state: self._distances(self.open[label])[state] for state, label in self.opens.items()}
+
+    def labels(self, response: str) -> WordLabels | None:
+        """Return the valid labels of a response's words; None for a form that quotes."""
+        return None if self._form in QUOTING else word_labels(response, self._form, self.vocabulary, self._outcomes)
+
+    def least_tokens(self, response: str) -> float:
+        """Return the number of tokens of the shortest critique of a response."""
+        labels = self.labels(response)
+        return self.cost[START] + (0 if labels is None else labels.cost[0])
 
     def move(self, state: int, token: int) -> Move | None:
         """Return the transition of a token from a state outside a quote; None if the token is invalid there."""
-        known = self._moves[state]
-        if token not in known:
-            spelled = self.vocabulary.first if state == START else self.vocabulary.data
-            known[token] = self.read(state, spelled.get(token, b""))
-        return known[token]
+        spelled = self.vocabulary.first if state == START else self.vocabulary.data
+        return self.read(state, spelled.get(token, b""))
 
     def read(self, state: int, data: bytes) -> Move | None:
         """Read bytes up to the content of a quote; return None if they are invalid or empty."""
         for position, byte in enumerate(data):
             if state in self._quoting:
                 return Move(state, data[position:])
-            state = int(self.table[state, byte])
+            state = self._rows[state].get(byte, DEAD)
         return Move(state) if data and state != DEAD else None
 
     def next(self, state: int) -> tuple[Ints, NDArray[np.int16]]:
@@ -129,8 +132,7 @@ class Skeleton(Automaton):
         if state not in self._next:
             if state == START:
                 reached = {i: self.read(START, data) for i, data in self.vocabulary.first.items() if data[:1] == b"{"}
-                found = [(i, move.state) for i, move in reached.items() if move]
-                pairs = np.array(found, np.int64).reshape(-1, 2)
+                pairs = np.array([(i, move.state) for i, move in reached.items() if move], np.int64).reshape(-1, 2)
                 self._next[state] = pairs[:, 0], pairs[:, 1].astype(np.int16)
             else:
                 after = self.vocabulary.run(self.table, state)
@@ -139,13 +141,9 @@ class Skeleton(Automaton):
 
     def invalid(self, state: int, room: int) -> NDArray[np.bool_]:
         """Return a mask [V] of ids that are invalid in a state with `room` tokens left; it may miss a few."""
-        room = min(room, self._ample_room)
-        if (mask := self._invalid.get((state, room))) is None:
-            ids, after = self.next(state)
-            mask = np.ones(self.vocabulary.size, np.bool_)
-            mask[ids[self._least_cost[after] < room]] = False
-            if room == self._ample_room:
-                self._invalid[state, room] = mask
+        ids, after = self.next(state)
+        mask = np.ones(self.vocabulary.size, np.bool_)
+        mask[ids[self._least_cost[after] < room]] = False
         return mask
 
     @cached_property
@@ -154,42 +152,31 @@ class Skeleton(Automaton):
         return np.array([0.0 if s in self.opens or s == IN_QUOTE else cost for s, cost in enumerate(self.cost)])
 
     @cached_property
-    def _ample_room(self) -> int:
-        """Room in which every transition is possible; masks for less room are used once per critique, so not cached."""
-        return 1 + int(max(cost for cost in self.cost if cost < math.inf))
-
-    @cached_property
     def _quoting(self) -> set[int]:
         return set(self.open.values())
 
-    def _distances(self, goal: int, *, marks: bool = True) -> list[float]:
-        """Return the least number of tokens from each state to the goal; without `marks` TEXT has none."""
-        edges = self._edges if marks else self._unmarked_edges
-        found = [0.0 if state == goal else math.inf for state in range(len(self._rows))]
+    def _distances(self, goal: int) -> list[float]:
+        """Return the least number of tokens from each state to the goal."""
+        distances = [0.0 if state == goal else math.inf for state in range(len(self._rows))]
         changed = True
         while changed:
             changed = False
-            for state, after in edges.items():
-                best = 1 + min((found[other] for other in after), default=math.inf)
-                if best < found[state]:
-                    found[state], changed = best, True
-        return found
+            for state, after in self._edges.items():
+                best = 1 + min((distances[other] for other in after), default=math.inf)
+                if best < distances[state]:
+                    distances[state], changed = best, True
+        return distances
 
     @cached_property
     def _edges(self) -> dict[int, list[int]]:
-        """The next states of one token, by state, last states first; no edge passes through a quote."""
-        return {state: np.unique(self.next(state)[1]).tolist() for state in reversed(range(START, len(self._rows)))}
-
-    @cached_property
-    def _unmarked_edges(self) -> dict[int, list[int]]:
-        """The next states of one token that has no quotation mark of TEXT in it, by state, last states first."""
+        """The next states of one token without a quotation mark of TEXT, by state; no edge passes through a quote."""
         spelled = self.vocabulary.data
         marked = np.zeros(self.vocabulary.size, np.bool_)
         marked[[i for i, data in spelled.items() if MARK in data]] = True
         ending = np.zeros(self.vocabulary.size, np.bool_)  # of a mark whose first half is the token before
         ending[[i for i, data in spelled.items() if data[:1] == MARK[1:]]] = True
         edges = {}
-        for state in self._edges:
+        for state in reversed(range(START, len(self._rows))):  # last states first
             ids, after = self.next(state)
             kept = ~(marked[ids] | ending[ids]) if state == self.escape else ~marked[ids]
             edges[state] = np.unique(after[kept]).tolist()

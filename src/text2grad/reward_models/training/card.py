@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.models import FineTuning
-from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.training.held_out import Unseen
+from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.writing import QUOTING
 
 _CARD = """---
@@ -47,21 +46,23 @@ set.
 
 ## Held-out measurements
 
-Critiques {decoded}{constrained} for {responses:,} held-out responses; the model was not trained on {unseen}.
+Critiques {decoded}{constrained} for {responses:,} held-out responses; the model was not trained on their
+prompts.
 Precision, recall and F1 compare single tokens with the annotators' spans.
 
 | held out | |
 |---|---|
 {measured}
 
-A critic whose marks are half right still teaches, but a policy exploits its mistakes: measure it on the responses of
-your own policy before you rely on it.
+A policy exploits the mistakes of its critic: measure this model on the responses of your own policy before you rely on
+it.
 """
 
 _MARKS = {
-    "spans": "verbatim quotes of the good and of the poor parts of the response",
+    "spans": "verbatim quotes of the positive and of the negative parts of the response",
     "labelled_spans": "verbatim quotes of the response, each with its label, and a number for the whole response",
-    "tagged_words": "the response's words, each with a sign (good, poor, neither), and a number for the whole response",
+    "tagged_words": "the response's words, each with a sign (positive, negative, neither), and a number for the whole "
+    "response",
 }
 
 _COUNTS = {
@@ -69,7 +70,7 @@ _COUNTS = {
     "target_tokens": "tokens of all critiques trained on",
     "too_long": "left out, longer than the limit",
     "unreadable": "left out, without a critique that could be parsed",
-    "shared_prompts": "left out, of a prompt (or, if responses are held out, a response) that is held out",
+    "shared_prompts": "left out, of a prompt that is held out",
     "held_out": "held out, for the measurements below",
     "unaligned": "of these not measured: the tokenizer changes their text",
 }
@@ -77,28 +78,26 @@ _COUNTS = {
 
 def model_card(
     results: Mapping[str, Any],
-    reward_model: GenerativeRewardModel,
+    format: CritiqueFormat,
     settings: FineTuning,
     *,
     name: str,
     base: str,
     lora: tuple[int, float] | None,
     adapter: bool,
-    unseen: Unseen,
 ) -> str:
     """Return the text of the card.
 
     Args:
         results: `counts`, `measured`, `best_step`, `steps` and `prompt_format`, as in results.json.
-        reward_model: its decoding settings are named.
+        format: of the critiques.
         settings: of the training.
         name: OWNER/NAME on the hub, or the directory.
         base: hub name or directory of the base model; of a directory only the last part appears.
         lora: rank and α, or None for a full training.
         adapter: True for a LoRA adapter, which needs its base model.
-        unseen: the kind of split.
     """
-    format, local = reward_model.format, Path(base).exists()
+    local = Path(base).exists()
     constraint = "verbatim quotes" if format.form in QUOTING else "a label for each word"
     shown = Path(base).name if local else base
     return _CARD.format(
@@ -107,7 +106,7 @@ def model_card(
         name=name.rpartition("/")[2],
         load=name,
         feedback="a critique in words, then " if format.write_feedback else "",
-        marks=_MARKS.get(format.form, "a label for each word of the response: good, poor or neither"),
+        marks=_MARKS.get(format.form, "a label for each word of the response: positive, negative or neither"),
         prompt_format=results["prompt_format"],
         counts="\n".join(f"| {text} | {results['counts'][key]:,} |" for key, text in _COUNTS.items()),
         base=f"`{shown}`",
@@ -120,6 +119,5 @@ def model_card(
         decoded="decoded greedily" if format.votes == 1 else f"sampled, {format.votes} each, and combined by vote,",
         constrained=f" and constrained to complete JSON and {constraint}" if format.constrain else "",
         responses=results["counts"]["held_out"] - results["counts"]["unaligned"],
-        unseen="their prompts" if unseen == "prompts" else "them, but on other responses to the same prompts",
         measured="\n".join(f"| {metric} | {value:.3f} |" for metric, value in results["measured"].items()),
     )

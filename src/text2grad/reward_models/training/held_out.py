@@ -1,27 +1,20 @@
-"""Annotation files → training split and held-out set, and the agreement of a critic with the held-out set.
-
-The split holds out whole prompts, or single responses whose prompts may also be trained on.
-"""
+"""Annotation files → training split and held-out set, and the agreement of a critic with the held-out set."""
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from text2grad.align import AlignSettings, label_tokens
+from text2grad.config import Recipe
 from text2grad.errors import DataError
 from text2grad.feedback import Annotation, Critic, annotation_to_json, ask, read_annotations, split_by_prompt, vote
 from text2grad.files import to_json
+from text2grad.models import share_of_process
+from text2grad.progress import note
 from text2grad.reward_models.agreement import Agreement, compare
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.writing import inputs_of
 from text2grad.types import Critique
-
-Unseen = Literal["prompts", "responses"]
-KEYS: dict[Unseen, Callable[[Annotation], str]] = {
-    "prompts": lambda annotation: annotation.prompt,
-    "responses": lambda annotation: f"{annotation.prompt}\n{annotation.response}",
-}
-"""The key that no training annotation shares with a held-out annotation, by `reward_model.unseen`."""
 
 
 class Split(NamedTuple):
@@ -29,9 +22,8 @@ class Split(NamedTuple):
 
     train: list[Annotation]
     held_out: list[Annotation]
-    shared_prompts: int  # left out of `train`: their key is in the held-out file
+    shared_prompts: int  # left out of `train`: their prompt is in the held-out file
     failed: int  # left out of both: their critique could not be parsed
-    beyond_limit: Sequence[Annotation] = ()  # held out, but not measured during the training
 
     def digest(self) -> str:
         """Return a SHA-256 of all annotations; a resumed run compares it."""
@@ -39,41 +31,36 @@ class Split(NamedTuple):
         return hashlib.sha256(to_json(records)).hexdigest()
 
 
-def read_split(
-    files: Sequence[str], *, held_out: float | str, unseen: Unseen = "prompts", limit: int | None = None, seed: int
-) -> Split:
-    """Read JSONL files of annotations and split them by a key, see `KEYS`.
-
-    `held_out` is the share of the keys to hold out, or a JSONL file of held-out annotations, of which at most `limit`
-    are kept.
+def read_split(recipe: Recipe) -> Split:
+    """Read the annotations of a recipe's [reward_model], and split them by prompt.
 
     Raises:
         DataError: if there are no annotations, or one of the two parts has no span.
     """
-    if not files:
+    data = recipe.reward_model
+    if not data.annotations:
         raise DataError(
-            "there are no annotations to train on; name files that `text2grad import` or `text2grad annotate` wrote "
-            "with --annotations FILE.jsonl, or in the recipe as reward_model.annotations"
+            "there are no annotations to train on; name files that `text2grad feedback import` or `text2grad annotate` "
+            "wrote with --annotations FILE.jsonl, or in the recipe as reward_model.annotations"
         )
-    annotations = [annotation for path in files for annotation in read_annotations(path, to_encode=True)]
+    annotations = [annotation for path in data.annotations for annotation in read_annotations(path, to_encode=True)]
     usable = [annotation for annotation in annotations if not annotation.critique.failed]
-    shared, key = 0, KEYS[unseen]
-    if isinstance(held_out, str):
-        test = [
-            annotation for annotation in read_annotations(held_out, to_encode=True) if not annotation.critique.failed
-        ]
-        test_keys = set(map(key, test))
-        train = [annotation for annotation in usable if key(annotation) not in test_keys]
+    shared = 0
+    if isinstance(data.held_out, str):
+        given = read_annotations(data.held_out, to_encode=True)
+        test = [annotation for annotation in given if not annotation.critique.failed]
+        held_out_prompts = {annotation.prompt for annotation in test}
+        train = [annotation for annotation in usable if annotation.prompt not in held_out_prompts]
         shared = len(usable) - len(train)
     else:
-        train, test = split_by_prompt(usable, held_out, seed, key=key)
+        train, test = split_by_prompt(usable, data.held_out, recipe.run.seed)
     for name, part in (("annotations to train on", train), ("held-out annotations", test)):
         if not any(annotation.critique.spans for annotation in part):
             raise DataError(
-                f"the {len(part)} {name} ({', '.join(files)}) have no span, so there is nothing to quote; import "
-                "feedback with spans with `text2grad import`, or change reward_model.held_out"
+                f"the {len(part)} {name} ({', '.join(data.annotations)}) have no span, so there is nothing to quote; "
+                "import feedback with spans with `text2grad feedback import`, or change reward_model.held_out"
             )
-    return Split(train, test[:limit], shared, len(annotations) - len(usable), test[limit:] if limit else ())
+    return Split(train, test, shared, len(annotations) - len(usable))
 
 
 class HeldOutSet:
@@ -91,7 +78,7 @@ class HeldOutSet:
         Raises:
             DataError: if nothing is marked, or no span can be placed on the tokens.
         """
-        if annotations and not any(one.critique.spans for one in annotations):
+        if annotations and not any(annotation.critique.spans for annotation in annotations):
             raise DataError(
                 f"nothing is marked in any of {len(annotations)} held-out responses, so that no agreement can be "
                 "measured. Hold out more (reward_model.held_out), or measure on more of them (reward_model.eval_limit)."
@@ -109,22 +96,21 @@ class HeldOutSet:
 
     def measure(self, critic: Critic, *, rank: int = 0, processes: int = 1) -> Agreement:
         """Return a critic's agreement on every `processes`-th response, from number `rank` on."""
-        annotations = self.annotations[rank::processes]
-        critiques = ask(critic, *inputs_of(annotations), match="exact")
-        return self._compare(annotations, self.deltas[rank::processes], critiques)
+        critiques = ask(critic, *inputs_of(self.annotations[rank::processes]), match="exact")
+        return self._compare(critiques, rank, processes)
 
     def measure_votes(
         self, critic: GenerativeRewardModel, thresholds: Sequence[float], *, rank: int = 0, processes: int = 1
     ) -> list[Agreement]:
         """Sample the critic's votes once and return the agreement at each vote threshold; see `measure`."""
-        annotations, deltas = self.annotations[rank::processes], self.deltas[rank::processes]
-        samples = list(zip(critic.draw(*inputs_of(annotations)), (a.response for a in annotations), strict=True))
+        examples, responses = inputs_of(self.annotations[rank::processes])
+        samples = list(zip(critic.draw(examples, responses), responses, strict=True))
         votes = [[vote(*sample, threshold=threshold) for sample in samples] for threshold in thresholds]
-        return [self._compare(annotations, deltas, critiques) for critiques in votes]
+        return [self._compare(critiques, rank, processes) for critiques in votes]
 
-    def _compare(self, annotations: Sequence[Annotation], true_deltas: Any, critiques: Sequence[Critique]) -> Agreement:
-        deltas = [self._delta(*pair) or () for pair in zip(annotations, critiques, strict=True)]
-        return compare(deltas, true_deltas, critiques)
+    def _compare(self, critiques: Sequence[Critique], rank: int, processes: int) -> Agreement:
+        pairs = zip(self.annotations[rank::processes], critiques, strict=True)
+        return compare([self._delta(*pair) or () for pair in pairs], self.deltas[rank::processes], critiques)
 
     def _delta(self, annotation: Annotation, critique: Critique) -> tuple[float, ...] | None:
         rewards = label_tokens(self.tokenizer, annotation.response, critique, AlignSettings())
@@ -145,3 +131,38 @@ def span_f1(agreement: Agreement) -> dict[str, float]:
     both = (positive[0] + negative[0], positive[1] + negative[1])
     counts = {"f1": both, "f1/positive": positive, "f1/negative": negative}
     return {name: 2 * right / total for name, (right, total) in counts.items() if total}
+
+
+def measurement(
+    reward_model: GenerativeRewardModel, held_out: HeldOutSet, thresholds: Sequence[float]
+) -> Callable[[Any], dict[str, float]]:
+    """Return the function that decodes held-out critiques during a training and compares them with the annotators'.
+
+    `thresholds` are the vote thresholds to choose from; empty takes the reward model's own.
+    """
+
+    def measure(trainer: Any) -> dict[str, float]:
+        rank, processes = share_of_process(trainer)
+        if trainer.is_world_process_zero():
+            note(f"critiques of {len(held_out.annotations):,} held-out responses at step {trainer.state.global_step:,}")
+        if thresholds:
+            agreements = held_out.measure_votes(reward_model, thresholds, rank=rank, processes=processes)
+        else:
+            agreements = [held_out.measure(reward_model, rank=rank, processes=processes)]
+        if processes > 1:
+            agreements = _sum_over_processes(agreements)
+        best = max(range(len(agreements)), key=lambda number: span_f1(agreements[number])["f1"])
+        measured = span_f1(agreements[best]) | agreements[best].metrics()
+        return measured | ({"vote_threshold": thresholds[best]} if thresholds else {})
+
+    return measure
+
+
+def _sum_over_processes(agreements: Sequence[Agreement]) -> list[Agreement]:
+    """Return the counts of all processes together."""
+    from accelerate.utils import gather_object
+
+    totals = [Agreement()] * len(agreements)
+    for counts in gather_object([[tuple(agreement) for agreement in agreements]]):
+        totals = [total.merged(Agreement(*more)) for total, more in zip(totals, counts, strict=True)]
+    return totals

@@ -1,11 +1,11 @@
 """`text2grad reward` from beginning to end: annotations → a reward model with its model card (section 3.4).
 
 run.json, data.json     settings, and a hash of the annotations; a resumed run compares them
-held_out.jsonl          the held-out annotations, for `text2grad evaluate-reward`
+held_out.jsonl          the held-out annotations, for `text2grad evaluate critic`
 metrics.jsonl           loss of each step, held-out measurements
 checkpoints/            the best and the last
 model/                  the best checkpoint: a Hugging Face directory or an adapter, reward_model.json, README.md
-merged/                 with LoRA: the adapter merged into its base
+merged/                 with LoRA: the same model with the adapter merged into its base
 results.json            counts and the measurements of the best checkpoint
 """
 
@@ -27,6 +27,7 @@ from text2grad.models import (
     Evaluation,
     FineTuning,
     OnMeasured,
+    OnStep,
     check_batch_size,
     check_ids,
     check_same_data,
@@ -46,13 +47,39 @@ from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import limits_of
 from text2grad.reward_models.prompts import format_of
 from text2grad.reward_models.training.card import model_card
-from text2grad.reward_models.training.held_out import HeldOutSet, read_split
-from text2grad.reward_models.training.trainer import measurement
+from text2grad.reward_models.training.held_out import HeldOutSet, Split, measurement, read_split
 from text2grad.reward_models.writing import has_outcome, has_outcomes
 from text2grad.types import PromptFormat
 
 MODEL, MERGED, RESULTS_FILE, HELD_OUT_FILE = "model", "merged", "results.json", "held_out.jsonl"
 SECTIONS = ("model", "reward_model", "critic", "run")  # of the recipe, whose settings decide the result
+
+
+def train_reward_model(
+    model: Any,
+    tokenizer: Any,
+    annotations: Sequence[Annotation],
+    settings: FineTuning,
+    *,
+    on_step: OnStep | None = None,
+    **changes: Any,
+) -> tuple[GenerativeRewardModel, int]:
+    """Train a causal language model in place to write the critiques of annotations; failed critiques are skipped.
+
+    `on_step` is called with the number of finished steps after each step. `changes` are attributes of
+    `CritiqueFormat`, whose prompt format is that of the settings; `outcomes` says whether an annotation has one.
+
+    Returns:
+        The reward model, and the number of annotations left out because they are longer than `settings.max_tokens` or
+        than the model's context.
+
+    Raises:
+        ModelError: if the model could not write critiques; before training.
+        DataError: if no annotation is left.
+    """
+    usual = {"outcomes": has_outcomes(annotations), "prompt_format": settings.prompt_format}
+    reward_model = GenerativeRewardModel(model, tokenizer, CritiqueFormat(**{**usual, **changes}))
+    return reward_model, reward_model.train_further(annotations, settings, on_step=on_step)
 
 
 def reward_directory(recipe: Recipe) -> Path:
@@ -66,22 +93,22 @@ def held_out_file(directory: Path) -> Path:
     Raises:
         ConfigError: if it is not there.
     """
-    path = directory / HELD_OUT_FILE
-    if not path.exists():
-        raise ConfigError(f"{directory} holds no {HELD_OUT_FILE}; train the reward model with `text2grad reward` first")
-    return path
+    return _finished(directory / HELD_OUT_FILE)
 
 
 def trained_model(directory: Path) -> Path:
-    """Return the directory of the reward model that `text2grad reward` wrote, merged where it is.
+    """Return the directory of the reward model that `text2grad reward` wrote.
 
     Raises:
         ConfigError: if it is not finished.
     """
-    for path in (directory / MERGED, directory / MODEL):
-        if path.exists():
-            return path
-    raise ConfigError(f"{directory} holds no finished reward model; train it with `text2grad reward` first")
+    return _finished(directory / MODEL)
+
+
+def _finished(path: Path) -> Path:
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist; train the reward model with `text2grad reward` first")
+    return path
 
 
 class RewardRun:
@@ -103,34 +130,23 @@ class RewardRun:
         """
         from accelerate import PartialState
 
-        self.path = recipe.reward_model.model or recipe.model.path
-        if not self.path:
-            raise ConfigError("[model] path is not set: name the model to train with --model PATH")
-        self.recipe, self.directory = recipe, reward_directory(recipe)
+        self.recipe, self.directory, self.path = recipe, reward_directory(recipe), base_of(recipe)
         check_directory(self.directory, resume=resume)
         self.state = PartialState(cpu=on_cpu())
         check_world_size(self.state.num_processes)
         check_batch_size("reward_model", recipe.reward_model.batch_size, recipe.reward_model.accumulate)
         if recipe.run.threads:
             torch.set_num_threads(recipe.run.threads)
-        data = recipe.reward_model
-        split = read_split(
-            data.annotations,
-            held_out=data.held_out,
-            unseen="prompts",
-            limit=data.eval_limit,
-            seed=recipe.run.seed,
-        )
+        split = read_split(recipe)
         self.tokenizer = load_tokenizer(self.path, trust_remote_code=recipe.model.trust_remote_code)
         self.prompt_format = _prompt_format(self.tokenizer, recipe, self.path)
         model = self._model()
         self.outcomes = has_outcomes(split.train)
         self.reward_model = self._reward_model(model)
         self.settings = self._settings()
-        max_tokens = int(min(self.settings.max_tokens, context_of(self.reward_model.model)))
-        self.rows, too_long = self.reward_model.training_rows(split.train, max_tokens=max_tokens)
-        check_ids(self.reward_model.model, self.rows)
-        held_out = HeldOutSet(self.tokenizer, split.held_out)
+        self.rows, too_long = self.reward_model.training_rows(split.train, max_tokens=self.settings.max_tokens)
+        check_ids(model, self.rows)
+        held_out = HeldOutSet(self.tokenizer, split.held_out[: recipe.reward_model.eval_limit])
         self.evaluation = self._evaluation(held_out)
         self.counts = {
             "learned": len(self.rows),
@@ -138,18 +154,12 @@ class RewardRun:
             "too_long": too_long,
             "unreadable": split.failed,
             "shared_prompts": split.shared_prompts,
-            "held_out": len(split.held_out),
+            "held_out": len(held_out.annotations) + held_out.unaligned,
             "unaligned": held_out.unaligned,
         }
         self.is_main = bool(self.state.is_main_process)
         if self.is_main:
-            _note_lost_outcomes(recipe, split.train)
-            processes = self.state.num_processes
-            open_run(self.directory, recipe, resume=resume, processes=processes, sections=SECTIONS)
-            description = {**self.counts, "sha256": split.digest()}
-            check_same_data(self.directory / "data.json", description, "annotations")
-            write_annotations(self.directory / HELD_OUT_FILE, [*split.held_out, *split.beyond_limit])
-            last_saved(self.directory)
+            self._open(split, resume)
         self.state.wait_for_everyone()
 
     def run(self, on_measured: OnMeasured = lambda *_: None) -> Path:
@@ -180,16 +190,25 @@ class RewardRun:
             DataError: if the hub refuses or cannot be reached.
         """
         path = self.directory / MODEL
-        results = json.loads((self.directory / RESULTS_FILE).read_bytes())
-        card = self._card(results, repository, adapter=bool(self.recipe.model.lora_r))
+        card = self._card(self.results(), repository, adapter=bool(self.recipe.model.lora_r))
         write_atomically(path / "README.md", card)
         return push_folder(path, repository, private=private, kind="model")
 
+    def _open(self, split: Split, resume: bool) -> None:
+        """Create the run's directory with its held-out annotations, or compare it with a run that is resumed."""
+        _note_lost_outcomes(self.recipe, split.train)
+        open_run(self.directory, self.recipe, resume=resume, processes=self.state.num_processes, sections=SECTIONS)
+        check_same_data(self.directory / "data.json", {**self.counts, "sha256": split.digest()}, "annotations")
+        write_annotations(self.directory / HELD_OUT_FILE, split.held_out)
+        last_saved(self.directory)
+
     def _settings(self) -> FineTuning:
-        same = {"steps", "batch_size", "max_tokens", "optimizer", "epochs", "accumulate", "bf16"}
+        same = {"steps", "batch_size", "optimizer", "epochs", "accumulate", "bf16"}
+        settings = self.recipe.reward_model
         return FineTuning(
-            **self.recipe.reward_model.model_dump(include=same),
-            learning_rate=self.recipe.reward_model.lr,
+            **settings.model_dump(include=same),
+            max_tokens=int(min(settings.max_tokens, context_of(self.reward_model.model))),
+            learning_rate=settings.lr,
             seed=self.recipe.run.seed,
             prompt_format=self.prompt_format,
             gradient_checkpointing=self.recipe.model.gradient_checkpointing,
@@ -239,12 +258,11 @@ class RewardRun:
         return GenerativeRewardModel(model, self.tokenizer, format)
 
     def _publish(self, out: Path) -> None:
-        """Write the best checkpoint as a reward model with its card, and merged where it is an adapter."""
+        """Write the best checkpoint as a reward model with its card; with LoRA, the merged model, too."""
         last = last_saved(self.directory)
         if last is None:
             raise CheckpointError(f"{self.directory} holds no checkpoint to publish; start the run again")
-        measured = measured_at(self.directory, last.best_step)
-        before = measured_at(self.directory, 0)
+        measured, before = measured_at(self.directory, last.best_step), measured_at(self.directory, 0)
         results = {
             "counts": self.counts,
             **({"before": before} if before else {}),
@@ -254,9 +272,9 @@ class RewardRun:
             "prompt_format": self.prompt_format,
         }
         best = checkpoint_path(self.directory, last.best_step)
-        merged = self.directory / MERGED
-        for path, whole in ((merged, True), (out, not self.recipe.model.lora_r)):
-            if path.exists() or (path == merged and not self.recipe.model.lora_r):
+        adapter = bool(self.recipe.model.lora_r)
+        for path, whole in ((self.directory / MERGED, True), (out, False)) if adapter else ((out, True),):
+            if path.exists():
                 continue
             with published(path) as temporary:
                 self._reward_model(self._best(best, whole=whole), measured.get("vote_threshold")).save(temporary)
@@ -267,17 +285,8 @@ class RewardRun:
     def _card(self, results: dict[str, Any], name: str, *, adapter: bool) -> bytes:
         model = self.recipe.model
         lora = (model.lora_r, model.lora_alpha) if model.lora_r else None
-        card = model_card(
-            results,
-            self.reward_model,
-            self.settings,
-            name=name,
-            base=self.path,
-            lora=lora,
-            adapter=adapter,
-            unseen="prompts",
-        )
-        return card.encode()
+        about: dict[str, Any] = {"name": name, "base": self.path, "lora": lora, "adapter": adapter}
+        return model_card(results, self.reward_model.format, self.settings, **about).encode()
 
     def _best(self, checkpoint: Path, *, whole: bool) -> Any:
         """Load the weights of a checkpoint: all of them, an adapter on its base, or merged into its base."""
@@ -292,9 +301,21 @@ class RewardRun:
         )
 
 
+def base_of(recipe: Recipe) -> str:
+    """Return the model that [reward_model] trains, or reads for a probe.
+
+    Raises:
+        ConfigError: if the recipe names none.
+    """
+    path = recipe.reward_model.model or recipe.model.path
+    if not path:
+        raise ConfigError("[model] path is not set: name the model to train with --model PATH")
+    return path
+
+
 def _note_lost_outcomes(recipe: Recipe, annotations: Sequence[Annotation]) -> None:
     """Tell that annotations have outcomes which the form of the targets leaves out."""
-    outcomes = sum(one.critique.outcome is not None for one in annotations)
+    outcomes = sum(annotation.critique.outcome is not None for annotation in annotations)
     if outcomes and not has_outcome(recipe.reward_model.form):
         note(
             f"{outcomes} of {len(annotations)} annotations have an outcome for the whole response, which the form "

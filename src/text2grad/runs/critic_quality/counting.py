@@ -151,7 +151,7 @@ def _typed_units(marks: Marks, critique: Critique, response: str) -> dict[tuple[
 
 
 def _quotes(quoted: str, text: str) -> bool:
-    """Whether the rest of a line, after its first quotation mark, begins with a text as `text2grad import` quotes it.
+    """Tell whether a line, after its first quotation mark, goes on with a text as `feedback import` quotes it.
 
     It is escaped as in JSON, or on one line and perhaps cut at a word, with " …" behind.
     """

@@ -94,7 +94,7 @@ class CriticPlanner:
         def make() -> TracedModel:
             config, saved_as = self.config, dtype_to_train(settings.dtype, settings.lora_r)
             if Path(path).exists():
-                base = saved_probe(path)["base"] if recipe.critic.kind == "probe" else path
+                base = saved_probe(path).base if recipe.critic.kind == "probe" else path
                 config, saved_as = policy_config(base, trust_remote_code=settings.trust_remote_code), "auto"
             else:
                 note(f"critic.model = {path!r} does not exist yet: planned as a model like the policy", warning=True)

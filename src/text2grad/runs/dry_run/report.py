@@ -103,6 +103,9 @@ def print_report(console: Console, report: Report) -> None:
     console.print(
         f"peak {gigabytes(peak)} ({report.plan.peak_phase}) {verdict} {gigabytes(device.memory)}", style=style
     )
+    if device.kind == "cpu" and recipe.model.lora_r:
+        heap = "with MALLOC_MMAP_THRESHOLD_=1048576 in the environment; without it the heap may grow to twice the peak"
+        console.print(heap, highlight=False)
     for index, advice in enumerate(report.advice):
         settings = ", ".join(f"{name} = {json.dumps(value)}" for name, value in advice.settings.items())
         console.print(f"{'or' if index else 'change'} {settings} → {gigabytes(advice.peak)}", highlight=False)
