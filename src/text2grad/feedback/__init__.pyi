@@ -54,7 +54,6 @@ from .records import (
 from .sources import read_source as read_source
 from .spans import (
     Match as Match,
-    Occurrences as Occurrences,
     count_places as count_places,
     critique_from_text as critique_from_text,
     locate_spans as locate_spans,

@@ -169,7 +169,8 @@ def _in_order(
     for name, quotes in (("positive", positive), ("negative", negative)):
         if isinstance(quotes, str):  # each of its letters would be a quote
             raise CriticError(f"{name} is a list of quotes, got one text: {quotes[:80]!r}. Write [{quotes[:80]!r}]")
-    known: list[Label] = ["positive"] * len(positive) + ["negative"] * len(negative)
+    known: list[Label] = ["positive" for _ in positive]
+    known += ["negative" for _ in negative]
     if order and sorted(order) != sorted(known):
         raise CriticError(
             f"order has {len(order)} labels, {list(order).count('negative')} of them negative, for {len(positive)} "

@@ -77,12 +77,11 @@ class ServerClient:
         try:
             if isinstance(prompt, str):
                 body = {"prompt": prompt, **parameters}
-                reply = await self._client.completions.with_raw_response.create(model=model, prompt="", extra_body=body)
-            else:
-                body = {"messages": [dict(message) for message in prompt], **parameters}
-                chats = self._client.chat.completions.with_raw_response
-                reply = await chats.create(model=model, messages=[], extra_body=body)
-            return reply.content
+                texts = self._client.completions.with_raw_response
+                return (await texts.create(model=model, prompt="", extra_body=body)).content
+            body = {"messages": [dict(message) for message in prompt], **parameters}
+            chats = self._client.chat.completions.with_raw_response
+            return (await chats.create(model=model, messages=[], extra_body=body)).content
         except openai.APIStatusError as error:
             detail = error.body.get("detail", "") if isinstance(error.body, Mapping) else ""  # FastAPI's key
             message = f"{error.message} {error.code or ''} {detail}"  # an empty account has its own code
