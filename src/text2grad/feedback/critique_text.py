@@ -31,7 +31,7 @@ from typing import Any
 
 from text2grad.errors import CriticError
 from text2grad.feedback.lenient_json import MAX_DEPTH, Cut, CutObject, Reading, printable, read_objects, unescape
-from text2grad.feedback.reasoning import REASONING
+from text2grad.feedback.reasoning import THOUGHT
 from text2grad.types import Label, Status
 
 MAX_CHARS = 100_000
@@ -94,7 +94,7 @@ def parse_critique(text: str) -> ParsedCritique:
         raise CriticError(f"a critique is text (str), got {type(text).__name__}; decode bytes first")
     text = printable(text)
     if len(text) <= MAX_CHARS:
-        draft = _THINKING.match(text)
+        draft = THOUGHT.match(text)
         verdict = text[draft.end() :] if draft else text
         reading = _first_reading(verdict)
         if reading is None and draft and draft["opened"] is None:
@@ -259,9 +259,6 @@ def is_json(text: str) -> bool:
 
 
 _ESCAPED_OBJECT = re.compile(r"""\{(?:\s|\\[nrt])*+\\["']""")
-# Chat templates of some reasoning models put <think> into the prompt; an answer then begins inside the reasoning. An
-# answer that begins with an object is no reasoning: its quotes may hold the tag.
-_THINKING = re.compile(rf"""\A\s*(?:(?P<opened>{REASONING})|[^{{`\s].*?</think>(?!["']))""", re.DOTALL)
 _FENCE_BEFORE = re.compile(r"```\w*+\s*+\Z")
 _KEY_WORD = re.compile(r"[^\W_]++")
 
