@@ -169,12 +169,12 @@ def lengths(marks: Sequence[Marks]) -> dict[Label, list[int]]:
 def ratios() -> dict[str, Ratio]:
     """Return the rates by name: which counts each divides by which."""
     found: dict[str, Ratio] = {}
-    for label, mark in (("positive", "praised"), ("negative", "blamed")):
-        both = f"{mark}_both"
-        found[f"precision/{label}"] = Ratio((both,), (mark,))
-        found[f"recall/{label}"] = Ratio((both,), (f"{mark}_true",))
-        found[f"f1/{label}"] = Ratio((both, both), (mark, f"{mark}_true"))
-        found[f"f1_everything/{label}"] = Ratio((f"{mark}_true",) * 2, ("units", f"{mark}_true"))
+    for label in ("positive", "negative"):
+        both = f"{label}_both"
+        found[f"precision/{label}"] = Ratio((both,), (label,))
+        found[f"recall/{label}"] = Ratio((both,), (f"{label}_true",))
+        found[f"f1/{label}"] = Ratio((both, both), (label, f"{label}_true"))
+        found[f"f1_everything/{label}"] = Ratio((f"{label}_true",) * 2, ("units", f"{label}_true"))
     for label in LABELS:
         found[f"exact/{label}"] = Ratio((f"exact/{label}",), (f"true_spans/{label}",))
         found[f"partial/{label}"] = Ratio((f"partial/{label}",), (f"true_spans/{label}",))

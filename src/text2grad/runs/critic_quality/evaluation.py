@@ -168,8 +168,7 @@ def _token_table(found: Evaluation) -> Table:
 
 
 def _marked(found: Evaluation, label: str) -> list[str]:
-    mark = "praised" if label == "positive" else "blamed"
-    return [f"{found.counts.get(name, 0):,.0f}" for name in (mark, f"{mark}_true", f"{mark}_both")]
+    return [f"{found.counts.get(name, 0):,.0f}" for name in (label, f"{label}_true", f"{label}_both")]
 
 
 def _score_table(found: Evaluation) -> list[Table]:
