@@ -74,7 +74,7 @@ results: setup               ## the evidence: what has no record; goes on after 
 	$(BIN)/python -m evidence results
 
 benchmarks: setup            ## speed and memory, as JSON in evidence/results
-	for name in align lengths sampling sandbox annotate plan shared_prompts supervised_loss slow_critic; do \
+	for name in align lengths sampling sandbox annotate plan shared_prompts slow_critic; do \
 		$(BIN)/python benchmarks/$$name.py --json evidence/results/$$name.json || exit 1; done
 	$(BIN)/python benchmarks/step.py --json evidence/results/step.json
 	$(BIN)/python benchmarks/step.py --peer trl --vocab 8192 --sizes 256x4 512x8 768x12 --threads 1 2 \

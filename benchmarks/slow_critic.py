@@ -52,7 +52,7 @@ def trainer(directory: Path, critic: Any, *, overlap: int, width: int) -> Any:
         }
     )
     model = tiny_llama(tokenizer, seed=0, width=width, layers=4, context=2 * SEQUENCE)
-    return Text2GradTrainer(model, critic, tokenizer, [Example(prompt)], recipe)
+    return Text2GradTrainer(model, critic, [Example(prompt)], recipe, processing_class=tokenizer)
 
 
 def measure(latency: float, *, steps: int, width: int) -> dict[str, float]:

@@ -134,9 +134,9 @@ class Step:
 
     def update(self, data: Any, *, seed: int) -> None:
         """Run the epochs of PPO."""
-        from text2grad.rl.trainer import ppo_epochs
+        from text2grad.rl.update import ppo_epochs
 
-        names = {"epochs", "minibatches", "max_ratio", "stop_kl"}
+        names = {"epochs", "minibatches"}
         ppo_epochs(self.gradient, self.optimizers, data, seed=seed, **self.config.model_dump(include=names))
 
 

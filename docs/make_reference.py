@@ -53,13 +53,21 @@ def settings() -> list[str]:
 
 
 def commands() -> list[str]:
-    """Return a table of the commands, in the order of `text2grad --help`."""
-    actions = parser()._subparsers
-    assert actions is not None
-    choices: Any = actions._group_actions[0]
-    rows = [_row(f"`{action.dest}`", str(action.help)) for action in choices._choices_actions]
+    """Return a table of the commands, in the order of `text2grad --help`; a group's own commands follow it."""
     about = "`text2grad COMMAND --help` has options, examples and the exit status of each."
-    return ["## Commands", "", about, "", *_head("command", "purpose"), *rows, ""]
+    return ["## Commands", "", about, "", *_head("command", "purpose"), *_commands_of(parser(), ""), ""]
+
+
+def _commands_of(parent: Any, prefix: str) -> list[str]:
+    """Return the rows of a parser's commands, and of their own commands."""
+    if parent._subparsers is None:
+        return []
+    choices = parent._subparsers._group_actions[0]
+    rows = []
+    for action in choices._choices_actions:
+        rows.append(_row(f"`{prefix}{action.dest}`", str(action.help)))
+        rows += _commands_of(choices.choices[action.dest], f"{prefix}{action.dest} ")
+    return rows
 
 
 def names() -> list[str]:

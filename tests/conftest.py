@@ -86,4 +86,5 @@ def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that fails is asked again at once, with a key that nobody may see."""
     monkeypatch.setattr(cached_client, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(cached_client, "RETRIES", 1)
     monkeypatch.setenv("SOME_KEY", SECRET)

@@ -261,7 +261,7 @@ def test_a_probe_trains_measures_and_judges(phases: Path, device: torch.device, 
     file = str(phases / "annotations.jsonl")
     assert main(["reward", str(tmp_path / "empty.toml"), "--kind", "probe", "--annotations", file, *flags]) == 0
     model = str(tmp_path / "critic" / "model")
-    measure = ["evaluate-reward", file, "--model", model, "--no-words", "--limit", "4"]
+    measure = ["evaluate", "critic", file, "--model", model, "--no-words", "--limit", "4"]
     assert main([*measure, "--out", str(tmp_path / "measured")]) == 0
     recipe = small_run.recipe(
         tmp_path / "run",
@@ -275,8 +275,16 @@ def test_a_probe_trains_measures_and_judges(phases: Path, device: torch.device, 
 
 
 def test_a_generative_reward_model_is_measured(phases: Path, device: torch.device, tmp_path: Path) -> None:
-    measure = ["evaluate-reward", str(phases / "annotations.jsonl"), "--model", str(phases / "critic"), "--limit", "3"]
-    more = ["--perplexity", str(phases / "base"), "--votes", "2", "--draws", "20"]
+    measure = [
+        "evaluate",
+        "critic",
+        str(phases / "annotations.jsonl"),
+        "--model",
+        str(phases / "critic"),
+        "--limit",
+        "3",
+    ]
+    more = ["--perplexity", str(phases / "base"), "--set", "critic.votes=2"]
     assert main([*measure, *more, "--out", str(tmp_path / "measured")]) == 0
 
 
@@ -351,8 +359,8 @@ def test_policies_are_evaluated(phases: Path, device: torch.device, tmp_path: Pa
     suites = ["--suite", "summarization", "--data", f"summarization={tmp_path / 'data.jsonl'}"]
     suites += ["--suite", "perplexity", "--data", f"perplexity={tmp_path / 'text.txt'}"]
     named = [str(phases / "base"), str(phases / "critic")]
-    more = ["--max-new-tokens", "6", "--draws", "20", "--out", str(tmp_path / "measured")]
-    assert main(["evaluate", *named, *suites, *more]) == 0
+    more = ["--max-new-tokens", "6", "--out", str(tmp_path / "measured")]
+    assert main(["evaluate", "policy", *named, *suites, *more]) == 0
     assert set(json.loads((tmp_path / "measured" / "evaluation.json").read_bytes())["suites"]) == {
         "summarization",
         "perplexity",

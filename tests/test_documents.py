@@ -51,16 +51,16 @@ set -euo pipefail
 export OPENAI_API_KEY=none
 shorter() {
   case "$1" in
-    quickstart) echo --set sft.steps=10 --set sft.after_reward_model=1 --set reward_model.steps=40 \
-      --set reward_model.batch_size=8 --set reward_model.responses=256 --set run.steps=2 --set refresh.steps=[] \
-      --set data.examples=200 --set data.eval_examples=4 --set data.eval_every=0 \
+    quickstart) echo --set sft.steps=10 --set quickstart.after_reward_model=1 --set reward_model.steps=40 \
+      --set reward_model.batch_size=8 --set quickstart.responses=256 --set run.steps=2 --set refresh.steps=[] \
+      --set quickstart.examples=200 --set data.eval_examples=4 --set data.eval_every=0 \
       --set rollout.max_new_tokens=12 --set rollout.batch_size=8 ;;
     train) echo --set run.steps=2 --set rollout.batch_size=4 --set rollout.max_new_tokens=8 \
-      --set data.examples=64 --set data.eval_examples=4 --set data.eval_every=0 --set run.tracker=none \
+      --set quickstart.examples=64 --set data.eval_examples=4 --set data.eval_every=0 --set run.tracker=none \
       --set data.too_long=skip --set critic.max_failure_rate=1.0 ;;
     reward) echo --set reward_model.epochs=0.05 --set reward_model.batch_size=4 --set reward_model.eval_limit=2 \
       --set reward_model.max_new_tokens=80 --set run.tracker=none ;;
-    evaluate-reward) echo --limit 4 --draws 20 ;;
+    evaluate) [ "$2" != critic ] || echo --limit 4 ;;
   esac
 }
 studio() {  # a server: stopped as by Ctrl-C when its page can be opened
@@ -69,7 +69,7 @@ studio() {  # a server: stopped as by Ctrl-C when its page can be opened
   until grep -q "^open" ../opened; do kill -0 $!; sleep 0.1; done
   kill -INT $!
   wait $! || status=$?
-  [ $status = 130 ]
+  [ $status = 0 ]
 }
 text2grad() {  # a reward model of random weights labels no token, which ends `train` with status 3
   local status=0

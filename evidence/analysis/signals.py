@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from evidence.analysis.rollouts import Batch, Floats
 from text2grad.config import Recipe
-from text2grad.rl.rewards import balanced
 
 SIGNALS = {
     "spans": "spans",
@@ -59,8 +58,6 @@ def placed_rewards(batch: Batch, recipe: Recipe) -> Floats:
     if recipe.reward.placement == "spans":
         return logged
     delta, reward = batch.columns["delta"], recipe.reward
-    if reward.balance:
-        delta = np.array([balanced(row, positive=reward.positive, negative=reward.negative) for row in delta.tolist()])
     placed: Floats = reward.positive * delta.clip(min=0) + reward.negative * (-delta).clip(min=0)
     placed = placed + reward.unlabelled * ((delta == 0) & batch.mask)
     explained = placed.sum(1)

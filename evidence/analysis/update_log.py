@@ -33,6 +33,7 @@ from text2grad.models import PolicyWithValue, TokenBatch, response_logprobs
 from text2grad.rl.metrics import Record
 from text2grad.rl.piece_sizes import PieceSizes
 from text2grad.rl.ppo import TOKEN_MEAN, TokenMean
+from text2grad.rl.step import Instrument, Step
 
 DIGITS = 6  # of a log-prob in a record
 LOGGED = ("logp", "logp_after", "logp_without_momentum")
@@ -72,7 +73,7 @@ class EarlierMomentum:
                 self.moved[parameter] -= group["lr"] * left * self._momentum[parameter] / root
 
 
-class UpdateEffect:
+class UpdateEffect(Instrument):
     """Measures every n-th update, without changing it."""
 
     def __init__(
@@ -105,6 +106,14 @@ class UpdateEffect:
     def due(self, step: int) -> bool:
         """Tell whether the update of this step is measured."""
         return self.every > 0 and step % self.every == 0
+
+    def before_update(self, step: Step) -> None:
+        """Add the norms of the gradient to the metrics of a step that is due."""
+        step.metrics |= self.before(step.number, step.batch, step.advantages, step.deltas)
+
+    def after_update(self, step: Step) -> None:
+        """Add the log-probs to the records of a step that is due."""
+        self.after(step.number, step.batch, step.scores.logp, step.records)
 
     def before(
         self, step: int, batch: TokenBatch, advantages: Tensor, deltas: Sequence[Sequence[float]]

@@ -1,7 +1,7 @@
 """Files of preferences, on which scalar reward models train.
 
 A record is {"prompt": ..., "chosen": ..., "rejected": ...}, where a response is a text or a chat that ends with it; or
-an example as `text2grad import` writes it, with the chosen response in "reference" and the other in "meta".
+an example as `text2grad feedback import` writes it, with the chosen response in "reference" and the other in "meta".
 """
 
 from pathlib import Path
@@ -20,12 +20,12 @@ def read_preferences(path: str | Path, *, split: str = "train") -> list[Preferen
         DataError: if it cannot be read, is empty, or has a record that is not a preference.
     """
     found = []
-    for number, where, entry in read_entries(path, split=split):
+    for _, where, entry in read_entries(path, split=split):
         record = json_object(entry, where)
         meta = record.get("meta")
         if record.get("chosen") is None and isinstance(meta, dict):
             record = {**record, "chosen": record.get("reference"), "rejected": meta.get("rejected")}
-        found.append(Preference(*read_pair(Row(number, where, record, Options()))))
+        found.append(Preference(*read_pair(Row(where, record, Options()))))
         refuse_half_pairs(where, **found[-1]._asdict())
     if not found:
         raise DataError(f"{path} has no records")

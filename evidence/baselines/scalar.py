@@ -24,7 +24,6 @@ from text2grad.models.measured_training import (
     check_text_ids,
     checkpoint_path,
     last_saved,
-    measured_arguments,
     train_saved,
 )
 from text2grad.models.pretrained import context_of, load_model, load_tokenizer
@@ -261,12 +260,7 @@ def train_classifier(
     if evaluation is None:
         train_with(make_trainer, model, on_step=on_step)
         return
-    directory = str(evaluation.directory / "checkpoints")
-
-    def make(from_start: bool) -> Any:
-        return make_trainer(directory, **measured_arguments(settings, evaluation, from_start=from_start))
-
-    train_saved(make, settings, evaluation, on_step=on_step)
+    train_saved(make_trainer, settings, evaluation, on_step=on_step)
     saved = last_saved(evaluation.directory)
     if saved is not None:  # of an earlier process, if that one made the last step
         path = checkpoint_path(evaluation.directory, saved.step)

@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 
 from text2grad.align.weighting import Weigh
 from text2grad.errors import ConfigError
-from text2grad.feedback.spans import is_letter, whole_words
+from text2grad.feedback.words import is_letter, whole_words
 
 Tagger = Callable[[list[str]], Sequence[str]]
 

@@ -1,4 +1,4 @@
-"""Verdicts of `text2grad evaluate` on records in EvalPlus's format, beside the verdicts of EvalPlus's own check.
+"""Verdicts of `text2grad evaluate policy` on records in EvalPlus's format, beside the verdicts of EvalPlus's own check.
 
 The records are made from the assertions of HumanEval and sanitized MBPP: their arguments are the inputs, the reference
 solutions give the outputs. The programs are the reference solutions, and up to two with a changed operator each. Both

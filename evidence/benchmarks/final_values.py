@@ -45,7 +45,7 @@ def run(job: Job, out: Path, stories: Path) -> dict[str, Any]:
     directory = out / job.name
     if not (directory / "results.json").exists():
         start = [one for one in start_of(job.task, out, stories) if not one.startswith("run.steps")]
-        own = [f"run.steps={STEPS[job.task]}", f"run.seed={job.seed}", f"data.eval_seed={10 + job.seed}"]
+        own = [f"run.steps={STEPS[job.task]}", f"run.seed={job.seed}", f"world.eval_seed={10 + job.seed}"]
         own += ["data.eval_examples=256", "data.eval_every=0"]
         method, more = SHOWN[job.shown]
         chosen = [*start, *own, *METHODS[method].settings, *more]

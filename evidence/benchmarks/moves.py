@@ -31,7 +31,7 @@ RECIPES = {
 }
 
 MEASURED = ["analysis.track_update=5", "data.eval_examples=4"]
-STORIES = ["run.steps=20", "rollout.batch_size=32", "rollout.max_new_tokens=64", "data.examples=700"]
+STORIES = ["run.steps=20", "rollout.batch_size=32", "rollout.max_new_tokens=64", "quickstart.examples=700"]
 SEEDS = {"summaries": 1, "stories": 1, "answers": 0}
 """Task → seed of its runs; the epochs and β₁ were chosen on seed 0 of summaries and stories."""
 
@@ -60,7 +60,7 @@ def start_of(task: str, out: Path, stories: Path) -> list[str]:
     models = out / "models"
     if not (models / "start").exists():
         words = ["--models-in", str(models), "--phases", ",".join(WITHOUT_REWARD_MODEL)]
-        words += ["--set", "sft.after_reward_model=0"]
+        words += ["--set", "quickstart.after_reward_model=0"]
         subprocess.run([*TEXT2GRAD, "experiment", str(RECIPES[task]), *words], check=True)
     return [f"model.path='{models / 'start'}'", *PROGRAM_CRITIC, "run.steps=20"]
 

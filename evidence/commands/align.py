@@ -12,11 +12,9 @@ from evidence.commands.align_report import FILES, Gathered, print_report, row_of
 from evidence.commands.annotation_tables import Prices
 from text2grad.align import AlignSettings, label_tokens, resolve
 from text2grad.align.delta import Mode, Overlap, SpanMass
-from text2grad.cli.evaluate_reward import load_tokenizer
-from text2grad.cli.options import add_command, add_force, at_least, finite, print_end, refuse_bad, refuse_overwriting
+from text2grad.cli.options import add_command, add_shared, at_least, finite, print_end, refuse_bad, refuse_overwriting
 from text2grad.errors import AlignmentError, DataError
 from text2grad.feedback import WAY_OUT, Match, read_critique_records
-from text2grad.feedback.records import Form
 from text2grad.files import open_atomically, to_json
 
 NOT_ALL_ALIGNED = 3
@@ -39,7 +37,6 @@ EPILOG = """\
 examples:
   python -m evidence align critiques.jsonl --tokenizer models/policy --out fidelity
   python -m evidence align runs/stories/rollouts/00000.jsonl --tokenizer models/policy --mode contract
-  python -m evidence align feedback.json --format qa_feedback --tokenizer models/policy --out fidelity
 
 files in DIR, each written atomically:
   rewards.jsonl   per response: ids, offsets, delta, the spans as characters of the decoded text, quotes not found
@@ -63,10 +60,9 @@ def add_parser(commands: Any) -> None:
     add("--tokenizer", required=True, metavar="PATH", help="the policy's tokenizer: the directory of a model")
     add("--out", type=Path, metavar="DIR", help="directory for rewards and reports; without it, only print")
     add("--limit", type=at_least(1), metavar="N", help="read only the first N records of each INPUT")
-    _choice(parser, "--format", Form, "jsonl", "form of INPUT")
     add("--skip-bad", action="store_true", help="skip and count bad records instead of stopping at the first")
     add("--show", type=at_least(0), default=2, metavar="N", help="print N responses with coloured spans (default: 2)")
-    add_force(add)
+    add_shared(add, "--force")
     settings = parser.add_argument_group("from critiques to rewards")
     _choice(settings, "--match", Match, "exact", "how quotes are located: exactly, or ignoring case, white space, ...")
     _choice(
@@ -108,6 +104,8 @@ def run(args: argparse.Namespace) -> int:
     settings = AlignSettings.of(args)
     if args.out is not None:
         refuse_overwriting([args.out / name for name in FILES], force=args.force)
+    from text2grad.models import load_tokenizer
+
     tokenizer = load_tokenizer(args.tokenizer)
     gathered = Gathered()
     if args.out is None:
@@ -123,9 +121,9 @@ def run(args: argparse.Namespace) -> int:
         write_reports(args, settings, gathered)
     print_report(console, args, gathered)
     if args.out is None:
-        print_end(console, "", note="add --out DIR to write the rewards and the reports")
+        print_end("", note="add --out DIR to write the rewards and the reports")
     else:
-        print_end(console, f"{args.out}/{', '.join(FILES)}", note=f"open {args.out}/report.html in a browser")
+        print_end(f"{args.out}/{', '.join(FILES)}", note=f"open {args.out}/report.html in a browser")
     return NOT_ALL_ALIGNED if gathered.not_aligned else 0
 
 
@@ -135,7 +133,7 @@ def _gather(
     """Label the tokens of every response; write the rewards if a file is given."""
     settings = replace(settings, weighting=resolve(settings.weighting))  # so that a tagger is loaded only once
     on_bad = gathered.skip if args.skip_bad else refuse_bad
-    read = partial(read_critique_records, form=args.format, match=args.match, limit=args.limit, on_bad=on_bad)
+    read = partial(read_critique_records, match=args.match, limit=args.limit, on_bad=on_bad)
     for task, record in ((path.stem, record) for path in args.input for record in read(path)):
         try:
             rewards = label_tokens(tokenizer, record.response, record.critique, settings, ids=record.ids)

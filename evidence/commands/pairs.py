@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from text2grad.cli.options import add_command, add_force, print_lines, refuse_overwriting
+from text2grad.cli.options import add_command, add_shared, print_lines, refuse_overwriting
 from text2grad.errors import DataError
 
 DESCRIPTION = """\
@@ -13,7 +13,7 @@ scalar reward model, and for DPO."""
 
 EPILOG = """\
 examples:
-  text2grad prepare kodcode KodCode/KodCode-V1-SFT-4o --split train --split incorrect --out data/kodcode
+  text2grad feedback prepare kodcode KodCode/KodCode-V1-SFT-4o --split train --split incorrect --out data/kodcode
   python -m evidence pairs data/kodcode/annotate.jsonl --out data/kodcode/preferences.jsonl"""
 
 
@@ -23,7 +23,7 @@ def add_parser(commands: Any) -> None:
     add = add_command(commands, "pairs", run, about, DESCRIPTION, EPILOG).add_argument
     add("file", type=Path, metavar="FILE", help='JSONL file of {"prompt", "response", "tests"}')
     add("--out", type=Path, required=True, metavar="FILE", help="the JSONL file to write")
-    add_force(add)
+    add_shared(add, "--force")
 
 
 def run(args: argparse.Namespace) -> int:

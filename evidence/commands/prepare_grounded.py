@@ -8,20 +8,19 @@ from evidence.tasks.grounded.answers import altered_answers, right_answers
 from evidence.tasks.grounded.passages import PASSAGE_FORMATS, read_passages
 from evidence.tasks.grounded.prompts import grounded_examples
 from text2grad.align import token_offsets
+from text2grad.cli.feedback_prepare import listed
 from text2grad.cli.options import (
     add_command,
-    add_force,
+    add_shared,
     at_least,
     name_values,
     print_end,
     print_lines,
     refuse_overwriting,
 )
-from text2grad.cli.prepare import listed
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import write_examples
 from text2grad.models import load_tokenizer
-from text2grad.progress import CONSOLE
 
 DESCRIPTION = """\
 Write prompts of the task `grounded`: answer a question from a passage, or summarize a passage. The prompts are chat
@@ -62,7 +61,7 @@ def add_parser(commands: Any) -> None:
     add("--passage-tokens", type=at_least(0), default=PASSAGE_TOKENS, metavar="N", help=cut)
     cut = "most tokens of a right answer, as rollout.max_new_tokens; 0 for no limit (default: %(default)s)"
     add("--answer-tokens", type=at_least(0), default=ANSWER_TOKENS, metavar="N", help=cut)
-    add_force(add)
+    add_shared(add, "--force")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -106,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
     figures += [("left out", f"{number:,} {reason}") for reason, number in (found.left_out + made.left_out).items()]
     print_lines(figures)
     recipe = f'[data] task = "grounded", train = "{files[0]}", held_out_file = "{files[1]}"'
-    print_end(CONSOLE, ", ".join(map(str, files)), note=recipe)
+    print_end(", ".join(map(str, files)), note=recipe)
     return 0
 
 

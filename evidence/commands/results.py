@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from text2grad.cli.options import add_command, add_force, add_verbosity, name_values, print_end, refuse_overwriting
+from text2grad.cli.options import add_command, add_shared, name_values, print_end, refuse_overwriting
 
 DESCRIPTION = """\
 Write the pages of results from records of finished runs (JSON lines in --runs): comparison.md (all methods of each
@@ -60,9 +60,7 @@ def add_parser(commands: Any) -> None:
     where = "directory of paper_numbers.json and the page (default: %(default)s)"
     paper.add_argument("--to", type=Path, default=Path("evidence/results"), metavar="DIR", help=where)
     paper.set_defaults(run=run_paper)
-    add_force(costs.add_argument)
-    for verb in (costs, paper):
-        add_verbosity(verb)
+    add_shared(costs.add_argument, "--force")
 
 
 def run_costs(args: argparse.Namespace) -> int:
@@ -85,7 +83,7 @@ def run_costs(args: argparse.Namespace) -> int:
     if args.to is not None:
         data = to_json([one.as_json() for one in found], indent=2) + b"\n"
         write_files(args.to, dict(zip(names, (costs_markdown(tables).encode(), data), strict=True)))
-        print_end(CONSOLE, ", ".join(str(args.to / name) for name in names))
+        print_end(", ".join(str(args.to / name) for name in names))
     return 0
 
 
@@ -97,14 +95,13 @@ def run_paper(args: argparse.Namespace) -> int:
     """
     from evidence.pages.paper import OURS, PAGE, merged_ours, ours_json, paper_page
     from text2grad.files import write_files
-    from text2grad.progress import CONSOLE
 
     given = {name: Path(path) for name, path in name_values("--ours", args.ours, form="TABLE=DIR").items()}
     kept = merged_ours(args.to, given)
     if kept:
         write_files(args.to, {OURS: ours_json(kept)})
     write_files(args.to, {PAGE: paper_page(args.to).encode()})
-    print_end(CONSOLE, ", ".join(str(args.to / name) for name in ((OURS, PAGE) if kept else (PAGE,))))
+    print_end(", ".join(str(args.to / name) for name in ((OURS, PAGE) if kept else (PAGE,))))
     return 0
 
 
@@ -115,9 +112,8 @@ def run(args: argparse.Namespace) -> int:
         Text2GradError: if a record, a JSON file or a block is damaged.
     """
     from evidence.pages.pages import write_results
-    from text2grad.progress import CONSOLE
 
     plan = args.plan or (PLAN if PLAN.exists() else None)
     written = write_results(args.runs or args.out / "runs", args.out, plan)
-    print_end(CONSOLE, ", ".join(map(str, written)), note="" if written else "nothing: all pages are up to date")
+    print_end(", ".join(map(str, written)), note="" if written else "nothing: all pages are up to date")
     return 0

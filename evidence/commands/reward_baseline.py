@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from evidence.pages.costs import keep_checkpoint_cost
 from text2grad.cli.options import add_command, at_least, finite, print_lines
-from text2grad.costs import keep_checkpoint_cost
 from text2grad.errors import ConfigError, DataError, ModelError
 
 DECISIVE = ("kind", "model", "steps", "batch_size", "lr", "max_tokens", "held_out", "seed", "rule", "spans_are_steps")
@@ -25,7 +25,8 @@ Train a reward model that writes no critiques, as a baseline or as a critic.
   scalar    one number per response, trained on preferences: {"prompt", "chosen", "rejected"} on each line. Measured:
             the share of held-out pairs whose chosen response gets the higher number.
   process   a label per step of a response (positive, negative or neutral), trained on annotations from
-            `text2grad import` or `text2grad annotate`. Measured: the share of held-out steps with the right label.
+            `text2grad feedback import` or `text2grad annotate`. Measured: the share of held-out steps with the right
+            label.
 
 Whole prompts are held out. Responses that are too long are left out and counted, never cut. Until it is finished, the
 training keeps its checkpoints in DIR.training, from which --resume continues."""

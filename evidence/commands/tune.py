@@ -13,7 +13,7 @@ from rich.table import Table
 
 from evidence.plans.methods import METHODS, settings
 from evidence.plans.search_space import CONFIRMED
-from text2grad.cli.options import add_command, add_set, at_least, finite
+from text2grad.cli.options import add_command, add_shared, at_least, finite
 from text2grad.errors import ConfigError
 from text2grad.files import lock_directory
 from text2grad.progress import CONSOLE, Progress, note
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 EPILOG = """\
 examples:
-  python -m evidence tune my.toml --method text2grad --set data.eval_seed=1 --confirm-seeds 1,2
+  python -m evidence tune my.toml --method text2grad --set world.eval_seed=1 --confirm-seeds 1,2
   python -m evidence tune evidence/recipes/quickstart-qa.toml --method grpo --models runs/quickstart/qa/seed-0
 
 Every trial is a run of `text2grad train` or `python -m evidence rival` in DIR/trial-NNN. The first has the default
 settings of the method. DIR/tuning.json holds all trials. After Ctrl-C or a kill the same command goes on; no finished
-trial is run again. Report on other held-out items than those of the tuning (data.eval_seed): the best of many trials is
-partly luck. With --confirm-seeds the best trials are run again with these seeds, and the best mean decides.
+trial is run again. Report on other held-out items than those of the tuning (world.eval_seed): the best of many trials
+is partly luck. With --confirm-seeds the best trials are run again with these seeds, and the best mean decides.
 evidence/docs/tune.md has the ranges."""
 
 
@@ -45,8 +45,9 @@ def add_parser(commands: Any) -> None:
         "Search learning rates, β, γ and further settings of a method, the same ranges and number of trials for every "
         "method. A trial is a whole run; its value is the mean of the main metric over the held-out items at the end.",
         EPILOG,
+        extras=("train", "tune"),
     ).add_argument
-    add("recipe", type=Path, help="TOML file of settings; `text2grad recipe` prints all of them")
+    add_shared(add, "recipe", "--set")
     add(
         "--method",
         default="text2grad",
@@ -81,7 +82,6 @@ def add_parser(commands: Any) -> None:
         "nats, of at most KL, in place of the final value",
     )
     add("--minimise", action="store_true", help="a small value of the main metric is good")
-    add_set(add)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -133,7 +133,7 @@ def _learned_reward(files: Files) -> str:
 
 
 def _general_ability(files: Files) -> str:
-    """Return public benchmarks before and after training, from the evaluation.json of `text2grad evaluate`."""
+    """Return public benchmarks before and after training, from the evaluation.json of `text2grad evaluate policy`."""
     found = files(GENERAL)
     if found is None:
         return "Not measured yet."

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from evidence.pages.markdown import table
-from text2grad.costs import COSTS_FILE, Cost, checkpoint_cost, read_cost
+from text2grad.costs import COSTS_FILE, Cost, read_cost, write_cost
 from text2grad.errors import DataError
+from text2grad.models.measured_training import MARK
 from text2grad.runs.reports.html import Table
 
 _GIB = 2**30
@@ -71,6 +72,24 @@ def read_costs(directories: Sequence[Path]) -> list[PhaseCost]:
             )
         found += own
     return found
+
+
+def checkpoint_cost(directory: Path) -> Cost | None:
+    """Return the costs of a supervised training up to its last complete checkpoint; None without one."""
+    checkpoints = sorted((directory / "checkpoints").glob("checkpoint-*"), key=lambda path: int(path.name[11:]))
+    marks = [json.loads((path / MARK).read_bytes()) for path in checkpoints if (path / MARK).exists()]
+    if not marks or "seconds" not in marks[-1]:
+        return None
+    mark = marks[-1]
+    phase = mark.get("section", "training").replace("_", " ")
+    return Cost(phase, mark["seconds"], mark.get("tokens", 0), 0, mark.get("peak_memory_bytes", 0), runs=1)
+
+
+def keep_checkpoint_cost(training: Path, directory: Path) -> None:
+    """Write the costs of a finished training to costs.json of a directory: its checkpoints may be removed."""
+    cost = checkpoint_cost(training) or read_cost(training)
+    if cost is not None:
+        write_cost(directory, cost)
 
 
 def _places(directory: Path) -> list[Path]:

@@ -82,7 +82,7 @@ def _printed(value: float | str | None, digits: int) -> str:
 
 
 def read_ours(name: str, directory: Path, numbers: Json) -> list[dict[str, Any]]:
-    """Return our figures for a table of the paper, from a directory of `evaluate` or `evaluate-reward`.
+    """Return our figures for a table of the paper, from a directory of `evaluate policy` or `evaluate critic`.
 
     Raises:
         ConfigError: if there is no such table, or no evaluation fills it.

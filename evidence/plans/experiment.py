@@ -491,7 +491,7 @@ class Experiment:
 
     def _models(self, study: Study, length: int, faults: float, seed: int) -> Models:
         """Return the models of a run, which all studies of the task and the critic share."""
-        program = ["sft.after_reward_model=0"] if study.critic == "program" else []
+        program = ["quickstart.after_reward_model=0"] if study.critic == "program" else []
         parts = ["program"] if program else []
         parts += [f"length-{length}"] if length else []
         parts += [f"faults-{faults:g}"] if faults != 1.0 else []
@@ -552,7 +552,7 @@ def _shared_by_trials(study: Study, seed: int) -> list[str]:
 
 
 def _seeds(seed: int, eval_seed: int) -> list[str]:
-    return [f"run.seed={seed}", f"data.eval_seed={eval_seed}"]
+    return [f"run.seed={seed}", f"world.eval_seed={eval_seed}"]
 
 
 def _value(study: Study, record: Record) -> float | None:

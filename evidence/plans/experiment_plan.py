@@ -29,7 +29,7 @@ from text2grad.runs.run_examples import check_response_limit, run_examples, task
 from text2grad.tasks import built_in
 
 EVALUATION_ITEMS = 10
-"""`data.eval_seed` of an evaluation is its seed plus this."""
+"""`world.eval_seed` of an evaluation is its seed plus this."""
 
 Seed = Annotated[int, Field(ge=0)]
 Some = Field(min_length=1, strict=False)
@@ -66,14 +66,14 @@ class Study(_Strict):
     """Seeds of the methods that are not leading; all of `seeds` if left out."""
     lengths: Annotated[tuple[int, ...], Some] = (0,)
     """Values of `length_setting`; 0 is the recipe's own."""
-    length_setting: str = "data.length"
+    length_setting: str = "world.length"
     """The setting that makes answers longer."""
     seeds_at: Mapping[str, Annotated[tuple[Seed, ...], Some]] = {}
     """Length → the seeds of its evaluations, in place of `seeds`."""
     with_length: Mapping[str, Annotated[tuple[str, ...], Field(strict=False)]] = {}
     """Length → further settings of its runs, such as a higher rollout.max_new_tokens."""
     faults: Annotated[tuple[float, ...], Some] = (1.0,)
-    """Values of data.faults."""
+    """Values of world.faults."""
     vary: Mapping[str, Annotated[tuple[Any, ...], Some]] = {}
     """ "section.key" → values; each evaluation is run with each combination, over the best settings."""
     trials: Seed = 12
@@ -96,7 +96,7 @@ class Study(_Strict):
     tune_seed: Seed = 100
     """Seed of the tuning's models and runs, and of the search."""
     tune_eval_seed: Seed = 1
-    """data.eval_seed of the tuning."""
+    """world.eval_seed of the tuning."""
     tune_settings: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Settings of the tuning's runs over those of all runs, such as fewer steps: run.steps=8."""
     tune_at_kl: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -202,7 +202,7 @@ class Study(_Strict):
         """Return the settings of all runs at a length and a rate of faults, each as "section.key=value"."""
         longer = [f"{self.length_setting}={length}"] if length else []
         longer += self.with_length.get(str(length), ())
-        return [*self.settings, *longer, *([f"data.faults={faults}"] if faults != 1.0 else [])]
+        return [*self.settings, *longer, *([f"world.faults={faults}"] if faults != 1.0 else [])]
 
     def at_tuning(self, *, length: int, faults: float) -> list[str]:
         """Return the settings of the tuning's runs, each as "section.key=value"."""

@@ -166,7 +166,7 @@ METHODS: Mapping[str, Method] = {
     ),
     "verdicts_only": Method(
         "Text2Grad (critiques without truths)",
-        ("data.truths=false",),
+        ("world.truths=false",),
         needs="reward_model_of_verdicts",
         annotations="verdicts.jsonl",
     ),

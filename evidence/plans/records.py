@@ -35,6 +35,7 @@ from text2grad.config.run_directory import read_run_file
 from text2grad.errors import DataError
 from text2grad.files import exclusive, json_lines, to_json, write_atomically
 from text2grad.runs.reports.run_report import Run, read_run
+from text2grad.runs.run_examples import world_of
 
 KEY = ("study", "task", "length", "faults", "critic", "method", "purpose", "trial", "seed", "recipe", "settings")
 """The fields by which a record is found: a run has one record."""
@@ -56,16 +57,25 @@ DIAGNOSTICS = (
 )
 
 PATHS = (
-    *("model.path", "critic.model", "refresh.replay_from", "data.train", "data.held_out_file"),
-    *("sft.model", "sft.data", "sft.held_out_file", "reward_model.model", "reward_model.annotations"),
-    *("sft.out", "annotate.out", "reward_model.out", "reward_model.held_out_file", "run.out"),
+    *("model.path", "critic.model", "refresh.replay_from", "data.train"),
+    *("sft.model", "sft.data", "reward_model.model", "reward_model.annotations"),
+    *("sft.out", "annotate.out", "reward_model.out", "run.out"),
 )
+SHARES_OR_PATHS = ("data.held_out", "sft.held_out", "reward_model.held_out")
 ELSEWHERE = ("data.task", "data.length", "data.faults", "data.eval_seed", "run.seed")  # have fields of their own
 NO_EFFECT = (
-    *("run.save_every", "run.keep_checkpoints", "run.threads", "run.compact_memory", "run.tracker", "run.project"),
-    "run.keep_best",
-    *("run.name", "run.table_every", "rollout.rows_at_once", "ppo.micro_batch_tokens", "critic.overlap"),
+    *("run.save_every", "run.keep_checkpoints", "run.keep_best", "run.threads", "run.tracker"),
+    *("rollout.rows_at_once", "ppo.micro_batch_tokens"),
 )
+NAMES_IN_RECORDS = {
+    "quickstart.examples": "data.examples",
+    "quickstart.after_reward_model": "sft.after_reward_model",
+    "quickstart.responses": "reward_model.responses",
+    **{f"world.{name}": f"data.{name}" for name in ("length", "faults", "truths", "eval_seed")},
+    "world.layers": "sft.layers",
+    "model.prompt_format": "rollout.prompt_format",
+}
+"""Setting → its name in records, the name when the first records were made: digests of recipes stay comparable."""
 START_DIGITS = 16  # of the digest of the start weights
 DIGITS = 6  # significant digits of the numbers of a record
 
@@ -88,25 +98,28 @@ class Place(NamedTuple):
 
 def settings_between(base: Recipe, recipe: Recipe) -> dict[str, Any]:
     """Return "section.key" → value of the settings of a recipe that decide a result and differ from the base's."""
-    before, now = (one.model_dump(mode="json") for one in (base, recipe))
-    return {
-        f"{section}.{key}": value
-        for section, values in now.items()
-        for key, value in values.items()
-        if before[section][key] != value and f"{section}.{key}" not in {*PATHS, *ELSEWHERE, *NO_EFFECT}
-    }
+    before, now = _named(base.model_dump(mode="json")), _named(recipe.model_dump(mode="json"))
+    return {name: value for name, value in now.items() if before[name] != value and name not in ELSEWHERE}
 
 
 def recipe_digest(base: Recipe) -> str:
     """Return a digest of the settings that a recipe sets, which settings of later versions do not change."""
-    told = base.model_dump(mode="json", exclude_unset=True)
-    kept = {
-        f"{section}.{key}": value
-        for section, values in told.items()
-        for key, value in values.items()
-        if f"{section}.{key}" not in {*PATHS, *NO_EFFECT}
-    }
+    kept = _named(base.model_dump(mode="json", exclude_unset=True))
     return sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _named(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the settings that may decide a result by their names in records, without paths."""
+    named = {
+        NAMES_IN_RECORDS.get(name, name): value
+        for section, values in settings.items()
+        for key, value in values.items()
+        if (name := f"{section}.{key}") not in {*PATHS, *NO_EFFECT}
+        if not (name in SHARES_OR_PATHS and isinstance(value, str))
+    }
+    if "world.fresh_reward_model" in named:
+        named["reward_model.start"] = "fresh" if named.pop("world.fresh_reward_model") else "sft"
+    return named
 
 
 def record_of(
@@ -133,7 +146,7 @@ def record_of(
     if not run.evaluations or not run.evaluations[-1].get("responses"):
         raise DataError(
             f"{directory} has no evaluation on held-out items; a record needs data.eval_examples above 0, and "
-            "data.held_out or data.held_out_file for data of your own"
+            "data.held_out for data of your own"
         )
     spent = [_spent(line, recipe.rollout.batch_size) for line in run.metrics]
     after = list(accumulate(spent, _Spent.plus, initial=_Spent(0, 0, 0.0)))
@@ -141,7 +154,7 @@ def record_of(
     commit = about.get("commit")
     found = {
         **place._asdict(),
-        "eval_seed": recipe.data.eval_seed,
+        "eval_seed": world_of(recipe).eval_seed,
         "settings": settings_between(base, asked or recipe),
         "recipe": recipe_digest(base),
         "steps": len(run.metrics),

@@ -451,8 +451,8 @@ def refuse_no_items(recipe: Recipe, path: Path) -> None:
     """
     data = recipe.data
     own = data.task and not data.train
-    if not data.eval_examples or not (own or data.held_out or data.held_out_file):
+    if not data.eval_examples or not (own or data.held_out or data.held_out):
         raise ConfigError(
-            f"{path} holds out no items, by which trials are compared: set data.held_out = 0.1 or data.held_out_file, "
+            f"{path} holds out no items, by which trials are compared: set data.held_out = 0.1 or data.held_out, "
             "and data.eval_examples above 0"
         )

@@ -208,7 +208,7 @@ def _encoded(
     rollout = run.recipe.rollout
     asked = _prompts(run.recipe, examples, responses, critiques)
     texts, places = [text for text, _ in asked], [ranges for _, ranges in asked]
-    encoded = encode_questions(run.tokenizer, texts, places, prompt_format=rollout.prompt_format)
+    encoded = encode_questions(run.tokenizer, texts, places, prompt_format=run.recipe.model.prompt_format)
     room = context_of(run.model.policy) - rollout.max_new_tokens
     return {row: ids for row, ids in enumerate(encoded) if len(ids) <= room and not critiques[row].failed}
 

@@ -26,11 +26,11 @@ class ReflectionTrainer(RivalTrainer):
     def train_step(self) -> dict[str, float]:
         """Answer, ask the critic, and answer again."""
         clock = Clock()
-        with self.within_memory("rollout"), clock("rollout"):
+        with self.within_memory("rollout"), clock.phase("rollout"):
             rollouts = self.answer()
         told = tokens_of(self.critic)
         metrics, records = self._judged(rollouts, clock)
-        with self.within_memory("rollout"), clock("refine"):
+        with self.within_memory("rollout"), clock.phase("refine"):
             refined = refine(self, rollouts, [one.critique for one in self.judged])
             log_refinements(self, self.judged, refined)
         changed = sum(new.response != old.response for old, new in zip(rollouts, refined, strict=True))

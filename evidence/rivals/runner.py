@@ -45,11 +45,11 @@ def _check(recipe: Recipe) -> None:
     if rival.method in ("ilf", "reflection", "sdpo"):
         check_refiner(recipe)
     data = recipe.data
-    held_out = (data.task and not data.train and data.eval_examples) or data.held_out or data.held_out_file
+    held_out = (data.task and not data.train and data.eval_examples) or data.held_out or data.held_out
     if rival.method == "reflection" and not held_out:
         raise ConfigError(
             "reflection answers held-out prompts and trains nothing, and the recipe holds out no prompts; set "
-            "data.held_out or data.held_out_file (data.eval_examples for a built-in task)"
+            "data.held_out or data.held_out (data.eval_examples for a built-in task)"
         )
     if rival.method == "dpo" and rollout.group_size < 2:
         raise ConfigError(

@@ -42,8 +42,6 @@ def distil(run: "RivalTrainer", judged: list[Judged]) -> dict[str, float]:
         data,
         epochs=ppo.epochs,
         minibatches=ppo.minibatches,
-        max_ratio=ppo.max_ratio,
-        stop_kl=ppo.stop_kl,
         seed=recipe.run.seed + run.step,
     )
 

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from text2grad.critics.servers.cached_client import AnnotationSession, CachedClient, ResponseFormat
+from text2grad.critics.servers.cached_client import CachedClient, ResponseFormat
 from text2grad.critics.servers.endpoint import Endpoint, Spending
+from text2grad.critics.servers.session import AnnotationSession
 from text2grad.critics.servers.store import Store
 from text2grad.errors import RequestError
 from text2grad.feedback import read_objects

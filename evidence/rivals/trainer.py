@@ -16,13 +16,12 @@ import torch
 from evidence.rivals.judged import Judged
 from evidence.rivals.rounds import round_of, rounds_of
 from evidence.rivals.settings import rival_of
-from text2grad.align import response_deltas
-from text2grad.costs import tokens_of
 from text2grad.critics import CachedCritic
 from text2grad.feedback import critique_from_json
 from text2grad.progress import Progress
-from text2grad.rl import Clock, Text2GradTrainer, response_records, rewards_of, token_rewards
-from text2grad.rl.metrics import step_metrics
+from text2grad.rl import Text2GradTrainer, rewards_of
+from text2grad.rl.rollouts import chosen_examples
+from text2grad.rl.step import Step, observed, phase, watched
 from text2grad.types import Rollout
 
 
@@ -62,47 +61,39 @@ class RivalTrainer(Text2GradTrainer):
         """Whether the policy learned at the end of the last step, or no step has been made."""
         return self.step == 0 or self.round_of(self.step - 1)[1] == self.step
 
-    def train_step(self) -> dict[str, float]:
+    @observed
+    def train_step(self) -> Step:
         """Sample and judge one batch; at the end of a round, learn."""
-        clock = Clock()
-        with self.within_memory("rollout"), clock("rollout"):
-            rollouts = self._sample()
-        told = tokens_of(self.critic)
-        metrics, records = self._judged(rollouts, clock)
-        if self.round_of(self.step)[1] == self.step + 1:
-            with self.within_memory("update"), clock("update"):
-                metrics |= self._learn()
-            self.judged = []
-        with clock("refresh"), self._critic_at_work(can_save=False):
-            examples = [rollout.example for rollout in rollouts]
-            self.refresher.observe(examples, [rollout.response for rollout in rollouts])
-            metrics |= self.refresher.refresh_if_due(self.step + 1)
-        metrics |= {"rival/rollouts": float((self.step + 1) * len(rollouts)), **clock.seconds}
-        metrics |= self.step_costs(rollouts, told, clock)
-        self._finish(records, metrics)
-        return metrics
+        rollouts = self.sample()
+        critiques = self.criticize(rollouts)
+        batch = self.collate(rollouts)
+        scores = self.score(batch, kl=self.recipe.ppo.kl)
+        deltas, offsets = self.align(rollouts, critiques)
+        rewards = self.rewards(rollouts, critiques, batch, deltas, offsets)
+        nothing = torch.zeros_like(rewards)
+        step = Step(
+            self.step, rollouts, batch, scores, critiques, deltas, offsets, rewards, advantages=nothing, returns=nothing
+        )
+        self.update(step)
+        self.follow(step)
+        step.metrics["rival/rollouts"] = float((step.number + 1) * len(rollouts))
+        return step
 
-    def _judged(self, rollouts: Sequence[Rollout], clock: Clock) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """Ask the critic about rollouts, add them to the round, and return metrics and records of the step."""
-        with self.within_memory("critic"), clock("critic"):
-            critiques = self._criticize(rollouts)
-        with self.within_memory("score"), clock("score"):
-            batch = self.collate(rollouts)
-            scores = self.score(batch, kl=self.recipe.ppo.kl)
-            deltas, offsets = response_deltas(self.tokenizer, rollouts, critiques, self.delta_settings)
-            texts = [rollout.response for rollout in rollouts]
-            rewards = token_rewards(self.recipe, deltas, critiques, batch, responses=texts, offsets=offsets)
-        tokens = {"reward": rewards, "kl": scores.kl}
-        records = response_records(self.step, rollouts, critiques, deltas, offsets, tokens)
-        metrics = step_metrics(records, scores, torch.zeros_like(rewards), batch.response_mask)
-        del metrics["value/explained_variance"]  # there is no value function
-        with clock("audit"), self._critic_at_work(can_save=True):
-            metrics |= self.refresher.audit(self.tokenizer, rollouts, deltas, critiques)
+    def update(self, step: Step) -> None:
+        """Add the judged responses to the round; at its end, learn from all of them."""
+        self._tell("before_update", step)
+        del step.metrics["value/explained_variance"]  # there is no value function
         self.judged += [
             Judged(rollout, critique, sum(record["reward"]))
-            for rollout, critique, record in zip(rollouts, critiques, records, strict=True)
+            for rollout, critique, record in zip(step.rollouts, step.critiques, step.records, strict=True)
         ]
-        return metrics, records
+        if self.round_of(step.number)[1] == step.number + 1:
+            step.metrics |= self._learned()
+            self.judged = []
+
+    @phase("update")
+    def _learned(self) -> dict[str, float]:
+        return self._learn()
 
     def judge(self, rollouts: Sequence[Rollout]) -> list[Judged]:
         """Return answers of a method with the critic's critiques, which are on disk before anything uses them."""
@@ -116,9 +107,9 @@ class RivalTrainer(Text2GradTrainer):
         with Progress("judge refinements", len(rollouts), unit="response") as progress:
             for start in range(0, len(rollouts), size):
                 part = rollouts[start : start + size]
-                with self._critic_at_work(can_save=True):
-                    critiques = critic([one.example for one in part], [one.response for one in part])
-                rewards = rewards_of(self.recipe, self.tokenizer, part, critiques).rewards
+                with watched(self, "critic"):
+                    critiques = critic([rollout.example for rollout in part], [rollout.response for rollout in part])
+                rewards = rewards_of(self.recipe.reward, self.tokenizer, part, critiques).rewards
                 found += map(Judged, part, critiques, rewards.sum(dim=1).tolist())
                 progress.advance(len(part))
         return found
@@ -135,7 +126,7 @@ class RivalTrainer(Text2GradTrainer):
         self.judged = [
             self._read(record, index)
             for step, records in self.log.rollouts(since=first)
-            for record, index in zip(records, self._chosen(step), strict=True)
+            for record, index in zip(records, chosen_examples(self, step), strict=True)
         ]
 
     def _read(self, record: Mapping[str, Any], index: int) -> Judged:

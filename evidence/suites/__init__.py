@@ -1,1 +1,1 @@
-"""Suites beside those of text2grad; each registers itself: `text2grad evaluate --suite evidence.suites.MODULE:NAME`."""
+"""Suites beside those of text2grad; each registers itself, for `--suite evidence.suites.MODULE:NAME`."""

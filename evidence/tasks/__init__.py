@@ -64,7 +64,7 @@ def _grounded(settings: TaskSettings) -> BuiltIn:
 
     def no_prompts(n: int, seed: int) -> list[Example]:
         raise ConfigError(
-            "the task grounded has no prompts of its own: name files in data.train and data.held_out_file; `python -m "
+            "the task grounded has no prompts of its own: name files in data.train and data.held_out; `python -m "
             "evidence prepare-grounded` writes them"
         )
 

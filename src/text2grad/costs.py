@@ -2,7 +2,7 @@
 
 Each phase keeps costs.json in its directory: an object with the keys of `Cost`, to which a run that is continued adds.
 Supervised training counts in its checkpoints, and writes the file at its end. Reinforcement learning logs the same for
-each part of each step instead; `text2grad results costs` reads both.
+each part of each step in metrics.jsonl instead.
 """
 
 import json
@@ -11,16 +11,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 from text2grad.files import to_json, write_atomically
 
 COSTS_FILE = "costs.json"
-CHECKPOINT_MARK = "text2grad.json"
-"""In a complete checkpoint of a supervised training: its costs until then, among other things."""
 _BETWEEN_WRITES_S = 20.0
 _COUNTING = Lock()
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes of ru_maxrss
@@ -38,10 +35,6 @@ class TokenCount:
         with _COUNTING:
             self.prompt += prompt
             self.generated += generated
-
-    def copy(self) -> "TokenCount":
-        """Return the count so far."""
-        return TokenCount(self.prompt, self.generated)
 
 
 @dataclass(slots=True)
@@ -70,9 +63,9 @@ class Meter:
 
     def __init__(self, directory: Path, phase: str) -> None:
         """Start to measure; earlier costs of the phase in the directory are continued."""
-        self._path, self._begun = directory / COSTS_FILE, time.monotonic()
-        self._before = read_cost(directory) or Cost(phase)
-        self._before = self._before if self._before.phase == phase else Cost(phase)
+        self._directory, self._begun = directory, time.monotonic()
+        before = read_cost(directory)
+        self._before = before if before is not None and before.phase == phase else Cost(phase)
         self._tokens, self._written = TokenCount(), self._begun
 
     def add(self, prompt_tokens: int, generated_tokens: int) -> None:
@@ -81,24 +74,14 @@ class Meter:
         if time.monotonic() - self._written > _BETWEEN_WRITES_S:
             self.write()
 
-    def cost(self) -> Cost:
-        """Return the costs so far."""
-        before = self._before
-        return Cost(
-            before.phase,
-            before.seconds + time.monotonic() - self._begun,
-            before.prompt_tokens + self._tokens.prompt,
-            before.generated_tokens + self._tokens.generated,
-            max(before.peak_memory_bytes, peak_memory()),
-            before.runs + 1,
-        )
-
     def write(self) -> None:
         """Write the costs so far; nothing if the phase made no directory."""
         self._written = time.monotonic()
-        if not self._path.parent.is_dir():
-            return
-        write_atomically(self._path, to_json(asdict(self.cost())) + b"\n")
+        if self._directory.is_dir():
+            before, tokens, seconds = self._before, self._tokens, self._written - self._begun
+            counted = before.prompt_tokens + tokens.prompt, before.generated_tokens + tokens.generated
+            peak = max(before.peak_memory_bytes, peak_memory())
+            write_cost(self._directory, Cost(before.phase, before.seconds + seconds, *counted, peak, before.runs + 1))
 
 
 @contextmanager
@@ -114,40 +97,14 @@ def metered(directory: Path, phase: str) -> Iterator[Meter]:
 def read_cost(directory: Path) -> Cost | None:
     """Return the costs in costs.json of a directory; None if there is none that can be read."""
     try:
-        found = json.loads((directory / COSTS_FILE).read_bytes())
-        return Cost(**{name: kind(found[name]) for name, kind in _FIELDS.items()})
-    except (OSError, ValueError, LookupError, TypeError):
+        return Cost(**json.loads((directory / COSTS_FILE).read_bytes()))
+    except (OSError, ValueError, TypeError):
         return None
 
 
-_FIELDS: dict[str, Any] = {
-    "phase": str,
-    "seconds": float,
-    "prompt_tokens": int,
-    "generated_tokens": int,
-    "peak_memory_bytes": int,
-    "runs": int,
-}
-
-
-def checkpoint_cost(directory: Path) -> Cost | None:
-    """Return the costs of a supervised training up to its last complete checkpoint; None without one."""
-    checkpoints = sorted((directory / "checkpoints").glob("checkpoint-*"), key=lambda path: int(path.name[11:]))
-    marks = [
-        json.loads((path / CHECKPOINT_MARK).read_bytes()) for path in checkpoints if (path / CHECKPOINT_MARK).exists()
-    ]
-    if not marks or "seconds" not in marks[-1]:
-        return None
-    mark = marks[-1]
-    phase = mark.get("section", "training").replace("_", " ")
-    return Cost(phase, mark["seconds"], mark.get("tokens", 0), 0, mark.get("peak_memory_bytes", 0), runs=1)
-
-
-def keep_checkpoint_cost(training: Path, directory: Path) -> None:
-    """Write the costs of a finished training to costs.json of a directory: its checkpoints may be removed."""
-    cost = checkpoint_cost(training) or read_cost(training)
-    if cost is not None:
-        write_atomically(directory / COSTS_FILE, to_json(asdict(cost)) + b"\n")
+def write_cost(directory: Path, cost: Cost) -> None:
+    """Write the costs of a phase to costs.json of its directory."""
+    write_atomically(directory / COSTS_FILE, to_json(asdict(cost)) + b"\n")
 
 
 def peak_memory() -> int:
@@ -170,5 +127,5 @@ def accelerator_peak() -> int:
 
 def tokens_of(critic: object) -> TokenCount:
     """Return the tokens that a critic has read and written so far; zeros for a critic that does not count them."""
-    found = getattr(critic, "tokens", None)
-    return found.copy() if isinstance(found, TokenCount) else TokenCount()
+    tokens = getattr(critic, "tokens", None)
+    return replace(tokens) if isinstance(tokens, TokenCount) else TokenCount()

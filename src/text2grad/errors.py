@@ -1,18 +1,4 @@
-"""The exceptions of text2grad.
-
-Text2GradError
-├── ConfigError       a recipe or a setting is wrong; raised before any model loads
-├── DataError         a file or a record cannot be used; names the file and the line
-├── ShapeError        tensors that belong together differ in shape
-├── AlignmentError    spans or ids that cannot belong to this response or tokenizer
-├── CriticError       a critic broke its contract, or failed more often than the run allows
-├── MetricError       a metric broke its contract
-├── RequestError      a server gave no answer; has the kind of failure, and whether a retry can help
-├── ModelError        a model or tokenizer is unsuitable for its role
-├── TrainingError     the run cannot continue (a loss that is not finite, for example)
-│   └── OutOfMemory   the machine or its accelerator has no memory left for a phase of the run
-├── CheckpointError   a checkpoint could not be written or does not fit the run
-└── Interrupted       a signal ended the run after a finished step, which is saved
+"""The exceptions of text2grad, and the checks that raise them in several packages.
 
 Each message names the error, the value, its place, and the way out. An unparsable critique is not an exception: it is a
 result (`Critique.status`), counted and logged.
@@ -29,11 +15,11 @@ class Text2GradError(Exception):
 
 
 class ConfigError(Text2GradError):
-    """A recipe or a setting is wrong."""
+    """A recipe or a setting is wrong; raised before any model loads."""
 
 
 class DataError(Text2GradError):
-    """A file or a record cannot be used."""
+    """A file or a record cannot be used; the message names the file and the line."""
 
 
 class ShapeError(Text2GradError):
@@ -85,11 +71,11 @@ class ModelError(Text2GradError):
 
 
 class TrainingError(Text2GradError):
-    """The run cannot continue."""
+    """The run cannot continue, for example after a loss that is not finite."""
 
 
 class OutOfMemory(TrainingError):
-    """The machine or its accelerator has no memory left."""
+    """The machine or its accelerator has no memory left for a phase of the run."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -112,48 +112,39 @@ def refuse_utf16(start: bytes, path: Path) -> None:
 
 @contextmanager
 def published(final: Path) -> Iterator[Path]:
-    """Yield a temporary path for a directory; rename it to `final` when it is complete and on disk, or remove it."""
-    temporary = final.with_name(f".{final.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
+    """Yield a temporary path for a directory; rename it to `final` when it is complete and on disk, or remove it.
+
+    A directory that has the name `final` already is removed only after the new directory is in its place.
+    """
+    temporary, old = (final.with_name(f".{final.name}.{end}") for end in ("tmp", "old"))
+    for left in (temporary, old):
+        shutil.rmtree(left, ignore_errors=True)
     try:
         yield temporary
-        _publish(temporary, final)
-    except Exception:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-
-
-def _publish(temporary: Path, final: Path) -> None:
-    """Put a directory in the place of another; the old one is removed only after the new one is in its place."""
-    flush(temporary)
-    old = final.with_name(f".{final.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    try:
+        flush(temporary)
         if final.exists():
             final.rename(old)
         temporary.rename(final)
-    except BaseException:  # also Ctrl-C
+    except BaseException as error:  # also Ctrl-C
         if old.exists() and not final.exists():
             old.rename(final)
+        if isinstance(error, Exception):
+            shutil.rmtree(temporary, ignore_errors=True)
         raise
-    _flush_directory(final.parent)
+    _flush(final.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
 def flush(directory: Path) -> None:
     """Flush every file below a directory to disk."""
     for root, _, files in os.walk(directory):
-        for name in files:
-            descriptor = os.open(Path(root) / name, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        _flush_directory(Path(root))
+        for path in (*(Path(root) / name for name in files), Path(root)):
+            _flush(path)
 
 
-def _flush_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
+def _flush(path: Path) -> None:
+    """Flush a file or the entries of a directory to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -44,7 +44,7 @@ class Progress:
     def __init__(
         self,
         phase: str,
-        total: int | None,
+        total: int,
         *,
         done: int = 0,
         unit: str = "step",
@@ -55,7 +55,7 @@ class Progress:
 
         Args:
             phase: name of the work.
-            total: number of its units; None if it is unknown.
+            total: number of its units.
             done: units that an earlier process finished.
             unit: name of one unit.
             enabled: False in all processes but the main process: nothing is shown.
@@ -63,9 +63,7 @@ class Progress:
         """
         self.phase, self.total, self.done, self.unit = phase, total, done, unit
         self.enabled, self.keep = enabled, keep
-        self._first = done
-        self._started = self._last_line = time.monotonic()
-        self._task: Any = None
+        self._first, self._task, self._started, self._last_line = done, None, 0.0, 0.0
 
     def __enter__(self) -> Self:
         """Show the phase."""
@@ -110,25 +108,18 @@ class Progress:
         shown = "  ".join(_figure(name, value) for name, value in figures.items())
         if self._task is not None:
             Progress._display.update(self._task, completed=self.done, figures=shown)
-        due = self._line_is_due(before)
+        every, late = max(1, self.total // LINES), time.monotonic() - self._last_line >= MOST_SECONDS
+        crossed = self.done // every > before // every
+        due = before == self._first or self.done == self.total or crossed or late
         if due:
             self._last_line = time.monotonic()
-        parts = (
-            f"{self.phase}: {self.unit} {self.done}{f' of {self.total}' if self.total else ''}",
-            shown,
-            self._left(),
-        )
-        STEPS.log(logging.INFO if due else logging.DEBUG, "%s", "  ".join(part for part in parts if part))
-
-    def _line_is_due(self, before: int) -> bool:
-        every = max(1, (self.total or 0) // LINES)
-        crossed = self.total is not None and self.done // every > before // every
-        late = time.monotonic() - self._last_line >= MOST_SECONDS
-        return before == self._first or self.done == self.total or crossed or late
+        counted = f"{self.phase}: {self.unit} {self.done} of {self.total}"
+        parts = (part for part in (counted, shown, self._left()) if part)
+        STEPS.log(logging.INFO if due else logging.DEBUG, "%s", "  ".join(parts))
 
     def _left(self) -> str:
         made, seconds = self.done - self._first, time.monotonic() - self._started
-        if self.total is None or made <= 0 or self.done >= self.total or seconds < TOO_EARLY:
+        if made <= 0 or self.done >= self.total or seconds < TOO_EARLY:
             return ""
         return f"{duration(seconds / made * (self.total - self.done))} left"
 
@@ -153,8 +144,8 @@ def _display() -> Any:
     return Progress(TextColumn("{task.description}", markup=False), *columns, figures, console=CONSOLE)
 
 
-def _count(number: int | None, unit: str) -> str:
-    return f"{unit}s" if number is None else f"{number:,} {unit}{'' if number == 1 else 's'}"
+def _count(number: int, unit: str) -> str:
+    return f"{number:,} {unit}{'' if number == 1 else 's'}"
 
 
 def _figure(name: str, value: float | str) -> str:

@@ -14,6 +14,9 @@ from text2grad.errors import AlignmentError
 Label = Literal["positive", "negative"]
 Status = Literal["ok", "repaired", "unparsable", "timed_out"]
 Message = Mapping[str, str]
+Placement = Literal["spans", "lines", "sentences", "clauses", "last_token", "verdict"]
+PromptFormat = Literal["plain", "chat"]
+Optimizer = Literal["adamw", "muon"]
 
 _JOINING = "\u0600-\u109f\u1780-\u18aa\u1a20-\u1cff\ua800-\uabff\ufb50-\ufdff\ufe70-\ufefc"
 _JOINING += "\U00010a00-\U00011fff\U0001e900-\U0001e95f"
@@ -138,25 +141,15 @@ def visible(text: str) -> str:
         >>> visible("no\u200bw \u06a9\u200c\u0647") == "no⟨U+200B⟩w \u06a9\u200c\u0647"
         True
     """
-    return _INVISIBLE.sub(lambda match: _sign(match[0]), text)
+    return "".join(signs(text))
 
 
 def signs(text: str) -> list[str]:
     """Return the characters of a text as `visible` shows them, one by one."""
-    found = list(text)
+    characters = list(text)
     for match in _INVISIBLE.finditer(text):
-        if len(match[0]) == 1:
-            found[match.start()] = _sign(match[0])
-    return found
-
-
-def _sign(found: str) -> str:
-    if len(found) > 1:  # a flag, spelled in characters that alone are invisible
-        return found
-    code = ord(found)
-    return "␡" if code == 0x7F else chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
-
-
-Placement = Literal["spans", "lines", "sentences", "clauses", "last_token", "verdict"]
-PromptFormat = Literal["plain", "chat"]
-Optimizer = Literal["adamw", "muon"]
+        if len(match[0]) == 1:  # else a flag, spelled in characters that alone are invisible
+            code = ord(match[0])
+            shown = "␡" if code == 0x7F else chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
+            characters[match.start()] = shown
+    return characters

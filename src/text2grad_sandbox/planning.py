@@ -97,7 +97,7 @@ def _run_at_once(tree: ast.AST) -> Iterator[ast.AST]:
         later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         for name, value in ast.iter_fields(node):
             inner = value if isinstance(value, list) else [value]
-            waiting += [] if later and name == "body" else [one for one in inner if isinstance(one, ast.AST)]
+            waiting += [] if later and name == "body" else [child for child in inner if isinstance(child, ast.AST)]
 
 
 def _never_called(tree: ast.Module) -> str:
@@ -113,7 +113,7 @@ def _never_called(tree: ast.Module) -> str:
 
 
 def _is_class_name(called: ast.expr, names: "_Names") -> bool:
-    """Tell whether a called name is one of the program, and looks like that of a class."""
+    """Return whether a called name belongs to the program and looks like the name of a class."""
     if isinstance(called, ast.Attribute):
         owner, name = getattr(called.value, "id", None), called.attr
         return owner in names.solution and name[:1].isupper()
@@ -173,7 +173,8 @@ def _globals_bound(table: symtable.SymbolTable) -> set[str]:
 def _globals_used(table: symtable.SymbolTable) -> set[str]:
     """Return the names that a block of code and its inner blocks read from the module."""
     top = table.get_type() == "module"
-    used = {one.get_name() for one in table.get_symbols() if one.is_referenced() and (top or one.is_global())}
+    read = (symbol for symbol in table.get_symbols() if symbol.is_referenced())
+    used = {symbol.get_name() for symbol in read if top or symbol.is_global()}
     return used.union(*map(_globals_used, table.get_children()))
 
 

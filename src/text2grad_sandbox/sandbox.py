@@ -310,14 +310,14 @@ def run_tests(
 
 def isolations() -> dict[str, str]:
     """Return the isolations, strongest first, each with "" if it works on this machine, or why it does not."""
-    found = {}
+    trouble = {}
     for isolation in get_args(Isolation):
         try:
             _started(isolation, 1)[0].end()
-            found[isolation] = ""
+            trouble[isolation] = ""
         except StartError as error:
-            found[isolation] = " ".join(str(error).split())
-    return found
+            trouble[isolation] = " ".join(str(error).split())
+    return trouble
 
 
 def reason_not_to_run(tests: Tests) -> str:

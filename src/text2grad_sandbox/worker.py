@@ -42,8 +42,8 @@ def python_path() -> str:
 
 def pytest_site() -> str | None:
     """Return the directory that pytest is imported from, or None if it is not installed."""
-    found = importlib.util.find_spec("pytest")
-    return None if found is None or found.origin is None else str(Path(found.origin).parents[1])
+    package = importlib.util.find_spec("pytest")
+    return None if package is None or package.origin is None else str(Path(package.origin).parents[1])
 
 
 def place_of(path: str) -> str:

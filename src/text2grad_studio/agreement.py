@@ -8,7 +8,7 @@ words        words of these responses
 same         share of words with the same label
 alpha        Krippendorff's alpha for categories over the words, by the package `krippendorff`; None if chance agreement
              cannot be estimated, since all labels are equal
-f1           of the words that either marked: 2 · marked alike / (marked by one + marked by the other); None if none is
+f1           2 · words marked alike / (words that the first marked + words that the second marked); None without marks
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,23 +25,23 @@ LABEL_OF = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True):
 def finished(events: Iterable[Mapping[str, Any]]) -> dict[str, Marked]:
     """Return the marks of a rater at the moment when each response was first finished; others are left out."""
     under_way: dict[str, Marked] = {}
-    found: dict[str, Marked] = {}
+    completed: dict[str, Marked] = {}
     for event in events:
         item = event["item"]
-        if item in found:
+        if item in completed:
             continue
         marked = under_way.setdefault(item, Marked(item))
         marked.take(event)
         if marked.state == "done" and marked.opened:  # a person may have removed the line with the text
-            found[item] = marked
-    return found
+            completed[item] = marked
+    return completed
 
 
 def word_labels(marked: Marked) -> list[int]:
     """Return the label of each word of a response: 0 unmarked, 1 positive, 2 negative, 3 both."""
     labels = []
     for start, end in words_of(marked.opened["response"]):
-        inside = [one["label"] for one in marked.spans.values() if one["start"] < end and start < one["end"]]
+        inside = [span["label"] for span in marked.spans.values() if span["start"] < end and start < span["end"]]
         labels.append(LABEL_OF["positive" in inside, "negative" in inside])
     return labels
 
@@ -52,8 +52,8 @@ def agreement(by_rater: Mapping[str, Mapping[str, Marked]]) -> list[dict[str, An
     Args:
         by_rater: the finished marks of each rater, by response.
     """
-    found = []
-    for (one, mine), (other, theirs) in combinations(sorted(by_rater.items()), 2):
+    pairs = []
+    for (rater, mine), (other_rater, theirs) in combinations(sorted(by_rater.items()), 2):
         common = sorted(mine.keys() & theirs.keys())
         if not common:
             continue
@@ -61,9 +61,9 @@ def agreement(by_rater: Mapping[str, Mapping[str, Marked]]) -> list[dict[str, An
         right = [label for item in common for label in word_labels(theirs[item])]
         alike = sum(a == b != 0 for a, b in zip(left, right, strict=True))
         marked = sum(label != 0 for label in (*left, *right))
-        found.append(
+        pairs.append(
             {
-                "raters": [one, other],
+                "raters": [rater, other_rater],
                 "both": len(common),
                 "words": len(left),
                 "same": sum(a == b for a, b in zip(left, right, strict=True)) / max(len(left), 1),
@@ -71,7 +71,7 @@ def agreement(by_rater: Mapping[str, Mapping[str, Marked]]) -> list[dict[str, An
                 "f1": 2 * alike / marked if marked else None,
             }
         )
-    return found
+    return pairs
 
 
 def _alpha(left: list[int], right: list[int]) -> float | None:

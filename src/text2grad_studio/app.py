@@ -31,7 +31,7 @@ from text2grad_studio.marks import OvertakenError, StoreError
 from text2grad_studio.session import Session, filter_from
 
 Scope = MutableMapping[str, Any]
-MOST_BYTES = 8 * 2**20  # of a request's body
+MOST_BYTES = 8 * 2**20  # largest body of a request
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -68,8 +68,8 @@ def make_app(session: Session, *, token: str, port: int) -> Any:
         return Response(content, media_type=kind)
 
     async def file(request: Request) -> Response:
-        found = static.get(request.path_params["name"])
-        return PlainTextResponse("no such file\n", 404) if found is None else Response(found[0], media_type=found[1])
+        content, kind = static.get(request.path_params["name"], (None, ""))
+        return PlainTextResponse("no such file\n", 404) if content is None else Response(content, media_type=kind)
 
     def get(path: str, answer: Callable[[Request], Any]) -> Route:
         async def endpoint(request: Request) -> Response:
@@ -119,7 +119,7 @@ def _reading(session: Session, get: Callable[..., Route], store: str) -> list[Ro
     def item(request: Request) -> str:
         return request.query_params.get("item", "")
 
-    def found(request: Request) -> Any:
+    def find(request: Request) -> Any:
         query = request.query_params
         operations = query.get("operations")
         return session.find(
@@ -155,7 +155,7 @@ def _reading(session: Session, get: Callable[..., Route], store: str) -> list[Ro
 
     return [
         get("studio", lambda request: {**session.overview(), "store": store}),
-        get("runs/{run}/rollouts", found),
+        get("runs/{run}/rollouts", find),
         get("runs/{run}/rollouts/{number}", lambda r: session.rollout(run(r), number(r), item(r))),
         get("runs/{run}/places/{place}", at_place),
         get("runs/{run}/prompt/{number}", lambda r: session.same_prompt(run(r), number(r), item(r))),
@@ -210,15 +210,14 @@ def _teaching(session: Session, post: Callable[..., Route]) -> list[Route]:
         parent = _version(session, given.get("parent", 0), "parent")
         retraining = numbers(given.get("retraining", {}), "retraining")
         corrections = session.corrections(_rater(session, given), texts(given.get("items"), "items"))
-        annotations = session.annotations_of(_rater(session, given), [one["item"] for one in corrections])
+        annotations = session.annotations_of(_rater(session, given), [correction["item"] for correction in corrections])
         request = {"parent": parent, "corrections": corrections, "annotations": annotations}
         return session.versions.begin("retrain", {**request, "retraining": retraining})
 
     def ask(given: Any) -> Any:
         prompt, seed = to_encode(given.get("prompt"), "prompt"), integer(given.get("seed", 0), "seed")
-        asked = [
-            _version(session, one, "a number of versions") for one in integers(given.get("versions", [0]), "versions")
-        ]
+        versions = integers(given.get("versions", [0]), "versions")
+        asked = [_version(session, version, "a number of versions") for version in versions]
         return session.versions.begin("ask", {"prompt": prompt, "versions_asked": asked, "seed": seed})
 
     def stop(given: Any) -> Any:
@@ -239,7 +238,7 @@ def _texts_of(given: Any) -> list[str]:
 def _version(session: Session, value: Any, name: str) -> int:
     number = integer(value, name)
     if number:
-        session.versions.version(number)  # there is one
+        session.versions.version(number)  # raises an error if the version does not exist
     return number
 
 
@@ -298,7 +297,7 @@ def _object(body: bytes) -> dict[str, Any]:
     """Return the JSON object of a body.
 
     Raises:
-        DataError: if it is none.
+        DataError: if the body is no JSON object.
     """
     try:
         given = json.loads(body)
@@ -314,7 +313,7 @@ def _json(value: Any) -> Response:
 
 
 def _refusal(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
-    """Return a handler of exceptions: 400 if the request is wrong for ever, others if it may be sent again."""
+    """Return a handler of exceptions: 400 if the request stays wrong; after 403, 409 and 503 it may be sent again."""
 
     async def refused(request: Request, error: Exception) -> Response:
         return JSONResponse({"error": str(error)}, status)
@@ -325,13 +324,13 @@ def _refusal(status: int) -> Callable[[Request, Exception], Awaitable[Response]]
 def _static_files() -> dict[str, tuple[bytes, str]]:
     """Return the files of the page by name, and the colours and tokens that it shares with the reports."""
     folders = (files("text2grad_studio") / "static", files("text2grad.runs.reports") / "page")
-    found = {}
+    static = {}
     for folder in folders:
         for path in folder.iterdir():
             kind = KINDS.get(f".{path.name.rpartition('.')[2]}")
             if kind and path.name != "page.js":
-                found[path.name] = (path.read_bytes(), kind)
-    return found
+                static[path.name] = (path.read_bytes(), kind)
+    return static
 
 
 class Guard:

@@ -2,12 +2,12 @@
 
 import argparse
 import getpass
+import signal
 import webbrowser
 from pathlib import Path
 from typing import Any
 
-from text2grad.cli import add_command, at_least
-from text2grad.progress import CONSOLE
+from text2grad.cli import add_command, at_least, print_lines
 
 DESCRIPTION = """\
 Serve a page on this machine, for its own browser only. On it a person reads the responses of runs (token by token, with
@@ -28,18 +28,14 @@ page. `text2grad reward` takes the marks that the page exports."""
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
     about = "read rollouts, mark words, teach and compare, on a local page"
-    add = add_command(commands, "studio", run, about, DESCRIPTION, EPILOG).add_argument
-    add(
-        "runs", type=Path, nargs="*", metavar="RUN", help="directory of a run, of TRL or prime-rl, too; or a JSONL file"
-    )
+    add = add_command(commands, "studio", run, about, DESCRIPTION, EPILOG, extras=("studio",)).add_argument
+    runs = "directory of a run, of TRL or prime-rl, too; or a JSONL file"
+    add("runs", type=Path, nargs="*", metavar="RUN", help=runs)
     add("--out", type=Path, default=Path("runs/studio"), metavar="DIR", help="(default: %(default)s)")
     add("--rater", metavar="NAME", help="whose marks these are (default: the name of the user)")
     add("--model", metavar="PATH", help="policy to teach (default: the last checkpoint of the first run)")
-    add(
-        "--critic",
-        metavar="NAME",
-        help="to ask for suggestions: MODULE:NAME or a directory (default: that of each run)",
-    )
+    critic = "to ask for suggestions: MODULE:NAME or a directory (default: that of each run)"
+    add("--critic", metavar="NAME", help=critic)
     add("--tokenizer", metavar="PATH", help="of prime-rl's token exports (default: that of the run's configuration)")
     add("--port", type=at_least(0), default=8321, metavar="N", help="0 takes a free one (default: %(default)s)")
     add("--read-only", action="store_true", help="save no marks and teach nothing")
@@ -55,23 +51,25 @@ def run(args: argparse.Namespace) -> int:
     from text2grad_studio.server import serve
 
     def ready(address: str, session: Any) -> None:
-        names = ", ".join(one.name for one in session.sources) or "your own texts"
-        CONSOLE.print(f"studio   {names}", markup=False, highlight=False, soft_wrap=True)
-        CONSOLE.print(f"marks    {args.out}/marks/{session.rater}", markup=False, highlight=False, soft_wrap=True)
-        CONSOLE.print(f"open     {address}   (Ctrl-C ends)", markup=False, highlight=False, soft_wrap=True)
+        names = ", ".join(source.name for source in session.sources) or "your own texts"
+        marks = f"{args.out}/marks/{session.rater}"
+        print_lines([("studio", names), ("marks", marks), ("open", f"{address}   (Ctrl-C ends)")])
         if not args.no_browser:
             webbrowser.open(address)
 
-    rater = args.rater or getpass.getuser()
-    serve(
-        args.runs,
-        args.out,
-        rater=rater,
-        port=args.port,
-        model=args.model,
-        critic=args.critic,
-        tokenizer=args.tokenizer,
-        read_only=args.read_only,
-        on_ready=ready,
-    )
+    try:
+        serve(
+            args.runs,
+            args.out,
+            rater=args.rater or getpass.getuser(),
+            port=args.port,
+            model=args.model,
+            critic=args.critic,
+            tokenizer=args.tokenizer,
+            read_only=args.read_only,
+            on_ready=ready,
+        )
+    except KeyboardInterrupt as error:
+        if error.args and error.args[0] != signal.SIGINT:  # SIGTERM, which `main` tells
+            raise
     return 0

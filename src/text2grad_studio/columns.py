@@ -39,8 +39,8 @@ ORDERS: dict[str, Callable[["Columns"], tuple[Any, ...]]] = {
 }
 """Name of an order → keys, the most important first; equal responses keep the order of the run, NaN comes last.
 
-"advantage" is the largest |A_t| of a response. "uncertain" begins where a person's word says most: critiques whose
-quotes were not found, that were repaired, or that praise and blame; then the largest |A_t|.
+"advantage" is the largest |A_t| of a response. "uncertain" begins where a mark says most: critiques with quotes
+that the response does not contain, repaired critiques, and critiques with both labels; then the largest |A_t|.
 """
 
 LABELS: dict[str, Callable[["Columns"], Mask]] = {
@@ -101,8 +101,8 @@ class Result(NamedTuple):
 
     def place(self, number: int) -> int:
         """Return the place of a response, −1 if it is not among them."""
-        found = np.flatnonzero(self.ids == number)
-        return int(found[0]) if len(found) else -1
+        places = np.flatnonzero(self.ids == number)
+        return int(places[0]) if len(places) else -1
 
 
 class Columns:
@@ -139,36 +139,36 @@ class Columns:
         """Return how many signs of an uncertain critique each response has, 0 to 3."""
         sure = [number for number, name in enumerate(self.statuses) if name in ("ok", "")]
         signs = (self["unmatched"] > 0, ~np.isin(self["status"], sure), LABELS["both"](self))
-        found: Numbers = np.sum(signs, axis=0, dtype=np.int32)
-        return found
+        counts: Numbers = np.sum(signs, axis=0, dtype=np.int32)
+        return counts
 
     def mask(self, wanted: Filter) -> Mask:
         """Return the responses that meet the conditions on numbers, [N]."""
-        found = np.ones(self.count, np.bool_)
+        mask = np.ones(self.count, np.bool_)
         for name, low, high in (
             ("step", wanted.step_from, wanted.step_to),
             ("reward", wanted.reward_from, wanted.reward_to),
             ("prompt", wanted.prompt, wanted.prompt),
         ):
             if low is not None:
-                found &= self[name] >= low
+                mask &= self[name] >= low
             if high is not None:
-                found &= self[name] <= high
+                mask &= self[name] <= high
         if wanted.label in LABELS:
-            found &= LABELS[wanted.label](self)
+            mask &= LABELS[wanted.label](self)
         if wanted.status == "cut":
-            found &= self["truncated"]
+            mask &= self["truncated"]
         elif wanted.status:
             code = self.statuses.index(wanted.status) if wanted.status in self.statuses else -1
-            found &= self["status"] == code
-        return found
+            mask &= self["status"] == code
+        return mask
 
     def mask_of(self, numbers: Sequence[int]) -> Mask:
         """Return the mask of some responses, [N]; numbers above N are left out."""
-        found = np.zeros(self.count, np.bool_)
+        mask = np.zeros(self.count, np.bool_)
         places = np.asarray(numbers, np.int64) - 1
-        found[places[places < self.count]] = True
-        return found
+        mask[places[places < self.count]] = True
+        return mask
 
     def ordered(self, mask: Mask, order: str) -> Numbers:
         """Return the numbers of the responses of a mask in an order."""

@@ -18,7 +18,7 @@ class Evaluations:
 
         Names of metrics are those of the run; those of the critic begin with "critic ".
         """
-        found = []
+        evaluations = []
         for path in sorted((run / "evaluations").glob("*.json")):
             changed = path.stat().st_mtime
             if path not in self._read or self._read[path][0] != changed:
@@ -27,8 +27,8 @@ class Evaluations:
                 except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
                     # under way, or of another program
                     continue
-            found.append(self._read[path][1])
-        return sorted(found, key=lambda one: int(one["step"]))
+            evaluations.append(self._read[path][1])
+        return sorted(evaluations, key=lambda evaluation: int(evaluation["step"]))
 
 
 def _figures(evaluation: Any) -> dict[str, Any]:

@@ -15,23 +15,23 @@ def page_of_marks(session: "Session", rater: str) -> str:
     """Return a page of the responses that a rater marked, with the marks as critiques and colours.
 
     Raises:
-        DataError: if the text of one cannot be read.
+        DataError: if the text of a marked response cannot be read.
     """
     records, marked = list[dict[str, Any]](), session.marks.whole(rater)
-    for one in sorted(marked.values(), key=lambda one: -one.at):
-        if one.empty:
+    for marks in sorted(marked.values(), key=lambda marks: -marks.at):
+        if marks.empty:
             continue
-        critique, response = one.critique_of(), one.opened["response"]
+        critique, response = marks.critique_of(), marks.opened["response"]
         records.append(
             {
-                "prompt": one.opened["prompt"],
+                "prompt": marks.opened["prompt"],
                 "response": response,
                 "critique": critique_to_json(critique),
                 "unit": "part",
             }
-            | _parts(response, list(one.spans.values()))
+            | _parts(response, list(marks.spans.values()))
         )
-    spans = sum(len(one.spans) for one in marked.values())
+    spans = sum(len(marks.spans) for marks in marked.values())
     summary = [("responses", str(len(records))), ("marked spans", str(spans)), ("rater", rater)]
     intro = "Responses of a language model with the words that a person marked, and the reasons."
     return rollouts_page("Marked responses", records, intro=intro, summary=summary)
@@ -41,7 +41,7 @@ def page_of_response(session: "Session", rater: str, run: int, number: int, item
     """Return a page of one response with all its numbers, and beside it the rater's marks on it.
 
     Raises:
-        DataError: if the run has no such response, a digest is given and is that of another, or the text of the marked
+        DataError: if the run has no such response, the digest belongs to another response, or the text of the marked
             response cannot be read.
     """
     record = session.rollout(run, number, item)
@@ -61,10 +61,10 @@ def page_of_response(session: "Session", rater: str, run: int, number: int, item
 
 def _parts(response: str, spans: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the response cut where a mark begins or ends, with 1, −1 or 0 for each part."""
-    cuts = sorted({0, len(response), *(place for one in spans for place in (one["start"], one["end"]))})
+    cuts = sorted({0, len(response), *(place for span in spans for place in (span["start"], span["end"]))})
     offsets = list(pairwise(cuts))
     delta = [
-        max(-1.0, min(1.0, sum(_sign(one) for one in spans if one["start"] <= start and end <= one["end"])))
+        max(-1.0, min(1.0, sum(_sign(span) for span in spans if span["start"] <= start and end <= span["end"])))
         for start, end in offsets
     ]
     return {"offsets": offsets, "delta": delta}

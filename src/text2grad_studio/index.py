@@ -27,7 +27,7 @@ from text2grad.errors import ConfigError, DataError
 from text2grad_studio.columns import KINDS, ORDERS, Columns, Filter, Mask, Result
 from text2grad_studio.sources import PER_TOKEN, Source, normalized
 
-FORM = 1  # of the tables; another number makes the index anew
+FORM = 1  # version of the tables; an index of another version is made anew
 BATCH = 500  # responses per transaction: a reader never waits long
 KEPT_SEARCHES = 8
 REGEX_SECONDS = 2.0
@@ -70,8 +70,8 @@ class RunIndex:
             path: the SQLite file.
         """
         self.source, self.path = source, path
-        self.problem, self.bad_lines = "", 0  # of lines
-        self.trouble = ""  # with files
+        self.problem, self.bad_lines = "", 0  # the first line that cannot be read, and the number of such lines
+        self.trouble = ""  # why the files cannot be read
         self.generation = time.time_ns() // 1000  # a page that goes on after a restart of the server sees another
         self._local, self._writing = threading.local(), threading.Lock()
         self._columns, self._reading = Columns(), threading.Lock()
@@ -111,14 +111,14 @@ class RunIndex:
         self.generation += 1
 
     def _connection(self) -> sqlite3.Connection:
-        found: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if found is None:
-            found = self._local.connection = sqlite3.connect(self.path, timeout=30)
-            found.execute("PRAGMA journal_mode = WAL")
-            found.execute("PRAGMA synchronous = OFF")  # it can be made again
-            found.execute("PRAGMA cache_size = -8000")
-            found.create_function("contains", 2, _contains, deterministic=True)
-        return found
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = sqlite3.connect(self.path, timeout=30)
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = OFF")  # a lost index is made again
+            connection.execute("PRAGMA cache_size = -8000")
+            connection.create_function("contains", 2, _contains, deterministic=True)
+        return connection
 
     def _rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         return self._connection().execute(sql, values).fetchall()
@@ -140,7 +140,7 @@ class RunIndex:
             return done and whole
 
     def _changed_before_the_end(self) -> bool:
-        """Return whether bytes that are indexed are gone or others."""
+        """Return whether bytes that are indexed have been removed or changed."""
         files = self.source.files()
         for number, name, inode, done, tail in self._rows("SELECT * FROM files"):
             if number >= len(files) or str(files[number]) != name:
@@ -221,9 +221,9 @@ class RunIndex:
 
     def _prompt(self, text: str) -> int:
         digest = sha256(text.encode()).hexdigest()[:32]
-        found = self._rows("SELECT id FROM prompts WHERE digest = ?", (digest,))
-        if found:
-            return int(found[0][0])
+        rows = self._rows("SELECT id FROM prompts WHERE digest = ?", (digest,))
+        if rows:
+            return int(rows[0][0])
         connection, text = self._connection(), _searched(text)
         number = connection.execute("INSERT INTO prompts VALUES (NULL, ?, ?)", (digest, text)).lastrowid
         connection.execute("INSERT INTO prompt_search (rowid, text) VALUES (?, ?)", (number, text))
@@ -233,8 +233,8 @@ class RunIndex:
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the numbers per token that records have."""
-        found = self._rows("SELECT value FROM meta WHERE key = 'columns'")
-        return tuple(found[0][0].split()) if found else ()
+        rows = self._rows("SELECT value FROM meta WHERE key = 'columns'")
+        return tuple(rows[0][0].split()) if rows else ()
 
     def columns_now(self) -> Columns:
         """Return the numbers of all responses that are indexed now."""
@@ -266,7 +266,7 @@ class RunIndex:
         """Return the responses that meet the conditions.
 
         Raises:
-            ConfigError: if the regular expression or the order is none.
+            ConfigError: if the regular expression is invalid, or the order is unknown.
         """
         columns, key = self.columns_now(), astuple(wanted)
         kept = columns.results.get(key)  # one look: another thread may drop it before a second one
@@ -289,16 +289,16 @@ class RunIndex:
 
     def _containing(self, text: str, columns: Columns) -> Mask:
         """Return the responses in which a text occurs, in prompt, response or critique; kept for the next filters."""
-        found = columns.searches.get(text)
-        if found is None:
+        mask = columns.searches.get(text)
+        if mask is None:
             in_texts, in_prompts = _text_queries(text)
             numbers = [row[0] for row in self._connection().execute(*in_texts)]
             prompts = [row[0] for row in self._connection().execute(*in_prompts)]
-            found = columns.mask_of(numbers) | np.isin(columns["prompt"], prompts)
-            columns.searches[text] = found
+            mask = columns.mask_of(numbers) | np.isin(columns["prompt"], prompts)
+            columns.searches[text] = mask
             while len(columns.searches) > KEPT_SEARCHES:
                 columns.searches.popitem(last=False)
-        return found
+        return mask
 
     def _numbers_of(self, items: Sequence[str]) -> list[int]:
         digests = json.dumps(items)
@@ -312,17 +312,17 @@ class RunIndex:
             compiled = regex.compile(pattern)
         except regex.error as error:
             raise ConfigError(f"{pattern!r} is no regular expression: {error}") from error
-        end, found = time.monotonic() + REGEX_SECONDS, list[int]()
+        end, matches = time.monotonic() + REGEX_SECONDS, list[int]()
         for done, (number, text) in enumerate(self._texts(ids)):
             left = end - time.monotonic()
             try:
                 if left <= 0:
-                    return Result(np.array(found, np.int32), unread=len(ids) - done)
+                    return Result(np.array(matches, np.int32), unread=len(ids) - done)
                 if compiled.search(text, timeout=left, concurrent=True):
-                    found.append(number)
+                    matches.append(number)
             except TimeoutError:
-                return Result(np.array(found, np.int32), unread=len(ids) - done)
-        return Result(np.array(found, np.int32))
+                return Result(np.array(matches, np.int32), unread=len(ids) - done)
+        return Result(np.array(matches, np.int32))
 
     def _texts(self, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
         for start in range(0, len(ids), BATCH):
@@ -334,19 +334,19 @@ class RunIndex:
         """Return the short rows of some responses, in this order, with the beginnings of their texts."""
         wanted = tuple(ids)
         names = [name for name in ROW if name not in ("file", "at", "size")]
-        found = self._rows(
+        rows = self._rows(
             f"SELECT {', '.join('r.' + name for name in names)}, substr(t.response, 1, ?), substr(p.text, 1, ?) "
             "FROM rollouts r JOIN texts t ON t.id = r.id JOIN prompts p ON p.id = r.prompt "
             f"WHERE r.id IN ({_marks(wanted)})",
             (preview, preview, *wanted),
         )
-        by_id = {row[0]: dict(zip([*names, "response", "prompt_text"], row, strict=True)) for row in found}
+        by_id = {row[0]: dict(zip([*names, "response", "prompt_text"], row, strict=True)) for row in rows}
         return [by_id[number] for number in wanted if number in by_id]
 
     def item(self, number: int) -> str:
-        """Return the digest of a response, "" if there is none with this number."""
-        found = self._rows("SELECT item FROM rollouts WHERE id = ?", (number,))
-        return str(found[0][0]) if found else ""
+        """Return the digest of the response with a number; "" if the number is unknown."""
+        rows = self._rows("SELECT item FROM rollouts WHERE id = ?", (number,))
+        return str(rows[0][0]) if rows else ""
 
     def record(self, number: int, item: str = "") -> dict[str, Any]:
         """Return the whole record of a response, with its number, place, prompt number and digest.
@@ -356,14 +356,14 @@ class RunIndex:
             item: its digest, by which a page knows it; "" takes any.
 
         Raises:
-            DataError: if there is none, it is another since the run was made anew, or its file changed.
+            DataError: if the number is unknown, belongs to another response by now, or the file changed.
         """
-        found = self._rows("SELECT file, at, size, step, row, prompt, item FROM rollouts WHERE id = ?", (number,))
-        if not found:
+        rows = self._rows("SELECT file, at, size, step, row, prompt, item FROM rollouts WHERE id = ?", (number,))
+        if not rows:
             raise DataError(
                 f"{self.source.name} has no response {number}; the run may have begun anew: reload the page"
             )
-        file, at, size, step, row, prompt, digest = found[0]
+        file, at, size, step, row, prompt, digest = rows[0]
         if item not in ("", digest):
             raise DataError(
                 f"{self.source.name} was made anew: response {number} is another one now. Choose it in the list"
@@ -386,14 +386,14 @@ class RunIndex:
 
     def at_place(self, step: int | None, row: int) -> int | None:
         """Return the number of the response at a place, which links name: its step and its row in the step."""
-        found = self._rows("SELECT id FROM rollouts WHERE step IS ? AND row = ?", (step, row))
-        return int(found[0][0]) if found else None
+        rows = self._rows("SELECT id FROM rollouts WHERE step IS ? AND row = ?", (step, row))
+        return int(rows[0][0]) if rows else None
 
     def prompt_number(self, text: str) -> int | None:
         """Return the number of a prompt with this very text, to find it in another run."""
         digest = sha256(_stored(text).encode()).hexdigest()[:32]
-        found = self._rows("SELECT id FROM prompts WHERE digest = ?", (digest,))
-        return int(found[0][0]) if found else None
+        rows = self._rows("SELECT id FROM prompts WHERE digest = ?", (digest,))
+        return int(rows[0][0]) if rows else None
 
 
 def item_of(prompt: str, response: str) -> str:
@@ -435,7 +435,7 @@ def _figures(record: Mapping[str, Any]) -> dict[str, Any]:
     step, critique = record.get("step"), record.get("critique", {})
     labels = [span.get("label") for span in critique.get("spans", ())]
     advantages = _known(record.get("advantage", [record.get(ADVANTAGE)]))
-    found = {
+    figures = {
         "step": step if isinstance(step, int) and abs(step) < 2**53 else None,
         "tokens": len(record.get("offsets", ())),
         "reward": sum(_known(record["reward"])) if "reward" in record else record.get("reward_of_response"),
@@ -447,7 +447,8 @@ def _figures(record: Mapping[str, Any]) -> dict[str, Any]:
         "status": _stored(str(critique.get("status", "ok"))) if critique else "",
         "truncated": bool(record.get("truncated")),
     }
-    return {name: None if isinstance(one, float) and not math.isfinite(one) else one for name, one in found.items()}
+    infinite = {name for name, value in figures.items() if isinstance(value, float) and not math.isfinite(value)}
+    return figures | dict.fromkeys(infinite)
 
 
 def _known(values: Iterable[Any]) -> list[float]:

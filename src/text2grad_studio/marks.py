@@ -13,12 +13,12 @@ their own. An event is one operation on one response:
     {"at": ..., "item": ..., "op": "suggestion", "id": ..., "value": "accepted", "rejected" or ""}
 
 Events of one act of the person have the same "at", in nanoseconds, and the same "act", the name by which a page that
-heard no answer sends them again; they are saved once. "by" is "undo" or "redo" if the act is one.
+heard no answer sends them again; they are saved once. "by" is "undo" or "redo" for such acts.
 
 The marks of a response are the events of all tabs of a rater in the order in which they were saved. Spans have ids of
 their own, so operations of two tabs do not undo each other. Undo is an operation, too: nothing is ever removed, and
 "open" repeats the text, so the marks outlive the run. A line that a crash cut off is not read; it was never confirmed.
-A line that a person has changed into no operation is not read either, and is told with its file and number.
+A line that a person's change made invalid is not read either; a message names its file and number.
 An undo or redo by a page that does not know the last operation on the response is refused: it would take back another
 tab's.
 
@@ -47,14 +47,14 @@ from text2grad_studio.index import item_of
 
 _RATER = re.compile(r"\w[\w .@-]{0,39}")
 TAB = re.compile(r"[0-9a-f]{12}")
-MOST_CHARS = 1_000_000  # of a response or a critique
+MOST_CHARS = 1_000_000  # most characters of a response or a critique
 STATES = ("", "done", "skipped")
 VERDICTS = ("", "accepted", "rejected")
 SPAN = ("id", "start", "end", "label", "note", "from")
-KEPT_LISTS = 8  # of searches in a rater's marks
+KEPT_LISTS = 8  # searches in a rater's marks whose results are kept
 SHOWN_FAULTS = 3
-TAIL_BYTES = 64  # that must be as they were where a file has grown
-KEYS = {  # that each operation has, besides "at" and "item"
+TAIL_BYTES = 64  # last bytes that must be unchanged if a file has grown
+KEYS = {  # operation → its keys besides "at" and "item"
     "open": ("prompt", "response"),
     "span": ("id", "start", "end", "label"),
     "unspan": ("id",),
@@ -67,7 +67,7 @@ OPERATIONS = tuple(KEYS)
 
 def is_rater(name: str) -> bool:
     """Return True for a possible name of a rater; accents and vowel signs count as letters, but begin no name."""
-    letters = "".join("a" if unicodedata.category(one).startswith("M") else one for one in name[1:])
+    letters = "".join("a" if unicodedata.category(character).startswith("M") else character for character in name[1:])
     return _RATER.fullmatch(name[:1] + letters) is not None
 
 
@@ -129,9 +129,9 @@ class Marked:
         """Return the marks as a critique; its feedback is the words about the whole, then each span's note."""
         response = self.opened["response"]
         spans = sorted(self.spans.values(), key=lambda span: (span["start"], span["end"]))
-        notes = [f'"{response[one["start"] : one["end"]]}": {one["note"]}' for one in spans if one["note"].strip()]
+        notes = [f'"{response[span["start"] : span["end"]]}": {span["note"]}' for span in spans if span["note"].strip()]
         words = "\n".join([*([self.critique.strip()] if self.critique.strip() else []), *notes])
-        kept = {Span(one["start"], one["end"], one["label"]) for one in spans}
+        kept = {Span(span["start"], span["end"], span["label"]) for span in spans}
         return Critique(words, tuple(sorted(kept)))
 
     def annotation(self) -> Annotation:
@@ -151,7 +151,7 @@ class Marked:
 
 
 class _State(NamedTuple):
-    """By this a file is known to be as it was."""
+    """What shows that a file has not changed."""
 
     inode: int
     size: int
@@ -168,7 +168,7 @@ class _Read(NamedTuple):
 
 
 class _Known:
-    """All that is read of one rater; what `MarkStore` hands out of it is never changed afterwards."""
+    """All that is read of a rater's files; an object that `MarkStore` has returned is never changed afterwards."""
 
     def __init__(self) -> None:
         self.files: dict[Path, _Read] = {}
@@ -179,7 +179,7 @@ class _Known:
         self.acts: dict[str, list[int]] = {}  # times of the operations of each act
         self.marked: dict[str, Marked] = {}
         self.before: tuple[int, dict[str, Marked]] = (0, {})  # marks after so many operations
-        self.lists: OrderedDict[str, list[Marked]] = OrderedDict()  # by searched words
+        self.lists: OrderedDict[str, list[Marked]] = OrderedDict()  # searched words → marks
 
     @property
     def last(self) -> int:
@@ -192,8 +192,8 @@ class _Known:
         for event in events:
             item = event["item"]
             if item not in changed:
-                one = self.marked.get(item, Marked(item))
-                changed[item] = replace(one, spans=dict(one.spans), suggestions=dict(one.suggestions))
+                marked = self.marked.get(item, Marked(item))
+                changed[item] = replace(marked, spans=dict(marked.spans), suggestions=dict(marked.suggestions))
             changed[item].take(event)
             self.events.append(event)
             self.of_item.setdefault(item, []).append(event)
@@ -232,7 +232,7 @@ class MarkStore:
             seen: operations on the response that the page knew before this act; None if it does not count them.
 
         Raises:
-            DataError: if an operation is none; nothing is saved then.
+            DataError: if an operation is invalid; nothing is saved then.
             OvertakenError: if the act is an undo or redo, and there are operations that the page does not know.
             StoreError: if the files cannot be read or written.
         """
@@ -271,18 +271,18 @@ class MarkStore:
             return at
 
     def raters(self) -> list[str]:
-        """Return the raters with marks; a folder with another name, such as a copy that a person made, is none."""
+        """Return the raters with marks; folders whose names cannot be raters' names are ignored."""
         folders = self.directory.iterdir() if self.directory.is_dir() else ()
         return sorted(path.name for path in folders if path.is_dir() and is_rater(path.name))
 
     def events(self, rater: str, item: str | None = None) -> list[dict[str, Any]]:
-        """Return a rater's operations in the order in which they were saved, of one response or of all."""
+        """Return a rater's operations on a response, or on all responses, in the order in which they were saved."""
         with self._lock:
             known = self._known(rater)
             return list(known.events if item is None else known.of_item.get(item, ()))
 
     def operations(self, rater: str) -> int:
-        """Return how many operations a rater has made, with those that opened responses."""
+        """Return how many operations a rater has made, the opening of responses included."""
         with self._lock:
             return len(self._known(rater).events)
 
@@ -296,27 +296,28 @@ class MarkStore:
             return self._known(rater).marked
 
     def whole(self, rater: str, items: Collection[str] | None = None) -> dict[str, Marked]:
-        """Return the marks of a rater by response, each with its text, to be taken away.
+        """Return the marks of a rater by response, each with the text of the response, for exports and lessons.
 
         Args:
             rater: name of a person.
             items: the responses that count; None takes all.
 
         Raises:
-            DataError: if the text of one cannot be read, since a person changed the line that has it.
+            DataError: if the text of a marked response cannot be read, since a person changed its line.
         """
         with self._lock:
             known = self._known(rater)
         wanted = known.marked.keys() if items is None else set(items)
-        found = {item: one for item, one in known.marked.items() if item in wanted}
-        lost = next((item for item, one in found.items() if not one.opened and (one.state or not one.empty)), None)
+        chosen = {item: marks for item, marks in known.marked.items() if item in wanted}
+        unreadable = (item for item, marks in chosen.items() if not marks.opened and (marks.state or not marks.empty))
+        lost = next(unreadable, None)
         if lost is not None:
             why = known.faults or [f'no line in {self._folder(rater)} has "op": "open" and "item": "{lost}"']
             raise DataError(
                 f"the text of a marked response of {rater} cannot be read: {'; '.join(why[:SHOWN_FAULTS])}. Mend the "
                 f'line, or remove all lines with "item": "{lost}"'
             )
-        return found
+        return chosen
 
     def faults(self, rater: str) -> list[str]:
         """Return the lines of a rater's files that are no operations, each with file, number and reason."""
@@ -343,8 +344,9 @@ class MarkStore:
         with self._lock:
             known, words = self._known(rater), words.lower()
             if words not in known.lists:
-                found = [one for one in known.marked.values() if one.events and one.opened and words in _said(one)]
-                known.lists[words] = sorted(found, key=lambda one: -one.at)
+                spoken = (marks for marks in known.marked.values() if marks.events and marks.opened)
+                listed = [marks for marks in spoken if words in _said(marks)]
+                known.lists[words] = sorted(listed, key=lambda marks: -marks.at)
                 while len(known.lists) > KEPT_LISTS:
                     known.lists.popitem(last=False)
             return known.lists[words]
@@ -367,7 +369,7 @@ class MarkStore:
         known = self._raters.get(rater, _Known())
         states = {path: _state(path) for path in self._files(rater)}
         new = None
-        if not any(_is_other(states.get(path), one.state) for path, one in known.files.items()):
+        if not any(_is_other(states.get(path), read.state) for path, read in known.files.items()):
             new = _new_bytes(known.files, states)
         if new is None:
             known = _Known()
@@ -377,11 +379,11 @@ class MarkStore:
             before, whole = files.get(path, _Read()), data[: data.rfind(b"\n") + 1]
             lines = whole.splitlines()
             for number, line in enumerate(lines, before.lines + 1):
-                found = _parsed(line)
-                if isinstance(found, str):
-                    faults.append(f"{path}, line {number}: {found}")
-                elif found is not None:
-                    events.append(found)
+                event = _parsed(line)
+                if isinstance(event, str):
+                    faults.append(f"{path}, line {number}: {event}")
+                elif event is not None:
+                    events.append(event)
             tail = (before.tail + whole)[-TAIL_BYTES:]
             files[path] = _Read(states[path], before.size + len(whole), before.lines + len(lines), tail)
         events.sort(key=lambda event: int(event["at"]))
@@ -400,19 +402,19 @@ class MarkStore:
 
 
 def _state(path: Path) -> _State:
-    found = path.stat()
-    return _State(found.st_ino, found.st_size, found.st_mtime_ns)
+    status = path.stat()
+    return _State(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def _is_other(now: _State | None, before: _State | None) -> bool:
-    """Return True for a file that is gone, is another one, or has changed without growing."""
+    """Return True for a file that was removed, replaced, or changed without growing."""
     if now is None or before is None:
         return True
     return now != before and (now.inode != before.inode or now.size <= before.size)
 
 
 def _new_bytes(files: Mapping[Path, _Read], states: Mapping[Path, _State]) -> dict[Path, bytes] | None:
-    """Return the bytes behind those that are read; None if a file grew otherwise than behind its end, by an editor."""
+    """Return the bytes that were appended since the last look; None if an editor changed a file before its end."""
     new = {}
     for path, state in states.items():
         before = files.get(path, _Read())
@@ -425,8 +427,8 @@ def _new_bytes(files: Mapping[Path, _Read], states: Mapping[Path, _State]) -> di
     return new
 
 
-def _said(one: Marked) -> str:
-    return f"{one.opened['prompt']}\n{one.opened['response']}\n{one.critique}".lower()
+def _said(marked: Marked) -> str:
+    return f"{marked.opened['prompt']}\n{marked.opened['response']}\n{marked.critique}".lower()
 
 
 def _check_seen(marked: Marked | None, seen: int | None) -> None:
@@ -442,10 +444,10 @@ def _check_seen(marked: Marked | None, seen: int | None) -> None:
 
 
 def _folded(events: Iterable[Mapping[str, Any]]) -> dict[str, Marked]:
-    found: dict[str, Marked] = {}
+    by_item: dict[str, Marked] = {}
     for event in events:
-        found.setdefault(event["item"], Marked(event["item"])).take(event)
-    return found
+        by_item.setdefault(event["item"], Marked(event["item"])).take(event)
+    return by_item
 
 
 def _parsed(line: bytes) -> dict[str, Any] | str | None:
@@ -481,7 +483,7 @@ def _checked(event: Mapping[str, Any], opened: Mapping[str, Mapping[str, Any]]) 
     """Return an operation with the fields that it has, all of the right type.
 
     Raises:
-        DataError: if it is none.
+        DataError: if the event is no valid operation.
     """
     op = event.get("op")
     if op == "open":
@@ -514,7 +516,7 @@ def _unknown(op: Any) -> str:
 def _checked_open(event: Mapping[str, Any]) -> dict[str, Any]:
     prompt, response = _text(event, "prompt", MOST_CHARS), _text(event, "response", MOST_CHARS)
     ids, place = event.get("ids"), event.get("place")
-    if ids is not None and not (isinstance(ids, list) and all(type(one) is int and one >= 0 for one in ids)):
+    if ids is not None and not (isinstance(ids, list) and all(type(token) is int and token >= 0 for token in ids)):
         raise DataError(f'"ids" are the token ids of the response, or null; got {shown(ids)}')
     if place is not None and not (isinstance(place, list) and len(place) == 2):
         raise DataError(f'"place" is [step, row], or null; got {shown(place)}')
@@ -537,7 +539,7 @@ def _checked_span(event: Mapping[str, Any], length: int) -> dict[str, Any]:
 def _value(event: Mapping[str, Any], known: Sequence[str]) -> str:
     value = event.get("value")
     if value not in known:
-        words = ", ".join(f'"{one}"' for one in known)
+        words = ", ".join(f'"{word}"' for word in known)
         raise DataError(f'"value" of {event["op"]} is one of {words}; got {shown(value)}')
     return str(value)
 

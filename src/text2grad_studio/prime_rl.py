@@ -38,7 +38,7 @@ COLUMNS = {
     "masked": "is_masked",
 }
 """Our name of a number per token → prime-rl's."""
-BYTES_AT_ONCE = 16 * 2**20  # of exports that one process decodes
+BYTES_AT_ONCE = 16 * 2**20  # most bytes of exports that a process decodes
 QUIET_S = 30.0  # a step without STABLE is complete when its files have not changed for so long
 STATE = "exports.json"  # size and time of each export when it was decoded
 
@@ -57,11 +57,11 @@ def tokenizer_of_run(path: Path) -> str:
         if file.exists():
             try:
                 config: Any = read(file.read_text("utf-8"))
-                found = (config.get("tokenizer") or {}).get("name") or (config.get("model") or {}).get("name")
+                tokenizer = (config.get("tokenizer") or {}).get("name") or (config.get("model") or {}).get("name")
             except (OSError, ValueError, AttributeError):
                 continue
-            if isinstance(found, str):
-                return found
+            if isinstance(tokenizer, str):
+                return tokenizer
     return ""
 
 
@@ -115,9 +115,9 @@ def response_of(export: Mapping[str, Any], tokenizer: Any) -> dict[str, Any] | N
     try:
         ids, mask = export["token_ids"], export["loss_mask"]
         step, environment = export["step"], export.get("env_name")
-        trained = [place for place, one in enumerate(mask) if one]
+        trained = [place for place, is_trained in enumerate(mask) if is_trained]
         columns = {name: export[other] for name, other in COLUMNS.items() if export.get(other)}
-        rewards = [one for one in export.get("rewards") or () if one is not None]
+        rewards = [reward for reward in export.get("rewards") or () if reward is not None]
     except (LookupError, TypeError, AttributeError) as error:
         raise DataError(f"a record is no token export of prime-rl: {error!r}") from error
     if any(len(values) != len(ids) for values in (mask, *columns.values())):
@@ -134,7 +134,7 @@ def response_of(export: Mapping[str, Any], tokenizer: Any) -> dict[str, Any] | N
     }
     for name, values in columns.items():
         numbers = [_number(values[n]) if mask[n] else None for n in range(first, end)]
-        if any(one is not None for one in numbers):
+        if any(number is not None for number in numbers):
             record[name] = numbers
     if rewards:  # the same number on each token
         record["reward"] = rewards[-1]
@@ -166,23 +166,23 @@ def _complete(file: Path, changed: float, states: Mapping[str, Any]) -> bool:
 
 def _known(directory: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads((directory / STATE).read_bytes())
+        states: dict[str, Any] = json.loads((directory / STATE).read_bytes())
     except (OSError, ValueError):  # the first time
         return {}
-    return found
+    return states
 
 
 def _decode(job: Mapping[str, Any]) -> None:
     command = [sys.executable, "-m", "text2grad_studio.prime_rl"]
-    found = subprocess.run(
+    process = subprocess.run(
         command,
         input=to_json(job),
         capture_output=True,
         check=False,
         env={**os.environ, "TRANSFORMERS_VERBOSITY": "error"},
     )
-    if found.returncode:
-        said = found.stderr.decode(errors="replace").strip().splitlines() or [f"it ended with {found.returncode}"]
+    if process.returncode:
+        said = process.stderr.decode(errors="replace").strip().splitlines() or [f"it ended with {process.returncode}"]
         raise DataError(f"prime-rl's token exports cannot be decoded: {said[-1]}")
 
 
@@ -210,14 +210,14 @@ def main() -> int:
 
 
 def _responses(file: Path, tokenizer: Any) -> Sequence[dict[str, Any]]:
-    found = []
+    records = []
     with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             try:
-                found.append(response_of(json.loads(line), tokenizer))
+                records.append(response_of(json.loads(line), tokenizer))
             except (ValueError, Text2GradError) as error:
                 raise DataError(f"{file}:{number}: {error}") from error
-    return [one for one in found if one is not None]
+    return [record for record in records if record is not None]
 
 
 if __name__ == "__main__":

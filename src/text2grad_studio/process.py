@@ -82,7 +82,7 @@ class WorkerProcess:
 def _message(line: bytes) -> dict[str, Any] | None:
     """Return a message of the worker; None for words of a library."""
     try:
-        found = json.loads(line)
+        message = json.loads(line)
     except ValueError:
         return None
-    return found if isinstance(found, dict) and "state" in found else None
+    return message if isinstance(message, dict) and "state" in message else None

@@ -66,7 +66,7 @@ class Retraining:
         """Check the settings.
 
         Raises:
-            ConfigError: if one cannot be used.
+            ConfigError: if a setting cannot be used.
         """
         wrong = next((name for name in ("reward_steps", "steps", "rank") if getattr(self, name) < 1), None)
         if wrong:
@@ -122,7 +122,7 @@ def retrain(
         DataError: if no mark can be placed on tokens, or annotations cannot be read.
     """
     recipe = recipe_of_run(Path(run)) if run else Recipe()
-    marked = MarkedTokens(policy, tokenizer, corrections, prompt_format=recipe.rollout.prompt_format)
+    marked = MarkedTokens(policy, tokenizer, corrections, prompt_format=recipe.model.prompt_format)
     path = _reward_model_of(recipe, run, earlier)
     earlier_annotations = _earlier_annotations(recipe, path, run)
     rng = Random(f"annotations {settings.seed}")
@@ -132,11 +132,11 @@ def retrain(
     critic.model.to(device)
     if path:
         STEPS.info("the reward model judges %d responses", len(marks))
-        own = critic([Example(one.prompt) for one in marks], [one.response for one in marks])
+        own = critic([Example(mark.prompt) for mark in marks], [mark.response for mark in marks])
     else:  # the program's, where the run has them
-        known = {(one.prompt, one.response): one.critique for one in earlier_annotations}
-        own = [known.get((one.prompt, one.response), Critique("")) for one in marks]
-    marks = [corrected(one, critique) for one, critique in zip(marks, own, strict=True)]
+        known = {(annotation.prompt, annotation.response): annotation.critique for annotation in earlier_annotations}
+        own = [known.get((mark.prompt, mark.response), Critique("")) for mark in marks]
+    marks = [corrected(mark, critique) for mark, critique in zip(marks, own, strict=True)]
     learned, held_out = _split(marks, annotations, settings)
     agreement = {"before": _agreement(critic, marks, held_out)}
     training = _fine_tuning(recipe, critic, settings)
@@ -165,7 +165,7 @@ def retrain(
     return Retrained(directory, marked.taught(settings.steps), about)
 
 
-def corrected(one: Annotation, own: Critique) -> Annotation:
+def corrected(annotation: Annotation, own: Critique) -> Annotation:
     """Return the critic's critique of a response, corrected by the rater's marks.
 
     Where the rater says nothing, the critic's own spans and sentences stay: a person marks one word, and says nothing
@@ -173,7 +173,7 @@ def corrected(one: Annotation, own: Critique) -> Annotation:
     also a mark without words, since a reward model may list only quotes of its feedback (`critic.quoted_in_feedback`).
 
     Args:
-        one: the rater's.
+        annotation: the rater's.
         own: the critic's; a failed critique counts as empty.
 
     Example:
@@ -183,7 +183,7 @@ def corrected(one: Annotation, own: Critique) -> Annotation:
         >>> corrected(marked, own).critique.feedback
         '"noon" is right. "Monday" is wrong.'
     """
-    marks, response = one.critique, one.response
+    marks, response = annotation.critique, annotation.response
     kept = [] if own.failed else [span for span in own.spans if not any(_overlap(span, mark) for mark in marks.spans)]
     gone = {response[span.start : span.end] for span in own.spans if span not in kept}
     gone -= {response[span.start : span.end] for span in kept}
@@ -194,7 +194,7 @@ def corrected(one: Annotation, own: Critique) -> Annotation:
         quote = f'"{response[span.start : span.end]}"'
         if quote not in marks.feedback:
             words.append(f"{quote} is {'right' if span.label == 'positive' else 'wrong'}.")
-    return one._replace(critique=replace(marks, feedback=" ".join(words), spans=(*kept, *marks.spans)))
+    return annotation._replace(critique=replace(marks, feedback=" ".join(words), spans=(*kept, *marks.spans)))
 
 
 def _overlap(a: Span, b: Span) -> bool:
@@ -231,15 +231,16 @@ def _earlier_annotations(recipe: Recipe, path: Path | None, run: str | None) -> 
         files = [Path(recipe.refresh.replay_from)] if by_refresh and recipe.refresh.replay_from else _files_of(path)
     if not files and run is not None:
         files = sorted((Path(run) / "rollouts").glob("*.jsonl"))
-    return [one for file in files for one in read_annotations(file, to_encode=True) if not one.critique.failed]
+    annotations = (annotation for file in files for annotation in read_annotations(file, to_encode=True))
+    return [annotation for annotation in annotations if not annotation.critique.failed]
 
 
 def _files_of(path: Path) -> list[Path]:
     """Return the files of annotations of a reward model: beside it, or named by the recipe that made it."""
-    beside = [path.parent / "annotations.jsonl"]  # of the quickstart, and of a retraining
-    if (path.parent / "run.json").exists():  # of `text2grad reward`
-        beside += [Path(one) for one in recipe_of_run(path.parent).reward_model.annotations]
-    return [one for one in beside if one.exists() and path.parent.name != "critic"]
+    beside = [path.parent / "annotations.jsonl"]  # where the quickstart and a retraining keep annotations
+    if (path.parent / "run.json").exists():  # made by `text2grad reward`
+        beside += [Path(name) for name in recipe_of_run(path.parent).reward_model.annotations]
+    return [file for file in beside if file.exists() and path.parent.name != "critic"]
 
 
 def _fresh(base: str, recipe: Recipe) -> GenerativeRewardModel:
@@ -260,8 +261,8 @@ def _split(
 ) -> tuple[list[Annotation], list[Annotation]]:
     """Return the annotations to learn from, marks repeated, and earlier ones that are held out."""
     held_out = list(annotations[: min(MEASURED, len(annotations) // 5)])
-    prompts = {one.prompt for one in held_out}
-    others = [one for one in annotations if one.prompt not in prompts]
+    prompts = {annotation.prompt for annotation in held_out}
+    others = [annotation for annotation in annotations if annotation.prompt not in prompts]
     if settings.share == 1:
         others = []
     repeats = max(1, round(settings.share / (1 - settings.share) * len(others) / len(marks))) if others else 1
@@ -269,17 +270,17 @@ def _split(
 
 
 def _agreement(critic: GenerativeRewardModel, marks: Sequence[Annotation], held_out: Any) -> dict[str, float | None]:
-    """Return F1 of the critic's labelled tokens against the rater's and the earlier annotations'; None without one."""
-    found: dict[str, float | None] = {}
+    """Return F1 of the critic's labelled tokens against the marks and earlier annotations; None without any."""
+    f1: dict[str, float | None] = {}
     for name, part in (("marks", marks[:MEASURED]), ("held_out", held_out)):
         try:
             known = HeldOutSet(critic.tokenizer, part)
         except DataError:  # nothing that the tokenizer can place
-            found[name] = None
+            f1[name] = None
             continue
         STEPS.info("the reward model judges %d responses", len(known.annotations))
-        found[name] = span_f1(known.measure(critic))["f1"]
-    return found
+        f1[name] = span_f1(known.measure(critic))["f1"]
+    return f1
 
 
 def _fine_tuning(recipe: Recipe, critic: GenerativeRewardModel, settings: Retraining) -> FineTuning:
@@ -299,12 +300,12 @@ def _fine_tuning(recipe: Recipe, critic: GenerativeRewardModel, settings: Retrai
 def _recipe(
     recipe: Recipe, base: str, reward_model: Path, out: Path, marks: Sequence[Annotation], settings: Retraining
 ) -> Recipe:
-    """Return the recipe of the policy's phase: the run's, with another critic, fewer steps and a LoRA adapter."""
+    """Return the recipe of the policy's phase: the run's, with a new critic, fewer steps and a LoRA adapter."""
     sections = recipe.model_dump(mode="json")
     data, model, rollout, optim = (sections[name] for name in ("data", "model", "rollout", "optim"))
     if not recipe.data.task and not recipe.data.train:
         prompts = out.with_name("prompts.jsonl")
-        write_records(prompts, ({"prompt": one.prompt} for one in marks))
+        write_records(prompts, ({"prompt": mark.prompt} for mark in marks))
         data |= {"train": str(prompts), "held_out": 0.0}
     data |= {"eval_examples": min(recipe.data.eval_examples, EVALUATED), "eval_every": settings.steps}
     model |= {"path": base, "lora_r": settings.rank, "lora_alpha": 2 * settings.rank}
@@ -331,11 +332,11 @@ def _recipe(
 
 def _metric(out: Path) -> dict[str, Any] | None:
     """Return the run's metric on held-out prompts before and after; None if it has none."""
-    found = [json.loads(path.read_bytes()) for path in sorted((out / "evaluations").glob("*.json"))]
-    if len(found) < 2:
+    evaluations = [json.loads(path.read_bytes()) for path in sorted((out / "evaluations").glob("*.json"))]
+    if len(evaluations) < 2:
         return None
-    name = found[-1]["metric"]
-    return {"name": name, "before": found[0]["metrics"].get(name), "after": found[-1]["metrics"].get(name)}
+    name = evaluations[-1]["metric"]
+    return {"name": name, "before": evaluations[0]["metrics"].get(name), "after": evaluations[-1]["metrics"].get(name)}
 
 
 class _Forwarder(logging.Handler):
@@ -348,7 +349,7 @@ class _Forwarder(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         words = record.getMessage()
         counted = COUNT.search(words)
-        done, total = (int(one.replace(",", "")) for one in counted.groups()) if counted else (0, 0)
+        done, total = (int(digits.replace(",", "")) for digits in counted.groups()) if counted else (0, 0)
         self.forward(words, min(done / total, 1.0) if total else None)
 
 

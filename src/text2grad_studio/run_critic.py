@@ -64,11 +64,11 @@ class RunCritic:
 def _items(recipe: Recipe) -> dict[str, Example]:
     """Return the items of a run by their prompts; none where its data cannot be read."""
     try:
-        found = all_examples(recipe)
+        examples = all_examples(recipe)
     except DataError as error:
         note(f"{error}; critics see the prompt alone", warning=True)
         return {}
-    return {example.prompt_text: example for example in found}
+    return {example.prompt_text: example for example in examples}
 
 
 def _named(text: str) -> tuple[Recipe, Any]:

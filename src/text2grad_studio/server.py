@@ -88,7 +88,7 @@ def policy_of(sources: Sequence[Source], model: str | None) -> dict[str, Any] | 
         sources: the first run with a recipe gives the settings, and its last checkpoint the policy.
         model: another policy.
     """
-    runs = [one for one in sources if one.is_run and (one.path / "run.json").exists()]
+    runs = [source for source in sources if source.is_run and (source.path / "run.json").exists()]
     sampling: dict[str, Any] = dict(DEFAULT_SAMPLING)
     path, of_run = model, None
     for run in runs[:1]:
@@ -98,7 +98,8 @@ def policy_of(sources: Sequence[Source], model: str | None) -> dict[str, Any] | 
             note(f"{error} Lessons need --model PATH", warning=True)
             continue
         of_run = str(run.path)
-        sampling = {name: getattr(recipe.rollout, name) for name in DEFAULT_SAMPLING}
+        sampling = recipe.rollout.model_dump(include=set(DEFAULT_SAMPLING))
+        sampling["prompt_format"] = recipe.model.prompt_format
         checkpoint = latest_checkpoint(run.path / "checkpoints")
         path = path or (str(checkpoint / "policy") if checkpoint else recipe.model.path or None)
     return None if path is None else {"path": path, "sampling": sampling, "run": of_run}
@@ -114,7 +115,7 @@ def critics_of(sources: Sequence[Source], critic: str | None, store: Path) -> di
     """
     if critic:
         return {number: {"critic": critic} for number in range(max(1, len(sources)))}
-    own = [n for n, one in enumerate(sources) if one.is_run and (one.path / "run.json").exists()]
+    own = [n for n, source in enumerate(sources) if source.is_run and (source.path / "run.json").exists()]
     return {n: {"run": str(sources[n].path), "store": str(store)} for n in own}
 
 
@@ -127,8 +128,8 @@ def _token(store: Path) -> str:
     path = store / "token"
     try:
         store.mkdir(parents=True, exist_ok=True)
-        if path.exists() and len(found := path.read_text("ascii").strip()) >= 32:
-            return found
+        if path.exists() and len(kept := path.read_text("ascii").strip()) >= 32:
+            return kept
         path.unlink(missing_ok=True)
         token = secrets.token_urlsafe(32)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -27,7 +27,7 @@ from text2grad_studio.suggestions import Suggestions
 from text2grad_studio.versions import Versions
 
 PAGE_ROWS = 200  # most rows of one answer
-SLICE_S = 0.5  # of indexing between two looks at the clock
+SLICE_S = 0.5  # time of indexing before the next source has its turn
 FOLLOW_S = 1.0  # between two looks at the files of a run
 TROUBLE_S = 10.0  # before files that could not be read are tried again
 
@@ -57,7 +57,7 @@ class Session:
         """
         self.sources, self.store, self.rater, self.read_only = list(sources), store, rater, read_only
         self.marks, self.versions, self.suggestions = MarkStore(store), versions, suggestions
-        self.indices = [RunIndex(one, store / "index" / f"{_name_of(one)}.sqlite") for one in sources]
+        self.indices = [RunIndex(source, store / "index" / f"{_name_of(source)}.sqlite") for source in sources]
         self._ended = threading.Event()
         self._evaluations = Evaluations()
 
@@ -86,14 +86,14 @@ class Session:
         """Return what the page asks for first and again every second or two."""
         runs = [
             {
-                "name": one.source.name,
-                "is_run": one.source.is_run,
-                "kind": one.source.kind,
-                "path": str(one.source.path),
-                **one.state(),
+                "name": index.source.name,
+                "is_run": index.source.is_run,
+                "kind": index.source.kind,
+                "path": str(index.source.path),
+                **index.state(),
             }
             | {"has_critic": number in self.suggestions.critics}
-            for number, one in enumerate(self.indices)
+            for number, index in enumerate(self.indices)
         ]
         return {
             "runs": runs,
@@ -128,7 +128,7 @@ class Session:
             start: first place in the order.
             count: places, at most `PAGE_ROWS`.
             near: number of a response whose place in the order is wanted, too: "at", −1 if it is not there.
-            item: its digest; "at" is −1 if the number is that of another since the run was made anew. "" takes any.
+            item: its digest; "at" is −1 if the number belongs to another response by now. "" takes any.
             operations: `marked` is judged by this many first operations of the rater, as the answer with the first page
                 counts them: what is finished while the list is read moves no response of its later pages. None takes
                 all.
@@ -139,26 +139,24 @@ class Session:
         if marked in ("mine", "done", "open"):
             then = self.marks.marked_after(rater, operations).values()
             if marked == "open":
-                wanted = replace(wanted, without=tuple(sorted(one.item for one in then if one.state)))
+                wanted = replace(wanted, without=tuple(sorted(marks.item for marks in then if marks.state)))
             else:
-                items = [one.item for one in then if (one.state == "done" if marked == "done" else not one.empty)]
-                wanted = replace(wanted, items=tuple(sorted(items)))
-        found = index.find(wanted)
-        rows = index.rows(found.page(start, min(count, PAGE_ROWS)))
+                chosen = (marks for marks in then if (marks.state == "done" if marked == "done" else not marks.empty))
+                wanted = replace(wanted, items=tuple(sorted(marks.item for marks in chosen)))
+        result = index.find(wanted)
+        rows = index.rows(result.page(start, min(count, PAGE_ROWS)))
         for row in rows:
-            one = mine.get(row["item"])
-            row["marks"] = len(one.spans) if one else 0
-            row["state"] = one.state if one else ""
-            row["words"] = bool(one and one.critique.strip())
-        at = found.place(near) if not item or index.item(near) == item else -1
-        state = {"unread": found.unread, "generation": index.generation, "at": at}
-        return {"total": len(found.ids), "start": start, "rows": rows, "operations": operations, **state}
+            marks = mine.get(row["item"], Marked(row["item"]))
+            row |= {"marks": len(marks.spans), "state": marks.state, "words": bool(marks.critique.strip())}
+        at = result.place(near) if not item or index.item(near) == item else -1
+        state = {"unread": result.unread, "generation": index.generation, "at": at}
+        return {"total": len(result.ids), "start": start, "rows": rows, "operations": operations, **state}
 
     def rollout(self, run: int, number: int, item: str = "") -> dict[str, Any]:
         """Return the record of a response.
 
         Raises:
-            DataError: if there is none, or a digest is given and is that of another response.
+            DataError: if the number is unknown, or the digest belongs to another response.
         """
         return self._index(run).record(number, item)
 
@@ -166,7 +164,7 @@ class Session:
         """Return the record at the place that a link names.
 
         Raises:
-            DataError: if there is none.
+            DataError: if the run has no response at that place.
         """
         index = self._index(run)
         number = index.at_place(step, row)
@@ -206,7 +204,7 @@ class Session:
             seen: operations on the response that the page knew before; the answer counts them as "before".
 
         Raises:
-            DataError: if one is none.
+            DataError: if an operation is invalid.
             OvertakenError: if it is an undo or redo of a page that has not seen all operations.
         """
         at = self.marks.append(rater, tab, events, act, seen=seen)
@@ -228,7 +226,7 @@ class Session:
                 theirs = self.marks.marked(other).get(item) if other != rater else None
                 if theirs is not None and theirs.state == "done":
                     others.append({"rater": other, **theirs.as_json()})
-        acts = groupby((one for one in events if one["op"] != "open"), key=lambda one: one["at"])
+        acts = groupby((event for event in events if event["op"] != "open"), key=lambda event: event["at"])
         return {**marked.as_json(), "history": [list(act) for _, act in acts], "others": others}
 
     def suggest(self, run: int, prompt: str, response: str) -> dict[str, Any]:
@@ -241,8 +239,8 @@ class Session:
 
     def annotations_of(self, rater: str, items: Sequence[str]) -> list[dict[str, Any]]:
         """Return a rater's marks on some responses as annotations, for a retraining."""
-        found = self.marks.whole(rater, items)
-        return [annotation_to_json(found[item].annotation()) for item in items]
+        marked = self.marks.whole(rater, items)
+        return [annotation_to_json(marked[item].annotation()) for item in items]
 
     def own_text(self, prompt: str, response: str) -> dict[str, Any]:
         """Return the record of a text that a person typed."""
@@ -261,14 +259,13 @@ class Session:
             count: places; None takes all.
             item: digest of a response whose place is wanted, too: "at", −1 if it is not there.
         """
-        found = self.marks.listed(rater, words)
-        at = next((place for place, one in enumerate(found) if one.item == item), -1) if item else -1
+        listed = self.marks.listed(rater, words)
+        at = next((place for place, marks in enumerate(listed) if marks.item == item), -1) if item else -1
         items = [
-            {**one.as_json(), "prompt": one.opened["prompt"], "response": one.opened["response"]}
-            | {"run": one.opened["run"], "place": one.opened["place"], "ids": one.opened["ids"]}
-            for one in found[start : None if count is None else start + count]
+            marks.as_json() | {key: marks.opened[key] for key in ("prompt", "response", "run", "place", "ids")}
+            for marks in listed[start : None if count is None else start + count]
         ]
-        return {"items": items, "total": len(found), "at": at, "faults": self.marks.faults(rater)}
+        return {"items": items, "total": len(listed), "at": at, "faults": self.marks.faults(rater)}
 
     def agreement(self) -> dict[str, Any]:
         """Return how far the raters agree on responses that two of them finished."""
@@ -279,33 +276,29 @@ class Session:
         """Return the records of a rater's marks, with the sampled ids; skipped responses are left out.
 
         Raises:
-            DataError: if the text of one cannot be read.
+            DataError: if the text of a marked response cannot be read.
         """
-        found = self.marks.whole(rater).values()
+        whole = self.marks.whole(rater).values()
         return [
-            annotation_to_json(one.annotation()) | ({"ids": one.opened["ids"]} if one.opened["ids"] else {})
-            for one in found
-            if one.state == "done" or not (one.empty or one.state)
+            annotation_to_json(marks.annotation()) | ({"ids": marks.opened["ids"]} if marks.opened["ids"] else {})
+            for marks in whole
+            if marks.state == "done" or not (marks.empty or marks.state)
         ]
 
     def corrections(self, rater: str, items: Sequence[str] | None) -> list[dict[str, Any]]:
         """Return marked responses with their token ids, for a lesson.
 
         Raises:
-            DataError: if none has a span, or the text of one cannot be read.
+            DataError: if no response has a span, or the text of a response cannot be read.
         """
-        found = [one for one in self.marks.whole(rater, items).values() if one.spans and one.state != "skipped"]
-        if not found:
+        whole = self.marks.whole(rater, items).values()
+        marked = [marks for marks in whole if marks.spans and marks.state != "skipped"]
+        if not marked:
             raise DataError("there is nothing to teach: mark a word of a response first")
         return [
-            {
-                "item": one.item,
-                "prompt": one.opened["prompt"],
-                "response": one.opened["response"],
-                "ids": one.opened["ids"],
-                "spans": list(one.spans.values()),
-            }
-            for one in found
+            {key: marks.opened[key] for key in ("prompt", "response", "ids")}
+            | {"item": marks.item, "spans": list(marks.spans.values())}
+            for marks in marked
         ]
 
     def _index(self, run: int) -> RunIndex:
@@ -323,7 +316,7 @@ def filter_from(query: Mapping[str, str]) -> Filter:
     """Return the conditions that the page asks for.
 
     Raises:
-        DataError: if a bound is no number, or the label is none.
+        DataError: if a bound is no number, or the label is unknown.
     """
     return Filter(
         step_from=_number(query, "step_from", int),

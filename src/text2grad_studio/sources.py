@@ -1,10 +1,10 @@
 """Runs and files that a person names → JSONL files of records, one response per line.
 
 A run of `text2grad train` is its `rollouts/*.jsonl`. A file holds responses with or without critiques: the annotations
-of `text2grad annotate` and `text2grad import`, predictions of `text2grad evaluate-reward`, or any JSONL with "prompt"
-and "response" (or "completion", as TRL names it). An output directory of TRL's GRPO with `log_completions=True` holds
-`completions/*.parquet`, and a run of prime-rl `token_exports/` (`prime_rl`); their files become JSONL in the studio's
-directory when they are first seen.
+of `text2grad annotate` and `text2grad feedback import`, predictions of `text2grad evaluate critic`, or any JSONL with
+"prompt" and "response" (or "completion", as TRL names it). An output directory of TRL's GRPO with
+`log_completions=True` holds `completions/*.parquet`, and a run of prime-rl `token_exports/` (`prime_rl`); their files
+become JSONL in the studio's directory when they are first seen.
 """
 
 import json
@@ -33,7 +33,7 @@ class Source(NamedTuple):
         name: shown on the page, unique in a session.
         path: as given, resolved.
         kind: a run of this project, a JSONL file, or a directory of another trainer.
-        converted: where JSONL of another trainer's files goes.
+        converted: directory for the JSONL made from another trainer's files.
         tokenizer: of prime-rl's exports.
     """
 
@@ -73,25 +73,25 @@ def open_sources(paths: Sequence[Path], store: Path, *, tokenizer: str = "") -> 
     Args:
         paths: directories and files.
         store: directory of the studio.
-        tokenizer: of prime-rl's token exports; "" takes the one that their run names.
+        tokenizer: of prime-rl's token exports; "" takes the tokenizer that their run names.
 
     Raises:
         DataError: if a path holds no rollouts.
     """
-    found: list[Source] = []
+    sources: list[Source] = []
     for path in paths:
         whole = path.resolve()
         kind = _kind_of(path, whole)
         used = (tokenizer or prime_rl.tokenizer_of_run(whole)) if kind == "prime-rl" else ""
         stem = whole.stem if kind == "file" else whole.parent.name if whole.name == prime_rl.FOLDER else whole.name
         name, number = stem, 1
-        while any(one.name == name for one in found):
+        while any(source.name == name for source in sources):
             number += 1
             name = f"{stem} ({number})"
         form = "critiques" if kind == "trl" else used  # files that an older version made have none
         converted = store / "converted" / sha256(f"{whole}{form}".encode()).hexdigest()[:12]
-        found.append(Source(name, whole, kind, converted, used))
-    return found
+        sources.append(Source(name, whole, kind, converted, used))
+    return sources
 
 
 def _kind_of(given: Path, path: Path) -> Literal["run", "file", "trl", "prime-rl"]:
@@ -105,7 +105,8 @@ def _kind_of(given: Path, path: Path) -> Literal["run", "file", "trl", "prime-rl
     if path.is_file():
         if path.suffix != ".jsonl":
             raise DataError(
-                f"{given} is no .jsonl file. `text2grad import table {given} --out responses.jsonl` reads other formats"
+                f"{given} is no .jsonl file. `text2grad feedback import table {given} --out responses.jsonl` reads "
+                "other formats"
             )
         if path.name.startswith("rank_") and prime_rl.FOLDER in path.parts:
             raise DataError(
@@ -135,26 +136,26 @@ def normalized(record: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: if it has no response.
     """
-    one = dict(record)
-    if "response" not in one and isinstance(one.get("completion"), str | list):  # TRL
-        one["response"] = _prompt(one.pop("completion"))
-    if not isinstance(one.get("response"), str):
+    rollout = dict(record)
+    if "response" not in rollout and isinstance(rollout.get("completion"), str | list):  # TRL
+        rollout["response"] = _prompt(rollout.pop("completion"))
+    if not isinstance(rollout.get("response"), str):
         raise ValueError('no text under "response" or "completion"')
-    one["prompt"] = _prompt(one.get("prompt"))
-    if not isinstance(one.get("critique"), dict):
-        one.pop("critique", None)
+    rollout["prompt"] = _prompt(rollout.get("prompt"))
+    if not isinstance(rollout.get("critique"), dict):
+        rollout.pop("critique", None)
     for name in ("reward", "advantage"):
-        if isinstance(one.get(name), int | float):  # one number for the whole response
-            one[f"{name}_of_response"] = float(one.pop(name))
-    tokens = len(one["offsets"]) if isinstance(one.get("offsets"), list) else 0
+        if isinstance(rollout.get(name), int | float):  # one number for the whole response
+            rollout[f"{name}_of_response"] = float(rollout.pop(name))
+    tokens = len(rollout["offsets"]) if isinstance(rollout.get("offsets"), list) else 0
     for name in PER_TOKEN:
-        values = one.get(name)
+        values = rollout.get(name)
         if not isinstance(values, list) or len(values) != tokens:
-            one.pop(name, None)
-    if "logp" in one and "logp_after" in one:
-        pairs = zip(one["logp"], one["logp_after"], strict=True)
-        one["change"] = [None if None in pair else round(pair[1] - pair[0], 5) for pair in pairs]
-    return one
+            rollout.pop(name, None)
+    if "logp" in rollout and "logp_after" in rollout:
+        pairs = zip(rollout["logp"], rollout["logp_after"], strict=True)
+        rollout["change"] = [None if None in pair else round(pair[1] - pair[0], 5) for pair in pairs]
+    return rollout
 
 
 def _to_jsonl(path: Path, directory: Path) -> None:
@@ -188,7 +189,7 @@ def _to_jsonl(path: Path, directory: Path) -> None:
 
 
 def _critique(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the critique in a row of TRL's table, and the completion as the critic read it; empty without one.
+    """Return the critique in a row of TRL's table, and the completion as the critic read it; empty without a critique.
 
     `SpanGRPOTrainer` logs feedback as "critique" and the rest as JSON in "critique_spans". Tables of older versions
     lack the latter: spans and status are unknown.
@@ -218,7 +219,7 @@ def _prompt(given: Any) -> str:
 
 
 def _content(given: Any) -> str | None:
-    """Return the text of a message; None where there is none, as in a call of a tool. A list has texts and images."""
+    """Return the text of a message, also from a list of texts and images; None without text, as in a call of a tool."""
     if isinstance(given, list):
         texts = [part.get("text") for part in given if isinstance(part, dict)]
         return "".join(text for text in texts if isinstance(text, str))

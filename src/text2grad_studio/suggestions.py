@@ -12,7 +12,7 @@ from typing import Any
 from text2grad.errors import ConfigError
 from text2grad_studio.process import WorkerProcess
 
-NONE, STOPPING = 0, -1  # in place of the number of the question that the process has
+NONE, STOPPING = 0, -1  # in place of the number of the question that the process answers
 
 
 class Suggestions:
@@ -71,7 +71,7 @@ class Suggestions:
         """
         with self._lock:
             key = None if source is None else (source, item)
-            dropped = [number for number, (one, _) in self._asked.items() if key in (None, one)]
+            dropped = [number for number, (asked, _) in self._asked.items() if key in (None, asked)]
             for number in dropped:
                 self._states.pop(self._asked.pop(number)[0], None)
             if source is not None and self._sent not in dropped:

@@ -36,7 +36,7 @@ from text2grad.models import (
 from text2grad.rl import MinibatchGradient, Optimizers, PieceSizes, PPOBatch, ppo_epochs, score_batch
 from text2grad.types import Critique, Example, Rollout, Span
 
-MOST_TOKENS = 4096  # padded, of one forward pass
+MOST_TOKENS = 4096  # most tokens of a forward pass, padding included
 Settings = TypeVar("Settings")
 UNCLIPPED = 1e9  # `max_ratio` skips no minibatch: the clip bounds each round
 
@@ -69,7 +69,7 @@ class Lesson:
         """Check the settings.
 
         Raises:
-            ConfigError: if one cannot be used.
+            ConfigError: if a setting cannot be used.
         """
         positive = ("lr", "rounds", "epochs", "clip_range", "target", "rank")
         wrong = next((name for name in positive if not getattr(self, name) > 0), None)
@@ -111,7 +111,7 @@ class Taught(NamedTuple):
 
     Attributes:
         rounds: that were made.
-        positive: mean change of log p of the positive tokens, nats; None without one.
+        positive: mean change of log p of the positive tokens, nats; None without such tokens.
         negative: the same of the negative tokens.
         unmarked: the same of the other tokens.
         kl: exact KL(π ‖ π before all lessons) per token, on the marked responses.
@@ -134,27 +134,27 @@ def rollouts_of(policy: Any, tokenizer: Any, corrections: Sequence[Correction], 
     Raises:
         DataError: if a response has no token.
     """
-    examples = [Example(one.prompt) for one in corrections]
+    examples = [Example(correction.prompt) for correction in corrections]
     prompts = encode_prompts(tokenizer, examples, prompt_format=prompt_format)
-    found = []
-    for one, example, prompt in zip(corrections, examples, prompts, strict=True):
-        own = _own_ids(tokenizer, one)
-        ids = own if own is not None else _encoded(tokenizer, one)
+    rollouts = []
+    for correction, example, prompt in zip(corrections, examples, prompts, strict=True):
+        own = _own_ids(tokenizer, correction)
+        ids = own if own is not None else _encoded(tokenizer, correction)
         if not ids:
-            raise DataError(f"the response {one.response!r} has no token; a lesson needs some text")
+            raise DataError(f"the response {correction.response!r} has no token; a lesson needs some text")
         text = tokenizer.decode(ids, skip_special_tokens=True)
-        found.append(Rollout(example, prompt, tuple(ids), text, truncated=True))
-    return found
+        rollouts.append(Rollout(example, prompt, tuple(ids), text, truncated=True))
+    return rollouts
 
 
-def _own_ids(tokenizer: Any, one: Correction) -> list[int] | None:
-    known = one.ids is not None and all(token < len(tokenizer) for token in one.ids)
-    if not known or tokenizer.decode(list(one.ids or ()), skip_special_tokens=True) != one.response:
+def _own_ids(tokenizer: Any, correction: Correction) -> list[int] | None:
+    known = correction.ids is not None and all(token < len(tokenizer) for token in correction.ids)
+    if not known or tokenizer.decode(list(correction.ids or ()), skip_special_tokens=True) != correction.response:
         return None
-    return list(one.ids or ())
+    return list(correction.ids or ())
 
 
-def _encoded(tokenizer: Any, one: Correction) -> list[int]:
+def _encoded(tokenizer: Any, correction: Correction) -> list[int]:
     """Return the ids of a text, as they follow a prompt: without the tokens that a tokenizer adds around a text.
 
     Special tokens that the text spells are encoded as text.
@@ -162,11 +162,11 @@ def _encoded(tokenizer: Any, one: Correction) -> list[int]:
     Raises:
         DataError: if decoding does not give the text back, so that marks would lie elsewhere.
     """
-    ids = list(encode(tokenizer, one.response))
+    ids = list(encode(tokenizer, correction.response))
     text = tokenizer.decode(ids, skip_special_tokens=True)
-    if text != one.response:
+    if text != correction.response:
         raise DataError(
-            f"the policy's tokenizer changes the response {one.response[:60]!r} into {text[:60]!r}; marks on it "
+            f"the policy's tokenizer changes the response {correction.response[:60]!r} into {text[:60]!r}; marks on it "
             "cannot be moved. Mark a response of this policy"
         )
     return ids
@@ -227,7 +227,7 @@ class MarkedTokens:
             DataError: if no token is marked, or a response cannot be encoded.
         """
         rollouts = rollouts_of(policy, tokenizer, corrections, prompt_format=prompt_format)
-        critiques = [Critique("", tuple(one.spans)) for one in corrections]
+        critiques = [Critique("", tuple(correction.spans)) for correction in corrections]
         self.corrections = corrections
         self.deltas, self.offsets = response_deltas(tokenizer, rollouts, critiques)
         pad = padding_id(policy, tokenizer, stop_ids(policy, tokenizer, ()))
@@ -258,15 +258,15 @@ class MarkedTokens:
             return float((after - self.before)[chosen & mask].mean()) if (chosen & mask).any() else None
 
         changes = []
-        for row, (one, values) in enumerate(zip(self.corrections, self.deltas, strict=True)):
+        for row, (correction, values) in enumerate(zip(self.corrections, self.deltas, strict=True)):
             pair = ([round(x, 5) for x in logp[row, : len(values)].tolist()] for logp in (self.before, after))
-            changes.append(Change(one.item, list(self.offsets[row]), [float(x) for x in values], *pair))
+            changes.append(Change(correction.item, list(self.offsets[row]), [float(x) for x in values], *pair))
         kl = float(self.scores(kl="full").kl[mask].mean())
         return Taught(rounds, mean(delta > 0), mean(delta < 0), mean(delta == 0), kl, changes)
 
 
 class _Rounds:
-    """The rounds of a lesson: score under the policy of now, then PPO's epochs."""
+    """The rounds of a lesson: score the responses under the present policy, then make PPO's epochs."""
 
     def __init__(self, policy: Any, marked: MarkedTokens, lesson: Lesson) -> None:
         self.marked, self.lesson = marked, lesson
@@ -290,7 +290,7 @@ class _Rounds:
         )
 
     def round(self, number: int, scores: Scores) -> None:
-        """Make the epochs of a round; `scores` are those of the policy as it is now."""
+        """Make the epochs of a round; `scores` come from the present policy."""
         batch, delta = self.marked.batch, self.marked.delta
         # one minibatch per epoch holds all responses, so a mean over marked tokens is δ · (all tokens / marked tokens)
         scale = float(batch.response_mask.sum()) / float((delta != 0).sum())
@@ -302,7 +302,6 @@ class _Rounds:
             epochs=self.lesson.epochs,
             minibatches=1,
             max_ratio=UNCLIPPED,
-            stop_kl=None,
             seed=self.lesson.seed + number,
         )
 
@@ -317,7 +316,7 @@ def lesson_from(given: Any) -> Lesson:
 
 
 def settings_from(settings: Settings, given: Any, *, name: str) -> Settings:
-    """Return settings with those that a page asks for.
+    """Return settings in which the values that a page sends replace the defaults.
 
     Raises:
         ConfigError: if a setting is unknown or no number; `name` says whose it is.
@@ -328,5 +327,5 @@ def settings_from(settings: Settings, given: Any, *, name: str) -> Settings:
             names = ", ".join(known.__dataclass_fields__)
             raise ConfigError(f"{name} has no setting {key} = {value!r}; it has {names}")
         known = replace(known, **{key: type(getattr(known, key))(value)})
-    found: Settings = known
-    return found
+    completed: Settings = known
+    return completed

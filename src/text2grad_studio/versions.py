@@ -5,8 +5,8 @@
 
 Version 0 is the policy of the run. The process (`worker`) loads models; it is started at the first lesson or question,
 and ends with the server or when it is stopped. A stopped lesson leaves no version. Folders with other names, such as
-`0001-copy`, are no versions. A version's number is the name of its folder, also of one that a person copied. One whose
-`version.json` is damaged is left out and told.
+`0001-copy`, are no versions. A version's number is the name of its folder, also of a copy that a person made. A version
+with a damaged `version.json` is left out, and a message names it.
 """
 
 import json
@@ -38,12 +38,12 @@ def _description(path: Path) -> dict[str, Any]:
         DataError: if it is damaged.
     """
     try:
-        found = json.loads(path.read_bytes())
+        about = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise DataError(str(error)) from error
-    if not isinstance(found, dict):
+    if not isinstance(about, dict):
         raise DataError("it holds no JSON object")
-    return {**found, "version": int(path.parent.name)}
+    return {**about, "version": int(path.parent.name)}
 
 
 def _trouble(path: Path, error: Exception) -> str:
@@ -71,29 +71,27 @@ class Versions:
         self._work: dict[str, Any] = {"state": "idle"}
         self._began = time.time_ns() // 1000  # a page that goes on after a restart knows no later number of work
         self._last = self._began  # number of work
-        self._known: dict[tuple[Path, int], dict[str, Any]] = {}  # of a file and its time; a page asks every second
+        self._known: dict[
+            tuple[Path, int], dict[str, Any]
+        ] = {}  # (file, time of change) → version: a page asks every second
         self._process = WorkerProcess(self._hear, self._ended)
 
     def state(self) -> dict[str, Any]:
-        """Return the versions, why others cannot be read, and the work under way."""
-        found = self._read()
+        """Return the versions, messages about versions that cannot be read, and the work under way."""
+        versions = self._read()
         return {
             "policy": self.policy["path"] if self.policy else None,
-            "versions": [one for one in found if not isinstance(one, str)],
-            "troubles": [one for one in found if isinstance(one, str)],
+            "versions": [about for about in versions if not isinstance(about, str)],
+            "troubles": [trouble for trouble in versions if isinstance(trouble, str)],
             "work": dict(self._work),
             "began": self._began,  # work with a lower number was that of a server before
         }
-
-    def versions(self) -> list[dict[str, Any]]:
-        """Return the finished versions that can be read, without their changes per token."""
-        return [one for one in self._read() if not isinstance(one, str)]
 
     def version(self, number: int) -> dict[str, Any]:
         """Return one version with its changes per token.
 
         Raises:
-            DataError: if there is none, or it cannot be read.
+            DataError: if the version does not exist or cannot be read.
         """
         path = self.directory / f"{number:04d}" / "version.json"
         try:
@@ -105,7 +103,7 @@ class Versions:
 
     def _read(self) -> list[dict[str, Any] | str]:
         """Return each finished version without its changes per token, or why it cannot be read."""
-        known, found, all_ = self._known, dict[tuple[Path, int], dict[str, Any]](), list[dict[str, Any] | str]()
+        known, by_file, all_ = self._known, dict[tuple[Path, int], dict[str, Any]](), list[dict[str, Any] | str]()
         for folder in folders_of(self.directory).values():
             path = folder / "version.json"
             try:
@@ -116,9 +114,9 @@ class Versions:
             except (OSError, DataError) as error:  # read again at each look: its mode may be mended, not its time
                 all_.append(_trouble(path, error))
                 continue
-            found[key] = about
+            by_file[key] = about
             all_.append(about)
-        self._known = found  # whole: pages ask at the same time
+        self._known = by_file  # whole: pages ask at the same time
         return all_
 
     def begin(self, kind: str, request: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class Models:
 
     @contextmanager
     def adapted(self, adapter: Path | None, *, rank: int = 0, seed: int = 0) -> Iterator[Any]:
-        """Yield the policy with the adapter of a version, a fresh one of a rank, or none; then take it off again."""
+        """Yield the policy with a version's adapter, a new adapter of a rank, or none; then remove the adapter."""
         import torch
 
         from text2grad.models import POLICY_ADAPTER, adapter_parameters, load_lora, with_lora
@@ -114,7 +114,7 @@ def _adapter(request: Mapping[str, Any], version: int) -> Path | None:
     """Return the directory of a version's adapter; None for version 0.
 
     Raises:
-        DataError: if there is none.
+        DataError: if the version does not exist.
     """
     if version == 0:
         return None
@@ -153,7 +153,7 @@ def _retrain(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str
     settings, parent = retraining_from(request["retraining"]), int(request["parent"])
     adapter, versions = _adapter(request, parent), Path(request["versions"])
     versions.mkdir(parents=True, exist_ok=True)
-    for left in versions.glob("retraining-*"):  # by a stopped one
+    for left in versions.glob("retraining-*"):  # left by a retraining that was stopped
         shutil.rmtree(left)
     scratch = Path(tempfile.mkdtemp(prefix="retraining-", dir=versions))
     corrections = _corrections(request)
@@ -162,7 +162,7 @@ def _retrain(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str
         forwarded_progress(lambda words, share: tell(state="working", progress=words, share=share)),
         models.adapted(adapter, rank=settings.rank, seed=settings.seed) as policy,
     ):
-        found = retrain(
+        retrained = retrain(
             policy,
             models.tokenizer,
             models.path,
@@ -173,8 +173,8 @@ def _retrain(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str
             earlier=adapter / "reward_model" if adapter is not None else None,
             scratch=scratch,
         )
-        about = {"kind": "retraining", **found.about, **_description(found.taught, corrections)}
-        published_version = publish_version(models, policy, request, about, reward_model=found.reward_model)
+        about = {"kind": "retraining", **retrained.about, **_description(retrained.taught, corrections)}
+        published_version = publish_version(models, policy, request, about, reward_model=retrained.reward_model)
     shutil.rmtree(scratch)
     return published_version
 
@@ -185,22 +185,22 @@ def _corrections(request: Mapping[str, Any]) -> list[Any]:
 
     return [
         Correction(
-            one["item"],
-            one["prompt"],
-            one["response"],
-            one["ids"],
-            [Span(span["start"], span["end"], span["label"]) for span in one["spans"]],
+            correction["item"],
+            correction["prompt"],
+            correction["response"],
+            correction["ids"],
+            [Span(span["start"], span["end"], span["label"]) for span in correction["spans"]],
         )
-        for one in request["corrections"]
+        for correction in request["corrections"]
     ]
 
 
 def _description(taught: Any, corrections: Any) -> dict[str, Any]:
     return {
         "responses": len(corrections),
-        "spans": sum(len(one.spans) for one in corrections),
+        "spans": sum(len(correction.spans) for correction in corrections),
         **{name: value for name, value in taught._asdict().items() if name != "changes"},
-        "changes": [one._asdict() for one in taught.changes],
+        "changes": [change._asdict() for change in taught.changes],
     }
 
 
@@ -209,8 +209,8 @@ def publish_version(
 ) -> dict[str, Any]:
     """Write a new version, whole or not at all; return its description without changes per token.
 
-    The worker of a server that was killed may still publish beside that of the next server: each gets a number of its
-    own.
+    The worker of a server that was killed may still publish a version beside the next server's worker: each version
+    gets a number of its own.
     """
     import shutil
 
@@ -228,7 +228,7 @@ def publish_version(
             policy.save_pretrained(str(path), selected_adapters=[POLICY_ADAPTER])
             if reward_model is not None:
                 shutil.copytree(reward_model, path / "reward_model")
-                shutil.copy(reward_model.with_name("annotations.jsonl"), path)  # of which the next one takes some
+                shutil.copy(reward_model.with_name("annotations.jsonl"), path)  # the next retraining samples from them
             (path / "version.json").write_bytes(to_json(about))
     return {key: value for key, value in about.items() if key != "changes"}
 

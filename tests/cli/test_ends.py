@@ -30,34 +30,34 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("words", "counts", "written", "following"),
     [
         (
-            "import table 'a b.jsonl' --out 'c d.jsonl'",
+            "feedback import table 'a b.jsonl' --out 'c d.jsonl'",
             "annotations   2",
             "c d.jsonl",
             "text2grad reward RECIPE.toml --annotations 'c d.jsonl'",
         ),
         (
-            "import table p.csv --out p.jsonl",
+            "feedback import table p.csv --out p.jsonl",
             "examples      1",
             "p.jsonl",
             "text2grad annotate RECIPE.toml --set data.train=p.jsonl",
         ),
         (
-            "export 'a b.jsonl' --out d --name me/x",
+            "feedback export 'a b.jsonl' --out d",
             "spans         2",
             "d/README.md, data/train.parquet",
-            "text2grad export 'a b.jsonl' --out d --name OWNER/NAME --push --force",
+            "text2grad feedback export 'a b.jsonl' --out d --push OWNER/NAME --force",
         ),
         (
-            "evaluate-reward 'a b.jsonl' --critic judge:critic --out f --no-words --draws 5",
+            "evaluate critic 'a b.jsonl' --critic judge:critic --out f --no-words",
             "precision and recall",
             "f/evaluation.json, predictions.jsonl, tables.txt, evaluation.png, evaluation.html",
             "text2grad train RECIPE.toml --critic judge:critic",
         ),
         (
-            "study export 'a b.jsonl' --out g",
+            "evaluate study 'a b.jsonl' --out g",
             "of 2 critiques",
             "g/study.json, sheet.html, sheet.csv",
-            "each rater fills a copy of g/sheet.csv; text2grad study import COPY1 COPY2 reads them",
+            "each rater fills a copy of g/sheet.csv; text2grad evaluate study COPY1.csv COPY2.csv reads them",
         ),
     ],
 )

@@ -61,7 +61,7 @@ def make_run(phases: Path, out: Path, judge: Any, annotator: Any = None, **secti
     recipe = make_recipe({**RUN, **sections, "run": {**RUN["run"], "out": str(out)}})
     policy, tokenizer = (load(str(phases / "start")) for load in (load_policy, load_tokenizer))
     refresher = Refresher.from_recipe(recipe, judge, annotator)
-    Text2GradTrainer(policy, judge, tokenizer, [Example("Say")], recipe, refresher=refresher).train()
+    Text2GradTrainer(policy, judge, [Example("Say")], recipe, processing_class=tokenizer, refresher=refresher).train()
     return out
 
 
@@ -178,7 +178,7 @@ def test_without_a_prompt_held_out_examples_of_the_task_are_answered(
             ["--prompt", "Say"],
             "nowhere holds no run with a checkpoint; name the directory that `train` wrote",
         ),
-        ("judged", [], "the run held out no prompts (data.held_out, data.held_out_file); give some with --prompt TEXT"),
+        ("judged", [], "the run names no prompts; give prompts with --prompt TEXT or --examples FILE.jsonl"),
         ("unjudged", ["--examples", "0"], "--examples 0: at least one prompt is needed"),
         ("unjudged", ["--examples", "nowhere.jsonl"], "nowhere.jsonl"),
         ("judged", ["--prompt", ""], "prompt"),

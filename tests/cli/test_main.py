@@ -150,3 +150,30 @@ def test_the_help_names_the_exit_status_of_a_lack_of_memory(capsys: pytest.Captu
     with pytest.raises(SystemExit):
         main(["train", "--help"])
     assert re.search(rf"^  {EXIT_OUT_OF_MEMORY} .*out of memory", capsys.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("trian my.toml", "there is no command `trian`; did you mean `train`?"),
+        ("evaluate-reward my.toml", "`evaluate-reward` is now `text2grad evaluate critic`"),
+        ("align a.jsonl", "`align` is now `python -m evidence align, in a clone`"),
+        ("-q feedback improt", "there is no command `improt`; did you mean `import`?"),
+        ("evaluate models/a", "`evaluate` is now `text2grad evaluate policy`"),
+    ],
+)
+def test_a_mistyped_and_a_former_command_are_told_with_the_right_one(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words.split())
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["-q recipe ppo", "recipe --quiet ppo", "recipe ppo -q"])
+def test_quiet_stands_before_and_after_a_command(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[bool, bool]] = []
+    monkeypatch.setattr("text2grad.cli.__main__.configure_log", lambda *, quiet, verbose: told.append((quiet, verbose)))
+    assert main(words.split()) == 0
+    assert told == [(True, False)]

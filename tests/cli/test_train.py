@@ -1,6 +1,7 @@
 """`text2grad train` and `text2grad generate` on a user's own data, from the recipe to the last line that is printed."""
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -82,8 +83,8 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> 
 
 def cells(text: str) -> dict[str, list[str]]:
     """Return the rows of the printed table by their first cell."""
-    rows = [[cell.strip() for cell in line.strip("│┃").replace("┃", "│").split("│")] for line in text.splitlines()]
-    return {row[0]: row[1:] for row in rows if len(row) == 4}
+    rows = [re.split(r" {2,}", line.strip()) for line in text.splitlines()]
+    return {row[0]: row[1:] for row in (["", *row] if row[-1:] == ["change"] else row for row in rows) if len(row) == 4}
 
 
 @pytest.fixture(scope="module")
@@ -144,8 +145,11 @@ def test_without_held_out_prompts_the_first_steps_stand_beside_the_last(
     assert [float(cell) for cell in rows["reward"]] == pytest.approx(
         [fmean(rewards[:2]), fmean(rewards[2:]), fmean(rewards[2:]) - fmean(rewards[:2])], abs=0.006
     )
-    assert "answers  text2grad generate 'plain run' --prompt \"...\"" in out
+    assert "answers   text2grad generate 'plain run' --examples 3" in out
     assert "--set data.held_out=0.1" in out
+    out, _ = call(capsys, "generate", "plain run", "--examples", "2")
+    assert "the run held out no prompts: these are answers to prompts of its training" in out
+    assert "\n2 answers: " in out
 
 
 def test_the_time_of_a_run_is_told_by_phase(capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,10 +236,10 @@ def test_held_out_prompts_get_answers_critiques_and_numbers(trained: Path, capsy
     good, poor = (sum(word in part for one in answers for word in one) for part in (WORDS[:3], WORDS[3:6]))
     assert f"cats {sum(one.count('cat') for one in answers) / 3:.3g}, reward {(good - poor) / 3:.3g}, " in summary
     assert lines[-4:] == [
-        "policy  run/checkpoints/step-000004/policy (step 4)",
-        "critic  module_of_train:critic",
-        "report  run/report.html",
-        "more    text2grad generate run --seed 1",
+        "policy   run/checkpoints/step-000004/policy (step 4)",
+        "critic   module_of_train:critic",
+        "report   run/report.html",
+        "more     text2grad generate run --seed 1",
     ]
 
 

@@ -168,7 +168,7 @@ def test_prompts_without_room_are_refused_or_empty(policy: Path, tmp_path: Path)
     with pytest.raises(
         DataError,
         match=r"^1 of 2 prompts of suite talk leave no room for 6 new tokens in the context of 512 tokens of .*; the "
-        r"first is question 'long' with \d+ tokens\. Lower --max-new-tokens, or count them as failed with --too-long",
+        r"first is question 'long' with \d+ tokens\. Lower --max-new-tokens, or count them as failed with --set",
     ):
         asked(policy, tmp_path / "a", suite, Sampling())
     with pytest.raises(

@@ -29,10 +29,19 @@ KILLS, CONCURRENCY, OUTPUTS = 20, 4, 80
 
 def start(server: Running, data: Path, recipe: Path, out: Path) -> "subprocess.Popen[bytes]":
     """Start an evaluation of a model by a judge, both on one server."""
-    command = [sys.executable, "-m", "text2grad.cli", "evaluate", f"tiny={server.url}", "--model-name", "tiny=policy"]
+    command = [
+        sys.executable,
+        "-m",
+        "text2grad.cli",
+        "evaluate",
+        "policy",
+        f"tiny={server.url}",
+        "--model-name",
+        "tiny=policy",
+    ]
     command += ["--suite", "mt_bench", "--data", f"mt_bench={MT_BENCH}"]
     command += ["--suite", "alpaca_eval", "--data", f"alpaca_eval={data}"]
-    command += ["--judge", str(recipe), "--concurrency", str(CONCURRENCY), "--draws", "10", "--out", str(out)]
+    command += ["--judge", str(recipe), "--set", f"server.concurrency={CONCURRENCY}", "--out", str(out)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
 
 
@@ -49,7 +58,7 @@ def answered(suite: AnsweredSuite, out: Path) -> list[Answer]:
 
 def judged(data: Path, out: Path, url: str) -> dict[str, str]:
     """Return the server's name of each judge's prompt, by the key of its answer."""
-    endpoint = Endpoint("judge", url, api_key_env="", structured="json_schema")
+    endpoint = Endpoint("judge", url, api_key_env="")
     judge = Judge(endpoint, Spending())
     ratings = MTBenchSuite(SuiteOptions(data=str(MT_BENCH), judge=judge))
     pairs = AlpacaEvalSuite(SuiteOptions(data=str(data), judge=judge))
@@ -79,7 +88,7 @@ def test_an_evaluation_that_is_killed_twenty_times_pays_for_each_judgement_once(
     asked = 80 * 2 + OUTPUTS + 80 * 2 + OUTPUTS * 2  # answers of two turns and of one, ratings, both orders
     with running("--delay-s", "0.02") as server:
         settings = f'model = "judge"\nbase_url = "{server.url}"\napi_key_env = ""\nconcurrency = {CONCURRENCY}\n'
-        recipe.write_text(f'[annotate]\n{settings}structured = "json_schema"\n')
+        recipe.write_text(f"[annotate]\n{settings}")
         snapshots: list[tuple[dict[str, int], set[str]]] = []
         ends = []
         for moment in sorted(rng.sample(range(5, asked * 9 // 10), KILLS)):

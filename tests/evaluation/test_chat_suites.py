@@ -29,7 +29,7 @@ THREE_OF_FOUR = 0.75
 
 
 def judge_at(server: Running, **settings: Any) -> Judge:
-    return Judge(Endpoint("judge", server.url, api_key_env="SOME_KEY", retries=1, **settings), Spending())
+    return Judge(Endpoint("judge", server.url, api_key_env="SOME_KEY", **settings), Spending())
 
 
 def answers_to(questions: Sequence[Question], texts: Sequence[Sequence[str]]) -> list[Answer]:
@@ -225,11 +225,21 @@ def test_the_command_rates_a_model_and_keeps_every_judgement(
     server: Running, policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = recipe(tmp_path, server, "input_price = 1000\noutput_price = 1000\n")
-    limits = ["--limit", "3", "--max-new-tokens", "4", "--too-long", "empty"]
-    command = ["evaluate", f"tiny={policy}", "--suite", "mt_bench", "--data", str(MT_BENCH), "--judge", str(file)]
+    limits = ["--limit", "3", "--max-new-tokens", "4", "--set", "data.too_long=skip"]
+    command = [
+        "evaluate",
+        "policy",
+        f"tiny={policy}",
+        "--suite",
+        "mt_bench",
+        "--data",
+        str(MT_BENCH),
+        "--judge",
+        str(file),
+    ]
     command += [*limits, "--out", str(tmp_path / "out")]
     before = server.requests()
-    assert main([*command, "--max-cost", "0.01"]) == 2
+    assert main([*command, "--set", "annotate.max_cost=0.01"]) == 2
     assert "above max_cost = $0.01; nothing was requested" in " ".join(capsys.readouterr().err.split())
     assert server.requests() == before
     assert main(command) == 0
@@ -244,15 +254,3 @@ def test_the_command_rates_a_model_and_keeps_every_judgement(
         assert path.is_dir() or SECRET.encode() not in path.read_bytes()
     assert json.loads((tmp_path / "out" / "costs.json").read_bytes())["phase"] == "evaluate"
     assert json.loads((tmp_path / "out" / "judgements" / "costs.json").read_bytes())["generated_tokens"] == 6 * 20
-
-
-def test_options_of_a_judge_need_one(policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["evaluate", str(policy), "--suite", "summarization", "--data", "x.jsonl", "--out", str(tmp_path / "out")]
-    assert main([*command, "--max-cost", "3"]) == 2
-    assert "--max-cost and --set belong to a judge; name it with --judge FILE" in capsys.readouterr().err
-    assert main([*command, "--max-cost", ""]) == 2
-    assert "--max-cost and --set belong to a judge; name it with --judge FILE" in capsys.readouterr().err
-    (tmp_path / "judge.toml").write_text("")
-    assert main([*command, "--judge", str(tmp_path / "judge.toml"), "--max-cost", ""]) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert "the option for annotate.max_cost is an empty text; give it a value, or leave it out" in said

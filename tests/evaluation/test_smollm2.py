@@ -17,8 +17,8 @@ def test_smollm2_writes_programs(tmp_path: Path) -> None:
         pytest.skip("needs models/smollm2 (make smollm2) and ../shared/data")
     data = [f"--data={name}={SHARED / 'data' / file}" for name, file in FILES.items()]
     suites = [f"--suite={name}" for name in FILES]
-    limits = ["--limit", "10", "--max-new-tokens", "200", "--rows-at-once", "10", "--out", str(tmp_path)]
-    assert main(["evaluate", str(SMOLLM2), *suites, *data, *limits]) == 0
+    limits = ["--limit", "10", "--max-new-tokens", "200", "--out", str(tmp_path)]
+    assert main(["evaluate", "policy", str(SMOLLM2), *suites, *data, *limits]) == 0
     found = json.loads((tmp_path / "evaluation.json").read_bytes())["suites"]
     for name in FILES:
         figures = found[name]["models"]["smollm2"]

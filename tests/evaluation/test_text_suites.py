@@ -109,7 +109,7 @@ def test_models_that_judge_are_used_and_checked_first(policy: Path, tmp_path: Pa
     assert found["perplexity"] == pytest.approx(math.exp(nats / tokens))
     with pytest.raises(ModelError, match=r"^cannot load a model for perplexity from .*none: no such directory\. Give"):
         SummarizationSuite(SuiteOptions(data=data, perplexity_model=str(tmp_path / "none"))).check()
-    with pytest.raises(ModelError, match=r"^--bertscore-layer is 0 to 1 for .*, got 7$"):
+    with pytest.raises(ModelError, match=r"^the layer is 0 to 1 for .*, got 7$"):
         SummarizationSuite(SuiteOptions(data=data, bertscore=str(policy), bertscore_layer=7)).check()
 
 
@@ -117,7 +117,7 @@ def test_data_that_is_not_here_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         DataError,
         match=r'^suite summarization: no data is given\. Give a JSONL file with "prompt" and "reference", such as '
-        r"`text2grad prepare slf5k` writes of your own, or SLF5K with --data summarization=FILE$",
+        r"`text2grad feedback prepare slf5k` writes of your own, or SLF5K with --data summarization=FILE$",
     ):
         make_suites(["summarization"], [], SuiteOptions())
     with pytest.raises(DataError, match=r"^suite summarization: there is no file \./no\.jsonl\. Give a JSONL file"):

@@ -77,7 +77,7 @@ def test_critiques_in_text_are_read_before_they_are_annotations() -> None:
     found = annotate(lambda e, r: texts, examples("x", "y"), ['"Ann"', "b"], match="normalized")
     assert [one.critique for one in found] == [
         Critique("", (Span(0, 5, "positive"),)),
-        Critique("no critique", status="unparsable"),
+        Critique("no critique"),
     ]
     exact = annotate(lambda e, r: texts, examples("x", "y"), ['"Ann"', "b"])
     assert exact[0].critique == Critique("", unmatched=("“Ann”",))
@@ -283,7 +283,7 @@ def test_critiques_in_text_are_kept_as_they_were_read(tmp_path: Path) -> None:
     def writing(examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
         return ['{"poor_spans": ["“Ann”", "Bob"]}', "no critique"]
 
-    found = [Critique("", (Span(0, 5, "negative"),), unmatched=("Bob",)), Critique("no critique", status="unparsable")]
+    found = [Critique("", (Span(0, 5, "negative"),), unmatched=("Bob",)), Critique("no critique")]
     path = tmp_path / "a.jsonl"
     first = CachedCritic(writing, path, match="normalized")
     assert first(examples("p", "p"), ['"Ann"', "b"]) == found
@@ -334,7 +334,7 @@ def test_a_critic_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     before = path.read_bytes()
     with pytest.raises(CriticError) as caught:
         remembering(path, broken)(examples("p", "p"), ["one", "two"])
-    assert str(caught.value).startswith("critic broken failed on a batch of 1 responses: TimeoutError at ")
+    assert str(caught.value).startswith("critic broken failed on 1 responses: TimeoutError at ")
     assert path.read_bytes() == before
 
 

@@ -14,7 +14,6 @@ from places import DATA, SHARED
 from text2grad.errors import CriticError
 from text2grad.feedback.critique_text import (
     MAX_CHARS,
-    MAX_REPAIR_CHARS,
     ParsedCritique,
     parse_critique,
     parse_critique_object,
@@ -66,14 +65,13 @@ def summary(parsed: ParsedCritique) -> dict[str, object]:
         "positive": list(parsed.positive),
         "negative": list(parsed.negative),
         "status": parsed.status,
-        "suggestions": list(parsed.suggestions),
         "outcome": parsed.outcome,
     }
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_critique_reads_as_the_conformance_data_say(case):
-    expected = {"suggestions": [], "outcome": None} | {k: v for k, v in case.items() if k not in {"name", "text"}}
+    expected = {"outcome": None} | {k: v for k, v in case.items() if k not in {"name", "text"}}
     assert summary(parse_critique(case["text"])) == expected
 
 
@@ -153,12 +151,12 @@ FRAGMENTS = [
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=40).map("".join) | st.text(st.characters(exclude_categories=())))
 def test_no_text_raises_and_every_answer_can_be_written_to_a_file(text):
     parsed = parse_critique(text)
-    for said in (parsed.feedback, *parsed.positive, *parsed.negative, *parsed.suggestions):
+    for said in (parsed.feedback, *parsed.positive, *parsed.negative):
         assert type(said) is str
         said.encode()
     assert all(quote.strip() for quote in parsed.positive + parsed.negative)
     if parsed.status == "unparsable":
-        assert parsed.positive + parsed.negative + parsed.suggestions == ()
+        assert parsed.positive + parsed.negative == ()
 
 
 N = MAX_CHARS
@@ -184,7 +182,6 @@ HARMFUL = {
     "channels": "<|channel|>analysis" + "<|channel|>final " * (N // 20),
     "digits": '{"outcome": ' + "9" * (N - 20) + "}",
     "keys of underscores": '{"' + "_ " * (N // 2 - 10) + '": 1}',
-    "for the library": ("{a: [" + "(" * 20 + '"a" b" ') * (MAX_REPAIR_CHARS // 32),
     "ten million characters": '{"good_spans": ["' + "x" * 10_000_000 + '"]}',
     "ten million braces": "{" * 10_000_000,
 }
@@ -204,12 +201,6 @@ def test_text_is_read_up_to_the_limit_and_not_beyond():
     assert parse_critique(padded).positive == ("a",)
     beyond = padded + " "
     assert parse_critique(beyond) == ParsedCritique(padded, status="unparsable")
-
-
-def test_library_is_asked_up_to_its_limit_and_not_beyond():
-    text = "{good_spans: [first time, b]}"
-    assert parse_critique(text + " " * (MAX_REPAIR_CHARS - len(text))).positive == ("first time", "b")
-    assert parse_critique(text + " " * (MAX_REPAIR_CHARS - len(text) + 1)).status == "unparsable"
 
 
 def test_objects_nest_sixteen_deep_and_reading_starts_again_below():
@@ -301,7 +292,7 @@ def test_status_is_one_a_critique_may_have():
 def test_reading_critiques_loads_no_heavy_library():
     code = (
         "import sys, text2grad.feedback.spans as s; s.critique_from_text('{\"good_spans\": [\"a\"]}', 'a');"
-        "print([m for m in ('torch', 'transformers', 'json_repair', 'numpy') if m in sys.modules])"
+        "print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

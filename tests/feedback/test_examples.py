@@ -47,8 +47,15 @@ def test_chat_prompts_are_kept_as_messages(path: Path) -> None:
 
 
 def test_blank_lines_windows_line_ends_and_rare_separators_are_passed_over(path: Path) -> None:
-    path.write_bytes('\r\n{"prompt": "a\u2028b\u0085c"}\r\n   \n{"prompt": ""}'.encode())
-    assert [e.prompt for e in read_examples(path)] == ["a\u2028b\u0085c", ""]
+    path.write_bytes('\r\n{"prompt": "a\u2028b\u0085c"}\r\n   \n{"prompt": "d"}'.encode())
+    assert [e.prompt for e in read_examples(path)] == ["a\u2028b\u0085c", "d"]
+
+
+@pytest.mark.parametrize("prompt", ['""', '" \\n"', '[{"role": "user", "content": ""}]'])
+def test_an_empty_prompt_is_refused_with_its_line(path: Path, prompt: str) -> None:
+    assert refusal(path, f'{{"prompt": "a"}}\n{{"prompt": {prompt}}}') == (
+        f'{path}:2: "prompt" is empty, so there is nothing to answer; write one, or remove the line'
+    )
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, path: Path) -> None:
@@ -99,7 +106,7 @@ def test_a_line_that_is_no_json_is_named_by_its_number_blank_lines_counted(path:
 
 @pytest.mark.parametrize("line", ['"just a text"', "[1]", "null", '{"question": "q"}'])
 def test_a_line_without_a_prompt_is_refused(path: Path, line: str) -> None:
-    assert refusal(path, line) == f'{path}:1: an example is an object with a "prompt", got {line!r}'
+    assert refusal(path, line) == f'{path}:1: an example is an object with a "prompt", got {line}'
 
 
 @pytest.mark.parametrize(

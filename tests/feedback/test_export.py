@@ -1,4 +1,4 @@
-"""Annotations going out, and `text2grad import` and `export` from their command lines."""
+"""Annotations going out, and `text2grad feedback import` and `export` from their command lines."""
 
 import json
 import re
@@ -48,7 +48,6 @@ def test_the_data_card_counts_and_its_header_is_yaml() -> None:
     header = yaml.safe_load(card.split("---")[1])
     assert header["license"] == "apache-2.0"
     assert header["pretty_name"] == "feedback: 2"
-    assert header["size_categories"] == ["n<1K"]
     assert header["configs"] == [{"config_name": "default", "data_files": [{"split": "train", "path": DATA_FILE}]}]
     assert "2 responses, 0 positive and 1\nnegative spans. 1 responses have feedback without spans." in card
 
@@ -74,7 +73,7 @@ def test_the_import_command_writes_both_kinds_and_accounts_for_losses(
     ]
     path, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    arguments = ["import", "table", str(path), "--out", str(out)]
+    arguments = ["feedback", "import", "table", str(path), "--out", str(out)]
     mapped = [*arguments, "--column", "response=text", "--column", "poor_spans=bad"]
     assert main(mapped) == 2  # the second record has no such columns
     assert not out.exists()
@@ -103,7 +102,7 @@ def test_words_without_a_place_go_to_a_file_of_their_own_for_annotate(
     monkeypatch.chdir(tmp_path)
     told = {"prompt": "Where?", "response": "I live in Lyon.", "feedback": "No."}
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({**told, **more}) + "\n" for more in ({}, {"outcome": -1})))
-    import_it = ["import", "table", "in.jsonl", "--out", "out.jsonl"]
+    import_it = ["feedback", "import", "table", "in.jsonl", "--out", "out.jsonl"]
     assert main(import_it) == 0
     assert capsys.readouterr().out.endswith(
         "next:    import again with --ungrounded WORDS.jsonl --force, and ground WORDS.jsonl with "
@@ -117,10 +116,10 @@ def test_words_without_a_place_go_to_a_file_of_their_own_for_annotate(
     assert [one.critique.outcome for one in read_annotations("out.jsonl")] == [-1]
     assert read_annotations("words.jsonl") == [Annotation("Where?", "I live in Lyon.", Critique("No."))]
     for path, why in (("words.jsonl", "would be overwritten"), ("in.jsonl", "is the source itself")):
-        assert main(["import", "table", "in.jsonl", "--out", "c.jsonl", "--ungrounded", path]) == 2
+        assert main(["feedback", "import", "table", "in.jsonl", "--out", "c.jsonl", "--ungrounded", path]) == 2
         assert f"{path} {why}" in " ".join(capsys.readouterr().err.split())
     (tmp_path / "in.jsonl").write_text(json.dumps(told) + "\n")
-    assert main(["import", "table", "in.jsonl", "--out", "b.parquet", "--ungrounded", "w.jsonl"]) == 0
+    assert main(["feedback", "import", "table", "in.jsonl", "--out", "b.parquet", "--ungrounded", "w.jsonl"]) == 0
     assert capsys.readouterr().out.endswith(
         "\nwritten: w.jsonl\nnext:    text2grad annotate RECIPE.toml --set data.train=w.jsonl\n"
     )
@@ -160,28 +159,33 @@ def test_the_import_command_refuses(
     tmp_path: Path,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["import", "table", "gone.jsonl", *options]) == 2
+    assert main(["feedback", "import", "table", "gone.jsonl", *options]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_label_that_no_record_has_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    mark = {"annotator": "a", "labels": ["Unwanted.Extrinsic"], "note": "no", "start": 0, "end": 2}
-    record = {"source": "It rained.", "summary": "It snowed.", "annotations": [mark]}
+    mark = {"type": "labels", "value": {"labels": ["Error"], "start": 0, "end": 2}}
+    record = {"data": {"prompt": "", "response": "It snowed."}, "annotations": [{"result": [mark]}]}
     (tmp_path / "in.jsonl").write_text(json.dumps(record) + "\n", "utf-8")
-    for number, (label, told) in enumerate([("unwanted=positive", False), ("Unwnated=positive", True)]):
+    for number, (label, told) in enumerate([("error=positive", False), ("Erorr=positive", True)]):
         out = ["--out", str(tmp_path / f"{number}.jsonl")]
-        assert main(["import", "faithbench", str(tmp_path / "in.jsonl"), *out, "--label", label]) == 0
-        words = "gives a meaning to Unwnated, which no record has; its labels: Unwanted, Unwanted.Extrinsic"
+        assert main(["feedback", "import", "label_studio", str(tmp_path / "in.jsonl"), *out, "--label", label]) == 0
+        words = "gives a meaning to Erorr, which no record has; its labels: Error"
         assert (words in " ".join(capsys.readouterr().err.split())) == told
 
 
-def test_the_export_command_writes_the_folder_and_pushes_nothing_without_a_name(
+def test_the_export_command_writes_the_folder_and_pushes_nothing_unless_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_dataset(tmp_path / "a.jsonl", ANNOTATIONS)
-    arguments = ["export", str(tmp_path / "a.jsonl"), str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "ds")]
-    assert main([*arguments, "--push"]) == 2
-    assert not (tmp_path / "ds").exists()
+    arguments = [
+        "feedback",
+        "export",
+        str(tmp_path / "a.jsonl"),
+        str(tmp_path / "a.jsonl"),
+        "--out",
+        str(tmp_path / "ds"),
+    ]
     assert main(arguments) == 0
     assert read_source(tmp_path / "ds" / DATA_FILE) == ANNOTATIONS * 2
     assert "annotations   4" in capsys.readouterr().out
@@ -220,12 +224,12 @@ def test_the_export_command_writes_into_a_folder_with_files_only_when_it_is_told
     path, out = tmp_path / "a.jsonl", tmp_path / "out"
     write_annotations(path, [Annotation("Where?", "In Lyon.", Critique("No."))])
     out.mkdir()
-    assert main(["export", str(path), "--out", str(out)]) == 0, "an empty folder is free"
+    assert main(["feedback", "export", str(path), "--out", str(out)]) == 0, "an empty folder is free"
     (out / "README.md").write_text("# Mine")
-    assert main(["export", str(path), "--out", str(out)]) == 2
+    assert main(["feedback", "export", str(path), "--out", str(out)]) == 2
     assert "holds other files (README.md, data); choose another --out, or add --force" in capsys.readouterr().err
     assert (out / "README.md").read_text() == "# Mine"
-    assert main(["export", str(path), "--out", str(out), "--force"]) == 0
+    assert main(["feedback", "export", str(path), "--out", str(out), "--force"]) == 0
     assert "# annotations" in (out / "README.md").read_text()
-    assert main(["export", str(path), "--out", str(path)]) == 2
+    assert main(["feedback", "export", str(path), "--out", str(path)]) == 2
     assert "is a file; choose another --out, a directory" in capsys.readouterr().err

@@ -2,24 +2,18 @@
 
 import gzip
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from places import SHARED
-from text2grad.errors import ConfigError, DataError
+from text2grad.errors import DataError
 from text2grad.feedback.record_files import json_object, read_entries
 from text2grad.feedback.records import CritiqueRecord, read_annotations, read_critique_records
 from text2grad.types import Critique, Span
 
-QA_FEEDBACK = SHARED / "data" / "qa_feedback" / "feedback.json"
 WAY_OUT = ". Mend or remove the record"
 LYON = "I live in Lyon."
-needs_qa_feedback = pytest.mark.skipif(
-    not QA_FEEDBACK.exists(), reason="needs ../shared/data/qa_feedback, which is not part of the project"
-)
 
 
 def lines(tmp_path: Path, *records: Any) -> Path:
@@ -187,128 +181,15 @@ def test_bad_records_are_handed_over_when_asked_and_the_rest_is_read(tmp_path: P
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     empty, missing = lines(tmp_path), tmp_path / "nowhere.jsonl"
-    cases: list[tuple[Path, Any, str]] = [
-        (empty, "jsonl", f"{empty} has no records"),
-        (missing, "jsonl", f"cannot read {missing}: No such file or directory"),
-        (missing, "qa_feedback", f"cannot read {missing}: No such file or directory"),
-        (tmp_path, "jsonl", f"cannot read {tmp_path}: Is a directory"),
-        (empty, "qa_feedback", f"{empty}: not JSON: Expecting value at character 1"),
+    cases = [
+        (empty, f"{empty} has no records"),
+        (missing, f"cannot read {missing}: No such file or directory"),
+        (tmp_path, f"cannot read {tmp_path}: Is a directory"),
     ]
-    for path, form, message in cases:
+    for path, message in cases:
         with pytest.raises(DataError) as caught:
-            list(read_critique_records(path, form=form))
+            list(read_critique_records(path))
         assert str(caught.value) == message
-
-
-def test_an_unknown_format_is_refused() -> None:
-    with pytest.raises(ConfigError) as caught:
-        list(read_critique_records("x", form="json"))  # type: ignore[arg-type]
-    assert str(caught.value) == "format has no value 'json'. Did you mean \"jsonl\"? Known values: jsonl, qa_feedback"
-
-
-QA_RECORD: dict[str, Any] = {
-    "question": "Who sang it?",
-    "prediction 1": "Ann sang it. Ann sang it twice.",
-    "passages": [["Songs", "Bob sang it.", "It was long."], ["Bob", "A singer."]],
-    "feedback": {
-        "errors": [
-            {"error type": "Redundant", "start": 13, "end": 31, "explanation": "Ann sang it. "},
-            {
-                "error type": "Wrong-Grounding",
-                "start": 0,
-                "end": 3,
-                "explanation": '{"passage_id":1,"sentence_id":[1]}',
-            },
-        ],
-        "missing-info": [
-            {"error type": "Missing-Answer", "passage_id": 1, "sentence_id": [1, 2]},
-            {"error type": "Missing-Major-Auxiliary", "passage_id": 2, "sentence_id": [1]},
-            {"error type": "Missing-Answer", "passage_id": 2, "sentence_id": [4]},
-            {"error type": "Missing-Answer", "passage_id": 0, "sentence_id": [1]},
-        ],
-    },
-}
-
-
-def qa_file(tmp_path: Path, *records: Any) -> Path:
-    path = tmp_path / "feedback.json"
-    path.write_text(json.dumps(list(records)))
-    return path
-
-
-def test_human_errors_become_negative_spans_and_what_is_missing_stays_in_words(tmp_path: Path) -> None:
-    path = qa_file(tmp_path, QA_RECORD)
-    (judged,) = read_critique_records(path, form="qa_feedback")
-    assert (judged.where, judged.prompt) == (f"{path}: record 1", "Who sang it?")
-    assert judged.response == "Ann sang it. Ann sang it twice."
-    assert judged.critique.spans == (Span(0, 3, "negative"), Span(13, 31, "negative"))
-    assert judged.critique.feedback.split("\n") == [
-        'Redundant: "Ann sang it twice." – said before: "Ann sang it."',
-        'Wrong-Grounding: "Ann" – see "Bob sang it." (Songs)',
-        'Missing-Answer: "Bob sang it. It was long." (Songs)',
-        'Missing-Major-Auxiliary: "A singer." (Bob)',
-        "Missing-Answer: passage 2, sentence 4",
-        "Missing-Answer: passage 0, sentence 1",
-    ]
-
-
-def test_long_quotes_in_the_words_are_cut_at_a_word(tmp_path: Path) -> None:
-    error = {"error type": "Irrelevant", "start": 0, "end": 200, "explanation": " "}
-    record = {**QA_RECORD, "prediction 1": "words " * 40, "feedback": {"errors": [error], "missing-info": []}}
-    (judged,) = read_critique_records(qa_file(tmp_path, record), form="qa_feedback")
-    assert judged.critique.feedback == f'Irrelevant: "{"words " * 15}…"'
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"question": None}, '"question" must be a text; got null'),
-        ({"feedback": {"errors": []}}, "not in the form of qa_feedback (KeyError: 'missing-info')"),
-        (
-            {"feedback": []},
-            "not in the form of qa_feedback (TypeError: list indices must be integers or slices, not str)",
-        ),
-        (
-            {"feedback": {"errors": [{"start": 3, "end": 32}], "missing-info": []}},
-            "error [3, 32] does not lie in the prediction, which has 31 characters",
-        ),
-        (
-            {"feedback": {"errors": [{"start": 3, "end": 3}], "missing-info": []}},
-            "error [3, 3] does not lie in the prediction, which has 31 characters",
-        ),
-    ],
-)
-def test_a_human_record_that_cannot_be_used_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    path = qa_file(tmp_path, QA_RECORD, {**QA_RECORD, **change})
-    with pytest.raises(DataError) as caught:
-        list(read_critique_records(path, form="qa_feedback"))
-    assert str(caught.value) == f"{path}: record 2: {message}{WAY_OUT}"
-
-
-def test_a_file_that_is_no_list_of_human_records_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "feedback.json"
-    path.write_text("{}")
-    with pytest.raises(DataError) as caught:
-        list(read_critique_records(path, form="qa_feedback"))
-    assert str(caught.value) == f"{path}: no JSON list of records, got dict"
-
-
-@needs_qa_feedback
-def test_all_human_feedback_is_read_and_each_error_is_one_span_of_its_prediction() -> None:
-    raw = json.loads(QA_FEEDBACK.read_text())
-    read = list(read_critique_records(QA_FEEDBACK, form="qa_feedback"))
-    assert len(read) == len(raw) == 400
-    kinds: Counter[str] = Counter()
-    for judged, record in zip(read, raw, strict=True):
-        errors = record["feedback"]["errors"]
-        assert judged.response == record["prediction 1"]
-        assert {(span.start, span.end) for span in judged.critique.spans} == {(e["start"], e["end"]) for e in errors}
-        words = judged.critique.feedback.split("\n")
-        assert len(words) == max(1, len(errors) + len(record["feedback"]["missing-info"]))
-        kinds.update(line.split(":")[0] for line in words)
-    assert kinds["Irrelevant"] == 746
-    assert kinds["Missing-Answer"] == 191
-    assert kinds["No errors marked."] == 5
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.json", "x.csv", "x.tsv", "x.jsonl.gz"])

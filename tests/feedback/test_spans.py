@@ -10,7 +10,8 @@ from hypothesis import given, settings, strategies as st
 from places import DATA, SHARED
 from text2grad.errors import ConfigError, CriticError
 from text2grad.feedback.normalize import normalize
-from text2grad.feedback.spans import LocatedSpans, critique_from_text, locate_spans, whole_words, words_of
+from text2grad.feedback.spans import LocatedSpans, critique_from_text, locate_spans
+from text2grad.feedback.words import whole_words, words_of
 from text2grad.types import Critique, Span
 
 CASES = json.loads((DATA / "quotes.json").read_text("utf-8"))

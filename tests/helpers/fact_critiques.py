@@ -35,15 +35,15 @@ def remark_of(
     first, last = facts["who"].split()
     true = {**facts, "first": first, "last": last}
     slots = {truths[slot][style].format(value): slot for slot, value in true.items()} | {"": ""}
-    found = list(VERDICT.finditer(verdicts))
+    matches = list(VERDICT.finditer(verdicts))
     if truth not in slots:
         return None
     slot, known = slots[truth], kinds(slots[truth], style)
-    if not found:
+    if not matches:
         return (slot, verdicts) if verdicts in ((MISSING[style],) if slot else REST) else None
-    if "".join(match[0] for match in found) != verdicts or any(match["said"] not in known for match in found):
+    if "".join(match[0] for match in matches) != verdicts or any(match["said"] not in known for match in matches):
         return None
-    return slot, [(match["quote"], known[match["said"]]) for match in found]
+    return slot, [(match["quote"], known[match["said"]]) for match in matches]
 
 
 def told_in(
@@ -53,10 +53,10 @@ def told_in(
 
     Every word of it belongs to that style, and what it says is true is what the facts are.
     """
-    found = list(REMARK.finditer(feedback))
-    assert "".join(match[0] for match in found) == feedback
+    matches = list(REMARK.finditer(feedback))
+    assert "".join(match[0] for match in matches) == feedback
     readings = [
-        [remark_of(match["truth"] or "", match["verdicts"], facts, style, truths, kinds) for match in found]
+        [remark_of(match["truth"] or "", match["verdicts"], facts, style, truths, kinds) for match in matches]
         for style in (0, 1)
     ]
     ((style, remarks),) = [(style, reading) for style, reading in enumerate(readings) if None not in reading]

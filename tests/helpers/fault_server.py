@@ -40,7 +40,6 @@ what the last request was. What is judged stands between tags, or else is the la
     prose       an answer that holds no critique
     answer      {"answer": ...} with the rest of the line that begins with SAY
     misquote    a critique that quotes what the response does not hold
-    corrigible  the same, until it is told so
     firstplace  a verdict for the text that stands first, whichever it is (of a judge of two texts)
     longer      a verdict for the longer of two texts
     undecided   a verdict for neither
@@ -152,6 +151,7 @@ class FaultServer:
         self.active = self.most_active = 0
         self.first_at = self.last_at = 0.0
         self.last: dict[str, Any] = {}
+        self.newer_names = False
         self.hold_after = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -169,8 +169,8 @@ class FaultServer:
         fields = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line)
         body = await reader.readexactly(int(fields.get("content-length", 0)))
         if head.startswith("GET"):
-            if found := re.match(r"GET \S+/hold/(\d+) ", head):
-                self.hold_after = int(found[1])
+            if hold := re.match(r"GET \S+/hold/(\d+) ", head):
+                self.hold_after = int(hold[1])
             busy_s = self.last_at - self.first_at
             whole = {"counts": self.counts, "most_active": self.most_active, "busy_s": busy_s, "last": self.last}
             _send(writer, 200, whole if "/state" in head else self.counts.total())
@@ -183,6 +183,11 @@ class FaultServer:
         count, number = self.counts[name], self.counts.total()
         if not self.schemas and {"response_format", "structured_outputs", "logprobs"} & request.keys():
             _send(writer, 400, {"error": {"message": "response_format is not known here"}})
+            return True
+        if self.newer_names and "max_tokens" in request:
+            _send(
+                writer, 400, {"error": {"message": "Unsupported: 'max_tokens'. Use 'max_completion_tokens' instead."}}
+            )
             return True
         self.active += 1
         self.first_at = self.first_at or time.monotonic()
@@ -255,7 +260,6 @@ def _answers(step: str) -> bool:
         "answer",
         "huge",
         "misquote",
-        "corrigible",
         "slow",
         "400",
         "401",
@@ -272,14 +276,14 @@ def _answers(step: str) -> bool:
 def _completion(what: str, asked: Asked) -> dict[str, Any]:
     """Return a completion that answers, or half answers."""
     text, key, plain = asked.text, asked.key, asked.plain
-    found = RESPONSE.findall(text)
-    words = (found[-1] if found else text.strip("\n").rpartition("\n")[2]).split()
+    responses = RESPONSE.findall(text)
+    words = (responses[-1] if responses else text.strip("\n").rpartition("\n")[2]).split()
     critique = {
         "textual_feedback": f'"{words[0]}" is right, but "{words[-1]}" is wrong.',
         "good_spans": [words[0]],
         "poor_spans": [words[-1]],
     }
-    if what == "misquote" or (what == "corrigible" and "<quote>\nwhat nobody said\n</quote>" not in text):
+    if what == "misquote":
         critique["poor_spans"] = ["what nobody said"]
     if what == "echo":
         critique["textual_feedback"] += f" You sent {key}."
@@ -314,7 +318,7 @@ def _completion(what: str, asked: Asked) -> dict[str, Any]:
     said: dict[str, Any] = {"text": content} if plain else {"message": message}
     if asked.logprobs:
         tokens = [content, "m" if content == "M" else "M", "The"]
-        top = [{"token": one, "logprob": value} for one, value in zip(tokens, LOGPROBS, strict=True)]
+        top = [{"token": token, "logprob": value} for token, value in zip(tokens, LOGPROBS, strict=True)]
         said["logprobs"] = {"content": [{**top[0], "top_logprobs": top}]}
     return {
         "id": "chatcmpl-1",
@@ -372,8 +376,10 @@ async def main() -> None:
     parser.add_argument("--delay-s", type=float, default=0.0)
     parser.add_argument("--at-once", type=int, default=0)
     parser.add_argument("--no-schemas", action="store_true")
+    parser.add_argument("--newer-names", action="store_true", help="refuse max_tokens, as OpenAI's reasoning models do")
     args = parser.parse_args()
     answering = FaultServer(delay_s=args.delay_s, at_once=args.at_once, schemas=not args.no_schemas)
+    answering.newer_names = args.newer_names
     server = await asyncio.start_server(answering.serve, "127.0.0.1", 0, limit=2**24)
     print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201 - whoever started it reads this
     await server.serve_forever()

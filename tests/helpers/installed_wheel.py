@@ -32,7 +32,7 @@ def install(wheel: Path, folder: Path, *extras: str) -> Path:
     (site,) = folder.glob("lib/python*/site-packages")
     with ZipFile(wheel) as archive:
         archive.extractall(site)
-    (own,) = (one for one in distributions(path=[str(site)]) if one.name == "text2grad")
+    (own,) = (candidate for candidate in distributions(path=[str(site)]) if candidate.name == "text2grad")
     for needed in _needed(own, extras):
         _link(needed, site)
     python = folder / "bin" / "python"
@@ -68,11 +68,11 @@ def run(python: Path, *argv: object, cwd: Path, code: int = 0, **environment: st
 
 def _needed(own: Distribution, extras: Sequence[str]) -> list[Distribution]:
     """Return the distributions that the metadata asks for, each once."""
-    found: dict[str, Distribution] = {}
+    needed: dict[str, Distribution] = {}
     waiting = [(own, ("", *extras))]
     while waiting:
-        one, wanted = waiting.pop()
-        for text in one.requires or ():
+        package, wanted = waiting.pop()
+        for text in package.requires or ():
             requirement = Requirement(text)
             marker = requirement.marker
             if marker is not None and not any(marker.evaluate({"extra": extra}) for extra in wanted):
@@ -80,10 +80,10 @@ def _needed(own: Distribution, extras: Sequence[str]) -> list[Distribution]:
             name = canonicalize_name(requirement.name)
             if name == "text2grad":  # an extra that contains another
                 waiting.append((own, tuple(requirement.extras)))
-            elif name not in found or requirement.extras:
-                found[name] = distribution(name)
-                waiting.append((found[name], ("", *requirement.extras)))
-    return list(found.values())
+            elif name not in needed or requirement.extras:
+                needed[name] = distribution(name)
+                waiting.append((needed[name], ("", *requirement.extras)))
+    return list(needed.values())
 
 
 def _link(needed: Distribution, site: Path) -> None:

@@ -194,12 +194,18 @@ def _refuse_mixed(func: Any, name: str, args: tuple[Any, ...], tensors: list[Ten
     if on_device and others:
         if name in _INDEXING:
             values = args[2:3] if "put" in name else ()
-            others = [one for one in (args[0], *values) if one.device.type == "cpu" and (one is args[0] or one.dim())]
+            others = [
+                tensor
+                for tensor in (args[0], *values)
+                if tensor.device.type == "cpu" and (tensor is args[0] or tensor.dim())
+            ]
         elif torch.Tag.pointwise in func.tags or name in _WITH_NUMBER or name.startswith("_foreach_"):
             written = [
                 value for value, argument in zip(args, func._schema.arguments, strict=False) if argument.alias_info
             ]
-            others = [one for one in others if one.dim() or any(one is value for value in tree_leaves(written))]
+            others = [
+                tensor for tensor in others if tensor.dim() or any(tensor is value for value in tree_leaves(written))
+            ]
         if others:
             raise MixedDevices(f"{func} got tensors of two devices: {', '.join(map(_told, tensors))}")
 
@@ -260,7 +266,7 @@ def _autocast_start(autocast: Any, device_type: str, *args: Any, **options: Any)
 
 
 def _as_of_the_cpu(function: Callable[..., Any], *device_type: str) -> Any:
-    return function(*("cpu" if one == TYPE else one for one in device_type))
+    return function(*("cpu" if kind == TYPE else kind for kind in device_type))
 
 
 _AUTOCAST_START = torch.autocast.__init__

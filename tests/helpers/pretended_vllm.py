@@ -37,13 +37,12 @@ class PretendedLLM:
         quantization: None,
         trust_remote_code: bool,
         dtype: str,
-        enforce_eager: bool,
     ) -> None:
         assert logprobs_mode == "processed_logprobs"
         torch.manual_seed(seed)  # as vLLM does
         self.model = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).eval()
         self.limits = max_model_len, max_num_seqs
-        self.memory, self.eager, self.code = gpu_memory_utilization, enforce_eager, trust_remote_code
+        self.memory, self.code = gpu_memory_utilization, trust_remote_code
         self.synced, self.closed = 0, False
         self.requests: list[Any] = []
         runner = SimpleNamespace(reload_weights=self._reload, get_model=lambda: self.model)
@@ -71,7 +70,7 @@ class PretendedLLM:
         assert (asked.n, asked.top_p, asked.top_k, asked.min_p, asked.repetition_penalty) == (1, 1.0, 0, 0.0, 1.0)
         assert asked.ignore_eos, "else vLLM ends responses at ids of its own"
         self.requests.append(prompts)
-        return [self._continue(one["prompt_token_ids"], asked) for one in prompts]
+        return [self._continue(prompt["prompt_token_ids"], asked) for prompt in prompts]
 
     def _continue(self, prompt: list[int], asked: Any) -> Any:
         assert len(prompt) + asked.max_tokens <= self.limits[0]
@@ -79,10 +78,10 @@ class PretendedLLM:
         logps = []
         while len(ids) < asked.max_tokens:
             logits = self.model(torch.tensor([prompt + ids])).logits[0, -1].float() * self.sharpness
-            found = (logits / asked.temperature).log_softmax(-1)
-            token = int(torch.multinomial(found.exp(), 1))
+            logp = (logits / asked.temperature).log_softmax(-1)
+            token = int(torch.multinomial(logp.exp(), 1))
             ids.append(token)
-            logps.append({token: SimpleNamespace(logprob=float(found[token]), rank=1)})
+            logps.append({token: SimpleNamespace(logprob=float(logp[token]), rank=1)})
             if token in asked.stop_token_ids:
                 break
         output = SimpleNamespace(token_ids=ids, logprobs=logps)

@@ -37,7 +37,7 @@ PIECES: Sections = {"ppo": {"micro_batch_tokens": 14, "target_kl": 0.1, "entropy
 MODEL: Sections = {"model": {"value": "model", "gradient_checkpointing": True}}
 GROUPS: Sections = {
     "rollout": {"batch_size": 16, "group_size": 4},
-    "ppo": {"baseline": "group", "minibatches": 1, "epochs": 4, "stop_kl": 0.02},
+    "ppo": {"baseline": "group", "minibatches": 1, "epochs": 4},
     "model": {"value": "none"},
 }
 ADAPTERS: Sections = {
@@ -64,7 +64,7 @@ RUNS: dict[str, tuple[Sections, Mapping[str, str]]] = {
 }
 """Settings and accelerate's environment of each run."""
 
-LONG = [Example(" ".join([*small_run.WORDS, one.prompt_text])) for one in small_run.EXAMPLES]
+LONG = [Example(" ".join([*small_run.WORDS, example.prompt_text])) for example in small_run.EXAMPLES]
 HELD_OUT = small_run.EXAMPLES[:5]  # three for one process, two for the other
 
 
@@ -112,11 +112,11 @@ def run(directory: Path, name: str, *, steps: int = 2) -> Text2GradTrainer:
     made = Text2GradTrainer(
         model,
         critic,
-        tokenizer,
-        LONG if key == "groups" else small_run.EXAMPLES,  # prompts that are worth sharing
+        LONG if key == "groups" else small_run.EXAMPLES,
         recipe,
+        eval_dataset=HELD_OUT,
+        processing_class=tokenizer,
         refresher=Refresher.from_recipe(recipe, critic, small_run.ColourCritic(asked)),
-        held_out=HELD_OUT,
         resume=(directory / name / "run.json").exists(),
     )
     evaluate = Evaluations(made)
@@ -140,7 +140,7 @@ def held(made: Text2GradTrainer) -> dict[str, Any]:
     return {
         "processes": made.accelerator.num_processes,
         "sharded": all(isinstance(parameter, DTensor) for parameter in parameters),
-        "own": sum(one.numel() for one in local),
+        "own": sum(parameter.numel() for parameter in local),
         "all": sum(parameter.numel() for parameter in parameters),
     }
 

@@ -22,7 +22,7 @@ WORDS = [*ANIMALS, *NUMBERS]
 
 
 def annotation(prompt: str, first: str, second: str) -> Annotation:
-    """Return a response of two words, in which animals are good and numbers poor."""
+    """Return a response of two words, in which animals are positive and numbers negative."""
     response = f" {first} {second}"
     spans, start = [], 1
     for word in (first, second):
@@ -38,9 +38,12 @@ ANNOTATIONS = [annotation(PROMPTS[(i + j) % 6], a, b) for i, a in enumerate(WORD
 def prepare(directory: Path, form: str = "spans") -> None:
     """Write annotations.jsonl and a model of random weights that can say their critiques in a form."""
     write_annotations(directory / "annotations.jsonl", ANNOTATIONS)
-    asked = [critique_prompt(Example(one.prompt), one.response) for one in ANNOTATIONS]
-    written = [critique_target(one.critique, one.response, form=form) for one in ANNOTATIONS]
-    chat = [f"[user]{critique_request(Example(one.prompt), one.response)}[judge]" for one in ANNOTATIONS]
+    asked = [critique_prompt(Example(annotation.prompt), annotation.response) for annotation in ANNOTATIONS]
+    written = [critique_target(annotation.critique, annotation.response, form=form) for annotation in ANNOTATIONS]
+    chat = [
+        f"[user]{critique_request(Example(annotation.prompt), annotation.response)}[judge]"
+        for annotation in ANNOTATIONS
+    ]
     tokenizer = word_tokenizer([*asked, *written, *chat, " "], SYMBOLS)
     tiny_llama(tokenizer, seed=1, width=32, layers=1, context=160).save_pretrained(directory / "base")
     tokenizer.save_pretrained(directory / "base")

@@ -26,7 +26,7 @@ EXAMPLES = [Example(f"{a} {b}") for a in WORDS for b in WORDS]
 
 
 class ColourCritic:
-    """Colours are good, numbers are poor; every call is written down where a file is given."""
+    """Mark colours as positive and numbers as negative; note every call in a file if one is given."""
 
     def __init__(self, calls: Path | None = None) -> None:
         self.calls = calls
@@ -82,7 +82,9 @@ def recipe(out: Path, **sections: dict[str, Any]) -> Recipe:
 def trainer(out: Path, judge: Any = None, *, resume: bool = False, **sections: dict[str, Any]) -> Text2GradTrainer:
     tokenizer, model = tokenizer_and_model()
     settings = recipe(out, **sections)
-    return Text2GradTrainer(model, judge or ColourCritic(), tokenizer, EXAMPLES, settings, resume=resume)
+    return Text2GradTrainer(
+        model, judge or ColourCritic(), EXAMPLES, settings, processing_class=tokenizer, resume=resume
+    )
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:
@@ -97,12 +99,12 @@ def untimed(path: Path) -> list[dict[str, float]]:
     return [{k: v for k, v in line.items() if not k.startswith(("seconds/", "memory/", "tokens/"))} for line in lines]
 
 
-def assert_same_run(one: Path, other: Path) -> None:
-    first, second = weights(one), weights(other)
+def assert_same_run(run: Path, other: Path) -> None:
+    first, second = weights(run), weights(other)
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
-    assert untimed(one / "metrics.jsonl") == untimed(other / "metrics.jsonl")
-    logs = [sorted((run / "rollouts").glob("*.jsonl")) for run in (one, other)]
+    assert untimed(run / "metrics.jsonl") == untimed(other / "metrics.jsonl")
+    logs = [sorted((directory / "rollouts").glob("*.jsonl")) for directory in (run, other)]
     assert [p.read_bytes() for p in logs[0]] == [p.read_bytes() for p in logs[1]]
 
 

@@ -23,17 +23,17 @@ LENGTHS = [3, 2, 3, 2, 1, 3]  # of six responses to three prompts
 OWN = ("reward", "gamma", "leave_one_out", "match", "reward_funcs")
 
 
-def yes_is_good(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
-    """Praise yes and no, blame maybe and later."""
+def yes_is_positive(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+    """Mark yes and no as positive, maybe and later as negative."""
     return [
-        Critique("Commit yourself.", locate_spans(one, positive=["yes", "no"], negative=["maybe", "later"]).spans)
-        for one in responses
+        Critique("Commit yourself.", locate_spans(response, positive=["yes", "no"], negative=["maybe", "later"]).spans)
+        for response in responses
     ]
 
 
 def make_trainer(
     out: Path,
-    critic: Any = yes_is_good,
+    critic: Any = yes_is_positive,
     *,
     rows: list[dict[str, Any]] | None = None,
     tokenizer: Any = None,

@@ -12,8 +12,7 @@ Shapes: T response tokens of one response, S its prompt and response together, V
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 Weights = dict[str, Tensor]
+ADAM_BETA1 = 0.9
 ADAM_BETA2, ADAM_EPS = 0.999, 1e-5
 
 
@@ -68,7 +68,6 @@ class Scored:
     earned: np.ndarray
     returns: np.ndarray
     advantages: np.ndarray
-    certain: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
 
 
 @dataclass(frozen=True)
@@ -114,13 +113,13 @@ class Networks:
 
     def _adapted(self, adapter: str) -> Weights:
         """Return W + (alpha/r) B A for every adapted matrix W."""
-        found, scale = dict(self.reference), self.settings.lora_alpha / self.settings.lora_r
+        weights, scale = dict(self.reference), self.settings.lora_alpha / self.settings.lora_r
         for name, down in self.weights.items():
             if name.endswith(f".lora_A.{adapter}.weight"):
                 up = self.weights[name.replace(".lora_A.", ".lora_B.")]
                 module = name.removeprefix("policy.base_model.model.").removesuffix(f".lora_A.{adapter}.weight")
-                found[f"{module}.weight"] = found[f"{module}.weight"] + scale * up @ down
-        return found
+                weights[f"{module}.weight"] = weights[f"{module}.weight"] + scale * up @ down
+        return weights
 
     def run(self, weights: Weights, response: Response) -> tuple[Tensor, Tensor]:
         """Return logits [T, V] that predict each response token, and the hidden states that did, one more, [T + 1, H].
@@ -184,9 +183,9 @@ def span_weights(span: Any, texts: Sequence[str], setting: Any) -> dict[int, flo
 
 def deltas(response: Response, texts: Sequence[str], setting: Any) -> np.ndarray:
     """Return δ_t in [−1, 1] of each token."""
-    found = np.zeros(len(texts))
+    delta = np.zeros(len(texts))
     if response.failed:
-        return found
+        return delta
     marks: list[list[tuple[str, float]]] = [[] for _ in texts]  # of each token, in the order of the spans
     for span in response.critique.spans:
         for t, weight in span_weights(span, texts, setting).items():
@@ -200,39 +199,34 @@ def deltas(response: Response, texts: Sequence[str], setting: Any) -> np.ndarray
             own = own[other + 1 :]
         sign = -1.0 if any(label == "negative" for label, _ in own) else 1.0
         wanted = "negative" if sign < 0 else "positive"
-        found[t] = sign * max((weight for label, weight in own if label == wanted), default=0.0)
-    return found
+        delta[t] = sign * max((weight for label, weight in own if label == wanted), default=0.0)
+    return delta
 
 
 def gathered(response: Response, earned: np.ndarray, texts: Sequence[str], placement: str) -> np.ndarray:
     """Return the sums of the rewards on the last token of each step; a step ends where a token holds its end."""
     marks = {"last_token": "", "lines": "\n", "sentences": ".!?…\n", "clauses": ".!?…,;:\n"}[placement]
-    found, total = np.zeros(len(earned)), 0.0
+    gathered_rewards, total = np.zeros(len(earned)), 0.0
     for t, text in enumerate(texts):
         total += earned[t]
         rest = "".join(texts[t + 1 :]).strip()
         if t == len(texts) - 1 or (text and text[-1] in marks and rest):
-            found[t], total = total, 0.0
-    return found
+            gathered_rewards[t], total = total, 0.0
+    return gathered_rewards
 
 
 def earned_rewards(response: Response, delta: np.ndarray, texts: Sequence[str], setting: Any) -> np.ndarray:
     """Return what each token earns before the KL term."""
     earned = np.zeros(len(delta))
     if not response.failed:
-        gained, lost = (
-            abs(sum(factor * abs(d) for d in delta if sign * d > 0))
-            for sign, factor in ((1, setting.positive), (-1, setting.negative))
-        )
-        fair = lost / gained if setting.balance and gained and lost else 1.0
         for t, d in enumerate(delta):
-            earned[t] = fair * setting.positive * d if d > 0 else setting.negative * -d if d < 0 else setting.unlabelled
+            earned[t] = setting.positive * d if d > 0 else setting.negative * -d if d < 0 else setting.unlabelled
         if setting.placement == "verdict":
             worst = setting.negative if min(delta) < 0 else setting.positive if max(delta) > 0 else 0.0
             earned = np.array([*[0.0] * (len(delta) - 1), worst])
         elif setting.placement != "spans":
             earned = gathered(response, earned, texts, setting.placement)
-        earned[-1] += setting.outcome * (response.critique.outcome or 0.0)
+        earned[-1] += response.critique.outcome or 0.0
     earned[-1] += setting.truncated * response.truncated
     return earned
 
@@ -243,23 +237,23 @@ def earned_rewards(response: Response, delta: np.ndarray, texts: Sequence[str], 
 def advantages_of(rewards: np.ndarray, values: np.ndarray, bootstrap: float, gamma: float, lam: float) -> np.ndarray:
     """Return A_t = Σ_{l ≥ 0} (γλ)^l (r_{t+l} + γ V_{t+l+1} − V_{t+l}), the double sum as it stands."""
     following = np.append(values[1:], bootstrap)
-    found = np.zeros(len(rewards))
+    advantages = np.zeros(len(rewards))
     for t in range(len(rewards)):
         for k in range(t, len(rewards)):
-            found[t] += (gamma * lam) ** (k - t) * (rewards[k] + gamma * following[k] - values[k])
-    return found
+            advantages[t] += (gamma * lam) ** (k - t) * (rewards[k] + gamma * following[k] - values[k])
+    return advantages
 
 
 def over_group(group: "Sequence[Scored]", *, leave_one_out: bool, how: str) -> None:
     """Subtract from each token the mean of its prompt's responses (or of the others), each response counting once."""
-    raw, means = [one.advantages for one in group], [float(one.advantages.mean()) for one in group]
+    raw, means = [scored.advantages for scored in group], [float(scored.advantages.mean()) for scored in group]
     n, middle = len(group), sum(means) / len(group)
     deviation = math.sqrt(sum(float(((row - middle) ** 2).mean()) for row in raw) / (n - 1))
-    for number, (one, row) in enumerate(zip(group, raw, strict=True)):
+    for number, (scored, row) in enumerate(zip(group, raw, strict=True)):
         others = [mean for j, mean in enumerate(means) if j != number]
-        one.advantages = row - (sum(others) / (n - 1) if leave_one_out else middle)
+        scored.advantages = row - (sum(others) / (n - 1) if leave_one_out else middle)
         if how == "group":
-            one.advantages = one.advantages / (deviation + 1e-4)
+            scored.advantages = scored.advantages / (deviation + 1e-4)
 
 
 def whitened(rows: Sequence[np.ndarray], how: str) -> list[np.ndarray]:
@@ -277,10 +271,12 @@ def whitened(rows: Sequence[np.ndarray], how: str) -> list[np.ndarray]:
 class Oracle:
     """Repeats the steps of a run in float64."""
 
-    def __init__(self, base: Any, trainable: Mapping[str, Tensor], tokenizer: Any, recipe: Any) -> None:
+    def __init__(
+        self, base: Any, trainable: Mapping[str, Tensor], tokenizer: Any, recipe: Any, clip: float, horizon: int
+    ) -> None:
         """Take the model as the trainer got it (a copy), the trainer's trainable weights, tokenizer and settings."""
         self.networks = Networks(base, trainable, recipe.model)
-        self.tokenizer, self.recipe = tokenizer, recipe
+        self.tokenizer, self.recipe, self.clip, self.horizon = tokenizer, recipe, clip, horizon
         self.step, self.beta = 0, recipe.ppo.beta
         self.momentum = {name: torch.zeros_like(w) for name, w in self.networks.weights.items()}
         self.square = {name: torch.zeros_like(w) for name, w in self.networks.weights.items()}
@@ -302,11 +298,11 @@ class Oracle:
         self._move_beta(metrics["kl/per_sequence"], len(responses))
         self.step += 1
         weights = {name: w.detach().clone() for name, w in self.networks.weights.items()}
-        return Step(records, metrics, weights, self.beta, minibatches, [one.failed for one in responses])
+        return Step(records, metrics, weights, self.beta, minibatches, [response.failed for response in responses])
 
     def _scored(self, responses: Sequence[Response]) -> list[Scored]:
         ppo, reward, temperature = self.recipe.ppo, self.recipe.reward, self.recipe.rollout.temperature
-        found = []
+        scored = []
         for response in responses:
             with torch.no_grad():
                 mine = self.networks(response, temperature)
@@ -323,7 +319,7 @@ class Oracle:
             beta = self.beta if ppo.kl_in == "reward" else 0.0
             raw = advantages_of(earned - beta * kl.numpy(), values, bootstrap, ppo.gamma, ppo.lam)
             sampled = reference[torch.arange(len(response.ids)), torch.tensor(response.ids)]
-            found.append(
+            scored.append(
                 Scored(
                     response,
                     mine.logp,
@@ -340,17 +336,11 @@ class Oracle:
             )
         if ppo.baseline != "value":
             size = self.recipe.rollout.group_size
-            for first in range(0, len(found), size):
-                over_group(found[first : first + size], leave_one_out=ppo.baseline == "leave_one_out", how=ppo.whiten)
-        for one, advantages in zip(found, whitened([one.advantages for one in found], ppo.whiten), strict=True):
-            sure, blamed = one.logp.exp().numpy() > ppo.certainty, one.earned < 0
-            one.certain = sure & ~blamed
-            for blame, run in groupby(range(len(sure)), blamed.__getitem__):
-                own = list(run)
-                if blame and not sure[own].all():  # an uncertain token of the run decided
-                    one.certain[own] = sure[own]
-            one.advantages = np.where(one.certain, 0.0, advantages)
-        return found
+            for first in range(0, len(scored), size):
+                over_group(scored[first : first + size], leave_one_out=ppo.baseline == "leave_one_out", how=ppo.whiten)
+        for row, advantages in zip(scored, whitened([row.advantages for row in scored], ppo.whiten), strict=True):
+            row.advantages = advantages
+        return scored
 
     def _update(self, scored: Sequence[Scored]) -> tuple[list[dict[str, float]], int]:
         """Return what each minibatch saw, and how many passes over the batch were made."""
@@ -362,24 +352,22 @@ class Oracle:
             draw = torch.rand(len(scored) // ppo.minibatches, ppo.minibatches, generator=generator)
             assigned = draw.argsort(dim=1).flatten().tolist()
             for number in range(ppo.minibatches):
-                chosen = [one for one, which in zip(scored, assigned, strict=True) if which == number]
+                chosen = [row for row, which in zip(scored, assigned, strict=True) if which == number]
                 seen.append(self._minibatch(chosen))
-            if ppo.stop_kl is not None and seen[-1]["update/approx_kl_per_token"] > 1.5 * ppo.stop_kl:
-                break
         return seen, epoch + 1
 
     def _minibatch(self, chosen: Sequence[Scored]) -> dict[str, float]:
         """Make one optimizer step on some responses."""
         ppo, names = self.recipe.ppo, list(self.networks.weights)
-        passes = [self.networks(one.response, self.recipe.rollout.temperature) for one in chosen]
+        passes = [self.networks(row.response, self.recipe.rollout.temperature) for row in chosen]
         logp, values, entropy = (torch.cat([getattr(p, n) for p in passes]) for n in ("logp", "values", "entropy"))
-        logp_old = torch.cat([one.logp for one in chosen])
+        logp_old = torch.cat([row.logp for row in chosen])
         values_old, returns, advantages = (
-            torch.from_numpy(np.concatenate([getattr(one, name) for one in chosen]))
+            torch.from_numpy(np.concatenate([getattr(row, name) for row in chosen]))
             for name in ("values", "returns", "advantages")
         )
         # weight of each token in the mean of the surrogate and of the KL term
-        lengths, limit = [len(one.response.ids) for one in chosen], self.recipe.rollout.max_new_tokens
+        lengths, limit = [len(row.response.ids) for row in chosen], self.recipe.rollout.max_new_tokens
         share = {
             "token": [1 / sum(lengths)] * len(chosen),
             "response": [1 / len(chosen) / length for length in lengths],
@@ -394,23 +382,23 @@ class Oracle:
             near = values_old + (values - values_old).clamp(-ppo.value_clip_range, ppo.value_clip_range)
             value_error = torch.maximum(value_error, (near - returns) ** 2)
         policy_loss, value_loss = -(weights * surrogate).sum(), 0.5 * value_error.mean()
-        found = {
+        tensors = {
             "update/policy_loss": policy_loss,
             "update/value_loss": value_loss,
             "update/ratio_mean": ratio.mean(),
             "update/ratio_max": ratio.max(),
             "update/clip_fraction": (ratio * advantages > clipped * advantages).double().mean(),
             "update/approx_kl_per_token": (ratio - 1 - ratio.log()).mean(),
-            "update/skipped": (ratio.mean() > ppo.max_ratio).double(),
+            "update/skipped": (ratio.mean() > 10.0).double(),
         }
         if ppo.entropy_coef:
-            found["update/entropy_per_token"] = entropy.mean()
-        seen = {name: float(x.detach()) for name, x in found.items()}
+            tensors["update/entropy_per_token"] = entropy.mean()
+        seen = {name: float(x.detach()) for name, x in tensors.items()}
         if seen["update/skipped"]:
             return seen
         loss = policy_loss + ppo.vf_coef * value_loss - ppo.entropy_coef * entropy.mean()
         if ppo.kl_in == "loss":
-            to_reference = torch.cat([one.logp_ref for one in chosen]) - logp
+            to_reference = torch.cat([row.logp_ref for row in chosen]) - logp
             loss = loss + self.beta * (weights * (to_reference.exp() - 1 - to_reference)).sum()
         # This raises where the loss does not reach a weight; a coefficient of 0 reaches it with a gradient of 0.
         gradients = torch.autograd.grad(loss, [self.networks.weights[name] for name in names])
@@ -428,20 +416,19 @@ class Oracle:
             norm = math.sqrt(sum(float((g**2).sum()) for g in own.values()))
             norms[f"update/{role}_grad_norm"] = norm
             if is_value or not resting:
-                factor = min(1.0, optim.max_grad_norm / (norm + 1e-6))
+                factor = min(1.0, self.clip / (norm + 1e-6))
                 self._adamw(role, {name: factor * g for name, g in own.items()})
         return norms
 
     def _adamw(self, role: str, gradients: Weights) -> None:
         """Make one step of AdamW (arXiv 1711.05101, algorithm 2), its decay scaled by the learning rate."""
         self.optimizer_steps[role] += 1
-        count, beta1, beta2 = self.optimizer_steps[role], self.recipe.optim.adam_beta1, ADAM_BETA2
+        count, beta1, beta2 = self.optimizer_steps[role], ADAM_BETA1, ADAM_BETA2
         rate = self._rates()[f"optim/{role}_lr"]
         for name, gradient in gradients.items():
             mean = self.momentum[name] = beta1 * self.momentum[name] + (1 - beta1) * gradient
             square = self.square[name] = beta2 * self.square[name] + (1 - beta2) * gradient**2
             weight = self.networks.weights[name].detach()
-            weight = weight - rate * self.recipe.optim.weight_decay * weight
             weight = weight - rate * (mean / (1 - beta1**count)) / ((square / (1 - beta2**count)).sqrt() + ADAM_EPS)
             self.networks.weights[name] = weight.requires_grad_()
 
@@ -461,14 +448,12 @@ class Oracle:
         ppo = self.recipe.ppo
         if ppo.target_kl is not None:
             error = min(max(kl_per_sequence / ppo.target_kl - 1, -0.2), 0.2)
-            self.beta = self.beta * (1 + error * min(responses / ppo.kl_horizon, 1))
+            self.beta = self.beta * (1 + error * min(responses / self.horizon, 1))
 
     def _metrics(self, scored: Sequence[Scored]) -> dict[str, float]:
         """Return the metrics of a step that come before its update."""
-        names = ("delta", "kl", "entropy", "values", "returns", "certain")
-        delta, kl, entropy, values, returns, certain = (
-            np.concatenate([getattr(s, name) for s in scored]) for name in names
-        )
+        names = ("delta", "kl", "entropy", "values", "returns")
+        delta, kl, entropy, values, returns = (np.concatenate([getattr(s, name) for s in scored]) for name in names)
         lengths = np.array([float(len(s.response.ids)) for s in scored])
         rewards = np.array([s.earned.sum() for s in scored])
         spread = lengths.std() * rewards.std()
@@ -486,5 +471,4 @@ class Oracle:
             "length/mean": lengths.mean(),
             "length/truncated_share": float(np.mean([s.response.truncated for s in scored])),
             "length/reward_correlation": covariance / spread if spread else 0.0,
-            **({"advantage/certain_share": certain.mean()} if self.recipe.ppo.certainty < 1 else {}),
         }

@@ -15,7 +15,7 @@ WORDS = ("The", " cat", " sat", " on", " the", " mat", ".")
 def record(
     step: int, row: int, *, prompt: str = "Say where.", response: str | None = None, **more: Any
 ) -> dict[str, Any]:
-    """Return a record of seven tokens; the third has the reward −1 − step, "mat" is good, "cat" is poor."""
+    """Return a record of seven tokens; the third has the reward −1 − step, "mat" is positive, "cat" is negative."""
     text = response or "".join(WORDS)
     lengths = [len(word) for word in WORDS]
     offsets = [[sum(lengths[:n]), sum(lengths[: n + 1])] for n in range(len(WORDS))]
@@ -54,7 +54,7 @@ def write_run(directory: Path, *, steps: int = 3, rows: int = 4, name: str = "00
 def append(directory: Path, records: list[dict[str, Any]], name: str = "00000") -> None:
     """Append records to a file of a run."""
     with (directory / "rollouts" / f"{name}.jsonl").open("a") as file:
-        file.writelines(json.dumps(one) + "\n" for one in records)
+        file.writelines(json.dumps(record) + "\n" for record in records)
 
 
 def session(

@@ -41,9 +41,9 @@ def critic(examples, responses):
 
 
 def judge(response):
-    words = response.split()
-    good, poor = [w for w in words if w in ("red", "blue", "green")], [w for w in words if w in ("one", "two", "three")]
-    return Critique("Colours are welcome, numbers are not.", locate_spans(response, good, poor).spans)
+    colours = [word for word in response.split() if word in ("red", "blue", "green")]
+    numbers = [word for word in response.split() if word in ("one", "two", "three")]
+    return Critique("Colours are welcome, numbers are not.", locate_spans(response, colours, numbers).spans)
 '''
 MY_RECIPE = """
 [model]

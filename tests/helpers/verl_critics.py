@@ -6,7 +6,7 @@ from text2grad import Critique, Example, locate_spans
 
 
 def critic(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
-    """Praise "yes or", blame "later"; the words are the example's meta."""
+    """Mark "yes or" as positive and "later" as negative; the words are the example's meta."""
     return [
         Critique(str(example.meta), locate_spans(response, ["yes or"], ["later"]).spans, outcome=0.5)
         for example, response in zip(examples, responses, strict=True)
@@ -15,7 +15,7 @@ def critic(examples: Sequence[Example], responses: Sequence[str]) -> list[Critiq
 
 def silent(examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
     """Return texts that hold no critique."""
-    return ["nothing {"] * len(responses)
+    return ['{"feedback": "nothing'] * len(responses)  # cut off
 
 
 def quoting(examples: Sequence[Example], responses: Sequence[str]) -> list[str]:

@@ -27,7 +27,7 @@ PROMPTS = [
 
 
 def critic(examples: Any, responses: Any) -> list[Critique]:
-    """Praise the first half of each response, and blame the second."""
+    """Mark the first half of each response as positive, and the second as negative."""
     halves = [len(text) // 2 for text in responses]
     return [
         Critique("Be brief.", (Span(0, half, "positive"), Span(half, len(text), "negative"))) if half else Critique("")
@@ -39,15 +39,15 @@ def main(model: str, run: str, out: str, *overrides: str) -> None:
     """Train, compare, write."""
     Path(f"{run}.toml").write_text("")
     recipe = load_recipe(f"{run}.toml", [f"run.out={run}", *overrides])
-    trainer = Text2GradTrainer(model, critic, load_tokenizer(model), PROMPTS, recipe)
+    trainer = Text2GradTrainer(model, critic, PROMPTS, recipe, processing_class=load_tokenizer(model))
     frozen = {name: p.clone() for name, p in trainer.model.policy.named_parameters() if not p.requires_grad}
     trainer._end = lambda: None  # type: ignore[method-assign]  # vLLM is asked again
     trainer.train()
-    engine: Any = trainer.engine
-    found = {"before": compare(trainer, engine, sync=False), "after": compare(trainer, engine, sync=True)}
+    engine: Any = trainer.vllm
+    comparison = {"before": compare(trainer, engine, sync=False), "after": compare(trainer, engine, sync=True)}
     parameters = dict(trainer.model.policy.named_parameters())
-    found["frozen_changed"] = [name for name, p in frozen.items() if not torch.equal(p, parameters[name])]
-    Path(out).write_text(json.dumps(found))
+    comparison["frozen_changed"] = [name for name, p in frozen.items() if not torch.equal(p, parameters[name])]
+    Path(out).write_text(json.dumps(comparison))
     engine.close()
 
 
@@ -69,9 +69,11 @@ def compare(trainer: Text2GradTrainer, engine: Any, *, sync: bool) -> dict[str, 
     with torch.no_grad():
         own, _, _ = response_logprobs(trainer.model.policy, batch, temperature=trainer.recipe.rollout.temperature)
     gap = max(
-        abs(own[row, at].item() - logp) for row, one in enumerate(rollouts) for at, logp in enumerate(one.engine_logp)
+        abs(own[row, at].item() - logp)
+        for row, rollout in enumerate(rollouts)
+        for at, logp in enumerate(rollout.engine_logp)
     )
-    sampled = [one.response_ids for one in rollouts]
+    sampled = [rollout.response_ids for rollout in rollouts]
     rollouts.clear()
     engine._generation.temperature = 0.0
     engine.sample(prompts, step=99, on_part=add)
@@ -83,7 +85,7 @@ def compare(trainer: Text2GradTrainer, engine: Any, *, sync: bool) -> dict[str, 
     engine._generation.sync_weights = plain
     return {
         "gap": gap,
-        "greedy": [one.response_ids for one in rollouts] == greedy,
+        "greedy": [rollout.response_ids for rollout in rollouts] == greedy,
         "sampled": [list(ids) for ids in sampled],
     }
 

@@ -124,7 +124,7 @@ class Warm:
             client.connect(str(self.path))
             variables = {**os.environ, **(environment or {})}
             request = {"argv": [*map(str, argv)], "cwd": str(cwd or Path.cwd()), "environment": variables}
-            streams = [one.fileno() for one in (given or nothing, out or nothing, err or nothing)]
+            streams = [file.fileno() for file in (given or nothing, out or nothing, err or nothing)]
             socket.send_fds(client, [json.dumps(request).encode()], streams)
         return Forked(client)
 
@@ -143,12 +143,12 @@ class Warm:
 
     def _finish(self, argv: Sequence[object], environments: Sequence[Mapping[str, str]]) -> None:
         with tempfile.TemporaryFile() as said:
-            started = [self.start(*argv, environment=one, err=said) for one in environments]
+            started = [self.start(*argv, environment=environment, err=said) for environment in environments]
             try:
-                codes = [one.wait(SECONDS) for one in started]
+                codes = [command.wait(SECONDS) for command in started]
             finally:
-                for one in started:
-                    one.kill()
+                for command in started:
+                    command.kill()
                 said.seek(0)
                 told = said.read().decode(errors="replace")[-4000:]
             assert not any(codes), f"{' '.join(map(str, argv))} ended with {codes}:\n{told}"
@@ -243,7 +243,9 @@ def _forked(request: dict[str, Any], files: Sequence[int]) -> int:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    sys.path[1:1] = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one and one not in sys.path]
+    sys.path[1:1] = [
+        path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path
+    ]
     try:
         return _run(*request["argv"])
     except SystemExit as end:

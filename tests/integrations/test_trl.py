@@ -160,7 +160,7 @@ def test_a_resumed_training_ends_with_the_same_weights(
 
     def critic(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         seen.extend(str(one.prompt) for one in examples)
-        return small_trl.yes_is_good(examples, responses)
+        return small_trl.yes_is_positive(examples, responses)
 
     whole = trainer(critic, rows=rows, max_steps=9, save_strategy="steps", save_steps=checkpoint)
     whole.train()
@@ -255,7 +255,7 @@ def test_the_studio_shows_the_critiques_of_logged_completions(
 
     def critic(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         seen.extend(responses)
-        found = small_trl.yes_is_good(examples, responses)
+        found = small_trl.yes_is_positive(examples, responses)
         return [Critique(f"Of {one!r}.", two.spans) for one, two in zip(responses, found, strict=True)]
 
     prompt = text if form == "plain" else [{"role": "user", "content": text}]

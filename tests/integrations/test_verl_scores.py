@@ -7,36 +7,41 @@ from typing import Any
 import pytest
 
 from text2grad.errors import ConfigError, CriticError
-from text2grad.integrations.verl_scores import TokenJudge, example_of, refuse_scalar_settings, shared_judge
+from text2grad.integrations.verl_scores import example_of, judge_response, refuse_scalar_settings, shared_judge
+from text2grad.rl import OutsideJudge
 from text2grad.tasks.tiny import word_tokenizer
 from text2grad.types import Example
 
 
-def judged(judge: TokenJudge, text: str = "please yes or later", *, truncated: bool = False) -> Any:
+def made(critic: str, reward: str = "{}", match: Any = "exact", limit: float = 0.2) -> OutsideJudge:
+    """Return a judge of its own for each test: `shared_judge` keeps one for equal settings."""
+    return shared_judge.__wrapped__(f"verl_critics:{critic}", reward, match, limit)
+
+
+def judged(judge: OutsideJudge, text: str = "please yes or later", *, truncated: bool = False) -> Any:
     tokenizer = word_tokenizer(["please yes or later no"])
-    return judge(tokenizer, Example("Well?", meta={"n": 1}), tokenizer(text).input_ids, truncated=truncated)
+    example = Example("Well?", meta={"n": 1})
+    return judge_response(judge, tokenizer, example, tokenizer(text).input_ids, truncated=truncated)
 
 
 def test_each_id_gets_the_reward_of_its_spans() -> None:
-    reward = {"positive": 2.0, "negative": -3.0, "unlabelled": 0.125, "truncated": -1.0, "outcome": 2.0}
-    judge = TokenJudge("verl_critics:critic", reward, "exact", 0.2)
-    # please | yes or | later: 0.125, 2, 2, -3, and on the last token the outcome 2 · 0.5
-    assert judged(judge).scores == [0.125, 2.0, 2.0, -2.0]
-    assert judged(judge, truncated=True).scores == [0.125, 2.0, 2.0, -3.0]
-    assert judged(judge).critique.feedback == "{'n': 1}"
-    assert judged(judge, "").scores == []
-    massed = TokenJudge("verl_critics:critic", {"span_mass": "span"}, "exact", 0.2)
-    assert judged(massed).scores == [0.0, 0.5, 0.5, -0.5]
+    judge = made("critic", '{"positive": 2.0, "negative": -3.0, "unlabelled": 0.125, "truncated": -1.0}')
+    # please | yes or | later: 0.125, 2, 2, -3, and on the last token the outcome 0.5
+    scores, critique = judged(judge)
+    assert (scores, critique.feedback) == ([0.125, 2.0, 2.0, -2.5], "{'n': 1}")
+    assert judged(judge, truncated=True)[0] == [0.125, 2.0, 2.0, -3.5]
+    assert judged(judge, "")[0] == []
+    assert judged(made("critic", '{"span_mass": "span"}'))[0] == [0.0, 0.5, 0.5, -0.5]
 
 
 def test_quotes_in_texts_are_matched_as_asked() -> None:
-    assert judged(TokenJudge("verl_critics:quoting", {}, "exact", 1.0)).scores == [0.0] * 4
-    assert judged(TokenJudge("verl_critics:quoting", {}, "normalized", 1.0)).scores == [0.0, 1.0, 1.0, 0.0]
+    assert judged(made("quoting", limit=1.0))[0] == [0.0] * 4
+    assert judged(made("quoting", match="normalized", limit=1.0))[0] == [0.0, 1.0, 1.0, 0.0]
 
 
 def test_a_critic_that_cannot_be_read_stops_the_run() -> None:
-    judge = TokenJudge("verl_critics:silent", {}, "exact", 0.2)
-    assert [judged(judge).scores for _ in range(7)] == [[0.0] * 4] * 7
+    judge = made("silent")
+    assert [judged(judge)[0] for _ in range(7)] == [[0.0] * 4] * 7
     with pytest.raises(CriticError, match="100% of the last 8 critiques of this worker could not be read"):
         judged(judge)
 
@@ -45,21 +50,20 @@ def test_a_worker_has_one_judge_for_equal_settings() -> None:
     first, again = (shared_judge("verl_critics:critic", '{"positive": 2.0}', "exact", 0.2) for _ in range(2))
     other = shared_judge("verl_critics:critic", "{}", "exact", 0.2)
     assert first is again
-    assert (first.recipe.reward.positive, other.recipe.reward.positive) == (2.0, 1.0)
+    assert (first.reward.positive, other.reward.positive) == (2.0, 1.0)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (("absent:critic", {}, "exact"), "absent"),
-        (("m", {"positve": 1}, "exact"), "positve"),
-        (("m", {}, "near"), "near"),
+        (("absent:critic", "{}", "exact"), "absent"),
+        (("m", '{"positve": 1}', "exact"), "positve"),
+        (("m", "{}", "near"), "near"),
     ],
 )
 def test_wrong_settings_are_refused(settings: Sequence[Any], message: str) -> None:
-    critic, reward, match = settings
     with pytest.raises(ConfigError, match=message):
-        TokenJudge(critic, reward, match, 0.2)
+        shared_judge(*settings, 0.2)
 
 
 def test_a_row_of_verls_data_becomes_an_example() -> None:
@@ -69,8 +73,7 @@ def test_a_row_of_verls_data_becomes_an_example() -> None:
         "extra_info": {"index": 3, "tests": "assert add(1, 2) == 3"},
         "data_source": "mbpp",
     }
-    found = example_of(row)
-    assert found == Example(
+    assert example_of(row) == Example(
         [{"role": "user", "content": "Add."}], "4", "assert add(1, 2) == 3", {"index": 3, "data_source": "mbpp"}
     )
     bare = example_of({"raw_prompt": row["raw_prompt"]})

@@ -11,8 +11,14 @@ import transformers
 
 from text2grad.errors import DataError, ModelError
 from text2grad.models import fine_tuning
-from text2grad.models.adapters import base_of, with_lora
-from text2grad.models.fine_tuning import FineTuning, fine_tune, supervised_row, supervised_trainer, training_arguments
+from text2grad.models.fine_tuning import (
+    FineTuning,
+    Row,
+    conversation_rows,
+    fine_tune,
+    supervised_trainer,
+    training_arguments,
+)
 from text2grad.models.pretrained import best_device
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Example
@@ -36,12 +42,17 @@ def trained(tokenizer: Any) -> tuple[Any, dict[str, torch.Tensor]]:
     return model, before
 
 
+def row_of(tokenizer: Any, prompt: str, answer: str) -> Row:
+    (row,) = conversation_rows(tokenizer, [(prompt, answer)], "plain")
+    return row
+
+
 @torch.no_grad()
 def loss_of(model: Any, tokenizer: Any) -> float:
     """Return the mean loss of the answers' tokens, end-of-sequence included."""
     total, count = 0.0, 0
     for prompt, answer in ANSWERS.items():
-        row = supervised_row(tokenizer, prompt, answer)
+        row = row_of(tokenizer, prompt, answer)
         ids, labels = torch.tensor([row["input_ids"]]), torch.tensor(row["labels"])
         logp = model(input_ids=ids).logits[0, :-1].log_softmax(-1)
         kept = labels[1:] != -100
@@ -56,13 +67,8 @@ def loss_of(model: Any, tokenizer: Any) -> float:
 def test_the_loss_stands_on_the_answer_and_its_end_alone(tokenizer: Any) -> None:
     red, dog, runs = (tokenizer.convert_tokens_to_ids(token) for token in ("red", " dog", " runs"))
     end = tokenizer.eos_token_id
-    row = supervised_row(tokenizer, "red", " dog runs")
+    row = row_of(tokenizer, "red", " dog runs")
     assert row == {"input_ids": [red, dog, runs, end], "labels": [-100, dog, runs, end]}
-
-
-def test_on_request_the_loss_stands_on_the_prompt_too(tokenizer: Any) -> None:
-    row = supervised_row(tokenizer, "red", " dog runs", answer_only=False)
-    assert row["labels"] == row["input_ids"]
 
 
 def test_an_answer_gets_no_second_beginning_of_sequence() -> None:
@@ -72,14 +78,14 @@ def test_an_answer_gets_no_second_beginning_of_sequence() -> None:
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
         single="<pad> $A", special_tokens=[("<pad>", tokenizer.pad_token_id)]
     )
-    row = supervised_row(tokenizer, "red", " cat")
+    row = row_of(tokenizer, "red", " cat")
     assert tokenizer.convert_ids_to_tokens(row["input_ids"]) == ["<pad>", "red", " cat", "</s>"]
     assert row["labels"][:2] == [-100, -100]
 
 
 def test_a_special_token_that_an_answer_spells_is_text() -> None:
     tokenizer = word_tokenizer(["red cat dog < / s > </"])
-    row = supervised_row(tokenizer, "red", " cat</s> dog")
+    row = row_of(tokenizer, "red", " cat</s> dog")
     assert row["input_ids"].count(tokenizer.eos_token_id) == 1
     assert row["input_ids"][-1] == tokenizer.eos_token_id
 
@@ -90,7 +96,7 @@ def test_what_is_longer_than_the_limit_is_cut_in_ids_and_labels_alike(
     found: list[Any] = []
     monkeypatch.setattr(fine_tuning, "train_on_rows", lambda model, tokenizer, rows, *_, **__: found.extend(rows))
     fine_tune(None, tokenizer, [Example("red")], [" dog runs"], FineTuning(steps=1, max_tokens=3))
-    whole = supervised_row(tokenizer, "red", " dog runs")
+    whole = row_of(tokenizer, "red", " dog runs")
     assert found == [{"input_ids": whole["input_ids"][:3], "labels": whole["labels"][:3]}]
 
 
@@ -160,7 +166,7 @@ def test_a_padding_token_that_the_embedding_has_not_changes_nothing(
 ) -> None:
     foreign = copy.deepcopy(tokenizer)
     foreign.add_special_tokens({"pad_token": "<new pad>"})  # as some directories have it; the embedding stays
-    rows = [supervised_row(tokenizer, prompt, answer) for prompt, answer in ANSWERS.items()]
+    rows = [row_of(tokenizer, prompt, answer) for prompt, answer in ANSWERS.items()]
     losses = []
     for one in (tokenizer, foreign):
         model = tiny_llama(tokenizer, seed=0, width=32, layers=1, context=16)
@@ -233,80 +239,3 @@ def test_a_training_runs_where_the_other_models_are(
 def test_trainers_of_transformers_obey() -> None:
     arguments = training_arguments(transformers.TrainingArguments, HOW, "out")
     assert (arguments.n_gpu, arguments.device) == (min(torch.cuda.device_count(), 1), best_device())
-
-
-# The loss where labels are.
-
-
-@pytest.fixture
-def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the logits of any batch for large ones."""
-    monkeypatch.setattr(fine_tuning, "WHOLE_LOGITS_BYTES", 0)
-
-
-@pytest.mark.usefixtures("large")
-@pytest.mark.parametrize("rank", [0, 4])
-def test_the_loss_of_labelled_positions_alone_is_the_loss_of_trl(
-    tokenizer: Any, rank: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    rows = [supervised_row(tokenizer, prompt, answer) for prompt, answer in ANSWERS.items()]
-    rows[2] = supervised_row(tokenizer, "green", " bird", answer_only=False)
-    found, widths = [], []
-    for own in (True, False):
-        torch.manual_seed(0)
-        model = tiny_llama(tokenizer, seed=0, width=32, layers=1, context=16)
-        if rank:
-            model = with_lora(model, r=rank, alpha=8, targets="all-linear")
-        if not own:
-            monkeypatch.setattr(fine_tuning, "_score_labels_alone", lambda base: None)
-        trainer = supervised_trainer(model, tokenizer, rows, HOW, str(tmp_path), logging_steps=1)
-        batch = trainer.data_collator(rows)
-        labelled = int((batch["labels"][:, 1:] != -100).sum())
-        head = base_of(model).lm_head
-        head.register_forward_hook(lambda *_: widths.append("all logits"))
-        loss = trainer.compute_loss(model, dict(batch), num_items_in_batch=torch.tensor(labelled))
-        loss.backward()
-        gradients = {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
-        found.append((loss.detach(), gradients, trainer._metrics["train"]))
-    (ours, own_gradients, own_metrics), (theirs, gradients, metrics) = found
-    torch.testing.assert_close(ours, theirs)
-    assert own_gradients.keys() == gradients.keys()
-    for name, gradient in gradients.items():
-        torch.testing.assert_close(own_gradients[name], gradient, rtol=1e-4, atol=1e-6)
-    assert own_metrics["mean_token_accuracy"] == metrics["mean_token_accuracy"]
-    assert own_metrics["num_tokens"] == metrics["num_tokens"]
-    assert widths == []
-
-
-@pytest.mark.usefixtures("large")
-def test_logits_are_computed_where_labels_are_and_generation_is_unchanged(tokenizer: Any, tmp_path: Path) -> None:
-    model = tiny_llama(tokenizer, seed=0, width=32, layers=1, context=16)
-    rows = [supervised_row(tokenizer, "red", " dog runs"), supervised_row(tokenizer, "one", " red red red")]
-    ids = torch.tensor([rows[0]["input_ids"]])
-    before = model(ids).logits, model.generate(ids[:, :2], max_new_tokens=4, do_sample=False)
-    trainer = supervised_trainer(model, tokenizer, rows, HOW, str(tmp_path), logging_steps=1)
-    asked: list[int] = []
-    with pytest.MonkeyPatch.context() as patch:
-        real = fine_tuning.token_logprobs
-        patch.setattr(fine_tuning, "token_logprobs", lambda h, *rest: [asked.append(len(h)), real(h, *rest)][1])
-        trainer.compute_loss(model, dict(trainer.data_collator(rows)))
-    assert asked == [7]  # " dog runs" and " red red red", each with its end; the batch has 2 × 5 positions
-    assert torch.equal(model(ids).logits, before[0])
-    assert torch.equal(model.generate(ids[:, :2], max_new_tokens=4, do_sample=False), before[1])
-
-
-@pytest.mark.usefixtures("large")
-def test_a_model_whose_output_layer_is_not_known_keeps_the_loss_of_trl(tokenizer: Any, tmp_path: Path) -> None:
-    model = tiny_llama(tokenizer, seed=0, width=32, layers=1, context=16)
-    rows = [supervised_row(tokenizer, prompt, answer) for prompt, answer in ANSWERS.items()]
-    model.lm_head.register_forward_hook(lambda layer, given, logits: 2 * logits)  # more than a matrix
-    trainer = supervised_trainer(model, tokenizer, rows, HOW, str(tmp_path), logging_steps=1)
-    outputs = model(**trainer.data_collator(rows), fused_lm_head=True)
-    assert torch.isfinite(outputs.entropy).all()
-
-
-def test_small_logits_keep_the_loss_of_trl_to_the_last_bit(tokenizer: Any, tmp_path: Path) -> None:
-    model = tiny_llama(tokenizer, seed=0, width=32, layers=1, context=16)
-    rows = [supervised_row(tokenizer, prompt, answer) for prompt, answer in ANSWERS.items()]
-    trainer = supervised_trainer(model, tokenizer, rows, HOW, str(tmp_path), logging_steps=1)
-    assert torch.isfinite(model(**trainer.data_collator(rows), fused_lm_head=True).entropy).all()

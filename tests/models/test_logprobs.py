@@ -80,8 +80,6 @@ def test_log_probs_entropy_and_every_gradient_equal_plain_torch(
     ours = token_logprobs(hidden, head, targets, temperature=temperature, with_entropy=with_entropy)
     logp, entropy = plain(plain_logits(hidden, weight, bias, softcap, scale, temperature), targets)
     assert ours.logp.dtype == ours.entropy.dtype == torch.float32
-    likeliest = plain_logits(hidden, weight, bias, softcap, scale, temperature).argmax(-1)
-    assert ours.top1.tolist() == (likeliest == targets).tolist()
     torch.testing.assert_close(ours.logp.double(), logp, rtol=1e-5, atol=1e-5)
     expected_entropy = entropy if with_entropy else torch.zeros_like(entropy)
     torch.testing.assert_close(ours.entropy.double(), expected_entropy, rtol=1e-5, atol=1e-5)
@@ -257,8 +255,6 @@ def test_other_dtypes_come_out_as_fp32_and_gradients_in_their_own(
     logp, entropy = plain(plain_logits(hidden, weight, bias, softcap, scale, temperature), targets)
     # the products are made in fp32 from what is stored, so bf16 costs nothing here
     assert ours.logp.dtype == ours.entropy.dtype == torch.float32
-    likeliest = plain_logits(hidden, weight, bias, softcap, scale, temperature).argmax(-1)
-    assert ours.top1.tolist() == (likeliest == targets).tolist()
     torch.testing.assert_close(ours.logp.double(), logp, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(ours.entropy.double(), entropy, rtol=1e-5, atol=1e-5)
     pair = pair_logprobs(hidden, head, hidden + 1, head, targets, temperature=temperature)

@@ -11,7 +11,14 @@ from transformers import PreTrainedTokenizerFast
 from transformers.models.llama import LlamaForCausalLM
 
 from text2grad.errors import ConfigError, ModelError
-from text2grad.models.adapters import CRITIC_ADAPTER, VALUE_ADAPTER, adapter_active, enable_checkpointing, with_lora
+from text2grad.models.adapters import (
+    CRITIC_ADAPTER,
+    VALUE_ADAPTER,
+    adapter_active,
+    base_of,
+    enable_checkpointing,
+    with_lora,
+)
 from text2grad.models.batch import TokenBatch, collate
 from text2grad.models.policy import (
     PolicyWithValue,
@@ -19,7 +26,6 @@ from text2grad.models.policy import (
     Scores,
     check_model,
     head_of,
-    last_hidden,
     response_logprobs,
 )
 from text2grad.models.pretrained import load_policy, load_tokenizer
@@ -258,7 +264,7 @@ def test_in_half_precision_large_logits_have_large_rounding_errors() -> None:
         model.to(torch.bfloat16)
     model = models[LlamaForCausalLM]
     own = model(input_ids=ids).logits[0, :-1].float().log_softmax(-1).gather(1, ids[0, 1:, None])
-    states = last_hidden(model, ids)[0, :-1].float()
+    states = base_of(model).get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[0, :-1].float()
     exact = (states @ model.lm_head.weight.float().T).log_softmax(-1).gather(1, ids[0, 1:, None])
     assert 0.1 < float((own - exact).abs().max()) < 0.39
     check_model(model)
@@ -707,4 +713,6 @@ def test_weights_as_a_pickle_are_refused(tmp_path: Any) -> None:
 def test_last_hidden_is_what_the_head_reads() -> None:
     model, rollout = tiny("gemma2"), rollouts([(4, 3)])[0]
     ids = torch.tensor([rollout.prompt_ids + rollout.response_ids])
-    torch.testing.assert_close(last_hidden(model, ids)[0], features(model, rollout))
+    torch.testing.assert_close(
+        base_of(model).get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[0], features(model, rollout)
+    )

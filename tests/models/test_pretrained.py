@@ -145,7 +145,7 @@ def start(path: Path, tokenizer: Any, prompt: Any, monkeypatch: pytest.MonkeyPat
     def critic(examples: Any, responses: Any) -> list[Critique]:
         return [Critique("")] * len(responses)
 
-    return Text2GradTrainer(str(path), critic, tokenizer, [Example(prompt)], make_recipe(settings))
+    return Text2GradTrainer(str(path), critic, [Example(prompt)], make_recipe(settings), processing_class=tokenizer)
 
 
 def test_what_a_run_cannot_use_is_refused_before_the_weights_are_loaded(
@@ -188,7 +188,7 @@ def test_a_tokenizer_with_more_tokens_than_the_model_trains_if_no_prompt_has_the
         return [Critique("")] * len(responses)
 
     examples = [Example("red cat"), Example("cat")]  # of two lengths, so that there is padding
-    Text2GradTrainer(model, critic, tokenizer, examples, make_recipe(settings)).train()
+    Text2GradTrainer(model, critic, examples, make_recipe(settings), processing_class=tokenizer).train()
 
 
 def test_an_adapter_whose_base_is_elsewhere_names_both(tmp_path: Path) -> None:

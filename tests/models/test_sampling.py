@@ -13,7 +13,7 @@ from transformers import GenerationConfig
 
 from text2grad.errors import DataError, ModelError
 from text2grad.models.adapters import with_lora
-from text2grad.models.fine_tuning import supervised_row
+from text2grad.models.fine_tuning import conversation_rows
 from text2grad.models.prompts import encode_prompts, fitting_prompts, padding_id, stop_ids
 from text2grad.models.randomness import batch_indices, sample_inverse_cdf, step_uniforms
 from text2grad.models.sampling import make_rollouts, sample
@@ -433,7 +433,7 @@ def test_a_plain_prompt_has_no_end_that_the_tokenizer_puts_behind_texts() -> Non
     examples = [Example(""), Example("red cat"), Example("red</s>")]
     found = encode_prompts(tokenizer, examples, prompt_format="plain")
     assert [tokenizer.decode(ids) for ids in found] == ["</s>", "</s>red cat", "</s>red</s>"]
-    row = supervised_row(tokenizer, "red cat", "red")
+    (row,) = conversation_rows(tokenizer, [("red cat", "red")], "plain")
     assert tokenizer.decode(row["input_ids"]) == "</s>red catred</s>"
 
 
@@ -467,7 +467,7 @@ def test_a_prompt_without_tokens_is_refused_but_a_beginning_is_one() -> None:
     ("prompt_format", "text"),
     [
         ("auto", "1 of 2 prompts are chat messages, the first is example 1, but the tokenizer has no chat template; "),
-        ("chat", 'rollout.prompt_format = "chat", but the tokenizer has no chat template; '),
+        ("chat", 'model.prompt_format = "chat", but the tokenizer has no chat template; '),
     ],
 )
 def test_messages_without_a_chat_template_are_refused_unless_plain_is_asked_for(prompt_format: str, text: str) -> None:
@@ -483,7 +483,7 @@ def test_a_chat_that_the_template_refuses_is_named_with_its_roles() -> None:
         encode_prompts(tokenizer, [Example("red cat"), Example(MESSAGES)])
     assert str(caught.value) == (
         "the tokenizer's chat template refuses example 1 (roles 'system', 'user'): no system. Change its messages, or "
-        'set rollout.prompt_format = "plain"'
+        'set model.prompt_format = "plain"'
     )
 
 

@@ -22,8 +22,7 @@ ENVIRONMENT = {**real_vllm.ENVIRONMENT, "TORCHDYNAMO_DISABLE": "1"}
 SETTINGS = [
     "rollout.engine=vllm",
     "rollout.batch_size=8",
-    "rollout.prompt_format=plain",
-    "engine.enforce_eager=true",
+    "model.prompt_format=plain",
     "optim.lr=1e-3",
     "optim.schedule=constant",
     "run.tracker=none",
@@ -84,7 +83,12 @@ def test_a_policy_with_an_output_layer_of_its_own(tmp_path: Path) -> None:
 
 def test_the_command_trains_and_resumes(stories: Path, tmp_path: Path) -> None:
     def train(out: str, *more: str) -> Path:
-        small = [f"run.out={tmp_path / out}", "data.examples=64", "data.eval_examples=8", "rollout.max_new_tokens=32"]
+        small = [
+            f"run.out={tmp_path / out}",
+            "quickstart.examples=64",
+            "data.eval_examples=8",
+            "rollout.max_new_tokens=32",
+        ]
         settings = [f"--set={one}" for one in [*SETTINGS, *small, "run.save_every=1"]]
         command = [PYTHON, "-m", "text2grad.cli", "train", ROOT / "recipes" / "stories.toml", "--model", stories]
         small_run.finish(list(map(str, [*command, *settings, *more])), ENVIRONMENT, seconds=SECONDS)

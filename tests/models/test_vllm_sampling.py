@@ -15,11 +15,12 @@ from trl.generation import vllm_client
 
 import small_run
 from pretended_vllm import PretendedLLM, pretend_vllm
-from text2grad.config.engine import EngineConfig
+from text2grad.config.server import EngineConfig
 from text2grad.errors import ConfigError, ModelError, TrainingError
 from text2grad.models.adapters import with_lora
 from text2grad.models.vllm_generation import merged_weights, refuse_other_adapters
 from text2grad.models.vllm_sampling import check_engine
+from text2grad.rl import importance
 from text2grad.rl.trainer import Text2GradTrainer
 from tiny_models import tiny
 
@@ -45,7 +46,7 @@ def trainer(policy: Path, out: Path, *, resume: bool = False, **sections: dict[s
     recipe = small_run.recipe(out, **settings)
     tokenizer, _ = small_run.tokenizer_and_model()
     critic = small_run.ColourCritic()
-    return Text2GradTrainer(str(policy), critic, tokenizer, small_run.EXAMPLES, recipe, resume=resume)
+    return Text2GradTrainer(str(policy), critic, small_run.EXAMPLES, recipe, processing_class=tokenizer, resume=resume)
 
 
 def metrics(out: Path) -> list[dict[str, float]]:
@@ -62,7 +63,7 @@ def test_each_step_is_sampled_with_the_weights_of_that_step(
     assert engine.synced == len(engine.requests) == 4  # steps
     assert engine.closed
     assert engine.limits == (2 + 6, 3)  # the longest prompt and a response; rows at once
-    assert (engine.memory, engine.eager, engine.code) == (0.3, False, False)
+    assert (engine.memory, engine.code) == (0.3, False)
     assert all(len(prompts) == 8 for prompts in engine.requests), "vLLM makes its own batches"
     assert all(prompts[::2] == prompts[1::2] for prompts in engine.requests)
     assert any(not torch.equal(before[name], weight) for name, weight in run.model.policy.named_parameters())
@@ -83,7 +84,7 @@ def test_a_resumed_run_draws_the_same_numbers_and_critics_keep_theirs(
     whole = trainer(policy, tmp_path / "whole", run={"steps": 1})
     random.seed(5)
     torch.manual_seed(5)
-    whole.engine.sample([(3, 4)], step=0, on_part=lambda *_: None)  # type: ignore[union-attr]
+    whole.vllm.sample([(3, 4)], step=0, on_part=lambda *_: None)  # type: ignore[union-attr]
     assert torch.equal(torch.get_rng_state(), state)
     assert random.random() == wanted
     whole.train()
@@ -147,15 +148,18 @@ def test_an_engine_that_computes_something_else_is_weighed_or_ends_the_run(
         trainer(policy, tmp_path / "far", run={"steps": 1}).train()
 
 
-def test_the_factor_is_on_the_advantages(vllm: type[PretendedLLM], policy: Path, tmp_path: Path) -> None:
+def test_the_factor_is_on_the_advantages(
+    vllm: type[PretendedLLM], policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     vllm.sharpness = 1.2
     found = {}
-    for cap in (0.0, 0.5):
-        trainer(policy, tmp_path / str(cap), run={"steps": 1}, engine={"importance_cap": cap}).train()
+    for cap in (0.25, 0.5):
+        monkeypatch.setattr(importance.engine_weights, "__kwdefaults__", {"cap": cap})
+        trainer(policy, tmp_path / str(cap), run={"steps": 1}).train()
         log = sorted((tmp_path / str(cap) / "rollouts").glob("*.jsonl"))[0]
         found[cap] = [x for line in log.read_text().splitlines() for x in json.loads(line)["advantage"]]
-    # every factor near 1 is cut at 0.5
-    torch.testing.assert_close(torch.tensor(found[0.5]), torch.tensor(found[0.0]) * 0.5, atol=2e-5, rtol=0)
+    # every factor near 1 is cut
+    torch.testing.assert_close(torch.tensor(found[0.5]), torch.tensor(found[0.25]) * 2, atol=2e-5, rtol=0)
     assert metrics(tmp_path / "0.5")[0]["engine/capped_share"] == 1.0
 
 
@@ -233,7 +237,7 @@ def test_what_does_not_fit_is_refused(vllm: type[PretendedLLM], monkeypatch: pyt
     check_engine(settings, accelerator(), model="policy", longest=100)
     refused(settings, r"model\.name_or_path, which is empty", model=tiny("llama"))
     refused(EngineConfig(tensor_parallel_size=2), r"tensor_parallel_size = 2 does not divide the 3", processes=3)
-    refused(EngineConfig(mode="server"), r"NCCL, which needs a CUDA device.*on cpu")
+    refused(EngineConfig(base_url="http://node"), r"weights go by NCCL, and this run is on cpu")
     monkeypatch.setattr("text2grad.models.vllm_sampling.version", lambda _: "1.13.2")
     refused(settings, r"TRL 1\.14 to 1\.16, and trl 1\.13\.2 is installed")
 
@@ -250,10 +254,10 @@ def test_a_server_that_does_not_fit_is_refused(vllm: type[PretendedLLM], monkeyp
         return SimpleNamespace(get_server_info=lambda: told)
 
     monkeypatch.setattr(vllm_client, "VLLMClient", client)
-    settings = EngineConfig(mode="server", base_url="http://node:8000", timeout_s=3.0)
+    settings = EngineConfig(base_url="http://node:8000")
     check_engine(settings, accelerator("cuda"), model="policy", longest=100)
     other = settings.model_copy(update={"base_url": "http://nowhere"})
-    refused(other, r"'http://nowhere' is no server.*no answer in 3\.0 s.*vllm serve MODEL", device="cuda")
+    refused(other, r"'http://nowhere': it is no server.*no answer in 240\.0 s.*vllm serve MODEL", device="cuda")
     told["model_config"]["max_model_len"] = 99
     refused(settings, r"ends at 99 tokens.*--max-model-len 100", device="cuda")
     told["model_config"]["logprobs_mode"] = "raw_logprobs"
@@ -275,14 +279,14 @@ def test_a_response_ends_with_its_first_end_of_sequence(vllm: type[PretendedLLM]
     run, parts = trainer(policy, tmp_path / "run"), list[Any]()
     end = run.eos_ids[0]
     written, logps = [5, end, 6, end], [[-0.1], [-0.2], [-0.3], [-0.4]]
-    run.engine._generation.generate = lambda *_: ([], [written], [logps], [])  # type: ignore[union-attr]
-    run.engine.sample([(3,)], step=0, on_part=lambda *part: parts.append(part))  # type: ignore[union-attr]
+    run.vllm._generation.generate = lambda *_: ([], [written], [logps], [])  # type: ignore[union-attr]
+    run.vllm.sample([(3,)], step=0, on_part=lambda *part: parts.append(part))  # type: ignore[union-attr]
     assert parts == [([(5, end)], [(-0.1, -0.2)])]
 
 
 def test_a_token_without_log_prob_is_an_error(vllm: type[PretendedLLM], policy: Path, tmp_path: Path) -> None:
     vllm.sharpness = float("inf")
     run = trainer(policy, tmp_path / "run")
-    run.engine._generation.generate = lambda *_: ([], [[5, 6]], [[[-0.1], [None]]], [])  # type: ignore[union-attr]
+    run.vllm._generation.generate = lambda *_: ([], [[5, 6]], [[[-0.1], [None]]], [])  # type: ignore[union-attr]
     with pytest.raises(ModelError, match="no log-prob for a sampled token"):
-        run.engine.sample([(3,)], step=0, on_part=lambda *_: None)  # type: ignore[union-attr]
+        run.vllm.sample([(3,)], step=0, on_part=lambda *_: None)  # type: ignore[union-attr]

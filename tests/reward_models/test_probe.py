@@ -555,17 +555,15 @@ def test_the_command_trains_a_probe_and_evaluate_reward_measures_it(
     assert cost["prompt_tokens"] == json.loads((out / "results.json").read_bytes())["tokens"] > 0
     out = out / "model"
     assert sorted(path.name for path in out.iterdir()) == ["probe.json", "probe.safetensors"]
-    measure = ["evaluate-reward", str(tmp_path / "test.jsonl"), "--model", str(out), "--no-words"]
-    assert main([*measure, "--votes", "4", "--out", str(tmp_path / "e")]) == 2
-    assert "holds a probe, which decodes nothing" in " ".join(capsys.readouterr().err.split())
+    measure = ["evaluate", "critic", str(tmp_path / "test.jsonl"), "--model", str(out), "--no-words"]
     assert main([*measure, "--out", str(tmp_path / "e")]) == 0
     found = json.loads((tmp_path / "e" / "evaluation.json").read_bytes())
     assert found["metrics"]["f1/negative"]["value"] > 0.9
     assert "--set critic.kind=probe" in capsys.readouterr().out
-    assert main([*measure, "--vote-threshold", "0.9999", "--out", str(tmp_path / "strict")]) == 0
+    assert main([*measure, "--set", "critic.vote_threshold=0.9999", "--out", str(tmp_path / "strict")]) == 0
     half = {"prompt": "cat", "response": "red \ud83d", "critique": {"feedback": "", "spans": []}}
     (tmp_path / "half.jsonl").write_text(json.dumps(half))
-    measure[1] = str(tmp_path / "half.jsonl")
+    measure[2] = str(tmp_path / "half.jsonl")
     assert main([*measure, "--out", str(tmp_path / "half")]) == 2
     assert "\"response\" holds '\\ud83d', half of a surrogate pair" in " ".join(capsys.readouterr().err.split())
 
@@ -573,7 +571,7 @@ def test_the_command_trains_a_probe_and_evaluate_reward_measures_it(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--merge", "--set", "model.lora_r=2"], "--merge and --push-to-hub are of a generative reward model"),
+        (["--push", "me/probe"], "--push uploads a generative reward model"),
         (["--kind", "generative", "--unit", "words"], "--unit words is of a probe"),
     ],
 )
@@ -610,7 +608,7 @@ def test_a_critic_is_evaluated_on_the_accelerator(
 
     monkeypatch.setattr(ProbeRewardModel, "__call__", noted)
     monkeypatch.setattr("text2grad.models.best_device", lambda: torch.device("meta"))
-    measure = ["evaluate-reward", str(tmp_path / "test.jsonl"), "--model", str(tmp_path / "probe"), "--no-words"]
+    measure = ["evaluate", "critic", str(tmp_path / "test.jsonl"), "--model", str(tmp_path / "probe"), "--no-words"]
     assert main([*measure, "--out", str(tmp_path / "e")]) == 0
     assert devices == {"meta"}
 

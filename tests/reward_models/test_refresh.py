@@ -80,7 +80,9 @@ def trainer(
     critic = critic or GenerativeRewardModel.load(phases / "reward_model")
     recipe = small_run.recipe(out, **sections(out, phases, **more))
     retrained = Refresher.from_recipe(recipe, critic, annotator or Annotator())
-    return Text2GradTrainer(model, critic, tokenizer, EXAMPLES, recipe, refresher=retrained, resume=resume)
+    return Text2GradTrainer(
+        model, critic, EXAMPLES, recipe, processing_class=tokenizer, refresher=retrained, resume=resume
+    )
 
 
 def weights_of(critic: GenerativeRewardModel) -> dict[str, torch.Tensor]:

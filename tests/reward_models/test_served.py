@@ -12,6 +12,7 @@ import small_run
 from fault_server import Running, running
 from small_run import EXAMPLES
 from text2grad.config.recipe import make_recipe
+from text2grad.critics.servers import cached_client
 from text2grad.critics.servers.annotation import Item
 from text2grad.critics.servers.store import Answer
 from text2grad.errors import ConfigError, CriticError
@@ -24,6 +25,7 @@ from text2grad.reward_models.writing import critique_prompt, critique_request
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.types import Critique, Example, Span
 
+pytestmark = pytest.mark.usefixtures("short_waits")
 ASKED, RESPONSE = Example("Where?\n"), "in Lyon in May"
 
 
@@ -31,7 +33,7 @@ def critic(server: Running | str, path: Path, **settings: Any) -> ServerRewardMo
     url = server if isinstance(server, str) else server.url
     names = {field.name for field in fields(CritiqueFormat)} & settings.keys()
     format = CritiqueFormat(**{name: settings.pop(name) for name in names})
-    where = {"base_url": url, "store": path / "answers.sqlite", "retries": 0}
+    where = {"base_url": url, "store": path / "answers.sqlite"}
     return ServerRewardModel("rm", format=format, **{**where, **settings})
 
 
@@ -107,7 +109,7 @@ def test_critiques_come_in_the_order_of_the_responses(server: Running, tmp_path:
 def test_a_failure_is_a_critique_without_a_place_that_says_what_happened(
     server: Running, tmp_path: Path, script: str, status: str
 ) -> None:
-    asked = Example(f"[[{script}]]\n")
+    asked = Example(f"[[{script} {script}]]\n")  # the first request and its repetition
     found = critic(server, tmp_path, timeout_s=0.5)([asked, ASKED], [RESPONSE] * 2)
     assert [one.status for one in found] == [status, "ok"]
     assert found[0].spans == ()
@@ -119,9 +121,12 @@ def test_a_list_that_the_length_limit_cut_off_is_read_as_far_as_it_goes(server: 
     assert (found.status, found.spans) == ("repaired", (Span(0, 2, "positive"),))  # and "May" is no whole quote
 
 
-def test_a_request_that_got_no_answer_is_repeated(server: Running, tmp_path: Path) -> None:
+def test_a_request_that_got_no_answer_is_repeated(
+    server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cached_client, "RETRIES", 2)
     asked = Example("[[429:0.01 500:0.01 ok]]\n")
-    assert critic(server, tmp_path, retries=2)([asked], [RESPONSE])[0].status == "ok"
+    assert critic(server, tmp_path)([asked], [RESPONSE])[0].status == "ok"
     assert server.times(critique_prompt(asked, RESPONSE)) == 3
 
 
@@ -201,7 +206,7 @@ def test_a_recipe_names_the_server_and_the_loop_learns_from_it(server: Running, 
     recipe = small_run.recipe(
         tmp_path / "run",
         critic={"model": "rm", "kind": "server", "whole_words": True},
-        server={"base_url": server.url, "max_tokens": 77, "retries": 1, "write_feedback": False},
+        server={"base_url": server.url, "max_tokens": 77},
         run={"steps": 1},
     )
     found = critic_from_recipe(recipe)
@@ -212,7 +217,7 @@ def test_a_recipe_names_the_server_and_the_loop_learns_from_it(server: Running, 
         tmp_path / "run" / "critic" / "server.sqlite",
     )
     tokenizer, model = small_run.tokenizer_and_model()
-    Text2GradTrainer(model, found, tokenizer, EXAMPLES, recipe).train()
+    Text2GradTrainer(model, found, EXAMPLES, recipe, processing_class=tokenizer).train()
     assert server.state()["last"]["max_tokens"] == 77
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["delta/positive_share"] > 0
@@ -223,12 +228,12 @@ def test_a_run_stops_where_too_many_critiques_failed(tmp_path: Path) -> None:
         recipe = small_run.recipe(
             tmp_path / "run",
             critic={"model": "rm", "kind": "server"},
-            server={"base_url": server.url, "retries": 0},
+            server={"base_url": server.url},
             rollout={"batch_size": 104, "max_new_tokens": 2},
             run={"steps": 3},
         )
         tokenizer, model = small_run.tokenizer_and_model()
-        run = Text2GradTrainer(model, critic_from_recipe(recipe), tokenizer, EXAMPLES, recipe)
+        run = Text2GradTrainer(model, critic_from_recipe(recipe), EXAMPLES, recipe, processing_class=tokenizer)
         with pytest.raises(CriticError, match=r"^100% of the last 104 critiques could not be read"):
             run.train()
 

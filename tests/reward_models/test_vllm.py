@@ -12,11 +12,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from text2grad.config.reward_model import VLLMConfig
 
 import small_run
 from served_models import adapter, untrained
 from text2grad.config.recipe import make_recipe
-from text2grad.config.reward_model import VLLMConfig
 from text2grad.errors import ConfigError, ModelError
 from text2grad.models.decoding import decode
 from text2grad.models.pretrained import load_policy

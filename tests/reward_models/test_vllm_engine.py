@@ -120,7 +120,7 @@ def test_a_server_is_held_to_the_grammar_and_writes_what_the_model_itself_writes
                 settings = {"write_feedback": words, "limits": limits, "prompt_format": ("plain", "chat")[number % 2]}
                 where: dict[str, Any] = {"base_url": url, "store": tmp_path / "a.sqlite"}
                 format = CritiqueFormat(**settings)  # type: ignore[arg-type]
-                critic = ServerRewardModel("rm", format=format, max_tokens=TOKENS, retries=0, **where)
+                critic = ServerRewardModel("rm", format=format, max_tokens=TOKENS, **where)
                 critiques = critic([Example(PROMPT)] * len(SAID), SAID)
                 assert not [one for one in critiques if one.failed]
                 assert all(quote in r for one, r in zip(critiques, SAID, strict=True) for quote in one.unmatched)
@@ -154,11 +154,11 @@ def check_loop(url: str, tmp_path: Path) -> None:
     recipe = small_run.recipe(
         tmp_path / "run",
         critic={"model": "rm", "kind": "server", "whole_words": True},
-        server={"base_url": url, "max_tokens": 100, "retries": 1},
+        server={"base_url": url, "max_tokens": 100},
         run={"steps": 1},
     )
     tokenizer, model = small_run.tokenizer_and_model()
-    Text2GradTrainer(model, critic_from_recipe(recipe), tokenizer, small_run.EXAMPLES, recipe).train()
+    Text2GradTrainer(model, critic_from_recipe(recipe), small_run.EXAMPLES, recipe, processing_class=tokenizer).train()
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["critic/failure_rate"] == 0.0
 

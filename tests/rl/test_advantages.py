@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from text2grad.errors import ShapeError
-from text2grad.rl.advantages import GROUP_EPS, Moments, gae, group_advantages, is_certain, moments, whiten
+from text2grad.rl.advantages import GROUP_EPS, Moments, gae, group_advantages, moments, whiten
 from text2grad.rl.nl_gradient import at_last_token
 
 GARBAGE = [float("nan"), float("inf"), -float("inf"), 1e30]
@@ -331,15 +331,3 @@ def test_rows_that_are_no_groups_are_refused() -> None:
     for size in (1, 3):
         with pytest.raises(ShapeError, match=f"4 responses are not groups of {size}"):
             group_advantages(rewards, mask, group_size=size, gamma=1.0, lam=1.0)
-
-
-def test_certain_tokens_decide_only_where_all_of_a_blamed_run_is_certain() -> None:
-    # Probabilities 0.95 and 0.5; blamed runs: both tokens certain, one of two, one alone that ends at the mask.
-    probability = torch.tensor([[0.95, 0.95, 0.95, 0.5, 0.95, 0.95, 0.5], [0.95, 0.95, 0.5, 0.5, 0.95, 0.95, 0.95]])
-    rewards = torch.tensor([[-1.0, -1, 1, 0, 0, -1, -1], [0, -1, -1, 0, -1, 0, 0]])
-    mask = torch.tensor([[True] * 6 + [False], [True] * 7])
-    found = is_certain(probability.log(), rewards, mask, certainty=0.9)
-    assert found.tolist() == [
-        [False, False, True, False, True, False, False],  # the last token is no token, and makes nothing unsure
-        [True, True, False, False, False, True, True],
-    ]

@@ -35,14 +35,6 @@ def test_factors_and_metrics_by_hand() -> None:
     )
 
 
-def test_without_a_cap_there_is_no_factor_but_the_metrics() -> None:
-    logp, mask = torch.tensor([[-1.0]]), torch.tensor([[True]])
-    weights, metrics = engine_weights(rollouts((-1.05,)), logp, mask, cap=0.0, accelerator=ALONE)
-    assert weights.tolist() == [[1.0]]
-    assert metrics["engine/kl_per_token"] == pytest.approx(-0.05, abs=1e-6)
-    assert metrics["engine/capped_share"] == 0.0
-
-
 def test_a_mean_over_the_engines_samples_becomes_one_over_the_policys() -> None:
     generator = torch.Generator().manual_seed(0)
     policy, engine = (torch.randn(5, generator=generator).mul(0.2).log_softmax(-1) for _ in range(2))

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from text2grad.models.policy import Scores
-from text2grad.rl import metrics as module
-from text2grad.rl.metrics import Clock, correlation, explained_variance, response_records, step_metrics
+from text2grad.rl.metrics import correlation, explained_variance, response_records, step_metrics
 from text2grad.types import Critique, Example, Rollout, Span
 
 
@@ -146,26 +145,3 @@ def test_correlation_is_pearsons_and_zero_where_nothing_varies() -> None:
     assert correlation(np.array([1.0]), np.array([2.0])) == 0.0
     assert correlation(np.array([1.0, 1.0]), np.array([2.0, 3.0])) == 0.0
     assert correlation(np.array([1.0, 2.0]), np.array([3.0, 3.0])) == 0.0
-
-
-def test_the_clock_adds_up_each_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = iter([10.0, 13.0, 20.0, 20.5, 30.0, 34.0])
-    monkeypatch.setattr(module.time, "perf_counter", lambda: next(ticks))
-    clock = Clock()
-    for phase in ("rollout", "update", "rollout"):
-        with clock(phase):
-            pass
-    assert clock.seconds == {"seconds/rollout": 7.0, "seconds/update": 0.5}
-    assert clock.memory == {}  # without an accelerator
-
-
-def test_the_clock_keeps_the_highest_peak_of_each_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    peaks, resets = iter([300, 50, 200]), []
-    monkeypatch.setattr(module, "accelerator_peak", lambda: next(peaks))
-    monkeypatch.setattr(module, "reset_accelerator_peak", lambda: resets.append(1))
-    clock = Clock()
-    for phase in ("rollout", "update", "rollout"):
-        with clock(phase):
-            pass
-    assert clock.memory == {"memory/rollout": 300.0, "memory/update": 50.0}
-    assert len(resets) == 3

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from text2grad.align.delta import AlignSettings, pseudo_rewards
 from text2grad.align.rollouts import policy_offsets, response_deltas, step_ends
-from text2grad.rl.rewards import balanced, reward_tensor
+from text2grad.rl.rewards import reward_tensor
 from text2grad.tasks.tiny import word_tokenizer
 from text2grad.types import Critique, Example, Rollout, Span
 from tokenizers_made_here import STORIES, stories260k
@@ -38,19 +38,18 @@ def test_by_default_a_reward_is_the_papers_delta() -> None:
 
 
 def test_labels_outcome_and_truncation_are_scaled_and_placed() -> None:
-    # positive 2, negative −3, unlabelled ½, outcome factor 10, truncated −4
-    #   δ = 1, −1, 0, ½  →  2, −3, ½, 1          outcome 0.2 → +2 on the last token: 1 + 2 = 3
+    # positive 2, negative −3, unlabelled ½, truncated −4
+    #   δ = 1, −1, 0, ½  →  2, −3, ½, 1          outcome 2 → +2 on the last token: 1 + 2 = 3
     #   δ = 0, −¼        →  ½, −¾                 no outcome; cut: −¾ − 4 = −4¾
     #   no token         →  nothing, whatever the outcome
-    #   δ = 0            →  ½                     outcome −0.05: ½ − ½ = 0; cut: −4
+    #   δ = 0            →  ½                     outcome −½: ½ − ½ = 0; cut: −4
     found = rewards(
         [[1.0, -1.0, 0.0, 0.5], [0.0, -0.25], [], [0.0]],
-        [Critique("", outcome=0.2), OK, Critique("", outcome=1.0), Critique("", outcome=-0.05)],
+        [Critique("", outcome=2.0), OK, Critique("", outcome=1.0), Critique("", outcome=-0.5)],
         [False, True, True, True],
         positive=2.0,
         negative=-3.0,
         unlabelled=0.5,
-        outcome=10.0,
         truncation=-4.0,
     )
     assert found == [[2.0, -3.0, 0.5, 3.0, 0.0], [0.5, -4.75, 0, 0, 0], [0.0] * 5, [-4.0, 0, 0, 0, 0]]
@@ -58,8 +57,8 @@ def test_labels_outcome_and_truncation_are_scaled_and_placed() -> None:
 
 def test_one_reward_on_the_last_token_is_the_sum_of_the_same_rewards() -> None:
     deltas = [[1.0, -1.0, 0.0, 0.5], [0.0, -0.25], [], [1.0]]
-    critiques = [Critique("", outcome=0.2), OK, OK, BAD]
-    settings = {"positive": 2.0, "negative": -3.0, "unlabelled": 0.5, "outcome": 10.0, "truncation": -4.0}
+    critiques = [Critique("", outcome=2.0), OK, OK, BAD]
+    settings = {"positive": 2.0, "negative": -3.0, "unlabelled": 0.5, "truncation": -4.0}
     spread = rewards(deltas, critiques, [False, True, False, False], **settings)
     placed = rewards(deltas, critiques, [False, True, False, False], placement="last_token", **settings)
     # 2 − 3 + ½ + 1 = ½, with the outcome 2½;   ½ − ¾ = −¼, cut −4¼
@@ -69,8 +68,8 @@ def test_one_reward_on_the_last_token_is_the_sum_of_the_same_rewards() -> None:
 
 def test_a_verdict_is_one_reward_that_the_worst_span_decides() -> None:
     deltas = [[1.0, -1.0, 1.0], [1.0, 0.5], [0.0, 0.0], [-1.0]]
-    critiques = [Critique("", outcome=0.2), OK, OK, BAD]
-    settings = {"positive": 2.0, "negative": -3.0, "unlabelled": 0.5, "outcome": 10.0, "truncation": -4.0}
+    critiques = [Critique("", outcome=2.0), OK, OK, BAD]
+    settings = {"positive": 2.0, "negative": -3.0, "unlabelled": 0.5, "truncation": -4.0}
     placed = rewards(deltas, critiques, [False, True, False, False], placement="verdict", **settings)
     # −3 and the outcome 2; right, but cut: 2 − 4; no span; an unreadable critique
     assert placed == [[0, 0, -1.0, 0], [0, -2.0, 0, 0], [0.0] * 4, [0.0] * 4]
@@ -80,7 +79,7 @@ def test_a_verdict_is_one_reward_that_the_worst_span_decides() -> None:
 @pytest.mark.parametrize("placement", ["spans", "last_token", "verdict"])
 def test_a_failed_critique_gives_nothing_anywhere(failed: Critique, placement: str) -> None:
     judged = Critique(failed.feedback, outcome=5.0, status=failed.status)
-    settings = {"unlabelled": 0.5, "outcome": 2.0, "placement": placement}
+    settings = {"unlabelled": 0.5, "placement": placement}
     found = rewards([[1.0, -1.0, 0.0], [0.5, 0.0]], [judged, OK], **settings)
     assert found[0] == [0.0] * 4
     assert sum(found[1]) == 1.0  # the other row still earns its two halves, or its verdict
@@ -181,14 +180,6 @@ def test_ids_may_have_gaps_and_a_sampled_gap_adds_nothing_to_the_text() -> None:
     assert len(tokenizer) == 3
     assert tokenizer.decode([0, 9, 5, 1]) == "in now Lyon"  # 5 is a gap, 9 a token in spite of its number
     assert policy_offsets(tokenizer, [0, 9, 5, 1]) == [(0, 2), (2, 6), (6, 6), (6, 11)]
-
-
-def test_balanced_credit_by_hand() -> None:
-    # +½ on three tokens against −2 on one: the positive ones are scaled to 2 in all, 2/1.5 · ½ each
-    assert balanced([1.0, 1.0, 1.0, 0.0, -1.0], positive=0.5, negative=-2.0) == pytest.approx([4 / 3] * 3 + [0.0, -1.0])
-    assert balanced([1.0, 0.0], positive=0.5, negative=-2.0) == [1.0, 0.0]  # nothing to balance
-    assert balanced([0.0, -1.0], positive=0.5, negative=-2.0) == [0.0, -1.0]
-    assert balanced([1.0, -1.0], positive=1.0, negative=0.0) == [1.0, -1.0]  # blame is switched off
 
 
 def test_one_reward_per_step_is_the_sum_on_its_last_token() -> None:

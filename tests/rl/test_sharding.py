@@ -20,7 +20,7 @@ from text2grad.models import CRITIC_ADAPTER, TokenBatch, collate, load_lora
 from text2grad.rl import checkpoint, sharding
 from text2grad.rl.piece_sizes import PieceSizes
 from text2grad.rl.sharding import Sharding, sharding_of
-from text2grad.rl.trainer import make_accelerator
+from text2grad.rl.start import make_accelerator
 from text2grad.types import Example, Rollout
 from warm_commands import Warm
 
@@ -93,8 +93,6 @@ def moments(run: Path) -> Any:
 @every(EXACT)
 def test_two_processes_learn_as_one_does(home: Path, name: str) -> None:
     assert_same_curve(home / "two" / name, home / "one" / name, steps=2)
-    if name == "groups":
-        assert any(line["update/epochs"] < 4 for line in metrics(home / "two" / name))  # ended by ppo.stop_kl
     if name not in RESUMED:  # which went on to step 4 in one process
         ours, theirs = (small_run.weights(home / place / name) for place in ("two", "one"))
         assert ours.keys() == theirs.keys()
@@ -399,18 +397,18 @@ def test_models_that_cannot_be_sharded_are_refused(monkeypatch: pytest.MonkeyPat
 def test_what_shards_cannot_do_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sections: dict[str, Any], held_out: int, told: str
 ) -> None:
-    from text2grad.rl import trainer
+    from text2grad.rl import start, trainer
 
-    monkeypatch.setattr(trainer, "make_accelerator", lambda **_: SimpleNamespace(num_processes=2))
-    monkeypatch.setattr(trainer, "sharding_of", lambda accelerator: object())
+    monkeypatch.setattr(start, "make_accelerator", lambda **_: SimpleNamespace(num_processes=2))
+    monkeypatch.setattr(start, "sharding_of", lambda accelerator: object())
     tokenizer, model = small_run.tokenizer_and_model()
     with pytest.raises(ConfigError, match=told):
         trainer.Text2GradTrainer(
             model,
             small_run.ColourCritic(),
-            tokenizer,
             small_run.EXAMPLES,
             small_run.recipe(tmp_path / "run", **sections),
-            held_out=small_run.EXAMPLES[:held_out],
+            eval_dataset=small_run.EXAMPLES[:held_out],
+            processing_class=tokenizer,
         )
     assert not (tmp_path / "run").exists()

@@ -4,7 +4,6 @@ import copy
 import json
 import random
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +17,8 @@ from text2grad.config import ModelConfig
 from text2grad.config.run_directory import check_world_size
 from text2grad.errors import ConfigError, CriticError, DataError, ModelError, TrainingError
 from text2grad.models.adapters import with_lora
-from text2grad.rl.scoring import Scores
-from text2grad.rl.trainer import Text2GradTrainer, prepare_policy
+from text2grad.rl.start import prepare_policy
+from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.tasks.tiny import tiny_llama
 from warm_commands import Warm
 
@@ -118,7 +117,7 @@ def test_the_first_step_starts_at_ratio_one_and_kl_zero(tmp_path: Path) -> None:
 
 def test_unreadable_critiques_give_no_reward_and_keep_the_sample(tmp_path: Path) -> None:
     def mute(examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
-        return ["I would rather not say."] * len(responses)
+        return ['{"textual_feedback": "I would'] * len(responses)  # cut off
 
     small_run.trainer(tmp_path / "run", mute, run={"steps": 2}, critic={"max_failure_rate": 1.0}).train()
     found = records(tmp_path / "run")
@@ -137,7 +136,7 @@ def test_unreadable_critiques_give_no_reward_and_keep_the_sample(tmp_path: Path)
 def test_a_critic_that_fails_too_often_stops_the_run(readable: int, shown: str, steps: int, tmp_path: Path) -> None:
     def mumble(examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
         good = '{"textual_feedback": "Yes.", "good_spans": [], "poor_spans": []}'
-        return [good] * readable + ["No."] * (len(responses) - readable)
+        return [good] * readable + ['{"textual_feedback": "No'] * (len(responses) - readable)
 
     run = small_run.trainer(tmp_path / "run", mumble, run={"steps": 50, "save_every": 100})
     with pytest.raises(CriticError) as caught:
@@ -152,7 +151,7 @@ def test_a_critic_that_fails_too_often_stops_the_run(readable: int, shown: str, 
 
 def test_a_run_that_its_critic_stopped_goes_on_with_a_mended_one(tmp_path: Path) -> None:
     def mute(examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
-        return ["No."] * len(responses)
+        return ['{"textual_feedback": "No'] * len(responses)
 
     settings = {"run": {"steps": 16, "save_every": 100}}
     with pytest.raises(CriticError):
@@ -194,16 +193,16 @@ def test_bad_input_is_refused_before_anything_is_written(tmp_path: Path) -> None
     tokenizer, model = small_run.tokenizer_and_model()
     critic, recipe = small_run.ColourCritic(), small_run.recipe(tmp_path / "run")
     with pytest.raises(DataError) as caught:
-        Text2GradTrainer(model, critic, tokenizer, [], recipe)
-    assert str(caught.value) == "there are no prompts: the list of examples is empty"
+        Text2GradTrainer(model, critic, [], recipe, processing_class=tokenizer)
+    assert str(caught.value) == "train_dataset holds no examples"
     long = [Example("red " * 80)]
     with pytest.raises(DataError, match=r"1 of 1 prompts have more than 58 tokens"):
-        Text2GradTrainer(model, critic, tokenizer, long, recipe)
+        Text2GradTrainer(model, critic, long, recipe, processing_class=tokenizer)
     with pytest.raises(ModelError, match="cannot load a causal language model from 'nowhere'"):
-        Text2GradTrainer("nowhere", critic, tokenizer, small_run.EXAMPLES, recipe)
+        Text2GradTrainer("nowhere", critic, small_run.EXAMPLES, recipe, processing_class=tokenizer)
     tokenizer.eos_token, model.generation_config.eos_token_id = None, None
     with pytest.raises(ModelError) as caught_model:
-        Text2GradTrainer(model, critic, tokenizer, small_run.EXAMPLES, recipe)
+        Text2GradTrainer(model, critic, small_run.EXAMPLES, recipe, processing_class=tokenizer)
     assert str(caught_model.value) == (
         "neither the tokenizer nor the model's generation config names an end-of-sequence token, so no response could "
         "ever end. Set rollout.eos_token_ids."
@@ -223,10 +222,10 @@ def test_a_critic_may_refuse_examples_before_work_starts(tmp_path: Path) -> None
     train, held_out, odd = [Example("red cat")], [Example("one dog")], [Example("two", "none")]
     for some, others in ((odd, held_out), (train, odd)):
         with pytest.raises(DataError, match=r"^an example without tests$"):
-            Text2GradTrainer(model, Particular(), tokenizer, some, recipe, held_out=others)
+            Text2GradTrainer(model, Particular(), some, recipe, eval_dataset=others, processing_class=tokenizer)
     assert not (tmp_path / "run").exists()
     asked.clear()
-    Text2GradTrainer(model, Particular(), tokenizer, train, recipe, held_out=held_out)
+    Text2GradTrainer(model, Particular(), train, recipe, eval_dataset=held_out, processing_class=tokenizer)
     assert asked == [*train, *held_out]
 
 
@@ -238,7 +237,7 @@ def test_a_policy_without_a_weight_to_train_is_refused(tmp_path: Path) -> None:
     frozen = PeftModel.from_pretrained(small_run.tokenizer_and_model()[1], str(tmp_path / "adapter"))
     recipe = small_run.recipe(tmp_path / "run")
     with pytest.raises(ModelError) as caught:
-        Text2GradTrainer(frozen, small_run.ColourCritic(), tokenizer, small_run.EXAMPLES, recipe)
+        Text2GradTrainer(frozen, small_run.ColourCritic(), small_run.EXAMPLES, recipe, processing_class=tokenizer)
     assert str(caught.value) == (
         f"no weight of the policy ({type(frozen).__name__}) can be trained: requires_grad is False for all of them. "
         "Load a peft adapter with PeftModel.from_pretrained(..., is_trainable=True)"
@@ -249,7 +248,11 @@ def test_a_tokenizer_without_padding_token_is_fine(tmp_path: Path) -> None:
     tokenizer, model = small_run.tokenizer_and_model()
     tokenizer.pad_token = None
     Text2GradTrainer(
-        model, small_run.ColourCritic(), tokenizer, small_run.EXAMPLES, small_run.recipe(tmp_path / "a")
+        model,
+        small_run.ColourCritic(),
+        small_run.EXAMPLES,
+        small_run.recipe(tmp_path / "a"),
+        processing_class=tokenizer,
     ).train()
     small_run.trainer(tmp_path / "b").train()
     first, second = small_run.weights(tmp_path / "a"), small_run.weights(tmp_path / "b")
@@ -259,7 +262,7 @@ def test_a_tokenizer_without_padding_token_is_fine(tmp_path: Path) -> None:
 def test_batches_that_processes_cannot_share_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from accelerate import Accelerator
 
-    from text2grad.rl.trainer import make_accelerator
+    from text2grad.rl.start import make_accelerator
 
     monkeypatch.setattr(Accelerator, "num_processes", 3)
     monkeypatch.setenv("WORLD_SIZE", "3")
@@ -315,7 +318,7 @@ def test_python_and_numpy_draw_the_same_numbers_in_every_run_of_a_seed(tmp_path:
 def test_a_full_kl_run_and_a_value_warm_up_run_through(tmp_path: Path) -> None:
     run = small_run.trainer(
         tmp_path / "run",
-        ppo={"kl": "full", "entropy_coef": 0.01, "stop_kl": 0.02, "target_kl": 1.0},
+        ppo={"kl": "full", "entropy_coef": 0.01, "target_kl": 1.0},
         optim={"lr": 3e-3, "value_lr": 1e-2, "value_warmup_steps": 1, "warmup_steps": 1},
         rollout={"temperature": 0.7, "batch_size": 8, "max_new_tokens": 6},
     )
@@ -327,16 +330,14 @@ def test_a_full_kl_run_and_a_value_warm_up_run_through(tmp_path: Path) -> None:
 
 
 def test_two_processes_make_the_same_run_as_one(warm: Warm, tmp_path: Path) -> None:
-    small_run.trainer(tmp_path / "one" / "run", run={"steps": 2}, ppo={"certainty": 0.08}).train()
+    small_run.trainer(tmp_path / "one" / "run", run={"steps": 2}).train()
     (tmp_path / "two").mkdir()
-    warm.together(2, "python", small_run.__file__, tmp_path / "two" / "run", "run.steps=2", "ppo.certainty=0.08")
+    warm.together(2, "python", small_run.__file__, tmp_path / "two" / "run", "run.steps=2")
     first, second = small_run.weights(tmp_path / "one" / "run"), small_run.weights(tmp_path / "two" / "run")
     for name in first:  # sums are taken in another order, so the last bits may differ
         torch.testing.assert_close(first[name], second[name], rtol=0, atol=2e-5)
     responses = [[r["response"] for r in records(tmp_path / who / "run") if r["step"] == 0] for who in ("one", "two")]
     assert responses[0] == responses[1]
-    shares = [metrics(tmp_path / who / "run")[0]["advantage/certain_share"] for who in ("one", "two")]
-    assert shares[0] == shares[1] > 0
 
 
 def test_a_model_whose_own_logits_differ_is_refused(tmp_path: Path) -> None:
@@ -351,7 +352,11 @@ def test_a_model_whose_own_logits_differ_is_refused(tmp_path: Path) -> None:
     model.__class__ = Sharpened
     with pytest.raises(ModelError, match="Sharpened: log-probs from its hidden states differ from its own by"):
         Text2GradTrainer(
-            model, small_run.ColourCritic(), tokenizer, small_run.EXAMPLES, small_run.recipe(tmp_path / "r")
+            model,
+            small_run.ColourCritic(),
+            small_run.EXAMPLES,
+            small_run.recipe(tmp_path / "r"),
+            processing_class=tokenizer,
         )
 
 
@@ -384,7 +389,7 @@ def test_responses_to_one_prompt_share_it_and_the_run_learns_the_same(
     alone.share_prompts = False
     costs = []
     for one in (shared, alone):
-        batch = one.collate(one._sample())
+        batch = one.collate(one.sample())
         costs.append(sum(batch.rows(group).cost().tokens for group in batch.groups(16_384)))
         one.train()
     # 4 prompts of 14 words and 16 responses of at most 6, against 16 rows of at most 20
@@ -421,7 +426,7 @@ def test_training_all_weights_in_16_bits_is_warned_of(tmp_path: Path, caplog: py
     for number, lora_r in enumerate((0, 2)):
         settings = small_run.recipe(tmp_path / str(number), model={"lora_r": lora_r})
         half = copy.deepcopy(model).to(torch.bfloat16)
-        Text2GradTrainer(half, small_run.ColourCritic(), tokenizer, small_run.EXAMPLES, settings)
+        Text2GradTrainer(half, small_run.ColourCritic(), small_run.EXAMPLES, settings, processing_class=tokenizer)
         assert ("all weights are trained in 16 bits" in caplog.text) == (lora_r == 0)
         caplog.clear()
 
@@ -440,7 +445,7 @@ def test_a_value_function_of_its_own_is_checkpointed_and_has_32_bits(tmp_path: P
     tokenizer, model = small_run.tokenizer_and_model()
     settings = small_run.recipe(tmp_path, model={"value": "model", "gradient_checkpointing": True})
     half = model.to(torch.bfloat16)
-    made = Text2GradTrainer(half, small_run.ColourCritic(), tokenizer, small_run.EXAMPLES, settings)
+    made = Text2GradTrainer(half, small_run.ColourCritic(), small_run.EXAMPLES, settings, processing_class=tokenizer)
     trunk = made.model.value_trunk
     assert trunk is not None
     assert {layer.gradient_checkpointing for layer in trunk.layers} == {True}
@@ -458,7 +463,7 @@ def test_an_adapter_that_is_trained_already_is_told_beside_its_reference(
             if trained and ".lora_B." in name:
                 torch.nn.init.ones_(weight)
         settings = small_run.recipe(tmp_path / str(trained), model={"lora_r": 2})
-        Text2GradTrainer(policy, small_run.ColourCritic(), tokenizer, small_run.EXAMPLES, settings)
+        Text2GradTrainer(policy, small_run.ColourCritic(), small_run.EXAMPLES, settings, processing_class=tokenizer)
         assert ("the policy's adapter is trained already" in caplog.text) == trained
 
 
@@ -468,35 +473,3 @@ def test_an_adapter_of_another_name_is_refused() -> None:
     policy = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear"), adapter_name="mine")
     with pytest.raises(ConfigError, match="adapters are named 'mine', but text2grad trains and saves the one"):
         prepare_policy(policy, ModelConfig())
-
-
-def test_certain_tokens_have_an_advantage_only_where_all_of_their_span_is_certain_and_blamed(tmp_path: Path) -> None:
-    limit = 1 / 13  # a model of random weights gives 17 tokens about this probability
-    run = small_run.trainer(tmp_path / "run", ppo={"certainty": limit}, run={"steps": 3})
-    scored: list[Scores] = []
-    score = run.score
-    run.score = lambda batch, **how: scored.append(score(batch, **how)) or scored[-1]  # type: ignore[method-assign]
-    run.train()
-    probabilities = [row.exp().tolist() for one in scored for row in one.logp]
-    tokens = []  # certain, blamed, whether its blamed run has an uncertain token, advantage
-    for row, record in zip(probabilities, records(tmp_path / "run"), strict=True):
-        told = zip(row[: len(record["ids"])], record["reward"], record["advantage"], strict=True)
-        for blamed, run in groupby(told, lambda token: token[1] < 0):
-            own = list(run)
-            unsure = blamed and any(p <= limit for p, _, _ in own)
-            tokens += [(p > limit, blamed, unsure, advantage) for p, _, advantage in own]
-    kinds = {one[:3] for one in tokens}
-    assert kinds == {(True, True, True), (True, True, False), (True, False, False), (False, True, True)} | {
-        (False, False, False)
-    }
-    left_out = [certain and (unsure or not blamed) for certain, blamed, unsure, _ in tokens]
-    assert [advantage == 0 for *_, advantage in tokens] == left_out
-    spared = sum(left_out) / len(tokens)
-    found = [step["advantage/certain_share"] for step in metrics(tmp_path / "run")]
-    counted = [sum(len(one["ids"]) for one in records(tmp_path / "run") if one["step"] == step) for step in range(3)]
-    assert sum(map(float.__mul__, found, map(float, counted))) / sum(counted) == pytest.approx(spared)
-
-
-def test_without_a_limit_no_token_is_certain(tmp_path: Path) -> None:
-    small_run.trainer(tmp_path / "run", run={"steps": 1}).train()
-    assert "advantage/certain_share" not in metrics(tmp_path / "run")[0]

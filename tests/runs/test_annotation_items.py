@@ -172,15 +172,21 @@ def test_responses_of_another_policy_or_to_other_prompts_are_not_mixed_in(tmp_pa
 
 
 @pytest.mark.parametrize(
-    "changed", [{"max_new_tokens": 5}, {"temperature": 0.5}, {"eos_token_ids": [3]}, {"prompt_format": "plain"}]
+    ("section", "changed"),
+    [
+        ("rollout", {"max_new_tokens": 5}),
+        ("rollout", {"temperature": 0.5}),
+        ("rollout", {"eos_token_ids": [3]}),
+        ("model", {"prompt_format": "plain"}),
+    ],
 )
 def test_responses_of_another_sampling_are_not_taken_for_these(
-    tmp_path: Path, policy: str, changed: dict[str, Any]
+    tmp_path: Path, policy: str, section: str, changed: dict[str, Any]
 ) -> None:
     sections: dict[str, Any] = {"model": {"path": policy}, "rollout": {"max_new_tokens": 4}}
     first = items(tmp_path, recipe(tmp_path, {"prompt": PROMPTS[0]}, **sections))
     assert items(tmp_path, recipe(tmp_path, {"prompt": PROMPTS[0]}, **sections)) == first
-    other = {**sections, "rollout": {**sections["rollout"], **changed}}
+    other = {**sections, section: {**sections[section], **changed}}
     with pytest.raises(DataError, match=r"gave with other weights or other settings of \[rollout\]"):
         items(tmp_path, recipe(tmp_path, {"prompt": PROMPTS[0]}, **other))
 
@@ -212,7 +218,7 @@ def test_prompts_that_are_too_long_are_passed_over_where_the_recipe_says_so(tmp_
 
 
 def test_a_built_in_task_gives_its_training_prompts_to_the_policy(tmp_path: Path, policy: str) -> None:
-    wanted = make_recipe({"data": {"task": "summarization", "examples": 2}, "model": {"path": policy}})
+    wanted = make_recipe({"data": {"task": "summarization"}, "quickstart": {"examples": 2}, "model": {"path": policy}})
     with pytest.raises(DataError, match="token"):  # they are longer than this policy's context of 32 tokens
         items(tmp_path, wanted, limit=2)
 
@@ -222,7 +228,7 @@ def test_the_prompts_of_a_built_in_task_follow_from_the_seed(tmp_path: Path, mon
         return examples, ["So."] * len(examples)
 
     monkeypatch.setattr(items_module, "sampled_responses", sampled)
-    recipe_of_task = make_recipe({"data": {"task": "summarization", "examples": 3}, "run": {"seed": 7}})
+    recipe_of_task = make_recipe({"data": {"task": "summarization"}, "quickstart": {"examples": 3}, "run": {"seed": 7}})
     found = items(tmp_path, recipe_of_task, limit=2)
     assert [one.example.prompt for one in found] == [one.prompt for one in built_in("summarization").train(3, 7)[:2]]
     assert [one.id for one in found] == ["1", "2"]

@@ -310,21 +310,15 @@ def evaluated(out: Path, *, resume: bool = False) -> tuple[Text2GradTrainer, mod
     settings = small_run.recipe(out, data={"eval_every": 2}, run={"save_every": 100})
     held_out = small_run.EXAMPLES[:5]
     trainer = Text2GradTrainer(
-        model, ColourCritic(), tokenizer, small_run.EXAMPLES, settings, held_out=held_out, resume=resume
+        model,
+        ColourCritic(),
+        small_run.EXAMPLES,
+        settings,
+        eval_dataset=held_out,
+        processing_class=tokenizer,
+        resume=resume,
     )
     return trainer, module.Evaluations(trainer)
-
-
-def test_memory_that_is_not_used_is_given_back_before_and_between_the_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[float] = []
-    monkeypatch.setattr(module, "give_back_if_short", lambda model, share=0.5: asked.append(share))
-    trainer, evaluations = evaluated(tmp_path)
-    trainer.sizes.rows_at_once = 2
-    evaluations(trainer)
-    at_once = trainer.recipe.rollout.batch_size
-    assert asked == [1.0, *[0.5] * (3 + -(-5 // at_once))]  # 5 responses are sampled in 3 parts, and judged
 
 
 @pytest.mark.parametrize(
@@ -332,7 +326,7 @@ def test_memory_that_is_not_used_is_given_back_before_and_between_the_parts(
     [
         ("text2grad.models.sampling.decode", "rollout", "rollout.rows_at_once (now 1)"),
         ("small_run.ColourCritic.judge", "critic", "rollout.rows_at_once (now 64)"),
-        ("text2grad.rl.trainer.score_batch", "score", "ppo.micro_batch_tokens (now "),
+        ("text2grad.rl.start.score_batch", "score", "ppo.micro_batch_tokens (now "),
     ],
 )
 def test_an_evaluation_that_does_not_fit_ends_the_run_with_the_last_step_saved(

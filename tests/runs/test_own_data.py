@@ -1,4 +1,4 @@
-"""Five commands on one recipe: sft, annotate, reward, evaluate-reward, train; each finds what the one before wrote."""
+"""Five commands on one recipe: sft, annotate, reward, evaluate critic, train; each finds what the one before wrote."""
 
 import json
 import tomllib
@@ -70,18 +70,18 @@ def test_five_commands_on_one_recipe(
     learned = sum(one.response == answer for one, answer in zip(annotations, ANSWERS, strict=True))
     assert learned > len(PROMPTS) / 2  # the responses are those of the fine-tuned policy
 
-    assert main(["evaluate-reward", recipe, *settings]) == 2
+    assert main(["evaluate", "critic", recipe, *settings]) == 2
     assert "train the reward model with `text2grad reward` first" in capsys.readouterr().err
-    assert main(["evaluate-reward", "data/own.jsonl", *settings]) == 2
-    assert "--set overrides settings of a recipe, and the annotations are a file" in capsys.readouterr().err
+    assert main(["evaluate", "critic", "data/own.jsonl", *settings]) == 2
+    assert "name a critic with --model, --critic or --predictions" in capsys.readouterr().err
 
     reward = said("reward")
-    assert f"next text2grad evaluate-reward {recipe}" in reward
+    assert f"next text2grad evaluate critic {recipe}" in reward
     assert "held-out F1 " in reward
     reward_config = json.loads(Path("runs/own-data/critic/run.json").read_bytes())["recipe"]
     assert reward_config["model"]["path"] == tomllib.loads(Path(recipe).read_text())["model"]["path"]
 
-    evaluated = said("evaluate-reward")
+    evaluated = said("evaluate", "critic")
     assert "written: runs/own-data/critic/evaluation/" in evaluated
     held_out = read_annotations("runs/own-data/critic/held_out.jsonl")
     counts = json.loads(Path("runs/own-data/critic/results.json").read_bytes())["counts"]

@@ -29,14 +29,14 @@ from text2grad.types import Example
 SHORT = [
     "sft.steps=2",
     "sft.batch_size=4",
-    "sft.after_reward_model=0",
-    "data.examples=12",
+    "quickstart.after_reward_model=0",
+    "quickstart.examples=12",
     "data.eval_examples=8",
-    "reward_model.responses=8",
+    "quickstart.responses=8",
     "reward_model.steps=1",
     "reward_model.batch_size=2",
 ]
-TWO_POSTS = [*SHORT, "data.length=2", "data.truths=false", "rollout.max_new_tokens=46"]
+TWO_POSTS = [*SHORT, "world.length=2", "world.truths=false", "rollout.max_new_tokens=46"]
 
 
 def recipe_of(*overrides: str) -> Recipe:
@@ -85,7 +85,7 @@ def test_a_run_trains_evaluates_and_is_judged_with_the_settings_of_its_task(made
 
 @pytest.mark.parametrize("length", [0, 8])
 def test_prompt_answer_and_critique_of_the_longest_items_fit_the_context(length: int, tmp_path: Path) -> None:
-    pipeline = pipeline_of(tmp_path, f"data.length={length}", "rollout.max_new_tokens=180")
+    pipeline = pipeline_of(tmp_path, f"world.length={length}", "rollout.max_new_tokens=180")
     task = pipeline.task
     if not length:
         assert pipeline.context == CONTEXT
@@ -98,7 +98,7 @@ def test_prompt_answer_and_critique_of_the_longest_items_fit_the_context(length:
 
 
 def test_the_models_of_a_length_have_its_context(tmp_path: Path) -> None:
-    pipeline = pipeline_of(tmp_path / "long", *SHORT, "data.length=8", "rollout.max_new_tokens=180")
+    pipeline = pipeline_of(tmp_path / "long", *SHORT, "world.length=8", "rollout.max_new_tokens=180")
     pipeline.run(phases=("sft",))
     assert AutoConfig.from_pretrained(tmp_path / "long" / "sft").max_position_embeddings == pipeline.context
     assert pipeline.context == max(CONTEXT, longest_text(pipeline.task, 180))
@@ -131,7 +131,7 @@ def test_each_length_has_its_share_of_the_steps_and_the_batch_has_as_many_tokens
         return model
 
     monkeypatch.setattr("text2grad.runs.pipeline.fine_tune", fine_tune)
-    overrides = ["data.length=8", "rollout.max_new_tokens=150", "sft.steps=7", "sft.batch_size=2"]
+    overrides = ["world.length=8", "rollout.max_new_tokens=150", "sft.steps=7", "sft.batch_size=2"]
     recipe = recipe_of(*SHORT, *overrides)
     Pipeline(recipe, tmp_path, lambda *state: seen.append(state)).run(phases=("sft",))
     assert trained == [(2, 8, {2}, 16), (2, 4, {4}, 8), (3, 2, {8}, 6)]
@@ -153,12 +153,12 @@ def test_further_phases_are_made_by_the_functions_that_are_given(tmp_path: Path)
 
 
 def test_a_start_that_needs_a_reward_model_is_refused_without_one(tmp_path: Path) -> None:
-    pipeline = pipeline_of(tmp_path / "none", *SHORT, "sft.after_reward_model=200")
+    pipeline = pipeline_of(tmp_path / "none", *SHORT, "quickstart.after_reward_model=200")
     with pytest.raises(ConfigError) as caught:
         pipeline.run(phases=WITHOUT_REWARD_MODEL)
     assert str(caught.value) == (
-        "sft.after_reward_model = 200: the start needs a reward model, and the phases are sft, start. Set "
-        "sft.after_reward_model = 0, so that the start is the fine-tuned model"
+        "quickstart.after_reward_model = 200: the start needs a reward model, and the phases are sft, start. Set "
+        "quickstart.after_reward_model = 0, so that the start is the fine-tuned model"
     )
     assert not (tmp_path / "none").exists()
 
@@ -172,7 +172,7 @@ def test_an_unknown_phase_is_refused(tmp_path: Path) -> None:
 
 def test_a_limit_below_the_shortest_answer_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     # Eight lines of 17 tokens, 7 line breaks, and the end.
-    recipe = recipe_of("data.length=8", "rollout.max_new_tokens=143", f"run.out={tmp_path / 'run'}")
+    recipe = recipe_of("world.length=8", "rollout.max_new_tokens=143", f"run.out={tmp_path / 'run'}")
     for call in (lambda: check_response_limit(recipe), lambda: run_recipe(recipe)):
         with pytest.raises(
             ConfigError, match=r"^rollout\.max_new_tokens = 143: with data\.length = 8 the shortest .* 144 "
@@ -181,12 +181,12 @@ def test_a_limit_below_the_shortest_answer_is_refused_before_anything_is_made(tm
     with pytest.raises(ConfigError, match=r"^rollout\.max_new_tokens = 143"):
         Pipeline(recipe, tmp_path / "models", lambda *_: None).run()
     assert not list(tmp_path.iterdir())
-    check_response_limit(recipe_of("data.length=8", "rollout.max_new_tokens=144"))
+    check_response_limit(recipe_of("world.length=8", "rollout.max_new_tokens=144"))
     check_response_limit(recipe_of("rollout.max_new_tokens=4"))  # usual items: the user's choice
 
 
 def test_the_recipe_gives_the_task_its_settings() -> None:
-    recipe = recipe_of("data.length=8", "data.faults=0.25", "data.truths=false", "rollout.max_new_tokens=180")
+    recipe = recipe_of("world.length=8", "world.faults=0.25", "world.truths=false", "rollout.max_new_tokens=180")
     assert task_settings(recipe) == TaskSettings(8, 0.25, False)
     task = recipe_task(recipe)
     assert task is not None
@@ -195,7 +195,7 @@ def test_the_recipe_gives_the_task_its_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "named"), [("data.length=2", "length belongs"), ("data.faults=0.5", "faults belongs")]
+    ("setting", "named"), [("world.length=2", "length belongs"), ("world.faults=0.5", "faults belongs")]
 )
 def test_the_settings_of_a_task_are_refused_without_one(setting: str, named: str, tmp_path: Path) -> None:
     path = tmp_path / "own.toml"

@@ -28,7 +28,7 @@ SMALL = (
     "data.eval_examples=14",
     "data.eval_every=1",
     "run.steps=2",
-    "data.examples=50",
+    "quickstart.examples=50",
     "refresh.steps=[]",
     "refresh.audit=0",
     "refresh.train_steps=2",
@@ -128,7 +128,8 @@ def evaluations(out: Path) -> list[dict[str, Any]]:
 
 def settings(**sections: dict[str, Any]) -> Recipe:
     base: dict[str, dict[str, Any]] = {
-        "data": {"task": "summarization", "examples": 50, "eval_examples": 14, "eval_every": 1},
+        "data": {"task": "summarization", "eval_examples": 14, "eval_every": 1},
+        "quickstart": {"examples": 50},
         "rollout": {"batch_size": 8, "max_new_tokens": 12},
         "refresh": {"train_steps": 2, "batch_size": 4},
         "run": {"steps": 3, "threads": 1, "tracker": "none"},
@@ -158,7 +159,8 @@ def test_a_refreshed_critic_is_the_one_that_a_run_is_left_with(phases: Path, tmp
         critic={"model": str(phases / "reward_model")},
         model={"path": str(phases / "start")},
         refresh={"steps": [1], "window": 8, "train_steps": 2, "batch_size": 4, "lr": 0.01},
-        data={"task": "summarization", "examples": 50, "eval_examples": 0},
+        data={"task": "summarization", "eval_examples": 0},
+        quickstart={"examples": 50},
         run={"steps": 2, "save_every": 1, "threads": 1, "tracker": "none", "out": str(tmp_path / "run")},
     )
     run_recipe(recipe)
@@ -188,7 +190,8 @@ def test_a_critic_by_name_comes_before_a_learned_one(phases: Path, tmp_path: Pat
     recipe = settings(
         critic={"use": "critics_by_name:Kind", "model": str(phases / "reward_model")},
         model={"path": str(phases / "start")},
-        data={"task": "summarization", "examples": 50, "eval_examples": 0},
+        data={"task": "summarization", "eval_examples": 0},
+        quickstart={"examples": 50},
         run={"steps": 1, "threads": 1, "tracker": "none", "out": str(tmp_path / "run")},
     )
     run_recipe(recipe)

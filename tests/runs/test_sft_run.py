@@ -2,14 +2,12 @@
 
 import json
 import math
-import re
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, strategies as st
 from safetensors.torch import load_file
 
 import small_run
@@ -24,7 +22,7 @@ from text2grad.models.pretrained import load_policy, load_tokenizer
 from text2grad.models.prompts import encode_prompts, fitting_prompts
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.runs.run_examples import run_examples
-from text2grad.runs.sft_run import SFTRun, _any_of, read_demonstration_split
+from text2grad.runs.sft_run import SFTRun, read_demonstration_split
 from text2grad.types import Example
 from warm_commands import Warm
 
@@ -108,7 +106,7 @@ def rows_of(home: Path, out: str, *records: dict[str, Any]) -> tuple[SFTRun, lis
     """Return a run on demonstrations, and the text of each row with the learned tokens between « and »."""
     others = [chat(f"{a} eats", " bird") for a in ("red", "blue", "green")]
     files = {"data": (str(write_jsonl(home / "records.jsonl", records)),)}
-    held_out = {"held_out_file": str(write_jsonl(home / "others.jsonl", others))}
+    held_out = {"held_out": str(write_jsonl(home / "others.jsonl", others))}
     run = SFTRun(recipe(home, out, sft={**files, **held_out}))
     shown = []
     for row in run.rows:
@@ -142,23 +140,13 @@ def test_a_special_token_that_an_answer_spells_is_told_and_learned_as_text(
     home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     given = {"data": (str(write_jsonl(home / "spelled.jsonl", [{"prompt": "red", "reference": " one</s>"}])),)}
-    run = SFTRun(recipe(home, "spelled", sft={**given, "held_out_file": str(home / "demonstrations.jsonl")}))
+    run = SFTRun(recipe(home, "spelled", sft={**given, "held_out": str(home / "demonstrations.jsonl")}))
     (row,) = run.rows
     assert row["labels"].count(run.tokenizer.eos_token_id) == 1
     (told,) = [one for one in caplog.messages if "spell" in one]
     assert told.startswith(
         f"1 of 1 demonstrations spell a special token in an answer, the first '</s>' in {home / 'spelled.jsonl'}"
     )
-
-
-MARKS = st.text("<|s>", max_size=5)
-
-
-@given(st.sets(MARKS.filter(bool)), MARKS)
-def test_special_tokens_are_found_as_by_looking_for_each(texts: set[str], answer: str) -> None:
-    found = re.search(_any_of(texts) or r"(?!)", answer)
-    places = [(answer.index(text), -len(text)) for text in texts if text in answer]  # the first, of these the longest
-    assert (found.start(), -len(found[0])) == min(places) if found else places == []
 
 
 def test_a_template_that_changes_earlier_turns_gives_each_answer_a_row_as_rollouts_would(chat_home: Path) -> None:
@@ -182,7 +170,7 @@ def test_what_is_too_long_is_left_out_whole_and_counted(home: Path, chat_home: P
     records = [{"prompt": "red", "reference": " cat" * count} for count in (1, 5, 6)]
     file = str(write_jsonl(home / "long.jsonl", [*records, {"prompt": "blue", "reference": " dog"}]))
     others = str(write_jsonl(home / "held.jsonl", [{"prompt": "green", "reference": " dog" * n} for n in (1, 9)]))
-    settings = {"data": (file,), "held_out_file": others, "max_tokens": 7}
+    settings = {"data": (file,), "held_out": others, "max_tokens": 7}
     run = SFTRun(recipe(home, "long", sft=settings))
     assert [len(row["input_ids"]) for row in run.rows] == [3, 7, 3]
     assert (run.counts["too_long"], run.counts["held_out"], run.counts["held_out_too_long"]) == (1, 1, 1)
@@ -195,19 +183,19 @@ def test_what_is_too_long_is_left_out_whole_and_counted(home: Path, chat_home: P
 
 def test_a_held_out_file_takes_its_prompts_out_of_what_is_learned(home: Path) -> None:
     file = str(write_jsonl(home / "held_out.jsonl", DEMONSTRATIONS[:2]))
-    run = SFTRun(recipe(home, "file", sft={"held_out_file": file}))
+    run = SFTRun(recipe(home, "file", sft={"held_out": file}))
     assert (run.counts["learned"], run.counts["held_out"], run.counts["shared_prompts"]) == (34, 2, 2)
 
 
 def test_prompts_that_train_evaluates_on_are_never_learned(home: Path) -> None:
-    for data in ({"held_out": 0.5}, {"held_out_file": str(write_jsonl(home / "few.jsonl", DEMONSTRATIONS[3:5]))}):
+    for data in ({"held_out": 0.5}, {"held_out": str(write_jsonl(home / "few.jsonl", DEMONSTRATIONS[3:5]))}):
         evaluated = {one.prompt_text for one in run_examples(recipe(home, data=data)).held_out}
         learned, held_out, shared = read_demonstration_split(recipe(home, data=data))
         assert {one.prompt for one in held_out} == evaluated
         assert len(learned) + len(held_out) == len(DEMONSTRATIONS)
         assert shared == 0
         file = str(write_jsonl(home / "held_out.jsonl", DEMONSTRATIONS[:2]))
-        learned, held_out, shared = read_demonstration_split(recipe(home, data=data, sft={"held_out_file": file}))
+        learned, held_out, shared = read_demonstration_split(recipe(home, data=data, sft={"held_out": file}))
         assert {one.prompt for one in held_out} == {one["prompt"] for one in DEMONSTRATIONS[:2]}
         assert not {one.prompt for one in learned} & ({one.prompt for one in held_out} | evaluated)
         assert shared == len(DEMONSTRATIONS) - len(learned)
@@ -231,14 +219,13 @@ def test_the_held_out_loss_is_the_mean_over_tokens_and_falls(home: Path, calm: P
     assert results["epochs"] == pytest.approx(6 * 4 / 29, rel=0.2)
 
 
-def test_the_best_checkpoint_is_kept_and_training_stops_early(home: Path) -> None:
-    worse = {"lr": 3.0, "steps": 40, "patience": 2}  # far too much: the first measurement stays the best for a while
-    run = train(home, "patient", sft=worse)
+def test_the_best_checkpoint_is_kept(home: Path) -> None:
+    run = train(home, "worse", sft={"lr": 3.0, "steps": 12})  # far too much: the first measurement is the best
     results = json.loads((run / "results.json").read_bytes())
     measured = {line["step"]: line["eval/loss"] for line in lines(run) if line["step"] and "eval/loss" in line}
     best = min(measured, key=lambda step: measured[step])
     assert results["best_step"] == best
-    assert results["steps"] == best + 4  # two measurements that were no better
+    assert (best, results["steps"]) == (2, 12)
     assert results["measured"]["loss"] == measured[best]
     weights = load_file(run / "checkpoints" / f"checkpoint-{best}" / "model.safetensors")
     assert all(torch.equal(weights[name], one) for name, one in load_file(run / "model" / "model.safetensors").items())
@@ -256,14 +243,12 @@ def test_it_learns_the_answers_and_where_they_end(home: Path) -> None:
     assert right >= 27  # of 29
 
 
-def test_packing_and_micro_batches_and_bf16_train(home: Path) -> None:
-    for name, settings in {"packed": {"packing": True, "max_tokens": 32}, "micro": {"accumulate": 2}}.items():
-        run = train(home, name, sft={**settings, "epochs": 1.0})
-        results = json.loads((run / "results.json").read_bytes())
-        assert results["measured"]["loss"] < results["before"]["loss"]
-        assert results["epochs"] == 1.0
-    assert json.loads((home / "packed" / "results.json").read_bytes())["steps"] == 2  # 5 rows of 32 tokens, 4 a step
-    assert json.loads((home / "micro" / "results.json").read_bytes())["steps"] == 8  # 29 demonstrations, 4 a step
+def test_micro_batches_train(home: Path) -> None:
+    run = train(home, "micro", sft={"accumulate": 2, "epochs": 1.0})
+    results = json.loads((run / "results.json").read_bytes())
+    assert results["measured"]["loss"] < results["before"]["loss"]
+    assert results["epochs"] == 1.0
+    assert results["steps"] == 8  # 29 demonstrations, 4 a step
 
 
 # Resuming.
@@ -300,7 +285,7 @@ LORA = {"lora_r": 4, "lora_alpha": 8}
 
 @pytest.fixture(scope="module")
 def adapted(home: Path) -> Path:
-    return train(home, "adapted", model=LORA, sft={"merge": True, "lora_dropout": 0.3, "lr": 0.05})
+    return train(home, "adapted", model=LORA, sft={"lora_dropout": 0.3, "lr": 0.05})
 
 
 def test_an_adapter_with_dropout_resumes_with_the_same_bits(
@@ -310,7 +295,7 @@ def test_an_adapter_with_dropout_resumes_with_the_same_bits(
         if "checkpoint-4" in str(given[0]):
             raise KeyboardInterrupt
 
-    settings: dict[str, Any] = {"model": LORA, "sft": {"merge": True, "lora_dropout": 0.3, "lr": 0.05}}
+    settings: dict[str, Any] = {"model": LORA, "sft": {"lora_dropout": 0.3, "lr": 0.05}}
     with monkeypatch.context() as patch:
         patch.setattr(measured_training, "flush", stop)
         with pytest.raises(KeyboardInterrupt):
@@ -343,9 +328,9 @@ def test_an_adapter_as_the_policy_is_merged_and_all_its_weights_learn(home: Path
     trainer = Text2GradTrainer(
         str(adapted / "model"),
         small_run.ColourCritic(),
-        tokenizer,
         small_run.EXAMPLES,
         small_run.recipe(home / "full", run={"steps": 1, "out": str(home / "full"), "tracker": "none"}, **settings),
+        processing_class=tokenizer,
     )
     assert len(trainer.trainable) == len(list(loaded.parameters()))
     with pytest.raises(
@@ -354,9 +339,9 @@ def test_an_adapter_as_the_policy_is_merged_and_all_its_weights_learn(home: Path
         Text2GradTrainer(
             str(adapted / "model"),
             small_run.ColourCritic(),
-            tokenizer,
             small_run.EXAMPLES,
             small_run.recipe(home / "twice", model=LORA),
+            processing_class=tokenizer,
         )
     with pytest.raises(ConfigError, match="would train a second one on it"):
         train(home, "twice", model=LORA, sft={"model": str(adapted / "model")})
@@ -375,7 +360,11 @@ def test_ppo_runs_without_the_dropout_of_an_adapter(home: Path, adapted: Path) -
     }
     tokenizer = load_tokenizer(str(home / "base"))
     trainer = Text2GradTrainer(
-        policy, small_run.ColourCritic(), tokenizer, small_run.EXAMPLES, small_run.recipe(home / "dry", **settings)
+        policy,
+        small_run.ColourCritic(),
+        small_run.EXAMPLES,
+        small_run.recipe(home / "dry", **settings),
+        processing_class=tokenizer,
     )
     assert {module.p for module in dropout} == {0.0}
     trainer.train()  # the first ratio of a step must be 1
@@ -414,7 +403,7 @@ GOOD = {"prompt": "red", "reference": " cat"}
         ({"messages": [{"role": "assistant", "content": " cat"}]}, "the chat begins with an assistant message"),
         ({"messages": [{"role": "user", "content": None}]}, '"messages" is a list of {"role", "content"} messages'),
         ({"prompt": "red \ud800", "reference": " cat"}, "half of a surrogate pair"),
-        ({"prompt": "", "reference": " cat"}, "the prompt has no token, so nothing predicts the first token"),
+        ({"prompt": "", "reference": " cat"}, '"prompt" is empty, so there is nothing to answer'),
     ],
 )
 def test_a_line_that_is_no_demonstration_is_refused_with_its_place(
@@ -441,10 +430,10 @@ def test_a_chat_needs_a_template(home: Path) -> None:
     file = write_jsonl(home / "chats.jsonl", [chat("red", " cat"), chat("blue", " dog")])
     with pytest.raises(ModelError, match=r"chats.jsonl:\d: the demonstration is a chat, but the tokenizer of '.*base'"):
         SFTRun(recipe(home, "chats", data={"train": str(file)}))
-    run = SFTRun(recipe(home, "chats", data={"train": str(file)}, rollout={"prompt_format": "plain"}))
+    run = SFTRun(recipe(home, "chats", data={"train": str(file)}, model={"prompt_format": "plain"}))
     assert run.tokenizer.decode(run.rows[0]["input_ids"]) in ("red cat</s>", "blue dog</s>")
-    with pytest.raises(ModelError, match="has no chat template; set 'plain' or 'auto'"):
-        SFTRun(recipe(home, "no-chats", rollout={"prompt_format": "chat"}))
+    with pytest.raises(ModelError, match='prompt_format = "chat", but the tokenizer'):
+        SFTRun(recipe(home, "no-chats", model={"prompt_format": "chat"}))
 
 
 def test_a_tokenizer_without_padding_trains_and_one_without_an_end_is_refused(home: Path, tmp_path: Path) -> None:
@@ -479,7 +468,6 @@ def test_tokens_that_the_model_lacks_are_refused(tmp_path: Path) -> None:
             "neither [sft] model nor [model] path is set: name the model with --model",
         ),
         ({"data": {"train": None}}, ConfigError, "neither [sft] data nor [data] train is set: name a JSONL file"),
-        ({"sft": {"merge": True}}, ConfigError, "sft.merge merges a LoRA adapter, and model.lora_r = 0 trains none"),
         ({"sft": {"lora_dropout": 0.1}}, ConfigError, "lora_dropout = 0.1 is the dropout of a LoRA adapter"),
         ({"sft": {"held_out": 0.0}}, ConfigError, "held_out = 0.0 leaves nothing to measure on or to learn from"),
         (

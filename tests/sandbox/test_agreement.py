@@ -48,7 +48,7 @@ def test_verdicts_agree_with_plain_python(step: int) -> None:
     jobs = list(items())[::step]
     with Sandbox(workers=1, accept_weaker=True) as sandbox:
         results = sandbox.run_many(jobs, timeout_s=20, memory_mb=1000)
-    differing = [(*job, one) for job, one in zip(jobs, results, strict=True) if one.passed != plain(*job)]
+    differing = [(*job, result) for job, result in zip(jobs, results, strict=True) if result.passed != plain(*job)]
     assert differing == []
     assert not any(result.forgeable for result in results if result.mode == "separate")
     assert {result.passed for result in results} == {True, False}

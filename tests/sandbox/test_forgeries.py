@@ -421,23 +421,23 @@ def test_a_program_may_call_what_the_tests_give_it_and_see_nothing_else() -> Non
         "__reduce__",
         "with_traceback",
     )
-    assert not any(judge._allows(one, ".", [name]) for one in given for name in looks)
+    assert not any(judge._allows(value, ".", [name]) for value in given for name in looks)
     assert not any(
-        judge._allows(one, operation, ["x", 1]) for one in given for operation in (".=", ".-", "base", "copy")
+        judge._allows(value, operation, ["x", 1]) for value in given for operation in (".=", ".-", "base", "copy")
     )
-    assert not any(judge._allows(one, "()", []) for one in (exec, eval, open, getattr, int, type, given[3]))
+    assert not any(judge._allows(value, "()", []) for value in (exec, eval, open, getattr, int, type, given[3]))
     assert judge._allows(given[0], "()", [])
     assert judge._allows(given[3], "__next__", [])
-    for one in (sys, sys._getframe(), open, [1], judge):
-        if one is not open and not isinstance(one, list | type(sys)):
+    for value in (sys, sys._getframe(), open, [1], judge):
+        if value is not open and not isinstance(value, list | type(sys)):
             with pytest.raises(TypeError, match="cannot be given to the program"):
-                judge.permit(one)
+                judge.permit(value)
 
 
 def test_every_isolation_refuses_a_forgery() -> None:
     for isolation in get_args(Isolation):
         try:
-            with Sandbox(workers=1, isolation=isolation, accept_weaker=True) as one:
-                assert not one.run(*OTHERS["replaces the runner by a frame"]).passed
+            with Sandbox(workers=1, isolation=isolation, accept_weaker=True) as sandbox:
+                assert not sandbox.run(*OTHERS["replaces the runner by a frame"]).passed
         except SandboxError as error:
             pytest.skip(str(error))

@@ -522,9 +522,9 @@ def test_settings_that_make_no_sense_are_refused(box: Sandbox, limits: dict[str,
 
 
 def test_every_isolation_is_named_with_its_reason() -> None:
-    found = isolations()
-    assert list(found) == ["bwrap", "unshare", "landlock", "process"]
-    assert found["process"] == ""
+    working = isolations()
+    assert list(working) == ["bwrap", "unshare", "landlock", "process"]
+    assert working["process"] == ""
 
 
 def test_importing_the_sandbox_loads_nothing_heavy() -> None:

@@ -274,15 +274,15 @@ def test_no_forgery_of_pytest_passes(any_box: Sandbox, way: str) -> None:
 def test_a_program_that_is_being_loaded_finds_neither_tests_nor_token(box: Sandbox) -> None:
     program = """
 import gc, os, sys
-found = []
+reprs = []
 frame = sys._getframe()
 while frame is not None:
-    found += [repr(dict(frame.f_locals)), repr(list(frame.f_globals.items()))]
+    reprs += [repr(dict(frame.f_locals)), repr(list(frame.f_globals.items()))]
     frame = frame.f_back
 kinds = (str, bytes, list, dict, tuple)
-found += [repr(thing) for thing in gc.get_objects() if isinstance(thing, kinds) and len(thing) < 50]
+reprs += [repr(thing) for thing in gc.get_objects() if isinstance(thing, kinds) and len(thing) < 50]
 secret = ''.join(['xylo', 'phone'])
-print('FOUND' if any(secret in text for text in found) else 'NOTHING')
+print('FOUND' if any(secret in text for text in reprs) else 'NOTHING')
 for number in range(3, 64):
     try:
         os.set_blocking(number, False)
@@ -593,9 +593,9 @@ def test_this_package_cannot_be_imported_where_it_is_installed_beside_pytest(
     (site / "text2grad" / "__init__.py").touch()
     (site / "beside.py").touch()
     monkeypatch.setattr(worker_module, "pytest_site", lambda: str(site))
-    with Sandbox(workers=1, isolation=box.isolation, accept_weaker=True) as one:
-        assert one.run("import beside", "assert True").passed
-        outcome = one.run("import text2grad", "assert True")
+    with Sandbox(workers=1, isolation=box.isolation, accept_weaker=True) as sandbox:
+        assert sandbox.run("import beside", "assert True").passed
+        outcome = sandbox.run("import text2grad", "assert True")
     assert (outcome.reason, outcome.output.splitlines()[-1].partition(":")[0]) == ("error", "ModuleNotFoundError")
 
 
@@ -645,13 +645,13 @@ def test_packages_that_lie_in_tmp_are_seen_beside_a_program_s_own_empty_tmp(
     with tempfile.TemporaryDirectory(dir="/tmp") as site:
         Path(site, "installed_in_tmp.py").write_text("here = __file__")
         monkeypatch.setattr(worker_module, "pytest_site", lambda: site)
-        with Sandbox(workers=1, isolation=box.isolation, accept_weaker=True) as one:
+        with Sandbox(workers=1, isolation=box.isolation, accept_weaker=True) as sandbox:
             empty = "import os; assert os.listdir('.') == []"
             for _ in range(2):  # what is cleaned up between two programs is not what is installed
                 refused = "attempt(open, here, 'a') in ('OSError', 'PermissionError')"
                 tests = f"from installed_in_tmp import here\n{empty}\nassert {refused}"
                 reason = "failed" if box.isolation == "process" else "passed"  # which protects no file
-                assert one.run(ATTEMPT, tests).reason == reason
+                assert sandbox.run(ATTEMPT, tests).reason == reason
 
 
 def test_unshare_says_that_python_itself_lies_in_tmp(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -747,9 +747,9 @@ def test_a_program_that_loses_two_workers_has_crashed(any_box: Sandbox, monkeypa
 
 def test_a_worker_that_does_not_answer_is_ended(any_box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "GRACE_S", 0.3)
-    with Sandbox(workers=1, isolation=any_box.isolation, accept_weaker=True) as one:
+    with Sandbox(workers=1, isolation=any_box.isolation, accept_weaker=True) as sandbox:
         monkeypatch.setattr(worker_module.Worker, "send_job", lambda *a, **k: True)
-        outcome = one.run(*GOOD, timeout_s=0.1)
+        outcome = sandbox.run(*GOOD, timeout_s=0.1)
     assert outcome == Result(False, "timeout", "The time was up, and the sandbox did not answer.")
 
 
@@ -880,11 +880,11 @@ def test_where_nothing_isolates_that_is_an_error_and_weaker_isolation_a_choice(
 
 
 def test_a_worker_that_cannot_be_replaced_is_an_error(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Sandbox(workers=1, isolation=box.isolation, accept_weaker=True) as one:
-        one.close()
+    with Sandbox(workers=1, isolation=box.isolation, accept_weaker=True) as sandbox:
+        sandbox.close()
         monkeypatch.setattr(worker_module, "python_path", lambda: "/no/python")
         with pytest.raises(SandboxError, match=f"a worker of isolation {box.isolation} could not be started: .*/no"):
-            one.run(*GOOD)
+            sandbox.run(*GOOD)
 
 
 def test_tests_that_need_pytest_where_it_is_missing_are_an_error(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,12 +31,12 @@ def test_agreement_by_hand() -> None:
     # ann 0 2 0 1 0, ben 0 2 0 2 2: same 3 of 5; marked alike 1 ("bad"), marked 2 + 3, F1 = 2 · 1 / 5
     ann = marks(span("a", 2, 5, "negative"), span("b", 7, 11, "positive"))
     ben = marks(span("a", 2, 5, "negative"), span("b", 7, 15, "negative"))
-    [found] = agreement({"ben": ben, "ann": ann, "cleo": {}})
-    assert found["raters"] == ["ann", "ben"]
-    assert (found["both"], found["words"], found["same"], found["f1"]) == (1, 5, 0.6, 0.4)
+    [pair] = agreement({"ben": ben, "ann": ann, "cleo": {}})
+    assert pair["raters"] == ["ann", "ben"]
+    assert (pair["both"], pair["words"], pair["same"], pair["f1"]) == (1, 5, 0.6, 0.4)
     # alpha = 1 − (n − 1) Σ_u disagreements / Σ_{c≠k} n_c n_k: n = 10 labels, 5 of 0, 4 of 2, 1 of 1;
     # observed 2 of 5 units differ: D_o = 0.4; D_e = (100 − 25 − 16 − 1) / (10 · 9) = 58 / 90
-    assert found["alpha"] == pytest.approx(1 - 0.4 / (58 / 90))
+    assert pair["alpha"] == pytest.approx(1 - 0.4 / (58 / 90))
 
 
 def test_marks_after_the_first_end_do_not_count() -> None:

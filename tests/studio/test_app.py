@@ -89,10 +89,10 @@ def test_only_listed_files_are_served(tmp_path: Path, path: str) -> None:
 
 def test_a_page_of_responses_and_a_record(tmp_path: Path) -> None:
     client = client_of(tmp_path)
-    found = client.get("/api/runs/0/rollouts", params={"order": "oldest", "start": 2, "count": 3}).json()
-    assert found["total"] == 12
-    assert [(row["step"], row["row"]) for row in found["rows"]] == [(0, 2), (0, 3), (1, 0)]
-    whole = client.get(f"/api/runs/0/rollouts/{found['rows'][0]['id']}").json()
+    page = client.get("/api/runs/0/rollouts", params={"order": "oldest", "start": 2, "count": 3}).json()
+    assert page["total"] == 12
+    assert [(row["step"], row["row"]) for row in page["rows"]] == [(0, 2), (0, 3), (1, 0)]
+    whole = client.get(f"/api/runs/0/rollouts/{page['rows'][0]['id']}").json()
     assert whole["delta"] == [0, -1, 0, 0, 0, 1, 0]
     assert client.get("/api/runs/0/places/2.3").json()["place"] == [2, 3]
     same = client.get(f"/api/runs/0/prompt/{whole['id']}").json()
@@ -156,19 +156,19 @@ def marked(client: TestClient, rater: str = "ann", *, done: bool = True) -> str:
 def test_marks_are_saved_listed_and_exported(tmp_path: Path) -> None:
     client = client_of(tmp_path)
     item = marked(client)
-    found = client_of(tmp_path).get(f"/api/marks/{item}").json()  # another process
-    assert [(one["start"], one["end"], one["note"]) for one in found["spans"]] == [(4, 7, "a dog")]
-    assert [[event["op"] for event in act] for act in found["history"]] == [["span", "state"]]
+    marks = client_of(tmp_path).get(f"/api/marks/{item}").json()  # another process
+    assert [(span["start"], span["end"], span["note"]) for span in marks["spans"]] == [(4, 7, "a dog")]
+    assert [[event["op"] for event in act] for act in marks["history"]] == [["span", "state"]]
     lines = client.get("/api/export/annotations.jsonl").text.splitlines()
     assert json.loads(lines[0])["critique"]["feedback"] == '"cat": a dog'
     assert json.loads(lines[0])["ids"] == [0, 1, 2, 3, 4, 5, 6]  # a lesson on the file has the sampled tokens
     page = client.get("/api/export/marks.html")
     assert 'data-v="-1">cat</span>' in page.text
     assert "attachment" in page.headers["content-disposition"]
-    one = client.get("/api/export/response.html", params={"run": 0, "number": 12}).text
-    assert "run, step 2, response 4" in one
-    assert "Marked by ann" in one
-    assert 'data-v="-1 - - - -">cat</span>' in one
+    page = client.get("/api/export/response.html", params={"run": 0, "number": 12}).text
+    assert "run, step 2, response 4" in page
+    assert "Marked by ann" in page
+    assert 'data-v="-1 - - - -">cat</span>' in page
     rows = client.get("/api/runs/0/rollouts", params={"marked": "mine"}).json()
     assert rows["total"] == 3  # the same texts in each of three steps
     assert {row["marks"] for row in rows["rows"]} == {1}
@@ -184,8 +184,8 @@ def test_my_marks_come_in_pages_and_by_words(tmp_path: Path) -> None:
         assert answer.json()["before"] == 0
 
     def listed(**query: Any) -> tuple[list[str], int, int]:
-        found = client.get("/api/marks", params=query).json()
-        return [one["response"][5] for one in found["items"]], found["total"], found["at"]
+        listed = client.get("/api/marks", params=query).json()
+        return [marks["response"][5] for marks in listed["items"]], listed["total"], listed["at"]
 
     assert listed() == (["4", "3", "2", "1", "0"], 5, -1)
     assert listed(start=1, count=2, item=item) == (["3", "2"], 5, 0)
@@ -199,9 +199,9 @@ def test_my_marks_come_in_pages_and_by_words(tmp_path: Path) -> None:
 
 def test_a_shared_response_without_tokens_has_the_critics_spans_in_colour(tmp_path: Path) -> None:
     span = {"start": 4, "end": 7, "label": "negative"}
-    one = {"prompt": "Where?", "response": "The cat sat.", "critique": {"feedback": "A dog.", "spans": [span]}}
+    record = {"prompt": "Where?", "response": "The cat sat.", "critique": {"feedback": "A dog.", "spans": [span]}}
     file = tmp_path / "answers.jsonl"
-    file.write_text(json.dumps(one) + "\n")
+    file.write_text(json.dumps(record) + "\n")
     page = page_of_response(session(tmp_path / "store", file), "ann", 0, 1)
     assert 'data-v="-1">cat</span>' in page
     assert "3 parts" in page
@@ -227,12 +227,12 @@ def test_a_copy_of_a_raters_folder_is_no_rater(tmp_path: Path) -> None:
 
 
 def test_two_runs_are_read_side_by_side_on_the_same_prompts(tmp_path: Path) -> None:
-    one, two = write_run(tmp_path / "one", steps=1), write_run(tmp_path / "two", steps=2)
-    made = session(tmp_path / "store", one, two)
+    first, second = write_run(tmp_path / "one", steps=1), write_run(tmp_path / "two", steps=2)
+    made = session(tmp_path / "store", first, second)
     number = made.find(0, Filter(text="Prompt 2"), marked="", rater="ann", start=0, count=1)["rows"][0]["id"]
-    found = made.same_prompt(0, number)
-    assert found["prompt"] == "Prompt 2."
-    assert [(group["run"], [row["step"] for row in group["rows"]]) for group in found["groups"]] == [
+    same = made.same_prompt(0, number)
+    assert same["prompt"] == "Prompt 2."
+    assert [(group["run"], [row["step"] for row in group["rows"]]) for group in same["groups"]] == [
         (0, [0]),
         (1, [0, 1]),
     ]
@@ -261,9 +261,9 @@ def test_a_second_studio_on_the_same_store_is_refused(tmp_path: Path) -> None:
         "store.mkdir(); lock = os.open(store / '.lock', os.O_RDWR | os.O_CREAT); fcntl.flock(lock, fcntl.LOCK_EX)\n"
         f"serve([pathlib.Path({str(tmp_path / 'run')!r})], store, rater='ann', on_ready=print)"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "another run is writing to" in found.stderr
-    assert found.returncode == 1
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "another run is writing to" in process.stderr
+    assert process.returncode == 1
 
 
 @pytest.mark.parametrize("rater", ["../x", "", "-ann", "a" * 41, "\u0301ann"])
@@ -307,8 +307,8 @@ def test_marks_that_can_be_sent_again_are_not_called_malformed(tmp_path: Path) -
 
 def test_a_response_with_numbers_that_are_null_is_shared(tmp_path: Path) -> None:
     file = tmp_path / "answers.jsonl"
-    one = {"prompt": "p", "response": "a b c", "offsets": [[0, 1], [1, 3], [3, 5]], "advantage": [0.5, None, 0.5]}
-    file.write_text(json.dumps(one) + "\n")
+    record = {"prompt": "p", "response": "a b c", "offsets": [[0, 1], [1, 3], [3, 5]], "advantage": [0.5, None, 0.5]}
+    file.write_text(json.dumps(record) + "\n")
     made = session(tmp_path / "store", file)
     client = TestClient(make_app(made, token=TOKEN, port=PORT), base_url=f"http://127.0.0.1:{PORT}")
     client.get("/", params={"token": TOKEN})
@@ -443,8 +443,8 @@ def test_the_server_loads_no_model_library(tmp_path: Path) -> None:
         "print(found['path'][-25:], found['sampling']['temperature'])\n"
         "print([m for m in ('torch', 'transformers', 'matplotlib', 'tokenizers') if m in sys.modules])"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.splitlines() == ["points/step-000010/policy 0.5", "[]"]
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.splitlines() == ["points/step-000010/policy 0.5", "[]"]
 
 
 def test_a_run_that_grows_is_seen(tmp_path: Path) -> None:
@@ -468,7 +468,7 @@ def test_a_file_that_is_deleted_stops_neither_the_page_nor_other_sources(tmp_pat
     client.get("/", params={"token": TOKEN})
     file.unlink()
     (run / "rollouts" / "00000.jsonl").unlink()
-    assert [one["name"] for one in client.get("/api/studio").json()["runs"]] == ["own", "run"]
+    assert [run["name"] for run in client.get("/api/studio").json()["runs"]] == ["own", "run"]
     for number, message in ((0, f"cannot read {file}: No such file or directory"), (1, f"a file of {run} is gone")):
         for path in (f"runs/{number}/rollouts/1", f"runs/{number}/prompt/1"):
             answer = client.get(f"/api/{path}")

@@ -40,9 +40,9 @@ def test_rows_have_the_sums_of_their_records(tmp_path: Path) -> None:
 def test_a_result_that_another_thread_drops_at_the_same_time_is_found(tmp_path: Path) -> None:
     class Dropped(OrderedDict[Any, Any]):
         def __contains__(self, key: object) -> bool:
-            found = super().__contains__(key)
+            is_kept = super().__contains__(key)
             self.clear()  # by the other thread, which keeps its own results
-            return found
+            return is_kept
 
     index = index_of(tmp_path, write_run(tmp_path / "run"))
     index.columns_now().results = Dropped()
@@ -73,61 +73,61 @@ def test_a_filter_finds_what_a_loop_would_find(tmp_path: Path, wanted: Filter, e
 
 def random_records(rng: random.Random, number: int) -> list[dict[str, Any]]:
     """Return records in which every number may be missing, and statuses and labels vary."""
-    found = []
+    records = []
     for _ in range(number):
         spans = [
             {"start": 0, "end": 1, "label": label}
             for label in rng.choices(("positive", "negative"), k=rng.randint(0, 2))
         ]
         critique = {"feedback": "", "spans": spans, "status": rng.choice(("ok", "ok", "repaired", "unparsable"))}
-        one: dict[str, Any] = {
+        record: dict[str, Any] = {
             "prompt": f"Prompt {rng.randint(0, 5)}.",
             "response": rng.choice(("The cat", "A dog")),
             "critique": {**critique, "unmatched": ["x"] * rng.randint(0, 1)},
             "truncated": rng.random() < 0.3,
         }
         if rng.random() < 0.8:
-            one["step"] = rng.randint(0, 4)
+            record["step"] = rng.randint(0, 4)
         if rng.random() < 0.8:
-            one |= {"reward": rng.choice((-1.0, 0.0, 0.5, 2.0)), "advantage": rng.choice((-2.0, 1.0, 2.0))}
+            record |= {"reward": rng.choice((-1.0, 0.0, 0.5, 2.0)), "advantage": rng.choice((-2.0, 1.0, 2.0))}
         if rng.random() < 0.2:
-            del one["critique"]
-        found.append(one)
-    return found
+            del record["critique"]
+        records.append(record)
+    return records
 
 
 def slow_find(records: list[dict[str, Any]], wanted: Filter) -> list[int]:
     """Return the numbers that a filter finds, by loops over the records."""
 
-    def labels(one: dict[str, Any]) -> list[str]:
-        return [span["label"] for span in one.get("critique", {}).get("spans", ())]
+    def labels(record: dict[str, Any]) -> list[str]:
+        return [span["label"] for span in record.get("critique", {}).get("spans", ())]
 
-    def meets(one: dict[str, Any]) -> bool:
-        step, reward, status = one.get("step"), one.get("reward"), one.get("critique", {}).get("status", "")
+    def meets(record: dict[str, Any]) -> bool:
+        step, reward, status = record.get("step"), record.get("reward"), record.get("critique", {}).get("status", "")
         return all(
             (
                 wanted.step_from is None or (step is not None and step >= wanted.step_from),
                 wanted.step_to is None or (step is not None and step <= wanted.step_to),
                 wanted.reward_from is None or (reward is not None and reward >= wanted.reward_from),
                 wanted.reward_to is None or (reward is not None and reward <= wanted.reward_to),
-                wanted.label not in ("positive", "both") or "positive" in labels(one),
-                wanted.label not in ("negative", "both") or "negative" in labels(one),
-                wanted.label != "none" or not labels(one),
-                wanted.label != "unmatched" or bool(one.get("critique", {}).get("unmatched")),
-                not wanted.status or (one["truncated"] if wanted.status == "cut" else status == wanted.status),
-                not wanted.text or wanted.text.lower() in f"{one['prompt']}\n{one['response']}".lower(),
+                wanted.label not in ("positive", "both") or "positive" in labels(record),
+                wanted.label not in ("negative", "both") or "negative" in labels(record),
+                wanted.label != "none" or not labels(record),
+                wanted.label != "unmatched" or bool(record.get("critique", {}).get("unmatched")),
+                not wanted.status or (record["truncated"] if wanted.status == "cut" else status == wanted.status),
+                not wanted.text or wanted.text.lower() in f"{record['prompt']}\n{record['response']}".lower(),
             )
         )
 
     def missing_last(value: float | None) -> tuple[bool, float]:
         return (value is None, value or 0.0)
 
-    def peak(one: dict[str, Any]) -> float | None:
-        return -abs(one["advantage"]) if "advantage" in one else None
+    def peak(record: dict[str, Any]) -> float | None:
+        return -abs(record["advantage"]) if "advantage" in record else None
 
-    def doubts(one: dict[str, Any]) -> int:
-        critique = one.get("critique", {})
-        signs = (critique.get("unmatched"), critique.get("status", "ok") != "ok", len(set(labels(one))) == 2)
+    def doubts(record: dict[str, Any]) -> int:
+        critique = record.get("critique", {})
+        signs = (critique.get("unmatched"), critique.get("status", "ok") != "ok", len(set(labels(record))) == 2)
         return -sum(map(bool, signs))
 
     keys: dict[str, Callable[[int], Any]] = {
@@ -148,11 +148,11 @@ def test_every_filter_and_order_finds_what_loops_over_the_records_find(tmp_path:
     rng = random.Random(0)
     records = random_records(rng, 120)
     file = tmp_path / "a.jsonl"
-    file.write_text("".join(json.dumps(one) + "\n" for one in records[:70]))
+    file.write_text("".join(json.dumps(record) + "\n" for record in records[:70]))
     index = index_of(tmp_path, file)
     assert index.find(Filter(order="oldest")).page() == list(range(1, 71))
     with file.open("a") as more:  # columns in memory are extended
-        more.writelines(json.dumps(one) + "\n" for one in records[70:])
+        more.writelines(json.dumps(record) + "\n" for record in records[70:])
     index.update()
     for number in range(300):
         wanted = Filter(
@@ -165,15 +165,15 @@ def test_every_filter_and_order_finds_what_loops_over_the_records_find(tmp_path:
             text=rng.choice(("", "", "", "cat", "PROMPT 3", "g")),
             order=list(ORDERS)[number % len(ORDERS)],
         )
-        found = index.find(wanted)
-        assert found.page() == slow_find(records, wanted), wanted
-        for at, one in enumerate(found.page()[:3]):
-            assert (found.place(one), found.page(at, 1)) == (at, [one])
-        assert found.place(10**6) == -1
-    one = index.record(7)["item"]
-    same = [n + 1 for n, other in enumerate(records) if item_of(other["prompt"], other["response"]) == one]
-    assert index.find(Filter(items=(one,), order="oldest")).page() == same
-    others = index.find(Filter(without=(one,), order="oldest")).page()
+        result = index.find(wanted)
+        assert result.page() == slow_find(records, wanted), wanted
+        for at, number in enumerate(result.page()[:3]):
+            assert (result.place(number), result.page(at, 1)) == (at, [number])
+        assert result.place(10**6) == -1
+    item = index.record(7)["item"]
+    same = [n + 1 for n, other in enumerate(records) if item_of(other["prompt"], other["response"]) == item]
+    assert index.find(Filter(items=(item,), order="oldest")).page() == same
+    others = index.find(Filter(without=(item,), order="oldest")).page()
     assert others == [n for n in range(1, 121) if n not in same]
 
 
@@ -279,9 +279,9 @@ def test_numbers_beyond_any_float_are_missing_numbers_of_their_response(tmp_path
     (run / "rollouts" / "00000.jsonl").write_text(f"{line}\n")
     index = index_of(tmp_path, run)
     [number] = index.find(Filter()).page()
-    found = index.record(number)
-    assert (found["kl"][:3], found["change"]) == ([None, 0.5, None], [None] * 7)
-    json.dumps(found, allow_nan=False)  # as the page gets it
+    kept = index.record(number)
+    assert (kept["kl"][:3], kept["change"]) == ([None, 0.5, None], [None] * 7)
+    json.dumps(kept, allow_nan=False)  # as the page gets it
 
 
 def test_a_regular_expression_without_end_stops_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,9 +289,9 @@ def test_a_regular_expression_without_end_stops_in_time(tmp_path: Path, monkeypa
     run = write_run(tmp_path / "run", steps=1, rows=1)
     append(run, [record(1, 0, response="a" * 60 + "!")])
     index = index_of(tmp_path, run)
-    found = index.find(Filter(regex=r"^(a|aa)+$", order="oldest"))
-    assert found.page() == []
-    assert found.unread == 1
+    result = index.find(Filter(regex=r"^(a|aa)+$", order="oldest"))
+    assert result.page() == []
+    assert result.unread == 1
     assert places(index, Filter(regex=r"^The \w+ sat")) == [(0, 0)]
     with pytest.raises(ConfigError, match="is no regular expression"):
         index.find(Filter(regex="("))
@@ -308,10 +308,10 @@ def test_surrogates_and_marks_of_queries_are_plain_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "count"),
     [("Ü", 2), ("ü", 2), ("üB", 2), ("ÜBE", 2), ("o", 1), ("bell", 1), ("und der", 1), ("behind", 1)],
 )
-def test_searches_know_the_case_of_every_letter_and_do_not_end_at_a_nul(tmp_path: Path, text: str, found: int) -> None:
+def test_searches_know_the_case_of_every_letter_and_do_not_end_at_a_nul(tmp_path: Path, text: str, count: int) -> None:
     run = write_run(tmp_path / "run", steps=0)
     append(run, [record(0, 0, response="Über den Tag", prompt="a", critique={"feedback": "gut", "spans": []})])
     append(
@@ -320,7 +320,7 @@ def test_searches_know_the_case_of_every_letter_and_do_not_end_at_a_nul(tmp_path
     )
     append(run, [record(0, 2, response="x", prompt="c", critique={"feedback": "no\0bell", "spans": []})])
     index = index_of(tmp_path, run)
-    assert len(index.find(Filter(text=text)).ids) == found
+    assert len(index.find(Filter(text=text)).ids) == count
     [row] = index.rows([2])
     assert (row["response"], row["prompt_text"]) == ("spät␀und der Rest", "b␀behind")
     assert index.record(2)["response"] == "spät\0und der Rest"
@@ -331,20 +331,20 @@ def test_links_name_a_step_and_a_row(tmp_path: Path) -> None:
     index = index_of(tmp_path, write_run(tmp_path / "run"))
     number = index.at_place(2, 3)
     assert number is not None
-    found = index.record(number)
-    assert (found["place"], found["prompt"]) == ([2, 3], "Prompt 3.")
-    assert found["item"] == item_of("Prompt 3.", "The cat sat on the mat.")
+    record = index.record(number)
+    assert (record["place"], record["prompt"]) == ([2, 3], "Prompt 3.")
+    assert record["item"] == item_of("Prompt 3.", "The cat sat on the mat.")
     assert index.at_place(9, 0) is None
 
 
 def test_curves_are_means_of_steps(tmp_path: Path) -> None:
     curves = index_of(tmp_path, write_run(tmp_path / "run")).columns_now().curves()
-    assert [(one["step"], one["reward"], one["truncated"], one["negative"]) for one in curves] == [
+    assert [(step["step"], step["reward"], step["truncated"], step["negative"]) for step in curves] == [
         (0, -1.0, 0.25, 1.0),
         (1, -2.0, 0.25, 1.0),
         (2, -3.0, 0.25, 1.0),
     ]
-    assert [one["tokens"] for one in curves] == [7.0] * 3
+    assert [step["tokens"] for step in curves] == [7.0] * 3
 
 
 def test_a_source_without_tokens_has_no_curve_of_lengths(tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ def test_a_source_without_tokens_has_no_curve_of_lengths(tmp_path: Path) -> None
     lines = [{"step": step, "prompt": "Hello?", "completion": "Hi.", "reward": 0.5} for step in (1, 2)]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     curves = index_of(tmp_path, file).columns_now().curves()
-    assert [(one["step"], one["tokens"], one["reward"]) for one in curves] == [(1, None, 0.5), (2, None, 0.5)]
+    assert [(step["step"], step["tokens"], step["reward"]) for step in curves] == [(1, None, 0.5), (2, None, 0.5)]
 
 
 def test_files_of_other_projects_are_read(tmp_path: Path) -> None:
@@ -440,13 +440,13 @@ def test_critiques_in_tables_of_trl_are_shown(tmp_path: Path) -> None:
     pq.write_table(pa.table(columns), file)
     index = index_of(tmp_path, tmp_path / "out")
     records = [index.record(number) for number in index.find(Filter(order="oldest")).page()]
-    assert [one["response"] for one in records] == ["Hm.... .No.", "Hm... . No.", "A.", "B.", "C."]
+    assert [record["response"] for record in records] == ["Hm.... .No.", "Hm... . No.", "A.", "B.", "C."]
     assert records[0]["critique"] == {"feedback": "Too short.", **rest}
     assert records[2]["critique"] == {"feedback": "As before.", "spans": [], "status": ""}
     assert "critique" not in records[3]
     assert records[4]["critique"]["feedback"] == "Another's."
     rows = index.rows(index.find(Filter(order="oldest")).page())
-    assert [(one["negative"], one["unmatched"], one["status"]) for one in rows] == [
+    assert [(row["negative"], row["unmatched"], row["status"]) for row in rows] == [
         *[(1, 1, "repaired")] * 2,
         *[(0, 0, "")] * 3,
     ]
@@ -461,7 +461,7 @@ def test_critiques_in_tables_of_trl_are_shown(tmp_path: Path) -> None:
     [older] = open_sources([tmp_path / "out"], tmp_path / "another")
     older.convert()
     lines = [json.loads(line) for line in older.files()[0].read_text().splitlines()]
-    assert [one.get("critique", {}).get("feedback") for one in lines] == columns["critique"]
+    assert [record.get("critique", {}).get("feedback") for record in lines] == columns["critique"]
 
 
 def test_what_holds_no_rollouts_is_refused(tmp_path: Path) -> None:

@@ -35,17 +35,17 @@ def span(name: str, start: int, end: int, label: str = "negative", note: str = "
 
 def test_two_tabs_and_two_raters_keep_all_their_marks(tmp_path: Path) -> None:
     store = MarkStore(tmp_path)
-    one, two, other = store.new_tab(), store.new_tab(), store.new_tab()
-    store.append("ann", one, [OPEN, span("a", 3, 7)])
-    store.append("ann", two, [OPEN, span("b", 12, 18, "positive")])
+    first, second, other = store.new_tab(), store.new_tab(), store.new_tab()
+    store.append("ann", first, [OPEN, span("a", 3, 7)])
+    store.append("ann", second, [OPEN, span("b", 12, 18, "positive")])
     store.append("ben", other, [OPEN, span("a", 0, 2)])
-    store.append("ann", one, [{"op": "unspan", "item": ITEM, "id": "zzz"}, span("a", 3, 7, note="wrong city")])
+    store.append("ann", first, [{"op": "unspan", "item": ITEM, "id": "zzz"}, span("a", 3, 7, note="wrong city")])
     mine = MarkStore(tmp_path).marked("ann")[ITEM]  # a new process
-    assert {key: (one["start"], one["end"], one["label"]) for key, one in mine.spans.items()} == {
+    assert {key: (span["start"], span["end"], span["label"]) for key, span in mine.spans.items()} == {
         "a": (3, 7, "negative"),
         "b": (12, 18, "positive"),
     }
-    assert [one["start"] for one in MarkStore(tmp_path).marked("ben")[ITEM].spans.values()] == [0]
+    assert [span["start"] for span in MarkStore(tmp_path).marked("ben")[ITEM].spans.values()] == [0]
     assert MarkStore(tmp_path).raters() == ["ann", "ben"]
     assert len(list((tmp_path / "marks" / "ann").iterdir())) == 2
 
@@ -158,38 +158,38 @@ def test_an_act_that_is_sent_again_is_saved_once(tmp_path: Path) -> None:
 
 
 def test_an_undo_that_does_not_know_the_last_operation_is_refused(tmp_path: Path) -> None:
-    store, one, two = MarkStore(tmp_path), "1" * 12, "2" * 12
+    store, first, second = MarkStore(tmp_path), "1" * 12, "2" * 12
     critique = {"op": "critique", "item": ITEM, "text": "Half right."}
     undo = {"op": "unspan", "item": ITEM, "id": "a", "by": "undo"}
-    store.append("ann", one, [OPEN, span("a", 3, 7)], "first", seen=0)
-    store.append("ann", two, [OPEN, critique], "second", seen=0)  # a mark is not refused
+    store.append("ann", first, [OPEN, span("a", 3, 7)], "first", seen=0)
+    store.append("ann", second, [OPEN, critique], "second", seen=0)  # a mark is not refused
     with pytest.raises(OvertakenError) as caught:
-        store.append("ann", one, [undo], "third", seen=1)
+        store.append("ann", first, [undo], "third", seen=1)
     assert str(caught.value) == (
         "another tab changed the marks of this response meanwhile, so nothing was undone or redone"
     )
     assert list(store.marked("ann")[ITEM].spans) == ["a"]
-    at = store.append("ann", one, [undo], "fourth", seen=2)
-    assert store.append("ann", one, [undo], "fourth", seen=2) == at  # sent again: it is no other act
+    at = store.append("ann", first, [undo], "fourth", seen=2)
+    assert store.append("ann", first, [undo], "fourth", seen=2) == at  # sent again: it is no other act
     assert store.operations_before("ann", ITEM, at) == 2
-    store.append("ben", one, [OPEN, span("a", 3, 7)], seen=0)  # raters are apart
+    store.append("ben", first, [OPEN, span("a", 3, 7)], seen=0)  # raters are apart
 
 
 def test_an_operation_that_is_new_is_read_and_applied_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, others = MarkStore(tmp_path), [{**OPEN, "prompt": f"Prompt {n}."} for n in range(5)]
-    for one in others:
-        item = item_of(one["prompt"], RESPONSE)
-        store.append("ann", "0" * 12, [one, {**span("a", 3, 7), "item": item}])
+    for opening in others:
+        item = item_of(opening["prompt"], RESPONSE)
+        store.append("ann", "0" * 12, [opening, {**span("a", 3, 7), "item": item}])
     assert len(store.listed("ann")) == 5
     applied, take = list[str](), Marked.take
     monkeypatch.setattr(Marked, "take", lambda self, event: (applied.append(self.item), take(self, event))[1])
     before = store.marked("ann")
     store.append("ann", "1" * 12, [{**span("b", 0, 2), "item": item}])
-    assert [one.item for one in store.listed("ann")][:2] == [item, item_of("Prompt 3.", RESPONSE)]
-    assert {one for one in applied if one} == {item}
+    assert [marks.item for marks in store.listed("ann")][:2] == [item, item_of("Prompt 3.", RESPONSE)]
+    assert {digest for digest in applied if digest} == {item}
     assert list(before[item].spans) == ["a"]  # a request that still reads it is not disturbed
     assert list(store.marked("ann")[item].spans) == ["a", "b"]
-    assert [one.opened["prompt"] for one in store.listed("ann", "PROMPT 2")] == ["Prompt 2."]
+    assert [marks.opened["prompt"] for marks in store.listed("ann", "PROMPT 2")] == ["Prompt 2."]
 
 
 def test_files_that_a_person_changes_are_read_anew(tmp_path: Path) -> None:
@@ -197,18 +197,18 @@ def test_files_that_a_person_changes_are_read_anew(tmp_path: Path) -> None:
     store.append("ann", "0" * 12, [OPEN, span("a", 3, 7)])
     store.append("ann", "1" * 12, [span("b", 12, 18)])
     assert list(store.marked("ann")[ITEM].spans) == ["a", "b"]
-    one, two = sorted(folder.iterdir())
-    two.write_text(two.read_text().replace('"b"', '"c"'))  # as many bytes
+    first, second = sorted(folder.iterdir())
+    second.write_text(second.read_text().replace('"b"', '"c"'))  # as many bytes
     assert list(store.marked("ann")[ITEM].spans) == ["a", "c"]
     MarkStore(tmp_path).append("ann", "2" * 12, [span("d", 0, 2)])  # another process
     assert [list(known.marked("ann")[ITEM].spans) for known in (store, MarkStore(tmp_path))] == [["a", "c", "d"]] * 2
-    two.unlink()
+    second.unlink()
     assert list(store.marked("ann")[ITEM].spans) == ["a", "d"]
-    with one.open("a") as file:
+    with first.open("a") as file:
         file.write('{"at": 1, "op": "span", "item": 3}\n{"at": 2, "op": "span", "item": "x"}\n')  # by hand
     assert list(store.marked("ann")) == [ITEM]
-    one.unlink()
-    assert [one.item for one in store.listed("ann")] == []  # the text is gone with its file
+    first.unlink()
+    assert [marks.item for marks in store.listed("ann")] == []  # the text is gone with its file
 
 
 def test_a_clock_that_is_set_back_changes_no_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +260,7 @@ def test_marks_whose_text_a_person_removed_are_named_when_they_are_taken_away(tm
             f'Mend the line, or remove all lines with "item": "{ITEM}"'
         )
     assert len(made.corrections("ann", [item_of("When?", RESPONSE)])) == 1
-    assert [one["prompt"] for one in made.marked("ann")["items"]] == ["When?"]
+    assert [marks["prompt"] for marks in made.marked("ann")["items"]] == ["When?"]
     assert made.agreement() == {"pairs": []}
     file.write_text(whole.splitlines(keepends=True)[1])
     with pytest.raises(DataError, match=f'no line in .* has "op": "open" and "item": "{ITEM}"'):

@@ -30,8 +30,8 @@ EVIL = (
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with chromium() as found:
-        yield found
+    with chromium() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +39,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Serve one run to all tests; each has a rater of its own."""
     directory = tmp_path_factory.mktemp("studio")
     write_run(directory / "run", steps=2)
-    with served(directory / "store", directory / "run") as found:
-        yield found
+    with served(directory / "store", directory / "run") as server:
+        yield server
 
 
 def segment(page: Any, text: str, number: int = 0) -> Any:
@@ -63,9 +63,9 @@ def saved(page: Any) -> None:
 def spans(store: Path, rater: str) -> list[tuple[str, str]]:
     """Return the marked words on disk with their labels, read by another process's store."""
     return [
-        (one.opened["response"][span["start"] : span["end"]], span["label"])
-        for one in MarkStore(store).marked(rater).values()
-        for span in sorted(one.spans.values(), key=lambda span: (span["start"], span["end"]))
+        (marks.opened["response"][span["start"] : span["end"]], span["label"])
+        for marks in MarkStore(store).marked(rater).values()
+        for span in sorted(marks.spans.values(), key=lambda span: (span["start"], span["end"]))
     ]
 
 
@@ -209,9 +209,9 @@ def test_marks_by_mouse_are_snapped_before_release_and_saved(browser: Any, serve
         drag(page, segment(page, "cat"), segment(page, "sat"), release=False)
         assert chosen(page) == "cat sat"  # whole words, while the button is down
         page.mouse.up()
-        page.get_by_role("button", name="Poor", exact=True).click()
+        page.get_by_role("button", name="Negative", exact=True).click()
         segment(page, "mat").click()
-        page.get_by_role("button", name="Good", exact=True).click()
+        page.get_by_role("button", name="Positive", exact=True).click()
         segment(page, "on").dblclick()
         assert chosen(page) == "The cat sat on the mat."
         page.keyboard.press("p")  # overlaps both
@@ -246,16 +246,16 @@ def test_a_selection_is_shown_in_the_text_as_it_is_drawn(browser: Any, server: S
         page.keyboard.press("Escape")
         assert chosen(page) == ""
         assert page.locator("#response .at").count() == 0
-        assert page.evaluate("drawn.every(one => one.isConnected)")
+        assert page.evaluate("drawn.every(segment => segment.isConnected)")
 
 
 BOX_OF_CHARACTER = """place => {
-    for (const one of document.querySelectorAll("#response .s")) {
-        const start = Number(one.dataset.s);
-        if (start > place || place >= Number(one.dataset.e)) continue;
+    for (const segment of document.querySelectorAll("#response .s")) {
+        const start = Number(segment.dataset.s);
+        if (start > place || place >= Number(segment.dataset.e)) continue;
         const range = document.createRange();
-        range.setStart(one.firstChild, place - start);
-        range.setEnd(one.firstChild, place - start + 1);
+        range.setStart(segment.firstChild, place - start);
+        range.setEnd(segment.firstChild, place - start + 1);
         const { left, top, width, height } = range.getBoundingClientRect();
         return { left, top, width, height };
     }
@@ -294,7 +294,7 @@ def test_the_keyboard_alone_marks_explains_undoes_and_goes_on(browser: Any, serv
         assert spans(server.store, "keys") == [("The cat", "positive"), ("cat sat", "negative")]
         for _ in range(3):
             page.keyboard.press("u")
-        assert page.locator(".marks .spans").first.locator("li.is-poor, li.is-good").count() == 2  # the critic's alone
+        assert page.locator(".marks .spans").first.locator("li.is-negative, li.is-positive").count() == 2
         page.keyboard.press("r")
         page.keyboard.press("Control+Shift+Z")
         page.keyboard.press("c")
@@ -304,7 +304,7 @@ def test_the_keyboard_alone_marks_explains_undoes_and_goes_on(browser: Any, serv
         expect(page.locator(".where")).to_contain_text("response 3")
         saved(page)
     [marked] = MarkStore(server.store).marked("keys").values()
-    assert [(one["label"], one["note"]) for one in marked.spans.values()] == [("negative", "it ran")]
+    assert [(span["label"], span["note"]) for span in marked.spans.values()] == [("negative", "it ran")]
     assert (marked.critique, marked.state) == ("Half right.", "done")
 
 
@@ -349,15 +349,15 @@ def test_keys_that_are_faster_than_the_server_act_on_the_next_response(browser: 
         page.evaluate(SLOW_RECORDS)
         for key in ["d", "n", *hints[1], "Enter", "e", *"no", "Enter", "d", "d", "d", "n", *hints[2], "Enter"]:
             page.keyboard.press(key)
-        expect(page.locator(".marks .spans .is-poor").first).to_contain_text("sat")
+        expect(page.locator(".marks .spans .is-negative").first).to_contain_text("sat")
         expect(page.locator(".where")).to_contain_text("step 0 · response 4")
         saved(page)
-    found = [one for one in MarkStore(server.store).marked("hasty").values() if one.opened]
-    states = {tuple(one.opened["place"]): one.state for one in found}
+    opened = [marks for marks in MarkStore(server.store).marked("hasty").values() if marks.opened]
+    states = {tuple(marks.opened["place"]): marks.state for marks in opened}
     assert [states[1, row] for row in (3, 2, 1, 0)] == ["done"] * 4
     assert sorted(spans(server.store, "hasty")) == [("cat", "negative"), ("sat", "negative")]
-    [marked] = [one for one in found if tuple(one.opened["place"]) == (1, 2)]
-    assert [one["note"] for one in marked.spans.values()] == ["no"]
+    [marked] = [marks for marks in opened if tuple(marks.opened["place"]) == (1, 2)]
+    assert [span["note"] for span in marked.spans.values()] == ["no"]
 
 
 def test_touch_marks_a_word_and_a_phone_shows_all_of_it(browser: Any, server: Served) -> None:
@@ -367,7 +367,7 @@ def test_touch_marks_a_word_and_a_phone_shows_all_of_it(browser: Any, server: Se
         segment(page, "cat").tap()
         assert chosen(page) == "cat"
         expect(page.locator("#tip:visible")).to_contain_text("token 2 of 7")
-        page.get_by_role("button", name="Poor", exact=True).tap()
+        page.get_by_role("button", name="Negative", exact=True).tap()
         expect(page.locator("#tip")).to_be_hidden()
         saved(page)
         page.get_by_role("button", name="All responses").tap()
@@ -387,7 +387,7 @@ def test_the_text_stays_in_its_place_when_marks_are_saved(browser: Any, tmp_path
         word = segment(page, "cat")
         before = word.bounding_box()["y"]
         word.tap()
-        page.get_by_role("button", name="Poor", exact=True).tap()
+        page.get_by_role("button", name="Negative", exact=True).tap()
         saved(page)
         page.evaluate("scrollTo(0, 0)")
         assert word.bounding_box()["y"] == before
@@ -395,7 +395,7 @@ def test_the_text_stays_in_its_place_when_marks_are_saved(browser: Any, tmp_path
 
 def test_undo_goes_on_where_it_was_when_a_response_is_opened_again(browser: Any, server: Served) -> None:
     with page_of(browser, server, "again") as page:
-        marks = page.locator("#response .good, #response .poor")
+        marks = page.locator("#response .positive, #response .negative")
         mark(page, "sat", "n")
         page.keyboard.press("A")  # "cat" and "mat", in one act
         mark(page, "on", "p")
@@ -419,7 +419,7 @@ def test_undo_goes_on_where_it_was_when_a_response_is_opened_again(browser: Any,
 
 def test_suggestions_are_accepted_mended_and_rejected(browser: Any, server: Served) -> None:
     with page_of(browser, server, "judge") as page:
-        page.keyboard.press("a")  # "cat", poor
+        page.keyboard.press("a")  # "cat", negative
         drag(page, segment(page, "the", 1), segment(page, "mat"))
         page.get_by_role("button", name="Mend mat").click()
         saved(page)
@@ -429,7 +429,7 @@ def test_suggestions_are_accepted_mended_and_rejected(browser: Any, server: Serv
         page.keyboard.press("x")
         page.keyboard.press("A")
         saved(page)
-    marked = sorted(MarkStore(server.store).marked("judge").values(), key=lambda one: one.at)
+    marked = sorted(MarkStore(server.store).marked("judge").values(), key=lambda marks: marks.at)
     assert list(marked[1].suggestions.values()) == ["rejected", "accepted"]
 
 
@@ -447,10 +447,10 @@ def test_nothing_is_lost_when_the_server_is_killed(browser: Any, server: Served)
         saved(page)
         page.reload()
         page.wait_for_selector(".item .preview")
-        page.wait_for_selector("#response .good")
-        assert page.locator("#response .poor").text_content() == "cat"
+        page.wait_for_selector("#response .positive")
+        assert page.locator("#response .negative").text_content() == "cat"
         page.keyboard.press("u")  # history goes on after a reload
-        page.wait_for_selector("#response .good", state="detached")
+        page.wait_for_selector("#response .positive", state="detached")
         saved(page)
     assert spans(server.store, "crash") == [("cat", "negative")]
 
@@ -494,7 +494,7 @@ def test_marks_of_a_page_that_is_still_being_left_are_shown_when_it_is_gone(brow
 
 @contextmanager
 def held(page: Any, pattern: str | re.Pattern[str], method: str = "GET") -> Iterator[list[Any]]:
-    """Keep matching requests of a page from the server; `release(one)` sends one, the end of the block the rest."""
+    """Keep matching requests of a page from the server; the end of the block sends those that still wait."""
     requests: list[Any] = []
     page.route(pattern, lambda route: requests.append(route) if route.request.method == method else route.fallback())
     yield requests
@@ -612,61 +612,63 @@ def test_a_response_that_is_opened_again_has_the_marks_that_are_not_yet_saved(br
         saved(page)
         assert spans(server.store, "quick") == [("cat", "negative")]
         page.keyboard.press("k")
-        expect(page.locator("#response .poor")).to_have_text("cat")
+        expect(page.locator("#response .negative")).to_have_text("cat")
 
 
 def test_two_tabs_and_two_raters_keep_their_marks_apart(browser: Any, server: Served) -> None:
-    with page_of(browser, server, "one") as one, page_of(browser, server, "one") as two:
-        segment(one, "cat").click()
-        one.keyboard.press("n")
-        saved(one)
-        segment(two, "mat").click()  # opened before the other tab marked: it must not undo that
-        two.keyboard.press("p")
-        saved(two)
+    with page_of(browser, server, "one") as first, page_of(browser, server, "one") as second:
+        segment(first, "cat").click()
+        first.keyboard.press("n")
+        saved(first)
+        segment(second, "mat").click()  # opened before the other tab marked: it must not undo that
+        second.keyboard.press("p")
+        saved(second)
         assert spans(server.store, "one") == [("cat", "negative"), ("mat", "positive")]
-        two.get_by_role("button", name="Keys").click()
-        two.locator("dialog input").fill("two")
-        two.keyboard.press("Tab")
-        two.keyboard.press("Escape")  # the response is opened again
-        expect(two.locator("#response .good, #response .poor")).to_have_count(0)
-        segment(two, "sat").click()
-        two.keyboard.press("n")
-        saved(two)
+        second.get_by_role("button", name="Keys").click()
+        second.locator("dialog input").fill("two")
+        second.keyboard.press("Tab")
+        second.keyboard.press("Escape")  # the response is opened again
+        expect(second.locator("#response .positive, #response .negative")).to_have_count(0)
+        segment(second, "sat").click()
+        second.keyboard.press("n")
+        saved(second)
         assert spans(server.store, "two") == [("sat", "negative")]
-        for page in (one, two):
+        for page in (first, second):
             page.keyboard.press("d")
             saved(page)
-        one.keyboard.press("k")
-        expect(one.locator(".other", has_text="two")).to_have_count(1)  # other raters marked it, too
-        one.get_by_role("button", name="My marks").click()
-        expect(one.locator(".summary table")).to_contain_text("one, two")
+        first.keyboard.press("k")
+        expect(first.locator(".other", has_text="two")).to_have_count(1)  # other raters marked it, too
+        first.get_by_role("button", name="My marks").click()
+        expect(first.locator(".summary table")).to_contain_text("one, two")
 
 
 def test_undo_takes_back_no_act_of_another_tab_that_the_page_does_not_show(browser: Any, server: Served) -> None:
-    with refused_page_of(browser, server, "tabs") as one, refused_page_of(browser, server, "tabs") as two:
-        mark(one, "cat", "n")
-        saved(one)
-        two.reload()
-        expect(two.locator("#response .poor")).to_have_text("cat")
-        two.get_by_role("button", name="→ good").click()
-        saved(two)
-        one.keyboard.press("u")  # it would take the mark away that the other tab has turned
-        one.keyboard.press("u")
-        expect(one.locator(".told")).to_contain_text("so nothing was undone or redone")
-        expect(one.locator("#response .good")).to_have_text("cat")
-        one.reload()
-        expect(one.locator("#response .good")).to_have_text("cat")
-        one.keyboard.press("u")
-        expect(one.locator("#response .poor")).to_have_text("cat")
-        saved(one)
-        mark(two, "mat", "p")  # a mark is taken, and what the other tab did meanwhile is shown with it
-        expect(two.locator(".told")).to_contain_text("Another tab changed these marks meanwhile. All marks are shown")
-        expect(two.locator("#response .poor")).to_have_text("cat")
+    with refused_page_of(browser, server, "tabs") as first, refused_page_of(browser, server, "tabs") as second:
+        mark(first, "cat", "n")
+        saved(first)
+        second.reload()
+        expect(second.locator("#response .negative")).to_have_text("cat")
+        second.get_by_role("button", name="→ positive").click()
+        saved(second)
+        first.keyboard.press("u")  # it would take the mark away that the other tab has turned
+        first.keyboard.press("u")
+        expect(first.locator(".told")).to_contain_text("so nothing was undone or redone")
+        expect(first.locator("#response .positive")).to_have_text("cat")
+        first.reload()
+        expect(first.locator("#response .positive")).to_have_text("cat")
+        first.keyboard.press("u")
+        expect(first.locator("#response .negative")).to_have_text("cat")
+        saved(first)
+        mark(second, "mat", "p")  # a mark is taken, and what the other tab did meanwhile is shown with it
+        expect(second.locator(".told")).to_contain_text(
+            "Another tab changed these marks meanwhile. All marks are shown"
+        )
+        expect(second.locator("#response .negative")).to_have_text("cat")
         for _ in range(2):
-            two.keyboard.press("u")
-        expect(two.locator(".told")).to_have_count(0)
-        expect(two.locator("#response .good, #response .poor")).to_have_count(0)
-        saved(two)
+            second.keyboard.press("u")
+        expect(second.locator(".told")).to_have_count(0)
+        expect(second.locator("#response .positive, #response .negative")).to_have_count(0)
+        saved(second)
     assert spans(server.store, "tabs") == []
 
 
@@ -811,7 +813,7 @@ def test_marks_that_the_disk_refuses_wait_and_are_shown(browser: Any, server: Se
         page.keyboard.press("j")
         expect(page.locator(".where")).to_contain_text("response 3")
         page.keyboard.press("k")
-        expect(page.locator("#response .poor")).to_have_text("cat")
+        expect(page.locator("#response .negative")).to_have_text("cat")
         folder.unlink()
         saved(page)
         assert spans(server.store, "full") == [("cat", "negative"), ("mat", "positive")]
@@ -827,7 +829,7 @@ def test_marks_that_are_too_many_for_the_browser_to_keep_are_shown_and_saved(bro
             "for (let size = 2 ** 22; size; size >>= 1) try { localStorage[size] = 'x'.repeat(size); } catch {}"
         )
         mark(page, "cat", "n")
-        expect(page.locator("#response .poor")).to_have_text("cat")
+        expect(page.locator("#response .negative")).to_have_text("cat")
         words = "Not saved: disk full. Tried again, but too much for this browser to keep: leave the page open."
         expect(page.locator("#saved")).to_have_text(words)
         page.unroute("**/api/marks")
@@ -856,8 +858,8 @@ def test_a_malformed_mark_is_given_up_and_the_next_is_saved(browser: Any, server
             mark(page, "mat", "p")
         expect(page.locator("#saved")).to_have_text(words)  # the first mark is still on the page
         page.reload()
-        expect(page.locator("#response .good")).to_have_text("mat")
-        assert page.locator("#response .poor").count() == 0
+        expect(page.locator("#response .positive")).to_have_text("mat")
+        assert page.locator("#response .negative").count() == 0
     assert spans(server.store, "odd") == [("mat", "positive")]
 
 
@@ -870,33 +872,33 @@ def test_the_text_of_a_malformed_batch_goes_with_the_next_one(browser: Any, serv
             requests.pop(0).fulfill(status=400, json={"error": "no span"})
         expect(page.locator("#saved")).to_contain_text("Refused, and not saved: no span.")
         page.reload()
-        expect(page.locator("#response .good")).to_have_text("mat")
+        expect(page.locator("#response .positive")).to_have_text("mat")
     assert spans(server.store, "next") == [("mat", "positive")]
 
 
 def test_marks_wait_for_the_store_they_were_made_for(browser: Any, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", steps=1)
-    with served(tmp_path / "one", run) as one, refused_page_of(browser, one, "ann") as page:
+    with served(tmp_path / "one", run) as first, refused_page_of(browser, first, "ann") as page:
         context = page.context
-        one.kill()
+        first.kill()
         mark(page, "cat", "n")
         expect(page.locator("#saved")).to_contain_text("Not saved")
-        with served(tmp_path / "two", run, options=("--port", one.port)) as two:
+        with served(tmp_path / "two", run, options=("--port", first.port)) as second:
             other = context.new_page()
-            other.goto(f"{two.address}&rater=ann")  # the pages share storage and cookie
+            other.goto(f"{second.address}&rater=ann")  # the pages share storage and cookie
             other.locator(".item").first.click()
             mark(other, "mat", "p")
             saved(other)
             expect(page.locator("#saved")).to_contain_text("this page is of another --out")
             page.close()
             other.reload()
-            other.wait_for_selector("#response .good")
+            other.wait_for_selector("#response .positive")
             mark(other, "sat", "p")
             saved(other)
         other.close()
-        one.start()
+        first.start()
         again = context.new_page()
-        again.goto(f"{one.address}&rater=ann")
+        again.goto(f"{first.address}&rater=ann")
         saved(again)
     assert spans(tmp_path / "one", "ann") == [("cat", "negative")]
     assert spans(tmp_path / "two", "ann") == [("sat", "positive"), ("mat", "positive")]
@@ -965,7 +967,7 @@ def test_words_that_were_typed_before_their_response_came_are_saved(browser: Any
             page.locator(".item").first.click()
             mark(page, "mat", "p")  # what waits is sent before it
         saved(page)
-    assert "Half right." in [one.critique for one in MarkStore(server.store).marked(rater).values()]
+    assert "Half right." in [marks.critique for marks in MarkStore(server.store).marked(rater).values()]
 
 
 def test_words_that_are_being_typed_are_saved_when_the_page_is_left(browser: Any, server: Served) -> None:
@@ -984,7 +986,7 @@ def test_words_that_are_being_typed_are_saved_when_the_page_is_left(browser: Any
         mark(page, "mat", "p")  # the page tells of saved marks when it has sent some; the words can be saved already
         saved(page)
     [marked] = MarkStore(server.store).marked("typist").values()
-    assert {one["note"] for one in marked.spans.values()} == {"it was a dog", ""}
+    assert {span["note"] for span in marked.spans.values()} == {"it was a dog", ""}
     assert marked.critique == "Half right."
 
 
@@ -1025,7 +1027,7 @@ def test_read_only_shows_marks_and_takes_none_back(browser: Any, tmp_path: Path)
         page.keyboard.press("ArrowRight")  # to the marked word
         for key in ("u", "Control+z", "Backspace"):
             page.keyboard.press(key)
-        expect(page.locator("#response .poor")).to_have_text("cat")
+        expect(page.locator("#response .negative")).to_have_text("cat")
         expect(page.locator("#saved")).to_have_text("read-only")
 
 
@@ -1037,18 +1039,26 @@ def lesson_of(page: Any, *versions: int) -> Iterator[dict[str, Any]]:
     """
     work = {"state": "working", "kind": "teach", "number": 1, "progress": "round 1"}
     made = [
-        {"version": one, "parent": one - 1, "kind": "lesson", "rounds": 1, "spans": 1, "responses": 1, "kl": 0.1}
+        {
+            "version": version,
+            "parent": version - 1,
+            "kind": "lesson",
+            "rounds": 1,
+            "spans": 1,
+            "responses": 1,
+            "kl": 0.1,
+        }
         | dict.fromkeys(("negative", "positive", "unmarked"))
-        for one in versions
+        for version in versions
     ]
 
     def answer(route: Any) -> None:
         if work["state"] == "lost":
             route.abort("connectionrefused")
             return
-        found = route.fetch().json()
-        found["teaching"] |= {"policy": {"path": "policy"}, "work": dict(work), "versions": made}
-        route.fulfill(json=found)
+        state = route.fetch().json()
+        state["teaching"] |= {"policy": {"path": "policy"}, "work": dict(work), "versions": made}
+        route.fulfill(json=state)
 
     page.route("**/api/studio", answer)
     yield work
@@ -1121,13 +1131,13 @@ def test_another_rater_marks_the_open_response(browser: Any, server: Served) -> 
         page.locator("dialog input").fill("Zoë 2")
         page.keyboard.press("Tab")
         page.keyboard.press("Escape")
-        expect(page.locator("#response .poor")).to_have_count(0)
+        expect(page.locator("#response .negative")).to_have_count(0)
         expect(page.locator("#response .s").first).to_be_visible()
         expect(page.locator(".item[aria-selected=true]")).to_have_attribute("data-index", "0")
         mark(page, "mat", "p")
         saved(page)
         page.reload()
-        expect(page.locator("#response .good")).to_have_text("mat")
+        expect(page.locator("#response .positive")).to_have_text("mat")
         page.get_by_role("button", name="My marks").click()
         expect(page.locator(".summary h2")).to_have_text("Marks of Zoë 2")
         expect(page.locator("#count")).to_have_text("1 response")
@@ -1189,7 +1199,7 @@ def test_a_response_of_another_run_brings_the_list_of_that_run(browser: Any, tmp
         saved(page)
         page.get_by_role("button", name="My marks").click()
         page.locator(".item").first.click()
-        page.locator("#response .poor").wait_for()
+        page.locator("#response .negative").wait_for()
         page.keyboard.press("o")
         page.locator(".same", has_text="one").click()
         expect(page.locator(".item .preview")).to_have_text([*texts["alpha"], "eight"])
@@ -1202,8 +1212,8 @@ def test_a_note_stays_when_its_mark_is_turned_or_moved_at_once(browser: Any, ser
         note = page.locator("[data-field^=note]")
         note.click()
         page.keyboard.type("a dog")
-        page.get_by_role("button", name="→ good").click()  # the click ends the typing
-        expect(page.locator(".marks .spans").first.locator("li")).to_have_class("is-good")
+        page.get_by_role("button", name="→ positive").click()  # the click ends the typing
+        expect(page.locator(".marks .spans").first.locator("li")).to_have_class("is-positive")
         expect(note).to_have_value("a dog")
         drag(page, segment(page, "cat"), segment(page, "sat"))
         note.click()
@@ -1211,12 +1221,12 @@ def test_a_note_stays_when_its_mark_is_turned_or_moved_at_once(browser: Any, ser
         page.keyboard.type(", I think")
         page.keyboard.press("Enter")
         page.keyboard.press("m")
-        expect(page.locator("#response .good")).to_have_text(["cat", " ", "sat"])
+        expect(page.locator("#response .positive")).to_have_text(["cat", " ", "sat"])
         expect(note).to_have_value("a dog, I think")
         expect(page.get_by_role("button", name="Move mark here")).to_have_count(0)  # it is there
         saved(page)
     [marked] = MarkStore(server.store).marked("notes").values()
-    assert [(one["label"], one["note"]) for one in marked.spans.values()] == [("positive", "a dog, I think")]
+    assert [(span["label"], span["note"]) for span in marked.spans.values()] == [("positive", "a dog, I think")]
 
 
 def test_keys_wait_for_a_response_to_the_same_prompt_that_is_on_its_way(browser: Any, tmp_path: Path) -> None:
@@ -1229,7 +1239,7 @@ def test_keys_wait_for_a_response_to_the_same_prompt_that_is_on_its_way(browser:
             page.keyboard.press("d")
         expect(page.locator("#response")).to_have_text("Text 4.")
         saved(page)
-    done = [one.opened["response"] for one in MarkStore(tmp_path / "store").marked("ann").values() if one.state]
+    done = [marks.opened["response"] for marks in MarkStore(tmp_path / "store").marked("ann").values() if marks.state]
     assert done == ["Text 3."]
 
 
@@ -1303,11 +1313,11 @@ def test_the_keyboard_stays_where_it_was_after_an_action(browser: Any, server: S
         page.keyboard.press("e")
         page.keyboard.type("a dog")
         page.keyboard.press("Tab")
-        focused("→ good")
+        focused("→ positive")
         page.keyboard.press("Enter")
-        focused("→ poor")
+        focused("→ negative")
         press("Undo", " ")
-        expect(page.get_by_role("button", name="→ good")).to_be_visible()
+        expect(page.get_by_role("button", name="→ positive")).to_be_visible()
         focused("Undo")
         press("remove the mark on cat")
         expect(page.locator(".marks")).to_contain_text("None yet.")
@@ -1328,7 +1338,7 @@ def test_the_keyboard_stays_where_it_was_after_an_action(browser: Any, server: S
 def test_the_next_response_is_read_from_its_beginning(browser: Any, tmp_path: Path, width: int) -> None:
     texts = [f"Text {n}. " + "It goes on and on. " * 300 for n in range(2)]
     (tmp_path / "own.jsonl").write_text(
-        "".join(json.dumps({"prompt": "Say.", "response": one}) + "\n" for one in texts)
+        "".join(json.dumps({"prompt": "Say.", "response": text}) + "\n" for text in texts)
     )
     with (
         served(tmp_path / "store", tmp_path / "own.jsonl") as server,
@@ -1399,13 +1409,13 @@ def test_an_act_that_was_saved_before_the_answer_was_lost_is_saved_once(browser:
         page.unroute("**/api/marks")
         saved(page)
         page.reload()
-        expect(page.locator("#response .poor")).to_have_text("cat")
+        expect(page.locator("#response .negative")).to_have_text("cat")
         page.keyboard.press("u")
-        expect(page.locator("#response .poor")).to_have_count(0)
+        expect(page.locator("#response .negative")).to_have_count(0)
         page.keyboard.press("r")
-        expect(page.locator("#response .poor")).to_have_text("cat")
+        expect(page.locator("#response .negative")).to_have_text("cat")
         page.keyboard.press("r")
-        expect(page.locator("#response .good")).to_have_text("mat")
+        expect(page.locator("#response .positive")).to_have_text("mat")
         saved(page)
 
 
@@ -1420,7 +1430,7 @@ def test_a_typing_error_that_is_mended_faster_than_the_server_is_mended(browser:
         expect(page.locator("[data-field^=note]")).to_have_value("a cat")
         saved(page)
     assert MarkStore(server.store).events("errors")[-1]["note"] == "a cat"
-    assert len([one for one in MarkStore(server.store).events("errors") if one["op"] == "span"]) == 2
+    assert len([event for event in MarkStore(server.store).events("errors") if event["op"] == "span"]) == 2
 
 
 def test_words_that_are_typed_while_marks_of_a_left_page_come_stay(browser: Any, server: Served) -> None:
@@ -1438,8 +1448,8 @@ def test_words_that_are_typed_while_marks_of_a_left_page_come_stay(browser: Any,
             other.keyboard.type(" and wrong.")
             requests.pop(0).fulfill(response=answer)
         other.keyboard.type(" Yes.")
-        expect(other.locator("#response .poor")).to_have_text("sat")
-        expect(other.locator("#response .good")).to_have_text("mat")
+        expect(other.locator("#response .negative")).to_have_text("sat")
+        expect(other.locator("#response .positive")).to_have_text("mat")
         expect(other.locator("[data-field=critique]")).to_have_value("Short and wrong. Yes.")
         saved(other)
 
@@ -1479,7 +1489,7 @@ def test_a_mark_that_becomes_the_last_one_stays_chosen_when_its_list_is_fetched_
         saved(page)
         page.click("[data-view=mine]")
         page.locator(".item", has_text="Text 1.").click()
-        page.locator("#response .poor").wait_for()
+        page.locator("#response .negative").wait_for()
         mark(page, "1", "p")
         saved(page)
         with file.open("a") as more:
@@ -1537,11 +1547,11 @@ def test_a_button_beside_a_field_that_is_filled_in_needs_one_click(browser: Any,
         page.keyboard.press("u")
         expect(page.locator("[data-field=critique]")).to_have_value("")
         mark(page, "sat", "n")
-        page.get_by_role("button", name="→ good").click()
-        expect(page.locator(".marks .spans").first.locator("li")).to_have_class("is-good")  # drawn when it is released
+        page.get_by_role("button", name="→ positive").click()
+        expect(page.locator(".marks .spans").first.locator("li")).to_have_class("is-positive")  # drawn on release
         saved(page)
-    first, second = sorted(MarkStore(server.store).marked("click").values(), key=lambda one: one.at)
-    assert ([one["note"] for one in first.spans.values()], first.state) == (["a dog"], "done")
+    first, second = sorted(MarkStore(server.store).marked("click").values(), key=lambda marks: marks.at)
+    assert ([span["note"] for span in first.spans.values()], first.state) == (["a dog"], "done")
     assert second.critique == ""
 
 
@@ -1561,9 +1571,9 @@ def test_a_question_to_the_critic_that_is_lost_is_told(browser: Any, server: Ser
     with page_of(browser, server, "lost-question") as page:
 
         def with_critic(route: Any) -> None:
-            found = route.fetch().json()
-            found["runs"][0]["has_critic"] = True
-            route.fulfill(json=found)
+            overview = route.fetch().json()
+            overview["runs"][0]["has_critic"] = True
+            route.fulfill(json=overview)
 
         page.route("**/api/studio", with_critic)
         page.route("**/api/suggest", lambda route: route.fulfill(json={"state": "working", "progress": "it reads"}))
@@ -1637,9 +1647,9 @@ def test_keys_that_a_version_lacks_are_dashes(browser: Any, server: Served) -> N
         (folder / "version.json").write_text(json.dumps(about))
 
     def with_policy(route: Any) -> None:
-        found = route.fetch().json()
-        found["teaching"]["policy"] = "policy"
-        route.fulfill(json=found)
+        overview = route.fetch().json()
+        overview["teaching"]["policy"] = "policy"
+        route.fulfill(json=overview)
 
     try:
         with page_of(browser, server, "lacking") as page:
@@ -1700,8 +1710,8 @@ def test_the_keyboard_goes_from_the_list_to_the_text_and_to_the_lessons(browser:
         page.keyboard.press("ArrowRight")
         assert chosen(page) == "The"
         page.keyboard.press("ArrowRight")
-        tip, poor = page.locator("#tip").bounding_box(), page.get_by_role("button", name="Poor").bounding_box()
-        assert tip["y"] + tip["height"] <= poor["y"]
+        tip, negative = page.locator("#tip").bounding_box(), page.get_by_role("button", name="Negative").bounding_box()
+        assert tip["y"] + tip["height"] <= negative["y"]
         page.keyboard.press("n")
         page.keyboard.press("o")
         expect(page.locator(".beside")).to_be_focused()
@@ -1722,13 +1732,14 @@ def test_the_keyboard_goes_from_the_list_to_the_text_and_to_the_lessons(browser:
 @pytest.mark.parametrize("width", [390, 1024])
 def test_everything_that_is_tapped_is_large_enough_for_a_finger(browser: Any, server: Served, width: int) -> None:
     small = """() => [...document.querySelectorAll("button, a:not(.skip), select, input:not([type=radio]), summary")]
-        .filter(one => one.checkVisibility()).map(one => [one.outerHTML.slice(0, 80), one.getBoundingClientRect()])
+        .filter(control => control.checkVisibility())
+        .map(control => [control.outerHTML.slice(0, 80), control.getBoundingClientRect()])
         .filter(([, { width, height }]) => Math.min(width, height) < 24 || Math.max(width, height) < 35)
         .map(([name, { width, height }]) => `${name} ${width} x ${height}`)"""
     touch = {"viewport": {"width": width, "height": 780}, "has_touch": True, "is_mobile": True}
     with page_of(browser, server, f"finger-{width}", **touch) as page:
         segment(page, "cat").tap()
-        page.get_by_role("button", name="Poor", exact=True).tap()
+        page.get_by_role("button", name="Negative", exact=True).tap()
         expect(page.locator("[data-field^=note]")).to_be_visible()
         assert page.evaluate(small) == []
         saved(page)
@@ -1792,10 +1803,10 @@ def test_the_page_shows_the_characters_that_reports_show(browser: Any, server: S
     with page_of(browser, server, "signs") as page:
         shown = page.evaluate(
             "async texts => { const { signs, visible } = await import('/static/tokens.js');"
-            " return texts.map(JSON.parse).map(one => [visible(one), signs(one)]).map(JSON.stringify); }",
-            [json.dumps(one) for one in texts],
+            " return texts.map(JSON.parse).map(text => [visible(text), signs(text)]).map(JSON.stringify); }",
+            [json.dumps(text) for text in texts],
         )
-    assert [json.loads(one) for one in shown] == [[visible(one), signs(one)] for one in texts]
+    assert [json.loads(text) for text in shown] == [[visible(text), signs(text)] for text in texts]
 
 
 def test_the_exported_page_opens_from_disk(browser: Any, server: Served, tmp_path: Path) -> None:
@@ -1816,8 +1827,8 @@ def axe_finds(page: Any) -> list[tuple[str, str]]:
     """Return the findings of axe-core, of any weight, with the element."""
     from axe_playwright_python.sync_playwright import Axe
 
-    found = Axe().run(page).response["violations"]
-    return [(one["id"], one["nodes"][0]["html"]) for one in found]
+    violations = Axe().run(page).response["violations"]
+    return [(violation["id"], violation["nodes"][0]["html"]) for violation in violations]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -1897,7 +1908,7 @@ def test_the_critic_is_asked_about_a_text_of_ones_own(
         page.get_by_role("button", name="Stop").click()
         expect(page.get_by_role("button", name="Ask the critic")).to_be_visible()
         context.close()
-    marked = {one.opened["response"]: one for one in MarkStore(tmp_path / "store").marked("ann").values()}
+    marked = {marks.opened["response"]: marks for marks in MarkStore(tmp_path / "store").marked("ann").values()}
     assert spans(tmp_path / "store", "ann") == [("slow", "negative"), ("zoo", "negative")] or spans(
         tmp_path / "store", "ann"
     ) == [("zoo", "negative"), ("slow", "negative")]
@@ -1914,9 +1925,9 @@ def test_a_correction_is_taught_and_retrained_and_the_word_becomes_less_likely(b
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": f"Once upon a time {n}"}) + "\n" for n in range(8)))
     recipe = {
-        "model": {"path": str(STORIES), "value": "none"},
+        "model": {"path": str(STORIES), "value": "none", "prompt_format": "plain"},
         "data": {"train": str(prompts)},
-        "rollout": {"batch_size": 2, "max_new_tokens": 8, "eos_token_ids": [1], "prompt_format": "plain"},
+        "rollout": {"batch_size": 2, "max_new_tokens": 8, "eos_token_ids": [1]},
         "reward_model": {"batch_size": 2, "max_new_tokens": 64},
         "run": {"threads": 1},
     }
@@ -1944,7 +1955,7 @@ def test_a_correction_is_taught_and_retrained_and_the_word_becomes_less_likely(b
         expect(page.locator(".retrained li").last).to_contain_text("2 steps on your marks and 1 earlier annotation;")
         assert page.get_by_label("Begin from").input_value() == "2"  # the first one can be chosen, too
         page.click("[data-view=read]")
-        expect(page.locator("#response .poor").first).to_be_visible()  # the response from which the lesson began
+        expect(page.locator("#response .negative").first).to_be_visible()  # the response from which the lesson began
     second = json.loads((tmp_path / "store" / "versions" / "0002" / "version.json").read_text())
     assert (second["kind"], second["parent"], second["steps"]) == ("retraining", 1, {"reward_model": 2, "policy": 1})
     version = json.loads((tmp_path / "store" / "versions" / "0001" / "version.json").read_text())

@@ -67,7 +67,7 @@ def export(
 def write_step(run: Path, step: int, rank: int, records: list[dict[str, Any]], *, stable: bool = True) -> Path:
     folder = run / "token_exports" / f"step_{step}"
     folder.mkdir(parents=True, exist_ok=True)
-    lines = (json.dumps(one, separators=(",", ":"), allow_nan=False) + "\n" for one in records)
+    lines = (json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n" for record in records)
     (folder / f"rank_{rank}.jsonl").write_text("".join(lines))
     if stable:
         (folder / "STABLE").touch()
@@ -93,32 +93,32 @@ def run(tmp_path: Path) -> Path:
 
 def test_a_sequence_becomes_a_response_between_its_first_and_last_trained_token() -> None:
     parts = [("Say where.", False), (" The cat", True), (" Tool: rain.", False), (" It is wet.", True)]
-    found = response_of(export(3, 0, 0, parts), TOKENIZER)
-    assert found is not None
-    assert (found["step"], found["prompt"], found["environment"]) == (3, "Say where.", "weather")
-    assert found["response"] == " The cat Tool: rain. It is wet."
+    response = response_of(export(3, 0, 0, parts), TOKENIZER)
+    assert response is not None
+    assert (response["step"], response["prompt"], response["environment"]) == (3, "Say where.", "weather")
+    assert response["response"] == " The cat Tool: rain. It is wet."
     # tokens: Say| where|. | The| cat| Tool|:| rain|.| It| is| wet|.|end
-    words = [found["response"][start:end] for start, end in found["offsets"]]
+    words = [response["response"][start:end] for start, end in response["offsets"]]
     assert words == [" The", " cat", " Tool", ":", " rain", ".", " It", " is", " wet", ".", ""]
     places = [3, 4, None, None, None, None, 9, 10, 11, 12, 13]
-    assert found["entropy"] == [None if n is None else 0.25 * n for n in places]
-    assert found["mismatch_kl"] == [None if n is None else 0.5 * n for n in places]
-    assert found["importance_ratio"][:3] == [1.0, 1.0, None]
-    assert found["logp"] == [None if n is None else -0.25 * n for n in places]
-    assert found["masked"] == [None if n is None else float(n % 2 == 0) for n in places]
-    assert found["advantage"][:3] == [-0.5, -0.5, None]
-    assert found["ids"][-1] == TOKENIZER.eos_token_id
-    assert "reward" not in found
+    assert response["entropy"] == [None if n is None else 0.25 * n for n in places]
+    assert response["mismatch_kl"] == [None if n is None else 0.5 * n for n in places]
+    assert response["importance_ratio"][:3] == [1.0, 1.0, None]
+    assert response["logp"] == [None if n is None else -0.25 * n for n in places]
+    assert response["masked"] == [None if n is None else float(n % 2 == 0) for n in places]
+    assert response["advantage"][:3] == [-0.5, -0.5, None]
+    assert response["ids"][-1] == TOKENIZER.eos_token_id
+    assert "reward" not in response
 
 
 def test_columns_without_a_number_are_left_out_and_the_rewards_of_the_first_schema_are_read() -> None:
     parts = [("Say where.", False), (" The cat", True)]
     count = len(export(0, 0, 0, parts)["token_ids"])
     nothing: dict[str, Any] = {"mismatch_kl": [None] * count, "rewards": [0.75] * count, "training_mode": "rl"}
-    found = response_of(export(0, 0, 0, parts, **nothing), TOKENIZER)
-    assert found is not None
-    assert "mismatch_kl" not in found
-    assert found["reward"] == 0.75
+    response = response_of(export(0, 0, 0, parts, **nothing), TOKENIZER)
+    assert response is not None
+    assert "mismatch_kl" not in response
+    assert response["reward"] == 0.75
     assert response_of(export(0, 0, 0, [("Say where.", False)], ends=False), TOKENIZER) is None
     with pytest.raises(DataError, match="different lengths"):
         response_of(export(0, 0, 0, parts, entropy=[0.5]), TOKENIZER)
@@ -172,7 +172,7 @@ def test_a_missing_tokenizer_and_unreadable_exports_are_told_with_a_way_out(run:
     [source] = open_sources([run], tmp_path / "store")
     with pytest.raises(DataError, match=r"step_1/rank_0\.jsonl:1: a record is no token export"):  # by the process
         source.convert()
-    assert [path.name for path in source.files()] == ["00000000-00000.jsonl"]  # the good one is there
+    assert [path.name for path in source.files()] == ["00000000-00000.jsonl"]  # the export that is whole is there
     (run / "configs" / "trainer.json").unlink()
     with pytest.raises(DataError, match="--tokenizer PATH"):
         open_sources([run], tmp_path / "other")[0].convert()

@@ -33,7 +33,7 @@ from text2grad_studio.worker import Worker
 from tokenizers_made_here import made
 
 SAMPLING = {"max_new_tokens": 4, "temperature": 1.0, "eos_token_ids": [], "prompt_format": "plain"}
-MARKS = [  # the rater disagrees with every annotation: the cat is poor, and the number is not
+MARKS = [  # the rater disagrees with every annotation: the cat is negative, and the number is not
     Annotation(prompt, " cat one", Critique("Animals please.", (Span(1, 4, "negative"),)))
     for prompt in small_reward.PROMPTS
 ]
@@ -43,14 +43,16 @@ def request(kind: str, policy: dict[str, Any], directory: Path, marks: list[Anno
     corrections = [
         {
             "item": f"i{n}",
-            "prompt": one.prompt,
-            "response": one.response,
+            "prompt": annotation.prompt,
+            "response": annotation.response,
             "ids": None,
-            "spans": [span._asdict() if hasattr(span, "_asdict") else vars_of(span) for span in one.critique.spans],
+            "spans": [
+                span._asdict() if hasattr(span, "_asdict") else vars_of(span) for span in annotation.critique.spans
+            ],
         }
-        for n, one in enumerate(marks)
+        for n, annotation in enumerate(marks)
     ]
-    annotations = [annotation_to_json(one) for one in marks]
+    annotations = [annotation_to_json(annotation) for annotation in marks]
     both = {"corrections": corrections, "annotations": annotations}
     return {"kind": kind, "policy": policy, "versions": str(directory), "parent": 0, **both, **more}
 
@@ -62,7 +64,7 @@ def vars_of(span: Span) -> dict[str, Any]:
 def a_run(directory: Path, critic: dict[str, Any], **sections: dict[str, Any]) -> Recipe:
     """Write run.json of a run over the prompts of `small_reward`."""
     prompts = directory.parent / "prompts.jsonl"
-    prompts.write_text("".join(json.dumps({"prompt": one}) + "\n" for one in small_reward.PROMPTS))
+    prompts.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in small_reward.PROMPTS))
     recipe = make_recipe(
         {
             "data": {"train": str(prompts)},
@@ -97,8 +99,8 @@ def test_the_reward_model_takes_the_raters_side_and_trains_the_policy(run: Path,
     policy = {"path": str(tmp_path / "base"), "sampling": SAMPLING, "run": str(run)}
     said: list[dict[str, Any]] = []
     critic = GenerativeRewardModel.load(str(tmp_path / "rm" / "model"))
-    own = critic([Example(one.prompt) for one in MARKS], [one.response for one in MARKS])
-    assert any(one.spans for one in own)
+    own = critic([Example(mark.prompt) for mark in MARKS], [mark.response for mark in MARKS])
+    assert any(mark.spans for mark in own)
     worker, versions = Worker(), tmp_path / "versions"
     (versions / "retraining-x").mkdir(parents=True)
     (versions / "retraining-x" / "left").touch()  # by a retraining that was stopped
@@ -110,10 +112,10 @@ def test_the_reward_model_takes_the_raters_side_and_trains_the_policy(run: Path,
     assert first["retraining"]["earlier"] == 36  # annotations of the recipe that made the reward model
     assert first["retraining"]["from"] == str(tmp_path / "rm" / "model")
     kept = read_annotations(next((versions / "0001").glob("**/annotations.jsonl")))[-6:]
-    learned = [corrected(one, critique) for one, critique in zip(MARKS, own, strict=True)]
-    for one, other in zip(kept, learned, strict=True):
-        assert (one.prompt, one.critique.feedback) == (other.prompt, other.critique.feedback)
-        assert set(one.critique.spans) == set(other.critique.spans)
+    learned = [corrected(mark, critique) for mark, critique in zip(MARKS, own, strict=True)]
+    for before, other in zip(kept, learned, strict=True):
+        assert (before.prompt, before.critique.feedback) == (other.prompt, other.critique.feedback)
+        assert set(before.critique.spans) == set(other.critique.spans)
     before, after = first["agreement"]["before"], first["agreement"]["after"]
     assert after["marks"] > before["marks"]
     assert after["marks"] > 0.5
@@ -122,7 +124,9 @@ def test_the_reward_model_takes_the_raters_side_and_trains_the_policy(run: Path,
     assert any("train: step 2 of 2" in line for line in words)
     assert {message["share"] for message in said if "train: step 1 of 2" in message["progress"]} == {0.5}
     changes = json.loads((versions / "0001" / "version.json").read_text())["changes"]
-    assert any(a != b for one in changes for a, b in zip(one["before"], one["after"], strict=True))  # it learned
+    assert any(
+        a != b for change in changes for a, b in zip(change["before"], change["after"], strict=True)
+    )  # it learned
     assert base_named_by(versions / "0001") == str(tmp_path / "base")
     assert load_policy(str(versions / "0001")) is not None
     # the next one goes on from its policy and its reward model
@@ -141,7 +145,7 @@ def test_the_reward_model_takes_the_raters_side_and_trains_the_policy(run: Path,
         {**request("ask", policy, versions, MARKS), "prompt": "a:", "versions_asked": [0, 2], "seed": 0},
         lambda **message: None,
     )["answers"]
-    assert [one["version"] for one in answers] == [0, 2]
+    assert [answer["version"] for answer in answers] == [0, 2]
     assert critic_from_recipe(Recipe.model_validate({"critic": {"model": str(versions / "0002" / "reward_model")}}))
 
 
@@ -163,9 +167,9 @@ def test_where_the_critic_is_a_program_the_runs_critiques_are_the_earlier_annota
     recipe = a_run(tmp_path / "run", {"use": "critics_by_name:Kind"})
     append_rollouts(tmp_path / "run", 30)
     assert _reward_model_of(recipe, str(tmp_path / "run"), None) is None
-    found = _earlier_annotations(recipe, None, str(tmp_path / "run"))
-    assert len(found) == 30
-    assert {one.critique.feedback for one in found} == {"The cat is wrong."}
+    annotations = _earlier_annotations(recipe, None, str(tmp_path / "run"))
+    assert len(annotations) == 30
+    assert {annotation.critique.feedback for annotation in annotations} == {"The cat is wrong."}
     assert _earlier_annotations(recipe, None, None) == []
 
 
@@ -191,13 +195,15 @@ def test_marks_correct_the_programs_critique_of_the_same_response(
     monkeypatch.setattr("text2grad_studio.retraining.train_reward_model", train)
     base = str(tmp_path / "base")
     policy, tokenizer = with_lora(load_policy(base), r=2, alpha=4, targets="all-linear"), load_tokenizer(base)
-    corrections = [Correction("", one.prompt, one.response, None, one.critique.spans) for one in marks]
+    corrections = [
+        Correction("", annotation.prompt, annotation.response, None, annotation.critique.spans) for annotation in marks
+    ]
     run = str(tmp_path / "run")
     with pytest.raises(InterruptedError):
         retrain(policy, tokenizer, base, run, corrections, marks, Retraining(), earlier=None, scratch=tmp_path)
-    found = {(one.prompt, one.critique) for one in learned}
-    assert ("Its.", Critique('The cat is wrong. "one" is right.', (own, mark))) in found
-    assert ("Own.", Critique('"cat one" is wrong.', (other,))) in found
+    pairs = {(annotation.prompt, annotation.critique) for annotation in learned}
+    assert ("Its.", Critique('The cat is wrong. "one" is right.', (own, mark))) in pairs
+    assert ("Own.", Critique('"cat one" is wrong.', (other,))) in pairs
 
 
 def append_rollouts(run: Path, number: int) -> None:
@@ -216,7 +222,7 @@ def test_marks_are_repeated_until_they_are_the_share_and_held_out_prompts_are_no
     annotations = [Annotation(f"p{n}", "x y", Critique("", (Span(0, 1, "positive"),))) for n in range(50)]
     learned, held_out = _split(MARKS[:2], annotations, Retraining(share=0.5))
     assert len(held_out) == 10
-    assert not {one.prompt for one in held_out} & {one.prompt for one in learned}
+    assert not {annotation.prompt for annotation in held_out} & {annotation.prompt for annotation in learned}
     assert len(learned) == 80  # 40 earlier ones, and 2 marked responses 20 times
     assert len(_split(MARKS[:2], annotations, Retraining(share=1))[0]) == 2
     assert _split(MARKS[:2], [], Retraining()) == (MARKS[:2], [])
@@ -235,8 +241,8 @@ def test_the_reward_model_is_the_runs_last_one_and_other_critics_are_refused(run
     replay = recipe.model_copy(
         update={"refresh": recipe.refresh.model_copy(update={"replay_from": str(tmp_path / "replay.jsonl")})}
     )
-    found = _earlier_annotations(replay, run / "critic" / "step-000003", str(run))
-    assert len(found) == len(small_reward.ANNOTATIONS)
+    annotations = _earlier_annotations(replay, run / "critic" / "step-000003", str(run))
+    assert len(annotations) == len(small_reward.ANNOTATIONS)
     assert _reward_model_of(recipe, str(run), tmp_path / "no") == run / "critic" / "step-000003"
     a_run(tmp_path / "other", {"model": "judge", "kind": "server"})
     with pytest.raises(ConfigError, match=r"critic\.kind = 'server'; only a generative"):
@@ -250,16 +256,25 @@ def test_the_policys_phase_takes_the_runs_recipe_with_another_critic_and_a_short
         "refresh": {"steps": [4]},
         "model": {"value": "adapter", "lora_r": 4},
     }
-    found = _recipe(
+    retrained = _recipe(
         make_recipe(sections), "base", tmp_path / "rm", tmp_path / "run", MARKS, Retraining(steps=10, rank=2)
     )
-    assert (found.optim.warmup_steps, found.optim.value_warmup_steps, found.optim.lr) == (2, 0, 0.5)
-    assert (found.critic.use, found.critic.model, found.critic.kind) == ("", str(tmp_path / "rm"), "generative")
-    assert not found.refresh.active
-    assert (found.model.path, found.model.lora_r, found.model.lora_alpha, found.model.value) == ("base", 2, 4, "none")
-    assert (found.ppo.baseline, found.rollout.group_size) == ("group", 4)
-    assert (found.run.steps, found.run.out, found.data.eval_examples) == (10, str(tmp_path / "run"), 32)
-    prompts = [json.loads(line)["prompt"] for line in Path(str(found.data.train)).read_text().splitlines()]
+    assert (retrained.optim.warmup_steps, retrained.optim.value_warmup_steps, retrained.optim.lr) == (2, 0, 0.5)
+    assert (retrained.critic.use, retrained.critic.model, retrained.critic.kind) == (
+        "",
+        str(tmp_path / "rm"),
+        "generative",
+    )
+    assert not retrained.refresh.active
+    assert (retrained.model.path, retrained.model.lora_r, retrained.model.lora_alpha, retrained.model.value) == (
+        "base",
+        2,
+        4,
+        "none",
+    )
+    assert (retrained.ppo.baseline, retrained.rollout.group_size) == ("group", 4)
+    assert (retrained.run.steps, retrained.run.out, retrained.data.eval_examples) == (10, str(tmp_path / "run"), 32)
+    prompts = [json.loads(line)["prompt"] for line in Path(str(retrained.data.train)).read_text().splitlines()]
     assert prompts == small_reward.PROMPTS
 
 
@@ -268,12 +283,12 @@ def test_the_policys_phase_has_groups_in_place_of_a_value_function(
     tmp_path: Path, batch: int, minibatches: int, rounded: int
 ) -> None:
     sections = {"optim": {"lr": 0.001}, "rollout": {"batch_size": batch}, "ppo": {"minibatches": minibatches}}
-    found = _recipe(make_recipe(sections), "base", tmp_path / "rm", tmp_path / "run", MARKS, Retraining())
-    assert (found.rollout.batch_size, found.rollout.group_size, found.model.value) == (rounded, 4, "none")
-    assert found.optim.lr == 0.005  # an adapter's, where the run trained all weights
+    retrained = _recipe(make_recipe(sections), "base", tmp_path / "rm", tmp_path / "run", MARKS, Retraining())
+    assert (retrained.rollout.batch_size, retrained.rollout.group_size, retrained.model.value) == (rounded, 4, "none")
+    assert retrained.optim.lr == 0.005  # an adapter's, where the run trained all weights
     grouped = {"ppo": {"baseline": "leave_one_out"}, "rollout": {"group_size": 2}, "model": {"value": "none"}}
-    found = _recipe(make_recipe(grouped), "base", tmp_path / "rm", tmp_path / "run", MARKS, Retraining())
-    assert (found.ppo.baseline, found.rollout.group_size) == ("leave_one_out", 2)
+    retrained = _recipe(make_recipe(grouped), "base", tmp_path / "rm", tmp_path / "run", MARKS, Retraining())
+    assert (retrained.ppo.baseline, retrained.rollout.group_size) == ("leave_one_out", 2)
 
 
 def test_marks_correct_the_critics_own_critique_and_each_is_quoted() -> None:
@@ -286,8 +301,8 @@ def test_marks_correct_the_critics_own_critique_and_each_is_quoted() -> None:
     assert corrected(Annotation("p", "cat", Critique("Well.")), Critique("")).critique.feedback == "Well."
     # the critic's word stays where the rater says nothing, and goes where the rater marks a part of its span
     own = Critique('Fine: "cat". Also "dog fox" is right! And no more.', (cat, Span(4, 11, "positive")))
-    one = Annotation("p", response, Critique("", (dog,)))
-    assert corrected(one, own).critique == Critique('Fine: "cat". And no more. "dog" is wrong.', (cat, dog))
+    marked = Annotation("p", response, Critique("", (dog,)))
+    assert corrected(marked, own).critique == Critique('Fine: "cat". And no more. "dog" is wrong.', (cat, dog))
     # neighbours do not overlap
     assert (
         corrected(Annotation("p", response, Critique("", (Span(3, 4, "negative"),))), own).critique.spans[:2]
@@ -295,10 +310,10 @@ def test_marks_correct_the_critics_own_critique_and_each_is_quoted() -> None:
     )
     # a quote that the critic keeps in another place keeps its sentence
     twice = Critique('"cat" is right.', (cat, Span(4, 7, "positive")))
-    found = corrected(Annotation("p", "cat cat", Critique("", (Span(4, 7, "negative"),))), twice).critique
-    assert found == Critique('"cat" is right. "cat" is wrong.', (cat, Span(4, 7, "negative")))
+    critique = corrected(Annotation("p", "cat cat", Critique("", (Span(4, 7, "negative"),))), twice).critique
+    assert critique == Critique('"cat" is right. "cat" is wrong.', (cat, Span(4, 7, "negative")))
     failed = Critique("?", (cat,), status="unparsable")
-    assert corrected(one, failed).critique == Critique('"dog" is wrong.', (dog,))
+    assert corrected(marked, failed).critique == Critique('"dog" is wrong.', (dog,))
     assert corrected(Annotation("p", response, Critique("", (fox,), outcome=0.5)), own).critique.outcome == 0.5
 
 
@@ -317,15 +332,15 @@ def test_a_story_model_gets_a_reward_model_of_its_own(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": f"Once upon a time {n}"}) + "\n" for n in range(8)))
     sections = {"data": {"train": str(prompts)}, "critic": {"use": "critics_by_name:Strict"}}
-    rollout = {"batch_size": 2, "max_new_tokens": 8, "eos_token_ids": [1], "prompt_format": "plain"}
+    rollout = {"batch_size": 2, "max_new_tokens": 8, "eos_token_ids": [1]}
     a_run(tmp_path / "run", **{**sections, "rollout": rollout, "reward_model": {"max_new_tokens": 64, "batch_size": 2}})
     append_rollouts(tmp_path / "run", 6)
     settings = {"reward_steps": 1, "steps": 1}
-    found = Worker().answer(
+    result = Worker().answer(
         request("retrain", policy, tmp_path / "versions", marks, retraining=settings), lambda **message: None
     )
-    assert found["retraining"] == {"earlier": 6, "left_out": 0, "from": ""}
-    assert found["kl"] >= 0
+    assert result["retraining"] == {"earlier": 6, "left_out": 0, "from": ""}
+    assert result["kl"] >= 0
     with pytest.raises(DataError, match="no version 5"):
         Worker().answer(
             request("retrain", policy, tmp_path / "versions", marks, parent=5, retraining={}), lambda **message: None

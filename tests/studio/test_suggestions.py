@@ -39,9 +39,9 @@ def critic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def answered(suggestions: Suggestions, item: str) -> dict[str, Any]:
-    while (found := suggestions.state(0, item))["state"] == "working":
+    while (state := suggestions.state(0, item))["state"] == "working":
         time.sleep(0.05)  # the timeout of the test ends a process that hangs
-    return found
+    return state
 
 
 @pytest.mark.usefixtures("warm_workers")
@@ -51,11 +51,11 @@ def test_a_critic_answers_fails_hangs_and_ends_without_harm(tmp_path: Path, crit
     try:
         item = made.own_text("Say.", "The cat")["item"]
         assert made.suggest(0, "Say.", "The cat")["state"] == "working"
-        found = answered(suggestions, item)
-        assert found["state"] == "done", found
-        assert found["critique"]["feedback"] == "About Say."
-        assert found["critique"]["spans"] == [{"start": 0, "end": 3, "label": "negative"}]
-        assert made.suggest(0, "Say.", "The cat") == found  # kept
+        state = answered(suggestions, item)
+        assert state["state"] == "done", state
+        assert state["critique"]["feedback"] == "About Say."
+        assert state["critique"]["spans"] == [{"start": 0, "end": 3, "label": "negative"}]
+        assert made.suggest(0, "Say.", "The cat") == state  # kept
         suggestions.ask(0, "broken", "Say.", "a broken text")
         failed = answered(suggestions, "broken")
         assert failed["state"] == "failed"
@@ -131,7 +131,7 @@ def test_sources_without_a_critic_say_the_way_out(tmp_path: Path) -> None:
 
 def test_the_critic_of_a_task_knows_the_items_of_the_run(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
-    recipe = {"data": {"task": "summarization", "examples": 20, "eval_examples": 5}}
+    recipe = {"data": {"task": "summarization", "eval_examples": 5}, "quickstart": {"examples": 20}}
     (run / "run.json").write_text(json.dumps({"recipe": recipe}))
     critic = RunCritic({"run": str(run), "store": str(tmp_path)})
     assert len(critic.items) >= 20

@@ -75,8 +75,8 @@ def test_the_first_gradient_of_a_lesson_is_the_nl_gradient(tiny: tuple[Any, Any]
 
     loop.optimizers.step = step  # type: ignore[method-assign]
     loop.round(1, marked.scores())
-    for found, wanted in zip(grads[: len(trained)], expected, strict=True):
-        assert torch.allclose(found, wanted, atol=1e-7)
+    for gradient, wanted in zip(grads[: len(trained)], expected, strict=True):
+        assert torch.allclose(gradient, wanted, atol=1e-7)
     assert any(bool(grad.abs().sum() > 0) for grad in expected)
 
 

@@ -48,7 +48,7 @@ def test_a_policy_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
         versions.stop()
     assert work["state"] == "failed"
     assert str(tmp_path / "no") in work["error"]
-    assert versions.versions() == []
+    assert versions.state()["versions"] == []
 
 
 def test_without_a_policy_there_is_nothing_to_teach(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_page_that_looks_every_second_reads_no_version_twice(tmp_path: Path, m
         write_version(tmp_path, number).write_text(json.dumps({"version": number, "changes": [0.5] * 1000}))
     read_bytes = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: (read.append(path), read_bytes(path))[1])
-    assert [versions.versions(), versions.versions()] == [[{"version": 1}, {"version": 2}]] * 2
+    assert [versions.state()["versions"], versions.state()["versions"]] == [[{"version": 1}, {"version": 2}]] * 2
     assert len(read) == 2
 
 
@@ -78,7 +78,7 @@ def write_version(store: Path, number: int) -> Path:
 def test_pages_that_ask_at_the_same_time_see_all_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     versions, asked, answered = Versions(tmp_path, None), threading.Event(), threading.Event()
     first, second = write_version(tmp_path, 1), write_version(tmp_path, 2)
-    other = threading.Thread(target=versions.versions)
+    other = threading.Thread(target=versions.state)
     read_bytes, glob = Path.read_bytes, Path.glob
 
     def reading(path: Path) -> bytes:
@@ -95,17 +95,17 @@ def test_pages_that_ask_at_the_same_time_see_all_versions(tmp_path: Path, monkey
 
     monkeypatch.setattr(Path, "read_bytes", reading)
     monkeypatch.setattr(Path, "glob", listing)
-    found = versions.versions()
+    listed = versions.state()["versions"]
     answered.set()
     other.join()
-    assert found == [json.loads(read_bytes(path)) for path in (first, second)]
+    assert listed == [json.loads(read_bytes(path)) for path in (first, second)]
 
 
 def test_a_copy_of_a_version_has_the_number_of_its_folder(tmp_path: Path) -> None:
     write_version(tmp_path, 1)
     shutil.copytree(tmp_path / "versions" / "0001", tmp_path / "versions" / "0002")
     versions = Versions(tmp_path, None)
-    assert [one["version"] for one in versions.versions()] == [1, 2]
+    assert [version["version"] for version in versions.state()["versions"]] == [1, 2]
     assert versions.version(2)["version"] == 2
 
 
@@ -116,7 +116,7 @@ def test_a_damaged_version_is_named_and_the_others_stay_usable(tmp_path: Path, c
     path.write_bytes(content)
     versions = Versions(tmp_path, None)
     state = versions.state()
-    assert [one["version"] for one in state["versions"]] == [2]
+    assert [version["version"] for version in state["versions"]] == [2]
     [trouble] = state["troubles"]
     assert trouble.startswith(f"version 1 cannot be used, since {path} cannot be read: ")
     assert trouble.endswith(
@@ -185,7 +185,7 @@ def test_lessons_follow_each_other_stop_and_name_their_policy(tmp_path: Path) ->
             versions.begin("ask", {})
         versions.stop()
         assert versions.state()["work"]["state"] == "stopped"
-        assert versions.versions() == []
+        assert versions.state()["versions"] == []
         versions.begin("teach", lesson(rounds=1))
         assert finished(versions)["state"] == "done", versions.state()
         shutil.copytree(tmp_path / "versions" / "0001", tmp_path / "versions" / "0001-copy")  # no version
@@ -197,7 +197,7 @@ def test_lessons_follow_each_other_stop_and_name_their_policy(tmp_path: Path) ->
         answers = finished(versions)["result"]["answers"]
     finally:
         versions.stop()
-    assert [one["parent"] for one in versions.versions()] == [0, 1]
+    assert [version["parent"] for version in versions.state()["versions"]] == [0, 1]
     first, second = (versions.version(n)["changes"][0] for n in (1, 2))
     assert second["before"] == pytest.approx(first["after"], abs=1e-4)  # version 2 begins where 1 ended
     assert answers[0] == answers[1]  # the same random numbers, and no trace of the adapters
@@ -230,7 +230,7 @@ def test_the_worker_of_a_killed_server_and_that_of_the_next_one_publish_beside_e
 
     publish("first", writing)
     second.join()
-    found = {path.name: (path / "adapter").read_text() for path in tmp_path.iterdir()}
-    assert found == {"0001": "first", "0002": "second"}
-    kinds = [json.loads((tmp_path / name / "version.json").read_text())["kind"] for name in sorted(found)]
+    adapters = {path.name: (path / "adapter").read_text() for path in tmp_path.iterdir()}
+    assert adapters == {"0001": "first", "0002": "second"}
+    kinds = [json.loads((tmp_path / name / "version.json").read_text())["kind"] for name in sorted(adapters)]
     assert kinds == ["first", "second"]

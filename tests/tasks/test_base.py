@@ -27,5 +27,5 @@ def test_more_prompts_than_a_world_has_are_refused_instead_of_searched_for_ever(
         Dice("train").examples(7)
     assert str(caught.value) == (
         "the task dice has too few prompts: 7 distinct prompts needed, 6 found. Lower the number of examples "
-        "(data.examples, or sft.steps × sft.batch_size)"
+        "(quickstart.examples, or sft.steps × sft.batch_size)"
     )

@@ -24,8 +24,8 @@ TRAIN = "train my.toml --critic slow:critic --set run.steps=40 --set run.save_ev
 LONG = TRAIN.replace("run.steps=40", "run.steps=4000")
 REWARD = "reward judge.toml --set reward_model.steps=5000 --set reward_model.eval_every=5000"
 QUICKSTART = (
-    "quickstart --out runs/q --set sft.steps=20 --set reward_model.steps=20 --set reward_model.responses=200 "
-    "--set sft.after_reward_model=10 --set run.steps=200 --set data.eval_examples=8 --methods text2grad"
+    "quickstart --out runs/q --set sft.steps=20 --set reward_model.steps=20 --set quickstart.responses=200 "
+    "--set quickstart.after_reward_model=10 --set run.steps=200 --set data.eval_examples=8 --methods text2grad"
 )
 
 
@@ -148,7 +148,7 @@ def test_quickstart_lets_its_runs_save_and_goes_on(
 @pytest.mark.parametrize(
     ("command", "code"),
     [
-        ("evaluate-reward annotations.jsonl --out runs/e --critic slow:critic --tokenizer policy --draws 2000000", 130),
+        ("evaluate critic annotations.jsonl --out runs/e --critic slow:critic --tokenizer policy", 130),
         (f"{TRAIN} --set rollout.batch_size=12", 130),
     ],
 )

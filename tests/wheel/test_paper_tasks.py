@@ -1,6 +1,6 @@
 """The tasks of the paper from the installed wheel, without the repository: data to judged policy, tiny.
 
-prepare → sft → annotate → reward with a merged adapter → evaluate-reward → train → evaluate with a judge
+prepare → sft → annotate → reward with a merged adapter → evaluate critic → train → evaluate policy with a judge
 """
 
 import gzip
@@ -37,7 +37,7 @@ SHORT = [
         "reward_model.max_new_tokens=60",
         "reward_model.max_tokens=8000",
     ),
-    *("reward_model.held_out=0.2", "reward_model.merge=true", "annotate.api_key_env=", "annotate.max_tokens=200"),
+    *("reward_model.held_out=0.2", "annotate.api_key_env=", "annotate.max_tokens=200"),
     *("data.eval_examples=2", "rollout.batch_size=4", "rollout.max_new_tokens=12", "run.steps=2", "run.threads=1"),
     *("run.tracker=none", "critic.max_failure_rate=1.0"),
 ]
@@ -99,7 +99,7 @@ def test_a_task_of_the_paper_runs_from_the_installed_wheel(
 
     for_rl = tmp_path / str(load_recipe(recipe).data.train)
     for folder in {tmp_path / "data" / task, for_rl.parent}:
-        text2grad("prepare", task, SOURCES[task], "--out", folder, "--held-out", "0.1", "--prompts", "20")
+        text2grad("feedback", "prepare", task, SOURCES[task], "--out", folder, "--held-out", "0.1", "--prompts", "20")
     learned, held_out = (prompts_of(path) for path in (for_rl, for_rl.with_name("held_out.jsonl")))
     assert len(learned) + len(held_out) <= 20
     assert learned.isdisjoint(held_out)
@@ -120,7 +120,7 @@ def test_a_task_of_the_paper_runs_from_the_installed_wheel(
         name.split(".")[-2] for name, weight in after.items() if not torch.equal(weight, before[name].to(weight.dtype))
     }
     assert moved == set(load_recipe(recipe).model.lora_targets)  # the adapter's matrices and no others
-    text2grad("evaluate-reward", recipe, *sets)
+    text2grad("evaluate", "critic", recipe, *sets)
     (measured,) = runs.rglob("evaluation.json")
     assert json.loads(measured.read_bytes())["critic"] == str(merged.relative_to(tmp_path))
 
@@ -143,17 +143,17 @@ def test_a_task_of_the_paper_runs_from_the_installed_wheel(
     policy, options = metrics.parent, ["--limit", "2", "--max-new-tokens", "8", "--out", "evaluation"]
     if task == "slf5k":
         references = for_rl.with_name("held_out.jsonl")
-        text2grad("evaluate", policy, "--suite", "summarization", "--data", references, *options)
+        text2grad("evaluate", "policy", policy, "--suite", "summarization", "--data", references, *options)
     elif task == "kodcode":
         problems = tmp_path / "HumanEval.jsonl"
         problems.write_bytes(gzip.decompress((DATA / "humaneval" / "HumanEval.jsonl.gz").read_bytes()))
-        text2grad("evaluate", policy, "--suite", "humaneval", "--data", problems, "--accept-weaker", *options)
+        text2grad("evaluate", "policy", policy, "--suite", "humaneval", "--data", problems, "--accept-weaker", *options)
     else:
         questions = tmp_path / "mt_bench"
         shutil.copytree(DATA / "mt_bench", questions, copy_function=shutil.copyfile)
         judge = judge_of(tmp_path / "judge.toml", server)
-        chat = ["--judge", judge, "--too-long", "empty"]
-        text2grad("evaluate", policy, "--suite", "mt_bench", "--data", questions, *chat, *options)
+        chat = ["--judge", judge, "--set", "data.too_long=skip"]
+        text2grad("evaluate", "policy", policy, "--suite", "mt_bench", "--data", questions, *chat, *options)
     suites = json.loads((tmp_path / "evaluation" / "evaluation.json").read_bytes())["suites"]
     [(suite, result)] = suites.items()
     figures = {name: figure["value"] for name, figure in result["models"][task].items()}
@@ -174,6 +174,7 @@ def test_a_task_of_the_paper_runs_from_the_installed_wheel(
         records = [{"prompt": line["prompt"], "response": text} for line, text in zip(asked, responses, strict=True)]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
     judge = judge_of(tmp_path / "judge.toml", server)
-    text2grad("judge", tmp_path / "policy.jsonl", tmp_path / "references.jsonl", "--recipe", judge, "--out", "judged")
+    pair = (tmp_path / "policy.jsonl", tmp_path / "references.jsonl")
+    text2grad("evaluate", "pairs", *pair, "--judge", judge, "--out", "judged")
     judged = json.loads((tmp_path / "judged" / "win_rate.json").read_bytes())
     assert (judged["wins"], judged["ties"], judged["losses"]) == (0, 0, 2)  # the server prefers the longer text

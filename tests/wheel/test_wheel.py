@@ -13,7 +13,7 @@ import pytest
 from installed_wheel import built_wheel, install, install_sandbox, run
 
 TWO_STEPS = [
-    *("sft.steps=40", "sft.after_reward_model=20", "reward_model.steps=40", "reward_model.responses=400"),
+    *("sft.steps=40", "quickstart.after_reward_model=20", "reward_model.steps=40", "quickstart.responses=400"),
     *("run.steps=2", "refresh.steps=[]", "rollout.batch_size=16", "data.eval_examples=8", "data.eval_every=0"),
 ]
 

@@ -64,8 +64,8 @@ def read_passages(
         check_known("column", name, COLUMNS if format == "table" else ())
     options, seen = Options(columns or {}), set[tuple[str, str]]()
     kept, left_out = [], Counter[str]()
-    for number, where, entry in _with_place(read_entries(path, split=split), path):
-        found = _READERS[format](Row(number, where, json_object(entry, where), options))
+    for _, where, entry in _with_place(read_entries(path, split=split), path):
+        found = _READERS[format](Row(where, json_object(entry, where), options))
         if not found.text:
             left_out[NO_PASSAGE] += 1
         elif (found.text, found.question) in seen:

@@ -136,7 +136,7 @@ def story_openings(split: Split, n: int, seed: int) -> list[Example]:
         raise ConfigError(f"no split {split!r} of story openings; splits: {', '.join(get_args(Split))}")
     world = _WORLDS[split]
     if not 0 <= n <= world.all_openings():
-        setting = "data.examples" if split == "train" else "data.eval_examples"
+        setting = "quickstart.examples" if split == "train" else "data.eval_examples"
         raise ConfigError(
             f"cannot draw {n} different {split} openings: there are {world.all_openings()}; lower {setting}"
         )

@@ -64,9 +64,6 @@ def test_rewards_of_a_run_with_one_number_go_back_to_their_tokens() -> None:
     )
     # 0.5 − 0.25 − 2 = −1.75 as logged; 0.5 + 0.5 = 1, so 3 of the 4 are an outcome on the last token
     assert placed_rewards(batch(deltas, reward=summed), recipe).tolist() == [[0.5, -0.25, -2.0], [0.5, 3.5, 0.0]]
-    # balanced: 2 positive tokens earn what 1 negative one loses
-    even = make_recipe({"reward": {"placement": "lines", "balance": True}})
-    assert placed_rewards(batch([[1, 1, -1]], reward=[[0, 0, 0.0]]), even).tolist() == [[0.5, 0.5, -1.0]]
     # verdicts: −1 for the first, with an outcome of 3 (logged 2); 0.5 for the second
     outcome_only = make_recipe({"reward": {"placement": "verdict", "positive": 0.5}})
     verdicts = batch(deltas, reward=[[0.0, 0.0, 2.0], [0.0, 0.5]])

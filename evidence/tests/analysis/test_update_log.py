@@ -9,7 +9,7 @@ import torch
 
 import small_run
 from evidence import register
-from evidence.analysis.update_log import EarlierMomentum
+from evidence.analysis.update_log import EarlierMomentum, UpdateEffect
 from text2grad.models.batch import collate
 from text2grad.rl.ppo import TokenMean
 from text2grad.rl.trainer import Text2GradTrainer
@@ -19,6 +19,10 @@ from tiny_models import own_logp
 register()
 
 STEPS = {"steps": 3, "save_every": 3}
+
+
+def effect_of(trainer: Text2GradTrainer) -> UpdateEffect:
+    return next(instrument for instrument in trainer.instruments if isinstance(instrument, UpdateEffect))
 
 
 def records_of(out: Path) -> list[dict[str, Any]]:
@@ -71,7 +75,7 @@ def test_the_steps_that_are_due_have_the_log_probs_and_the_norms(runs: tuple[Pat
 def first_step(tmp_path: Path) -> tuple[Text2GradTrainer, Text2GradTrainer, list[Rollout], dict[str, float]]:
     """Return the trainer before and after one step that is measured, its rollouts, and the metrics."""
     before = small_run.trainer(tmp_path / "before")
-    rollouts = before._sample()
+    rollouts = before.sample()
     after = small_run.trainer(tmp_path / "after", run=STEPS, analysis={"track_update": 1})
     return before, after, rollouts, after.train_step()
 
@@ -167,15 +171,15 @@ def test_the_norms_follow_the_mean_of_the_loss(tmp_path: Path) -> None:
     )
     batch = collate(rollouts((2, 3), (2, 6)), pad_id=0)
     advantages, deltas = torch.ones(2, 6), [[1.0] * 3, [1.0] * 6]
-    constant = trainer.instruments[0].before(0, batch, advantages, deltas)["update/gradient_norm"]
-    trainer.instruments[0].loss_mean = TokenMean()
-    plain = trainer.instruments[0].before(0, batch, advantages, deltas)["update/gradient_norm"]
+    constant = effect_of(trainer).before(0, batch, advantages, deltas)["update/gradient_norm"]
+    effect_of(trainer).loss_mean = TokenMean()
+    plain = effect_of(trainer).before(0, batch, advantages, deltas)["update/gradient_norm"]
     assert constant == pytest.approx(plain * 9 / 2 / 6, rel=1e-5)  # Σ / (2 responses · 6 tokens), not Σ / 9
-    trainer.instruments[0].loss_mean = TokenMean("response")
+    effect_of(trainer).loss_mean = TokenMean("response")
     halved = torch.tensor([[1.0], [0.5]]).expand(2, 6)
-    response = trainer.instruments[0].before(0, batch, advantages, deltas)["update/gradient_norm"]
-    trainer.instruments[0].loss_mean = TokenMean()
-    weighted = trainer.instruments[0].before(0, batch, halved, deltas)["update/gradient_norm"]
+    response = effect_of(trainer).before(0, batch, advantages, deltas)["update/gradient_norm"]
+    effect_of(trainer).loss_mean = TokenMean()
+    weighted = effect_of(trainer).before(0, batch, halved, deltas)["update/gradient_norm"]
     assert response == pytest.approx(weighted * 9 / 2 / 3, rel=1e-5)  # 1/(2·3) and 1/(2·6) in place of 1/9 and 1/18
 
 
@@ -185,12 +189,12 @@ def rollouts(*lengths: tuple[int, int]) -> list[Rollout]:
 
 def test_nothing_is_left_in_the_gradients_and_micro_batches_change_no_norm(tmp_path: Path) -> None:
     trainer = small_run.trainer(tmp_path / "run", run=STEPS, analysis={"track_update": 1})
-    rollouts = trainer._sample()
+    rollouts = trainer.sample()
     batch = collate(rollouts, pad_id=trainer.pad_id)
     advantages = torch.arange(batch.response_mask.numel(), dtype=torch.float32).reshape(batch.response_mask.shape)
     deltas = [[float(t % 2) for t in range(len(rollout.response_ids))] for rollout in rollouts]
-    whole = trainer.instruments[0].before(0, batch, advantages, deltas)
+    whole = effect_of(trainer).before(0, batch, advantages, deltas)
     assert all(parameter.grad is None for parameter in trainer.model.parameters())
     trainer.sizes.micro_batch_tokens = 1
-    assert trainer.instruments[0].before(0, batch, advantages, deltas) == pytest.approx(whole, rel=1e-4)
-    assert trainer.instruments[0].before(0, batch, torch.zeros_like(advantages), deltas)["update/gradient_norm"] == 0.0
+    assert effect_of(trainer).before(0, batch, advantages, deltas) == pytest.approx(whole, rel=1e-4)
+    assert effect_of(trainer).before(0, batch, torch.zeros_like(advantages), deltas)["update/gradient_norm"] == 0.0

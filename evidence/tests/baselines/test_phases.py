@@ -19,10 +19,10 @@ from text2grad.runs.pipeline import Pipeline
 SHORT = [
     "sft.steps=2",
     "sft.batch_size=4",
-    "sft.after_reward_model=0",
-    "data.examples=12",
+    "quickstart.after_reward_model=0",
+    "quickstart.examples=12",
     "data.eval_examples=8",
-    "reward_model.responses=8",
+    "quickstart.responses=8",
     "reward_model.steps=1",
     "reward_model.batch_size=2",
 ]

@@ -19,7 +19,7 @@ def test_pairs_are_read_from_every_form_they_come_in(tmp_path: Path) -> None:
     chat = [{"role": "user", "content": "Where?"}, {"role": "assistant", "content": "In Lyon."}]
     path = tmp_path / "pairs.jsonl"
     path.write_text(json.dumps({"prompt": "Where?", "chosen": "In Lyon.", "rejected": "Here.", "score": 3}) + "\n")
-    assert main(["import", "ultrafeedback", str(path), "--out", str(tmp_path / "examples.jsonl")]) == 0
+    assert main(["feedback", "import", "ultrafeedback", str(path), "--out", str(tmp_path / "examples.jsonl")]) == 0
     assert read_preferences(path) == read_preferences(tmp_path / "examples.jsonl") == [wanted]
     path.write_text(json.dumps({"prompt": "Where?", "chosen": chat, "rejected": "Here."}) + "\n")
     assert read_preferences(path) == [wanted]

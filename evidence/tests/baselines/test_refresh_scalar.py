@@ -113,7 +113,9 @@ def test_a_run_is_resumed_exactly(tmp_path: Path, scalar: Path) -> None:
         critic = ScalarRewardModel.load(scalar)
         recipe = small_run.recipe(tmp_path / name, refresh=again, run={"steps": 5, "save_every": 2})
         retrained = Refresher.from_recipe(recipe, critic, ColourCritic())
-        return Text2GradTrainer(model, critic, tokenizer, EXAMPLES, recipe, refresher=retrained, resume=resume)
+        return Text2GradTrainer(
+            model, critic, EXAMPLES, recipe, processing_class=tokenizer, refresher=retrained, resume=resume
+        )
 
     trainer("a").train()
     with pytest.raises(Killed):

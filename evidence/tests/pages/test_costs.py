@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from evidence.__main__ import main
-from evidence.pages.costs import read_costs
-from text2grad.costs import Cost, checkpoint_cost, keep_checkpoint_cost, metered
+from evidence.pages.costs import checkpoint_cost, keep_checkpoint_cost, read_costs
+from text2grad.costs import Cost, metered
 
 LINES = [
     {"step": 0, "seconds/rollout": 30.0, "seconds/critic": 60.0, "seconds/audit": 0.001, "tokens/prompt": 100}

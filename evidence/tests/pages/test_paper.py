@@ -54,7 +54,7 @@ def lines_of(out: Path) -> list[str]:
 
 def test_the_commands_for_missing_figures_evaluate_every_suite_of_their_table() -> None:
     tables = json.loads((RESULTS / NUMBERS).read_text("utf-8"))["tables"].values()
-    found = [one for one in tables if "text2grad evaluate RUN" in one.get("command", "")]
+    found = [one for one in tables if "text2grad evaluate policy RUN" in one.get("command", "")]
     assert len(found) == 3
     for one in found:
         args = parser().parse_args(shlex.split(one["command"])[1:])
@@ -75,7 +75,7 @@ def test_our_figures_have_the_papers_units_and_missing_ones_their_command(out: P
     assert "| **base** | **0.300** (0.290 to 0.310) | – | – | **0.125** | – |" in lines  # BLEU of 100 is 1 there
     assert "- tuned: model runs/tuned; 164 questions of humaneval, 427 questions of mbpp; temperature 0." in lines
     [missing] = [line for line in lines if line.startswith("Ours is missing for HumanEval+, MBPP+, mean")]
-    assert "`text2grad evaluate RUN --suite all --data humaneval=" in missing
+    assert "`text2grad evaluate policy RUN --suite all --data humaneval=" in missing
     assert "recipes/paper/kodcode.toml" in missing
 
     whole = {"models": {"tuned": {"path": "p"}}, "suites": {}}

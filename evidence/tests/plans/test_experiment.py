@@ -151,7 +151,7 @@ def test_an_evaluation_has_the_best_settings_of_the_search(tmp_path: Path) -> No
         if one["purpose"] == "evaluation":
             assert one["settings"] == best["settings"]
     (command,) = [one for one in starts(tmp_path) if one[1].endswith("seed-1/length-0-faults-1/text2grad")]
-    assert "data.eval_seed=11" in command[3]
+    assert "world.eval_seed=11" in command[3]
     assert "run.seed=1" in command[3]
     assert f"model.path='{tmp_path}/runs/models/summarization/program-seed-1/start'" in command[3]
 
@@ -236,7 +236,7 @@ def test_the_best_trials_are_confirmed_on_further_seeds(tmp_path: Path) -> None:
     assert again == {(one["trial"], seed) for one in (first, second) for seed in (101, 102)}
     assert {str(one["settings"]) for one in records if one["purpose"] == "evaluation"} == {str(second["settings"])}
     (command,) = [one for one in starts(tmp_path) if one[1].endswith("tuning/text2grad/best-2-seed-101")]
-    assert {"run.seed=101", "data.eval_seed=1"} <= set(command[3])
+    assert {"run.seed=101", "world.eval_seed=1"} <= set(command[3])
     assert f"model.path='{tmp_path}/runs/models/summarization/program-seed-101/start'" in command[3]
     assert found.amount(found.studies[0]).trials == 0
     assert experiment(tmp_path, study).jobs() == {}
@@ -313,9 +313,9 @@ def test_lengths_faults_and_varied_settings(tmp_path: Path) -> None:
     ]
     assert found[2, 0.5, 0.3]["settings"] == {"rollout.max_new_tokens": 70, **found[1, 0.5, 0.3]["settings"]}
     (command,) = [one for one in starts(tmp_path) if one[1].endswith("length-2-faults-0.5/text2grad-2")]
-    assert {"data.length=2", "data.faults=0.5", "ppo.beta=0.3", "rollout.max_new_tokens=70"} <= set(command[3])
+    assert {"world.length=2", "world.faults=0.5", "ppo.beta=0.3", "rollout.max_new_tokens=70"} <= set(command[3])
     models = [one for one in starts(tmp_path) if one[1].endswith("program-length-2-faults-0.5-seed-4")]
-    assert {"data.length=2", "data.faults=0.5", "sft.after_reward_model=0", "run.seed=4"} <= set(models[0][3])
+    assert {"world.length=2", "world.faults=0.5", "quickstart.after_reward_model=0", "run.seed=4"} <= set(models[0][3])
 
 
 def test_a_kept_run_with_other_settings_is_set_aside(tmp_path: Path) -> None:
@@ -628,7 +628,7 @@ def test_a_pretrained_model_needs_no_phases(tmp_path: Path) -> None:
         ("recipe.toml", "none.toml"): "cannot read recipe",
         ("trials = 3", 'tuned_in = "second"'): "tuned_in = 'second' is no other study of the plan",
         ("trials = 3", 'settings = ["ppo.bet=3"]'): '[ppo] has no key "bet". Did you mean "beta"?',
-        ("trials = 3", "lengths = [8]"): "rollout.max_new_tokens = 60: with data.length = 8 the shortest answers",
+        ("trials = 3", "lengths = [8]"): "rollout.max_new_tokens = 60: with world.length = 8 the shortest answers",
         ("trials = 3", 'settings = ["data.eval_examples=0"]'): "data.eval_examples = 0 leaves no held-out items",
         ("trials = 3", "tune_at_kl = 0.0"): "study 'first': tune_at_kl = 0.0: Input should be greater than 0",
         ("trials = 3", "trials = -1"): "study 'first': trials = -1: Input should be greater than or equal to 0",

@@ -36,8 +36,8 @@ def test_a_response_without_a_critique_is_in_no_pair() -> None:
 
 def sampled(run: RivalTrainer) -> list[Judged]:
     """Return judged responses of one batch whose groups have different rewards."""
-    rollouts = run._sample()
-    critiques = run._criticize(rollouts)
+    rollouts = run.sample()
+    critiques = run.criticize(rollouts)
     return [Judged(one, c, float(n % 4)) for n, (one, c) in enumerate(zip(rollouts, critiques, strict=True))]
 
 

@@ -24,7 +24,7 @@ def test_labels_are_on_the_answer_alone() -> None:
 def test_the_loss_is_the_mean_over_the_answers_tokens_and_falls(tmp_path: Path) -> None:
     more = {"rival": {"batch_size": 8, "rounds": 1}, "optim": {"lr": 1e-2, "schedule": "constant"}}
     run = trainer(tmp_path / "run", "sft_best", **more)
-    answers = run._sample()
+    answers = run.sample()
 
     def loss() -> float:
         return -float(torch.cat([own_logp(run.model.policy, one) for one in answers]).mean())
@@ -38,7 +38,7 @@ def test_the_loss_is_the_mean_over_the_answers_tokens_and_falls(tmp_path: Path) 
 
 def test_the_best_of_each_prompt_is_imitated(tmp_path: Path) -> None:
     run = trainer(tmp_path / "run", "sft_best", rival={"keep": 0.25})
-    given = [Judged(one, Critique(""), float(n)) for n, one in enumerate(run._sample())]
+    given = [Judged(one, Critique(""), float(n)) for n, one in enumerate(run.sample())]
     assert imitate_best(run, given)["rival/imitated"] == 2  # one of four, twice
     assert imitate_best(run, [judged(1, failed=True)] * 8) == {"rival/imitated": 0.0}
 
@@ -46,7 +46,7 @@ def test_the_best_of_each_prompt_is_imitated(tmp_path: Path) -> None:
 def test_the_schedule_spans_all_rounds_and_the_moments_go_on(tmp_path: Path) -> None:
     run = trainer(tmp_path / "run", "sft_best", optim={"lr": 0.01, "schedule": "linear"}, rival={"epochs": 2})
     adamw = run.optimizers.by_name["policy"]
-    answers = run._sample()
+    answers = run.sample()
     assert imitate(run, answers)["update/optimizer_steps"] == 4  # 8 answers, 4 a step, 2 passes
     assert adamw.param_groups[0]["lr"] == pytest.approx(0.005)  # after 2 of 4 steps
     run.step = 3

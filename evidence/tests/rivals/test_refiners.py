@@ -68,7 +68,7 @@ def test_a_prompt_that_leaves_no_room_for_an_answer_is_not_asked(tmp_path: Path)
 
 def test_a_server_is_asked_once_for_each_refinement_and_a_useless_answer_changes_nothing(tmp_path: Path) -> None:
     with running() as server:
-        values = {"model": "m", "base_url": server.url, "api_key_env": "", "retries": 0, "structured": "json_schema"}
+        values = {"model": "m", "base_url": server.url, "api_key_env": ""}
         run = trainer(tmp_path / "run", "ilf", annotate=values, rival={"refiner": "server"})
         scripts = ["[[answer]]", "[[prose]]", "[[400]]"]
         examples = [Example(f"{script}\nSAY red {n}\n") for n, script in enumerate(scripts)]
@@ -114,7 +114,7 @@ def test_the_refinements_that_the_critic_judges_best_are_imitated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_of(tmp_path / "run", keep=0.25)
-    judged = [Judged(one, Critique("Say red."), -1.0) for one in run._sample()]
+    judged = [Judged(one, Critique("Say red."), -1.0) for one in run.sample()]
     texts = [" one", " red", " red blue", " two", " green one", " red green blue", " red green", " cat"]
     monkeypatch.setattr(refiners, "refiner_of", lambda _: Fixed(texts))
     imitated: list[Rollout] = []
@@ -139,7 +139,7 @@ def test_the_refinements_that_the_critic_judges_best_are_imitated(
 def test_a_killed_choice_asks_the_critic_for_the_others_only(tmp_path: Path) -> None:
     calls = tmp_path / "calls.jsonl"
     run = trainer(tmp_path / "run", "ilf", ColourCritic(calls), rollout={"batch_size": 4})
-    rollouts = run._sample()
+    rollouts = run.sample()
     run.judge(rollouts[:2])
     assert [one.reward for one in run.judge(rollouts)] == [one.reward for one in run.judge(rollouts)]
     asked = [response for line in calls.read_text().splitlines() for response in json.loads(line)]

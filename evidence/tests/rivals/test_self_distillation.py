@@ -16,7 +16,7 @@ from tiny_models import own_logp
 
 def test_the_advantage_is_the_teachers_logprob_minus_the_policys(tmp_path: Path) -> None:
     run = trainer(tmp_path / "run", "sdpo", rollout={"temperature": 0.7})
-    rollouts = run._sample()
+    rollouts = run.sample()
     critiques = [Critique("red cat")] * 8
     critiques[2] = Critique("red cat", status="unparsable")
     critiques[5] = Critique("red " * 70)  # leaves no room in the context of 64
@@ -37,7 +37,7 @@ def test_the_advantage_is_the_teachers_logprob_minus_the_policys(tmp_path: Path)
 
 def test_tokens_that_the_teacher_prefers_become_more_probable(tmp_path: Path) -> None:
     run = trainer(tmp_path / "run", "sdpo", optim={"lr": 1e-2}, ppo={"epochs": 4, "clip_range": 10.0})
-    rollouts = run._sample()
+    rollouts = run.sample()
     judged = [Judged(one, Critique("red cat"), 0.0) for one in rollouts]
     batch = collate(rollouts, pad_id=run.pad_id)
     before = run.score(batch, kl="k1").logp
@@ -54,7 +54,7 @@ def test_a_round_learns_at_the_rate_of_its_first_step(tmp_path: Path) -> None:
     run = trainer(tmp_path / "run", "sdpo", optim={"lr": 1e-2, "schedule": "linear"}, rival={"rounds": 1})
     total = run.recipe.run.steps
     run.step = total - 1  # the last step of the only round: the schedule is nearly at zero there
-    metrics = distil(run, [Judged(one, Critique("red cat"), 0.0) for one in run._sample()])
+    metrics = distil(run, [Judged(one, Critique("red cat"), 0.0) for one in run.sample()])
     assert metrics["optim/policy_lr"] == pytest.approx(1e-2)
 
 
@@ -62,5 +62,5 @@ def test_a_round_without_critiques_changes_nothing(tmp_path: Path) -> None:
     run = trainer(tmp_path / "run", "sdpo")
     before = [parameter.clone() for parameter in run.model.parameters()]
     failed = Critique("", status="timed_out")
-    assert distil(run, [Judged(one, failed, 0.0) for one in run._sample()])["rival/taught"] == 0
+    assert distil(run, [Judged(one, failed, 0.0) for one in run.sample()])["rival/taught"] == 0
     assert all(map(torch.equal, run.model.parameters(), before))

@@ -210,7 +210,7 @@ def test_a_length_that_a_task_cannot_make_is_refused_with_the_possible_ones(
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         built_in(name, TaskSettings(length))
-    assert str(caught.value) == f"data.length = {length}: the task {name} has no items of {possible}"
+    assert str(caught.value) == f"world.length = {length}: the task {name} has no items of {possible}"
 
 
 @pytest.mark.parametrize(
@@ -218,16 +218,16 @@ def test_a_length_that_a_task_cannot_make_is_refused_with_the_possible_ones(
     [
         (
             TaskSettings(4),
-            "data.length = 4: the task stories has no such setting; the length of a story is rollout.max_new_tokens",
+            "world.length = 4: the task stories has no such setting; the length of a story is rollout.max_new_tokens",
         ),
         (
             TaskSettings(faults=0.5),
-            "data.faults = 0.5: the task stories has no such setting; its policy is a trained model, without "
+            "world.faults = 0.5: the task stories has no such setting; its policy is a trained model, without "
             "demonstrations",
         ),
         (
             TaskSettings(truths=False),
-            "data.truths = false: the task stories has no such setting; its critiques state no true fact",
+            "world.truths = false: the task stories has no such setting; its critiques state no true fact",
         ),
     ],
 )

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from importlib.metadata import entry_points, version
 from types import FrameType
 from typing import Any
@@ -19,35 +20,40 @@ from text2grad.cli import (
     annotate,
     compare,
     doctor,
-    evaluate,
-    evaluate_reward,
-    export,
+    evaluate_critic,
+    evaluate_pairs,
+    evaluate_policy,
+    evaluate_study,
+    feedback_export,
+    feedback_import,
+    feedback_prepare,
     generate,
-    import_,
-    judge,
-    prepare,
     quickstart,
     recipe,
     reward,
     sft,
-    study,
     train,
 )
 from text2grad.cli.log import configure_log, write_nowhere
 from text2grad.errors import Interrupted, OutOfMemory, Text2GradError, is_out_of_memory
 from text2grad_sandbox import SandboxError
 
-FORMER = {"plan": "train RECIPE --dry-run", "rehearse": "train RECIPE --dry-run --judge"}
-"""Names of commands that are options of another now."""
+FEEDBACK = (feedback_prepare, feedback_import, feedback_export)
+EVALUATE = (evaluate_policy, evaluate_critic, evaluate_pairs, evaluate_study)
+FORMER = {
+    **{name: f"text2grad feedback {name}" for name in ("prepare", "import", "export")},
+    "plan": "text2grad train RECIPE --dry-run",
+    "rehearse": "text2grad train RECIPE --dry-run --judge",
+    "evaluate": "text2grad evaluate policy",
+    "evaluate-reward": "text2grad evaluate critic",
+    "judge": "text2grad evaluate pairs",
+    "study": "text2grad evaluate study",
+    **{name: f"python -m evidence {name}, in a clone" for name in ("align", "experiment", "results", "tune")},
+}
+"""Former name of a command → the command that does its work now."""
+VERBOSITY = ("-q", "--quiet", "-v", "--verbose")
 EXIT_ERROR = 2
 EXIT_OUT_OF_MEMORY = 1
-COMMANDS = (
-    *(quickstart, prepare, import_, export, annotate),
-    *(sft, reward, train),
-    *(evaluate_reward, evaluate, judge, study, generate, compare),
-    *(recipe, doctor),
-)
-"""The modules of the commands, in the order of the work."""
 SPINS = "1000"
 """How often a thread of torch looks whether the others have done their part before it sleeps (libgomp's variable).
 
@@ -57,6 +63,23 @@ Alone, few spins cost 5 to 10 %.
 """
 
 
+class CommandParser(argparse.ArgumentParser):
+    """A parser that tells what a command which does not exist may mean."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse an unknown command with its present name, or with the nearest one."""
+        if not isinstance(action, argparse._SubParsersAction) or value in action.choices:
+            super()._check_value(action, value)
+            return
+        group, names = self.prog.split()[-1], list(action.choices)
+        if value in FORMER:
+            self.error(f"`{value}` is now `{FORMER[value]}`")
+        nearest = get_close_matches(value, names, n=1)
+        ways = f"did you mean `{nearest[0]}`?" if nearest else f"the commands are {', '.join(names)}"
+        was = f"; `{group}` is now `{FORMER[group]}`" if group in FORMER and not nearest else ""
+        self.error(f"there is no command `{value}`; {ways}{was}")
+
+
 def parser(more: Iterable[Any] = (), *, prog: str = "text2grad") -> argparse.ArgumentParser:
     """Return the parser of all commands.
 
@@ -64,26 +87,41 @@ def parser(more: Iterable[Any] = (), *, prog: str = "text2grad") -> argparse.Arg
         more: modules of further commands, each with `add_parser(subparsers)` and `run(args)`.
         prog: the name of the program in its texts.
     """
-    top = argparse.ArgumentParser(
+    top = CommandParser(
         prog=prog,
         description="Reinforcement learning from critiques in words: the quotes of a critique become spans of the "
         "response, spans become per-token rewards, rewards become the policy gradient (Text2Grad, arXiv 2505.22338).",
-        epilog=f"`{prog} <command> --help` explains each command.",
+        epilog=f"`{prog} COMMAND --help` explains each command. -q and -v may also stand after the command.",
     )
     top.add_argument("--version", action="version", version=f"text2grad {version('text2grad')}")
+    loudness = top.add_mutually_exclusive_group()
+    loudness.add_argument("-q", "--quiet", action="store_true", help="only results and warnings, without bars and log")
+    loudness.add_argument("-v", "--verbose", action="store_true", help="a line for every step, and libraries' notes")
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
     installed = [entry.load() for entry in entry_points(group="text2grad.commands")]  # of packages beside this one
-    for module in (*COMMANDS, *installed, *more):
+    quickstart.add_parser(commands)
+    about = "annotations from data sets and other formats, and to the Hugging Face hub"
+    _add_group(commands, "feedback", about, FEEDBACK)
+    for module in (annotate, sft, reward, train):
+        module.add_parser(commands)
+    _add_group(commands, "evaluate", "measure policies, critics, pairs of texts, and the agreement of people", EVALUATE)
+    for module in (generate, compare, *installed, recipe, doctor, *more):
         module.add_parser(commands)
     return top
 
 
+def _add_group(commands: Any, name: str, about: str, modules: Iterable[Any]) -> None:
+    """Add a command that has commands of its own."""
+    group = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
+    below = group.add_subparsers(required=True, metavar="command")
+    for module in modules:
+        module.add_parser(below)
+
+
 def _parse(argv: Sequence[str], more: Iterable[Any], prog: str) -> argparse.Namespace:
-    """Return the arguments; a former command is an error that names what it became."""
-    top = parser(more, prog=prog)
-    if argv and argv[0] in FORMER:
-        top.error(f"`{argv[0]}` is `text2grad {FORMER[argv[0]]}`")
-    return top.parse_args(argv)
+    """Return the arguments; --quiet and --verbose may stand anywhere."""
+    loudness = [word for word in argv if word in VERBOSITY]
+    return parser(more, prog=prog).parse_args([*loudness, *(word for word in argv if word not in VERBOSITY)])
 
 
 def main(argv: Sequence[str] | None = None, more: Iterable[Any] = (), *, prog: str = "text2grad") -> int:
@@ -99,7 +137,7 @@ def main(argv: Sequence[str] | None = None, more: Iterable[Any] = (), *, prog: s
     configure_log(quiet=args.quiet, verbose=args.verbose)
     try:
         with _signals_interrupt():
-            doctor.check_extras(args.command)
+            doctor.check_extras(args.called, args.extras)
             return int(args.run(args))
     except Interrupted as error:
         return _stopped(error.signal, f"{error}. ", prog, argv, args, saved=True)

@@ -4,17 +4,15 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from text2grad.cli.options import add_command
+from text2grad.cli.options import add_command, at_least, print_lines
+from text2grad.progress import CONSOLE
 
 DESCRIPTION = """\
-Compare runs of `text2grad train`: curves of the held-out metric, the reward and the KL by steps, tokens and seconds;
+Compare runs of `text2grad train`: curves of the held-out metric, the reward and the KL over the steps;
 the difference on the same held-out prompts, with an interval; the settings that differ; responses side by side.
 
 Runs that differ in the seed only are one method, shown as mean and interval over seeds. The first method is the
-baseline of the differences. The directory of a task of a quickstart stands for all its runs. Runs may be unfinished,
-or of different length."""
+baseline. Runs may be unfinished, or of different length."""
 
 EPILOG = """\
 examples:
@@ -31,7 +29,7 @@ def add_parser(commands: Any) -> None:
     add = add_command(commands, "compare", run, about, DESCRIPTION, EPILOG).add_argument
     add("runs", type=Path, nargs="+", metavar="RUN", help="directory that `text2grad train` wrote")
     add("--out", type=Path, default=Path("runs/comparison"), metavar="DIR", help="(default: %(default)s)")
-    add("--step", type=int, metavar="N", help="compare at step N (default: the last evaluation of each run)")
+    add("--step", type=at_least(0), metavar="N", help="compare at step N (default: the last evaluation of each run)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,11 +39,9 @@ def run(args: argparse.Namespace) -> int:
         Text2GradError: if a run cannot be read, or the runs cannot be compared.
     """
     from text2grad.runs import compare_runs, print_compared, write_compared
-    from text2grad.runs.reports import plain
 
     methods = compare_runs(args.runs, step=args.step)
-    console = Console()
-    print_compared(console, write_compared(methods, args.out, step=args.step))
-    for name, file in (("numbers", "compare.json"), ("curves", "compare.png"), ("page", "compare.html")):
-        console.print(plain(f"{name:<9}{args.out / file}"), soft_wrap=True)
+    print_compared(CONSOLE, write_compared(methods, args.out, step=args.step))
+    files = {"numbers": "compare.json", "curves": "compare.png", "page": "compare.html"}
+    print_lines((name, args.out / file) for name, file in files.items())
     return 0

@@ -4,16 +4,16 @@ import argparse
 import os
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from text2grad.cli.options import add_command
+from text2grad.cli.options import add_command, say
 from text2grad.errors import INSTALL, is_installed, require
+from text2grad.progress import CONSOLE
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
@@ -26,14 +26,6 @@ MODULES = {
 }
 """Modules of an extra that its commands load."""
 
-NEEDS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("annotate", "judge"), ("annotate",)),
-    **dict.fromkeys(("tune", "experiment"), ("train", "tune")),
-    "studio": ("studio",),
-    **dict.fromkeys(("import", "export", "study", "recipe", "doctor"), ()),
-}
-"""Extras without which a command cannot begin, where they differ from [train]; others are named where they are used."""
-
 ABOUT = {
     "train": "everything that loads a model",
     "annotate": "critics on OpenAI-compatible servers",
@@ -42,7 +34,7 @@ ABOUT = {
     "trl": "text2grad.SpanGRPOTrainer",
     "tune": "search of settings, and experiments by a plan",
     "studio": "text2grad studio; teaching also needs [train]",
-    "lm-eval": "text2grad evaluate --suite arc, and any task of lm-eval",
+    "lm-eval": "text2grad evaluate policy --suite arc, and any task of lm-eval",
     "vllm": 'critic.kind = "vllm", rollout.engine = "vllm"; in an environment of its own, beside [train]',
     "dev": "tests and checks of the project",
 }
@@ -53,47 +45,53 @@ FAULTS = {">=": "too old", "<": "too new"}
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
 
 
+DESCRIPTION = """\
+Show which optional packages are installed, in which versions, on which devices models can run, and how strongly
+model-written code is isolated. Of each missing part the line that installs it is shown."""
+
+
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    add_command(
-        commands,
-        "doctor",
-        run,
-        "show which extras, devices, sandbox and versions there are",
-        "Show which optional packages are installed, in which versions, on which devices models can run, and how "
-        "strongly model-written code is isolated. Of each missing part the line that installs it is shown.",
-        "example:\n  text2grad doctor",
-    )
+    about = "show which extras, devices, sandbox and versions there are"
+    add_command(commands, "doctor", run, about, DESCRIPTION, "example:\n  text2grad doctor", extras=())
 
 
-def check_extras(command: str) -> None:
+def check_extras(command: str, extras: Sequence[str]) -> None:
     """Check that the extras that a command needs are installed, before its work starts.
 
     Raises:
         ConfigError: if a package is missing; the message names the extra and the line that installs it.
     """
-    for extra in NEEDS.get(command, ("train",)):
-        require(*MODULES[extra], extra=extra, purpose=f"text2grad {command}")
+    for extra in extras:
+        require(*MODULES[extra], extra=extra, purpose=command)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the state of the installation."""
-    console = Console(soft_wrap=True)
-    console.print(f"text2grad {version('text2grad')}, Python {platform.python_version()}, {platform.platform()}\n")
-    missing = _print_extras(console)
-    console.print("\ndevices")
-    for line in _devices():
-        console.print(Text(f"  {line}"))
-    console.print("\nisolation of model-written code (unit tests of code)")
-    for line in _isolation():
-        console.print(Text(f"  {line}"))
-    console.print("\ntrackers (run.tracker)")
-    for name in TRACKERS:
-        console.print(Text(f"  {name:13}{_version(name) or f'not installed: pip install {name}'}"))
-    if missing:
-        console.print("\nin the repository of text2grad:")
-        for extra in missing:
-            console.print(Text(f"  {INSTALL.format(extra=extra):28}# {ABOUT.get(extra, extra)}"))
+    extras = {
+        extra: [(name, versions, _state(name, versions)) for name, versions in packages]
+        for extra, packages in wanted().items()
+    }
+    say(f"text2grad {version('text2grad')}, Python {platform.python_version()}, {platform.platform()}\n")
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for column in ("extra", "package", "wanted", "installed"):
+        table.add_column(column, no_wrap=True)
+    for extra, packages in extras.items():
+        for row, (name, versions, state) in enumerate(packages):
+            table.add_row(Text("" if row else f"[{extra}]"), name, _range(versions), state)
+        table.add_row()
+    CONSOLE.print(table, soft_wrap=True)
+    trackers = [(name, _version(name) or f"not installed: pip install {name}") for name in TRACKERS]
+    states: dict[str, Iterable[tuple[str, str]]] = {
+        "devices": _devices(),
+        "isolation of model-written code (unit tests of code)": _isolation(),
+        "trackers (run.tracker)": trackers,
+    }
+    for title, pairs in states.items():
+        say("\n".join([f"\n{title}", *(f"  {name:13} {state}" for name, state in pairs)]))
+    if missing := [extra for extra, packages in extras.items() if any(set("–:") & set(part[2]) for part in packages)]:
+        lines = [f"  {INSTALL.format(extra=extra):28}# {ABOUT.get(extra, extra)}" for extra in missing]
+        say("\n".join(["\nin the repository of text2grad:", *lines]))
     return 0
 
 
@@ -103,26 +101,9 @@ def wanted() -> "dict[str, list[tuple[str, SpecifierSet]]]":
 
     extras: dict[str, list[tuple[str, SpecifierSet]]] = {}
     for requirement in map(Requirement, requires("text2grad") or ()):
-        if found := _EXTRA.search(str(requirement.marker)):
-            extras.setdefault(found[1], []).append((requirement.name, requirement.specifier))
+        if match := _EXTRA.search(str(requirement.marker)):
+            extras.setdefault(match[1], []).append((requirement.name, requirement.specifier))
     return dict(sorted(extras.items(), key=lambda pair: [*ABOUT, pair[0]].index(pair[0])))
-
-
-def _print_extras(console: Console) -> list[str]:
-    """Print a table of the extras and their packages; return the extras that are not complete."""
-    table, missing = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0)), []
-    for column in ("extra", "package", "wanted", "installed"):
-        table.add_column(column, no_wrap=True)
-    for extra, packages in wanted().items():
-        for row, (name, versions) in enumerate(packages):
-            there = _version(name)
-            state = f"{there}{_fault(there, versions)}" if there else "–"
-            if state != there and extra not in missing:
-                missing.append(extra)
-            table.add_row(Text("" if row else f"[{extra}]"), name, _range(versions), state)
-        table.add_row()
-    console.print(table)
-    return missing
 
 
 def _version(package: str) -> str:
@@ -133,16 +114,11 @@ def _version(package: str) -> str:
         return ""
 
 
-def _fault(there: str, versions: "SpecifierSet") -> str:
-    """Return ": " and the fault of a version, or "" if it is in the range.
-
-    Example:
-        >>> from packaging.specifiers import SpecifierSet
-        >>> [_fault(there, SpecifierSet(">=1.9,<1.17")) for there in ("1.8.2", "1.10+cpu", "1.17.0")]
-        [': too old', '', ': too new']
-    """
-    outside = [one for one in versions if not one.contains(there, prereleases=True)]
-    return f": {FAULTS.get(outside[0].operator, 'not in the range')}" if outside else ""
+def _state(package: str, versions: "SpecifierSet") -> str:
+    """Return the version of a package and its fault, as "1.8.2: too old"; "–" for a package that is not installed."""
+    there = _version(package)
+    outside = [bound for bound in versions if there and not bound.contains(there, prereleases=True)]
+    return f"{there}: {FAULTS.get(outside[0].operator, 'not in the range')}" if outside else there or "–"
 
 
 def _range(versions: "SpecifierSet") -> str:
@@ -150,32 +126,31 @@ def _range(versions: "SpecifierSet") -> str:
     return ",".join(sorted(map(str, versions), reverse=True)) or "any"
 
 
-def _devices() -> Iterator[str]:
+def _devices() -> Iterator[tuple[str, str]]:
     """Yield the processor, and each accelerator with its memory."""
     pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    yield f"cpu           {os.cpu_count()} cores, {pages:.0f} GiB of memory"
+    yield "cpu", f"{os.cpu_count()} cores, {pages:.0f} GiB of memory"
     if not is_installed("torch"):
-        yield "accelerators  unknown without torch"
+        yield "accelerators", "unknown without torch"
         return
     import torch
 
     if not torch.accelerator.is_available():
-        yield "accelerators  none that torch sees"
+        yield "accelerators", "none that torch sees"
     elif torch.cuda.is_available():
         for number in range(torch.cuda.device_count()):
             device = torch.cuda.get_device_properties(number)
-            yield f"cuda:{number}        {device.name}, {device.total_memory / 2**30:.0f} GiB"
+            yield f"cuda:{number}", f"{device.name}, {device.total_memory / 2**30:.0f} GiB"
     else:
-        found = torch.accelerator.current_accelerator()
-        yield f"accelerator   {found}" + (" (not used: it has no 64-bit numbers)" if str(found) == "mps" else "")
+        name = str(torch.accelerator.current_accelerator())
+        yield "accelerator", name + (" (not used: it has no 64-bit numbers)" if name == "mps" else "")
 
 
-def _isolation() -> Iterator[str]:
+def _isolation() -> Iterator[tuple[str, str]]:
     """Yield whether each isolation of the sandbox works, the strongest first."""
     from text2grad_sandbox import isolations
 
     for level, reason in isolations().items():
         works = "works, on request only: hides no files" if level == "process" else "works"
-        yield f"{level:13} " + (f"does not work: {reason[:160]}" if reason else works)
-    pytest = "installed" if is_installed("pytest") else "not installed: pip install pytest"
-    yield f"{'pytest':13} {pytest}"
+        yield level, f"does not work: {reason[:160]}" if reason else works
+    yield "pytest", "installed" if is_installed("pytest") else "not installed: pip install pytest"

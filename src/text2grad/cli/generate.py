@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from text2grad.cli.options import add_command
+from text2grad.cli.options import add_command, print_lines, say
 from text2grad.errors import ConfigError, DataError, Text2GradError
 from text2grad.progress import CONSOLE, note
 
@@ -17,31 +17,27 @@ if TYPE_CHECKING:
     from text2grad.types import Example
 
 
+DESCRIPTION = """\
+Sample answers from the policy of a run, and print each with the critique of the run's critic: words, coloured spans,
+and the numbers of data.metric. The prompts are held-out prompts of the run, if no others are named; a run that held out
+none answers prompts of its training."""
+
+EPILOG = """\
+examples:
+  text2grad generate runs/quickstart/summarization/seed-0/text2grad --examples 3
+  text2grad generate runs/mine --examples other_prompts.jsonl --no-critic
+  text2grad generate runs/mine --prompt "One day, Lily" --prompt "Tom had a dog" --seed 1"""
+
+
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    parser = add_command(
-        commands,
-        "generate",
-        run,
-        "print answers of a trained policy, with the critiques of its critic",
-        "Sample answers from the policy of a run, and print each with the critique of the run's critic: words, "
-        "coloured spans, and the numbers of data.metric. The prompts are held-out prompts of the run, if no others are "
-        "named.",
-        "examples:\n"
-        "  text2grad generate runs/quickstart/summarization/seed-0/text2grad --examples 3\n"
-        "  text2grad generate runs/mine --examples other_prompts.jsonl --no-critic\n"
-        '  text2grad generate runs/mine --prompt "One day, Lily" --prompt "Tom had a dog" --seed 1',
-    )
-    add = parser.add_argument
+    about = "print answers of a trained policy, with the critiques of its critic"
+    parser = add_command(commands, "generate", run, about, DESCRIPTION, EPILOG)
+    add, prompts = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
     add("directory", type=Path, metavar="RUN", help="directory that `text2grad train` wrote")
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="a prompt; may be repeated")
-    group.add_argument(
-        "--examples",
-        default="3",
-        metavar="N|FILE",
-        help="number of held-out prompts of the run, or a JSONL file of prompts like data.train; default 3",
-    )
+    prompts("--prompt", action="append", default=[], metavar="TEXT", help="a prompt; may be repeated")
+    examples = "number of prompts of the run, or a JSONL file of prompts like data.train; default 3"
+    prompts("--examples", default="3", metavar="N|FILE", help=examples)
     add("--seed", type=int, default=0, help="seed of the sampling; default 0")
     add("--no-critic", action="store_true", help="print the answers alone, and do not ask the critic")
 
@@ -77,54 +73,44 @@ def run(args: argparse.Namespace) -> int:
     _print_summary(answers)
     named = recipe.critic.use or recipe.critic.model or f"of the task {recipe.data.task}"
     step = int(checkpoint.name.removeprefix("step-"))
-    lines = [("policy", f"{policy} (step {step})"), *([("critic", named)] if critic is not None else [])]
     report = args.directory / "report.html"
     more = f"text2grad generate {shlex.quote(str(args.directory))} --seed {args.seed + 1}"
-    lines += [("report", report)] if report.exists() else []
-    for label, text in [*lines, ("more", more)]:
-        CONSOLE.print(f"{label:<8}{text}", markup=False, highlight=False, soft_wrap=True)
+    lines = [("policy", f"{policy} (step {step})"), *([("critic", named)] if critic is not None else [])]
+    print_lines([*lines, *([("report", report)] if report.exists() else []), ("more", more)])
     return 0
 
 
 def _examples(args: argparse.Namespace, recipe: "Recipe") -> list["Example"]:
     """Return the examples that the command line names."""
     from text2grad.feedback import read_examples
-    from text2grad.runs import held_out_examples
+    from text2grad.runs import all_examples, held_out_examples
     from text2grad.types import Example
 
     if args.prompt:
         return [Example(prompt) for prompt in args.prompt]
     if not args.examples.lstrip("+-").isdigit():
         return read_examples(args.examples)
-    count = int(args.examples)
+    count, others = int(args.examples), "give prompts with --prompt TEXT or --examples FILE.jsonl"
     if count < 1:
         raise ConfigError(f"--examples {args.examples}: at least one prompt is needed")
-    has_own = recipe.data.held_out or recipe.data.held_out_file
-    if not recipe.data.task and not has_own:
-        raise ConfigError(
-            "the run held out no prompts (data.held_out, data.held_out_file); give some with --prompt TEXT or "
-            "--examples FILE.jsonl"
-        )
+    if not recipe.data.task and not recipe.data.train:
+        raise ConfigError(f"the run names no prompts; {others}")
     try:
-        found = held_out_examples(recipe, count)
+        examples = held_out_examples(recipe, count)
+        if not examples:
+            note("the run held out no prompts: these are answers to prompts of its training")
+            examples = all_examples(recipe)[:count]
     except DataError as error:
-        raise DataError(
-            f"the run's held-out prompts cannot be read: {error}; give others with --prompt TEXT or --examples "
-            "FILE.jsonl"
-        ) from error
-    if not found:
-        raise ConfigError(
-            "data.eval_examples of the run is 0; give prompts with --prompt TEXT or --examples FILE.jsonl"
-        )
-    return found
+        raise DataError(f"the run's prompts cannot be read: {error}; {others}") from error
+    return examples
 
 
 def _print_answer(answer: "Answer") -> None:
-    from text2grad.runs.reports import plain, print_critique
+    from text2grad.runs.reports import print_critique
 
-    CONSOLE.print(plain(answer.rollout.example.prompt_text, style="dim"))
+    say(answer.rollout.example.prompt_text, style="dim")
     if answer.critique is None:
-        CONSOLE.print(plain(answer.rollout.response))
+        say(answer.rollout.response)
     else:
         print_critique(CONSOLE, answer.rollout.response, answer.critique)
 
@@ -132,7 +118,7 @@ def _print_answer(answer: "Answer") -> None:
 def _print_summary(answers: Sequence["Answer"]) -> None:
     """Print the means over the answers."""
     tokens = sum(len(answer.rollout.response_ids) for answer in answers)
-    figures = {name: fmean(a.metrics[name] for a in answers) for name in answers[0].metrics}
+    figures = {name: fmean(answer.metrics[name] for answer in answers) for name in answers[0].metrics}
     rewards = [answer.reward for answer in answers if answer.reward is not None]
     if rewards:
         deltas = [value for answer in answers for value in answer.delta]
@@ -143,4 +129,4 @@ def _print_summary(answers: Sequence["Answer"]) -> None:
     figures["truncated share"] = fmean(answer.rollout.truncated for answer in answers)
     count = "1 answer" if len(answers) == 1 else f"{len(answers):,} answers"
     shown = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in figures.items())
-    CONSOLE.print(f"{count}: {shown}", markup=False, highlight=False, soft_wrap=True)
+    say(f"{count}: {shown}")

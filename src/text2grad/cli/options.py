@@ -8,39 +8,58 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from text2grad.costs import COSTS_FILE
 from text2grad.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from text2grad.config import Recipe
 
+SHARED: Mapping[str, Mapping[str, Any]] = {
+    "recipe": {"type": Path, "help": "TOML file of settings; `text2grad recipe` prints all of them"},
+    "--set": {
+        "dest": "overrides",
+        "action": "append",
+        "default": [],
+        "metavar": "SECTION.KEY=VALUE",
+        "help": "override a setting; may be repeated",
+    },
+    "--resume": {"action": "store_true", "help": "continue from the last checkpoint in the directory of the run"},
+    "--force": {"action": "store_true", "help": "overwrite files that exist"},
+}
+"""Arguments that mean the same in all commands that have them."""
+
 
 def add_command(
-    commands: Any, name: str, run: Callable[..., int] | None, about: str, description: str, epilog: str
+    commands: Any,
+    name: str,
+    run: Callable[..., int],
+    about: str,
+    description: str,
+    epilog: str,
+    *,
+    extras: Sequence[str] = ("train",),
 ) -> argparse.ArgumentParser:
-    """Add a command that `run` runs (None: its subparsers set `run`); its help keeps line breaks. Return its parser."""
+    """Add a command, whose help keeps line breaks, and return its parser.
+
+    Args:
+        commands: the subparsers to which the command is added.
+        name: the command's name.
+        run: runs the command and returns its exit code.
+        about: one line for the list of commands.
+        description: what the command does.
+        epilog: examples, files and exit codes.
+        extras: extras without which the command cannot begin.
+    """
     form = argparse.RawDescriptionHelpFormatter
     parser = commands.add_parser(name, help=about, description=description, epilog=epilog, formatter_class=form)
-    if run is not None:
-        add_verbosity(parser)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, extras=extras, called=parser.prog)
     return parser  # type: ignore[no-any-return]
 
 
-def add_verbosity(parser: argparse.ArgumentParser) -> None:
-    """Add `--quiet` and `--verbose`."""
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument("-q", "--quiet", action="store_true", help="no bars and no log lines, only results and warnings")
-    group.add_argument(
-        "-v", "--verbose", action="store_true", help="a log line for every step, and other libraries' notes"
-    )
-
-
-def add_set(add: Callable[..., Any]) -> None:
-    """Add `--set`, which overrides settings of the recipe, by a parser's `add_argument`."""
-    add("--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override a setting")
+def add_shared(add: Callable[..., Any], *names: str) -> None:
+    """Add some of the `SHARED` arguments, by a parser's `add_argument`."""
+    for name in names:
+        add(name, **SHARED[name])
 
 
 def name_values(option: str, given: Iterable[str], *, form: str = "NAME=VALUE") -> dict[str, str]:
@@ -49,41 +68,16 @@ def name_values(option: str, given: Iterable[str], *, form: str = "NAME=VALUE") 
     Raises:
         ConfigError: if a name or a value is missing, or a name has two values; names the option.
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for pair in given:
         name, sign, value = pair.partition("=")
         if not (name and sign and value):
             raise ConfigError(f"{option} is given as {form}, got {pair!r}")
-        if found.setdefault(name, value) != value:
-            raise ConfigError(f"{option} {name}={found[name]} and {option} {pair} exclude each other; keep one of them")
-    return found
-
-
-def require_named(recipe: "Recipe", path: Path, *, prompts_and_critic: bool = True) -> None:
-    """Refuse a recipe that does not name what a run needs.
-
-    Raises:
-        ConfigError: if it has no model; or, unless `prompts_and_critic` is False, no prompts or no critic.
-    """
-    if not recipe.model.path:
-        raise ConfigError(f"{path}: [model] path is not set; set it, or give --model PATH")
-    if recipe.data.task or not prompts_and_critic:
-        return
-    if not recipe.data.train:
-        raise ConfigError(f"{path}: [data] names neither a task nor a train file; set one of them")
-    if not recipe.critic.use and not recipe.critic.model:
-        raise ConfigError(f"{path}: there is no critic; set [critic] use or model, or give --critic MODULE:NAME")
-
-
-def add_match(add: Callable[..., Any]) -> None:
-    """Add `--match`, by a parser's `add_argument`."""
-    words = "how quotes are located (default: %(default)s)"
-    add("--match", choices=("exact", "normalized"), default="exact", help=words)
-
-
-def add_force(add: Callable[..., Any]) -> None:
-    """Add `--force`, by a parser's `add_argument`."""
-    add("--force", action="store_true", help="overwrite files that exist")
+        if values.setdefault(name, value) != value:
+            raise ConfigError(
+                f"{option} {name}={values[name]} and {option} {pair} exclude each other; keep one of them"
+            )
+    return values
 
 
 def refuse_overwriting(paths: Iterable[Path], *, force: bool) -> None:
@@ -98,8 +92,33 @@ def refuse_overwriting(paths: Iterable[Path], *, force: bool) -> None:
         raise ConfigError(f"{there[0]}{more} would be overwritten; choose another --out, or add --force")
 
 
+def refuse_other_results(path: Path, about: Mapping[str, str], *, force: bool) -> None:
+    """Refuse to overwrite results about other files, unless `--force` is given.
+
+    Args:
+        path: a JSON file of results.
+        about: the values by which the file names what it is about.
+        force: whether `--force` is given.
+
+    Raises:
+        ConfigError: if the file has other values, or cannot be read.
+    """
+    if force or not path.exists():
+        return
+    try:
+        record = json.loads(path.read_bytes())
+        before = {key: record[key] for key in about}
+    except (OSError, ValueError, LookupError, TypeError):
+        before = {"": "unknown files"}
+    if before != about:
+        names = " and ".join(map(str, before.values()))
+        raise ConfigError(
+            f"{path} holds results about {names}, and would be overwritten; choose another --out, or add --force"
+        )
+
+
 def refuse_full_directory(directory: Path, *marks: str, force: bool) -> None:
-    """Refuse a directory with files of which none is in `marks`, by which a command knows its own, unless `--force`.
+    """Refuse a directory with files, unless one of them is in `marks`, the files of the command itself, or `--force`.
 
     Raises:
         ConfigError: if it is such a directory, or a file.
@@ -167,22 +186,38 @@ def shorthands(values: Mapping[str, object], numbers: Mapping[str, str | None] |
     return [f"{name}={text}" for name, text in {**texts, **numbers}.items() if text]
 
 
-def print_end(console: Console, written: str, *, then: Sequence[str] = (), note: str = "") -> None:
-    """Print where a command wrote, and the command, or the words of `note`, that come next."""
+def recipe_with(
+    args: argparse.Namespace, options: Mapping[str, object], numbers: Mapping[str, str | None] | None = None
+) -> "Recipe":
+    """Return the recipe of a command line with --set, and with the options that stand for settings (`shorthands`).
+
+    Raises:
+        ConfigError: if the recipe cannot be read, or a setting is refused.
+    """
+    from text2grad.config import load_recipe
+
+    return load_recipe(args.recipe, [*args.overrides, *shorthands(options, numbers)])
+
+
+def say(text: str, *, style: str = "") -> None:
+    """Print text whose lines are not wrapped, so that paths and commands can be copied; control characters show."""
+    from text2grad.progress import CONSOLE
     from text2grad.runs.reports import plain
 
+    CONSOLE.print(plain(text, style=style), soft_wrap=True)
+
+
+def print_end(written: str, *, then: Sequence[str] = (), note: str = "") -> None:
+    """Print where a command wrote, and the command, or the words of `note`, that come next."""
     if written:
-        console.print(plain(f"\nwritten: {written}"), soft_wrap=True)
+        say(f"\nwritten: {written}")
     if then or note:
-        console.print(plain(f"next:    {note or shlex.join(then)}"), soft_wrap=True)
+        say(f"next:    {note or shlex.join(then)}")
 
 
-def print_lines(figures: Sequence[tuple[str, str]]) -> None:
-    """Print names and values in two columns; values are not wrapped, so that paths and commands can be copied."""
-    from rich.text import Text
-
-    from text2grad.progress import CONSOLE
-
+def print_lines(figures: Iterable[tuple[str, object]]) -> None:
+    """Print names and values in two columns."""
+    figures = list(figures)
     width = max(len(name) for name, _ in figures) + 3
     for name, value in figures:
-        CONSOLE.print(Text(f"{name:{width}}{value}"), soft_wrap=True)
+        say(f"{name:{width}}{value}")

@@ -10,12 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from rich.console import Console
-
-from text2grad.cli.options import add_command, add_set
-from text2grad.errors import ConfigError
+from text2grad.cli.options import add_command, add_shared, at_least, print_lines
 from text2grad.files import lock_directory
-from text2grad.progress import Progress, duration
+from text2grad.progress import CONSOLE, Progress, duration
 from text2grad.runs import Job, run_jobs
 
 TASK = "summarization"
@@ -45,28 +42,29 @@ METHODS: Mapping[str, Method] = {
 
 LABELS = {name: method.label for name, method in METHODS.items()}
 
+DESCRIPTION = """\
+Run all three phases of Text2Grad on summaries of embedded posts: fine-tune a small Llama with random weights, annotate
+its answers with critiques in words and quotes, train a generative reward model to write such critiques, and train the
+policy with the critiques of the reward model. A rival gets one number per response: the same spans, summed. Nothing is
+downloaded. Writes a table, results.json, curves.png, and report.html with all critiques. An interrupted run is
+resumed."""
+
+EPILOG = f"""\
+examples:
+  text2grad quickstart
+  text2grad quickstart --seeds 3 --out runs/three
+  text2grad generate runs/quickstart/{TASK}/seed-0/text2grad --examples 3"""
+
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    add = add_command(
-        commands,
-        "quickstart",
-        run,
-        "a language model learns from words, from random weights, in minutes, without a GPU",
-        "Run all three phases of Text2Grad on summaries of embedded posts: fine-tune a small Llama with random "
-        "weights, annotate its answers with critiques in words and quotes, train a generative reward model to write "
-        "such critiques, and train the policy with the critiques of the reward model. A rival gets one number per "
-        "response: the same spans, summed. Nothing is downloaded. Writes a table, results.json, curves.png, and "
-        "report.html with all critiques. An interrupted run is resumed.",
-        "examples:\n"
-        "  text2grad quickstart\n"
-        "  text2grad quickstart --seeds 3 --out runs/three\n"
-        f'  text2grad generate runs/quickstart/{TASK}/seed-0/text2grad --prompt "..."',
-    ).add_argument
-    add("--seeds", type=int, default=1, metavar="N", help="run seeds 0 to N-1, each over all phases; default 1")
-    add("--out", type=Path, default=Path("runs/quickstart"), metavar="DIR")
-    add_set(add)
-    add("--models-of", type=int, help=argparse.SUPPRESS)  # a seed: make only its models (`models_job`)
+    about = "a language model learns from words, from random weights, in minutes, without a GPU"
+    add = add_command(commands, "quickstart", run, about, DESCRIPTION, EPILOG).add_argument
+    models = "make only the models of this seed, which both policies start from"
+    add("models_of", type=at_least(0), nargs="?", metavar="SEED", help=models)
+    add("--seeds", type=at_least(1), default=1, metavar="N", help="run seeds 0 to N-1, each over all phases; default 1")
+    add("--out", type=Path, default=Path("runs/quickstart"), metavar="DIR", help="(default: %(default)s)")
+    add_shared(add, "--set")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,38 +72,37 @@ def run(args: argparse.Namespace) -> int:
     from text2grad.config import load_recipe
     from text2grad.runs import refuse_other_settings
 
-    if args.seeds < 1:
-        raise ConfigError(f"--seeds {args.seeds}: at least one seed is needed")
     if args.models_of is not None:
         lock_directory(args.out / TASK / f"seed-{args.models_of}")
         make_models(args.out / TASK / f"seed-{args.models_of}", args.models_of, args.overrides)
         return 0
     lock_directory(args.out)
-    console, started = Console(), time.perf_counter()
-    with PhaseProgress(named=args.seeds > 1) as bars:
+    started = time.perf_counter()
+    with PhaseProgress() as bars:
         jobs, updates = dict[str, Job](), dict[str, Callable[[], None]]()
         for seed in range(args.seeds):
             out, overrides = args.out / TASK / f"seed-{seed}", [*args.overrides, f"run.seed={seed}"]
             recipe = load_recipe(recipe_path(), overrides)
             refuse_other_settings(out, recipe, way_out=WAY_OUT)
             name = f"seed {seed}"
+            label = f"{name} " if args.seeds > 1 else ""
             jobs[name] = models_job(args, seed)
-            updates[name] = partial(bars.models, name, jobs[name].log)
+            updates[name] = partial(bars.models, label, jobs[name].log)
             for method in METHODS:
                 directory = out / method
                 jobs[str(directory)] = method_job(out, method, overrides, needs=name)
-                updates[str(directory)] = partial(bars.method, name, method, directory, recipe.run.steps)
+                updates[str(directory)] = partial(bars.method, label, method, directory, recipe.run.steps)
         order = sorted(jobs, key=lambda job: jobs[job].needs is not None)  # models first, they take longest
         run_jobs({job: jobs[job] for job in order}, lambda job: updates[job](), at_once=os.cpu_count() or 1)
-    report(console, args.out, range(args.seeds))
-    console.print(f"{duration(time.perf_counter() - started)} in all", style="dim")
+    report(args.out, range(args.seeds))
+    CONSOLE.print(f"{duration(time.perf_counter() - started)} in all", style="dim")
     return 0
 
 
 def models_job(args: argparse.Namespace, seed: int) -> Job:
     """Return the job that makes the models of phases 1 and 2, in a process of its own that frees its memory."""
     out = args.out / TASK / f"seed-{seed}"
-    command = [sys.executable, "-m", "text2grad.cli", "quickstart", "--models-of", str(seed), "--out", str(args.out)]
+    command = [sys.executable, "-m", "text2grad.cli", "quickstart", str(seed), "--out", str(args.out)]
     command += [part for setting in args.overrides for part in ("--set", setting)]
     made = ("sft", "annotations.jsonl", "reward_model", "start", "sft_evaluation.json")
     return Job(lambda: command, out.with_suffix(".log"), lambda: all((out / name).exists() for name in made))
@@ -138,9 +135,9 @@ def make_models(out: Path, seed: int, overrides: Sequence[str]) -> None:
 class PhaseProgress:
     """The progress of each phase and each method: bars on a terminal, lines in a file."""
 
-    def __init__(self, *, named: bool) -> None:
-        """Begin without phases; `named` puts task and seed before each label."""
-        self.named, self.phases = named, dict[str, Progress]()
+    def __init__(self) -> None:
+        """Begin without phases."""
+        self.phases = dict[str, Progress]()
 
     def __enter__(self) -> Self:
         """Show nothing yet."""
@@ -152,78 +149,62 @@ class PhaseProgress:
             if progress.done < (progress.total or 0):
                 progress.__exit__(*error)
 
-    def models(self, name: str, log: Path) -> None:
-        """Show the phases that the log of a run names."""
+    def models(self, prefix: str, log: Path) -> None:
+        """Show the phases that the log of a run names; `prefix` goes before their names."""
         for part, (done, total) in parts_made(log).items():
             unit = "response" if part == "annotations" else "step"
-            self._show(f"{name} {PHASE_NAMES[part]}" if self.named else PHASE_NAMES[part], done, total, unit=unit)
+            self._show(Progress(prefix + PHASE_NAMES[part], total, unit=unit, keep=True), done)
 
-    def method(self, name: str, method: str, directory: Path, steps: int) -> None:
-        """Show the method whose run is in a directory."""
-        done = steps_made(directory)
+    def method(self, prefix: str, method: str, directory: Path, steps: int) -> None:
+        """Show the method whose run is in a directory; `prefix` goes before its name."""
+        done, figures = steps_made(directory)
         if done or directory.with_suffix(".log").exists():
-            label = f"{name} {METHODS[method].label}" if self.named else METHODS[method].label
-            self._show(label, done, steps, before=done, figures=last_figures(directory))
+            self._show(Progress(prefix + METHODS[method].label, steps, done=done, keep=True), done, **figures)
 
-    def _show(
-        self,
-        label: str,
-        done: int,
-        total: int,
-        *,
-        unit: str = "step",
-        before: int = 0,
-        figures: Mapping[str, float] | None = None,
-    ) -> None:
-        if label not in self.phases:
-            self.phases[label] = Progress(label, total, done=before, unit=unit, keep=True).__enter__()
-            if before == total:
-                self.phases[label].__exit__(None)
-        progress = self.phases[label]
+    def _show(self, phase: Progress, done: int, **figures: float) -> None:
+        """Show how far a phase is; `phase` is shown from now on if it is new."""
+        progress = self.phases.setdefault(phase.phase, phase)
+        if progress is phase:
+            phase.__enter__()
+            if phase.done == phase.total:
+                phase.__exit__(None)
         if done > progress.done:
-            progress.advance(done - progress.done, **(figures or {}))
-            if done == total:
+            progress.advance(done - progress.done, **figures)
+            if done == progress.total:
                 progress.__exit__(None)
 
 
 def parts_made(log: Path) -> dict[str, tuple[int, int]]:
     """Return (done, total) of each phase from the progress lines of a log."""
-    found = {}
+    phases = {}
     for line in log.read_text("utf-8", "replace").splitlines() if log.exists() else []:
         if line.startswith('{"part": ') and line.endswith("}"):
             progress = json.loads(line)
-            found[progress["part"]] = (progress["done"], progress["total"])
-    return found
+            phases[progress["part"]] = (progress["done"], progress["total"])
+    return phases
 
 
-def steps_made(directory: Path) -> int:
-    """Return the number of finished steps of a run."""
-    path = directory / "metrics.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
-def last_figures(directory: Path) -> dict[str, float]:
-    """Return reward per response and KL per token of a run's last finished step."""
+def steps_made(directory: Path) -> tuple[int, dict[str, float]]:
+    """Return the number of finished steps of a run, and reward per response and KL per token of the last one."""
     path = directory / "metrics.jsonl"
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     last = json.loads(lines[-1]) if lines else {}
     names = {"reward": "reward/per_response", "KL": "kl/per_token"}
-    return {name: last[key] for name, key in names.items() if key in last}
+    return len(lines), {name: last[key] for name, key in names.items() if key in last}
 
 
-def report(console: Console, out: Path, seeds: Sequence[int]) -> None:
+def report(out: Path, seeds: Sequence[int]) -> None:
     """Write and print the results."""
     from text2grad.runs import collect, print_comparison, write_comparison
     from text2grad.tasks import built_in
 
     results = collect(out, {TASK: built_in(TASK).metric}, list(seeds), list(METHODS))
     write_comparison(results, out, LABELS)
-    console.print()
-    print_comparison(console, results, LABELS)
-    model = out / TASK / "seed-0" / "text2grad"
-    for name, path in (("numbers", "results.json"), ("curves", "curves.png"), ("page", "report.html")):
-        console.print(f"{name:<9}{out / path}", markup=False, soft_wrap=True)
-    console.print(f"answers  text2grad generate {model}", markup=False, soft_wrap=True)
+    CONSOLE.print()
+    print_comparison(CONSOLE, results, LABELS)
+    answers = f"text2grad generate {out / TASK / 'seed-0' / 'text2grad'}"
+    files = {"numbers": "results.json", "curves": "curves.png", "page": "report.html"}
+    print_lines([*((name, out / file) for name, file in files.items()), ("answers", answers)])
 
 
 def recipe_path() -> Path:

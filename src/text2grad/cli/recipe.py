@@ -3,22 +3,16 @@
 import argparse
 from typing import Any
 
-from rich.console import Console
-
 from text2grad.cli.options import add_command
+from text2grad.progress import CONSOLE
 
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    add = add_command(
-        commands,
-        "recipe",
-        run,
-        "print a recipe with every setting, its default, its documentation and its values",
-        "Print a recipe with every setting at its default, each with its documentation and, in brackets, the values "
-        "that it may have. The output is a valid recipe.",
-        "examples:\n  text2grad recipe > my.toml\n  text2grad recipe ppo",
-    ).add_argument
+    about = "print a recipe with every setting, its default, its documentation and its values"
+    description = f"{about.capitalize()} in brackets. The output is a valid recipe."
+    examples = "examples:\n  text2grad recipe > my.toml\n  text2grad recipe ppo"
+    add = add_command(commands, "recipe", run, about, description, examples, extras=()).add_argument
     add("section", nargs="?", metavar="SECTION", help="print this section only")
     add("--json-schema", action="store_true", help="print the JSON schema of recipes instead, for editors")
 
@@ -34,5 +28,6 @@ def run(args: argparse.Namespace) -> int:
     from text2grad.config import Recipe, describe
 
     schema = json.dumps(Recipe.model_json_schema(), indent=2, ensure_ascii=False) + "\n" if args.json_schema else None
-    Console(soft_wrap=True).print(schema or describe(args.section), markup=False, highlight=False, end="")
+    text = schema or describe(args.section)
+    CONSOLE.print(text, markup=False, highlight=False, soft_wrap=True, end="")
     return 0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from text2grad.cli.options import add_command, add_set, print_lines, shorthands
+from text2grad.cli.options import add_command, add_shared, print_lines, recipe_with
 from text2grad.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,64 +22,47 @@ SHOWN = {
 
 DESCRIPTION = """\
 Train a causal language model, in full or with LoRA, to write a critique of a response with quotes: phase 2 of
-Text2Grad, on annotations that `text2grad import` or `text2grad annotate` wrote. The model is measured by decoding
-critiques of held-out responses; the best checkpoint is kept, and training can stop early.
+Text2Grad, on annotations that `text2grad feedback import` or `text2grad annotate` wrote. The model is measured by
+decoding critiques of held-out responses; the best checkpoint is kept.
 
 With --kind probe: train a linear reading of the model's hidden states that labels words, sentences or lines, for a few
-hundred annotations; the model itself is not trained (docs/reward_models.md)."""
+hundred annotations; the model itself is not trained."""
 
 EPILOG = """\
 examples:
-  text2grad reward recipes/reward-mqm.toml --annotations mqm.jsonl
-  text2grad reward my.toml --annotations qa.jsonl --annotations mqm.jsonl --model meta-llama/Llama-3.1-8B-Instruct \\
-      --set model.lora_r=16 --merge
+  text2grad reward my.toml --annotations qa.jsonl --annotations mqm.jsonl --set model.lora_r=16
   text2grad reward my.toml --kind probe --unit words --model models/policy --out runs/probe
   text2grad reward my.toml --resume                       # after any interruption; same weights, bit for bit (CPU)
   torchrun --nproc-per-node 8 -m text2grad.cli reward my.toml
-  accelerate launch --use_fsdp --fsdp_version 2 --fsdp_state_dict_type FULL_STATE_DICT -m text2grad.cli reward my.toml
 
-docs/reward_models.md explains the files that the command writes."""
+docs/reward_models.md explains the files, and docs/engines.md how a model is spread over GPUs."""
 
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
     about = "train a reward model that writes critiques, or a probe, on annotations"
     add = add_command(commands, "reward", run, about, DESCRIPTION, EPILOG).add_argument
-    add("recipe", type=Path, help="TOML file of settings; `text2grad recipe` prints all settings")
+    add_shared(add, "recipe", "--set", "--resume")
     add("--annotations", action="append", default=[], metavar="FILE", help="JSONL file to train on; may be repeated")
-    add("--held-out", metavar="FILE", help="shorthand for --set reward_model.held_out_file=FILE")
     add("--model", metavar="PATH", help="shorthand for --set reward_model.model=PATH")
     add("--out", metavar="DIR", help="shorthand for --set reward_model.out=DIR")
-    add(
-        "--kind",
-        choices=("generative", "probe"),
-        default="generative",
-        help="kind of reward model (default: generative)",
-    )
+    add("--kind", choices=("generative", "probe"), default="generative", help="(default: generative)")
     add("--unit", choices=("words", "sentences", "lines"), help="for a probe: what it labels (default: sentences)")
-    add_set(add)
-    add("--merge", action="store_true", help="shorthand for --set reward_model.merge=true")
-    add("--resume", action="store_true", help="continue the run in its directory from its last checkpoint")
-    add("--push-to-hub", metavar="OWNER/NAME", help="upload the reward model, merged if --merge is set")
-    add("--private", action="store_true", help="make a new repository private")
+    add("--push", metavar="OWNER/NAME", help="upload the reward model to the hub, where a new repository is private")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train and publish a reward model, and upload it with --push-to-hub.
+    """Train and publish a reward model, and upload it with --push.
 
     Raises:
         Text2GradError: if recipe, annotations or model cannot be used, or the hub refuses.
     """
-    from text2grad.config import load_recipe
-
     options = {
         "reward_model.annotations": args.annotations,
-        "reward_model.held_out_file": args.held_out,
         "reward_model.model": args.model,
         "reward_model.out": args.out,
-        "reward_model.merge": args.merge,
     }
-    recipe = load_recipe(args.recipe, [*args.overrides, *shorthands(options)])
+    recipe = recipe_with(args, options)
     if args.kind == "probe":
         return _probe(args, recipe)
     if args.unit:
@@ -105,8 +88,8 @@ def run(args: argparse.Namespace) -> int:
     path = reward.run(on_measured)
     if not reward.is_main:
         return 0
-    found = reward.results()
-    before, after = found.get("before", {}), found["measured"]
+    results = reward.results()
+    before, after = results.get("before", {}), results["measured"]
     if before and after["f1"] <= before["f1"]:
         note(
             f"held-out F1 did not rise ({before['f1']:.3f} → {after['f1']:.3f}): this reward model teaches nothing. "
@@ -116,25 +99,23 @@ def run(args: argparse.Namespace) -> int:
     print_lines(
         [
             *((name, f"{change(before, after, key)}") for name, key in SHOWN.items() if key in after),
-            ("best step", f"{found['best_step']:,} of {found['steps']:,}"),
+            ("best step", f"{results['best_step']:,} of {results['steps']:,}"),
             ("learned", f"{counts['learned']:,} critiques of {counts['target_tokens']:,} tokens"),
-            ("time", duration(found["seconds"])),
+            ("time", duration(results["seconds"])),
             ("reward model", str(path)),
             ("card", str(path / "README.md")),
             ("next", next_command(args, recipe, reward.directory)),
         ]
     )
-    if args.push_to_hub:
-        print_lines([("pushed", reward.push(args.push_to_hub, private=args.private))])
+    if args.push:
+        print_lines([("pushed", reward.push(args.push, private=True))])
     return 0
 
 
 def _probe(args: argparse.Namespace, recipe: "Recipe") -> int:
     """Train and publish a probe, and print its counts and measurements."""
-    if args.merge or args.push_to_hub:
-        raise ConfigError(
-            "--merge and --push-to-hub are of a generative reward model; leave them out with --kind probe"
-        )
+    if args.push:
+        raise ConfigError("--push uploads a generative reward model; leave it out with --kind probe")
 
     from text2grad.reward_models.training import reward_directory, train_probe_of
 
@@ -174,4 +155,4 @@ def next_command(args: argparse.Namespace, recipe: "Recipe", directory: Path) ->
     """Return the command that measures the new reward model on its held-out annotations."""
     by_option = args.out or any(pair.startswith("reward_model.out=") for pair in args.overrides)  # not in the file
     where = ["--set", f"reward_model.out={directory}"] if by_option or not recipe.reward_model.out else []
-    return shlex.join(["text2grad", "evaluate-reward", str(args.recipe), *where])
+    return shlex.join(["text2grad", "evaluate", "critic", str(args.recipe), *where])

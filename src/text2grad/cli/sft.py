@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from text2grad.cli.options import add_command, add_set, print_lines, shorthands
+from text2grad.cli.options import add_command, add_shared, print_lines, recipe_with
 
 if TYPE_CHECKING:
     from text2grad.config import Recipe
@@ -19,25 +19,20 @@ during and after; the best checkpoint is kept."""
 EPILOG = """\
 examples:
   text2grad sft recipes/own-data.toml --model HuggingFaceTB/SmolLM2-135M-Instruct --data chats.jsonl
-  text2grad sft my.toml --set model.lora_r=16 --set sft.lora_dropout=0.05 --merge
   text2grad sft my.toml --resume                       # after any interruption; same weights, bit for bit (CPU)
   torchrun --nproc-per-node 8 -m text2grad.cli sft my.toml
 
-docs/training.md explains the files that the command writes."""
+docs/training.md explains the files."""
 
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
     about = "fine-tune a policy on demonstrations"
     add = add_command(commands, "sft", run, about, DESCRIPTION, EPILOG).add_argument
-    add("recipe", type=Path, help="TOML file of settings; `text2grad recipe` prints all settings")
+    add_shared(add, "recipe", "--set", "--resume")
     add("--data", action="append", default=[], metavar="FILE", help="JSONL file to train on; may be repeated")
-    add("--held-out", metavar="FILE", help="shorthand for --set sft.held_out_file=FILE")
     add("--model", metavar="PATH", help="shorthand for --set sft.model=PATH")
     add("--out", metavar="DIR", help="shorthand for --set sft.out=DIR")
-    add_set(add)
-    add("--merge", action="store_true", help="shorthand for --set sft.merge=true")
-    add("--resume", action="store_true", help="continue the run in sft.out from its last checkpoint")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,16 +41,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if recipe, demonstrations or model cannot be used.
     """
-    from text2grad.config import load_recipe
-
-    options = {
-        "sft.data": args.data,
-        "sft.held_out_file": args.held_out,
-        "sft.model": args.model,
-        "sft.out": args.out,
-        "sft.merge": args.merge,
-    }
-    recipe = load_recipe(args.recipe, [*args.overrides, *shorthands(options)])
+    recipe = recipe_with(args, {"sft.data": args.data, "sft.model": args.model, "sft.out": args.out})
 
     from text2grad.progress import duration, note
     from text2grad.runs import SFTRun
@@ -77,8 +63,8 @@ def run(args: argparse.Namespace) -> int:
     path = sft.run(on_measured)
     if not sft.is_main:
         return 0
-    found = sft.results()
-    before, after = found["before"], found["measured"]
+    results = sft.results()
+    before, after = results["before"], results["measured"]
     if after["loss"] >= before["loss"]:
         note(
             f"the held-out loss did not fall ({before['loss']:.4f} → {after['loss']:.4f}): change sft.lr = "
@@ -88,10 +74,10 @@ def run(args: argparse.Namespace) -> int:
     figures = [
         ("held-out loss", f"{before['loss']:.4f} → {after['loss']:.4f} nats per token"),
         ("perplexity", f"{before['perplexity']:.4g} → {after['perplexity']:.4g}"),
-        ("best step", f"{found['best_step']:,} of {found['steps']:,}"),
-        ("passes", f"{found['epochs']:.2f} over {counts['learned']:,} demonstrations"),
+        ("best step", f"{results['best_step']:,} of {results['steps']:,}"),
+        ("passes", f"{results['epochs']:.2f} over {counts['learned']:,} demonstrations"),
         ("tokens of a pass", f"{counts['tokens']:,}, of which {counts['target_tokens']:,} are learned"),
-        ("time", duration(found["seconds"])),
+        ("time", duration(results["seconds"])),
         ("model", str(path)),
         ("next", next_command(args.recipe, recipe, path)),
     ]
@@ -101,8 +87,6 @@ def run(args: argparse.Namespace) -> int:
 
 def next_command(file: Path, recipe: "Recipe", policy: Path) -> str:
     """Return the command that uses the new policy: `annotate` where the recipe names an annotator, else `train`."""
-    if recipe.model.lora_r and not recipe.sft.merge:
-        return f"text2grad sft {shlex.quote(str(file))} --resume --merge   (other commands start from the merged model)"
     command = f"text2grad {'annotate' if recipe.annotate.model else 'train'} {shlex.quote(str(file))}"
     named = recipe.model.path and Path(recipe.model.path).resolve() == policy.resolve()
     return command if named else f"{command} --set {shlex.quote(f'model.path={policy}')}"

@@ -8,9 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
-from text2grad.cli.options import add_command, add_set, at_least, require_named, shorthands
+from text2grad.cli.options import add_command, add_shared, at_least, print_lines, recipe_with, say
 from text2grad.errors import ConfigError
 from text2grad.progress import CONSOLE, duration, note
 
@@ -30,7 +28,7 @@ FIGURES = {
 
 LESS_DISTINCT = 0.5  # share of the distinct 2-grams at the start, below which a warning is printed
 LOST = 0.5  # share of the best held-out gain that is left at the end, below which a warning is printed
-MOST_STEPS = 10  # of which a run without held-out examples shows the mean, at the beginning and at the end
+MOST_STEPS = 10  # largest number of first and of last steps whose means are shown without held-out examples
 
 NOTHING_LABELLED = 3
 """Exit status if every step has finished, but the critic labelled nothing in any of them."""
@@ -43,31 +41,30 @@ NOTHING_SAID = (
     "report.html, and at critic/unmatched_rate in metrics.jsonl"
 )
 
+DESCRIPTION = """\
+Train a policy with critiques: rollouts, critiques with spans, δ per token, clipped PPO. Writes metrics.jsonl, every
+rollout with its critique and per-token values, evaluations on held-out prompts, checkpoints that resume exactly, and at
+the end results.json, curves.png and report.html."""
+
+EPILOG = """\
+examples:
+  text2grad train my.toml --critic my_module:critic --set data.held_out=0.1 --set run.steps=20
+  text2grad train my.toml --dry-run --judge
+  text2grad train my.toml --dry-run --device h100 --processes 8
+  text2grad train my.toml --resume
+  torchrun --nproc-per-node 8 -m text2grad.cli train my.toml
+
+exit status:
+  0         the run is finished, or with --dry-run fits
+  1         out of memory, with finished steps saved, or with --dry-run no fit
+  2         another error, with an explanation
+  3         the run is finished, but the critic labelled nothing in any step
+  130, 143  stopped by Ctrl-C or SIGTERM; the finished steps are saved"""
+
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    add = add_command(
-        commands,
-        "train",
-        run,
-        "train a policy as a recipe says",
-        "Train a policy with critiques: rollouts, critiques with spans, δ per token, clipped PPO. Writes "
-        "metrics.jsonl, every rollout with its critique and per-token values, evaluations on held-out prompts, "
-        "checkpoints that resume exactly, and at the end results.json, curves.png and report.html.",
-        "examples:\n"
-        "  text2grad train recipes/stories.toml --model path/to/stories260k\n"
-        "  text2grad train my.toml --critic my_module:critic --set data.held_out=0.1 --set run.steps=20\n"
-        "  text2grad train my.toml --dry-run --judge\n"
-        "  text2grad train my.toml --dry-run --device h100 --processes 8\n"
-        "  text2grad train my.toml --resume\n"
-        "  torchrun --nproc-per-node 8 -m text2grad.cli train my.toml\n\n"
-        "exit status:\n"
-        "  0         the run is finished, or with --dry-run fits\n"
-        "  1         out of memory, with finished steps saved, or with --dry-run no fit\n"
-        "  2         another error, with an explanation\n"
-        "  3         the run is finished, but the critic labelled nothing in any step\n"
-        "  130, 143  stopped by Ctrl-C or SIGTERM; the finished steps are saved",
-    ).add_argument
+    add = add_command(commands, "train", run, "train a policy as a recipe says", DESCRIPTION, EPILOG).add_argument
     add_run_options(add)
     add("--dry-run", action="store_true", help="check input, memory and the critic's price; train and write nothing")
     add("--judge", action="store_true", help="dry run: judge 64 responses twice; is there a signal, and at what cost?")
@@ -77,12 +74,10 @@ def add_parser(commands: Any) -> None:
 
 def add_run_options(add: Any) -> None:
     """Add the options of a run, by a parser's `add_argument`."""
-    add("recipe", type=Path, help="TOML file of settings; `text2grad recipe` prints all of them")
+    add_shared(add, "recipe", "--set", "--resume")
     add("--model", metavar="PATH", help="shorthand for --set model.path=PATH")
     add("--critic", metavar="MODULE:NAME", help="a Python critic; shorthand for --set critic.use=...")
     add("--out", metavar="DIR", help="shorthand for --set run.out=DIR")
-    add_set(add)
-    add("--resume", action="store_true", help="continue the run in run.out from its last checkpoint")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -99,7 +94,8 @@ def run(args: argparse.Namespace) -> int:
     from text2grad.runs import run_recipe
 
     for name, reason in idle_settings(recipe).items() if is_main else ():
-        note(f"{args.recipe}: {name} has no effect here: {reason}", warning=True)
+        if not (args.critic and name in ("critic.model", "critic.kind")):  # --critic says so itself
+            note(f"{args.recipe}: {name} has no effect here: {reason}", warning=True)
     if args.dry_run:
         from text2grad.runs.dry_run import dry_run, print_report
 
@@ -116,12 +112,16 @@ def recipe_of(args: argparse.Namespace, **more: str) -> "Recipe":
     Raises:
         ConfigError: if a setting is refused, or model, prompts or critic are not named.
     """
-    from text2grad.config import load_recipe
-
     options = {"model.path": args.model, "critic.use": args.critic, "run.out": args.out, **more}
-    recipe = load_recipe(args.recipe, [*args.overrides, *shorthands(options)])
+    recipe = recipe_with(args, options)
     args.directory = Path(recipe.run.out)  # where a run that Ctrl-C ends can be resumed
-    require_named(recipe, args.recipe)
+    data, critic = recipe.data, recipe.critic
+    if not recipe.model.path:
+        raise ConfigError(f"{args.recipe}: [model] path is not set; set it, or give --model PATH")
+    if not data.task and not data.train:
+        raise ConfigError(f"{args.recipe}: [data] names neither a task nor a train file; set one of them")
+    if not data.task and not critic.use and not critic.model:
+        raise ConfigError(f"{args.recipe}: there is no critic; set [critic] use or model, or give --critic MODULE:NAME")
     return recipe
 
 
@@ -142,41 +142,41 @@ def report(recipe: "Recipe", policy: Path, *, title: str) -> None:
     from text2grad.runs.reports import read_run, write_report
 
     out = Path(recipe.run.out)
-    found = read_run(out)
-    name = recipe.run.name or out.resolve().name
-    metric = main_metric(found.evaluations)
-    write_report([found], out, metric=metric, title=f"{title}: {name}")
-    print_numbers(found.metrics, found.evaluations, metric)
-    sampled = found.metrics[-1].get("rival/rollouts", len(found.metrics) * recipe.rollout.batch_size)
-    print_account(found.metrics, responses=round(sampled))
+    finished = read_run(out)
+    metric = main_metric(finished.evaluations)
+    write_report([finished], out, metric=metric, title=f"{title}: {out.resolve().name}")
+    print_numbers(finished.metrics, finished.evaluations)
+    sampled = finished.metrics[-1].get("rival/rollouts", len(finished.metrics) * recipe.rollout.batch_size)
+    print_account(finished.metrics, responses=round(sampled))
     quoted = shlex.quote(str(out))
-    examples = "--examples 3" if found.evaluations else '--prompt "..."'
-    lines = [
-        ("policy", policy),
-        *best_policy(recipe),
-        ("report", out / "report.html"),
-        ("curves", out / "curves.png"),
-        ("numbers", out / "results.json"),
-        ("answers", f"text2grad generate {quoted} {examples}"),
-        ("compare", f"text2grad compare {quoted} OTHER_RUN"),
-    ]
-    if recipe.run.tracker == "tensorboard":
-        lines.append(("tracker", f"tensorboard --logdir {quoted}"))
-    for label, text in lines:
-        CONSOLE.print(f"{label:<9}{text}", markup=False, highlight=False, soft_wrap=True)
-    if len(found.evaluations) > 1:
-        warn_of_repetition(*(found.evaluations[at]["metrics"] for at in (0, -1)))
-        warn_of_loss(recipe, found.evaluations, metric)
-    if not found.evaluations:
-        CONSOLE.print(
+    tracker = [("tracker", f"tensorboard --logdir {quoted}")] if recipe.run.tracker == "tensorboard" else []
+    print_lines(
+        [
+            ("policy", policy),
+            *best_policy(recipe),
+            ("report", out / "report.html"),
+            ("curves", out / "curves.png"),
+            ("numbers", out / "results.json"),
+            ("answers", f"text2grad generate {quoted} --examples 3"),
+            ("compare", f"text2grad compare {quoted} OTHER_RUN"),
+            *tracker,
+        ]
+    )
+    if len(finished.evaluations) > 1:
+        warn_of_repetition(*(finished.evaluations[at]["metrics"] for at in (0, -1)))
+        warn_of_loss(recipe, finished.evaluations, metric)
+    if not finished.evaluations:
+        say(
             "No prompts were held out, so these numbers are of prompts that the policy was trained on. For held-out "
             "numbers, train with --set data.held_out=0.1 in another --out.",
             style="dim",
         )
 
 
-def print_numbers(metrics: Sequence[dict[str, float]], evaluations: Sequence[dict[str, Any]], metric: str) -> None:
+def print_numbers(metrics: Sequence[dict[str, float]], evaluations: Sequence[dict[str, Any]]) -> None:
     """Print the held-out metrics before and after training, or the rollouts of the first and the last steps."""
+    from text2grad.runs.reports import print_table
+
     if len(evaluations) > 1:
         first, last = evaluations[0], evaluations[-1]
         count = len(last.get("responses", ()))
@@ -188,17 +188,11 @@ def print_numbers(metrics: Sequence[dict[str, float]], evaluations: Sequence[dic
         title = "Rollouts in training"
         before, after = (_means(part) for part in (metrics[:some], metrics[-some:]))
         columns = (f"first {some} steps", f"last {some} steps") if some > 1 else ("first step", "last step")
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="dim")
-    table.add_column("")
-    for column in (*columns, "change"):
-        table.add_column(column, justify="right")
+    rows = []
     for name, value in after.items():
-        start = before.get(name)
-        cells = ("", "") if start is None else (_number(start), f"{value - start:+.3f}")
-        table.add_row(
-            name.replace("_", " "), cells[0], _number(value), cells[1], style="bold" if name == metric else ""
-        )
-    CONSOLE.print(table)
+        start, change = (_number(before[name]), f"{value - before[name]:+.3f}") if name in before else ("", "")
+        rows.append((name.replace("_", " "), start, _number(value), change))
+    print_table(CONSOLE, title, ("", *columns, "change"), rows)
 
 
 def best_policy(recipe: "Recipe") -> list[tuple[str, str]]:
@@ -219,7 +213,7 @@ def warn_of_loss(recipe: "Recipe", evaluations: Sequence[dict[str, Any]], metric
 
     keep = recipe.run.keep_best
     sign = -1.0 if keep == "lowest" or (keep == "none" and lower_is_better(metric)) else 1.0
-    values = [(sign * one["metrics"][metric], one["step"]) for one in evaluations if metric in one["metrics"]]
+    values = [(sign * at["metrics"][metric], at["step"]) for at in evaluations if metric in at["metrics"]]
     (best, step), (end, _), start = max(values), values[-1], values[0][0]
     if end - start < LOST * (best - start):
         way = "" if keep != "none" else f' run.keep_best = "{"highest" if sign > 0 else "lowest"}" keeps that policy;'
@@ -248,7 +242,7 @@ def print_account(metrics: Sequence[dict[str, float]], *, responses: int) -> Non
     total = sum(seconds.values())
     shares = ", ".join(f"{name} {value / total:.0%}" for name, value in seconds.items() if value >= 0.005 * total)
     steps = "1 step" if len(metrics) == 1 else f"{len(metrics):,} steps"
-    CONSOLE.print(f"{steps} of training, {responses:,} responses, {duration(total)}: {shares}", highlight=False)
+    say(f"{steps} of training, {responses:,} responses, {duration(total)}: {shares}")
 
 
 def _means(lines: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -1,12 +1,10 @@
-from .critic import AnnotateConfig as AnnotateConfig
-from .engine import EngineConfig as EngineConfig
+from .critic import RewardConfig as RewardConfig
 from .idle import idle_settings as idle_settings
 from .interruption import Interruption as Interruption
 from .policy import (
     ModelConfig as ModelConfig,
     OptimConfig as OptimConfig,
     RolloutConfig as RolloutConfig,
-    SFTConfig as SFTConfig,
 )
 from .recipe import (
     Recipe as Recipe,
@@ -15,7 +13,6 @@ from .recipe import (
     make_recipe as make_recipe,
     register_section as register_section,
 )
-from .reward_model import RewardModelConfig as RewardModelConfig
 from .run_directory import (
     BEST as BEST,
     all_checkpoints as all_checkpoints,
@@ -28,4 +25,9 @@ from .run_directory import (
     open_run as open_run,
     read_best as read_best,
     recipe_of_run as recipe_of_run,
+)
+from .server import AnnotateConfig as AnnotateConfig, EngineConfig as EngineConfig
+from .training import (
+    RewardModelConfig as RewardModelConfig,
+    SFTConfig as SFTConfig,
 )

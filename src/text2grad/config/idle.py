@@ -32,11 +32,6 @@ _RULES = (
         OF_VALUE_FUNCTION,
         'model.value = "none": there is no value function',
     ),
-    _Rule(
-        lambda recipe: recipe.ppo.target_kl is None,
-        ("ppo.kl_horizon",),
-        "ppo.target_kl is not set: β is fixed",
-    ),
     _Rule(lambda recipe: recipe.rollout.engine != "vllm", ("engine",), 'rollout.engine = "hf" samples without vLLM'),
     _Rule(
         lambda recipe: bool(recipe.critic.use), ("critic.model", "critic.kind"), "critic.use names a critic in Python"
@@ -54,16 +49,16 @@ _RULES = (
     _Rule(
         lambda recipe: not recipe.refresh.asks,
         ("refresh",),
-        "neither refresh.steps nor refresh.drift nor refresh.audit is set",
+        "neither refresh.steps nor refresh.audit is set",
     ),
     _Rule(
         lambda recipe: recipe.reward.placement == "verdict",
-        ("reward.weighting", "reward.span_mass", "reward.balance", "reward.unlabelled"),
+        ("reward.weighting", "reward.span_mass", "reward.unlabelled"),
         'reward.placement = "verdict" knows only whether there is a negative or a positive span',
     ),
     _Rule(
         lambda recipe: not recipe.data.holds_out,
-        ("data.eval_every", "data.eval_seed", "run.keep_best"),
+        ("data.eval_every", "run.keep_best"),
         "no prompt is held out (data.held_out)",
     ),
     _Rule(
@@ -71,17 +66,6 @@ _RULES = (
         ("run.keep_best",),
         "data.eval_every = 0 evaluates no step between the first and the last",
     ),
-    _Rule(
-        lambda recipe: recipe.data.train is not None,
-        ("data.examples",),
-        "the prompts come from data.train, all of them",
-    ),
-    _Rule(
-        lambda recipe: recipe.run.tracker not in ("wandb", "trackio"),
-        ("run.project",),
-        "run.tracker is neither wandb nor trackio",
-    ),
-    _Rule(lambda recipe: recipe.run.tracker == "none", ("run.table_every",), 'run.tracker = "none"'),
 )
 
 
@@ -96,7 +80,7 @@ def idle_settings(recipe: Recipe) -> dict[str, str]:
         >>> idle_settings(make_recipe({"model": {"value": "none"}, "optim": {"value_lr": 0.01}}))
         {'optim.value_lr': 'model.value = "none": there is no value function'}
     """
-    found: dict[str, str] = {}
+    idle: dict[str, str] = {}
     for rule in _RULES:
         if not rule.holds(recipe):
             continue
@@ -104,5 +88,5 @@ def idle_settings(recipe: Recipe) -> dict[str, str]:
             section, _, key = setting.partition(".")
             settings = getattr(recipe, section)
             names = [key] if key else type(settings).model_fields
-            found |= {f"{section}.{name}": rule.reason for name in settings.changed(names)}
-    return found
+            idle |= {f"{section}.{name}": rule.reason for name in settings.changed(names)}
+    return idle

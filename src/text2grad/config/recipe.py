@@ -15,12 +15,12 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import ValidationError, ValidationInfo, create_model, model_validator
 from pydantic.fields import FieldInfo
 
-from text2grad.config.critic import AnnotateConfig, CriticConfig, RewardConfig
-from text2grad.config.engine import EngineConfig
-from text2grad.config.policy import NOT_THE_POLICY, ModelConfig, OptimConfig, PPOConfig, RolloutConfig, SFTConfig
-from text2grad.config.reward_model import RefreshConfig, RewardModelConfig, ServerConfig, VLLMConfig
+from text2grad.config.critic import CriticConfig, RewardConfig
+from text2grad.config.policy import NOT_THE_POLICY, ModelConfig, OptimConfig, PPOConfig, RolloutConfig
 from text2grad.config.run import DataConfig, RunConfig
 from text2grad.config.section import OF_A_RUN, Section, is_of_a_run
+from text2grad.config.server import AnnotateConfig, EngineConfig, ServerConfig, VLLMConfig
+from text2grad.config.training import QuickstartConfig, RefreshConfig, RewardModelConfig, SFTConfig
 from text2grad.errors import ConfigError, DataError
 from text2grad.files import read_text
 
@@ -43,6 +43,7 @@ class Recipe(Section):
     ppo: PPOConfig = PPOConfig()
     optim: OptimConfig = OptimConfig()
     run: RunConfig = RunConfig()
+    quickstart: QuickstartConfig = QuickstartConfig()
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Recipe":
@@ -63,7 +64,7 @@ class Recipe(Section):
         if self.refresh.active and self.critic.learned and self.critic.kind in ("vllm", "server", "probe"):
             raise ValueError(
                 f'[refresh] trains the critic again, and one of critic.kind = "{self.critic.kind}" cannot be; choose '
-                '"generative", or leave refresh.steps and refresh.drift out'
+                '"generative", or leave refresh.steps out'
             )
         return self
 
@@ -78,7 +79,7 @@ class Recipe(Section):
 
     def _check_engine(self) -> None:
         """Refuse a share of the GPU's memory for vLLM that the critic's vLLM has already."""
-        if self.rollout.engine != "vllm" or self.engine.mode != "colocate":
+        if self.rollout.engine != "vllm" or self.engine.base_url:
             return
         critic_in_vllm = self.critic.kind == "vllm" and self.critic.learned
         both = self.engine.gpu_memory_utilization + self.vllm.gpu_memory_utilization
@@ -125,18 +126,18 @@ def register_section(name: str, section: type[Section]) -> None:
         _kind = create_model("Recipe", __base__=_kind, **{name: (section, section())})  # type: ignore[call-overload]
 
 
-def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe and apply overrides.
 
     Args:
-        path: a TOML file.
+        path: a TOML file; None for the defaults.
         overrides: "section.key=value" strings; the value is read as TOML, else as a string.
 
     Raises:
         ConfigError: if the file cannot be read, a key is unknown or a value is refused.
     """
     try:
-        data = tomllib.loads(read_text(Path(path)))
+        data = {} if path is None else tomllib.loads(read_text(Path(path)))
     except DataError as error:
         reason = str(error).replace("cannot read", "cannot read recipe", 1)
         raise ConfigError(reason if "cannot read" in reason else f"{path} is not valid TOML: {reason}") from error
@@ -144,7 +145,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     for override in overrides:
         _apply(data, override)
-    return make_recipe(data, where=str(path))
+    return make_recipe(data, where=str(path or "--set"))
 
 
 def make_recipe(data: Mapping[str, Any], *, where: str = "recipe", warn: bool = True) -> Recipe:
@@ -164,14 +165,18 @@ def make_recipe(data: Mapping[str, Any], *, where: str = "recipe", warn: bool = 
     try:
         return _kind.model_validate(data, context={OF_A_RUN: not warn})
     except ValidationError as error:
-        raise ConfigError("\n".join(f"{where}: {_explain(dict(item))}" for item in error.errors())) from error
+        reasons: dict[tuple[int | str, ...], str] = {}
+        for item in error.errors():  # of a setting with several types the reason of the first type
+            reasons.setdefault(item["loc"][:2], _explain(dict(item)))
+        raise ConfigError("\n".join(f"{where}: {reason}" for reason in reasons.values())) from error
 
 
 def _explain(item: dict[str, Any]) -> str:
-    section, *key = [str(part) for part in item["loc"]] or [""]
+    section, *rest = item["loc"] or ("",)
     message = item["msg"].removeprefix("Value error, ")
-    if not key:
+    if not rest:
         return f"[{section}] {message}" if section else message
+    key = [str(part) for part in rest[:1] + [part for part in rest[1:] if isinstance(part, int)]]  # no names of types
     return f"[{section}] {'.'.join(key)} = {item['input']!r}: {message}"
 
 
@@ -250,9 +255,11 @@ def _values(setting: FieldInfo) -> str:
         elif kind is bool:
             options += ["true", "false"]
         elif origin is tuple:
-            options.append(f"list of {_NAMES[inner[0]]}s")
+            limits = list[Any]()
+            [element] = _alternatives(inner[0], limits)
+            options.append(f"list of {_NAMES[element]}s{_range(limits)}")
         else:
-            options.append(_NAMES[kind] + _range(bounds))
+            options.append(_NAMES[kind] + (_range(bounds) if kind is not str else ""))
     return " | ".join(options)
 
 
@@ -263,17 +270,19 @@ def _alternatives(annotation: Any, bounds: list[Any]) -> list[Any]:
     """Return the types of a union without None; adds their constraints to `bounds`."""
     if get_origin(annotation) is Annotated:
         kind, *more = get_args(annotation)
-        bounds += [one for field in more for one in getattr(field, "metadata", ())]
+        bounds += [bound for field in more for bound in getattr(field, "metadata", ())]
         return _alternatives(kind, bounds)
     if get_origin(annotation) in (Union, UnionType):
-        return [kind for one in get_args(annotation) for kind in _alternatives(one, bounds)]
+        return [kind for member in get_args(annotation) for kind in _alternatives(member, bounds)]
     return [] if annotation is type(None) else [annotation]
 
 
 def _range(bounds: Sequence[Any]) -> str:
     """Return the limits of a number, such as " ≥ 1"."""
-    found = {name: getattr(one, name) for one in bounds for name in ("ge", "gt", "le", "lt") if hasattr(one, name)}
-    if {"ge", "le"} <= found.keys():
-        return f", {found['ge']} to {found['le']}"
+    limits = {
+        name: getattr(bound, name) for bound in bounds for name in ("ge", "gt", "le", "lt") if hasattr(bound, name)
+    }
+    if {"ge", "le"} <= limits.keys():
+        return f", {limits['ge']} to {limits['le']}"
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-    return "".join(f" {sign} {found[name]}" for name, sign in signs.items() if name in found).replace(" <", ", <")
+    return "".join(f" {sign} {limits[name]}" for name, sign in signs.items() if name in limits).replace(" <", ", <")

@@ -24,19 +24,18 @@ from text2grad.progress import note
 FREE = {
     ("rollout", "rows_at_once"),
     ("ppo", "micro_batch_tokens"),
-    *((section, key) for section in ("sft", "reward_model") for key in ("out", "merge")),
-    *(("run", key) for key in ("out", "save_every", "keep_checkpoints", "keep_best", "compact_memory")),
-    *(("run", key) for key in ("tracker", "project", "name", "table_every")),
+    *((section, "out") for section in ("sft", "reward_model")),
+    *(("run", key) for key in ("out", "save_every", "keep_checkpoints", "keep_best", "tracker")),
     ("data", "eval_every"),
-    *(("critic", key) for key in ("overlap", "max_failure_rate")),
-    *(("server", key) for key in ("base_url", "api_key_env", "concurrency", "timeout_s", "retries")),
-    *(("engine", key) for key in ("gpu_memory_utilization", "sleep", "base_url", "timeout_s", "group_port")),
+    ("critic", "max_failure_rate"),
+    *(("server", key) for key in ("base_url", "api_key_env", "concurrency", "timeout_s")),
+    *(("engine", key) for key in ("gpu_memory_utilization", "sleep", "base_url")),
 }
 STEPS = ("run", "steps")
 
 # Settings that name a file or the directory of a model, whose contents are compared.
 INPUTS = (
-    *(("data", "train"), ("data", "held_out_file"), ("refresh", "replay_from")),
+    *(("data", "train"), ("data", "held_out")),
     *(("model", "path"), ("critic", "model"), ("sft", "model"), ("reward_model", "model")),
 )
 OWN_FILES = ("metrics.jsonl", "rollouts", "checkpoints", "results.json", "report.html", "curves.png", "model")

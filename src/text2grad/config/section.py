@@ -10,6 +10,7 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 NonNegative = Annotated[float, Field(ge=0.0)]
 Count = Annotated[int, Field(ge=1)]
+HeldOut = Annotated[float, Field(ge=0.0, le=1.0)] | str  # a share of the data, or a file
 OF_A_RUN = "of a run"
 Listed = Field(strict=False)  # TOML has lists, a frozen setting is a tuple
 
@@ -26,10 +27,17 @@ class Section(BaseModel):
     def _expand_home(cls, value: Any) -> Any:
         """Let ~/ be the home directory, as in a shell; refuse NUL, which no path can hold."""
         if isinstance(value, list | tuple):
-            return [cls._expand_home(one) for one in value]
+            return [cls._expand_home(element) for element in value]
         if isinstance(value, str) and "\0" in value:
             raise ValueError("a text of a recipe cannot hold the character NUL")
         return expanduser(value) if isinstance(value, str) and value.startswith("~/") else value
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Take the help of a setting from the block that declares it, where a section changes the default alone."""
+        for name, field in cls.model_fields.items():
+            blocks = (base.model_fields.get(name) for base in cls.__mro__[1:] if issubclass(base, Section))
+            field.description = field.description or next((f.description for f in blocks if f and f.description), None)
 
     def changed(self, names: Iterable[str]) -> dict[str, Any]:
         """Return those of some settings that differ from their defaults, by name."""
@@ -40,12 +48,3 @@ class Section(BaseModel):
 def is_of_a_run(info: ValidationInfo) -> bool:
     """Return whether a recipe was written by a run: later rules about settings without effect do not refuse it."""
     return bool((info.context or {}).get(OF_A_RUN))
-
-
-def refuse_no_measure(held_out: float, held_out_file: str) -> None:
-    """Refuse a share of held-out data that leaves nothing to measure on or nothing to learn from."""
-    if not held_out_file and not 0.0 < held_out < 1.0:
-        raise ValueError(
-            f"held_out = {held_out} leaves nothing to measure on or to learn from; choose a share between 0 and 1, or "
-            "name a held_out_file"
-        )

@@ -300,7 +300,7 @@ def check_room(model: LoadedModel, file: AnswerFile) -> None:
         raise DataError(
             f"{len(long)} of {len(first)} prompts of suite {suite} leave no room for {most} new tokens in the context "
             f"of {context} tokens of {file.subject.name}; the first is question {long[0][0]!r} with {long[0][1]} "
-            "tokens. Lower --max-new-tokens, or count them as failed with --too-long empty"
+            "tokens. Lower --max-new-tokens, or count them as failed with --set data.too_long=skip"
         )
 
 
@@ -315,7 +315,7 @@ def endpoint_of(file: AnswerFile, server: Endpoint) -> Endpoint:
     """Return how the server of a model is requested; `server` says key, concurrency and time limit."""
     length = file.sampling.length(file.suite)
     model, address, heat = file.subject.model_name, file.subject.path, file.sampling.temperature
-    return replace(server, model=model, base_url=address, temperature=heat, max_tokens=length, structured="off")
+    return replace(server, model=model, base_url=address, temperature=heat, max_tokens=length)
 
 
 def request_answers(file: AnswerFile, out: Path, server: Endpoint, meter: Meter) -> Said:

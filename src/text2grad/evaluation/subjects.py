@@ -130,7 +130,7 @@ def _local(subject: Subject) -> Subject:
     return replace(
         subject,
         path=str(policies[0]),
-        prompt_format=recipe.rollout.prompt_format if subject.prompt_format == "auto" else subject.prompt_format,
+        prompt_format=recipe.model.prompt_format if subject.prompt_format == "auto" else subject.prompt_format,
         eos_ids=tuple(recipe.rollout.eos_token_ids),
         trust_remote_code=subject.trust_remote_code or recipe.model.trust_remote_code,
     )
@@ -156,7 +156,7 @@ def outline(subject: Subject) -> LoadedModel:
     chat = bool(getattr(tokenizer, "chat_template", None)) and subject.prompt_format != "plain"
     if subject.prompt_format == "chat" and not chat:
         raise ModelError(
-            f"--prompt-format chat, but the tokenizer of {subject.path} has no chat template; take auto or plain"
+            f"prompt_format = chat, but the tokenizer of {subject.path} has no chat template; take auto or plain"
         )
     return LoadedModel(subject, config, tokenizer, chat)
 

@@ -131,7 +131,7 @@ def check_encoder(path: str, layer: int | None) -> int:
     """Return the layer that BERTScore compares, from the model's config alone; errors are those of `load_encoder`."""
     layers = int(_part(path, "AutoConfig", "BERTScore").num_hidden_layers)
     if layer is not None and not 0 <= layer <= layers:
-        raise ModelError(f"--bertscore-layer is 0 to {layers} for {path}, got {layer}")
+        raise ModelError(f"the layer is 0 to {layers} for {path}, got {layer}")
     return layers if layer is None else layer
 
 

@@ -3,7 +3,6 @@ from .critic import (
     annotate as annotate,
     ask as ask,
     check_examples as check_examples,
-    load_callable as load_callable,
     load_critic as load_critic,
 )
 from .critique_text import (
@@ -12,8 +11,13 @@ from .critique_text import (
     is_json as is_json,
     parse_critique as parse_critique,
 )
-from .demonstrations import Demonstration as Demonstration, read_demonstrations as read_demonstrations
-from .examples import digest_of_examples as digest_of_examples, read_examples as read_examples
+from .examples import (
+    Demonstration as Demonstration,
+    digest_of_examples as digest_of_examples,
+    read_demonstrations as read_demonstrations,
+    read_examples as read_examples,
+    to_example as to_example,
+)
 from .export import (
     DATA_FILE as DATA_FILE,
     push_folder as push_folder,
@@ -51,15 +55,11 @@ from .records import (
 from .sources import read_source as read_source
 from .spans import (
     Match as Match,
-    Occurrences as Occurrences,
     count_places as count_places,
     critique_from_text as critique_from_text,
-    inside_word as inside_word,
     locate_spans as locate_spans,
-    whole_words as whole_words,
-    words_of as words_of,
 )
 from .steps import StepRule as StepRule, split_steps as split_steps
-from .user_code import described as described
+from .user_code import described as described, load_callable as load_callable
 from .votes import check_votes as check_votes, vote as vote
-from .word_overlap import quotes_without_overlap as quotes_without_overlap
+from .words import inside_word as inside_word, whole_words as whole_words, words_of as words_of

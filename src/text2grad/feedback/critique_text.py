@@ -10,7 +10,6 @@ feedback     textual_feedback, code_feedback, text_feedback, feedback, critique
 positive     good_spans, positive_spans, positive, good, good_code, correct_code
 negative     poor_spans, bad_spans, negative_spans, negative, poor, bad, wrong_code, wrong
 both         spans, span_map, labels: quotes with labels
-suggestions  improvement_code, improvements, suggestions: not spans, as in the published code
 outcome      outcome, or else score
 
 An object whose values are all labels is the map A(y): s_k → label. Quotes may be a list, one text, [quote, reason]
@@ -38,9 +37,6 @@ from text2grad.types import Label, Status
 MAX_CHARS = 100_000
 """A longer text is `unparsable`: twenty times the longest critique of the paper's prompts."""
 
-MAX_REPAIR_CHARS = 8_000
-"""json_repair parses no longer text: its time grows with the square of the length (1 s at this limit)."""
-
 
 @dataclass(frozen=True, slots=True)
 class ParsedCritique:
@@ -51,7 +47,6 @@ class ParsedCritique:
         positive: positive quotes, as written, in order; without blank quotes.
         negative: negative quotes, likewise.
         status: `ok` for JSON with any text around it; `repaired` for any other form that could be parsed.
-        suggestions: better text by the critic; it is not in the response and gets no reward.
         outcome: the critic's finite number for the whole response; None without one.
         order: the labels of all quotes in the critic's order, if they stand in one list; empty for two lists.
     """
@@ -60,7 +55,6 @@ class ParsedCritique:
     positive: tuple[str, ...] = ()
     negative: tuple[str, ...] = ()
     status: Status = "ok"
-    suggestions: tuple[str, ...] = ()
     outcome: float | None = None
     order: tuple[Label, ...] = ()
 
@@ -101,23 +95,25 @@ def parse_critique(text: str) -> ParsedCritique:
     text = printable(text)
     if len(text) <= MAX_CHARS:
         verdict = _THINKING.sub("", text)  # drafts of the critique
-        found = _first_reading(verdict)
-        if found is None and (tag := _quoted_tag(text)) is not None:
+        reading = _first_reading(verdict)
+        if reading is None and (tag := _quoted_tag(text)) is not None:
             whole = _first_reading(text)
             if whole is not None and whole.start < tag < whole.end:  # no end of reasoning, but a quote
-                found, verdict = whole, text
-        if found is not None:
-            parsed = _interpret(found.value)
+                reading, verdict = whole, text
+        if reading is not None:
+            parsed = _interpret(reading.value)
             if not parsed.feedback.strip():
-                parsed = replace(parsed, feedback=_prose(found, verdict))
-            repaired = parsed.status == "ok" and not is_json(verdict[found.start : found.end])
+                parsed = replace(parsed, feedback=_prose(reading, verdict))
+            repaired = parsed.status == "ok" and not is_json(verdict[reading.start : reading.end])
             return replace(parsed, status="repaired") if repaired else parsed
     return ParsedCritique(text.strip(), status="unparsable")
 
 
 def _first_reading(text: str) -> Reading | None:
     """Return the critique's object in a text, by the strictest reader that finds one."""
-    readings = (_choose(read(text)) for read in (read_objects, _with_stray_quotes, _escaped_twice, _by_library))
+    readings = (
+        _choose(read(text)) for read in (read_objects, partial(read_objects, lenient_ends=True), _escaped_twice)
+    )
     return next((reading for reading in readings if reading is not None), None)
 
 
@@ -129,26 +125,9 @@ def _quoted_tag(text: str) -> int | None:
 
 def _escaped_twice(text: str) -> Iterator[Reading]:
     r"""Yield the object of a text that is an escaped string: `{\"good_spans\": ...`."""
-    match = _ESCAPED_OBJECT.search(text)
-    for reading in read_objects(unescape(text[match.start() :])) if match else ():
-        yield Reading(reading.value, match.start() if match else 0, len(text))
-
-
-def _by_library(text: str) -> Iterator[Reading]:
-    """Yield the first object of a text as json_repair parses it. An end mark shows which values were cut off."""
-    start = text.find("{")
-    if start < 0 or len(text) > MAX_REPAIR_CHARS:
-        return
-    import json_repair  # takes 40 ms to import and is rarely needed
-
-    try:
-        value = json_repair.loads(text[start:] + _END_MARK)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return  # json_repair fails in many ways on other text
-    found = _marked_cut(value)
-    for item in found if isinstance(found, list) else [found]:
-        if isinstance(item, dict):
-            yield Reading(item, start, len(text))
+    if match := _ESCAPED_OBJECT.search(text):
+        for reading in read_objects(unescape(text[match.start() :].rstrip("\\"))):  # an escape that was cut off
+            yield Reading(reading.value, match.start(), len(text))
 
 
 def _choose(readings: Iterator[Reading]) -> Reading | None:
@@ -205,16 +184,16 @@ def _interpret(value: Mapping[str, Any]) -> ParsedCritique:
     if isinstance(value, CutObject) and outcome is None and _SPAN_PARTS.isdisjoint(parts):
         return ParsedCritique(feedback, status="unparsable")
 
-    def listed(part: str, label: Any) -> list[tuple[str, Any]]:
-        return [pair for value in parts.get(part, ()) for pair in _quotes(value, label) if pair[0].strip()]
+    def listed(part: str, label: Label | None) -> list[tuple[str, Label]]:
+        pairs = [pair for value in parts.get(part, ()) for pair in _quotes(value, label)]
+        return [(quote, own) for quote, own in pairs if quote.strip() and own is not None]
 
     named = listed("positive", "positive") + listed("negative", "negative")
-    mixed = [pair for pair in listed("spans", None) if pair[1] in ("positive", "negative")]
+    mixed = listed("spans", None)
     return ParsedCritique(
         feedback=feedback,
         positive=tuple(quote for quote, label in named + mixed if label == "positive"),
         negative=tuple(quote for quote, label in named + mixed if label == "negative"),
-        suggestions=tuple(quote for quote, _ in listed("suggestions", "suggestions")),
         outcome=outcome,
         order=() if named else tuple(label for _, label in mixed),
     )
@@ -234,29 +213,30 @@ def _prose(reading: Reading, text: str) -> str:
     return next((prose for prose in (before, after) if any(map(str.isalnum, prose))), "")
 
 
-def _quotes(value: Any, label: str | None) -> Iterator[tuple[str, str | None]]:
+def _quotes(value: Any, label: Label | None) -> Iterator[tuple[str, Label | None]]:
     """Yield the quotes in the value of a key with the key's label; if it is None, with their own labels."""
     if isinstance(value, list):
         for entry in value:
             yield from _entry(entry, label)
     elif isinstance(value, dict) and _quote_key(value) is None:
         if label is None or not isinstance(value, CutObject):  # a cut object may be a {"reason": ...}
-            yield from ((quote, label or _label([said])) for quote, said in value.items())
+            yield from ((quote, label or _label([beside])) for quote, beside in value.items())
     elif _word(value) not in _NOTHING or isinstance(value, dict):
         yield from _entry(value, label)
 
 
-def _entry(entry: Any, label: str | None) -> Iterator[tuple[str, str | None]]:
+def _entry(entry: Any, label: Label | None) -> Iterator[tuple[str, Label | None]]:
     """Yield the quote of one entry: a text, the first of a pair, the span or the only key of an object."""
-    said: list[Any] = []
+    beside: list[Any] = []  # the values beside the quote, which may hold its label
     if isinstance(entry, list):
-        entry, said = (entry[0], entry[1:]) if entry else (None, [])
+        entry, beside = (entry[0], entry[1:]) if entry else (None, [])
     elif isinstance(entry, dict) and (key := _quote_key(entry)):
-        entry, said = entry[key], [item for name, item in entry.items() if name.casefold() in _LABEL_KEYS]
+        entry, beside = entry[key], [item for name, item in entry.items() if name.casefold() in _LABEL_KEYS]
     elif isinstance(entry, dict) and len(entry) == 1 and not isinstance(entry, CutObject):
-        entry, said = next(iter(entry.items()))[0], list(entry.values())
+        ((entry, value),) = entry.items()
+        beside = [value]
     if isinstance(entry, str) and not isinstance(entry, Cut):
-        yield entry, label or _label(said)
+        yield entry, label or _label(beside)
 
 
 def _label(values: list[Any]) -> Label | None:
@@ -293,22 +273,6 @@ def is_json(text: str) -> bool:
     return True
 
 
-def _marked_cut(value: Any, depth: int = 0) -> Any:
-    """Replace texts with the end mark by `Cut`s, and objects that contain a `Cut` by `CutObject`s."""
-    if isinstance(value, str):
-        head, mark, _ = printable(value).partition(_END_MARK)
-        return Cut(head) if mark else head
-    if depth < MAX_DEPTH and isinstance(value, list):
-        return [_marked_cut(item, depth + 1) for item in value]
-    if depth < MAX_DEPTH and isinstance(value, dict):
-        pairs = {printable(k): _marked_cut(v, depth + 1) for k, v in value.items() if _END_MARK not in k}
-        complete = len(pairs) == len(value) and not any(isinstance(v, Cut | CutObject) for v in pairs.values())
-        return pairs if complete else CutObject(pairs)
-    return value if isinstance(value, int | float) else None
-
-
-_with_stray_quotes = partial(read_objects, lenient_ends=True)
-_END_MARK = "\ue0ff\ue0fe"  # private-use characters, which critiques do not contain
 _ESCAPED_OBJECT = re.compile(r"""\{(?:\s|\\[nrt])*+\\["']""")
 # Chat templates of some reasoning models put <think> into the prompt; an answer then begins inside the reasoning. An
 # answer that begins with an object is no reasoning: its quotes may hold the tag.
@@ -323,7 +287,6 @@ _PARTS = {
         "positive": "good_spans positive_spans positive good good_code correct_code",
         "negative": "poor_spans bad_spans negative_spans negative poor bad wrong_code wrong",
         "spans": "spans span_map labels",
-        "suggestions": "improvement_code improvements suggestions",
         "outcome": "outcome",
         "score": "score",
     }.items()

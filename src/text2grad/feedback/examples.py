@@ -1,17 +1,18 @@
-"""JSONL file → examples: {"prompt": ..., "reference": ..., "tests": ..., "meta": {...}} on each line.
+"""JSONL files → examples: {"prompt": ..., "reference": ..., "tests": ..., "meta": {...}} on each line.
 
 A whole chat, {"messages": [...]}, is read too: its last assistant message is the reference, the messages before it are
-the prompt.
+the prompt. Demonstrations, which supervised fine-tuning learns, are examples with a reference, or chats of which each
+assistant message is an answer to the messages before it.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from text2grad.errors import DataError
-from text2grad.feedback.record_files import refuse_half_pairs
+from text2grad.feedback.record_files import read_lines, refuse_half_pairs, shown
 from text2grad.files import read_text
 from text2grad.types import Example, Message
 
@@ -32,18 +33,19 @@ def read_examples(path: str | Path, *, unique_ids: bool = False) -> list[Example
     Raises:
         DataError: if the file cannot be read, is empty, or has a line that is not an example.
     """
-    lines = read_text(Path(path)).split("\n")
-    examples = [read_example(line, f"{path}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
+    lines = enumerate(read_text(Path(path)).split("\n"), start=1)
+    examples = {number: read_example(line, f"{path}:{number}") for number, line in lines if line.strip()}
     if unique_ids:
-        _refuse_same_ids(examples, [n for n, line in enumerate(lines, start=1) if line.strip()], str(path))
+        _refuse_same_ids(examples, path)
     if not examples:
         raise DataError(f'{path} holds no examples; each line is one, such as {{"prompt": "..."}}')
-    return examples
+    return list(examples.values())
 
 
-def _refuse_same_ids(examples: Sequence[Example], numbers: Sequence[int], path: str) -> None:
+def _refuse_same_ids(examples: Mapping[int, Example], path: str | Path) -> None:
+    """Refuse an id that the examples of two lines share."""
     seen: dict[object, int] = {}
-    for example, number in zip(examples, numbers, strict=True):
+    for number, example in examples.items():
         name = example.meta.get("id")
         if isinstance(name, str | int) and (before := seen.setdefault(name, number)) != number:
             raise DataError(
@@ -55,9 +57,9 @@ def _refuse_same_ids(examples: Sequence[Example], numbers: Sequence[int], path: 
 def digest_of_examples(examples: Iterable[Example]) -> str:
     """Return a hash of the contents of examples, in order; objects in `meta` that JSON lacks count by their type."""
     hashed = sha256()
-    for one in examples:
-        prompt = one.prompt if isinstance(one.prompt, str) else [dict(message) for message in one.prompt]
-        content = [prompt, one.reference, one.tests, dict(one.meta)]
+    for example in examples:
+        prompt = example.prompt if isinstance(example.prompt, str) else [dict(message) for message in example.prompt]
+        content = [prompt, example.reference, example.tests, dict(example.meta)]
         hashed.update(json.dumps(content, default=lambda value: type(value).__qualname__).encode() + b"\n")
     return hashed.hexdigest()
 
@@ -79,9 +81,9 @@ def chat_turns(messages: Any, where: str) -> list[Turn]:
         raise DataError(
             f'{where}: "messages" is a list of {{"role", "content"}} messages with texts, got {str(messages)[:80]!r}'
         )
-    turns = [Turn(messages[:row], one["content"]) for row, one in enumerate(messages) if one["role"] == "assistant"]
+    turns = [Turn(messages[:row], m["content"]) for row, m in enumerate(messages) if m["role"] == "assistant"]
     if not turns:
-        roles = ", ".join(sorted({repr(one["role"]) for one in messages}))
+        roles = ", ".join(sorted({repr(message["role"]) for message in messages}))
         raise DataError(f'{where}: no message has the role "assistant" (roles: {roles}), so there is nothing to learn')
     if not turns[0].prompt:
         raise DataError(f"{where}: the chat begins with an assistant message; a user message must come first")
@@ -97,31 +99,37 @@ def read_example(line: str, where: str) -> Example:
         DataError: if it is none.
     """
     try:
-        record: Any = json.loads(line)
+        return to_example(json.loads(line), where)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not valid JSON ({error})") from error
+
+
+def to_example(record: Any, where: str) -> Example:
+    """Return the example of a dict with "prompt" or "messages"; `where` names it in errors.
+
+    Raises:
+        DataError: if it is none.
+    """
     if isinstance(record, dict) and "messages" in record and "prompt" not in record:
         last = chat_turns(record["messages"], where)[-1]
         others = {key: value for key, value in record.items() if key != "messages"}
         record = {**others, "prompt": list(last.prompt), "reference": last.answer}
     if not isinstance(record, dict) or "prompt" not in record:
-        raise DataError(f'{where}: an example is an object with a "prompt", got {line[:80]!r}')
+        raise DataError(f'{where}: an example is an object with a "prompt", got {shown(record)}')
     prompt = record["prompt"]
     if not isinstance(prompt, str) and not is_chat(prompt):
         raise DataError(
             f'{where}: "prompt" is a text or a list of {{"role", "content"}} messages, got {str(prompt)[:80]!r}'
         )
+    if not Example(prompt).prompt_text.strip():
+        raise DataError(f'{where}: "prompt" is empty, so there is nothing to answer; write one, or remove the line')
     for key, kind in (("reference", str), ("tests", str), ("meta", dict)):
         if not isinstance(record.get(key), kind | None):
             wanted = "a text" if kind is str else "an object"
             raise DataError(f'{where}: "{key}" is {wanted}, got {str(record[key])[:80]!r}')
     extra = {key: value for key, value in record.items() if key not in FIELDS}
-    example = Example(
-        prompt=prompt,
-        reference=record.get("reference"),
-        tests=record.get("tests"),
-        meta={**extra, **(record.get("meta") or {})},
-    )
+    meta = {**extra, **(record.get("meta") or {})}
+    example = Example(prompt, record.get("reference"), record.get("tests"), meta)
     texts = {key: text for key in ENCODED if isinstance(text := record.get(key), str)}
     refuse_half_pairs(where, prompt=example.prompt_text, **texts)
     return example
@@ -129,10 +137,63 @@ def read_example(line: str, where: str) -> Example:
 
 def is_chat(prompt: object) -> bool:
     """Return whether a value of JSON is a list of chat messages: objects with the texts "role" and "content"."""
-    return (
-        isinstance(prompt, list)
-        and bool(prompt)
-        and all(
-            isinstance(m, dict) and isinstance(m.get("content"), str) and isinstance(m.get("role"), str) for m in prompt
-        )
+    if not isinstance(prompt, list) or not prompt:
+        return False
+    return all(
+        isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in prompt
     )
+
+
+class Demonstration(NamedTuple):
+    """Answers to learn in one text or chat.
+
+    Attributes:
+        where: file and line, for messages.
+        turns: the answers, each with everything before it.
+    """
+
+    where: str
+    turns: tuple[Turn, ...]
+
+    @property
+    def prompt(self) -> str:
+        """The prompt as `train` reads it: everything before the last answer, as text."""
+        return Example(self.turns[-1].prompt).prompt_text
+
+
+def read_demonstrations(paths: Sequence[str | Path]) -> list[Demonstration]:
+    """Return the demonstrations of JSONL files, in order; blank lines are skipped.
+
+    Raises:
+        DataError: if a file cannot be read or has no demonstrations, or a line is none: it has no answer, or an empty
+            answer.
+    """
+    demonstrations = []
+    for path in paths:
+        entries = list(read_lines(Path(path)))
+        if not entries:
+            raise DataError(
+                f'{path} holds no demonstrations; each line is one, such as {{"prompt": "...", "reference": "..."}} '
+                'or {"messages": [...]}'
+            )
+        demonstrations += [Demonstration(where, _turns(line, where)) for _, where, line in entries]
+    return demonstrations
+
+
+def _turns(line: bytes, where: str) -> tuple[Turn, ...]:
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: not UTF-8 ({error})") from error
+    example = read_example(text, where)
+    record = json.loads(text)
+    if "prompt" not in record:
+        turns = tuple(chat_turns(record["messages"], where))
+    elif example.reference is None or not example.reference.strip():
+        state = "no" if example.reference is None else "an empty"
+        raise DataError(f'{where}: {state} "reference", so there is no answer to learn; add one, or remove the line')
+    else:
+        turns = (Turn(example.prompt, example.reference),)
+    for turn in turns:
+        refuse_half_pairs(where, prompt=Example(turn.prompt).prompt_text, answer=turn.answer)
+    return turns

@@ -1,6 +1,6 @@
 """Annotations → JSONL or Parquet files for `datasets`, and a folder with a data card for the Hugging Face hub.
 
-JSONL and Parquet hold one record per response with the fields of `SCHEMA`. `text2grad import table` reads them.
+JSONL and Parquet hold one record per response with the fields of the data card, which `feedback import table` reads.
 """
 
 import io
@@ -11,28 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from text2grad.errors import ConfigError, DataError, require
+from text2grad.feedback.examples import FIELDS
 from text2grad.feedback.records import Annotation, annotation_to_json
 from text2grad.files import json_lines, write_files
 from text2grad.types import LABELS, Example
-
-SCHEMA = (
-    ("prompt", "string", "the prompt"),
-    ("response", "string", "the response; spans count its characters"),
-    ("critique.feedback", "string", "the critique in words"),
-    (
-        "critique.spans",
-        "list of start: int64, end: int64, label: string",
-        'characters [start, end), "positive" or "negative"',
-    ),
-    (
-        "critique.outcome",
-        "float64",
-        "a judgement of the whole response, placed on its last token; null if there is none",
-    ),
-    ("critique.status", "string", "ok, repaired, unparsable or timed_out; the last two give δ = 0"),
-    ("critique.unmatched", "list of string", "the critic's quotes that the response does not contain"),
-)
-"""Field, type and meaning of each column of an exported record."""
 
 DATA_FILE = "data/train.parquet"
 
@@ -43,8 +25,6 @@ tags:
 - text2grad
 - span-feedback
 - critique
-size_categories:
-- {size}
 configs:
 - config_name: default
   data_files:
@@ -60,7 +40,13 @@ negative spans. {without:,} responses have feedback without spans.
 
 | field | type | meaning |
 |---|---|---|
-{schema}
+| `prompt` | string | the prompt |
+| `response` | string | the response; spans count its characters |
+| `critique.feedback` | string | the critique in words |
+| `critique.spans` | list of start, end: int64, label: string | characters [start, end), "positive" or "negative" |
+| `critique.outcome` | float64 | a judgement of the whole response, placed on its last token; null if there is none |
+| `critique.status` | string | ok, repaired, unparsable or timed_out; the last two give δ = 0 |
+| `critique.unmatched` | list of string | the critic's quotes that the response does not contain |
 
 ```python
 from datasets import load_dataset
@@ -69,11 +55,9 @@ annotations = load_dataset("{repository}", split="train")
 ```
 
 ```bash
-text2grad import table {repository} --out annotations.jsonl   # with every span checked against its response
+text2grad feedback import table {repository} --out annotations.jsonl   # with every span checked against its response
 ```
 """
-
-_SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 
 
 def write_dataset(path: Path, annotations: Sequence[Annotation]) -> None:
@@ -97,11 +81,8 @@ def write_examples(path: Path, examples: Sequence[Example]) -> None:
     Raises:
         DataError: if the file cannot be written, or the `meta` of an example is not JSON.
     """
-    records = [
-        {"prompt": one.prompt, "reference": one.reference, "tests": one.tests, "meta": one.meta} for one in examples
-    ]
     try:
-        lines = json_lines(records)
+        lines = json_lines({key: getattr(example, key) for key in FIELDS} for example in examples)
     except (TypeError, ValueError) as error:
         raise DataError(f"cannot write {path}: {error}") from error
     write_files(path.parent, {path.name: lines})
@@ -155,24 +136,17 @@ def push_folder(
 
 def data_card(annotations: Sequence[Annotation], repository: str, license: str) -> str:
     """Return the data card: counts, schema, and code that loads the data."""
-    labels = Counter(span.label for one in annotations for span in one.critique.spans)
-    number = len(annotations)
+    labels = Counter(span.label for annotation in annotations for span in annotation.critique.spans)
     return _CARD.format(
         license=json.dumps(license),
         pretty_name=json.dumps(repository.rpartition("/")[2]),
-        size=next((size for bound, size in _SIZES if number < bound), "n>1M"),
         file=DATA_FILE,
         name=repository.rpartition("/")[2],
-        annotations=number,
+        annotations=len(annotations),
         **{label: labels[label] for label in LABELS},
-        without=sum(not one.critique.spans for one in annotations),
-        schema="\n".join(map(_card_row, SCHEMA)),
+        without=sum(not annotation.critique.spans for annotation in annotations),
         repository=repository,
     )
-
-
-def _card_row(row: tuple[str, str, str]) -> str:
-    return f"| `{row[0]}` | {row[1]} | {row[2]} |"
 
 
 def _parquet(annotations: Sequence[Annotation]) -> bytes:
@@ -183,7 +157,7 @@ def _parquet(annotations: Sequence[Annotation]) -> bytes:
 
     buffer = io.BytesIO()
     try:
-        table = pa.Table.from_pylist([annotation_to_json(one) for one in annotations], schema=_schema(pa))
+        table = pa.Table.from_pylist([*map(annotation_to_json, annotations)], schema=_schema(pa))
         pq.write_table(table, buffer)
     except UnicodeEncodeError as error:
         raise DataError(f"Parquet holds valid Unicode only: {error}. Write a .jsonl file, which escapes it") from error
@@ -192,14 +166,7 @@ def _parquet(annotations: Sequence[Annotation]) -> bytes:
 
 def _schema(pa: Any) -> Any:
     """Return the pyarrow schema."""
-    span = pa.struct([("start", pa.int64()), ("end", pa.int64()), ("label", pa.string())])
-    critique = pa.struct(
-        [
-            ("feedback", pa.string()),
-            ("spans", pa.list_(span)),
-            ("outcome", pa.float64()),
-            ("status", pa.string()),
-            ("unmatched", pa.list_(pa.string())),
-        ]
-    )
-    return pa.schema([("prompt", pa.string()), ("response", pa.string()), ("critique", critique)])
+    span = pa.struct({"start": pa.int64(), "end": pa.int64(), "label": pa.string()})
+    texts = {"status": pa.string(), "unmatched": pa.list_(pa.string())}
+    critique = {"feedback": pa.string(), "spans": pa.list_(span), "outcome": pa.float64(), **texts}
+    return pa.schema({"prompt": pa.string(), "response": pa.string(), "critique": pa.struct(critique)})

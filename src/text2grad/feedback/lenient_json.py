@@ -35,7 +35,7 @@ class CutObject(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One object found in a text.
+    """An object in a text.
 
     Attributes:
         value: the object; a `CutObject` if the text ends inside it.
@@ -114,7 +114,7 @@ _AFTER_VALUE = re.compile(
 
 
 class _UnreadableError(Exception):
-    """No object starts here."""
+    """There is no object at this place."""
 
 
 class _TooDeepError(_UnreadableError):
@@ -235,20 +235,18 @@ class _Reader:
         triple = self.text[self.position : self.position + 3]
         opening = triple if triple in _DELIMITERS else self.text[self.position]
         body, closing = self.position + len(opening), _DELIMITERS[opening]
-        end = self._lenient_end(body, closing, follow) if self._lenient else self._strict_end(body, closing)
+        end = self._end_of_string(body, closing, follow)
         if end < 0:
             self.position, self.cut = len(self.text), True
             return Cut(unescape(self.text[body:]))
         self.position = end + len(closing)
         return unescape(self.text[body:end])
 
-    def _strict_end(self, body: int, closing: str) -> int:
-        """Return the index of the first unescaped closing delimiter, or -1."""
-        match = _STRICT_BODY[closing].match(self.text, body)
-        return match.end(1) if match else -1
-
-    def _lenient_end(self, body: int, closing: str, follow: re.Pattern[str]) -> int:
-        """Return the index of the first closing delimiter before a match of `follow`, or -1."""
+    def _end_of_string(self, body: int, closing: str, follow: re.Pattern[str]) -> int:
+        """Return the index of the closing delimiter, or -1: the first unescaped one, if lenient one before `follow`."""
+        if not self._lenient:
+            match = _STRICT_BODY[closing].match(self.text, body)
+            return match.end(1) if match else -1
         for mark in _MARKS[closing].finditer(self.text, body):
             if mark[0] == closing and follow.match(self.text, mark.end()):
                 return mark.start()
@@ -262,13 +260,12 @@ def unescape(text: str) -> str:
         >>> unescape(r"caf\u00e9 \"au\tlait\" \d+")
         'café "au\tlait" \\d+'
     """
-    return printable(_ESCAPE.sub(_unescaped, text)) if "\\" in text else text
 
+    def character(match: re.Match[str]) -> str:
+        digits = match[1] or match[2] or match[3]
+        return chr(int(digits, 16)) if digits else _PLAIN_ESCAPES.get(match[4], match[0])
 
-def _unescaped(match: re.Match[str]) -> str:
-    """Return the character of one escape."""
-    digits = match[1] or match[2] or match[3]
-    return chr(int(digits, 16)) if digits else _PLAIN_ESCAPES.get(match[4], match[0])
+    return printable(_ESCAPE.sub(character, text)) if "\\" in text else text
 
 
 def printable(text: str) -> str:

@@ -14,7 +14,7 @@ run of dashes, a character that folds to several (`ß`, `…`).
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -33,8 +33,8 @@ class Normalized:
     """
 
     form: str
-    starts: list[int]
-    ends: list[int]
+    starts: Sequence[int]
+    ends: Sequence[int]
 
     def interval(self, first: int, last: int) -> tuple[int, int] | None:
         """Map a range [first, last) of the form, not empty, to [start, end) of the text.
@@ -44,6 +44,11 @@ class Normalized:
         begins_inside = first > 0 and self.starts[first - 1] == self.starts[first]
         stops_inside = last < len(self.form) and self.ends[last - 1] == self.ends[last]
         return None if begins_inside or stops_inside else (self.starts[first], self.ends[last - 1])
+
+
+def unchanged(text: str) -> Normalized:
+    """Return a text as its own form, for a search character by character."""
+    return Normalized(text, range(len(text)), range(1, len(text) + 1))
 
 
 def normalize(text: str) -> Normalized:

@@ -18,12 +18,12 @@ class _HasPrompt(Protocol):
     def prompt(self) -> Any: ...
 
 
-One = TypeVar("One", bound=_HasPrompt)
+Item = TypeVar("Item", bound=_HasPrompt)
 
 
 def split_by_prompt(
-    items: Sequence[One], share: float, seed: int, *, key: Callable[[One], str] = lambda one: one.prompt
-) -> tuple[list[One], list[One]]:
+    items: Sequence[Item], share: float, seed: int, *, key: Callable[[Item], str] = lambda item: item.prompt
+) -> tuple[list[Item], list[Item]]:
     """Return the training items and the held-out items; the two parts have no prompt in common.
 
     A hash of seed and prompt selects whole prompts, so that neither the order nor the number of items moves a prompt
@@ -39,7 +39,7 @@ def split_by_prompt(
     prompts = sorted(set(map(key, items)), key=lambda prompt: _rank(prompt, seed))
     count = min(max(1, round(share * len(prompts))), max(len(prompts) - 1, 0)) if share else 0
     held_out = set(prompts[:count])
-    return [one for one in items if key(one) not in held_out], [one for one in items if key(one) in held_out]
+    return [item for item in items if key(item) not in held_out], [item for item in items if key(item) in held_out]
 
 
 def _rank(prompt: str, seed: int) -> str:

@@ -18,7 +18,7 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -89,18 +89,6 @@ def read_lines(path: Path) -> Iterator[Entry]:
         raise _unreadable(path, error) from error
 
 
-def read_list(path: Path) -> Iterator[Entry]:
-    """Yield the entries of a JSON list.
-
-    Raises:
-        DataError: if it cannot be read or is not a list.
-    """
-    entries = _load(path)
-    if not isinstance(entries, list):
-        raise DataError(f"{path}: no JSON list of records, got {type(entries).__name__}")
-    return _numbered(path, entries)
-
-
 def json_object(record: Any, where: str) -> Object:
     """Return a record, or the bytes of a line, as a JSON object.
 
@@ -125,10 +113,23 @@ def required_text(record: Object, key: str, where: str) -> str:
     Raises:
         DataError: if the record has no text under this key.
     """
-    if not isinstance(record.get(key), str):
-        got = f"got {shown(record[key])}" if key in record else f"the record has {keys_of(record)}"
-        raise bad_record(where, f'"{key}" must be a text; {got}')
-    return str(record[key])
+    if key not in record:
+        raise bad_record(where, f'"{key}" must be a text; the record has {keys_of(record)}')
+    return str(optional(record, key, where, lambda value: isinstance(value, str), "must be a text;"))
+
+
+def optional(
+    record: Object, key: str, where: str, fits: Callable[[Any], bool], wanted: str, default: Any = None
+) -> Any:
+    """Return a value of a record, or the default if the record has no such key.
+
+    Raises:
+        DataError: if the value does not fit what is wanted.
+    """
+    value = record.get(key, default)
+    if key in record and not fits(value):
+        raise bad_record(where, f'"{key}" {wanted} got {shown(value)}')
+    return value
 
 
 def bad_record(where: str, what: str) -> DataError:
@@ -241,7 +242,7 @@ def _table(path: Path, kind: str) -> Iterator[Entry]:
                 number = reader.line_num
                 where = f"{path}:{reader.line_num}"
                 ragged = None in row or None in row.values()
-                what = f"a row of another length than the header, which has {_columns(reader)}"
+                what = f"a row of another length than the header, which has {len(reader.fieldnames or ())} columns"
                 yield Entry(reader.line_num, where, bad_record(where, what) if ragged else row)
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8: {error}; save the table as UTF-8") from error
@@ -254,12 +255,8 @@ def _delimiter(file: IO[str]) -> str:
     """Return the delimiter of a .csv file, by the rule of the module's docstring."""
     header = next(csv.reader(file, strict=True), [])
     file.seek(0)
-    found = [mark for mark in ";\t" if len(header) == 1 and mark in header[0]]
-    return found[0] if len(found) == 1 else ","
-
-
-def _columns(reader: "csv.DictReader[str]") -> str:
-    return f"{len(reader.fieldnames or ())} columns"
+    marks = [mark for mark in ";\t" if len(header) == 1 and mark in header[0]]
+    return marks[0] if len(marks) == 1 else ","
 
 
 def _parquet(path: Path) -> Iterator[Entry]:
@@ -284,9 +281,9 @@ def _dataset(path: str, split: str) -> Iterator[Entry]:
     name, _, config = (path, "", "") if Path(path).is_dir() else path.partition(":")
     try:
         if any((Path(path) / saved).exists() for saved in ("state.json", "dataset_dict.json")):
-            found = datasets.load_from_disk(path)
+            splits = datasets.load_from_disk(path)
         else:
-            found = datasets.load_dataset(name, config or None)
+            splits = datasets.load_dataset(name, config or None)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
         if "script" in why:  # `datasets` refuses to run the code of a data set, and so do we
@@ -294,8 +291,6 @@ def _dataset(path: str, split: str) -> Iterator[Entry]:
                 ". Download its data files, name them train.jsonl, validation.jsonl and so on, and give their directory"
             )
         raise DataError(f"cannot load the data set {path}: {why}") from error
-    if isinstance(found, dict):
-        if split not in found:
-            raise DataError(f"the data set {path} has no split {split!r}; it has {', '.join(map(str, found))}")
-        found = found[split]
-    yield from _numbered(f"{path} [{split}]", found)
+    if isinstance(splits, dict) and split not in splits:
+        raise DataError(f"the data set {path} has no split {split!r}; it has {', '.join(map(str, splits))}")
+    yield from _numbered(f"{path} [{split}]", splits[split] if isinstance(splits, dict) else splits)

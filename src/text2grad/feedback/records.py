@@ -14,7 +14,7 @@ accepts what people and models write:
 - in a line of a file, the parts of the critique beside "response".
 
 "ids", the sampled token ids, are optional. "prompt" may be missing where only tokens are wanted; an annotation has
-one, which may be empty. The form qa_feedback is the JSON list of Fine-Grained RLHF (see `qa_feedback.py`).
+one, which may be empty.
 
 A record that cannot be used raises `DataError` with the file, the line and the way out, or is passed to `on_bad`. An
 unparsable critique is no error: its status is recorded.
@@ -24,19 +24,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
-from text2grad.errors import DataError, check_known
+from text2grad.errors import DataError
 from text2grad.feedback.critique_text import is_finite, parse_critique_object
-from text2grad.feedback.qa_feedback import read_qa_record
 from text2grad.feedback.record_files import (
     Object,
     bad_record,
     json_object,
     keys_of,
+    optional,
     read_entries,
     read_lines,
-    read_list,
     refuse_half_pairs,
     required_text,
     shown,
@@ -44,8 +43,6 @@ from text2grad.feedback.record_files import (
 from text2grad.feedback.spans import Match, critique_from_text, locate_critique
 from text2grad.files import write_records
 from text2grad.types import LABELS, Critique, Example, Span, Status
-
-Form = Literal["jsonl", "qa_feedback"]
 
 QUOTES = ("good_spans", "poor_spans", "positive", "negative", "positive_spans", "bad_spans", "negative_spans")
 """Lists of quotes that may stand beside the response."""
@@ -119,13 +116,11 @@ def critique_from_json(given: Any, response: str, *, where: str, match: Match = 
         return locate_critique(parse_critique_object(given), response, match=match)
     others = {key: value for key, value in given.items() if key not in ("spans", "status", "unmatched")}
     read = locate_critique(parse_critique_object(others), response, match=match) if others else Critique("")
-    return Critique(
-        feedback=read.feedback,
-        spans=(*(_span(span, response, where) for span in spans), *read.spans),
-        outcome=read.outcome,
-        status=_status(given, where),
-        unmatched=(*_unmatched(given, where), *read.unmatched),
-    )
+    known = get_args(Status)
+    status = optional(given, "status", where, known.__contains__, f"is one of {', '.join(known)},", "ok")
+    unmatched = optional(given, "unmatched", where, lambda quotes: _all(quotes, _is_text), "is a list of quotes,", [])
+    own = tuple(_span(span, response, where) for span in spans)
+    return Critique(read.feedback, (*own, *read.spans), read.outcome, status, (*unmatched, *read.unmatched))
 
 
 def write_annotations(path: Path, annotations: Sequence[Annotation]) -> None:
@@ -149,19 +144,18 @@ def read_annotations(path: str | Path, *, to_encode: bool = False) -> list[Annot
         DataError: if the file cannot be read or has no records, or a line is no annotation; a prompt may be empty, but
             not missing.
     """
-    found = []
+    annotations = []
     for record in read_critique_records(path, require_prompt=True):
         if to_encode:
             texts = {"prompt": record.prompt, "response": record.response, "feedback": record.critique.feedback}
             refuse_half_pairs(record.where, **texts)
-        found.append(Annotation(record.prompt, record.response, record.critique))
-    return found
+        annotations.append(Annotation(record.prompt, record.response, record.critique))
+    return annotations
 
 
 def read_critique_records(
     path: str | Path,
     *,
-    form: Form = "jsonl",
     match: Match = "exact",
     limit: int | None = None,
     require_prompt: bool = False,
@@ -171,7 +165,6 @@ def read_critique_records(
 
     Args:
         path: the file.
-        form: a form of the module's docstring.
         match: how quotes are found in the response, as in `locate_spans`.
         limit: the maximum number of records to read.
         require_prompt: a record without "prompt" cannot be used; otherwise its prompt is empty.
@@ -180,18 +173,14 @@ def read_critique_records(
     Raises:
         DataError: if the file cannot be read or has no records, or a record cannot be used.
     """
-    check_known("format", form, get_args(Form))
-    if form == "jsonl":
-        entries = read_entries(path) if Path(path).suffix == ".parquet" else read_lines(Path(path))
-    else:
-        entries = read_list(Path(path))
+    entries = read_entries(path) if Path(path).suffix == ".parquet" else read_lines(Path(path))
     number = 0
     for number, where, entry in islice(entries, limit):
         try:
             given = json_object(entry, where)
-            if require_prompt and form == "jsonl" and "prompt" not in given:
+            if require_prompt and "prompt" not in given:
                 raise bad_record(where, f'there is no "prompt", which may be empty; the record has {keys_of(given)}')
-            record = parse_record(number, where, given, form=form, match=match)
+            record = parse_record(where, given, number=number, match=match)
         except DataError as error:
             if on_bad is None:
                 raise
@@ -202,16 +191,12 @@ def read_critique_records(
         raise DataError(f"{path} has no records")
 
 
-def parse_record(
-    number: int, where: str, record: Object, *, form: Form = "jsonl", match: Match = "exact"
-) -> CritiqueRecord:
+def parse_record(where: str, record: Object, *, number: int = 0, match: Match = "exact") -> CritiqueRecord:
     """Return the record that a JSON object holds, with each span once and in order.
 
     Raises:
         DataError: if it cannot be used.
     """
-    if form == "qa_feedback":
-        return CritiqueRecord(number, where, *read_qa_record(record, where))
     response, prompt = required_text(record, "response", where), _prompt(record, where)
     given = record.get("critique")
     if given is None:
@@ -220,7 +205,8 @@ def parse_record(
             raise bad_record(where, f"{_WANTED}; the record has {keys_of(record)}")
     critique = critique_from_json(given, response, where=where, match=match)
     critique = replace(critique, spans=tuple(sorted(set(critique.spans))))
-    return CritiqueRecord(number, where, prompt, response, critique, _ids(record, where))
+    ids = optional(record, "ids", where, lambda ids: ids is None or _all(ids, _is_id), "is a list of token ids,")
+    return CritiqueRecord(number, where, prompt, response, critique, None if ids is None else tuple(ids))
 
 
 def _prompt(record: Object, where: str) -> str:
@@ -233,27 +219,14 @@ def _prompt(record: Object, where: str) -> str:
     return prompt
 
 
-def _ids(record: Object, where: str) -> tuple[int, ...] | None:
-    """Return the sampled ids, if the record has them."""
-    ids = record.get("ids")
-    if ids is None:
-        return None
-    if not isinstance(ids, list) or not all(type(i) is int and i >= 0 for i in ids):
-        raise bad_record(where, f'"ids" is a list of token ids, got {shown(ids)}')
-    return tuple(ids)
-
-
 def _refuse_lost_values(given: Object, where: str) -> None:
     """Refuse numbers as feedback, outcomes that are no numbers, and broken offsets, which the tolerant parser drops.
 
     Raises:
         DataError: if there is one.
     """
-    if isinstance(given.get("feedback"), int | float):
-        raise bad_record(where, f'"feedback" is a text, got {shown(given["feedback"])}')
-    outcome = given.get("outcome")
-    if outcome is not None and not is_finite(outcome):
-        raise bad_record(where, f'"outcome" is a finite number or null, got {shown(outcome)}')
+    optional(given, "feedback", where, lambda text: not isinstance(text, int | float), "is a text,")
+    optional(given, "outcome", where, lambda n: n is None or is_finite(n), "is a finite number or null,")
     spans = given.get("spans")
     if isinstance(spans, dict) and isinstance(spans.get("start"), int | float | list):  # one, or columns of `datasets`
         raise bad_record(where, f'"spans" is a list, and {_SPAN}; got {shown(spans)}')
@@ -283,23 +256,18 @@ def _span(entry: Any, response: str, where: str) -> Span:
         raise bad_record(where, f"{_SPAN}, got {shown(entry)}")
     start, end, label = parts
     if not 0 <= start <= end <= len(response):
-        raise bad_record(
-            where, f"span {shown(parts)} does not lie in the response, which has {len(response)} characters"
-        )
+        beyond = f"does not lie in the response, which has {len(response)} characters"
+        raise bad_record(where, f"span {shown(parts)} {beyond}")
     return Span(start, end, label)
 
 
-def _status(given: Object, where: str) -> Status:
-    """Return the status; `ok` if the record has none."""
-    status: Status = given.get("status", "ok")
-    if status not in get_args(Status):
-        raise bad_record(where, f'"status" is one of {", ".join(get_args(Status))}, got {shown(status)}')
-    return status
+def _all(values: Any, fits: Callable[[Any], bool]) -> bool:
+    return isinstance(values, list) and all(map(fits, values))
 
 
-def _unmatched(given: Object, where: str) -> list[str]:
-    """Return the quotes that were not found when the critique was first read."""
-    quotes = given.get("unmatched", [])
-    if not isinstance(quotes, list) or not all(isinstance(quote, str) for quote in quotes):
-        raise bad_record(where, f'"unmatched" is a list of quotes, got {shown(quotes)}')
-    return quotes
+def _is_id(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)

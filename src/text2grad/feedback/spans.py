@@ -19,15 +19,14 @@ or a quote shortened with dots is unmatched.
    overlap, and the overlap rule decides.
 """
 
-import re
-import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 from text2grad.errors import CriticError, check_known
 from text2grad.feedback.critique_text import ParsedCritique, parse_critique
-from text2grad.feedback.normalize import normalize
+from text2grad.feedback.normalize import Normalized, normalize, unchanged
+from text2grad.feedback.words import inside_word
 from text2grad.types import Critique, Label, Span
 
 Match = Literal["exact", "normalized"]
@@ -84,7 +83,7 @@ def locate_spans(
     """
     check_known("match", match, get_args(Match))
     check_known("occurrences", occurrences, get_args(Occurrences))
-    finder = _Finder(response) if match == "exact" else _NormalizedFinder(response)
+    finder = _Finder(response, match)
     groups: dict[str, list[_Listing]] = {}
     for listing in _in_order(finder, positive, negative, order):
         groups.setdefault(listing.quote.core, []).append(listing)
@@ -182,44 +181,32 @@ def _in_order(
 
 
 def _share(
-    listings: Sequence[_Listing], found: Sequence[Interval], occurrences: Occurrences
+    listings: Sequence[_Listing], places: Sequence[Interval], occurrences: Occurrences
 ) -> Iterator[tuple[_Listing, Sequence[Interval]]]:
-    """Yield each listing of one quote with its intervals (rules 1, 3 and 4)."""
+    """Yield each listing of a quote with its share of the places of the quote (rules 1, 3 and 4)."""
     if len(listings) == 1 and occurrences == "all":
-        yield listings[0], found
+        yield listings[0], places
         return
-    ordered, negative = list(listings), list[_Listing]()
-    if len(listings) > len(found):
-        ordered, negative = ([one for one in listings if one.label == label] for label in ("positive", "negative"))
-    first = len(ordered) if len(found) > len(ordered) else 0
-    for nth, listing in (*enumerate(ordered), *enumerate(negative, start=first)):
-        yield listing, found[nth : nth + 1]
+    ordered, rest = list(listings), list[_Listing]()
+    if len(listings) > len(places):
+        ordered = [listing for listing in listings if listing.label == "positive"]
+        rest = [listing for listing in listings if listing.label == "negative"]
+    first = len(ordered) if len(places) > len(ordered) else 0
+    for nth, listing in (*enumerate(ordered), *enumerate(rest, start=first)):
+        yield listing, places[nth : nth + 1]
 
 
 class _Finder:
-    """Finds exact matches of quotes."""
+    """Finds quotes in a response, character by character or by their normalized forms."""
 
-    def __init__(self, response: str) -> None:
-        self.response = response
-
-    def prepare(self, quote: str) -> _Quote:
-        """Return the quote as its own core."""
-        return _Quote(quote)
-
-    def find(self, core: str) -> list[Interval]:
-        """Return the occurrences of a core, left to right, without overlap."""
-        return _find(self.response, core, lambda start, end: (start, end))
-
-
-class _NormalizedFinder(_Finder):
-    """Finds quotes by their normalized forms."""
-
-    def __init__(self, response: str) -> None:
-        super().__init__(response)
-        self._normalized = normalize(response)
+    def __init__(self, response: str, match: Match = "exact") -> None:
+        self._exact = unchanged(response)
+        self._text = self._exact if match == "exact" else normalize(response)
 
     def prepare(self, quote: str) -> _Quote:
         """Remove white space and emphasis around the words, and quotation marks that the response does not have."""
+        if self._text is self._exact:
+            return _Quote(quote)
         normalized = normalize(quote)
         form = normalized.form
         first, last = len(form) - len(form.lstrip(_EDGES)), len(form.rstrip(_EDGES))
@@ -232,108 +219,27 @@ class _NormalizedFinder(_Finder):
         return _Quote(core, quote[: normalized.starts[first]], quote[normalized.ends[last - 1] :])
 
     def find(self, core: str) -> list[Interval]:
-        """Return the occurrences of a core, left to right, without overlap."""
-        if not core.strip(_EDGES):  # only emphasis characters: match them exactly
-            return super().find(core)
-        return _find(self._normalized.form, core, self._normalized.interval)
+        """Return where a core stands as whole words; if it does not, all its occurrences (rule 2)."""
+        if not core.strip():
+            return []
+        text = self._text if core.strip(_EDGES) else self._exact  # emphasis alone has no normalized form
+        return list(_search(text, core, whole=True)) or list(_search(text, core, whole=False))
 
 
-def _find(text: str, core: str, place: Callable[[int, int], Interval | None]) -> list[Interval]:
-    """Return the occurrences of `core` as whole words; if there are none, all occurrences (rule 2).
-
-    `place` maps a range of `text` to characters of the response, or to None if it has no such range.
-    """
-    if not core.strip() or core not in text:
-        return []
-    return list(_search(text, core, place, whole=True)) or list(_search(text, core, place, whole=False))
-
-
-def _search(text: str, core: str, place: Callable[[int, int], Interval | None], *, whole: bool) -> Iterator[Interval]:
-    """Yield the occurrences of `core` in `text`, left to right, without overlap."""
-    start = text.find(core)
+def _search(text: Normalized, core: str, *, whole: bool) -> Iterator[Interval]:
+    """Yield the occurrences of `core`, left to right, without overlap; with `whole` only those that are whole words."""
+    start = text.form.find(core)
     while start >= 0:
-        end = after = start + len(core)
-        interval = place(start, end)
-        if whole and inside_word(text, start):  # the next word begins after this word
-            word = _WORD.match(text, start)
-            after = word.end() if word else start + 1
-        elif interval is None or (whole and inside_word(text, end)):
-            after = start + 1
+        end = start + len(core)
+        interval = text.interval(start, end)
+        if interval is None or (whole and (inside_word(text.form, start) or inside_word(text.form, end))):
+            end = start + 1
         else:
             yield interval
-        start = text.find(core, after)
+        start = text.form.find(core, end)
 
 
 _EDGES = " *_`"
-_SPACELESS = (  # Thai, Lao, Burmese, Khmer, Chinese, Japanese; Korean, whose particles join the noun
-    r"\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u2e80-\ua4cf\uac00-\ud7ff\uf900-\ufaff"
-    r"\uff66-\uff9f\U00020000-\U0003ffff"
-)
-_LETTER = re.compile(rf"[^\W{_SPACELESS}]")
-_WORD = re.compile(rf"[^\W{_SPACELESS}]++")
-_RUN = re.compile(r"\w++|[^\w\s]")
-
-
-_MOST_MARKS = 64  # of one letter: bounds the search for the letter before a run of marks
-
-
-def inside_word(text: str, position: int) -> bool:
-    """Return True if this position is inside a word; combining marks and joiners belong to the letter before them."""
-    if not 0 < position < len(text) or not (_LETTER.match(text, position) or _continues(text[position])):
-        return False
-    before = position - 1
-    while before > max(0, position - _MOST_MARKS) and _continues(text[before]):
-        before -= 1
-    return bool(_LETTER.match(text, before))
-
-
-def words_of(response: str) -> list[tuple[int, int]]:
-    """Return the character range of each word of a response.
-
-    A word is a run of letters and digits, or one other visible character: a letter of a script without spaces, a
-    punctuation mark, an emoji. Accents, vowel signs and joiners belong to the character before them.
-
-    Example:
-        >>> words_of("It's 5 €")
-        [(0, 2), (2, 3), (3, 4), (5, 6), (7, 8)]
-    """
-    words: list[tuple[int, int]] = []
-    for place, character in enumerate(response):
-        follows = bool(words) and words[-1][1] == place
-        if inside_word(response, place) or (follows and _continues(character)):
-            words[-1] = (words[-1][0], place + 1)
-        elif not character.isspace():
-            words.append((place, place + 1))
-    return words
-
-
-def whole_words(text: str) -> list[tuple[int, int]]:
-    """Return the character range of each word of a text; unlike `words_of`, also in scripts without spaces.
-
-    Example:
-        >>> whole_words("日本 5 €")
-        [(0, 2), (3, 4), (5, 6)]
-    """
-    words: list[tuple[int, int]] = []
-    for found in _RUN.finditer(text):
-        start, end = found.span()
-        follows = bool(words) and words[-1][1] == start
-        in_word = follows and is_letter(text[start]) and is_letter(text[words[-1][0]])
-        if in_word or (follows and _continues(text[start])):
-            words[-1] = (words[-1][0], end)
-        else:
-            words.append((start, end))
-    return words
-
-
-def is_letter(character: str) -> bool:
-    """Return True for a letter, a digit or "_"."""
-    return character.isalnum() or character == "_"
-
-
-def _continues(character: str) -> bool:
-    """Return True for an accent, a vowel sign or a joiner, which never begin a word."""
-    return character > "\u02ff" and (character in "\u200c\u200d" or unicodedata.category(character).startswith("M"))
 
 
 def _check_list(label: Label, quotes: Sequence[str]) -> None:

@@ -32,4 +32,4 @@ def split_steps(response: str, rule: StepRule) -> list[tuple[int, int]]:
         [(0, 10), (11, 17), (18, 20), (21, 25)]
     """
     check_known("rule", rule, get_args(StepRule))
-    return [found.span() for found in _PATTERNS[rule].finditer(response)]
+    return [step.span() for step in _PATTERNS[rule].finditer(response)]

@@ -1,10 +1,15 @@
-"""Where Python code of a user failed: the file, the line, and the response that it had in hand."""
+"""Python code of a user: critics and metrics named as "module:name", and the file and line where one failed."""
 
+import importlib
+import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from contextlib import chdir
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any
+
+from text2grad.errors import ConfigError
 
 OWN_AND_LIBRARIES = (
     str(Path(__file__).parents[1]),
@@ -12,27 +17,49 @@ OWN_AND_LIBRARIES = (
 )
 
 
-class Responses(list[str]):
-    """Responses that know which of them a loop has in hand; for everyone else a list."""
+def load_callable(path: str, kind: str) -> Any:
+    """Return the function or object `module:name`; a class is called without arguments.
 
-    in_hand: int | None = None
+    Args:
+        path: "module:name"; modules in the working directory are found.
+        kind: its role in words, for errors.
 
-    def __iter__(self) -> Iterator[str]:
-        """Yield the responses; between two of them, and not after the last, one is in hand."""
-        for number, response in enumerate(super().__iter__()):
-            self.in_hand = number
-            yield response
-        self.in_hand = None
-
-    def __getitem__(self, index: Any) -> Any:
-        """Return a response, which is in hand from now on, or a list of some."""
-        if isinstance(index, SupportsIndex):
-            self.in_hand = range(len(self))[index]
-        return super().__getitem__(index)
-
-    def __reduce__(self) -> Any:
-        """Become a plain list in other processes."""
-        return list, (list(super().__iter__()),)
+    Raises:
+        ConfigError: if it cannot be imported, created or called.
+    """
+    module_name, _, attribute = path.partition(":")
+    if not module_name or not attribute or module_name.startswith("."):
+        raise ConfigError(f'a {kind} is given as "module:name", got {path!r}')
+    if module_name.endswith(".py") or "/" in module_name:
+        near = module_name.removesuffix(".py").strip("/").replace("/", ".")
+        raise ConfigError(f'a {kind} is given as "module:name", not by its file: "{near}:{attribute}", got {path!r}')
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        with chdir(Path.cwd()):  # the module may change it
+            module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        problem = f"importing {module_name} ends in {described(error)}"
+        if isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]:
+            problem = f"there is no module {error.name!r} in {Path.cwd()}, and none is installed"
+        raise ConfigError(f"{kind} {path!r} cannot be loaded: {problem}") from error
+    if not hasattr(module, attribute):
+        names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        similar = get_close_matches(attribute, names, n=1)
+        hint = f'. Did you mean "{similar[0]}"?' if similar else ""
+        raise ConfigError(
+            f"{kind} {path!r} cannot be loaded: module {module_name!r} has no attribute {attribute!r}{hint}"
+        )
+    named = getattr(module, attribute)
+    try:
+        loaded = named() if isinstance(named, type) else named
+    except (Exception, SystemExit) as error:
+        raise ConfigError(
+            f"{kind} {path!r} is a class that cannot be called without arguments: {described(error)}"
+        ) from error
+    if not callable(loaded):
+        raise ConfigError(f"{kind} {path!r} is a {type(loaded).__name__}, which cannot be called")
+    return loaded
 
 
 def place_of(error: BaseException) -> str:

@@ -87,12 +87,12 @@ def _elected(given: Sequence[Label | None], threshold: float) -> Label | None:
 
 def _spans(marks: Marks, response: str) -> tuple[Span, ...]:
     """Return the runs of one label as spans without white space at their ends."""
-    found, start = [], 0
+    spans, start = list[Span](), 0
     for label, run in groupby(marks):
         end = start + len(list(run))
         text = response[start:end]
         if label is not None and text.strip():
             first = start + len(text) - len(text.lstrip())
-            found.append(Span(first, first + len(text.strip()), label))
+            spans.append(Span(first, first + len(text.strip()), label))
         start = end
-    return tuple(found)
+    return tuple(spans)

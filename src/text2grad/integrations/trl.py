@@ -87,14 +87,14 @@ class SpanGRPOTrainer(GRPOTrainer):
         def spans(completions: Any, log_extra: Any, log_metric: Any, **_: Any) -> list[float | None]:
             """Return the sum of each response's token rewards, for the log alone."""
             for label in ("positive", "negative"):
-                count = sum(span.label == label for one in self.critiques for span in one.spans)
+                count = sum(span.label == label for critique in self.critiques for span in critique.spans)
                 log_metric(f"critic/{label}_spans", count / max(len(self.critiques), 1))
             log_metric("critic/failure_rate", self.judge.failures.rate)
             log_metric("critic/rewarded_tokens", float((self.token_rewards != 0).sum() / len(self.token_rewards)))
-            log_extra("critique", [HALF_PAIR.sub("\ufffd", one.feedback) for one in self.critiques])
+            log_extra("critique", [HALF_PAIR.sub("\ufffd", critique.feedback) for critique in self.critiques])
             log_extra("critique_spans", list(map(_beside_feedback, self.critiques, self.responses, completions)))
-            found: list[float | None] = self.token_rewards.sum(dim=1).tolist()
-            return found
+            totals: list[float | None] = self.token_rewards.sum(dim=1).tolist()
+            return totals
 
         super().__init__(model, [spans, *reward_funcs], args, train_dataset, **more)
 
@@ -108,28 +108,28 @@ class SpanGRPOTrainer(GRPOTrainer):
         """Judge the responses of this process; return the number of each reward function, over all processes."""
         judged = self._judge(inputs, completion_ids_list)
         self.token_rewards, self.response_mask = judged.rewards, judged.response_mask
-        found: Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        others = (found[:, 1:] * self.reward_weights[1:].to(found.device)).nansum(dim=1)  # [B of all processes]
+        numbers: Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        others = (numbers[:, 1:] * self.reward_weights[1:].to(numbers.device)).nansum(dim=1)  # [B of all processes]
         first = self.accelerator.process_index * len(inputs)
-        rows = torch.arange(len(inputs), device=found.device)
+        rows = torch.arange(len(inputs), device=numbers.device)
         own = others[first : first + len(inputs)]
         self.token_rewards[rows, self.response_mask.sum(dim=1) - 1] += own
         self.whole_rewards = judged.whole + own
-        return found
+        return numbers
 
     def _judge(self, rows: Sequence[Mapping[str, Any]], ids: Sequence[Sequence[int]]) -> JudgedIds:
         """Return the critiques of responses and the reward of each sampled token."""
         tokenizer: Any = getattr(self.processing_class, "tokenizer", self.processing_class)
         ends = {*stop_ids(self.accelerator.unwrap_model(self.model), tokenizer), tokenizer.pad_token_id}
-        found = self.judge(
+        judged = self.judge(
             tokenizer,
             [_example(row) for row in rows],
             ids,
             [own[-1] not in ends for own in ids],
             device=self.accelerator.device,
         )
-        self.responses, self.critiques = found.responses, found.critiques
-        return found
+        self.responses, self.critiques = judged.responses, judged.critiques
+        return judged
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """Return TRL's batch with advantages of shape [B, T]."""
@@ -143,11 +143,11 @@ class SpanGRPOTrainer(GRPOTrainer):
         """Return the advantage of each token over its group, [B, T]; 0 where TRL's loss has no token."""
         learned = output["completion_mask"].bool() & output.get("tool_mask", output["completion_mask"]).bool()
         wider = (0, learned.shape[1] - self.response_mask.shape[1])
-        rewards, mask = (torch.nn.functional.pad(one, wider) for one in (self.token_rewards, self.response_mask))
+        rewards, mask = (torch.nn.functional.pad(values, wider) for values in (self.token_rewards, self.response_mask))
         if "tool_mask" in output:
             own, complete = output["tool_mask"].bool(), output["completion_mask"].bool()
             rewards, mask = _without_tools(rewards, self.whole_rewards, mask, own, complete)
-        found = group_advantages(
+        over_group = group_advantages(
             rewards,
             mask,
             group_size=int(self.num_generations or 0),
@@ -159,9 +159,9 @@ class SpanGRPOTrainer(GRPOTrainer):
             first_row=self.accelerator.process_index * len(rewards),
         ).advantages
         if self.scale_rewards == "batch":
-            over = Moments(*self.accelerator.reduce(torch.stack(moments(found, mask)), reduction="sum"))
-            found = whiten(found, mask, over, center=False)
-        advantages: Tensor = found * learned
+            over = Moments(*self.accelerator.reduce(torch.stack(moments(over_group, mask)), reduction="sum"))
+            over_group = whiten(over_group, mask, over, center=False)
+        advantages: Tensor = over_group * learned
         return advantages
 
 
@@ -201,7 +201,7 @@ def _without_tools(
     """
     kept = mask & (own | ~complete.any(dim=1, keepdim=True))
     places = torch.arange(mask.shape[1], device=mask.device)
-    last, last_own = (torch.where(one, places, -1).amax(dim=1) for one in (mask, kept))
+    last, last_own = (torch.where(chosen, places, -1).amax(dim=1) for chosen in (mask, kept))
     rows = ((last_own >= 0) & (last_own < last)).nonzero()[:, 0]
     moved = rewards.clone()
     moved[rows, last_own[rows]] += whole[rows]
@@ -219,9 +219,9 @@ def _beside_feedback(critique: Critique, response: str, completion: Any) -> str:
         '{"spans": [], "outcome": null, "status": "ok", "unmatched": []}'
     """
     text = completion[0].get("content") if isinstance(completion, list) and len(completion) == 1 else completion
-    found = critique_to_json(critique)
-    del found["feedback"]
-    return json.dumps(found if text == response else {**found, "response": response})
+    fields = critique_to_json(critique)
+    del fields["feedback"]
+    return json.dumps(fields if text == response else {**fields, "response": response})
 
 
 def _example(row: Mapping[str, Any]) -> Example:
@@ -240,7 +240,7 @@ def _refuse(args: GRPOConfig | None, reward_funcs: Sequence[Any], gamma: float) 
     """
     version = tuple(int(part) for part in re.findall(r"\d+", trl.__version__)[:2])
     if not TESTED[0] <= version < TESTED[1]:
-        first, beyond = (".".join(map(str, one)) for one in TESTED)
+        first, beyond = (".".join(map(str, version)) for version in TESTED)
         raise ConfigError(
             f"SpanGRPOTrainer overrides methods of TRL that are not public, and is tested with trl >= {first} and "
             f"< {beyond}; installed is {trl.__version__}. Install: pip install 'text2grad[trl]'"

@@ -13,7 +13,7 @@ import torch
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, register
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
 
-from text2grad.integrations.verl_scores import example_of, refuse_scalar_settings, shared_judge
+from text2grad.integrations.verl_scores import example_of, judge_response, refuse_scalar_settings, shared_judge
 
 NAME = "text2grad"
 
@@ -71,10 +71,11 @@ class SpanAgentLoop(SingleTurnAgentLoop):
         ids = output.response_ids
         ended = bool(ids) and ids[-1] in {self.tokenizer.eos_token_id, self.tokenizer.pad_token_id}
         truncated = len(ids) >= self.response_length and not ended
-        judged = await asyncio.to_thread(self.judge, self.tokenizer, example_of(row), ids, truncated=truncated)
-        scores = [score * kept for score, kept in zip(judged.scores, output.response_mask, strict=True)]
+        asked = (self.judge, self.tokenizer, example_of(row), ids)
+        rewards, critique = await asyncio.to_thread(judge_response, *asked, truncated=truncated)
+        scores = [reward * kept for reward, kept in zip(rewards, output.response_mask, strict=True)]
         told = {name: getattr(output, name) for name in output.model_fields_set}
-        critique = {"critique": judged.critique.feedback, "critique_status": judged.critique.status}
-        told["extra_fields"] = {**output.extra_fields, **critique}
+        said = {"critique": critique.feedback, "critique_status": critique.status}
+        told["extra_fields"] = {**output.extra_fields, **said}
         # a score makes verl skip scoring of its own; `as_dict` replaces the number on the last token
         return SpanAgentLoopOutput(**{**told, "reward_score": sum(scores), "token_scores": scores})

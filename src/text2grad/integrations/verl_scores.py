@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from text2grad.errors import ConfigError
 from text2grad.feedback import Match
@@ -14,60 +14,42 @@ TOKEN_LEVEL = ("gae", "reinforce_plus_plus")
 """verl's advantage estimators that keep the reward of each token; the others add them up to one number."""
 
 
-class Judged(NamedTuple):
-    """A response with the reward of each token id, and the critique that it comes from."""
-
-    scores: list[float]
-    critique: Critique
-
-
-class TokenJudge:
-    """Asks a critic about single responses, and stops when too many critiques cannot be read."""
-
-    def __init__(self, critic: str, reward: Mapping[str, Any], match: Match, max_failure_rate: float) -> None:
-        """Load the critic.
-
-        Args:
-            critic: "module:name" of a Python critic; it may be called from several threads at once.
-            reward: the section [reward] of a recipe.
-            match: how the quotes of critiques in text form are found.
-            max_failure_rate: share of unreadable critiques, of the last 100, above which the run stops.
-
-        Raises:
-            ConfigError: if the critic cannot be loaded, or a setting is wrong.
-        """
-        self._judge = OutsideJudge(
-            critic,
-            reward=reward,
-            match=match,
-            max_failure_rate=max_failure_rate,
-            way_out="resume",
-            whose=" of this worker",
-        )
-        self.recipe = self._judge.recipe
-
-    def __call__(self, tokenizer: Any, example: Example, ids: Sequence[int], *, truncated: bool) -> Judged:
-        """Return the rewards of a response.
-
-        Args:
-            tokenizer: the policy's.
-            example: the task instance.
-            ids: the sampled ids; the rewards of empty responses are an empty list.
-            truncated: the length limit ended the response.
-
-        Raises:
-            CriticError: if the critic fails, or too many of its critiques could not be read.
-        """
-        if not ids:
-            return Judged([], Critique(""))
-        found = self._judge(tokenizer, [example], [ids], [truncated])
-        return Judged(found.rewards[0].tolist(), found.critiques[0])
-
-
 @lru_cache
-def shared_judge(critic: str, reward: str, match: Match, max_failure_rate: float) -> TokenJudge:
-    """Return the judge of this process: verl makes an agent loop for each response; `reward` is JSON."""
-    return TokenJudge(critic, json.loads(reward), match, max_failure_rate)
+def shared_judge(critic: str, reward: str, match: Match, max_failure_rate: float) -> OutsideJudge:
+    """Return the judge of this process: verl makes an agent loop for each response.
+
+    Args:
+        critic: "module:name" of a Python critic; it may be called from several threads at once.
+        reward: the section [reward] of a recipe, as JSON.
+        match: how the quotes of critiques in text form are found.
+        max_failure_rate: share of unreadable critiques, of the last 100, above which the run stops.
+
+    Raises:
+        ConfigError: if the critic cannot be loaded, or a setting is wrong.
+    """
+    limit = max_failure_rate
+    return OutsideJudge(
+        critic,
+        reward=json.loads(reward),
+        match=match,
+        max_failure_rate=limit,
+        way_out="resume",
+        whose=" of this worker",
+    )
+
+
+def judge_response(
+    judge: OutsideJudge, tokenizer: Any, example: Example, ids: Sequence[int], *, truncated: bool
+) -> tuple[list[float], Critique]:
+    """Return the reward of each token id of a response, and the critique; an empty response is not judged.
+
+    Raises:
+        CriticError: if the critic fails, or too many of its critiques could not be read.
+    """
+    if not ids:
+        return [], Critique("")
+    judged = judge(tokenizer, [example], [ids], [truncated])
+    return judged.rewards[0].tolist(), judged.critiques[0]
 
 
 def example_of(row: Mapping[str, Any]) -> Example:
@@ -76,7 +58,7 @@ def example_of(row: Mapping[str, Any]) -> Example:
     truth = about.get("ground_truth") if isinstance(about, Mapping) else None
     extra = row.get("extra_info")
     meta = {**(extra if isinstance(extra, Mapping) else {}), "data_source": row.get("data_source")}
-    prompt = [{"role": str(one["role"]), "content": str(one["content"])} for one in row["raw_prompt"]]
+    prompt = [{"role": str(message["role"]), "content": str(message["content"])} for message in row["raw_prompt"]]
     tests = meta.pop("tests", None)
     return Example(prompt, None if truth is None else str(truth), None if tests is None else str(tests), meta)
 
@@ -111,8 +93,8 @@ def refuse_scalar_settings(config: Any) -> None:
 def _value(config: Any, path: str, default: Any) -> Any:
     """Return a nested setting; the default if a part of the path is absent."""
     for name in path.split("."):
-        found = config.get(name) if hasattr(config, "get") else getattr(config, name, None)
-        if found is None:
+        value = config.get(name) if hasattr(config, "get") else getattr(config, name, None)
+        if value is None:
             return default
-        config = found
+        config = value
     return config

@@ -15,7 +15,6 @@ from .adapters import (
     with_lora as with_lora,
 )
 from .batch import TokenBatch as TokenBatch, collate as collate
-from .cpu_heap import give_back_if_short as give_back_if_short, settle_heap as settle_heap
 from .decoding import Choose as Choose, decode as decode, most_likely as most_likely
 from .fine_tuning import (
     NO_LOSS as NO_LOSS,

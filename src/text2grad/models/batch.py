@@ -83,25 +83,22 @@ class TokenBatch(NamedTuple):
             order = sorted(rows, key=lambda row: (prompts[row], self.prompts[row], responses[row], row))
         else:
             order = sorted(rows, key=lambda row: (prompts[row] + responses[row], row))
-        groups, size = list[list[int]](), _Size()
+        sizes = self._sizes()
+        groups = list[list[int]]()
         for row in order:
-            number = self.prompts[row] if self.prompts else None
-            larger = size.with_row(prompts[row], responses[row], number)
-            if not groups or larger.cost().tokens > tokens:
+            if not groups or _cost([sizes[other] for other in (*groups[-1], row)]).tokens > tokens:
                 groups.append([])
-                larger = _Size().with_row(prompts[row], responses[row], number)
             groups[-1].append(row)
-            size = larger
         return [torch.tensor(group, device=self.ids.device) for group in groups]
 
     def cost(self) -> "Cost":
         """Return the cost of one forward pass over all rows."""
-        size = _Size()
+        return _cost(self._sizes())
+
+    def _sizes(self) -> list[tuple[int, int, int | None]]:
+        """Return of each row the tokens of prompt and response, and the number of the prompt if it may be shared."""
         numbers = self.prompts or [None] * len(self.ids)
-        lengths = self.prompt_lengths.tolist(), self.response_lengths.tolist()
-        for prompt, response, number in zip(*lengths, numbers, strict=True):
-            size = size.with_row(prompt, response, number)
-        return size.cost()
+        return list(zip(self.prompt_lengths.tolist(), self.response_lengths.tolist(), numbers, strict=True))
 
     def rows(self, index: Tensor) -> "TokenBatch":
         """Return some rows, trimmed to the longest of them."""
@@ -125,32 +122,14 @@ class Cost(NamedTuple):
     shares_prompts: bool
 
 
-class _Size(NamedTuple):
-    """The size of a forward pass: rows, distinct prompts, and the longest prompt, response and row."""
-
-    rows: int = 0
-    distinct: int = 0
-    prompt: int = 0
-    response: int = 0
-    row: int = 0
-    last: int | None = None  # number of the last row's prompt; equal prompts are neighbours
-
-    def with_row(self, prompt: int, response: int, number: int | None) -> "_Size":
-        new = number is not None and number != self.last
-        return _Size(
-            self.rows + 1,
-            self.distinct + new,
-            max(self.prompt, prompt),
-            max(self.response, response),
-            max(self.row, prompt + response),
-            number,
-        )
-
-    def cost(self) -> Cost:
-        whole = self.rows * self.row
-        shared = self.distinct * self.prompt + self.rows * self.response
-        shares = 0 < self.distinct < self.rows and self.response > 0 and shared <= SHARING_PAYS * whole
-        return Cost(shared if shares else whole, shares)
+def _cost(sizes: Sequence[tuple[int, int, int | None]]) -> Cost:
+    """Return the cost of a forward pass over rows of some sizes, see `TokenBatch._sizes`."""
+    prompts, responses, numbers = zip(*sizes, strict=True)
+    whole = len(sizes) * max(map(sum, zip(prompts, responses, strict=True)))
+    distinct = len(sizes) if None in numbers else len(set(numbers))
+    shared = distinct * max(prompts) + len(sizes) * max(responses)
+    shares = distinct < len(sizes) and max(responses) > 0 and shared <= SHARING_PAYS * whole
+    return Cost(shared if shares else whole, shares)
 
 
 def collate(

@@ -7,27 +7,22 @@ model; the reward models use the same rows, settings and trainers.
 """
 
 import copy
-import functools
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from transformers import PrinterCallback, TrainerCallback
 
 from text2grad.errors import DataError, ModelError
 from text2grad.models.adapters import base_of
-from text2grad.models.cpu_heap import give_back_if_short
-from text2grad.models.logprobs import token_logprobs
 from text2grad.models.pretrained import on_cpu
 from text2grad.models.prompts import encode_prompts, padding_id, plain_ids
-from text2grad.progress import LOG
 from text2grad.types import Example, Message, Optimizer, PromptFormat
 
 NO_LOSS = -100  # the label that transformers leaves out of a loss
-WHOLE_LOGITS_BYTES = 2**28  # of one batch in 32 bits; above it a loss that never holds all logits saves memory
+WHOLE_LOGITS_BYTES = 2**28  # of one batch in 32 bits; above it TRL's loss in chunks saves memory
 
 Row = dict[str, list[int]]  # "input_ids" and "labels", of one length
 OnStep = Callable[[int], None]  # called with the number of finished steps after each step
@@ -41,13 +36,11 @@ class FineTuning:
     batch_size: int = 32  # rows per step, over all processes and micro-batches
     learning_rate: float = 1e-5  # peak of the schedule
     max_tokens: int = 1_024  # longest prompt with its answer; `fine_tune` cuts the rest
-    answer_only: bool = True  # False puts the loss on the prompt too, which teaches an untrained model to read
     seed: int = 0  # of the order of the rows
     optimizer: Optimizer = "adamw"  # or Muon for the hidden matrices: a small model learns several times as fast
     prompt_format: PromptFormat = "plain"  # the prompt as it is; "chat": with the tokenizer's chat template
     epochs: float | None = None  # passes over the rows; replaces `steps`
     accumulate: int = 1  # micro-batches per step
-    packing: bool = False  # several examples in each row of `max_tokens`; attention stays within an example
     bf16: bool = False  # compute in bfloat16, keep the weights in 32 bits
     gradient_checkpointing: bool = False  # recompute activations in the backward pass, to save memory
 
@@ -77,9 +70,9 @@ def fine_tune(
     """
     if not examples or len(examples) != len(answers):
         raise DataError(f"got {len(examples)} prompts and {len(answers)} answers; one answer each is needed")
-    only, limit = settings.answer_only, settings.max_tokens
+    limit = settings.max_tokens
     whole = [
-        supervised_row(tokenizer, example.prompt_text, answer, settings.prompt_format, answer_only=only)
+        row_of_ids(*_encoded(tokenizer, example.prompt_text, answer, settings.prompt_format))
         for example, answer in zip(examples, answers, strict=True)
     ]
     rows = [{name: ids[:limit] for name, ids in row.items()} for row in whole]
@@ -88,27 +81,9 @@ def fine_tune(
     return train_on_rows(model, tokenizer, rows, settings, on_step=on_step)
 
 
-def supervised_row(
-    tokenizer: Any,
-    prompt: str | Sequence[Message],
-    answer: str,
-    prompt_format: PromptFormat = "plain",
-    *,
-    answer_only: bool = True,
-) -> Row:
-    """Return the ids of prompt, answer and end of sequence, with labels on the answer and the end, or on all.
-
-    Raises:
-        ModelError: if the tokenizer has no end-of-sequence token.
-    """
-    prompt_ids, answer_ids = _encoded(tokenizer, prompt, answer, prompt_format)
-    return row_of_ids(prompt_ids, answer_ids, answer_only=answer_only)
-
-
-def row_of_ids(prompt_ids: Sequence[int], answer_ids: Sequence[int], *, answer_only: bool = True) -> Row:
-    """Return a row of the ids of a prompt and of an answer with its end, with labels on the answer or on all."""
-    labels = [NO_LOSS] * len(prompt_ids) if answer_only else prompt_ids
-    return {"input_ids": [*prompt_ids, *answer_ids], "labels": [*labels, *answer_ids]}
+def row_of_ids(prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> Row:
+    """Return a row of the ids of a prompt and of an answer with its end; the labels stand on the answer."""
+    return {"input_ids": [*prompt_ids, *answer_ids], "labels": [*[NO_LOSS] * len(prompt_ids), *answer_ids]}
 
 
 def with_end(tokenizer: Any, ids: Sequence[int]) -> list[int]:
@@ -149,7 +124,7 @@ def conversation_rows(
     for prompt_ids, answer_ids in encoded:
         before = whole["input_ids"]
         if prompt_ids[: len(before)] != before:
-            return [row_of_ids(*one) for one in encoded]
+            return [row_of_ids(*turn) for turn in encoded]
         labels = [*whole["labels"], *[NO_LOSS] * (len(prompt_ids) - len(before)), *answer_ids]
         whole = {"input_ids": [*prompt_ids, *answer_ids], "labels": labels}
     return [whole]
@@ -204,8 +179,7 @@ def supervised_trainer(
     """Return a trainer for rows; `logged` are further arguments of a training that is logged and saved.
 
     transformers' Trainer with the model's own loss is 1.6 times as fast where the logits of a batch are small. TRL's
-    SFTTrainer computes the loss in chunks, packs rows and logs the token accuracy, so `logged` selects it too; on a CPU
-    the chunks are ours where the logits are large.
+    SFTTrainer computes the loss in chunks and logs the token accuracy, so `logged` selects it too.
     """
     from datasets import Dataset
     from transformers import DataCollatorForSeq2Seq, Trainer, TrainingArguments
@@ -216,20 +190,15 @@ def supervised_trainer(
     longest = max(len(row["input_ids"]) for row in rows)
     logits_bytes = 4 * settings.batch_size * longest * model.config.get_text_config().vocab_size
     common = {"train_dataset": Dataset.from_list(list(rows)), "optimizers": optimizers(model, settings)}
-    if logits_bytes <= WHOLE_LOGITS_BYTES and not settings.packing and not logged:
+    if logits_bytes <= WHOLE_LOGITS_BYTES and not logged:
+        arguments = training_arguments(TrainingArguments, settings, directory)
         collate = DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=NO_LOSS)
-        return Trainer(
-            model, training_arguments(TrainingArguments, settings, directory), data_collator=collate, **common
-        )
-    logged |= {"max_length": settings.max_tokens, "packing": settings.packing}
-    logged["dataset_kwargs"] = {"skip_prepare_dataset": not settings.packing}
+        return Trainer(model, arguments, data_collator=collate, **common)
+    logged |= {"max_length": settings.max_tokens, "dataset_kwargs": {"skip_prepare_dataset": True}}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
         arguments = training_arguments(SFTConfig, settings, directory, **logged)
-        trainer = SFTTrainer(model, args=arguments, processing_class=tokenizer, **common)
-    if on_cpu() and logits_bytes > WHOLE_LOGITS_BYTES:
-        _score_labels_alone(base_of(model))
-    return trainer
+        return SFTTrainer(model, args=arguments, processing_class=tokenizer, **common)
 
 
 def with_padding(tokenizer: Any, model: Any) -> Any:
@@ -242,42 +211,6 @@ def with_padding(tokenizer: Any, model: Any) -> Any:
         tokenizer = copy.deepcopy(tokenizer)
         tokenizer.pad_token_id = known
     return tokenizer
-
-
-def _score_labels_alone(base: Any) -> None:
-    """Let a model that TRL's trainer has prepared compute the logits of labelled positions alone, and in few passes.
-
-    TRL does so with Triton; without it, it computes the logits of all positions, prompts and padding included, in
-    about ten passes over each. `entropy`, which the trainer logs, is not computed: it is NaN. A model whose output
-    layer `head_of` does not know keeps TRL's loss.
-    """
-    from trl.trainer.utils import FusedCausalLMOutput
-
-    from text2grad.models.policy import check_model, head_of
-
-    try:
-        check_model(base)
-    except ModelError as reason:
-        LOG.debug("the loss computes all logits: %s", reason)
-        return
-    prepared = base.forward
-
-    @functools.wraps(prepared)
-    def forward(*args: Any, fused_lm_head: bool = False, **inputs: Any) -> Any:
-        if not fused_lm_head or inputs.get("output_router_logits") or inputs.get("shift_labels") is not None:
-            return prepared(*args, fused_lm_head=fused_lm_head, **inputs)
-        labels = inputs.pop("labels")[:, 1:]
-        inputs.pop("num_items_in_batch", None)
-        hidden = base.base_model(*args, **{**inputs, "use_cache": False}).last_hidden_state[:, :-1]
-        labelled = labels != NO_LOSS
-        stats = token_logprobs(hidden[labelled], head_of(base), labels[labelled])
-        log_probs, top1 = (
-            one.new_zeros(labels.shape).masked_scatter(labelled, one) for one in (stats.logp, stats.top1)
-        )
-        entropy = torch.full_like(log_probs, torch.nan)
-        return FusedCausalLMOutput(log_probs=log_probs, entropy=entropy, is_top1=top1, label_mask=labelled)
-
-    base.forward = forward
 
 
 def training_arguments(config: type, settings: FineTuning, directory: str, **more: Any) -> Any:
@@ -329,16 +262,14 @@ def optimizers(model: Any, settings: FineTuning) -> tuple[Any, None]:
 def run_trainer(trainer: Any, on_step: OnStep | None = None, *, resume_from: str | None = None) -> None:
     """Run a trainer of transformers, from a checkpoint if one is given, without its output on the terminal."""
     trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(_OnStep(on_step))
+    if on_step is not None:
+        trainer.add_callback(_OnStep(on_step))
     trainer.train(resume_from_checkpoint=resume_from)
 
 
 class _OnStep(TrainerCallback):
-    def __init__(self, on_step: OnStep | None) -> None:
+    def __init__(self, on_step: OnStep) -> None:
         self.on_step = on_step
 
-    def on_step_end(self, args: Any, state: Any, control: Any, *, model: Any = None, **_: Any) -> None:
-        if model is not None:
-            give_back_if_short(model)
-        if self.on_step:
-            self.on_step(state.global_step)
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.on_step(state.global_step)

@@ -43,17 +43,10 @@ class Head:
 
 
 class TokenStats(NamedTuple):
-    """Statistics of N tokens.
-
-    Attributes:
-        logp: log-probs in nats, fp32 [N].
-        entropy: in nats, fp32 [N]; 0 unless requested.
-        top1: whether no token is likelier, bool [N].
-    """
+    """Log-probs and entropies of N tokens in nats, each [N] fp32; the entropies are 0 unless requested."""
 
     logp: Tensor
     entropy: Tensor
-    top1: Tensor
 
 
 def token_logprobs(
@@ -67,9 +60,6 @@ def token_logprobs(
         targets: token ids, int64 [N].
         temperature: the rollout's; logits are divided by it, here as there.
         with_entropy: also return H(π) in nats.
-
-    Returns:
-        Log-probabilities in nats, the entropy, and whether no token is likelier than the target.
     """
     setting = (head, temperature, with_entropy)
     with _without_autocast(hidden):
@@ -139,7 +129,7 @@ class _TokenLogprobs(torch.autograd.Function):
         bias: Tensor | None,
         targets: Tensor,
         setting: tuple[Head, float, bool],
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor]:
         head, temperature, with_entropy = setting
         ctx.set_materialize_grads(False)
         jacobian = ctx.needs_input_grad[0]
@@ -168,12 +158,10 @@ class _TokenLogprobs(torch.autograd.Function):
                 jac_entropy = (log_z - entropy)[:, None] * mean_w - sum_zw / online.sum_exp[:, None]
         ctx.save_for_backward(hidden, weight, bias, targets, log_z, entropy, jac_logp, jac_entropy)
         ctx.head, ctx.temperature = head, temperature
-        top1 = online.target_z >= online.maximum
-        ctx.mark_non_differentiable(top1)
-        return online.logp(), entropy, top1
+        return online.logp(), entropy
 
     @staticmethod
-    def backward(ctx: Any, grad_logp: Tensor | None, grad_entropy: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_logp: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, log_z, entropy, jac_logp, jac_entropy = ctx.saved_tensors
         grad_hidden = grad_weight = grad_bias = None
         if ctx.needs_input_grad[0]:

@@ -1,12 +1,10 @@
-"""Supervised training with held-out measurements, early stopping and exact resume: `text2grad sft`, `text2grad reward`.
+"""Supervised training with held-out measurements and exact resume: `text2grad sft`, `text2grad reward`.
 
-    rows of ids and labels → TRL's trainer, measured at the start, at regular steps and at the end → the best checkpoint
+rows of ids and labels → TRL's trainer, measured at the start, at regular steps and at the end → the best checkpoint
 
-    checkpoints/checkpoint-200/     checkpoint of transformers' Trainer: weights, optimizer, schedule, random states
-        text2grad.json              written last, so a checkpoint without it is incomplete; the length of metrics.jsonl
-    metrics.jsonl                   one line per step, and one line per measurement ("eval/...")
-
-Early stopping depends only on the step and the best step, which every checkpoint holds.
+checkpoints/checkpoint-200/     checkpoint of transformers' Trainer: weights, optimizer, schedule, random states
+text2grad.json              written last, so a checkpoint without it is incomplete; the length of metrics.jsonl
+metrics.jsonl                   one line per step, and one line per measurement ("eval/...")
 """
 
 import json
@@ -24,7 +22,7 @@ from typing import Any, NamedTuple
 from transformers import TrainerCallback
 
 from text2grad.config import Interruption
-from text2grad.costs import CHECKPOINT_MARK as MARK, peak_memory
+from text2grad.costs import peak_memory
 from text2grad.errors import CheckpointError, ConfigError, Interrupted, ModelError, TrainingError
 from text2grad.files import flush, to_json, write_atomically
 from text2grad.models.adapters import load_lora, with_lora
@@ -35,6 +33,7 @@ from text2grad.progress import Progress
 from text2grad.types import Optimizer
 
 METRICS_FILE = "metrics.jsonl"
+MARK = "text2grad.json"  # in a complete checkpoint: the length of metrics.jsonl, the costs until then, and others
 COSTS = ("seconds", "tokens", "peak_memory_bytes")
 LOGGED = {"loss": "loss", "grad_norm": "grad_norm", "learning_rate": "lr", "mean_token_accuracy": "token_accuracy"}
 
@@ -51,7 +50,6 @@ class Evaluation:
     metric: str  # the measurement that selects the best checkpoint
     greater_is_better: bool
     every: int  # steps between measurements; each has a checkpoint
-    patience: int = 0  # measurements without a better metric after which training stops; 0 never stops early
     keep: int = 2  # checkpoints on disk, at least the best and the last
     tracker: str = "none"
     on_measured: OnMeasured = lambda *_: None  # called on the main process
@@ -67,11 +65,6 @@ class SavedTraining(NamedTuple):
     seconds: float = 0.0  # of training and measurements, over all processes that the run had one after another
     tokens: int = 0  # read in training, likewise
     peak_memory_bytes: int = 0  # likewise
-
-    def finished(self, evaluation: Evaluation) -> bool:
-        """True where no step is left, or `patience` measurements in a row were no better."""
-        patience = evaluation.patience * evaluation.every
-        return self.step >= self.steps or bool(patience and self.step - self.best_step >= patience)
 
 
 def load_trainable(
@@ -171,47 +164,37 @@ def check_text_ids(model: Any, tokenizer: Any) -> None:
 
 
 def train_measured(
-    model: Any,
-    tokenizer: Any,
-    rows: Sequence[Row],
-    settings: FineTuning,
-    evaluation: Evaluation,
-    *,
-    on_step: OnStep | None = None,
+    model: Any, tokenizer: Any, rows: Sequence[Row], settings: FineTuning, evaluation: Evaluation
 ) -> None:
-    """Train a model in place; measure, save, and continue from the last checkpoint.
+    """Train a causal language model in place; measure, save, and continue from the last checkpoint.
 
     Raises:
         ConfigError: if processes and micro-batches do not divide the batch, or the launcher saves sharded weights.
         TrainingError: if a logged loss is not finite.
         Interrupted: after SIGINT or SIGTERM, once the step under way is finished and saved.
     """
-
-    def make_trainer(from_start: bool) -> Any:
-        return measured_trainer(model, tokenizer, rows, settings, evaluation, from_start=from_start)
-
-    train_saved(make_trainer, settings, evaluation, on_step=on_step)
+    train_saved(partial(supervised_trainer, model, tokenizer, rows, settings), settings, evaluation)
 
 
 def train_saved(
-    make_trainer: Callable[[bool], Any],
-    settings: FineTuning,
-    evaluation: Evaluation,
-    *,
-    on_step: OnStep | None = None,
+    make_trainer: Callable[..., Any], settings: FineTuning, evaluation: Evaluation, *, on_step: OnStep | None = None
 ) -> None:
-    """Train with a trainer of transformers or TRL, which gets True where no checkpoint is continued; see above.
+    """Do the same with a trainer of transformers or TRL.
 
-    Raises:
-        TrainingError: if a logged loss is not finite.
-        Interrupted: after SIGINT or SIGTERM, once the step under way is finished and saved.
+    Args:
+        make_trainer: (directory of checkpoints, further arguments of the trainer by name) → the trainer.
+        settings: of the training.
+        evaluation: when to measure and save.
+        on_step: called with the number of finished steps after each step.
     """
     last = last_saved(evaluation.directory)
-    if last is not None and last.finished(evaluation):
+    if last is not None and last.step >= last.steps:
         return
     resume_from = str(checkpoint_path(evaluation.directory, last.step)) if last else None
     journal = _Journal(evaluation, settings.learning_rate, last)
-    trainer = make_trainer(last is None)
+    arguments = _arguments(settings, evaluation, from_start=last is None)
+    trainer = make_trainer(str(evaluation.directory / "checkpoints"), **arguments)
+    _refuse_shards(trainer.accelerator, settings.optimizer, evaluation.section)
     trainer.add_callback(journal)
     trainer.evaluate = partial(_evaluate, trainer, evaluation)
     trainer.create_model_card = lambda *_, **__: None  # the run writes its own, once
@@ -248,9 +231,11 @@ def last_saved(directory: Path) -> SavedTraining | None:
 
 def measured_at(directory: Path, step: int) -> dict[str, float]:
     """Return the last measurements of a step; empty if there were none."""
-    lines = map(json.loads, (directory / METRICS_FILE).read_bytes().splitlines())
-    found = [line for line in lines if line["step"] == step and any(name.startswith("eval/") for name in line)]
-    return {name.removeprefix("eval/"): value for name, value in (found or [{}])[-1].items() if name != "step"}
+    measured: dict[str, float] = {}
+    for line in map(json.loads, (directory / METRICS_FILE).read_bytes().splitlines()):
+        values = {name[5:]: value for name, value in line.items() if name.startswith("eval/")}
+        measured = values if line["step"] == step and values else measured
+    return measured
 
 
 def check_same_data(path: Path, data: dict[str, Any], what: str) -> None:
@@ -268,37 +253,11 @@ def check_same_data(path: Path, data: dict[str, Any], what: str) -> None:
     write_atomically(path, to_json(data))
 
 
-def measured_trainer(
-    model: Any,
-    tokenizer: Any,
-    rows: Sequence[Row],
-    settings: FineTuning,
-    evaluation: Evaluation,
-    *,
-    from_start: bool = True,
-) -> Any:
-    """Return TRL's SFTTrainer with held-out measurements, logs and checkpoints.
+def _arguments(settings: FineTuning, evaluation: Evaluation, *, from_start: bool) -> dict[str, Any]:
+    """Return the arguments of a trainer for logs, measurements and checkpoints.
 
     The order of the rows is random instead of by length: transformers' order by length comes from torch's global
     random state, and a resumed training would not repeat it.
-    """
-    trainer = supervised_trainer(
-        model,
-        tokenizer,
-        rows,
-        settings,
-        str(evaluation.directory / "checkpoints"),
-        **measured_arguments(settings, evaluation, from_start=from_start),
-    )
-    _refuse_shards(trainer.accelerator, settings.optimizer, evaluation.section)
-    return trainer
-
-
-def measured_arguments(settings: FineTuning, evaluation: Evaluation, *, from_start: bool) -> dict[str, Any]:
-    """Return the arguments of a trainer for logs, measurements and checkpoints.
-
-    Raises:
-        ConfigError: if processes and micro-batches do not divide the batch.
     """
     check_batch_size(evaluation.section, settings.batch_size, settings.accumulate)
     measured = evaluation.measure is not None
@@ -429,8 +388,6 @@ class _Journal(TrainerCallback):
             costs = (time.monotonic() - self.begun, self.tokens, peak)
             mark |= {"section": self.evaluation.section, **dict(zip(COSTS, costs, strict=True))}
             write_atomically(path / MARK, to_json(mark))
-        saved = SavedTraining(state.global_step, state.max_steps, state.best_global_step or 0)
-        control.should_training_stop |= saved.finished(self.evaluation)
 
 
 def _append(directory: Path, step: int, metrics: dict[str, float]) -> None:
@@ -440,7 +397,7 @@ def _append(directory: Path, step: int, metrics: dict[str, float]) -> None:
 
 def _refuse_shards(accelerator: Any, optimizer: Optimizer, section: str) -> None:
     """Refuse launchers whose checkpoints would not hold whole weights."""
-    kind = accelerator.distributed_type
+    kind, state = accelerator.distributed_type, accelerator.state
     if kind in PLAIN:
         if asks_for_fsdp():
             raise ConfigError(
@@ -454,19 +411,16 @@ def _refuse_shards(accelerator: Any, optimizer: Optimizer, section: str) -> None
             f"accelerate was launched with {kind}, which shards weights, and optimizer = {optimizer} needs whole "
             f'matrices; set {section}.optimizer = "adamw"'
         )
-    plugin = accelerator.state.fsdp_plugin if kind == "FSDP" else None
-    if plugin is not None:
-        if getattr(plugin, "fsdp_version", 1) == 2 and "FULL_STATE_DICT" in str(plugin.state_dict_type):
-            return
+    if kind == "FSDP":
+        way_out = "--fsdp_version 2 and --fsdp_state_dict_type FULL_STATE_DICT"
+        whole = state.fsdp_plugin.fsdp_version == 2 and "FULL_STATE_DICT" in str(state.fsdp_plugin.state_dict_type)
+    else:
+        way_out = "--zero3_save_16bit_model true"
+        sharded = getattr(state.deepspeed_plugin, "zero_stage", 0) == 3
+        option = "stage3_gather_16bit_weights_on_model_save"
+        whole = not sharded or accelerator.deepspeed_config["zero_optimization"].get(option)
+    if not whole:
         raise ConfigError(
-            "accelerate was launched with FSDP 1 or with sharded checkpoints, and the best checkpoint must hold whole "
-            "weights; launch it with --fsdp_version 2 and --fsdp_state_dict_type FULL_STATE_DICT"
-        )
-    stage3 = getattr(accelerator.state.deepspeed_plugin, "zero_stage", 0) == 3
-    if stage3 and not accelerator.deepspeed_config["zero_optimization"].get(
-        "stage3_gather_16bit_weights_on_model_save"
-    ):
-        raise ConfigError(
-            "accelerate was launched with DeepSpeed ZeRO 3 and sharded checkpoints, and the best checkpoint must hold "
-            "whole weights; launch it with --zero3_save_16bit_model true"
+            f"accelerate was launched with {kind} and sharded checkpoints, and the best checkpoint must hold whole "
+            f"weights; launch it with {way_out}"
         )

@@ -83,20 +83,11 @@ def head_of(model: Any) -> Head:
     return Head(layer.weight, getattr(layer, "bias", None), float(scale), cap)
 
 
-def last_hidden(model: Any, ids: Tensor) -> Tensor:
-    """Return the trunk's last hidden states, [B, S, H].
-
-    No attention mask is passed: with right padding, causal attention keeps padding out of every real position, and the
-    attention kernels take their fast causal path.
-    """
-    trunk = base_of(model).get_decoder()
-    return trunk(input_ids=ids, use_cache=False).last_hidden_state  # type: ignore[no-any-return]
-
-
 def response_states(trunk: Any, batch: TokenBatch) -> States:
     """Return the trunk's last hidden states before each response token and after the last; prompts are shared if set.
 
-    Without sharing no attention mask is passed, as in `last_hidden`.
+    Without sharing no attention mask is passed: with right padding, causal attention keeps padding out of every real
+    position, and the attention kernels take their fast causal path.
     """
     if batch.prompts and batch.cost().shares_prompts:
         return shared_states(trunk, batch)
@@ -277,7 +268,8 @@ def check_model(policy: Any) -> None:
     ids = torch.arange(1, 9, device=policy.device)[None] % vocab
     logits = policy(input_ids=ids, use_cache=False).logits[0, :-1].float()
     own = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
-    ours = token_logprobs(last_hidden(policy, ids)[0, :-1], head_of(policy), ids[0, 1:]).logp
+    hidden = base_of(policy).get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[0, :-1]
+    ours = token_logprobs(hidden, head_of(policy), ids[0, 1:]).logp
     policy.train(was_training)
     worst = float((own - ours).abs().max())
     rounding = float(logits.abs().max()) * 2**-8  # of the model's own logits in bfloat16

@@ -14,10 +14,8 @@ ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetens
 def policy_config(path: str, *, trust_remote_code: bool = False) -> Any:
     """Return the config of a causal language model, or of an adapter's base, without loading weights.
 
-    The headers of weights in a directory are read, so that a file that was cut off is found now.
-
     Raises:
-        ModelError: if the path holds no such model, or a file of weights is damaged.
+        ModelError: if the path holds no such model, or a file of weights is damaged, as its header shows.
     """
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
@@ -95,27 +93,24 @@ def load_model(kind: Any, what: str, path: str | Path, **settings: Any) -> Any:
     except Exception as error:  # each library has its own for a damaged file
         raise _unloadable(what, path, error) from error
     if on_cpu():
-        warn_of_slow_halves(model)
+        _warn_of_slow_halves(model)
     return model
 
 
-def warn_of_slow_halves(model: Any) -> None:
-    """Warn where a wide model in 16 bits will compute on an x86 CPU without AVX-512; asked where there is no GPU.
+def _warn_of_slow_halves(model: Any) -> None:
+    """Warn where a wide model in 16 bits will compute on an x86 CPU without AVX-512, which has no fast product in them.
 
-    torch has no fast product in 16 bits there: 1.2 GFLOP/s per core beside 60 in fp32 (Zen 3, 1024 × 576 × 1536).
+    Products took a fiftieth of the time in 32 bits: 1.2 GFLOP/s per core beside 60 (Zen 3, 1024 × 576 × 1536).
     """
     import torch
 
     width = getattr(model.config.get_text_config(), "hidden_size", 0) or 0
-    if (
-        torch.backends.cpu.get_cpu_capability() == "AVX2"
-        and width >= WIDE
-        and model.dtype in (torch.bfloat16, torch.float16)
-    ):
-        name = str(model.dtype).removeprefix("torch.")
+    halves = model.dtype in (torch.bfloat16, torch.float16)
+    if halves and width >= WIDE and torch.backends.cpu.get_cpu_capability() == "AVX2":
         note(
-            f"the weights are in {name}, and this CPU, without AVX-512, has no fast products in 16 bits: in 32 bits "
-            'they take about a fiftieth of the time. Choose "float32" as their dtype (of a policy: model.dtype)',
+            f"the weights are in {str(model.dtype).removeprefix('torch.')}, and this CPU, without AVX-512, has no fast "
+            'products in 16 bits: in 32 bits they take about a fiftieth of the time. Choose "float32" as their dtype '
+            "(of a policy: model.dtype)",
             warning=True,
         )
 
@@ -127,8 +122,8 @@ def best_device() -> Any:
     """
     import torch
 
-    found = torch.accelerator.current_accelerator(check_available=True)
-    return torch.device("cpu") if found is None or found.type == "mps" else found
+    device = torch.accelerator.current_accelerator(check_available=True)
+    return torch.device("cpu") if device is None or device.type == "mps" else device
 
 
 def on_cpu() -> bool:
@@ -152,14 +147,17 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> Any:
 
 def context_of(model: Any) -> float:
     """Return the context length of a model or a config in tokens; infinite if the config names no limit."""
-    found = getattr(getattr(model, "config", model).get_text_config(), "max_position_embeddings", None)
-    return float("inf") if found is None else found
+    return _of_config(model, "max_position_embeddings")
 
 
 def vocabulary_of(model: Any) -> float:
     """Return the number of token ids that a model or a config knows; infinite if the config names none."""
-    found = getattr(getattr(model, "config", model).get_text_config(), "vocab_size", None)
-    return float("inf") if found is None else found
+    return _of_config(model, "vocab_size")
+
+
+def _of_config(model: Any, name: str) -> float:
+    number = getattr(getattr(model, "config", model).get_text_config(), name, None)
+    return float("inf") if number is None else number
 
 
 def base_named_by(directory: str | Path) -> str | None:
@@ -177,7 +175,10 @@ def base_named_by(directory: str | Path) -> str | None:
         raise ModelError(f"cannot read {config}: {error}. Copy the adapter again") from error
     if not base:
         raise ModelError(f"{config} names no base model: set base_model_name_or_path to its directory or name")
-    _refuse_other_weights(Path(directory))
+    if not (config.parent / ADAPTER_WEIGHTS).exists():
+        raise ModelError(
+            f"{directory} has no {ADAPTER_WEIGHTS}; save the adapter as safetensors, nothing else is loaded"
+        )
     return str(base)
 
 
@@ -207,7 +208,7 @@ def _unloadable(what: str, path: str | Path, error: Exception) -> ModelError:
 def _refuse_damaged_weights(directory: Path) -> None:
     from safetensors import SafetensorError, safe_open
 
-    for file in sorted(directory.glob("*.safetensors")) if directory.is_dir() else ():
+    for file in sorted(directory.glob("*.safetensors")):
         try:
             with safe_open(file, framework="pt"):
                 pass
@@ -224,12 +225,5 @@ def refuse_second_adapter(path: str, lora_r: int) -> None:
     if lora_r and base_named_by(path) is not None:
         raise ConfigError(
             f"{path} is a LoRA adapter, and model.lora_r = {lora_r} would train a second one on it. Name the merged "
-            "model (`text2grad sft` and `text2grad reward` write merged/ with --merge), or set model.lora_r = 0"
-        )
-
-
-def _refuse_other_weights(directory: Path) -> None:
-    if (directory / ADAPTER_CONFIG).exists() and not (directory / ADAPTER_WEIGHTS).exists():
-        raise ModelError(
-            f"{directory} has no {ADAPTER_WEIGHTS}; save the adapter as safetensors, nothing else is loaded"
+            "model (`text2grad sft` and `text2grad reward` write merged/ beside it), or set model.lora_r = 0"
         )

@@ -65,7 +65,7 @@ def _refuse_chats(examples: Sequence[Example], prompt_format: str) -> None:
     """Refuse what needs a chat template: the format "chat", or messages whose format is not given."""
     if prompt_format == "chat":
         raise ModelError(
-            'rollout.prompt_format = "chat", but the tokenizer has no chat template; take a model that has one, or '
+            'model.prompt_format = "chat", but the tokenizer has no chat template; take a model that has one, or '
             '"plain"'
         )
     chats = [row for row, example in enumerate(examples) if not isinstance(example.prompt, str)]
@@ -73,7 +73,7 @@ def _refuse_chats(examples: Sequence[Example], prompt_format: str) -> None:
         raise ModelError(
             f"{len(chats)} of {len(examples)} prompts are chat messages, the first is example {chats[0]}, but the "
             "tokenizer has no chat template; take a model that has one, or join the messages as plain text with "
-            'rollout.prompt_format = "plain"'
+            'model.prompt_format = "plain"'
         )
 
 
@@ -88,7 +88,7 @@ def chat_texts(tokenizer: Any, examples: Sequence[Example]) -> list[str]:
         prompt = example.prompt
         chat = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
         refusal = f"the tokenizer's chat template refuses example {row}"
-        way_out = 'Change its messages, or set rollout.prompt_format = "plain"'
+        way_out = 'Change its messages, or set model.prompt_format = "plain"'
         texts.append(templated(tokenizer, chat, refusal=refusal, way_out=way_out, add_generation_prompt=True))
     return texts
 

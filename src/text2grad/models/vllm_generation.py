@@ -5,7 +5,6 @@ Importing this module imports TRL, and vLLM where it is installed.
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -30,23 +29,27 @@ class PolicyGeneration(vllm_generation.VLLMGeneration):
     - On a CPU vLLM reloads the weights: its layers keep packed copies, which assignments do not reach.
     """
 
-    def __init__(self, policy: Any, accelerator: Any, tokenizer: Any, *, eager: bool, **settings: Any) -> None:
+    def __init__(self, policy: Any, accelerator: Any, tokenizer: Any, **settings: Any) -> None:
         """Connect to the server, or load the model in `policy.name_or_path`.
 
         Args:
             policy: whose weights `sync_weights` sends.
             accelerator: accelerate's.
             tokenizer: the policy's.
-            eager: do not compile.
             settings: TRL's.
         """
         refuse_other_adapters(policy)
-        self._arguments = {"dtype": str(policy.dtype).removeprefix("torch."), "enforce_eager": eager}
+        self._dtype = str(policy.dtype).removeprefix("torch.")
         super().__init__(policy, accelerator, tokenizer, **settings)
 
     def _init_vllm(self) -> None:
-        with _engine_arguments(self._arguments if self.mode == "colocate" else {}):
+        plain: Any = getattr(vllm_generation, "LLM", None)  # TRL passes a fixed list of arguments to vLLM's engine
+        if self.mode == "colocate":
+            setattr(vllm_generation, "LLM", partial(plain, dtype=self._dtype))  # noqa: B010
+        try:
             super()._init_vllm()  # type: ignore[no-untyped-call]
+        finally:
+            setattr(vllm_generation, "LLM", plain)  # noqa: B010
 
     def _iter_named_params(self) -> Iterator[tuple[str, Tensor]]:
         return merged_weights(self.model)
@@ -105,21 +108,6 @@ def refuse_other_adapters(policy: Any) -> None:
                 f'{name} has an adapter that cannot be merged for vLLM by adding a matrix; rollout.engine = "vllm" '
                 'takes plain LoRA only (model.lora_r), or choose rollout.engine = "hf"'
             )
-
-
-@contextmanager
-def _engine_arguments(arguments: dict[str, Any]) -> Iterator[None]:
-    """Add arguments to vLLM's engine, of which TRL passes a fixed list."""
-    if not arguments:
-        yield
-        return
-    module: Any = vllm_generation
-    plain = module.LLM
-    module.LLM = partial(plain, **arguments)
-    try:
-        yield
-    finally:
-        module.LLM = plain
 
 
 def _whole(weight: Tensor) -> Tensor:

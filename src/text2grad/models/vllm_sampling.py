@@ -18,6 +18,8 @@ from text2grad.models.randomness import random_states, restore_random_states
 TRL_VERSIONS = ((1, 14), (1, 17))
 """The oldest version of TRL whose `VLLMGeneration` is known here, and the first that is not."""
 
+SERVER_STARTS_S = 240.0  # most seconds to wait for a server
+GROUP_PORT = 51_216  # TCP port over which weights go to a server
 SERVER = (
     'VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --weight-transfer-config \'{"backend": "nccl"}\' --logprobs-mode '
     "processed_logprobs"
@@ -73,11 +75,10 @@ class VLLMSampler:
                 policy,
                 accelerator,
                 tokenizer,
-                eager=settings.enforce_eager,
-                mode=settings.mode,
-                server_base_url=settings.base_url,
-                server_timeout=settings.timeout_s,
-                group_port=settings.group_port,
+                mode="server" if settings.base_url else "colocate",
+                server_base_url=settings.base_url or None,
+                server_timeout=SERVER_STARTS_S,
+                group_port=GROUP_PORT,
                 tensor_parallel_size=settings.tensor_parallel_size,
                 gpu_memory_utilization=settings.gpu_memory_utilization,
                 max_model_length=longest_prompt + rollout.max_new_tokens,
@@ -115,21 +116,21 @@ class VLLMSampler:
         """
         self._generation.sync_weights()
         with self._noise(step):
-            _, ids, logps, _ = self._generation.generate([list(one) for one in prompt_ids], None, self.group_size)
-        responses = [_until_stop(row, self.eos_ids) for row in ids]
+            _, sampled, logps, _ = self._generation.generate([list(ids) for ids in prompt_ids], None, self.group_size)
+        responses = [_until_stop(ids, self.eos_ids) for ids in sampled]
         for start in range(0, len(responses), self.rows_at_once):
             part = slice(start, start + self.rows_at_once)
             on_part(responses[part], [_of_ids(*row) for row in zip(responses[part], logps[part], strict=True)])
 
     def close(self) -> None:
         """End vLLM in this process, and the groups of processes that it made; it ends the default group too."""
-        if self.settings.mode == "colocate":
+        if not self.settings.base_url:
             self._generation.llm.llm_engine.engine_core.shutdown()
 
     @contextmanager
     def _noise(self, step: int) -> Iterator[None]:
         """Seed the generators that vLLM in this process draws from; afterwards they are as they were."""
-        if self.settings.mode == "server":
+        if self.settings.base_url:
             yield
             return
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
@@ -151,8 +152,8 @@ def check_engine(settings: EngineConfig, accelerator: Any, *, model: Any, longes
     """
     check_vllm('rollout.engine = "vllm"', otherwise='choose rollout.engine = "hf"')
     require("trl", "requests", extra="vllm", purpose='rollout.engine = "vllm"')
-    found = tuple(int(part) for part in version("trl").split(".")[:2])
-    if not TRL_VERSIONS[0] <= found < TRL_VERSIONS[1]:
+    installed = tuple(int(part) for part in version("trl").split(".")[:2])
+    if not TRL_VERSIONS[0] <= installed < TRL_VERSIONS[1]:
         raise ConfigError(
             f'rollout.engine = "vllm" goes through TRL 1.14 to 1.16, and trl {version("trl")} is installed: pip '
             'install "trl>=1.14,<1.17", or choose rollout.engine = "hf"'
@@ -168,7 +169,7 @@ def check_engine(settings: EngineConfig, accelerator: Any, *, model: Any, longes
             f"engine.tensor_parallel_size = {together} does not divide the {processes} processes of this run, which "
             "share one vLLM each: choose a divisor, or start more processes with torchrun"
         )
-    if settings.mode == "server":
+    if settings.base_url:
         _check_server(settings, accelerator, longest)
 
 
@@ -191,32 +192,29 @@ def _check_server(settings: EngineConfig, accelerator: Any, longest: int) -> Non
     """Refuse a server that does not answer, takes no weights, tells other log-probs, or is too short."""
     if accelerator.device.type != "cuda":
         raise ConfigError(
-            f'engine.mode = "server" sends weights by NCCL, which needs a CUDA device, and this run is on '
-            f'{accelerator.device}: choose engine.mode = "colocate"'
+            f"engine.base_url names a server, to which weights go by NCCL, and this run is on {accelerator.device}, "
+            "not on a CUDA device: leave it out"
         )
     if not accelerator.is_main_process:
         return
     from trl.generation.vllm_client import VLLMClient
 
-    url, start = settings.base_url, f"start it with {SERVER}"
+    start = f"start it with {SERVER}"
     try:
-        client = VLLMClient(base_url=url, connection_timeout=settings.timeout_s)
-        model = client.get_server_info()
+        server = VLLMClient(base_url=settings.base_url, connection_timeout=SERVER_STARTS_S).get_server_info()
     except Exception as error:
-        raise ConfigError(f"engine.base_url = {url!r} is no server that takes weights ({error}); {start}") from error
-    if model["weight_transfer_config"] is None:
-        raise ConfigError(f"the vLLM at engine.base_url = {url!r} takes no weights; {start}")
-    found = model["model_config"]
-    if found["logprobs_mode"] != "processed_logprobs":
-        raise ConfigError(
-            f"the vLLM at engine.base_url = {url!r} tells log-probs before the temperature (--logprobs-mode "
-            f"{found['logprobs_mode']}); {start}"
-        )
-    if found["max_model_len"] < longest:
-        raise ConfigError(
-            f"the vLLM at engine.base_url = {url!r} ends at {found['max_model_len']} tokens, and the longest prompt "
-            f"with rollout.max_new_tokens has {longest}: start it with --max-model-len {longest}"
-        )
+        fault = f"it is no server that takes weights ({error}); {start}"
+        raise ConfigError(f"engine.base_url = {settings.base_url!r}: {fault}") from error
+    mode, length = server["model_config"]["logprobs_mode"], server["model_config"]["max_model_len"]
+    faults = {
+        f"it takes no weights; {start}": server["weight_transfer_config"] is None,
+        f"it tells log-probs before the temperature (--logprobs-mode {mode}); {start}": mode != "processed_logprobs",
+        f"it ends at {length} tokens, and the longest prompt with rollout.max_new_tokens has {longest}: start it with "
+        f"--max-model-len {longest}": length < longest,
+    }
+    for fault, holds in faults.items():
+        if holds:
+            raise ConfigError(f"engine.base_url = {settings.base_url!r}: {fault}")
 
 
 def _until_stop(ids: Sequence[int], eos_ids: Sequence[int]) -> tuple[int, ...]:
@@ -227,10 +225,10 @@ def _until_stop(ids: Sequence[int], eos_ids: Sequence[int]) -> tuple[int, ...]:
 
 def _of_ids(ids: Sequence[int], logps: Sequence[Sequence[float | None]]) -> tuple[float, ...]:
     """Return the log-prob of each id of a response."""
-    found = [one[0] for one in logps[: len(ids)]]
-    if len(found) < len(ids) or None in found:
+    own = [of_token[0] for of_token in logps[: len(ids)]]
+    if len(own) < len(ids) or None in own:
         raise ModelError(
             'vLLM gave no log-prob for a sampled token (NaN in its logits). Choose rollout.engine = "hf", or '
             'model.dtype = "bfloat16" where the model overflows 16 bits'
         )
-    return tuple(found)  # type: ignore[arg-type]
+    return tuple(own)  # type: ignore[arg-type]

@@ -5,12 +5,11 @@ from .generative import GenerativeRewardModel as GenerativeRewardModel
 from .load import (
     LocalRewardModel as LocalRewardModel,
     critic_from_recipe as critic_from_recipe,
-    decoding_of as decoding_of,
     register_kind as register_kind,
     rows_read_at_once as rows_read_at_once,
     shares_base as shares_base,
 )
-from .probe import ProbeRewardModel as ProbeRewardModel, is_probe as is_probe, saved_probe as saved_probe
+from .probe import is_probe as is_probe, saved_probe as saved_probe
 from .refresh import Refresher as Refresher, judge as judge
 from .served import ServerRewardModel as ServerRewardModel
 from .vllm import VLLMRewardModel as VLLMRewardModel

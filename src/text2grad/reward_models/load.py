@@ -26,7 +26,7 @@ from text2grad.types import Critique, Example
 
 _WRITERS = ("generative", "vllm", "server")
 _LIMITS = tuple(field.name for field in fields(QuoteLimits))
-_DECODING = ("constrain", "match", "votes", "vote_threshold", *_LIMITS)
+_DECODING = ("constrain", "match", "votes", *_LIMITS)
 
 
 class Kind(NamedTuple):
@@ -92,8 +92,7 @@ def critic_from_recipe(recipe: Recipe, *, task_critic: Critic | None = None, pol
     if settings.kind == "server":
         return _served(recipe)
     if settings.kind not in _WRITERS:
-        changed = settings.changed(("vote_threshold",)) if settings.kind == "probe" else {}
-        reader = _reading_kind(settings.kind).load(path, trust_remote_code=code, **changed)
+        reader = _reading_kind(settings.kind).load(path, trust_remote_code=code)
         if isinstance(reader, LocalRewardModel):
             reader.rows_at_once = min(reader.rows_at_once, recipe.rollout.rows_at_once)  # memory only
         return reader
@@ -167,7 +166,9 @@ def decoding_of(recipe: Recipe, directory: str) -> dict[str, Any]:
 def _served(recipe: Recipe) -> Critic:
     from text2grad.reward_models.served import ServerRewardModel  # the extra [annotate] brings its client
 
-    server = recipe.server.model_dump()
     store = Path(recipe.run.out) / "critic" / "server.sqlite"  # one per run: the weights behind a name may change
-    form = {name: server.pop(name) for name in ("prompt_format", "write_feedback", "form")}
-    return ServerRewardModel(recipe.critic.model, store=store, format=format_from_recipe(recipe, **form), **server)
+    saved = saved_format(recipe.critic.model)  # of the directory that is served, if the name is that of one
+    own = {name: getattr(saved, name) for name in ("form", "write_feedback", "outcomes", "prompt_format")}
+    return ServerRewardModel(
+        recipe.critic.model, store=store, format=format_from_recipe(recipe, **own), **recipe.server.model_dump()
+    )

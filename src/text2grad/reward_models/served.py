@@ -74,14 +74,14 @@ class ServerRewardModel:
                 request carries the grammar; a server without grammars rejects it, and each rejected critique is a
                 failure. The length limit is that of `settings`.
             settings: attributes of `Endpoint`: `base_url`, `api_key_env`, `max_tokens`, `concurrency`, `timeout_s`,
-                `retries`, ...
+                ...
 
         Raises:
             ConfigError: if a setting is wrong, or there is no key.
         """
         self.format = format or CritiqueFormat()
         check_expressible(self.format)
-        fixed = {"model": model, "temperature": 0.0, "structured": "json_schema" if self.format.constrain else "off"}
+        fixed = {"model": model, "temperature": 0.0}
         (self.endpoint,) = make_values("ServerRewardModel", {**DEFAULTS, **settings, **fixed}, Endpoint)
         self.endpoint.check("server")
         self.path, self.tokens, self._warned = Path(store), TokenCount(), False
@@ -121,8 +121,9 @@ class ServerRewardModel:
         cut is read up to the cut: greedy decoding may repeat a quote until the limit.
         """
         grammar = grammar_of(item.response, self.format, self.endpoint.max_tokens)
+        wanted = ResponseFormat("grammar", grammar) if grammar else None
         try:
-            answer = await client.complete(self.prompt(item), ResponseFormat("grammar", grammar))
+            answer = await client.complete(self.prompt(item), wanted)
         except RequestError as error:
             return AnnotationResult(failure=Failure(error.kind, error.detail))
         read = partial(read_critique, response=item.response, format=self.format)

@@ -6,9 +6,8 @@ from .advantages import (
     moments as moments,
     whiten as whiten,
 )
-from .instruments import register_instrument as register_instrument
+from .instruments import Clock as Clock, register_instrument as register_instrument
 from .metrics import (
-    Clock as Clock,
     correlation as correlation,
     response_records as response_records,
     said_nothing as said_nothing,
@@ -21,6 +20,7 @@ from .ppo import policy_loss as policy_loss, value_loss as value_loss
 from .rewards import rewards_of as rewards_of, token_rewards as token_rewards
 from .run_log import RunLog as RunLog
 from .scoring import score_batch as score_batch
+from .start import prepare_policy as prepare_policy
 from .trackers import check_tracker as check_tracker
-from .trainer import Text2GradTrainer as Text2GradTrainer, ppo_epochs as ppo_epochs, prepare_policy as prepare_policy
-from .update import MinibatchGradient as MinibatchGradient, PPOBatch as PPOBatch
+from .trainer import Text2GradTrainer as Text2GradTrainer
+from .update import MinibatchGradient as MinibatchGradient, PPOBatch as PPOBatch, ppo_epochs as ppo_epochs

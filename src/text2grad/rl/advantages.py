@@ -14,14 +14,15 @@ Shapes: B responses, T response tokens, right-padded. All arithmetic is fp32.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from text2grad.config import Recipe
 from text2grad.errors import ShapeError
 from text2grad.rl.nl_gradient import check_same_shape, is_last_token
+
+Baseline = Literal["value", "group", "leave_one_out"]
 
 GROUP_EPS = 1e-4  # keeps a group of nearly equal returns from being blown up
 
@@ -149,57 +150,41 @@ def group_advantages(
 
 
 def advantages_over_baseline(
-    recipe: Recipe, rewards: Tensor, values: Tensor, response_mask: Tensor, *, bootstrap: Tensor | None = None
+    rewards: Tensor,
+    values: Tensor,
+    response_mask: Tensor,
+    *,
+    baseline: Baseline,
+    gamma: float,
+    lam: float,
+    group_size: int = 1,
+    scale: bool = False,
+    bootstrap: Tensor | None = None,
 ) -> Advantages:
-    """Return advantages over the recipe's baseline, the value function or each prompt's group, and returns.
+    """Return advantages over the value function, or over each prompt's group of responses, and returns.
 
     Args:
-        recipe: its sections [ppo] and [rollout] are used.
         rewards: r_t, [B, T]; the responses of a group are neighbours.
         values: V_t, [B, T], which the baseline of a group does not use.
         response_mask: True on response tokens, bool [B, T].
+        baseline: "value" for `gae`; "group" or "leave_one_out" for `group_advantages`.
+        gamma: discount γ in [0, 1].
+        lam: GAE's λ in [0, 1].
+        group_size: responses per prompt.
+        scale: divide by the deviation within the group; the value function's advantages stay.
         bootstrap: V after the last token of a truncated response, [B]; None for 0.
     """
-    ppo = recipe.ppo
-    if ppo.baseline == "value":
-        return gae(rewards, values, response_mask, gamma=ppo.gamma, lam=ppo.lam, bootstrap=bootstrap)
+    if baseline == "value":
+        return gae(rewards, values, response_mask, gamma=gamma, lam=lam, bootstrap=bootstrap)
     return group_advantages(
         rewards,
         response_mask,
-        group_size=recipe.rollout.group_size,
-        gamma=ppo.gamma,
-        lam=ppo.lam,
-        leave_one_out=ppo.baseline == "leave_one_out",
-        scale=ppo.whiten == "group",
+        group_size=group_size,
+        gamma=gamma,
+        lam=lam,
+        leave_one_out=baseline == "leave_one_out",
+        scale=scale,
     )
-
-
-def is_certain(logp: Tensor, rewards: Tensor, response_mask: Tensor, *, certainty: float) -> Tensor:
-    """Return the response tokens that the policy samples nearly always and that decide nothing, bool [B, T].
-
-    Their gradient is nearly zero, (1 − p) ∇z for the logit z, so that other tokens move them, and praise of them
-    teaches nothing. Policies learn as much from the other tokens alone (arXiv 2506.01939). Where a run of blamed
-    tokens has an uncertain one, that one decided, as "Friday" in "on Friday". A blamed run of which every token is
-    certain is no such case: to say the wrong thing with certainty is what must be unlearned.
-
-    Args:
-        logp: log π_old of the sampled tokens, [B, T], at the temperature of the rollouts.
-        rewards: δ_t, without the KL term, [B, T].
-        response_mask: True on response tokens, bool [B, T].
-        certainty: the largest probability of a token that is not certain; 1 for no certain tokens.
-
-    Example:
-        >>> logp, mask = torch.tensor([[0.95, 0.95, 0.5, 0.95, 0.95]]).log(), torch.ones(1, 5, dtype=torch.bool)
-        >>> is_certain(logp, torch.tensor([[1.0, -1.0, -1.0, 0.0, -1.0]]), mask, certainty=0.9)
-        tensor([[ True,  True, False,  True, False]])
-    """
-    check_same_shape(logp=logp, rewards=rewards, response_mask=response_mask)
-    sure, blamed = (logp.exp() > certainty) & response_mask, (rewards < 0) & response_mask
-    begins = blamed & ~torch.nn.functional.pad(blamed, (1, 0))[:, :-1]
-    run = begins.cumsum(1)  # number of the blamed run, which the tokens behind it have, too
-    unsure = torch.zeros(len(run), run.shape[1] + 1, dtype=torch.long, device=run.device)
-    unsure.scatter_add_(1, run, (blamed & ~sure).long())  # tokens of each run that are not certain
-    return sure & (~blamed | (unsure.gather(1, run) > 0))
 
 
 class Moments(NamedTuple):

@@ -16,12 +16,15 @@ from torch import Tensor
 from text2grad.errors import TrainingError
 from text2grad.types import Rollout
 
+CAP = 2.0
+"""The largest factor on a token's advantage."""
+
 MOST_KL = 0.1
 """KL(π_engine ‖ π_old) in nats per token above which the engine's weights are not the policy's; 16 bits cause 0.001."""
 
 
 def engine_weights(
-    rollouts: Sequence[Rollout], logp: Tensor, mask: Tensor, *, cap: float, accelerator: Any
+    rollouts: Sequence[Rollout], logp: Tensor, mask: Tensor, *, accelerator: Any, cap: float = CAP
 ) -> tuple[Tensor, dict[str, float]]:
     """Return the factor of each token's advantage, and metrics over all processes.
 
@@ -29,8 +32,8 @@ def engine_weights(
         rollouts: with `engine_logp`.
         logp: log π_old from the trainer, [B, T], at the temperature of the rollouts.
         mask: True on response tokens, bool [B, T].
-        cap: largest factor; 0 for factors of 1.
         accelerator: accelerate's.
+        cap: largest factor.
 
     Returns:
         Factors [B, T], 1 outside the mask; `engine/kl_per_token`, the mean of log π_engine − log π_old in nats,
@@ -44,9 +47,9 @@ def engine_weights(
         theirs[row, : len(rollout.engine_logp)] = torch.tensor(rollout.engine_logp).to(logp)
     log_ratio = (logp - theirs).masked_fill(~mask, 0.0)
     ratio = log_ratio.exp()
-    weights = ratio.clamp(max=cap) if cap else torch.ones_like(ratio)
-    numbers = [mask, -log_ratio, log_ratio.abs(), weights.masked_fill(~mask, 0.0), (ratio > cap) & mask & bool(cap)]
-    sums = torch.stack([one.double().sum() for one in numbers])
+    weights = ratio.clamp(max=cap)
+    numbers = [mask, -log_ratio, log_ratio.abs(), weights.masked_fill(~mask, 0.0), (ratio > cap) & mask]
+    sums = torch.stack([number.double().sum() for number in numbers])
     count, kl, gap, weight, capped = accelerator.reduce(sums, reduction="sum").tolist()
     metrics = {
         "engine/kl_per_token": kl / max(count, 1.0),

@@ -10,10 +10,8 @@ memory/peak_bytes        most memory of the process, or of tensors on an acceler
 length/reward_correlation  Pearson's r of length and reward: near 1 means that the reward grows with length
 """
 
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from text2grad.costs import accelerator_peak, reset_accelerator_peak
 from text2grad.errors import CriticError
 from text2grad.feedback import critique_to_json
 from text2grad.models import Scores
@@ -123,26 +120,6 @@ def correlation(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> float:
     if len(x) < 2 or x.std() == 0 or y.std() == 0:
         return 0.0
     return float(np.corrcoef(x, y)[0, 1])
-
-
-class Clock:
-    """Wall time of the phases of a step, and the peak memory of each on an accelerator."""
-
-    def __init__(self) -> None:
-        """Start with no phases."""
-        self.seconds: dict[str, float] = {}
-        self.memory: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, phase: str) -> Iterator[None]:
-        """Add the time of the block to `seconds/<phase>`, and its peak to `memory/<phase>`, in bytes."""
-        reset_accelerator_peak()
-        start = time.perf_counter()
-        yield
-        if peak := accelerator_peak():
-            self.memory[f"memory/{phase}"] = max(self.memory.get(f"memory/{phase}", 0.0), float(peak))
-        key = f"seconds/{phase}"
-        self.seconds[key] = self.seconds.get(key, 0.0) + time.perf_counter() - start
 
 
 WARN_OF_SILENCE = (1, 3, 10, 30, 100, 300, 1000)

@@ -14,7 +14,7 @@ from text2grad.config import OptimConfig
 from text2grad.errors import TrainingError
 from text2grad.rl.sharding import whole
 
-ADAM_BETA2, ADAM_EPS = 0.999, 1e-5
+ADAM_BETA1, ADAM_BETA2, ADAM_EPS = 0.9, 0.999, 1e-5
 
 Schedule = Literal["constant", "linear", "cosine"]
 
@@ -50,6 +50,7 @@ class Optimizers:
         settings: OptimConfig,
         *,
         total_steps: int,
+        max_grad_norm: float = 1.0,
     ) -> None:
         """Make an optimizer for each list of parameters that is not empty.
 
@@ -58,11 +59,12 @@ class Optimizers:
             value: trainable parameters ψ.
             settings: [optim] of a recipe.
             total_steps: batches of rollouts in the run.
+            max_grad_norm: the largest norm of a gradient, for each optimizer separately.
         """
-        self.settings, self.total_steps = settings, total_steps
+        self.settings, self.total_steps, self.max_grad_norm = settings, total_steps, max_grad_norm
         rates = {"policy": (policy, settings.lr), "value": (value, settings.value_lr)}
         self.peak = {name: rate for name, (parameters, rate) in rates.items() if parameters}
-        how: dict[str, Any] = {"betas": (settings.adam_beta1, ADAM_BETA2), "weight_decay": settings.weight_decay}
+        how: dict[str, Any] = {"betas": (ADAM_BETA1, ADAM_BETA2), "weight_decay": 0.0}
         self.by_name = {
             name: torch.optim.AdamW(parameters, lr=rate, eps=ADAM_EPS, **how)
             for name, (parameters, rate) in rates.items()
@@ -91,7 +93,7 @@ class Optimizers:
             TrainingError: if a gradient is not finite; no weight is changed then.
         """
         norms = {
-            f"update/{name}_grad_norm": clip_gradients(_parameters(optimizer), self.settings.max_grad_norm)
+            f"update/{name}_grad_norm": clip_gradients(_parameters(optimizer), self.max_grad_norm)
             for name, optimizer in self.by_name.items()
         }
         if not all(math.isfinite(norm) for norm in norms.values()):

@@ -64,7 +64,7 @@ class OutsideJudge:
             ConfigError: if a setting is wrong, or the critic cannot be loaded.
         """
         check_known("match", match, get_args(Match))
-        self.match, self.recipe = match, make_recipe({"reward": dict(reward)})
+        self.match, self.reward = match, make_recipe({"reward": dict(reward)}).reward
         self.critic = load_critic(critic) if isinstance(critic, str) else critic
         self.failures, self._lock = FailureRate(max_failure_rate, 1), threading.Lock()
         self._way_out, self._whose = way_out, whose
@@ -97,19 +97,19 @@ class OutsideJudge:
         ]
         critiques = ask(self.critic, examples, texts, match=self.match)
         with self._lock:
-            self.failures.count(one.status for one in critiques)
+            self.failures.count(critique.status for critique in critiques)
             if self.failures.too_many:
                 rate, count = self.failures.rate, len(self.failures.statuses)
                 raise CriticError(
                     f"{rate:.0%} of the last {count} critiques{self._whose} could not be read (max_failure_rate is "
                     f"{self.failures.limit:.0%}). Mend the critic, and {self._way_out}"
                 )
-        found = rewards_of(self.recipe, tokenizer, rollouts, critiques, device=device)
-        reward, mask = self.recipe.reward, found.batch.response_mask
-        if reward.placement in ("last_token", "verdict"):
-            whole = found.rewards
+        _, _, batch, rewards = rewards_of(self.reward, tokenizer, rollouts, critiques, device=device)
+        if self.reward.placement in ("last_token", "verdict"):
+            whole = rewards
         else:
-            nothing: list[list[float]] = [[] for _ in ids]
-            cut = found.batch.truncated
-            whole = reward_tensor(nothing, critiques, mask, cut, outcome=reward.outcome, truncation=reward.truncated)
-        return JudgedIds(texts, critiques, found.rewards, mask, whole.sum(dim=1))
+            unlabelled: list[list[float]] = [[] for _ in ids]
+            whole = reward_tensor(
+                unlabelled, critiques, batch.response_mask, batch.truncated, truncation=self.reward.truncated
+            )
+        return JudgedIds(texts, critiques, rewards, batch.response_mask, whole.sum(dim=1))

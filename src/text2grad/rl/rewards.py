@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from text2grad.align import AlignSettings, response_deltas, step_ends
-from text2grad.config import Recipe
+from text2grad.config import RewardConfig
 from text2grad.models import TokenBatch, collate
 from text2grad.rl.nl_gradient import at_last_token, at_step_ends, is_last_token
 from text2grad.types import Critique, Rollout
@@ -27,7 +27,6 @@ def reward_tensor(
     positive: float = 1.0,
     negative: float = -1.0,
     unlabelled: float = 0.0,
-    outcome: float = 1.0,
     truncation: float = 0.0,
     placement: Literal["spans", "last_token", "verdict"] | Sequence[Sequence[int]] = "spans",
 ) -> Tensor:
@@ -41,7 +40,6 @@ def reward_tensor(
         positive: reward of a token with δ = 1.
         negative: reward of a token with δ = −1.
         unlabelled: reward of a token with δ = 0.
-        outcome: factor on `Critique.outcome`, on the last token.
         truncation: reward on the last token of a truncated response.
         placement: "spans" leaves each reward on its token, "last_token" sums them on the last one (scalar PPO); the
             index of the last token of each token's step sums them there (PRM-PPO), one list per response. "verdict"
@@ -64,7 +62,7 @@ def reward_tensor(
         rewards = at_last_token(rewards, response_mask)
     elif placement != "spans":
         rewards = at_step_ends(rewards, placement)
-    return rewards + last * (outcome * outcomes * judged + truncation * truncated)[:, None]
+    return rewards + last * (outcomes * judged + truncation * truncated)[:, None]
 
 
 def _verdicts(delta: Tensor, positive: float, negative: float) -> Tensor:
@@ -73,29 +71,8 @@ def _verdicts(delta: Tensor, positive: float, negative: float) -> Tensor:
     return torch.where((delta < 0).any(dim=1), negative, right)
 
 
-def balanced(delta: Sequence[float], *, positive: float, negative: float) -> list[float]:
-    """Return δ with its positive part scaled so that both parts of the response earn the same total.
-
-    The update then moves probability from the criticised tokens to the praised ones (the idea of arXiv 2606.15893). δ
-    with one sign, or with a factor of 0, comes back as it is.
-
-    Args:
-        delta: δ of one response.
-        positive: reward of a token with δ = 1.
-        negative: reward of a token with δ = −1.
-
-    Example:
-        >>> balanced([1.0, 1.0, 0.0, -1.0], positive=1.0, negative=-1.0)
-        [0.5, 0.5, 0.0, -1.0]
-    """
-    gained = abs(positive) * sum(value for value in delta if value > 0)
-    lost = abs(negative) * sum(-value for value in delta if value < 0)
-    factor = lost / gained if gained and lost else 1.0
-    return [factor * value if value > 0 else value for value in delta]
-
-
 def token_rewards(
-    recipe: Recipe,
+    settings: RewardConfig,
     deltas: Sequence[Sequence[float]],
     critiques: Sequence[Critique],
     batch: TokenBatch,
@@ -106,31 +83,27 @@ def token_rewards(
     """Return the reward of each token before the KL term as [reward] says, [B, T]; see `reward_tensor`.
 
     Args:
-        recipe: its section [reward] is used.
+        settings: the section [reward] of a recipe.
         deltas: δ of each response.
         critiques: one per response.
         batch: the collated rollouts.
         responses: their texts.
         offsets: character range of each sampled token.
     """
-    reward = recipe.reward
-    if reward.balance:
-        deltas = [balanced(delta, positive=reward.positive, negative=reward.negative) for delta in deltas]
     place: Literal["spans", "last_token", "verdict"] | list[list[int]]
-    if reward.placement == "spans" or reward.placement == "last_token" or reward.placement == "verdict":
-        place = reward.placement
+    if settings.placement == "spans" or settings.placement == "last_token" or settings.placement == "verdict":
+        place = settings.placement
     else:
-        place = [step_ends(*one, reward.placement) for one in zip(responses, offsets, strict=True)]
+        place = [step_ends(text, ranges, settings.placement) for text, ranges in zip(responses, offsets, strict=True)]
     return reward_tensor(
         deltas,
         critiques,
         batch.response_mask,
         batch.truncated,
-        positive=reward.positive,
-        negative=reward.negative,
-        unlabelled=reward.unlabelled,
-        outcome=reward.outcome,
-        truncation=reward.truncated,
+        positive=settings.positive,
+        negative=settings.negative,
+        unlabelled=settings.unlabelled,
+        truncation=settings.truncated,
         placement=place,
     )
 
@@ -152,7 +125,7 @@ class Rewarded(NamedTuple):
 
 
 def rewards_of(
-    recipe: Recipe,
+    settings: RewardConfig,
     tokenizer: Any,
     rollouts: Sequence[Rollout],
     critiques: Sequence[Critique],
@@ -160,8 +133,8 @@ def rewards_of(
     device: torch.device | str = "cpu",
 ) -> Rewarded:
     """Return the rewards of judged rollouts as [reward] says."""
-    deltas, offsets = response_deltas(tokenizer, rollouts, critiques, AlignSettings.of(recipe.reward))
+    deltas, offsets = response_deltas(tokenizer, rollouts, critiques, AlignSettings.of(settings))
     batch = collate(rollouts, pad_id=0, device=device)  # padding gets no reward
-    texts = [one.response for one in rollouts]
-    rewards = token_rewards(recipe, deltas, critiques, batch, responses=texts, offsets=offsets)
+    texts = [rollout.response for rollout in rollouts]
+    rewards = token_rewards(settings, deltas, critiques, batch, responses=texts, offsets=offsets)
     return Rewarded(deltas, offsets, batch, rewards)

@@ -1,4 +1,4 @@
-"""The tracker of a run: metrics, settings and tables of responses for TensorBoard, wandb or trackio.
+"""The tracker of a run: metrics and settings for TensorBoard, wandb or trackio; responses for TensorBoard alone.
 
 accelerate starts the tracker and sends the metrics. `tracker.json` in the run's directory names the tracker's run, and
 a resumed run goes on with it. The files of the run hold everything that is sent.
@@ -22,9 +22,10 @@ from text2grad.errors import ConfigError
 from text2grad.files import to_json, write_atomically
 from text2grad.progress import note
 
-MARK = "tracker.json"
+MARK, PROJECT = "tracker.json", "text2grad"
 COLUMNS = ("prompt", "response", "critique", "reward")
 ROWS = 12  # of one table
+TABLE_EVERY = 10  # steps between tables of rollouts
 # gloo's thread needs the interpreter lock to drop its last work, and the destructor of the process group, which holds
 # the lock, waits for that thread for ever (torch 2.13): the thread gets time before.
 LAST_WORK_S = 0.5
@@ -74,8 +75,8 @@ class RunTracker:
         """
         if self._started or self.name == "none" or not self.accelerator.is_main_process:
             return
-        directory, run = Path(self.recipe.run.out), self.recipe.run
-        name, settings = run.name or directory.resolve().name, flat_settings(self.recipe)
+        directory, settings = Path(self.recipe.run.out), flat_settings(self.recipe)
+        name = os.environ.get("WANDB_NAME", directory.resolve().name)
         mark = directory / MARK
         earlier = json.loads(mark.read_bytes()) if mark.exists() else {}
         resumed = earlier.get("tracker") == self.name
@@ -99,7 +100,8 @@ class RunTracker:
             },
         }
         try:
-            self.accelerator.init_trackers(run.project, init_kwargs={self.name: options[self.name]})
+            project = os.environ.get("WANDB_PROJECT", PROJECT)
+            self.accelerator.init_trackers(project, init_kwargs={self.name: options[self.name]})
         except Exception as error:
             raise ConfigError(f'run.tracker = "{self.name}" cannot start: {error}; {OTHERWISE}') from error
         self._started = True
@@ -113,20 +115,19 @@ class RunTracker:
             self._send(lambda: self.accelerator.log(dict(metrics), step=step))
 
     def log_table(self, name: str, records: Sequence[Mapping[str, Any]], step: int) -> None:
-        """Send prompt, response, critique and reward of the first responses, unless `run.table_every` is 0.
+        """Show prompt, response, critique and reward of the first responses in TensorBoard, whose files stay here.
 
         Args:
             name: of the table.
             records: as `response_records` returns them, with "reward" per token.
             step: the number of finished steps.
         """
-        if not self._is_new(step) or not self.recipe.run.table_every:
-            return
         rows = [
-            [one["prompt"], one["response"], one["critique"]["feedback"], round(sum(one.get("reward", ())), 4)]
-            for one in records[:ROWS]
+            [row["prompt"], row["response"], row["critique"]["feedback"], round(sum(row.get("reward", ())), 4)]
+            for row in records[:ROWS]
         ]
-        self._send(lambda: self._send_table(name, rows, step))
+        if self.name == "tensorboard" and self._started:
+            self._send(lambda: self._run.add_text(name, _markdown(COLUMNS, rows), global_step=step))
 
     def finish(self) -> None:
         """End the tracker's run, and the group of processes."""
@@ -144,15 +145,6 @@ class RunTracker:
     @property
     def _run(self) -> Any:
         return self.accelerator.get_tracker(self.name, unwrap=True)
-
-    def _send_table(self, name: str, rows: Sequence[Sequence[Any]], step: int) -> None:
-        if self.name == "tensorboard":
-            self._run.add_text(name, _markdown(COLUMNS, rows), global_step=step)
-            return
-        import importlib
-
-        table = importlib.import_module(self.name).Table(columns=list(COLUMNS), data=[list(row) for row in rows])
-        self.accelerator.log({name: table}, step=step)
 
     def _send(self, call: Callable[[], Any]) -> None:
         if self._failed:
@@ -175,12 +167,12 @@ def flat_settings(recipe: Recipe) -> dict[str, str | int | float | bool]:
         >>> flat_settings(Recipe())["ppo.beta"]
         0.05
     """
-    found: dict[str, str | int | float | bool] = {}
+    settings: dict[str, str | int | float | bool] = {}
     for section, values in recipe.model_dump(mode="json").items():
         for key, value in values.items():
             text = "" if value is None else json.dumps(value) if isinstance(value, list) else value
-            found[f"{section}.{key}"] = _PASSWORD.sub("***@", text) if isinstance(text, str) else text
-    return found
+            settings[f"{section}.{key}"] = _PASSWORD.sub("***@", text) if isinstance(text, str) else text
+    return settings
 
 
 def _write_settings(writer: Any, settings: Mapping[str, Any]) -> None:

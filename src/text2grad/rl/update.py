@@ -6,19 +6,23 @@ Micro-batches bound memory and change nothing else: every loss divides by the to
 all processes, and gradients are summed. Shapes: B responses of this process, T response tokens.
 """
 
+import math
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from text2grad.errors import TrainingError
 from text2grad.models import Scores, TokenBatch
+from text2grad.rl.optimizers import Optimizers
 from text2grad.rl.piece_sizes import PieceSizes
 from text2grad.rl.ppo import TOKEN_MEAN, TokenMean, kl_loss, masked_token_mean, policy_loss, value_loss
 
+MOST_RATIO = 10.0  # of a minibatch's mean ratio: beyond it the policy is far from π_old
 RATIO_TOLERANCE = 1e-4  # before the first optimizer step π_θ = π_old, so the ratio is 1 up to fp32 noise
 RATIO_TOLERANCE_HALF = 0.1  # of the mean: 0.03 where SmolLM2 in bf16 reads rows in other batches, and single tokens 0.3
 
@@ -67,6 +71,40 @@ def minibatch_rows(rows: int, minibatches: int, *, seed: int, rank: int = 0, pro
     mine = assigned[rank * rows :][:rows]
     for number in range(minibatches):
         yield (mine == number).nonzero()[:, 0]
+
+
+class Totals(NamedTuple):
+    """Sums over the tokens of a minibatch, each [] fp64; divided by their number, its means.
+
+    Attributes:
+        policy_loss: −min(ρ A, clip(ρ) A), weighted.
+        value_loss: ½ (V − R)², clipped.
+        entropy: of the policy, nats.
+        ratio: ρ.
+        clipped: 1 where the ratio is clipped.
+        approx_kl: (ρ − 1) − log ρ, nats.
+        not_finite: number of micro-batches whose loss is not finite.
+        deviation: |log ρ|, nats.
+    """
+
+    policy_loss: Any
+    value_loss: Any
+    entropy: Any
+    ratio: Any
+    clipped: Any
+    approx_kl: Any
+    not_finite: Any
+    deviation: Any
+
+
+def _refuse_infinite(means: Totals) -> None:
+    """Stop before an optimizer step that would break the weights."""
+    if means.not_finite or not all(map(math.isfinite, means)):
+        raise TrainingError(
+            f"the loss is not finite (policy {means.policy_loss:.4g}, value {means.value_loss:.4g}) before an "
+            "optimizer step, which was not made. Resume from the last checkpoint with a lower optim.lr or a higher "
+            "ppo.beta, or look at the last rollouts for what was sampled."
+        )
 
 
 class MinibatchGradient:
@@ -127,7 +165,7 @@ class MinibatchGradient:
         mask = minibatch.batch.response_mask
         counts = torch.tensor([float(mask.sum()), len(mask)], dtype=torch.float64, device=mask.device)
         token_count, row_count = self._sum(counts).clamp(min=1.0).tolist()
-        sums = torch.zeros(8, dtype=torch.float64, device=minibatch.batch.ids.device)
+        sums = torch.zeros(len(Totals._fields), dtype=torch.float64, device=minibatch.batch.ids.device)
         deviation = ratio_max = torch.zeros((), device=sums.device)
         batch, groups = self.sizes.pieces(minibatch.batch)
         minibatch = replace(minibatch, batch=batch)
@@ -135,26 +173,26 @@ class MinibatchGradient:
             part, last = minibatch.rows(index), number == len(groups)
             # Shards add up their gradients after each piece: whole gradients would take the memory of whole weights.
             with nullcontext() if last or self.sizes.largest else self.accelerator.no_sync(self.model):
-                found = self._micro_batch(part, token_count, row_count)
-            sums += found[0]
-            deviation, ratio_max = torch.maximum(deviation, found[1]), torch.maximum(ratio_max, found[2])
-        means = self._sum(sums) / token_count
-        loss, value, entropy, ratio, clipped, approx_kl, _, first_deviation = means.tolist()
-        if first and not self.half_precision:
-            first_deviation = self._max(deviation)
-        self._refuse(means, first_deviation if first else 0.0)
+                totals, part_deviation, part_ratio_max = self._micro_batch(part, token_count, row_count)
+            sums += torch.stack(totals)
+            deviation = torch.maximum(deviation, part_deviation)
+            ratio_max = torch.maximum(ratio_max, part_ratio_max)
+        means = Totals(*(self._sum(sums) / token_count).tolist())
+        _refuse_infinite(means)
+        if first:
+            self._refuse_other_policy(means.deviation if self.half_precision else self._max(deviation))
         metrics = {
-            "update/policy_loss": loss,
-            "update/value_loss": value,
-            "update/ratio_mean": ratio,
+            "update/policy_loss": means.policy_loss,
+            "update/value_loss": means.value_loss,
+            "update/ratio_mean": means.ratio,
             "update/ratio_max": self._max(ratio_max),
-            "update/clip_fraction": clipped,
-            "update/approx_kl_per_token": approx_kl,
+            "update/clip_fraction": means.clipped,
+            "update/approx_kl_per_token": means.approx_kl,
         }
-        return metrics | ({"update/entropy_per_token": entropy} if self.entropy_coef else {})
+        return metrics | ({"update/entropy_per_token": means.entropy} if self.entropy_coef else {})
 
-    def _micro_batch(self, part: PPOBatch, token_count: float, row_count: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Run forward and backward; return sums over tokens [8], the largest |log ρ| and the largest ρ."""
+    def _micro_batch(self, part: PPOBatch, token_count: float, row_count: float) -> tuple["Totals", Tensor, Tensor]:
+        """Run forward and backward; return the totals, the largest |log ρ| and the largest ρ."""
         mask, scores = part.batch.response_mask, part.scores
         passes = self.model(part.batch, temperature=self.temperature, with_entropy=self.entropy_coef > 0)
         weights = self.loss_mean.weights(mask, token_count=token_count, row_count=row_count)
@@ -178,36 +216,26 @@ class MinibatchGradient:
         if loss.requires_grad:  # DDP and FSDP average gradients over processes; the losses need their sum
             self.accelerator.backward(loss * self.accelerator.num_processes)
         log_ratio = (passes.logp.detach() - scores.logp).abs().masked_fill(~mask, 0.0)
-        sums = torch.stack(
-            [
-                surrogate.loss.detach().double() * token_count,
-                value.detach().double() * token_count,
-                entropy.double(),
-                surrogate.ratio_sum.double(),
-                surrogate.clipped_count.double(),
-                surrogate.approx_kl_sum.double(),
-                (~torch.isfinite(loss.detach())).double(),
-                log_ratio.double().sum(),
-            ]
+        totals = Totals(
+            policy_loss=surrogate.loss.detach().double() * token_count,
+            value_loss=value.detach().double() * token_count,
+            entropy=entropy.double(),
+            ratio=surrogate.ratio_sum.double(),
+            clipped=surrogate.clipped_count.double(),
+            approx_kl=surrogate.approx_kl_sum.double(),
+            not_finite=(~torch.isfinite(loss.detach())).double(),
+            deviation=log_ratio.double().sum(),
         )
-        return sums, log_ratio.max() if log_ratio.numel() else sums.new_zeros(()).float(), surrogate.ratio_max
+        largest = log_ratio.max() if log_ratio.numel() else torch.zeros((), device=log_ratio.device)
+        return totals, largest, surrogate.ratio_max
 
-    def _refuse(self, means: Tensor, first_deviation: float) -> None:
-        """Stop before an optimizer step that would break the weights, or compare the wrong distributions.
-
-        `means[6]` is above 0 where the loss of a micro-batch is not finite.
-        """
-        if means[6] or not means.isfinite().all():
-            raise TrainingError(
-                f"the loss is not finite (policy {float(means[0]):.4g}, value {float(means[1]):.4g}) before an "
-                "optimizer step, which was not made. Resume from the last checkpoint with a lower optim.lr or a higher "
-                "ppo.beta, or look at the last rollouts for what was sampled."
-            )
-        if first_deviation > self.tolerance:
+    def _refuse_other_policy(self, deviation: float) -> None:
+        """Stop where the first pass is not that of π_old: the ratios would compare the wrong distributions."""
+        if deviation > self.tolerance:
             which = "mean" if self.half_precision else "largest"
             raise TrainingError(
                 f"before the first optimizer step the policy is π_old, but the {which} |log π − log π_old| is "
-                f"{first_deviation:.2g} (tolerance {self.tolerance:.0e}): the model is not deterministic (dropout, or "
+                f"{deviation:.2g} (tolerance {self.tolerance:.0e}): the model is not deterministic (dropout, or "
                 "a layer that depends on the batch), so PPO's ratios would compare noise"
             )
 
@@ -216,3 +244,45 @@ class MinibatchGradient:
 
     def _max(self, x: Tensor) -> float:
         return float(self.accelerator.gather(x.reshape(1)).max())
+
+
+def ppo_epochs(
+    gradient: MinibatchGradient,
+    optimizers: Optimizers,
+    data: PPOBatch,
+    *,
+    epochs: int,
+    minibatches: int,
+    seed: int,
+    max_ratio: float = MOST_RATIO,
+) -> dict[str, float]:
+    """Run lines 19-31 of Algorithm 4 on one batch of rollouts and return the means of the minibatches' metrics.
+
+    Args:
+        gradient: accumulates the gradient of one minibatch.
+        optimizers: of policy and value function.
+        data: this process's rollouts.
+        epochs: passes over them.
+        minibatches: optimizer steps per pass.
+        seed: assigns rows to minibatches, anew in each pass.
+        max_ratio: a minibatch with a larger mean ratio is skipped: no optimizer step is made, and it is counted.
+
+    Raises:
+        TrainingError: if a loss or a gradient is not finite, or the first ratio is not 1.
+    """
+    accelerator, values = gradient.accelerator, defaultdict[str, list[float]](list)
+    rank, processes = accelerator.process_index, accelerator.num_processes
+    for epoch in range(epochs):
+        rows = minibatch_rows(len(data.batch.ids), minibatches, seed=seed + epoch, rank=rank, processes=processes)
+        for number, index in enumerate(rows):
+            metrics = gradient(data.rows(index), first=epoch == number == 0)
+            skipped = metrics["update/ratio_mean"] > max_ratio
+            if skipped:
+                optimizers.zero_grad()
+            else:
+                metrics |= optimizers.step()
+            for name, value in {**metrics, "update/skipped": float(skipped)}.items():
+                values[name].append(value)
+    skips = sum(values.pop("update/skipped"))
+    means = {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
+    return {**means, "update/skipped": skips, "update/epochs": float(epoch + 1)}

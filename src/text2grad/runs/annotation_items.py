@@ -51,7 +51,7 @@ def annotated_examples(recipe: Recipe, limit: int | None = None) -> list[Example
         raise ConfigError("[data] names neither a task nor a train file; set one of them")
     task = recipe_task(recipe)
     if task is not None and not data.train:
-        return task.train(data.examples, recipe.run.seed)[:limit]
+        return task.train(recipe.quickstart.examples, recipe.run.seed)[:limit]
     examples = read_examples(str(data.train), unique_ids=True)[:limit]
     for example in examples:
         for key in ("response", "feedback"):
@@ -151,7 +151,7 @@ def sampled_responses(recipe: Recipe, examples: Sequence[Example], path: Path) -
 def _sampling(recipe: Recipe) -> str:
     """Return a hash of the policy's weights and of the settings on which its responses depend."""
     rollout, path = recipe.rollout, Path(recipe.model.path)
-    settings = (rollout.max_new_tokens, rollout.temperature, rollout.eos_token_ids, rollout.prompt_format)
+    settings = (rollout.max_new_tokens, rollout.temperature, rollout.eos_token_ids, recipe.model.prompt_format)
     return hash_of(*settings, digest_of(path) if path.is_dir() else "")
 
 

@@ -57,7 +57,7 @@ def judge_answers(recipe: Recipe, policy: Path, answers: Sequence[Answer], criti
         critic.model.to(best_device())
     examples, responses = [one.example for one in rollouts], [one.response for one in rollouts]
     critiques = ask(critic, examples, responses, match=recipe.critic.match)
-    found = rewards_of(recipe, tokenizer, rollouts, critiques)
+    found = rewards_of(recipe.reward, tokenizer, rollouts, critiques)
     totals = found.rewards.sum(dim=1).tolist()
     return [
         replace(answer, critique=critique, delta=delta, reward=total)

@@ -17,16 +17,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from text2grad.files import to_json, write_files
-from text2grad.runs.reports.html import rollouts_page
+from text2grad.runs.reports.html import Table, rollouts_page
 from text2grad.runs.reports.plots import comparison_png, pictures, task_panels
 from text2grad.runs.reports.run_report import groups, read_run
+from text2grad.runs.reports.terminal import print_table
+from text2grad.types import LABELS
 
-LABELS = ("positive", "negative")
 RATES = {"unreadable": "failure_rate", "unmatched": "unmatched_rate", "gap": "gap"}  # column → key of the results
 
 
@@ -37,12 +36,14 @@ def collect(out: Path, tasks: Mapping[str, str], seeds: Sequence[int], methods: 
 
 def _task(directory: Path, metric: str, seeds: Sequence[int], methods: Sequence[str]) -> dict[str, Any]:
     places = [directory / f"seed-{seed}" for seed in seeds]
-    sft = [json.loads((place / "sft_evaluation.json").read_bytes())[metric] for place in places]
-    found: dict[str, Any] = {"sft": {"final": sft, "curve": [[] for _ in places], "kl_per_token": [0.0] * len(places)}}
+    before = [json.loads((place / "sft_evaluation.json").read_bytes())[metric] for place in places]
+    results: dict[str, Any] = {
+        "sft": {"final": before, "curve": [[] for _ in places], "kl_per_token": [0.0] * len(places)}
+    }
     seconds = [json.loads((place / "phases.json").read_bytes()) for place in places]
     trained = {method: [read_run(place / method) for place in places] for method in methods}
     for method, runs in trained.items():
-        found[method] = {
+        results[method] = {
             "final": [run.evaluations[-1]["metrics"][metric] for run in runs],
             "curve": [[[point["step"], point["metrics"][metric]] for point in run.evaluations] for run in runs],
             "kl_per_token": [run.evaluations[-1]["metrics"]["kl_per_token"] for run in runs],
@@ -53,7 +54,7 @@ def _task(directory: Path, metric: str, seeds: Sequence[int], methods: Sequence[
     return {
         "metric": metric,
         "seeds": list(seeds),
-        "methods": found,
+        "methods": results,
         "reward_model": [run.evaluations[0]["critic"] for run in trained["text2grad"]],
         "reward_model_at_end": [run.evaluations[-1]["critic"] for run in trained["text2grad"]],
         "seconds": seconds,
@@ -62,20 +63,21 @@ def _task(directory: Path, metric: str, seeds: Sequence[int], methods: Sequence[
 
 def write_comparison(results: Mapping[str, Any], out: Path, labels: Mapping[str, str]) -> None:
     """Write results.json, curves.png and report.html; `labels` are the methods' names for readers."""
-    picture = comparison_png(results["tasks"], labels)
-    panels = pictures(task_panels(results["tasks"], labels))
+    tasks = results["tasks"]
     rollouts = [
         (f"{task}: {name}", records)
-        for task, result in results["tasks"].items()
+        for task, result in tasks.items()
         for name, records in groups(read_run(out / task / f"seed-{result['seeds'][0]}" / "text2grad"))
     ]
+    panels = pictures(task_panels(tasks, labels))
     page = rollouts_page(
         "Text2Grad quickstart",
-        intro="\n\n".join(in_words(task, result) for task, result in results["tasks"].items()),
+        intro="\n\n".join(in_words(task, result) for task, result in tasks.items()),
         groups=rollouts,
         images=[("Held-out items, one answer each at temperature 1; thin lines are single seeds.", panels)],
-        tables=[table for task, result in results["tasks"].items() for table in _tables(task, result, labels)],
+        tables=[table for task, result in tasks.items() for table in tables(task, result, labels)],
     )
+    picture = comparison_png(tasks, labels)
     write_files(out, {"results.json": to_json(results), "curves.png": picture, "report.html": page.encode()})
 
 
@@ -104,38 +106,42 @@ def in_words(task: str, result: Mapping[str, Any]) -> str:
 
 def _mean(records: Sequence[Mapping[str, float]], name: str) -> float | None:
     """Return the mean over the seeds that have the value; None if no seed has it."""
-    found = [record[name] for record in records if name in record]
-    return fmean(found) if found else None
+    values = [record[name] for record in records if name in record]
+    return fmean(values) if values else None
 
 
-def method_rows(results: Mapping[str, Any], labels: Mapping[str, str]) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows of the table of methods: one row for each task and method."""
-    several = any(len(result["seeds"]) > 1 for result in results["tasks"].values())
-    columns = ["task", "method", "metric", "mean" if several else "value", *(["seeds"] if several else []), "KL/token"]
+def tables(task: str, result: Mapping[str, Any], labels: Mapping[str, str]) -> list[Table]:
+    """Return the tables of a task, of the methods and of the reward model: (caption, columns, rows)."""
+    metric = result["metric"].replace("_", " ")
+    return [
+        Table(f"{task}: {metric}, held-out items", *method_rows(result, labels)),
+        Table(f"{task}: precision / recall of the reward model in tokens", *agreement_rows(result)),
+    ]
+
+
+def method_rows(result: Mapping[str, Any], labels: Mapping[str, str]) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows of the table of methods."""
+    several = len(result["seeds"]) > 1
     rows = []
-    for task, result in results["tasks"].items():
-        for method, found in result["methods"].items():
-            row = [task, labels.get(method, "fine-tuned"), result["metric"], f"{fmean(found['final']):.3f}"]
-            row += [" ".join(f"{value:.3f}" for value in found["final"])] if several else []
-            rows.append([*row, f"{fmean(found['kl_per_token']):.3f}"])
-    return columns, rows
+    for name, method in result["methods"].items():
+        seeds = [" ".join(f"{value:.3f}" for value in method["final"])] if several else []
+        kl = f"{fmean(method['kl_per_token']):.3f}"
+        rows.append([labels.get(name, "fine-tuned"), f"{fmean(method['final']):.3f}", *seeds, kl])
+    return ["method", *(["mean", "seeds"] if several else ["value"]), "KL/token"], rows
 
 
-def agreement_rows(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows of the reward model's table: for each task and seed, the first and the last answers."""
+def agreement_rows(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows of the reward model's table: for each seed, the first and the last answers."""
     rows = []
-    for task, result in results["tasks"].items():
-        for number, seed in enumerate(result["seeds"]):
-            for answers, when in (("first", "reward_model"), ("last", "reward_model_at_end")):
-                found = result[when][number]
-                shares = [
-                    " / ".join(_rounded(found.get(f"{share}/{label}")) for share in ("precision", "recall"))
-                    for label in LABELS
-                ]
-                rows.append(
-                    [task, str(seed), answers, *shares, *(_rounded(found.get(name)) for name in RATES.values())]
-                )
-    return ["task", "seed", "answers", *LABELS, *RATES], rows
+    for number, seed in enumerate(result["seeds"]):
+        for answers, when in (("first", "reward_model"), ("last", "reward_model_at_end")):
+            rates = result[when][number]
+            shares = [
+                " / ".join(_rounded(rates.get(f"{share}/{label}")) for share in ("precision", "recall"))
+                for label in LABELS
+            ]
+            rows.append([str(seed), answers, *shares, *(_rounded(rates.get(name)) for name in RATES.values())])
+    return ["seed", "answers", *LABELS, *RATES], rows
 
 
 def _rounded(value: float | None) -> str:
@@ -145,25 +151,5 @@ def _rounded(value: float | None) -> str:
 def print_comparison(console: Console, results: Mapping[str, Any], labels: Mapping[str, str]) -> None:
     """Print two tables for each task, of the methods and of the reward model, each at most 80 columns wide."""
     for task, result in results["tasks"].items():
-        for title, columns, rows in _tables(task, result, labels):
-            table = Table(title=title, title_justify="left", title_style="bold", header_style="dim", box=SIMPLE_HEAD)
-            for column in columns:
-                table.add_column(column, justify="left" if column in ("method", "answers") else "right")
-            for row in rows:
-                table.add_row(*row, style="bold" if "Text2Grad" in row else "")
-            console.print(table)
-
-
-def _tables(
-    task: str, result: Mapping[str, Any], labels: Mapping[str, str]
-) -> list[tuple[str, list[str], list[list[str]]]]:
-    """Return the tables of a task, without the columns that their titles name."""
-    one = {"tasks": {task: result}}
-    made = []
-    for title, (columns, rows) in {
-        f"{task}: {result['metric'].replace('_', ' ')}, held-out items": method_rows(one, labels),
-        f"{task}: precision / recall of the reward model in tokens": agreement_rows(one),
-    }.items():
-        shown = [number for number, column in enumerate(columns) if column not in ("task", "metric")]
-        made.append((title, [columns[n] for n in shown], [[row[n] for n in shown] for row in rows]))
-    return made
+        for title, columns, rows in tables(task, result, labels):
+            print_table(console, title, columns, rows)

@@ -88,7 +88,7 @@ class PolicySampler:
         eos = stop_ids(self.policy, self.tokenizer, settings.eos_token_ids)
         pad, rows = padding_id(self.policy, self.tokenizer, eos), settings.rows_at_once
         self.sampling = Sampling(settings.max_new_tokens, settings.temperature, eos, pad, rows)
-        self.prompt_format = settings.prompt_format
+        self.prompt_format = recipe.model.prompt_format
 
     def __call__(self, examples: Sequence[Example], **more: Any) -> list[Rollout]:
         """Sample responses; `more` are the seed and further arguments of `sample_rollouts`."""

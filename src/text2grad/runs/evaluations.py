@@ -36,7 +36,6 @@ from text2grad.models import (
     Scores,
     TokenBatch,
     draws_apart,
-    give_back_if_short,
     make_rollouts,
     sample,
     step_uniforms,
@@ -132,8 +131,6 @@ class Evaluations:
         records: list[Row] = []
         agreement = Agreement()
         if mine:
-            # The heap has holes of the update's tensors, and those of an evaluation have other shapes.
-            give_back_if_short(trainer.model.policy, share=1.0)
             with trainer.within_memory("rollout"):
                 rollouts = self._sample(mine, "evaluate: sample")
             rollouts = rollouts if self.revise is None else self.revise(rollouts)
@@ -191,7 +188,6 @@ class Evaluations:
                     )
                     examples = [trainer.held_out[row] for row in part]
                     found += make_rollouts(trainer.tokenizer, examples, prompts, responses, trainer.eos_ids)
-                    give_back_if_short(trainer.model.policy)
                     progress.advance(len(part))
             return found
 
@@ -233,7 +229,6 @@ class Evaluations:
                 batch = rollouts[part.start : part.stop]
                 with draws_apart(self._seed_of(step, first + part.start)):
                     found += critic([rollout.example for rollout in batch], [rollout.response for rollout in batch])
-                give_back_if_short(trainer.model.policy)
                 progress.advance(len(part))
         return found
 
@@ -258,7 +253,7 @@ class Evaluations:
         mask, rows, columns = first.response_mask, *first.response_mask.shape
         kl, values = scores.kl[:rows, :columns], scores.values[:rows, :columns]
         texts = [rollout.response for rollout in rollouts[:rows]]
-        rewards = token_rewards(trainer.recipe, deltas, critiques, first, responses=texts, offsets=offsets)
+        rewards = token_rewards(trainer.recipe.reward, deltas, critiques, first, responses=texts, offsets=offsets)
         total = total_rewards(rewards, kl, mask, beta=trainer.beta_in_reward)
         bootstrap = scores.bootstrap[:rows]
         advantages = gae(total, values, mask, gamma=ppo.gamma, lam=ppo.lam, bootstrap=bootstrap).advantages

@@ -1,9 +1,8 @@
 """Run jobs as processes of their own, several at a time.
 
-A job starts when the job that it needs is finished; of several ready jobs the first in the given order starts. Finished
-jobs are not run. The output of a job is appended to its log, behind a line with the command if an earlier process has
-written there. If a job fails, or the user presses Ctrl-C, the jobs under
-way get SIGTERM, and their ends are awaited: a training run finishes its step and saves it.
+A job starts when the jobs that it needs are finished; of several ready jobs the first in the given order starts. The
+output of a job is appended to its log. If a job fails, or the user presses Ctrl-C, the jobs under way get SIGTERM, and
+their ends are awaited: a training run finishes its step and saves it.
 
 A job has one thread. With more, each spins until the others have done their part, and small models take fifty times as
 long as soon as another process wants a core.
@@ -79,26 +78,12 @@ def run_jobs(jobs: Mapping[str, Job], on_poll: Callable[[str], None], *, at_once
                 if process.poll() is None:
                     continue
                 del running[name]
-                on_end = jobs[name].on_end or partial(refuse_failure, job=jobs[name])
-                if on_end(name, process.returncode):
+                if (jobs[name].on_end or partial(_end, jobs[name]))(name, process.returncode):
                     done.add(name)
     finally:
         _stop(running.values())
     for name in jobs:
         on_poll(name)
-
-
-def refuse_failure(name: str, code: int, *, job: Job) -> bool:
-    """Return True if a job has done its work; see `is_done`.
-
-    Raises:
-        TrainingError: if not; with the error in the job's log.
-    """
-    if not is_done(name, code, complete=job.finished):
-        raise TrainingError(
-            f"{name} stopped with exit code {code}: {error_in(job.log)}\nAll its output is in {job.log}"
-        )
-    return True
 
 
 def is_done(name: str, code: int, *, complete: Callable[[], bool], good: Collection[int] = (0,)) -> bool:
@@ -120,6 +105,15 @@ def is_done(name: str, code: int, *, complete: Callable[[], bool], good: Collect
     return done
 
 
+def _end(job: Job, name: str, code: int) -> bool:
+    """Return True if a job has done its work; else raise the error in its log."""
+    if not is_done(name, code, complete=job.finished):
+        raise TrainingError(
+            f"{name} stopped with exit code {code}: {error_in(job.log)}\nAll its output is in {job.log}"
+        )
+    return True
+
+
 def _stop(processes: Iterable["subprocess.Popen[bytes]"]) -> None:
     """Ask processes to end, and wait; a further Ctrl-C ends them at once."""
     try:
@@ -136,21 +130,17 @@ def _stop(processes: Iterable["subprocess.Popen[bytes]"]) -> None:
 def error_in(log: Path) -> str:
     """Return the line in which the last process of a job says why it ended.
 
-    It is the last line that begins as an error of the command line. Warnings may stand behind it, as of libraries at
-    the exit of the interpreter. Without such a line it is the last that is not blank.
+    It is the last line that begins as an error of the command line: warnings of libraries may stand behind it. Without
+    such a line it is the last that is not blank.
     """
-    _, started, output = log.read_text("utf-8", "replace").rpartition(f"\n{STARTED}")
-    lines = [line for line in output.splitlines()[bool(started) :] if line.strip()]  # behind the command
-    errors = [line for line in lines if line.startswith(_beginnings())]
-    return next(reversed(errors or lines), "no output").strip()
-
-
-def _beginnings() -> tuple[str, ...]:
-    """Return the beginnings of errors that the command line prints."""
     kinds = [Text2GradError]
     for kind in kinds:
         kinds += kind.__subclasses__()
-    return (*(f"{kind.__name__}: " for kind in kinds), "out of memory; ", "cannot read or write ")
+    beginnings = (*(f"{kind.__name__}: " for kind in kinds), "out of memory; ", "cannot read or write ")
+    _, started, output = log.read_text("utf-8", "replace").rpartition(f"\n{STARTED}")
+    lines = [line for line in output.splitlines()[bool(started) :] if line.strip()]  # behind the command
+    errors = [line for line in lines if line.startswith(beginnings)]
+    return next(reversed(errors or lines), "no output").strip()
 
 
 def _start(job: Job) -> "subprocess.Popen[bytes]":

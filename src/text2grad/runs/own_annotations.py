@@ -13,7 +13,7 @@ from text2grad.feedback import Annotation, Critic, check_examples, load_critic, 
 from text2grad.progress import Progress
 from text2grad.runs.annotation_items import RESPONSES, annotated_examples, sampled_responses
 from text2grad.runs.critic_quality import check_identity
-from text2grad.runs.run_examples import recipe_task
+from text2grad.runs.run_examples import recipe_task, task_settings
 from text2grad.types import Example
 
 ANNOTATIONS = "annotations.jsonl"
@@ -88,7 +88,7 @@ def _identity(recipe: Recipe, critic: Critic) -> dict[str, Any]:
     """Return what decides the critic's answers: its name, its settings, and the file in which it is defined."""
     return {
         "critic": recipe.refresh.annotator or recipe.critic.use or f"data.task = {recipe.data.task}",
-        "truths": recipe.data.truths,
+        "truths": task_settings(recipe).truths,
         "match": recipe.critic.match,
         "source": _source_of(critic),
     }

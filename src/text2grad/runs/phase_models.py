@@ -7,7 +7,8 @@ from text2grad.config import Recipe, changed_settings, make_recipe
 from text2grad.errors import ConfigError
 from text2grad.files import to_json, write_atomically
 
-DECIDE_MODELS = ("data", "rollout", "sft", "reward_model", "critic")  # sections of the recipe
+DECIDE_MODELS = ("data", "rollout", "sft", "reward_model", "critic", "quickstart", "world")
+"""Sections of the recipe; the last one is of experiments."""
 
 
 def refuse_other_settings(out: Path, recipe: Recipe, *, way_out: str) -> None:
@@ -22,7 +23,7 @@ def refuse_other_settings(out: Path, recipe: Recipe, *, way_out: str) -> None:
         ConfigError: if the models are made, or being made, by other settings.
     """
     path, now = out / "recipe.json", recipe.model_dump(mode="json")
-    now = {section: now[section] for section in DECIDE_MODELS}
+    now = {section: now[section] for section in DECIDE_MODELS if section in now}
     if not path.exists():
         out.mkdir(parents=True, exist_ok=True)
         write_atomically(path, to_json(now))

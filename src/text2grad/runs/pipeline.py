@@ -37,7 +37,7 @@ from text2grad.models import (
 )
 from text2grad.reward_models import SYMBOLS, critique_target
 from text2grad.reward_models.training import train_reward_model
-from text2grad.runs.run_examples import check_response_limit, task_settings
+from text2grad.runs.run_examples import check_response_limit, task_settings, world_of
 from text2grad.tasks import Task, built_in, copy_weights, count_tokens, procedural_task, tiny_llama, word_tokenizer
 from text2grad.types import Example
 
@@ -59,7 +59,7 @@ class Pipeline:
     """The phases before RL, for one task and one seed.
 
     Attributes:
-        recipe: its sections [data], [sft], [reward_model], [critic], [rollout] and [run] are used.
+        recipe: its sections [quickstart], [data], [sft], [reward_model], [critic], [rollout] and [run] are used.
         out: directory of all files.
         on_progress: called with phase, number of finished steps or responses, and number of all.
         further: further phases by name, which `run` makes on request.
@@ -91,11 +91,11 @@ class Pipeline:
         asked = (*phases, *more)
         for name in asked:
             check_known("a phase", name, tuple(every))
-        after = self.recipe.sft.after_reward_model
+        after = self.recipe.quickstart.after_reward_model
         if "start" in asked and after and "reward_model" not in asked and not (self.out / "reward_model").exists():
             raise ConfigError(
-                f"sft.after_reward_model = {after}: the start needs a reward model, and the phases are "
-                f"{', '.join(asked)}. Set sft.after_reward_model = 0, so that the start is the fine-tuned model"
+                f"quickstart.after_reward_model = {after}: the start needs a reward model, and the phases are "
+                f"{', '.join(asked)}. Set quickstart.after_reward_model = 0, so that the start is the fine-tuned model"
             )
         self.out.mkdir(parents=True, exist_ok=True)
         for name in asked:
@@ -110,7 +110,7 @@ class Pipeline:
         path, data = self.out / "sft_evaluation.json", self.recipe.data
         if not path.exists():
             task = built_in(str(data.task), task_settings(self.recipe))
-            examples = task.held_out(data.eval_examples, data.eval_seed)
+            examples = task.held_out(data.eval_examples, world_of(self.recipe).eval_seed)
             write_atomically(path, to_json(task.score(examples, self._sample(examples))))
 
     @property
@@ -141,7 +141,7 @@ class Pipeline:
 
     def _annotations(self, path: Path) -> None:
         """Annotate responses of the policy and as many corrupted responses."""
-        task, count, rng = self.task, self.recipe.reward_model.responses, self._rng("annotations")
+        task, count, rng = self.task, self.recipe.quickstart.responses, self._rng("annotations")
         examples = task.examples(count, self.recipe.run.seed + 1)
         own = self._sample(examples[: count // 2], "annotations")
         others = [" " + task.corruption(example, rng) for example in examples[count // 2 :]]
@@ -173,7 +173,7 @@ class Pipeline:
         if symbols:
             tokenizer = self._tokenizer(*self._known_demonstrations(), symbols=symbols, words=words)
         start = self._untrained(tokenizer)
-        if settings.start == "sft":
+        if not world_of(self.recipe).fresh_reward_model:
             copy_weights(load_policy(str(self.out / "sft")), known, start, tokenizer)
         model, left_out = train_reward_model(
             start,
@@ -191,7 +191,7 @@ class Pipeline:
             model.save(temporary)
 
     def _start(self, path: Path) -> None:
-        steps, settings = self.recipe.sft.after_reward_model, self.recipe.sft
+        steps, settings = self.recipe.quickstart.after_reward_model, self.recipe.sft
         source = self.out / ("reward_model" if steps else "sft")
         model, tokenizer = load_policy(str(source)), load_tokenizer(str(source))
         if steps:
@@ -215,8 +215,8 @@ class Pipeline:
         return self._demonstrations(length, max(count, 1))
 
     def _untrained(self, tokenizer: Any) -> Any:
-        recipe = self.recipe
-        return tiny_llama(tokenizer, seed=recipe.run.seed, width=WIDTH, layers=recipe.sft.layers, context=self.context)
+        seed, layers = self.recipe.run.seed, world_of(self.recipe).layers
+        return tiny_llama(tokenizer, seed=seed, width=WIDTH, layers=layers, context=self.context)
 
     def _tokenizer(
         self,
@@ -245,7 +245,7 @@ class Pipeline:
     def _sample(self, examples: Sequence[Example], part: str = "") -> list[str]:
         """Sample answers of the fine-tuned policy at temperature 1; `part` is the phase for `on_progress`."""
         model, tokenizer = load_policy(str(self.out / "sft")).eval(), load_tokenizer(str(self.out / "sft"))
-        prompts = encode_prompts(tokenizer, examples, prompt_format=self.recipe.rollout.prompt_format)
+        prompts = encode_prompts(tokenizer, examples, prompt_format=self.recipe.model.prompt_format)
         limit = self.recipe.rollout.max_new_tokens
         uniforms = step_uniforms(seed=self.recipe.run.seed, step=2**20, rows=len(prompts), tokens=limit)
         answers: list[tuple[int, ...]] = []

@@ -14,7 +14,7 @@ from text2grad.reward_models import LocalRewardModel, Refresher, critic_from_rec
 from text2grad.rl import Text2GradTrainer, check_tracker, prepare_policy
 from text2grad.runs.evaluations import Evaluations
 from text2grad.runs.metric import Metric, load_metric
-from text2grad.runs.run_examples import RunExamples, check_response_limit, recipe_task, run_examples
+from text2grad.runs.run_examples import RunExamples, check_response_limit, recipe_task, run_examples, world_of
 from text2grad.tasks import BuiltIn
 from text2grad.types import Example
 
@@ -98,11 +98,11 @@ def prepare_run(
     trainer = trainer_class(
         model,
         critic,
-        tokenizer,
         examples.train,
         recipe,
+        eval_dataset=examples.held_out or None,
+        processing_class=tokenizer,
         refresher=refresher,
-        held_out=examples.held_out,
         resume=resume,
     )
     if isinstance(critic, LocalRewardModel):
@@ -132,7 +132,7 @@ def _note_examples(recipe: Recipe, examples: RunExamples) -> None:
     note(f"{len(examples.train)} prompts to train on, {len(examples.held_out)} held out for evaluations")
     if examples.removed:
         note(
-            f"{examples.removed} of the prompts of {data.train} are in {data.held_out_file}, too; they are held out, "
+            f"{examples.removed} of the prompts of {data.train} are in {data.held_out}, too; they are held out, "
             "and not trained on",
             warning=True,
         )
@@ -179,5 +179,5 @@ def held_out_examples(recipe: Recipe, count: int) -> list[Example]:
     """
     task = recipe_task(recipe)
     if task is not None:
-        return task.held_out(count, recipe.data.eval_seed)
+        return task.held_out(count, world_of(recipe).eval_seed)
     return run_examples(recipe).held_out[:count]

@@ -1,6 +1,6 @@
 """The prompts of a run: examples to train on, and held-out examples for evaluations; no prompt is in both."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from text2grad.config import Recipe
@@ -18,10 +18,38 @@ class RunExamples(NamedTuple):
     removed: int = 0
 
 
+class World(NamedTuple):
+    """What experiments vary of a built-in task and of the models before RL; all other runs have the defaults.
+
+    Attributes:
+        task: the settings of the task.
+        eval_seed: chooses the held-out examples.
+        layers: transformer blocks of the models.
+        fresh_reward_model: the reward model begins at random weights, not at the fine-tuned policy.
+    """
+
+    task: TaskSettings = TaskSettings()
+    eval_seed: int = 0
+    layers: int = 2
+    fresh_reward_model: bool = False
+
+
+_WORLDS: list[Callable[[Recipe], World]] = [lambda _: World()]
+
+
+def register_world(of: Callable[[Recipe], World]) -> None:
+    """Let runs of this process take the world that `of` reads from their recipe."""
+    _WORLDS[:] = [of]
+
+
+def world_of(recipe: Recipe) -> World:
+    """Return the world of a recipe's built-in task."""
+    return _WORLDS[0](recipe)
+
+
 def task_settings(recipe: Recipe) -> TaskSettings:
     """Return the settings of a recipe's built-in task."""
-    data = recipe.data
-    return TaskSettings(data.length, data.faults, data.truths)
+    return world_of(recipe).task
 
 
 def recipe_task(recipe: Recipe) -> BuiltIn | None:
@@ -45,13 +73,13 @@ def check_response_limit(recipe: Recipe) -> None:
     Raises:
         ConfigError: if `rollout.max_new_tokens` is too low, with the number that the longest answer needs.
     """
-    data, limit = recipe.data, recipe.rollout.max_new_tokens
-    if not data.length:
+    data, limit, length = recipe.data, recipe.rollout.max_new_tokens, task_settings(recipe).length
+    if not length:
         return
     shortest, longest = procedural_task(str(data.task), "train", task_settings(recipe)).answer_tokens()
     if limit < shortest:
         raise ConfigError(
-            f"rollout.max_new_tokens = {limit}: with data.length = {data.length} the shortest answers of {data.task} "
+            f"rollout.max_new_tokens = {limit}: at length {length} the shortest answers of {data.task} "
             f"have {shortest} words and marks, and the longest demonstrations {longest}; set "
             f"rollout.max_new_tokens = {longest} or more"
         )
@@ -60,46 +88,47 @@ def check_response_limit(recipe: Recipe) -> None:
 def run_examples(recipe: Recipe) -> RunExamples:
     """Return the examples that [data] names.
 
-    A share is held out by a hash of `data.eval_seed` and the prompt, so that neither the order of the file nor
+    A share is held out by a hash of the prompt, so that neither the order of the file nor
     `run.seed` changes it, and equal prompts stay together. At most `data.eval_examples` held-out examples are kept,
     chosen by the same hash.
 
     Raises:
         DataError: if a file cannot be read, or no prompt is left to train on or to hold out.
     """
-    data = recipe.data
+    data, seed = recipe.data, world_of(recipe).eval_seed
     task = recipe_task(recipe)
     if task is not None and not data.train:
-        held_out = task.held_out(data.eval_examples, data.eval_seed) if data.eval_examples else []
-        return RunExamples(task.train(data.examples, recipe.run.seed), held_out)
+        held_out = task.held_out(data.eval_examples, seed) if data.eval_examples else []
+        return RunExamples(task.train(recipe.quickstart.examples, recipe.run.seed), held_out)
     examples = read_examples(str(data.train))
-    if data.held_out_file:
-        held_out = read_examples(data.held_out_file)
+    if isinstance(data.held_out, str):
+        held_out = read_examples(data.held_out)
         prompts = {example.prompt_text for example in held_out}
         train = [example for example in examples if example.prompt_text not in prompts]
         if not train:
             raise DataError(
-                f"all {len(examples)} prompts of {data.train} are in {data.held_out_file}, too, so none is left to "
-                "train on; name other files in data.train and data.held_out_file"
+                f"all {len(examples)} prompts of {data.train} are in {data.held_out}, too, so none is left to train "
+                "on; name other files in data.train and data.held_out"
             )
-        return RunExamples(train, _first(held_out, data.eval_examples, data.eval_seed), len(examples) - len(train))
-    train, held_out = split_by_prompt(examples, data.held_out, data.eval_seed, key=_prompt)
+        return RunExamples(train, _first(held_out, data.eval_examples, seed), len(examples) - len(train))
+    train, held_out = split_by_prompt(examples, data.held_out, seed, key=_prompt)
     if data.held_out and not held_out:
         raise DataError(
             f"data.held_out = {data.held_out}: {data.train} has one prompt only, and it cannot be trained on and held "
-            "out; add prompts, or name a data.held_out_file"
+            "out; add prompts, or name a file in data.held_out"
         )
-    return RunExamples(train, _first(held_out, data.eval_examples, data.eval_seed))
+    return RunExamples(train, _first(held_out, data.eval_examples, seed))
 
 
 def held_out_prompts(recipe: Recipe) -> set[str]:
     """Return all prompts that [data] holds out, also those beyond `data.eval_examples`; none for a built-in task."""
     data = recipe.data
-    if data.held_out_file:
-        return {example.prompt_text for example in read_examples(data.held_out_file)}
+    if isinstance(data.held_out, str):
+        return {example.prompt_text for example in read_examples(data.held_out)}
     if not data.held_out:
         return set()
-    held_out = split_by_prompt(read_examples(str(data.train)), data.held_out, data.eval_seed, key=_prompt)[1]
+    seed = world_of(recipe).eval_seed
+    held_out = split_by_prompt(read_examples(str(data.train)), data.held_out, seed, key=_prompt)[1]
     return {example.prompt_text for example in held_out}
 
 

@@ -4,22 +4,20 @@ run.json, data.json     settings, and a hash of the demonstrations; a resumed ru
 metrics.jsonl           loss of each step, held-out loss
 checkpoints/            the best and the last
 model/                  the best checkpoint: a Hugging Face directory, or an adapter
-merged/                 with sft.merge: the adapter merged into its base
+merged/                 with LoRA: the adapter merged into its base
 results.json            counts and the held-out loss before the training and of the best checkpoint
 """
 
 import hashlib
 import json
-import re
-from collections.abc import Sequence, Set
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from text2grad.config import Recipe, check_directory, check_world_size, open_run
-from text2grad.costs import keep_checkpoint_cost
+from text2grad.costs import Cost, write_cost
 from text2grad.errors import CheckpointError, ConfigError, DataError, ModelError
 from text2grad.feedback import Demonstration, read_demonstrations, split_by_prompt
 from text2grad.files import published, to_json, write_atomically
@@ -50,19 +48,7 @@ from text2grad.runs.run_examples import held_out_prompts
 from text2grad.types import PromptFormat
 
 MODEL, MERGED, RESULTS_FILE = "model", "merged", "results.json"
-UNSHOWN = 5_000  # demonstrations, which are tokenized in a second or two
 SECTIONS = ("model", "sft", "run")  # of the recipe, whose settings decide the result
-
-
-class Encoded(NamedTuple):
-    """The rows of each demonstration, and a hash of all of them."""
-
-    groups: list[list[Row]]
-    digest: str
-
-    def fitting(self, limit: float) -> list[list[Row]]:
-        """Return the groups of at most `limit` tokens in each row; a longer demonstration is left out whole."""
-        return [rows for rows in self.groups if max(len(row["input_ids"]) for row in rows) <= limit]
 
 
 class SFTRun:
@@ -77,7 +63,7 @@ class SFTRun:
         """Read the demonstrations, load the model, and create or open the run's directory.
 
         Args:
-            recipe: sft.model or [model] names the model to train, [sft] sets the training, rollout.prompt_format the
+            recipe: sft.model or [model] names the model to train, [sft] sets the training, model.prompt_format the
                 form of the prompts.
             resume: continue the run in `sft.out`.
 
@@ -92,8 +78,6 @@ class SFTRun:
         self.path = recipe.sft.model or recipe.model.path
         if not self.path:
             raise ConfigError("neither [sft] model nor [model] path is set: name the model with --model PATH")
-        if recipe.sft.merge and not recipe.model.lora_r:
-            raise ConfigError("sft.merge merges a LoRA adapter, and model.lora_r = 0 trains none; leave it out")
         self.recipe, self.directory = recipe, Path(recipe.sft.out)
         check_directory(self.directory, resume=resume)
         self.state = PartialState(cpu=on_cpu())
@@ -105,29 +89,32 @@ class SFTRun:
         learned, held_out, shared = read_demonstration_split(recipe)
         config = policy_config(self.path, trust_remote_code=recipe.model.trust_remote_code)
         self.tokenizer = load_tokenizer(self.path, trust_remote_code=recipe.model.trust_remote_code)
-        self.prompt_format = _prompt_format(self.tokenizer, recipe, self.path)
-        _refuse_chats([*learned, *held_out], self.prompt_format, recipe, self.path)
-        learn = self._encode(learned, "demonstrations")
-        test = self._encode(held_out[: recipe.sft.eval_limit], "held-out demonstrations")
+        wanted = recipe.model.prompt_format
+        self.prompt_format = _prompt_format(self.tokenizer, wanted, [*learned, *held_out], self.path)
+        encoded = self._encode(learned, "demonstrations")
+        encoded_held_out = self._encode(held_out[: recipe.sft.eval_limit], "held-out demonstrations")
         limit = int(min(recipe.sft.max_tokens, context_of(config)))
-        groups, held_out_groups = _fitting(learn, limit), _fitting(test, limit)
-        self.rows = [row for rows in groups for row in rows]
-        self.held_out = [row for rows in held_out_groups for row in rows]
-        self.model = self._model()
+        fitting, fitting_held_out = _fitting(encoded, limit), _fitting(encoded_held_out, limit)
+        self.rows = [row for rows in fitting for row in rows]
+        self.held_out = [row for rows in fitting_held_out for row in rows]
+        of_model = recipe.model.model_dump(
+            include={"dtype", "lora_r", "lora_alpha", "lora_targets", "trust_remote_code"}
+        )
+        self.model = load_trainable(self.path, **of_model, lora_dropout=recipe.sft.lora_dropout, seed=recipe.run.seed)
         check_ids(self.model, [*self.rows, *self.held_out])
         self.counts = {
-            "learned": len(groups),
+            "learned": len(fitting),
             "tokens": sum(len(row["input_ids"]) for row in self.rows),
             "target_tokens": sum(label != NO_LOSS for row in self.rows for label in row["labels"]),
-            "too_long": len(learn.groups) - len(groups),
+            "too_long": len(encoded) - len(fitting),
             "shared_prompts": shared,
-            "held_out": len(held_out_groups),
-            "held_out_too_long": len(test.groups) - len(held_out_groups),
+            "held_out": len(fitting_held_out),
+            "held_out_too_long": len(encoded_held_out) - len(fitting_held_out),
         }
         if self.is_main:
             processes = self.state.num_processes
             open_run(self.directory, recipe, resume=resume, processes=processes, sections=SECTIONS)
-            digest = hashlib.sha256(f"{learn.digest} {test.digest}".encode()).hexdigest()
+            digest = hashlib.sha256(f"{_digest(encoded)} {_digest(encoded_held_out)}".encode()).hexdigest()
             check_same_data(self.directory / "data.json", {**self.counts, "sha256": digest}, "demonstrations")
             last_saved(self.directory)
         self.state.wait_for_everyone()
@@ -140,71 +127,58 @@ class SFTRun:
         """
         out = self.directory / MODEL
         if not out.exists():
-            evaluation = replace(self._evaluation(), on_measured=on_measured)
-            train_measured(self.model, self.tokenizer, self.rows, self._settings(), evaluation)
+            self._train(on_measured)
         self.state.wait_for_everyone()
         if self.is_main:
             self._publish(out)
         self.state.wait_for_everyone()
-        return self.directory / MERGED if self.recipe.sft.merge else out
+        return self.directory / MERGED if self.recipe.model.lora_r else out
 
     def results(self) -> dict[str, Any]:
         """Return results.json of a finished run, and the seconds of its training."""
         last = last_saved(self.directory)
         return {**json.loads((self.directory / RESULTS_FILE).read_bytes()), "seconds": last.seconds if last else 0.0}
 
-    def _encode(self, demonstrations: Sequence[Demonstration], name: str) -> Encoded:
-        groups, digest = [], hashlib.sha256()
-        shown = self.is_main and len(demonstrations) > UNSHOWN
+    def _encode(self, demonstrations: Sequence[Demonstration], name: str) -> list[list[Row]]:
+        """Return the rows of each demonstration."""
+        encoded = []
+        shown = self.is_main and len(demonstrations) > 5_000  # these take a second or two
         with Progress(f"tokenize {name}", len(demonstrations), unit="demonstration", enabled=shown) as progress:
-            for one in demonstrations:
+            for demonstration in demonstrations:
                 try:
-                    groups.append(conversation_rows(self.tokenizer, one.turns, self.prompt_format))
+                    encoded.append(conversation_rows(self.tokenizer, demonstration.turns, self.prompt_format))
                 except DataError as error:
-                    raise DataError(f"{one.where}: {error}") from error
-                digest.update(to_json([row["input_ids"] for row in groups[-1]]))
+                    raise DataError(f"{demonstration.where}: {error}") from error
                 progress.advance()
         if self.is_main:
             _warn_of_special_tokens(self.tokenizer, demonstrations)
-        return Encoded(groups, digest.hexdigest())
+        return encoded
 
-    def _model(self) -> Any:
-        """Return the model to train."""
-        shared = self.recipe.model.model_dump(include={"dtype", "lora_r", "lora_alpha", "trust_remote_code"})
-        return load_trainable(
-            self.path,
-            **shared,
-            lora_targets=self.recipe.model.lora_targets,
-            lora_dropout=self.recipe.sft.lora_dropout,
-            seed=self.recipe.run.seed,
+    def _train(self, on_measured: OnMeasured) -> None:
+        """Train, with measurements and checkpoints, from the last checkpoint."""
+        sft, model, run = self.recipe.sft, self.recipe.model, self.recipe.run
+        same = {"steps", "batch_size", "max_tokens", "optimizer", "epochs", "accumulate", "bf16"}
+        settings = FineTuning(
+            **sft.model_dump(include=same),
+            learning_rate=sft.lr,
+            seed=run.seed,
+            gradient_checkpointing=model.gradient_checkpointing,
         )
-
-    def _settings(self) -> FineTuning:
-        same = {"steps", "batch_size", "max_tokens", "optimizer", "epochs", "accumulate", "packing", "bf16"}
-        return FineTuning(
-            **self.recipe.sft.model_dump(include=same),
-            learning_rate=self.recipe.sft.lr,
-            seed=self.recipe.run.seed,
-            prompt_format=self.prompt_format,
-            gradient_checkpointing=self.recipe.model.gradient_checkpointing,
-        )
-
-    def _evaluation(self) -> Evaluation:
-        settings, run = self.recipe.sft, self.recipe.run
-        return Evaluation(
+        evaluation = Evaluation(
             self.directory,
             "sft",
             lambda trainer: held_out_loss(trainer, self.held_out),
             metric="loss",
             greater_is_better=False,
-            every=settings.eval_every,
-            patience=settings.patience,
+            every=sft.eval_every,
             keep=max(2, run.keep_checkpoints),
             tracker=run.tracker,
+            on_measured=on_measured,
         )
+        train_measured(self.model, self.tokenizer, self.rows, settings, evaluation)
 
     def _publish(self, out: Path) -> None:
-        """Write the best checkpoint as an ordinary Hugging Face directory, and merged where the recipe asks for it."""
+        """Write the best checkpoint as an ordinary Hugging Face directory; an adapter merged into its base as well."""
         last = last_saved(self.directory)
         if last is None:
             raise CheckpointError(f"{self.directory} holds no checkpoint to publish; start the run again")
@@ -218,7 +192,7 @@ class SFTRun:
             "prompt_format": self.prompt_format,
         }
         settings, merged = self.recipe.model, self.directory / MERGED
-        for path in (merged, out) if self.recipe.sft.merge else (out,):
+        for path in (merged, out) if settings.lora_r else (out,):
             if path.exists():
                 continue
             model = load_trained(
@@ -232,15 +206,15 @@ class SFTRun:
             with published(path) as temporary:
                 model.save_pretrained(temporary)
                 self.tokenizer.save_pretrained(temporary)
-        keep_checkpoint_cost(self.directory, self.directory)
+        write_cost(self.directory, Cost("sft", last.seconds, last.tokens, 0, last.peak_memory_bytes, runs=1))
         write_atomically(self.directory / RESULTS_FILE, to_json(results))
 
 
 def read_demonstration_split(recipe: Recipe) -> tuple[list[Demonstration], list[Demonstration], int]:
     """Return demonstrations to train on, held-out demonstrations, and the number removed for a held-out prompt.
 
-    Prompts that [data] holds out for the evaluations of `train` are never trained on. Without `sft.held_out_file`, they
-    are the held-out demonstrations; if there are none, `sft.held_out` is the share.
+    Prompts that [data] holds out for the evaluations of `train` are never trained on. Without a file in `sft.held_out`
+    they are the held-out demonstrations; if there are none, `sft.held_out` is the share.
 
     Raises:
         ConfigError: if the recipe names no demonstrations.
@@ -254,13 +228,13 @@ def read_demonstration_split(recipe: Recipe) -> tuple[list[Demonstration], list[
         )
     demonstrations = read_demonstrations(files)
     evaluated = held_out_prompts(recipe)
-    learned = [one for one in demonstrations if one.prompt not in evaluated]
-    held_out = [one for one in demonstrations if one.prompt in evaluated]
+    learned = [demonstration for demonstration in demonstrations if demonstration.prompt not in evaluated]
+    held_out = [demonstration for demonstration in demonstrations if demonstration.prompt in evaluated]
     shared = 0
-    if settings.held_out_file:
-        held_out = read_demonstrations([settings.held_out_file])
-        prompts = {one.prompt for one in held_out}
-        learned = [one for one in learned if one.prompt not in prompts]
+    if isinstance(settings.held_out, str):
+        held_out = read_demonstrations([settings.held_out])
+        prompts = {demonstration.prompt for demonstration in held_out}
+        learned = [demonstration for demonstration in learned if demonstration.prompt not in prompts]
         shared = len(demonstrations) - len(learned)
     elif not held_out:
         learned, held_out = split_by_prompt(learned, settings.held_out, recipe.run.seed)
@@ -268,69 +242,62 @@ def read_demonstration_split(recipe: Recipe) -> tuple[list[Demonstration], list[
         raise DataError(
             f"the {len(demonstrations)} demonstrations of {', '.join(files)} leave {len(learned)} to train on and "
             f"{len(held_out)} to measure on: the two have no prompt in common. Add demonstrations of other prompts, or "
-            "name a file in sft.held_out_file"
+            "name a file in sft.held_out"
         )
     return learned, held_out, shared
 
 
 def _warn_of_special_tokens(tokenizer: Any, demonstrations: Sequence[Demonstration]) -> None:
     """Warn of answers that spell special tokens, such as an end of sequence that was added to them."""
-    texts = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
-    spelled = re.compile(_any_of(texts - {""}) or r"(?!)")
-    found = [
-        (one.where, match[0])
-        for one in demonstrations
-        if (match := next(filter(None, (spelled.search(answer) for _, answer in one.turns)), None))
+    special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special and token.content]
+    spelled = [
+        (demonstration.where, texts[0])
+        for demonstration in demonstrations
+        if (texts := [text for _, answer in demonstration.turns for text in special if text in answer])
     ]
-    if found:
-        where, text = found[0]
+    if spelled:
+        where, text = spelled[0]
         note(
-            f"{len(found)} of {len(demonstrations)} demonstrations spell a special token in an answer, the first "
+            f"{len(spelled)} of {len(demonstrations)} demonstrations spell a special token in an answer, the first "
             f"{text!r} in {where}; it is learned as the characters that it has. Each answer gets an end of sequence; "
             "none has to be in the files",
             warning=True,
         )
 
 
-def _any_of(texts: Set[str]) -> str:
-    """Return a pattern of the longest of some texts at a place; in it they share their beginnings: many stay fast."""
-    rests: dict[str, set[str]] = {}
-    for text in texts - {""}:
-        rests.setdefault(text[0], set()).add(text[1:])
-    found = "|".join(re.escape(first) + _any_of(rest) for first, rest in sorted(rests.items()))
-    return f"(?:{found}){'?' if '' in texts else ''}" if found else ""
+def _digest(encoded: Sequence[Sequence[Row]]) -> str:
+    """Return a hash of the ids of all rows."""
+    return hashlib.sha256(b"".join(to_json([row["input_ids"] for row in rows]) for rows in encoded)).hexdigest()
 
 
-def _fitting(encoded: Encoded, limit: int) -> list[list[Row]]:
-    """Return the groups that fit.
+def _fitting(encoded: Sequence[list[Row]], limit: int) -> list[list[Row]]:
+    """Return the demonstrations of at most `limit` tokens in each row; a longer demonstration is left out whole.
 
     Raises:
-        DataError: if none does.
+        DataError: if none fits.
     """
-    fitting = encoded.fitting(limit)
+    fitting = [rows for rows in encoded if max(len(row["input_ids"]) for row in rows) <= limit]
     if not fitting:
         raise DataError(
-            f"all {len(encoded.groups)} demonstrations of a part have more than {limit} tokens (sft.max_tokens, or the "
+            f"all {len(encoded)} demonstrations of a part have more than {limit} tokens (sft.max_tokens, or the "
             "model's context); raise sft.max_tokens, or shorten them"
         )
     return fitting
 
 
-def _prompt_format(tokenizer: Any, recipe: Recipe, path: str) -> PromptFormat:
-    """Return the format in which rollouts show prompts."""
-    wanted, own = recipe.rollout.prompt_format, bool(getattr(tokenizer, "chat_template", None))
-    if wanted == "chat" and not own:
-        raise ModelError(
-            f"rollout.prompt_format = 'chat', but the tokenizer of {path!r} has no chat template; set 'plain' or 'auto'"
-        )
-    return "chat" if own and wanted != "plain" else "plain"
+def _prompt_format(tokenizer: Any, wanted: str, demonstrations: Sequence[Demonstration], path: str) -> PromptFormat:
+    """Return the format in which rollouts show prompts.
 
-
-def _refuse_chats(demonstrations: Sequence[Demonstration], form: PromptFormat, recipe: Recipe, path: str) -> None:
-    """Refuse chats where no template turns them into text; with "plain" in the recipe their texts are joined."""
-    chats = [one for one in demonstrations if not isinstance(one.turns[0].prompt, str)]
-    if chats and form == "plain" and recipe.rollout.prompt_format != "plain":
+    Raises:
+        ModelError: if the tokenizer lacks the chat template that the recipe or a chat needs.
+    """
+    if getattr(tokenizer, "chat_template", None):
+        return "plain" if wanted == "plain" else "chat"
+    chats = [demonstration for demonstration in demonstrations if not isinstance(demonstration.turns[0].prompt, str)]
+    if wanted == "chat" or (chats and wanted == "auto"):
+        what = f"{chats[0].where}: the demonstration is a chat" if chats else 'model.prompt_format = "chat"'
         raise ModelError(
-            f"{chats[0].where}: the demonstration is a chat, but the tokenizer of {path!r} has no chat template; take "
-            'a model that has one, or join the messages as plain text with rollout.prompt_format = "plain"'
+            f"{what}, but the tokenizer of {path!r} has no chat template; take a model that has one, or join messages "
+            'as plain text with model.prompt_format = "plain"'
         )
+    return "plain"

@@ -104,8 +104,8 @@ class Task(ABC):
         if length and length not in self.lengths:
             possible = ", ".join(map(str, self.lengths))
             raise ConfigError(
-                f"data.length = {length}: the task {self.name} has no items of {length} {self.unit}; "
-                + (f"possible: {possible}, and 0 for its usual items" if possible else "leave data.length at 0")
+                f"world.length = {length}: the task {self.name} has no items of {length} {self.unit}; "
+                + (f"possible: {possible}, and 0 for its usual items" if possible else "leave world.length at 0")
             )
 
     def examples(self, n: int, seed: int = 0) -> list[Example]:
@@ -123,7 +123,7 @@ class Task(ABC):
             if repeats > MOST_REPEATS:
                 raise DataError(
                     f"the task {self.name} has too few prompts: {n} distinct prompts needed, {len(items)} found. "
-                    "Lower the number of examples (data.examples, or sft.steps × sft.batch_size)"
+                    "Lower the number of examples (quickstart.examples, or sft.steps × sft.batch_size)"
                 )
             items.setdefault(example.prompt_text, example)
         return list(items.values())

@@ -16,7 +16,7 @@ from os import read, write
 from types import ModuleType
 from typing import Any, NamedTuple
 
-for _name in ("exit", "quit"):  # of the module site, which a worker does not load
+for _name in ("exit", "quit"):  # defined by the module site, which a worker does not load
     vars(builtins).setdefault(_name, Quitter(_name, "Ctrl-D"))
 PRISTINE: dict[str, Any] = dict(vars(builtins))
 globals()["__builtins__"] = PRISTINE
@@ -73,7 +73,8 @@ def hide_the_sandbox(site: str | None) -> None:
     Args:
         site: the directory of pytest and the packages beside it.
     """
-    for loaded in [one for one in sys.modules if one.partition(".")[0] in ("text2grad", __package__.partition(".")[0])]:
+    rooms = ("text2grad", __package__.partition(".")[0])
+    for loaded in [name for name in sys.modules if name.partition(".")[0] in rooms]:
         del sys.modules[loaded]
     for package in ("text2grad", "text2grad_sandbox", "text2grad_studio"):  # even if installed beside pytest
         sys.modules[package] = None  # type: ignore[assignment] # makes an import fail
@@ -117,7 +118,7 @@ def flush() -> None:
 
 
 class Frames(traceback.StackSummary):
-    """Frames whose last one is shown: Python counts it to repeated ones if another part of their line raises."""
+    """Frames that show the last frame of a recursion; Python hides it if another part of its line raises."""
 
     def format(self, **how: Any) -> list[str]:
         """Return the text of each frame."""

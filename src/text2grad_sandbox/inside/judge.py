@@ -238,7 +238,7 @@ class Raises:
     """Check that a block raises an exception: `with raises(ValueError): f(-1)`. Plain tests need no import for it."""
 
     def __init__(self, expected: type[BaseException] | tuple[type[BaseException], ...]) -> None:
-        """Expect one of some classes."""
+        """Take the classes of the expected exception."""
         self.expected = expected
 
     def __enter__(self) -> "Raises":

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterable, Mapping
 
 OPEN_FILES = 64
-MOST_FILES = 4_096  # of a program, on disk
+MOST_FILES = 4_096  # most files of a program on disk
 
 # Numbers of the allowed system calls: (x86_64, aarch64); None if the processor has no such call.
 # fmt: off
@@ -199,7 +199,7 @@ def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def _allowed_if(call: int, all_of: Iterable[tuple[int, Iterable[int]]], *, set_flags: bool = False) -> list[Line]:
-    """Return lines that allow a call if each of some words of its arguments is one of some values, else refuse it."""
+    """Return lines that allow a call if each checked word of its arguments has an allowed value, else refuse it."""
     body: list[Line] = []
     for offset, values in all_of:
         wanted = list(values)
@@ -239,15 +239,15 @@ class Filter:
             listen: whether a supervisor decides on calls with the answer `NOTIFY`.
 
         Returns:
-            The descriptor of the listener; −1 without one.
+            The descriptor of the listener; −1 without a listener.
 
         Raises:
             OSError: if the kernel does not support filters, or listeners.
         """
         for at in self._own:
             struct.pack_into("=I", self._buffer, at, os.getpid())
-        found = _call("syscall", self._number, 1, 8 if listen else 0, self._program)
-        return found if listen else -1
+        listener = _call("syscall", self._number, 1, 8 if listen else 0, self._program)
+        return listener if listen else -1
 
 
 def server_filter() -> Filter:
@@ -331,7 +331,7 @@ def restrict_files(readable: Iterable[str], writable: str) -> None:
 
 
 def drop_capabilities() -> None:
-    """Drop every capability, and forbid to regain one by running another program."""
+    """Drop all capabilities, and forbid to regain any by running another program."""
     _call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     _call("prctl", PR_CAP_AMBIENT, 4, 0, 0, 0)
     for capability in range(64):

@@ -28,7 +28,7 @@ from .values import CONTAINERS, LEAVES, BadMessage, Packer, Unpacker
 
 PRISTINE = globals()["__builtins__"] = dict(vars(builtins))  # a program can change only the originals
 
-MOST_BYTES = 64 * 2**20  # of one message
+MOST_BYTES = 64 * 2**20  # largest message
 # fmt: off
 ARITHMETIC = (
     "add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow", "lshift", "rshift", "and", "xor",
@@ -43,7 +43,7 @@ OPERATIONS = (
 SPECIALS = frozenset(
     f"__{name}__" for name in (*OPERATIONS, *(prefix + name for prefix in ("", "r", "i") for name in ARITHMETIC))
 )
-HOOKS = ("_pytest", "pytestmark", "__array")  # by which an object could take part in the judge's own work
+HOOKS = ("_pytest", "pytestmark", "__array")  # attributes by which an object could take part in the judge's own work
 ORDER = {"__lt__", "__le__", "__gt__", "__ge__"}
 ALWAYS = {"__eq__", "__hash__", "__str__", "__repr__", "__format__"}  # every object has them
 PURE_MODULES = {
@@ -51,7 +51,7 @@ PURE_MODULES = {
     "datetime", "decimal", "fractions", "statistics", "heapq", "bisect", "typing", "random", "json", "numbers",
     "array", "copy", "textwrap", "time", "timeit",
 }
-"""Modules of which the judge uses its own functions and classes where a program imports them for the tests."""
+"""Modules whose functions and classes the judge takes from its own process if a program imports them for the tests."""
 UNSAFE = {
     "exec", "eval", "compile", "open", "input", "breakpoint", "exit", "quit", "setattr", "delattr", "getattr",
     "globals", "locals", "vars", "__import__", "help", "memoryview", "print", "copyright", "credits", "license",
@@ -186,7 +186,7 @@ def _contains(self: Any, item: Any) -> bool:
     if type(base) in (*CONTAINERS, *IMMUTABLE):
         return item in base
     if _defines(type(self), "__iter__"):
-        return any(one is item or one == item for one in self)
+        return any(element is item or element == item for element in self)
     return bool(self._peer.operate(self, "__contains__", (item,)))
 
 
@@ -379,17 +379,17 @@ class Peer:
             return asyncio.run(wait())
         raise BadMessage(f"no operation: {operation}"[:100])
 
-    def compare(self, one: Remote, name: str, other: object) -> Any:
+    def compare(self, stand_in: Remote, name: str, other: object) -> Any:
         """Return the result of a comparison of a stand-in."""
         if isinstance(other, Remote) or not self.suspicious:
             self.own_answers += 1
-            return self.request(one._handle, name, (other,))
-        base = self.request(one._handle, "base")
+            return self.request(stand_in._handle, name, (other,))
+        base = self.request(stand_in._handle, "base")
         if type(base) not in (*CONTAINERS, *IMMUTABLE):
             return NotImplemented
         return getattr(type(base), name)(base, other)
 
-    def operate(self, one: Remote, name: str, args: tuple[Any, ...]) -> Any:
+    def operate(self, stand_in: Remote, name: str, args: tuple[Any, ...]) -> Any:
         """Return the result of an operator of a stand-in, which sees the other operand.
 
         Raises:
@@ -398,11 +398,11 @@ class Peer:
         if self.suspicious and not all(isinstance(other, Remote) for other in args):
             if not self.trusting:
                 raise TypeError(
-                    f"{name} of a {type(one).__name__} of the program with a value of the tests is the program's word, "
-                    'which counts only with mode="shared"'
+                    f"{name} of a {type(stand_in).__name__} of the program with a value of the tests is the program's "
+                    'word, which counts only with mode="shared"'
                 )
             self.own_answers += 1
-        return self.request(one._handle, name, args)
+        return self.request(stand_in._handle, name, args)
 
     def rebind(self, name: str, data: Any, unpacker: Unpacker) -> None:
         """Take note of a name that the program has bound."""
@@ -459,7 +459,7 @@ class Peer:
         if type(module) is not str or (not self.suspicious and module == "builtins" and name in UNSAFE):
             return None
         module = module.lstrip("_")
-        return (module, name) if _found(module, name, of_judge=self.suspicious) is value else None
+        return (module, name) if _well_known(module, name, of_judge=self.suspicious) is value else None
 
     def _handle(self, value: Any) -> int:
         handle = self._handles.get(id(value))
@@ -536,10 +536,10 @@ class Peer:
         return self._remote(data[2], self._mirror(data[3]))
 
     def _named(self, module: str, name: str) -> Any:
-        found = _found(module, name, of_judge=not self.suspicious)
-        if found is None or (module == "builtins" and name in UNSAFE and self.suspicious):
+        known = _well_known(module, name, of_judge=not self.suspicious)
+        if known is None or (module == "builtins" and name in UNSAFE and self.suspicious):
             raise BadMessage(f"no such name: {module}.{name}"[:100])
-        return found
+        return known
 
     def _remote(self, handle: int, mirror: type) -> Any:
         remote = self._remotes.get(handle)
@@ -569,10 +569,10 @@ class Peer:
     def _mirror(self, data: list[Any]) -> type:
         """Return the class that mirrors a class of the other process."""
         if data[0] in ("g", "u"):
-            found = self.resolve(data[0], data, Unpacker(self.resolve))
-            if not isinstance(found, type):
+            mirrored = self.resolve(data[0], data, Unpacker(self.resolve))
+            if not isinstance(mirrored, type):
                 raise BadMessage("no class")
-            return found
+            return mirrored
         handle = data[1]
         if handle in self._mirrors:
             return self._mirrors[handle]
@@ -684,14 +684,14 @@ def _defines(kind: type, name: str) -> bool:
     return any(name in vars(base) for base in kind.__mro__ if base is not object)
 
 
-def _found(module: str, name: str, *, of_judge: bool) -> Any:
+def _well_known(module: str, name: str, *, of_judge: bool) -> Any:
     """Return a function or class of a module that both processes have: of any, if the judge names it."""
     if module == "builtins":
         return PRISTINE.get(name)
     if module not in PURE_MODULES and not (of_judge and module.partition(".")[0] in sys.stdlib_module_names):
         return None
-    found = vars(importlib.import_module(module)).get(name)
-    return found if isinstance(found, type | types.FunctionType | types.BuiltinFunctionType) else None
+    value = vars(importlib.import_module(module)).get(name)
+    return value if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType) else None
 
 
 def _copy(container: Any) -> Any:
@@ -699,7 +699,7 @@ def _copy(container: Any) -> Any:
 
 
 def _same(container: Any, copy: Any) -> bool:
-    now = dict(container) if isinstance(container, dict) else list(container)
+    now = _copy(container)
     try:
         if isinstance(now, dict) and list(now) != list(copy):  # the order is content, too
             return False

@@ -29,7 +29,7 @@ from .peer import PURE_MODULES
 CHANNEL, SAYS = 3, 4  # descriptors in the processes of a job: to the other process, and to this one
 LEFT_FILES = 1_000  # with more files left by a program, the whole worker is replaced instead of cleaned
 SAID_BYTES = 100_000  # limit of the data that a job's process may send
-START_S = 10.0  # for a process to set its limits
+START_S = 10.0  # time for a process to set its limits
 LOOK_S = 0.05  # between two looks at the files of a program, where no file system limits them
 
 
@@ -97,18 +97,18 @@ def _filters(*, own_files: bool) -> dict[bool, kernel.Filter]:
         filters = {listen: kernel.program_filter(own_files=own_files, listen=listen) for listen in (True, False)}
     except OSError:
         return {}
-    working = {listen: one for listen, one in filters.items() if _works(common, one, listen=listen)}
+    working = {listen: own for listen, own in filters.items() if _works(common, own, listen=listen)}
     if working:
         common.apply()
     return working
 
 
-def _works(common: kernel.Filter, one: kernel.Filter, *, listen: bool) -> bool:
+def _works(common: kernel.Filter, own: kernel.Filter, *, listen: bool) -> bool:
     pid = os.fork()
     if pid == 0:
         try:
             common.apply()
-            one.apply(listen=listen)
+            own.apply(listen=listen)
             os._exit(0)
         finally:
             os._exit(1)

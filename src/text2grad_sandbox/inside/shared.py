@@ -109,12 +109,12 @@ class _Interpreter:
     """The state of the interpreter that tests depend on."""
 
     def __init__(self, packages: set[str]) -> None:
-        """Note the state; of modules, those of some packages that are loaded."""
-        modules = {name: one for name, one in sys.modules.items() if name.partition(".")[0] in packages}
-        self.modules = {name: (one, _parts(one)) for name, one in modules.items() if isinstance(one, ModuleType)}
+        """Note the state, and the parts of the loaded modules of some packages."""
+        noted = [(name, module) for name, module in sys.modules.items() if name.partition(".")[0] in packages]
+        self.modules = {name: (module, _parts(module)) for name, module in noted if isinstance(module, ModuleType)}
         self.environment = dict(os.environ)
         self.path = list(sys.path)
-        self.lists = [(one, list(one)) for one in (sys.meta_path, sys.path_hooks)]
+        self.lists = [(loaders, list(loaders)) for loaders in (sys.meta_path, sys.path_hooks)]
 
     def restore(self) -> str:
         """Restore builtins, environment and path; return the name of a module or loader that has changed, else ""."""
@@ -124,8 +124,8 @@ class _Interpreter:
         os.environ.clear()
         os.environ.update(self.environment)
         sys.path_importer_cache.clear()
-        for one, items in self.lists:
-            if one != items:
+        for loaders, items in self.lists:
+            if loaders != items:
                 return "the loaders of modules"
         for name, (module, parts) in self.modules.items():
             if sys.modules.get(name) is not module or not _same(parts, _parts(module)):

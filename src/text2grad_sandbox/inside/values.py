@@ -170,7 +170,7 @@ class Unpacker:
         """Return the value of a JSON structure.
 
         Raises:
-            BadMessage: if it is not one that `Packer` writes.
+            BadMessage: if `Packer` never writes such a value.
         """
         if type(data) in LEAVES:
             return data

@@ -6,9 +6,9 @@ export class ServerError extends Error {}
 /** The JSON of an answer; an error has its HTTP status, and none if the server was not reached. */
 const answer = async response => {
   const { status } = response;
-  const found = await response.json().catch(() => null); // the connection broke off
-  if (response.ok && found !== null) return found;
-  throw Object.assign(new ServerError((found && found.error) || `the server answered ${status}`), { status });
+  const data = await response.json().catch(() => null); // the connection broke off
+  if (response.ok && data !== null) return data;
+  throw Object.assign(new ServerError((data && data.error) || `the server answered ${status}`), { status });
 };
 
 const ask = (path, options) => fetch(`/api/${path}`, options).catch(() => { throw new ServerError("the server cannot be reached"); });

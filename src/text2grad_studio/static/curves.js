@@ -5,7 +5,7 @@ import { line, shown } from "./tokens.js";
 const SVG = "http://www.w3.org/2000/svg";
 const [WIDTH, HEIGHT, EDGE] = [170, 44, 3];
 const MOST = 4; // metrics of evaluations
-const CURVES = { reward: "reward", kl: "KL per response", negative: "with poor spans", tokens: "tokens" };
+const CURVES = { reward: "reward", kl: "KL per response", negative: "with negative spans", tokens: "tokens" };
 
 const node = (name, attributes) => {
   const element = document.createElementNS(SVG, name);
@@ -15,12 +15,12 @@ const node = (name, attributes) => {
 
 /** The series to draw: means of the rollouts, then the metrics of evaluations on held-out prompts. */
 const seriesOf = ({ steps, evaluations }) => {
-  const found = Object.entries(CURVES).map(([name, title]) => ({ title, points: steps.map(one => [one.step, one[name]]) }));
-  const names = [...new Set(evaluations.flatMap(one => Object.keys(one.values)))];
+  const series = Object.entries(CURVES).map(([name, title]) => ({ title, points: steps.map(mean => [mean.step, mean[name]]) }));
+  const names = [...new Set(evaluations.flatMap(evaluation => Object.keys(evaluation.values)))];
   for (const name of names.slice(0, MOST)) {
-    found.push({ title: `held-out ${name.replaceAll("_", " ")}`, points: evaluations.map(one => [one.step, one.values[name] ?? null]) });
+    series.push({ title: `held-out ${name.replaceAll("_", " ")}`, points: evaluations.map(evaluation => [evaluation.step, evaluation.values[name] ?? null]) });
   }
-  return found.map(one => ({ ...one, points: one.points.filter(([, value]) => value !== null) })).filter(one => one.points.length > 1);
+  return series.map(curve => ({ ...curve, points: curve.points.filter(([, value]) => value !== null) })).filter(curve => curve.points.length > 1);
 };
 
 /** Draw the curves of {steps, evaluations}; `choose(step)` is called for a step. */
@@ -57,7 +57,7 @@ export const drawCurves = (root, given, choose) => {
     svg.addEventListener("pointermove", event => {
       const box = svg.getBoundingClientRect();
       const step = first + ((event.clientX - box.left) / box.width) * (last - first);
-      show(steps.reduce((best, one, n) => (Math.abs(one - step) < Math.abs(steps[best] - step) ? n : best), 0));
+      show(steps.reduce((best, other, n) => (Math.abs(other - step) < Math.abs(steps[best] - step) ? n : best), 0));
     });
     svg.addEventListener("click", () => choose(steps[at]));
     svg.addEventListener("keydown", event => {
@@ -78,16 +78,16 @@ export const alarmsOf = ({ steps }) => {
   const last = steps[steps.length - 1];
   if (!last) return [];
   const share = value => `${Math.round(100 * value)} %`;
-  const found = [];
-  if (last.failed > 0.1) found.push(`${share(last.failed)} of the critiques of step ${last.step} could not be read`);
-  if (last.truncated > 0.5) found.push(`${share(last.truncated)} of the responses of step ${last.step} were cut by the length limit`);
-  if (steps.length > 2 && steps.every(one => one.reward === 0)) found.push("every reward is 0: the critic marks nothing");
+  const alarms = [];
+  if (last.failed > 0.1) alarms.push(`${share(last.failed)} of the critiques of step ${last.step} could not be read`);
+  if (last.truncated > 0.5) alarms.push(`${share(last.truncated)} of the responses of step ${last.step} were cut by the length limit`);
+  if (steps.length > 2 && steps.every(mean => mean.reward === 0)) alarms.push("every reward is 0: the critic marks nothing");
   const first = steps[0];
   if (steps.length > 5 && first.tokens && last.tokens > 2 * first.tokens) {
-    found.push(`responses grew from ${shown(first.tokens)} to ${shown(last.tokens)} tokens`);
+    alarms.push(`responses grew from ${shown(first.tokens)} to ${shown(last.tokens)} tokens`);
   }
   if (steps.length > 5 && first.tokens && last.tokens < first.tokens / 2) {
-    found.push(`responses shrank from ${shown(first.tokens)} to ${shown(last.tokens)} tokens`);
+    alarms.push(`responses shrank from ${shown(first.tokens)} to ${shown(last.tokens)} tokens`);
   }
-  return found;
+  return alarms;
 };

@@ -8,6 +8,7 @@ import { NAMES, ResponseView } from "./response.js";
 const CRITIC_POLL_MS = 700;
 const NO_ANSWER = "There is no answer: the question was stopped in another tab, or the server was started anew. Ask again.";
 const NO_RUN = "This text is no response of an open run, so there are no other responses to its prompt to show.";
+const OTHER = { positive: "negative", negative: "positive" };
 const ALL = ["delta", "reward", "value", "advantage", "kl", "change"];
 
 /**
@@ -40,7 +41,7 @@ export const replaceIn = (root, parts, otherwise = null) => {
   root.replaceChildren(...parts);
   if (!isInside) return;
   const name = nameOf(activeElement);
-  const same = name && [...root.querySelectorAll("button, input, select, textarea")].find(one => nameOf(one) === name);
+  const same = name && [...root.querySelectorAll("button, input, select, textarea")].find(control => nameOf(control) === name);
   const target = same && !same.disabled ? same : otherwise;
   if (!target) return;
   target.focus({ preventScroll: true });
@@ -63,7 +64,7 @@ export class Detail {
     const text = line("div", "", "nothing");
     text.append(
       line("h2", "Read, mark, teach"),
-      line("p", "Choose a response. Select words that are good or poor and say why; then let the model learn from it."),
+      line("p", "Choose a response. Mark words as positive or negative and say why; then let the model learn from it."),
     );
     this.root.replaceChildren(text);
     this.root.setAttribute("aria-label", "Response");
@@ -232,7 +233,7 @@ export class Detail {
     text.dir = "auto";
     text.tabIndex = 0;
     text.setAttribute("role", "group");
-    text.setAttribute("aria-label", "Response. Arrow keys move between words, with Shift they select; N marks as poor, P as good.");
+    text.setAttribute("aria-label", "Response. Arrow keys move between words, with Shift they select; N marks as negative, P as positive.");
     this.text = text;
     this.view = new ResponseView(text, this.tip, record, this.marks, {
       onSelect: (start, end) => this.selected(start, end),
@@ -274,12 +275,12 @@ export class Detail {
     }
     legend.append(line("span", "Colour by"));
     const buttons = ["", ...columns].map(name => {
-      const one = button(name ? NAMES[name] : "nothing", () => {
+      const choice = button(name ? NAMES[name] : "nothing", () => {
         this.view.colour(name);
-        for (const other of buttons) other.setAttribute("aria-pressed", String(other === one));
+        for (const other of buttons) other.setAttribute("aria-pressed", String(other === choice));
       });
-      one.setAttribute("aria-pressed", String(name === this.view.colourBy));
-      return one;
+      choice.setAttribute("aria-pressed", String(name === this.view.colourBy));
+      return choice;
     });
     legend.append(...buttons);
     const missing = ALL.filter(name => !columns.includes(name)).map(name => NAMES[name]);
@@ -314,16 +315,16 @@ export class Detail {
       const quote = this.view.chars.slice(start, end).join("");
       this.announce.textContent = visible(`selected: ${quote}`);
       tools.push(
-        button("Poor", () => this.mark("negative"), { key: "n", name: "poor-button" }),
-        button("Good", () => this.mark("positive"), { key: "p", name: "good-button" }),
+        button("Negative", () => this.mark("negative"), { key: "n", name: "negative-button" }),
+        button("Positive", () => this.mark("positive"), { key: "p", name: "positive-button" }),
       );
       const at = this.at(start, end);
       if (at.length) {
         tools.push(button("Remove mark", () => this.remove(), { key: "⌫" }));
-        const one = at[0];
-        if (one.start !== start || one.end !== end) {
+        const span = at[0];
+        if (span.start !== start || span.end !== end) {
           tools.push(button("Move mark here", () => {
-            this.alter(one.id, () => ({ start, end }));
+            this.alter(span.id, () => ({ start, end }));
             this.selected(start, end);
           }, { key: "m" }));
         }
@@ -341,14 +342,14 @@ export class Detail {
 
   /** The marks that touch a range. */
   at(start, end) {
-    return this.marks.list().filter(one => one.start < end && start < one.end);
+    return this.marks.list().filter(span => span.start < end && start < span.end);
   }
 
   mark(label) {
     const { selection } = this.view;
     if (!selection || this.context.readOnly()) return;
     const id = this.marks.add(selection.start, selection.end, label);
-    this.announce.textContent = `marked as ${label === "positive" ? "good" : "poor"}`;
+    this.announce.textContent = `marked as ${label}`;
     this.lastMark = id;
     this.view.select(null, null);
     this.text.focus();
@@ -365,8 +366,8 @@ export class Detail {
   remove() {
     if (this.context.readOnly()) return;
     const { selection } = this.view;
-    const found = selection ? this.at(selection.start, selection.end) : [];
-    if (found.length) this.marks.act(...found.map(({ id }) => ({ op: "unspan", id })));
+    const touched = selection ? this.at(selection.start, selection.end) : [];
+    if (touched.length) this.marks.act(...touched.map(({ id }) => ({ op: "unspan", id })));
     this.selected(selection && selection.start, selection && selection.end);
   }
 
@@ -409,7 +410,7 @@ export class Detail {
     }
     this.fields = new Map();
     const list = line("ol", "", "spans");
-    for (const one of marks.list()) list.append(this.spanItem(one));
+    for (const span of marks.list()) list.append(this.spanItem(span));
     parts.push(marks.spans.size ? list : line("p", "None yet.", "how"));
     parts.push(this.critiqueField());
     parts.push(this.doneRow());
@@ -419,24 +420,24 @@ export class Detail {
   }
 
   spanIds() {
-    return JSON.stringify([...this.marks.spans.values()].map(one => [one.id, one.label, one.start, one.end])) + this.marks.state;
+    return JSON.stringify([...this.marks.spans.values()].map(span => [span.id, span.label, span.start, span.end])) + this.marks.state;
   }
 
-  spanItem(one) {
-    const item = line("li", "", one.label === "positive" ? "is-good" : "is-poor");
-    const quote = this.view.chars.slice(one.start, one.end).join("");
+  spanItem(span) {
+    const item = line("li", "", `is-${span.label}`);
+    const quote = this.view.chars.slice(span.start, span.end).join("");
     const head = line("p");
-    head.append(line("strong", one.label === "positive" ? "+ good " : "− poor "), line("q", quote));
+    head.append(line("strong", `${span.label === "positive" ? "+" : "−"} ${span.label} `), line("q", quote));
     const note = document.createElement("input");
-    note.value = one.note;
+    note.value = span.note;
     note.placeholder = "Why?";
-    note.setAttribute("aria-label", `Why is ${quote} ${one.label === "positive" ? "good" : "poor"}?`);
-    note.dataset.field = `note-${one.id}`;
+    note.setAttribute("aria-label", `Why is ${quote} ${span.label}?`);
+    note.dataset.field = `note-${span.id}`;
     note.disabled = this.context.readOnly();
     this.fields.set(note.dataset.field, note);
     note.addEventListener("change", () => {
-      const now = this.marks.spans.get(one.id);
-      if (now && now.note !== note.value) this.saveTyped(() => this.alter(one.id, () => ({ note: note.value })));
+      const now = this.marks.spans.get(span.id);
+      if (now && now.note !== note.value) this.saveTyped(() => this.alter(span.id, () => ({ note: note.value })));
     });
     note.addEventListener("keydown", event => {
       if (event.key === "Enter" || event.key === "Escape") {
@@ -450,9 +451,9 @@ export class Detail {
     row.append(note);
     if (!this.context.readOnly()) {
       row.append(
-        button(one.label === "positive" ? "→ poor" : "→ good", () => this.alter(one.id,
-          ({ label }) => ({ label: label === "positive" ? "negative" : "positive" })), { name: "quiet", field: `turn-${one.id}` }),
-        button("×", () => this.marks.act({ op: "unspan", id: one.id }), { name: "quiet", about: `remove the mark on ${quote}` }),
+        button(`→ ${OTHER[span.label]}`, () => this.alter(span.id,
+          ({ label }) => ({ label: OTHER[label] })), { name: "quiet", field: `turn-${span.id}` }),
+        button("×", () => this.marks.act({ op: "unspan", id: span.id }), { name: "quiet", about: `remove the mark on ${quote}` }),
       );
     }
     item.append(head, row);
@@ -512,12 +513,12 @@ export class Detail {
     parts.push(quote);
     const list = line("ol", "", "spans suggestions");
     let keyed = false;
-    for (const one of this.view.suggestions()) {
-      const verdict = this.marks.suggestions[one.id] || "";
-      const item = line("li", "", one.label === "positive" ? "is-good" : "is-poor");
-      const words = this.view.chars.slice(one.start, one.end).join("");
+    for (const span of this.view.suggestions()) {
+      const verdict = this.marks.suggestions[span.id] || "";
+      const item = line("li", "", `is-${span.label}`);
+      const words = this.view.chars.slice(span.start, span.end).join("");
       const head = line("p");
-      head.append(line("strong", one.label === "positive" ? "+ good " : "− poor "), line("q", words));
+      head.append(line("strong", `${span.label === "positive" ? "+" : "−"} ${span.label} `), line("q", words));
       item.append(head);
       if (verdict) head.append(line("small", ` ${verdict}`));
       else if (!this.context.readOnly()) {
@@ -525,9 +526,9 @@ export class Detail {
         const [accept, reject] = keyed ? ["", ""] : ["a", "x"];
         keyed = true;
         row.append(
-          button("Accept", () => this.accept([one]), { key: accept, name: "quiet", about: words }),
-          button("Mend", () => this.mend(one), { name: "quiet", about: words }),
-          button("Reject", () => this.marks.act({ op: "suggestion", id: one.id, value: "rejected" }),
+          button("Accept", () => this.accept([span]), { key: accept, name: "quiet", about: words }),
+          button("Mend", () => this.mend(span), { name: "quiet", about: words }),
+          button("Reject", () => this.marks.act({ op: "suggestion", id: span.id, value: "rejected" }),
             { key: reject, name: "quiet", about: words }),
         );
         item.append(row);
@@ -549,14 +550,14 @@ export class Detail {
   }
 
   /** Take over a suggestion with another range: the selection if there is one, else its own to be changed. */
-  mend(one) {
+  mend(suggestion) {
     const { selection } = this.view;
     if (selection) {
-      this.marks.add(selection.start, selection.end, one.label, one.id);
+      this.marks.add(selection.start, selection.end, suggestion.label, suggestion.id);
       this.view.select(null, null);
       return;
     }
-    this.view.select(one.start, one.end);
+    this.view.select(suggestion.start, suggestion.end);
     this.text.focus();
     this.announce.textContent = "Select the right words, then choose Mend again";
   }
@@ -571,10 +572,10 @@ export class Detail {
   }
 
   judgeNext(accept) {
-    const [one] = this.view.openSuggestions();
-    if (!one || this.context.readOnly()) return;
-    if (accept) this.accept([one]);
-    else this.marks.act({ op: "suggestion", id: one.id, value: "rejected" });
+    const [next] = this.view.openSuggestions();
+    if (!next || this.context.readOnly()) return;
+    if (accept) this.accept([next]);
+    else this.marks.act({ op: "suggestion", id: next.id, value: "rejected" });
   }
 
   othersPart() {
@@ -593,26 +594,26 @@ export class Detail {
   async samePrompt() {
     const { record } = this;
     const run = this.context.run();
-    const found = !record.id || run < 0 ? new Error(NO_RUN)
+    const answer = !record.id || run < 0 ? new Error(NO_RUN)
       : await get(`runs/${run}/prompt/${record.id}`, { item: record.item }).catch(error => error);
     if (this.record !== record) return; // another response was opened meanwhile
-    if (found instanceof Error) {
-      const problem = line("p", found.message, "problem");
+    if (answer instanceof Error) {
+      const problem = line("p", answer.message, "problem");
       problem.setAttribute("role", "alert");
       this.beside.replaceChildren(problem);
       this.beside.scrollIntoView({ block: "nearest" });
       return;
     }
     const parts = [line("h2", "The same prompt")];
-    for (const { run, total, rows } of found.groups) {
+    for (const { run, total, rows } of answer.groups) {
       if (!rows.length) continue;
       const group = line("div", "", "group-column");
       group.append(line("h3", `${this.context.runName(run)}: ${total} response${total === 1 ? "" : "s"}`));
       for (const row of rows) {
-        const one = button("", () => this.context.openRow(run, row), { name: "same" });
+        const other = button("", () => this.context.openRow(run, row), { name: "same" });
         const head = `${row.step === null ? "" : `step ${row.step} · `}reward ${shown(row.reward)}`;
-        one.append(line("small", head), line("span", row.response));
-        group.append(one);
+        other.append(line("small", head), line("span", row.response));
+        group.append(other);
       }
       parts.push(group);
     }
@@ -637,7 +638,7 @@ export class Detail {
       d: () => this.finish("done"), s: () => this.finish("skipped"),
       c: () => this.fields.get("critique").focus(),
       e: () => this.noteOfLast(),
-      m: () => { const first = [...this.tools.querySelectorAll("button")].find(one => one.textContent.startsWith("Move")); if (first) first.click(); },
+      m: () => { const first = [...this.tools.querySelectorAll("button")].find(choice => choice.textContent.startsWith("Move")); if (first) first.click(); },
       o: () => this.samePrompt(),
       i: () => this.askCritic(),
     };
@@ -649,8 +650,8 @@ export class Detail {
 
   noteOfLast() {
     const { selection } = this.view;
-    const found = selection ? this.at(selection.start, selection.end)[0] : null;
-    const id = found ? found.id : this.lastMark && this.marks.spans.has(this.lastMark) ? this.lastMark : [...this.marks.spans.keys()].pop();
+    const touched = selection ? this.at(selection.start, selection.end)[0] : null;
+    const id = touched ? touched.id : this.lastMark && this.marks.spans.has(this.lastMark) ? this.lastMark : [...this.marks.spans.keys()].pop();
     const field = id && this.fields.get(`note-${id}`);
     if (field) field.focus();
   }

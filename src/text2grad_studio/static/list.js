@@ -80,15 +80,15 @@ export class VirtualList {
 
   async ask(page) {
     const { turn } = this;
-    const found = await this.fetchPage(page * PAGE, PAGE, this.first);
+    const answer = await this.fetchPage(page * PAGE, PAGE, this.first);
     if (turn !== this.turn) return;
     this.asked.delete(page);
-    if (!found) return; // asked again at the next look
+    if (!answer) return; // asked again at the next look
     if (this.stale) this.pages.clear();
     this.stale = false;
-    this.first ||= found;
-    this.total = found.total;
-    this.pages.set(page, found.rows);
+    this.first ||= answer;
+    this.total = answer.total;
+    this.pages.set(page, answer.rows);
     this.space.style.setProperty("--height", `${this.total * ROW}px`);
     this.draw();
   }

@@ -51,7 +51,7 @@ export class Outbox {
     const ofStore = `${PENDING}${this.store}-`;
     const items = new Set();
     let living = false;
-    for (const key of Object.keys(localStorage).filter(one => one.startsWith(ofStore) && one !== this.key)) {
+    for (const key of Object.keys(localStorage).filter(name => name.startsWith(ofStore) && name !== this.key)) {
       await navigator.locks.request(key, { ifAvailable: true }, async lock => {
         living ||= !lock; // its page lives
         if (!lock) return;
@@ -59,7 +59,7 @@ export class Outbox {
         const left = JSON.parse(localStorage.getItem(key) || "[]");
         this.queue.unshift(...left);
         localStorage.removeItem(key);
-        for (const { item } of left.flatMap(one => one.events)) items.add(item);
+        for (const { item } of left.flatMap(batch => batch.events)) items.add(item);
       });
     }
     if (items.size) {
@@ -95,7 +95,7 @@ export class Outbox {
 
   /** The acts on a response of which no answer says that the server has them: {id, events}. */
   pending(rater, item) {
-    return this.queue.filter(one => one.rater === rater)
+    return this.queue.filter(batch => batch.rater === rater)
       .map(({ id, events }) => ({ id, events: events.filter(event => event.item === item) }))
       .filter(({ events }) => events.length);
   }
@@ -141,8 +141,8 @@ export class Outbox {
 
   /** Another page changed the marks of a response: no undo or redo that waits fits them any more. */
   overtaken(rater, item) {
-    const unfit = this.queue.filter(one => one.rater === rater && one.events.some(event => event.item === item && event.by));
-    for (const one of unfit) this.drop(one);
+    const unfit = this.queue.filter(batch => batch.rater === rater && batch.events.some(event => event.item === item && event.by));
+    for (const batch of unfit) this.drop(batch);
     const words = unfit.length ? `${MEANWHILE}, so nothing was undone or redone` : MEANWHILE;
     const isShown = this.onOvertaken(rater, item, `${words}. ${ALL_SHOWN}`);
     if (unfit.length && !isShown) this.refused = "an undo or redo, since another tab changed the marks meanwhile";
@@ -151,11 +151,11 @@ export class Outbox {
 
   /** Give up a batch; the text of the response that it holds goes with the next marks on it. */
   drop(batch) {
-    this.queue = this.queue.filter(one => one !== batch);
+    this.queue = this.queue.filter(other => other !== batch);
     const { rater, events } = batch;
     const { item } = events[events.length - 1];
-    const open = events.find(one => one.op === "open");
-    const next = open && this.queue.find(one => one.rater === rater && one.events.some(event => event.item === item));
+    const open = events.find(event => event.op === "open");
+    const next = open && this.queue.find(batch => batch.rater === rater && batch.events.some(event => event.item === item));
     if (next) next.events.unshift(open);
     else this.opened.delete(item + rater);
   }

@@ -90,11 +90,11 @@ export class ResponseView {
     const spans = (this.record.critique && this.record.critique.spans) || [];
     return spans
       .map(({ start, end, label }) => ({ start, end, label, id: `critic-${start}-${end}-${label}` }))
-      .filter(one => one.end > one.start);
+      .filter(span => span.end > span.start);
   }
 
   openSuggestions() {
-    return this.suggestions().filter(one => !this.marks.suggestions[one.id]);
+    return this.suggestions().filter(span => !this.marks.suggestions[span.id]);
   }
 
   draw() {
@@ -148,13 +148,13 @@ export class ResponseView {
         element.dataset.t = String(token);
         element.className += `${look(token)}${text.trim() || !/[\r\n]/.test(text) ? "" : " newline"}`;
       }
-      const inside = one => one.start <= start && end <= one.end;
-      for (const one of spans.filter(inside)) {
-        element.className += one.label === "positive" ? " good" : " poor";
-        if (one.start === start) element.className += one.label === "positive" ? " good-begin" : " poor-begin";
+      const inside = span => span.start <= start && end <= span.end;
+      for (const span of spans.filter(inside)) {
+        element.className += ` ${span.label}`;
+        if (span.start === start) element.className += ` ${span.label}-begin`;
       }
       const hints = hinted.filter(inside);
-      for (const one of hints) element.className += ` hint-${one.label}`;
+      for (const span of hints) element.className += ` hint-${span.label}`;
       if (!this.columns.length) { // without numbers of tokens, the colours are those of δ
         const delta = hints.reduce((sum, { label }) => sum + (label === "positive" ? 1 : -1), 0);
         if (delta) element.className += ` ${colourOf(delta, 1, true)}`;
@@ -190,10 +190,10 @@ export class ResponseView {
   showSelection() {
     const { selection, cuts } = this;
     if (this.hints || this.hasHints || (selection && !(cuts.has(selection.start) && cuts.has(selection.end)))) return false;
-    for (const one of this.segments) {
-      const chosen = Boolean(selection) && selection.start <= one.start && one.end <= selection.end;
-      if (chosen !== one.chosen) one.element.classList.toggle("chosen", chosen);
-      one.chosen = chosen;
+    for (const segment of this.segments) {
+      const chosen = Boolean(selection) && selection.start <= segment.start && segment.end <= selection.end;
+      if (chosen !== segment.chosen) segment.element.classList.toggle("chosen", chosen);
+      segment.chosen = chosen;
     }
     return true;
   }
@@ -322,7 +322,7 @@ export class ResponseView {
   /** Frame a token, and no other. */
   hold(token) {
     if (token === this.heldToken) return;
-    for (const one of this.root.querySelectorAll(`.at, [data-t="${token}"]`)) one.classList.toggle("at", one.dataset.t === String(token));
+    for (const element of this.root.querySelectorAll(`.at, [data-t="${token}"]`)) element.classList.toggle("at", element.dataset.t === String(token));
     this.heldToken = token;
   }
 

@@ -13,7 +13,7 @@ const TYPING_MS = 180;
 const FORBIDDEN = 403; // the status of an answer to a page of another session
 const KEYS = [
   ["j, k", "next, previous response"], ["Enter", "from the list to the text of the response"], ["/", "search"], ["←, →", "word by word; with Shift: select"],
-  ["n, p", "mark the selection as poor, good; without a selection: letters on the words choose it"],
+  ["n, p", "mark the selection as negative, positive; without a selection: letters on the words choose it"],
   ["e", "say why: the note of the last mark"], ["c", "critique of the whole response"],
   ["i", "ask the run's critic about this response"], ["a, x", "accept, reject the critic's next span"], ["m", "move a mark to the selection"], ["Backspace", "remove the marks under the selection"],
   ["u, r", "undo, redo (also Ctrl+Z, Ctrl+Shift+Z)"], ["d, s", "done, skip: the next response"],
@@ -52,7 +52,7 @@ const outbox = new Outbox(({ waiting, problem, refused, kept }) => {
 });
 
 /** The number of the run that a response comes from; −1 if it is none of the session's. */
-const runOf = record => record ? state.runs.findIndex(one => one.name === record.source) : -1;
+const runOf = record => record ? state.runs.findIndex(run => run.name === record.source) : -1;
 
 /** Go back to the list, on a phone. */
 const toList = () => {
@@ -113,9 +113,9 @@ const myMarks = async (start, count, item) => {
   const { items, total, at, faults } = await get("marks", { rater: state.rater, text: filters().text, start, count, item });
   state.faults = faults;
   showTroubles(state.runs[state.run]);
-  const rows = items.map(one => ({
-    ...one, step: one.place ? one.place[0] : null, reward: null, positive: 0, negative: 0, status: "",
-    marks: one.spans.length, words: Boolean(one.critique), kept: one,
+  const rows = items.map(marks => ({
+    ...marks, step: marks.place ? marks.place[0] : null, reward: null, positive: 0, negative: 0, status: "",
+    marks: marks.spans.length, words: Boolean(marks.critique), kept: marks,
   }));
   return { total, rows, at };
 };
@@ -126,16 +126,16 @@ const list = new VirtualList($("list"), {
     const row = list.row(list.at); // shown, or on its way
     const open = state.view === "mine" || (row && row.id) ? row : runOf(detail.record) === run ? detail.record : null;
     const { id: near = "", item = "" } = open || {};
-    const found = await (state.view === "mine" ? myMarks(start, count, item)
+    const page = await (state.view === "mine" ? myMarks(start, count, item)
       : get(`runs/${run}/rollouts`, { ...filters(), rater: state.rater, start, count, near, item, operations: first && first.operations }))
       .catch(tell);
-    if (!found || run !== state.run || turn !== list.turn) return null; // also of a list that was left
-    state.total = found.total;
-    if (open) state.at = found.at;
+    if (!page || run !== state.run || turn !== list.turn) return null; // also of a list that was left
+    state.total = page.total;
+    if (open) state.at = page.at;
     $("count").classList.remove("problem");
-    const unread = found.unread ? `; the expression was too slow for ${found.unread.toLocaleString("en")} of them` : "";
-    $("count").textContent = `${found.total.toLocaleString("en")} response${found.total === 1 ? "" : "s"}${unread}`;
-    return found;
+    const unread = page.unread ? `; the expression was too slow for ${page.unread.toLocaleString("en")} of them` : "";
+    $("count").textContent = `${page.total.toLocaleString("en")} response${page.total === 1 ? "" : "s"}${unread}`;
+    return page;
   },
   fill: (element, row) => {
     const facts = line("p", "", "facts");
@@ -190,7 +190,7 @@ const openRow = async row => {
   const mine = turn;
   if (row.kept) {
     const { prompt, response, run, place, item, ids } = row.kept;
-    const number = state.runs.findIndex(one => one.name === run);
+    const number = state.runs.findIndex(source => source.name === run);
     let record = null;
     if (number >= 0 && place) {
       record = await get(`runs/${number}/places/${place[0] ?? "-"}.${place[1]}`).catch(() => null);
@@ -233,8 +233,8 @@ const openIn = (run, open) => list.openBy(async () => {
 
 const pressView = () => {
   document.body.classList.toggle("in-mine", state.view === "mine");
-  for (const one of document.querySelectorAll("[data-view]")) {
-    one.setAttribute("aria-pressed", String(one.dataset.view === state.view));
+  for (const choice of document.querySelectorAll("[data-view]")) {
+    choice.setAttribute("aria-pressed", String(choice.dataset.view === state.view));
   }
 };
 
@@ -283,7 +283,7 @@ const showSummary = async () => {
     links.append(link);
   }
   const parts = [line("h2", `Marks of ${state.rater}`),
-    line("p", "text2grad reward and text2grad export read the annotations; the page needs no server.", "how"), links];
+    line("p", "text2grad reward and text2grad feedback export read the annotations; the page needs no server.", "how"), links];
   if (pairs.length) {
     const table = document.createElement("table");
     const head = line("tr");
@@ -293,10 +293,10 @@ const showSummary = async () => {
       head.append(cell);
     }
     table.append(head);
-    for (const one of pairs) {
+    for (const pair of pairs) {
       const row = line("tr");
-      row.append(line("td", one.raters.join(", ")), line("td", one.both), line("td", one.words));
-      for (const value of [one.same, one.f1, one.alpha]) row.append(line("td", shown(value)));
+      row.append(line("td", pair.raters.join(", ")), line("td", pair.both), line("td", pair.words));
+      for (const value of [pair.same, pair.f1, pair.alpha]) row.append(line("td", shown(value)));
       table.append(row);
     }
     const frame = line("div", "", "table");
@@ -322,33 +322,33 @@ const refresh = async () => { countActive(); await list.refresh(); };
 
 const showCurves = async () => {
   const { run } = state;
-  const found = await get(`runs/${run}/curves`);
+  const curves = await get(`runs/${run}/curves`);
   if (run !== state.run) return;
-  drawCurves($("curves"), found, step => {
+  drawCurves($("curves"), curves, step => {
     $("filters").elements.step_from.value = $("filters").elements.step_to.value = String(step);
     $("more").open = true;
     refresh();
   });
-  $("alarms").textContent = alarmsOf(found).join(" · ");
+  $("alarms").textContent = alarmsOf(curves).join(" · ");
 };
 
 /** Take what the server says of the session; answers whether it was started anew with other runs. */
-const takeOverview = found => {
-  const names = found.runs.map(run => run.name);
+const takeOverview = overview => {
+  const names = overview.runs.map(run => run.name);
   const before = state.runs.map(run => run.name);
   const areOthers = names.length !== before.length || names.some((name, n) => name !== before[n]);
-  Object.assign(state, { runs: found.runs, rater: state.rater || found.rater, readOnly: found.read_only, hasCritic: found.has_critic });
-  if (!state.readOnly && !outbox.store) outbox.begin(found.store);
+  Object.assign(state, { runs: overview.runs, rater: state.rater || overview.rater, readOnly: overview.read_only, hasCritic: overview.has_critic });
+  if (!state.readOnly && !outbox.store) outbox.begin(overview.store);
   const choice = $("run");
   if (areOthers) {
     state.run = Math.max(0, names.indexOf(before[state.run]));
-    choice.replaceChildren(...found.runs.map((run, n) => {
+    choice.replaceChildren(...overview.runs.map((run, n) => {
       const option = line("option", run.name);
       option.value = String(n);
       return option;
     }));
     choice.value = String(state.run);
-    choice.parentElement.hidden = !found.runs.length;
+    choice.parentElement.hidden = !overview.runs.length;
   }
   return areOthers;
 };
@@ -369,8 +369,8 @@ const tellRestart = words => {
 const faultsOf = () => {
   const { length } = state.faults;
   if (!length) return "";
-  const [one, more] = length === 1 ? ["A line", ""] : [`${length} lines`, " The first:"];
-  return `${one} of your marks cannot be read, and ${length === 1 ? "is" : "are"} left out.${more} ${state.faults[0]}. Mend the line, or remove it.`;
+  const [lines, more] = length === 1 ? ["A line", ""] : [`${length} lines`, " The first:"];
+  return `${lines} of your marks cannot be read, and ${length === 1 ? "is" : "are"} left out.${more} ${state.faults[0]}. Mend the line, or remove it.`;
 };
 
 const troubleOf = run => {
@@ -384,7 +384,7 @@ const troubleOf = run => {
 const goOnWith = async before => {
   const now = state.runs[state.run];
   document.body.classList.toggle("no-runs", !now);
-  const isGone = before && !state.runs.some(one => one.name === before.name);
+  const isGone = before && !state.runs.some(run => run.name === before.name);
   if (isGone) {
     tellRestart(`The server was started anew without ${before.name}; ${now ? `the list is that of ${now.name}` : "the list is that of your marks"}.`);
   } else if (!before) tellRestart(`The server was started anew, with ${now.name}.`);
@@ -401,9 +401,9 @@ const goOnWith = async before => {
 
 const watch = async () => {
   try {
-    const found = await get("studio");
+    const overview = await get("studio");
     const before = state.runs[state.run];
-    if (takeOverview(found)) await goOnWith(before);
+    if (takeOverview(overview)) await goOnWith(before);
     if (state.lost) {
       state.lost = false;
       sayWhatIsSaved();
@@ -411,7 +411,7 @@ const watch = async () => {
       if ($("count").classList.contains("problem")) state.generation = -1; // the list is fetched anew
       if (state.view === "teach" && !$("detail").firstChild) await teach.open(state.left); // nor could the lesson
     }
-    if (state.view === "teach") teach.hear(found.teaching);
+    if (state.view === "teach") teach.hear(overview.teaching);
     const run = state.runs[state.run];
     if (run && run.generation !== state.generation) {
       state.generation = run.generation;
@@ -446,7 +446,7 @@ const decoded = text => {
 
 const followAddress = async () => {
   const [, name, place] = decoded(location.hash.slice(1)).match(/^\/(.*)\/([-\d]+\.\d+)$/) || [];
-  const run = state.runs.findIndex(one => one.name === name);
+  const run = state.runs.findIndex(run => run.name === name);
   if (run < 0) return;
   turn += 1;
   const now = turn;
@@ -652,7 +652,7 @@ $("run").addEventListener("change", () => {
   state.told = "";
   chooseRun(Number($("run").value));
 });
-for (const one of document.querySelectorAll("[data-view]")) one.addEventListener("click", () => setView(one.dataset.view));
+for (const choice of document.querySelectorAll("[data-view]")) choice.addEventListener("click", () => setView(choice.dataset.view));
 $("help-open").addEventListener("click", showHelp);
 $("own").addEventListener("click", ownText);
 $("summary-open").addEventListener("click", async () => {

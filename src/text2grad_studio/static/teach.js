@@ -29,18 +29,18 @@ const moved = value => value === null || value === undefined ? "–" : `${value 
 
 /** Neighbouring tokens with the same δ as one span, with the mean change of their log p. */
 const spansOf = ({ offsets, delta, before, after }) => {
-  const found = [];
+  const spans = [];
   offsets.forEach(([start, end], n) => {
     if (!delta[n]) return;
-    const last = found[found.length - 1];
+    const last = spans[spans.length - 1];
     const by = after[n] - before[n];
     if (last && last.token === n - 1 && last.sign === Math.sign(delta[n])) {
       Object.assign(last, { end, token: n, changes: [...last.changes, by] });
     } else {
-      found.push({ start, end, token: n, sign: Math.sign(delta[n]), changes: [by] });
+      spans.push({ start, end, token: n, sign: Math.sign(delta[n]), changes: [by] });
     }
   });
-  return found.map(({ start, end, changes }) => ({ start, end, by: changes.reduce((a, b) => a + b, 0) / changes.length }));
+  return spans.map(({ start, end, changes }) => ({ start, end, by: changes.reduce((a, b) => a + b, 0) / changes.length }));
 };
 
 export class Teach {
@@ -71,7 +71,7 @@ export class Teach {
   async open(record) {
     if (this.isTold) this.told = "";
     if (record) this.prompt = record.prompt;
-    this.marked = (await get("marks", { rater: this.context.rater() })).items.filter(one => one.spans.length && one.state !== "skipped");
+    this.marked = (await get("marks", { rater: this.context.rater() })).items.filter(marks => marks.spans.length && marks.state !== "skipped");
     this.teaching = (await get("studio")).teaching;
     this.changesOf = null;
     this.changes.replaceChildren();
@@ -108,7 +108,7 @@ export class Teach {
       this.root.replaceChildren(...parts);
       return;
     }
-    const numbers = [0, ...teaching.versions.map(one => one.version)];
+    const numbers = [0, ...teaching.versions.map(version => version.version)];
     const orLast = number => numbers.includes(number) ? number : numbers[numbers.length - 1];
     this.parent = orLast(this.parent);
     this.pair = this.pair.map(orLast);
@@ -122,7 +122,7 @@ export class Teach {
     select.setAttribute("aria-label", name);
     select.id = `choice-${name.toLowerCase().replaceAll(" ", "-")}`;
     select.addEventListener("change", () => choose(Number(select.value)));
-    for (const number of [0, ...this.teaching.versions.map(one => one.version)]) {
+    for (const number of [0, ...this.teaching.versions.map(version => version.version)]) {
       const option = line("option", number ? `version ${number}` : "the run's policy");
       option.value = String(number);
       option.selected = number === chosen;
@@ -133,7 +133,7 @@ export class Teach {
 
   lessonPart() {
     const part = line("section", "", "card lesson");
-    const spans = this.marked.reduce((sum, one) => sum + one.spans.length, 0);
+    const spans = this.marked.reduce((sum, marks) => sum + marks.spans.length, 0);
     part.append(line("p", `${this.marked.length} marked response${this.marked.length === 1 ? "" : "s"}, ${spans} span${spans === 1 ? "" : "s"} of ${this.context.rater()}.`));
     part.append(this.waysPart());
     const from = this.versionChoice(this.parent, "Begin from", number => { this.parent = number; });
@@ -225,22 +225,22 @@ export class Teach {
     if (!this.teaching.versions.length) return part;
     const table = document.createElement("table");
     const head = line("tr");
-    for (const name of ["version", "from", "by", "marked", "Δ log p poor", "Δ log p good", "Δ log p others", "KL"]) {
+    for (const name of ["version", "from", "by", "marked", "Δ negative", "Δ positive", "Δ unmarked", "KL"]) {
       const cell = line("th", name);
       cell.scope = "col";
       head.append(cell);
     }
     table.append(head);
-    for (const one of [...this.teaching.versions].reverse()) {
+    for (const version of [...this.teaching.versions].reverse()) {
       const row = line("tr");
-      const link = button(`version ${one.version}`, () => this.showChanges(one), { name: "quiet", about: "show its tokens" });
+      const link = button(`version ${version.version}`, () => this.showChanges(version), { name: "quiet", about: "show its tokens" });
       const first = line("td");
       first.append(link);
-      row.append(first, line("td", one.parent ? `version ${one.parent}` : one.parent === 0 ? "policy" : "–"),
-        line("td", one.kind === "retraining" ? "reward model" : counted(one.rounds, "round")),
-        line("td", counted(one.spans, "span") + (Number.isFinite(one.responses) ? ` in ${one.responses}` : "")));
-      for (const value of [one.negative, one.positive, one.unmarked]) row.append(line("td", moved(value)));
-      row.append(line("td", shown(one.kl)));
+      row.append(first, line("td", version.parent ? `version ${version.parent}` : version.parent === 0 ? "policy" : "–"),
+        line("td", version.kind === "retraining" ? "reward model" : counted(version.rounds, "round")),
+        line("td", counted(version.spans, "span") + (Number.isFinite(version.responses) ? ` in ${version.responses}` : "")));
+      for (const value of [version.negative, version.positive, version.unmarked]) row.append(line("td", moved(value)));
+      row.append(line("td", shown(version.kl)));
       table.append(row);
     }
     const frame = line("div", "", "table");
@@ -248,7 +248,8 @@ export class Teach {
     frame.setAttribute("role", "region");
     frame.setAttribute("aria-label", "Versions");
     frame.append(table);
-    part.append(line("h3", "Versions"), frame, line("p", "To undo a version, begin the next one from an earlier one. Nothing is overwritten.", "how"), this.changes);
+    const how = "Δ is the mean change of log p of these tokens. To undo a version, begin the next one from an earlier version: nothing is overwritten.";
+    part.append(line("h3", "Versions"), frame, line("p", how, "how"), this.changes);
     return part;
   }
 
@@ -270,27 +271,27 @@ export class Teach {
 
   async showChanges(about) {
     this.changesOf = about.version;
-    const found = await get(`versions/${about.version}`);
+    const version = await get(`versions/${about.version}`);
     if (this.changesOf !== about.version) return; // another was asked for meanwhile
-    const texts = new Map(this.marked.map(one => [one.item, one]));
+    const texts = new Map(this.marked.map(marks => [marks.item, marks]));
     const parts = about.kind === "retraining" ? [this.retrainedPart(about)] : [];
     parts.push(line("h4", `Change of log p of each token, version ${about.version}`));
-    for (const one of found.changes || []) {
-      const marked = texts.get(one.item);
-      if (!marked || ![one.offsets, one.delta, one.before, one.after].every(Array.isArray)) continue;
+    for (const change of version.changes || []) {
+      const marked = texts.get(change.item);
+      if (!marked || ![change.offsets, change.delta, change.before, change.after].every(Array.isArray)) continue;
       const chars = Array.from(marked.response);
       const text = line("p", "", "text changed");
       text.dir = "auto";
-      one.offsets.forEach(([start, end], n) => {
-        const by = one.after[n] - one.before[n];
+      change.offsets.forEach(([start, end], n) => {
+        const by = change.after[n] - change.before[n];
         const look = colourOf(by, 1, false);
         const token = line("span", "", `t ${look}`);
         token.textContent = visible(chars.slice(start, end).join(""));
         token.title = `${moved(by)} nats`;
-        if (one.delta[n]) token.className += one.delta[n] > 0 ? " good" : " poor";
+        if (change.delta[n]) token.className += change.delta[n] > 0 ? " positive" : " negative";
         text.append(token);
       });
-      const words = spansOf(one).map(({ start, end, by }) => `“${chars.slice(start, end).join("").trim()}” ${moved(by)}`);
+      const words = spansOf(change).map(({ start, end, by }) => `“${chars.slice(start, end).join("").trim()}” ${moved(by)}`);
       parts.push(text, line("p", `mean change of the marked words, nats per token: ${words.join(", ")}`, "facts"));
     }
     this.changes.replaceChildren(...parts);
@@ -336,11 +337,11 @@ export class Teach {
 
   async begin(kind, request) {
     this.told = "";
-    const found = await post(kind, request).then(work => ({ ...this.teaching, work }), async error => {
+    const teaching = await post(kind, request).then(work => ({ ...this.teaching, work }), async error => {
       this.tell(error.message);
       return get("studio").then(({ teaching }) => teaching, () => this.teaching); // with the work that is under way
     });
-    this.take(found);
+    this.take(teaching);
     this.draw();
     if (this.teaching.work.state === "working") await this.watch();
   }
@@ -351,13 +352,13 @@ export class Teach {
     while (this.teaching.work.state === "working") {
       const { number } = this.teaching.work;
       await new Promise(done => { setTimeout(done, POLL_MS); });
-      const found = await get("studio").catch(() => null);
-      if (!found) continue; // the connection was lost: look again
-      const isSame = found.teaching.work.number === number;
-      if (!isSame && number < found.teaching.began) { // numbers grow from one server to the next
-        this.tell(found.teaching.work.state === "working" ? `${LOST} ${OTHER}` : LOST);
+      const overview = await get("studio").catch(() => null);
+      if (!overview) continue; // the connection was lost: look again
+      const isSame = overview.teaching.work.number === number;
+      if (!isSame && number < overview.teaching.began) { // numbers grow from one server to the next
+        this.tell(overview.teaching.work.state === "working" ? `${LOST} ${OTHER}` : LOST);
       }
-      this.take(found.teaching);
+      this.take(overview.teaching);
       if (isSame && this.teaching.work.state === "working") this.showProgress();
       else this.draw();
     }

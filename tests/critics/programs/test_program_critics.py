@@ -229,17 +229,6 @@ def test_what_does_not_end_or_asks_for_too_much_has_no_place() -> None:
         assert judged(short, "assert f()", "f = bool\nf = lambda: 1")[2] == 0.5
 
 
-def test_a_response_may_go_on_with_the_code_of_its_prompt() -> None:
-    with UnitTestCritic(workers=1, continues_prompt=True) as continuing:
-        prompt, response = "import math\n\ndef f(x):\n", "    y = math.sqrt(x)\n    return y.real[0]\n"
-        assert judged(continuing, "assert f(4) == 2", response, prompt)[:2] == (
-            ["\"y.real[0]\" raises TypeError: 'float' object is not subscriptable"],
-            ["y.real[0]"],
-        )
-        feedback, quotes, _ = judged(continuing, "assert f(4) == 2", "    pass\n", "def f(x):\n    return x[0]\n")
-        assert (feedback, quotes) == (["`assert f(4) == 2` raises TypeError: 'int' object is not subscriptable"], [])
-
-
 def test_an_example_without_tests_cannot_be_judged(critic: UnitTestCritic) -> None:
     with pytest.raises(CriticError) as caught:
         ask(critic, [Example("a", tests="assert f()"), Example("b")], ["", ""], match="exact")
@@ -650,7 +639,7 @@ def test_columns_of_ruff_leave_out_a_byte_order_mark(program: str) -> None:
 
 
 def test_ruff_says_syntax_errors_and_takes_outcomes_and_rules() -> None:
-    critic = RuffCritic(select=["F", "I"], ignore=["F401"], clean_outcome=1, faulty_outcome=-0.5)
+    critic = RuffCritic(select=["F8", "I"], clean_outcome=1, faulty_outcome=-0.5)
     broken, clean = ask(critic, [Example("")] * 2, ["def f(:\n", "import os\n"], match="exact")
     assert broken.spans == (Span(6, 7, "negative"),)
     assert (

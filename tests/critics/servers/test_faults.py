@@ -8,12 +8,13 @@ import pytest
 import tenacity
 
 from fault_server import HUGE, SECRET, Running, running
-from text2grad.config.critic import AnnotateConfig
+from text2grad.config.server import AnnotateConfig
 from text2grad.critics.servers import cached_client
 from text2grad.critics.servers.annotation import AnnotationResult, Annotator, Item
-from text2grad.critics.servers.cached_client import AnnotationSession, Usage
+from text2grad.critics.servers.cached_client import CachedClient, Usage
 from text2grad.critics.servers.client import MAX_REPLY_BYTES
 from text2grad.critics.servers.pace import Budget, Pace
+from text2grad.critics.servers.session import AnnotationSession
 from text2grad.critics.servers.store import Store
 from text2grad.critics.servers.templates import Template
 from text2grad.errors import ConfigError, RequestError
@@ -32,16 +33,28 @@ def prompt(one: Item, **settings: Any) -> str:
     return template.messages(one.example, one.response, feedback=one.feedback)[0]["content"]
 
 
-def session(store: Store, config: AnnotateConfig) -> AnnotationSession[Item, AnnotationResult]:
+def session(
+    store: Store, config: AnnotateConfig, *, schemas: bool | None = None
+) -> AnnotationSession[Item, AnnotationResult]:
+    """Return a session that knows from the start whether the server takes schemas, unless that is None."""
     endpoint, spending = endpoint_values(config)
-    annotator = Annotator(Template(config.template, config.reasoning), config.reask)
-    return AnnotationSession(endpoint, store, annotator.annotate, spending)
+    annotator = Annotator(Template(config.template, config.reasoning))
+
+    async def annotate(client: CachedClient, one: Item) -> AnnotationResult:
+        client._takes_formats = client._takes_formats if schemas is None else schemas
+        return await annotator.annotate(client, one)
+
+    return AnnotationSession(endpoint, store, annotate, spending)
 
 
-def judged(server: Running, path: Path, *items: Item, **settings: Any) -> tuple[list[AnnotationResult], Usage, Budget]:
+def judged(
+    server: Running, path: Path, *items: Item, retries: int = 6, schemas: bool | None = None, **settings: Any
+) -> tuple[list[AnnotationResult], Usage, Budget]:
     values = {"model": "m", "base_url": server.url, "api_key_env": "SOME_KEY", "concurrency": 8, "timeout_s": 10.0}
-    with Store(path / "answers.sqlite") as store:
-        return asyncio.run(session(store, AnnotateConfig(**{**values, **settings})).run(items))
+    config = AnnotateConfig(**{**values, **settings})
+    with Store(path / "answers.sqlite") as store, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cached_client, "RETRIES", retries)
+        return asyncio.run(session(store, config, schemas=schemas).run(items))
 
 
 def kinds(verdicts: list[AnnotationResult]) -> list[str]:
@@ -70,7 +83,7 @@ def test_of_an_answer_in_parts_the_text_is_read_and_not_the_thoughts(server: Run
 @pytest.mark.parametrize("fault", ["429", "429:0.01", "500", "503", "drop", "cut", "garbage", "wrong"])
 def test_a_passing_fault_is_repeated_and_then_answered(server: Running, tmp_path: Path, fault: str) -> None:
     one = item(f"{fault} {fault} ok", "passing")
-    verdicts, tally, budget = judged(server, tmp_path, one, structured="off")
+    verdicts, tally, budget = judged(server, tmp_path, one, schemas=False)
     assert kinds(verdicts) == ["ok"]
     assert (budget.requests, tally.retried, tally.answered) == (3, 2, 1)
     assert server.times(prompt(one)) == 3
@@ -91,12 +104,12 @@ def test_a_lasting_fault_is_a_failure_of_its_kind_and_is_asked_again_by_the_next
     server: Running, tmp_path: Path, fault: str, kind: str, detail: str
 ) -> None:
     one = item(f"{fault} {fault} ok", "lasting")
-    (verdict,), _, budget = judged(server, tmp_path, one, retries=1, structured="off")
+    (verdict,), _, budget = judged(server, tmp_path, one, retries=1, schemas=False)
     assert verdict.critique is None
     assert verdict.failure is not None
     assert (verdict.failure.kind, budget.requests) == (kind, 2)
     assert detail in verdict.failure.detail
-    again, _, budget = judged(server, tmp_path, one, retries=1, structured="off")
+    again, _, budget = judged(server, tmp_path, one, retries=1, schemas=False)
     assert (kinds(again), budget.requests) == (["ok"], 1)
 
 
@@ -147,7 +160,7 @@ def test_keys_that_come_twice_are_read_as_json_readers_do(server: Running, tmp_p
 
 
 def test_a_request_that_is_no_good_is_not_repeated(server: Running, tmp_path: Path) -> None:
-    verdicts, tally, budget = judged(server, tmp_path, item("400"), structured="off")
+    verdicts, tally, budget = judged(server, tmp_path, item("400"), schemas=False)
     assert (kinds(verdicts), budget.requests, tally.retried) == (["rejected"], 1, 0)
 
 
@@ -166,7 +179,7 @@ def test_a_status_is_asked_again_or_stops_the_run_or_neither(
     server: Running, tmp_path: Path, status: str, kind: str, requests: int, stops: bool
 ) -> None:
     items = [item(f"{status} {status}", "status"), item("ok", f"after {status}")]
-    verdicts, _, budget = judged(server, tmp_path, *items, concurrency=1, retries=1, structured="off")
+    verdicts, _, budget = judged(server, tmp_path, *items, concurrency=1, retries=1, schemas=False)
     assert kinds(verdicts) == [kind, "not_asked" if stops else "ok"]
     assert budget.requests == requests + (not stops)
 
@@ -182,7 +195,7 @@ def test_a_key_that_is_turned_away_stops_the_run(server: Running, tmp_path: Path
 
 def test_a_server_that_never_answers_is_given_up(server: Running, tmp_path: Path) -> None:
     items = [item("500 500 500", f"down {row}") for row in range(40)]
-    verdicts, _, budget = judged(server, tmp_path, *items, concurrency=1, retries=0, structured="off")
+    verdicts, _, budget = judged(server, tmp_path, *items, concurrency=1, retries=0, schemas=False)
     assert kinds(verdicts) == ["server_error"] * cached_client.GIVE_UP_AFTER + ["not_asked"] * 20
     assert budget.requests == cached_client.GIVE_UP_AFTER
 
@@ -191,7 +204,7 @@ def test_one_answer_among_them_shows_that_the_server_is_there(server: Running, t
     items = [
         item(script, f"flaky {row}") for row in range(cached_client.GIVE_UP_AFTER + 1) for script in ("500 500", "ok")
     ]
-    verdicts, _, _ = judged(server, tmp_path, *items, concurrency=1, retries=0, structured="off")
+    verdicts, _, _ = judged(server, tmp_path, *items, concurrency=1, retries=0, schemas=False)
     assert kinds(verdicts) == ["server_error", "ok"] * (cached_client.GIVE_UP_AFTER + 1)
 
 
@@ -202,8 +215,22 @@ def test_a_server_without_schemas_is_asked_without_after_its_first_refusal(tmp_p
         assert (kinds(verdicts), budget.requests, server.requests()) == (["ok"] * 10, 11, 11)
         verdicts, _, budget = judged(server, tmp_path, *items)  # nor does the next run find out again
         assert (kinds(verdicts), budget.requests) == (["ok"] * 10, 0)
-        verdicts, _, _ = judged(server, tmp_path, item("ok", "forced"), structured="json_schema")
+        verdicts, _, _ = judged(server, tmp_path, item("ok", "forced"), schemas=True)
         assert kinds(verdicts) == ["rejected"]
+
+
+def test_a_server_with_the_newer_name_of_the_length_limit_is_asked_by_that_name(tmp_path: Path) -> None:
+    items = [item("ok", f"{row}") for row in range(10)]
+    with running("--newer-names") as server:
+        verdicts, tally, budget = judged(server, tmp_path, *items, concurrency=1)
+        assert (kinds(verdicts), tally.retried) == (["ok"] * 10, 0)
+        assert budget.requests == server.requests() == 11  # the first is refused by its name, and no other
+        assert (server.state()["last"].get("max_tokens"), server.state()["last"]["max_completion_tokens"]) == (
+            None,
+            1200,
+        )
+        _, tally, _ = judged(server, tmp_path, *items)
+        assert tally.reused == 10  # the name is no part of the question
 
 
 def test_what_stands_twice_in_the_data_is_asked_once(server: Running, tmp_path: Path) -> None:
@@ -213,41 +240,17 @@ def test_what_stands_twice_in_the_data_is_asked_once(server: Running, tmp_path: 
 
 
 def test_another_setting_that_an_answer_depends_on_is_another_question(server: Running, tmp_path: Path) -> None:
-    told: list[dict[str, Any]] = [{}, {"temperature": 0.5}, {"max_tokens": 77}, {"structured": "off"}, {"retries": 1}]
+    told: list[dict[str, Any]] = [{}, {"temperature": 0.5}, {"max_tokens": 77}, {"concurrency": 3}]
     requests = [judged(server, tmp_path, item("ok", "settings"), **settings)[2].requests for settings in told]
-    assert requests == [1, 1, 1, 1, 0]
+    assert requests == [1, 1, 1, 0]
 
 
-def test_quotes_that_are_not_there_are_dropped_and_on_request_asked_for_again(server: Running, tmp_path: Path) -> None:
+def test_quotes_that_are_not_there_are_dropped_and_listed(server: Running, tmp_path: Path) -> None:
     one = item("misquote", "not there")
     (verdict,), _, budget = judged(server, tmp_path, one)
     assert verdict.critique is not None
     assert verdict.critique.spans == (Span(0, 2, "positive"),)
     assert (verdict.critique.unmatched, budget.requests) == (("what nobody said",), 1)
-
-    corrected = item("corrigible", "corrected")
-    (verdict,), _, budget = judged(server, tmp_path, corrected, reask=2)
-    assert verdict.critique is not None
-    assert (verdict.critique.unmatched, budget.requests) == ((), 2)
-    assert verdict.critique.spans == (Span(0, 2, "positive"), Span(8, 14, "negative"))
-    assert (verdict.prompt_tokens, verdict.completion_tokens) == (200, 40)
-    assert server.times(prompt(corrected)) == 1
-
-
-def test_asking_again_keeps_the_better_answer_and_what_was_paid_for(server: Running, tmp_path: Path) -> None:
-    hopeless = item("misquote", "hopeless")
-    (verdict,), _, budget = judged(server, tmp_path, hopeless)
-    for _ in range(2):
-        (after,), _, budget = judged(server, tmp_path, hopeless, reask=2)
-        assert after.critique == verdict.critique
-        assert after.prompt_tokens == 300
-    assert budget.requests == 0
-
-
-def test_an_unreadable_answer_is_asked_for_anew(server: Running, tmp_path: Path) -> None:
-    one = item("prose", "anew")
-    verdicts, _, budget = judged(server, tmp_path, one, reask=1)
-    assert (kinds(verdicts), budget.requests, server.times(prompt(one))) == (["unreadable"], 2, 2)
 
 
 def test_people_are_quoted_and_only_their_places_are_asked_for(server: Running, tmp_path: Path) -> None:
@@ -255,15 +258,12 @@ def test_people_are_quoted_and_only_their_places_are_asked_for(server: Running, 
     assert verdict.critique is not None
     assert verdict.critique.feedback == "So is fine, today is not."
     assert verdict.critique.spans == (Span(0, 2, "positive"), Span(8, 14, "negative"))
-    assert verdict.unsupported == ()
-    (verdict,), _, _ = judged(server, tmp_path, item("ok", "people", feedback="Rather cold."))
-    assert verdict.unsupported == ("So", "today.")
 
 
 def test_a_burst_of_refusals_slows_everyone_down_and_all_are_answered(tmp_path: Path) -> None:
     items = [item("ok", f"{row}") for row in range(60)]
     with running("--at-once", "4", "--delay-s", "0.01") as server:
-        verdicts, tally, budget = judged(server, tmp_path, *items, concurrency=32, structured="off", retries=20)
+        verdicts, tally, budget = judged(server, tmp_path, *items, concurrency=32, schemas=False, retries=20)
         assert kinds(verdicts) == ["ok"] * 60
         assert budget.requests == 60 + tally.retried == server.requests()
         assert tally.retried > 0  # 32 at once are too many for 4
@@ -271,9 +271,9 @@ def test_a_burst_of_refusals_slows_everyone_down_and_all_are_answered(tmp_path: 
 
 def test_a_refusal_halves_the_pace_and_an_answer_raises_it(server: Running, tmp_path: Path) -> None:
     paces: list[Pace] = []
-    settings = AnnotateConfig(model="m", base_url=server.url, api_key_env="SOME_KEY", concurrency=8, structured="off")
+    settings = AnnotateConfig(model="m", base_url=server.url, api_key_env="SOME_KEY", concurrency=8)
     with Store(tmp_path / "answers.sqlite") as store:
-        asyncio.run(session(store, settings).run([item("429 ok", "pace")], on_start=paces.append))
+        asyncio.run(session(store, settings, schemas=False).run([item("429 ok", "pace")], on_start=paces.append))
     assert (paces[0].slowed, paces[0].limit) == (1, 4.25)  # 8 / 2, and 1/4 more
 
 
@@ -284,20 +284,10 @@ def test_a_request_is_repeated_after_what_the_server_asks_for_and_some_more() ->
     assert 7.0 < cached_client._wait(state) <= 7.001  # all would come back at once without the random part
 
 
-def test_a_budget_of_requests_is_kept_to_the_last_one(server: Running, tmp_path: Path) -> None:
-    items = [item("ok", f"requests {row}") for row in range(20)]
-    verdicts, tally, budget = judged(server, tmp_path, *items, max_requests=7)
-    assert (tally.answered, budget.requests) == (7, 7)
-    assert sorted(kinds(verdicts)) == ["not_asked"] * 13 + ["ok"] * 7
-    assert {one.failure.detail for one in verdicts if one.failure} == {"the budget of 7 requests is used up"}
-    verdicts, tally, _ = judged(server, tmp_path, *items, max_requests=13)
-    assert (kinds(verdicts), tally.answered, tally.reused) == (["ok"] * 20, 13, 7)
-
-
 def test_a_budget_of_money_is_never_overspent_and_counts_earlier_runs(server: Running, tmp_path: Path) -> None:
     # An answer costs 100 + 20 tokens at $1 = $0.00012; at most it could cost a token per byte and 50 more.
     items = [item("ok", f"money {row}") for row in range(20)]
-    prices = {"input_price": 1.0, "output_price": 1.0, "max_tokens": 50}
+    prices = {"prices": (1.0, 1.0), "max_tokens": 50}
     most = (len(prompt(items[0]).encode()) + cached_client._TEMPLATE_BYTES + 50) / 1e6
     limit = 5 * 0.00012 + most * 1.01
     verdicts, tally, budget = judged(server, tmp_path, *items, max_cost=limit, **prices)
@@ -319,7 +309,7 @@ def test_what_may_have_been_paid_for_counts_as_the_most_that_it_can_cost(
     server: Running, tmp_path: Path, fault: str, charged: bool
 ) -> None:
     one = item(fault, "é", response="très bien")
-    settings: dict[str, Any] = {"max_tokens": 50, "input_price": 1.0, "output_price": 3.0, "structured": "off"}
+    settings: dict[str, Any] = {"max_tokens": 50, "prices": (1.0, 3.0), "schemas": False}
     _, _, budget = judged(server, tmp_path, one, retries=0, timeout_s=0.3 if fault == "slow" else 10.0, **settings)
     most = (len(prompt(one).encode()) + cached_client._TEMPLATE_BYTES + 3 * 50) / 1e6  # a token for each byte
     assert budget.cost == pytest.approx(most if charged else 0.0)

@@ -34,7 +34,6 @@ def recipe(tmp_path: Path) -> Path:
     path = tmp_path / "recipe.toml"
     path.write_text(
         f'[data]\ntrain = "{data}"\n[annotate]\nmodel = "m"\napi_key_env = ""\nconcurrency = {CONCURRENCY}\n'
-        'structured = "json_schema"\n'
     )
     return path
 
@@ -47,7 +46,7 @@ def start(warm: Warm, recipe: Path, server: Running, out: Path) -> Forked:
 def questions() -> dict[str, Request]:
     """Return what is asked, by the server's names of the prompts."""
     template = Template("qa")
-    parameters = {"max_tokens": 1200, "temperature": 0.3, "structured": "json_schema"}
+    parameters = {"max_tokens": 1200, "temperature": 0.3, "structured": "auto"}
     parameters["schema"] = template.schema(grounding=False)
     asked = [template.messages(Example(prompt), response) for prompt, response in EXAMPLES]
     return {hashlib.sha256(m[0]["content"].encode()).hexdigest(): Request("m", m, parameters) for m in asked}

@@ -21,8 +21,8 @@ from transformers import AutoTokenizer
 from places import SHARED, STORIES
 from text2grad.cli.__main__ import main
 from text2grad.critics.servers.annotation import AnnotationResult, Annotator, Item
-from text2grad.critics.servers.cached_client import AnnotationSession
 from text2grad.critics.servers.endpoint import Endpoint
+from text2grad.critics.servers.session import AnnotationSession
 from text2grad.critics.servers.store import Store
 from text2grad.critics.servers.templates import Template
 from text2grad.reward_models.format import CritiqueFormat
@@ -83,7 +83,7 @@ def _answers(process: subprocess.Popen[bytes], url: str) -> bool:
 
 
 def judged(server: str, model: Path, path: Path, **settings: Any) -> tuple[AnnotationResult, int]:
-    values = {"model": str(model), "base_url": server, "api_key_env": "", "retries": 0, "temperature": 0.0}
+    values = {"model": str(model), "base_url": server, "api_key_env": "", "temperature": 0.0}
     with Store(path / "answers.sqlite") as store:
         endpoint = Endpoint(**{**values, **settings})
         session = AnnotationSession(endpoint, store, Annotator(Template("qa")).annotate)
@@ -135,7 +135,7 @@ def test_a_served_reward_model_writes_what_the_model_itself_writes(server: str, 
 
 
 def test_a_server_that_knows_no_grammars_says_so(server: str, model: Path, tmp_path: Path) -> None:
-    served = ServerRewardModel(str(model), base_url=server, store=tmp_path / "a.sqlite", retries=0)
+    served = ServerRewardModel(str(model), base_url=server, store=tmp_path / "a.sqlite")
     critique = served([ITEM.example], [ITEM.response])[0]
     assert (critique.status, critique.feedback.partition(":")[0]) == ("timed_out", "rejected")
     assert "structured_outputs" in critique.feedback
@@ -146,7 +146,7 @@ def test_a_storyteller_that_judges_chat_suites_gives_no_rating_and_is_paid_once(
     server: str, model: Path, tmp_path: Path
 ) -> None:
     recipe = tmp_path / "judge.toml"
-    settings = {"model": str(model), "base_url": server, "api_key_env": "", "retries": 0, "temperature": 0.0}
+    settings = {"model": str(model), "base_url": server, "api_key_env": "", "temperature": 0.0}
     recipe.write_text("[annotate]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()))
     data = tmp_path / "alpaca"
     data.mkdir()
@@ -156,6 +156,7 @@ def test_a_storyteller_that_judges_chat_suites_gives_no_rating_and_is_paid_once(
     (data / "alpaca_eval_clf.txt").write_text("<|im_start|>user\n{instruction} {output_1} {output_2} m or M.<|im_end|>")
     command = [
         "evaluate",
+        "policy",
         f"tales={server}",
         "--model-name",
         str(model),
@@ -174,7 +175,7 @@ def test_a_storyteller_that_judges_chat_suites_gives_no_rating_and_is_paid_once(
         "--limit",
         "2",
     ]
-    command += ["--max-new-tokens", "8", "--concurrency", "2", "--out", str(tmp_path / "out")]
+    command += ["--max-new-tokens", "8", "--set", "server.concurrency=2", "--out", str(tmp_path / "out")]
     assert main(command) == 0
     found = json.loads((tmp_path / "out" / "evaluation.json").read_bytes())["suites"]
     assert found["mt_bench"]["models"]["tales"]["unrated"]["value"] == 1.0

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 from hypothesis import given, strategies as st
 
-from text2grad.critics.servers.templates import Template, TemplateName, complaint, outcome_in_words
+from text2grad.critics.servers.templates import Template, TemplateName, outcome_in_words
 from text2grad.types import Example
 
 NAMES: tuple[TemplateName, ...] = ("summarization", "code", "qa", "grounded")
@@ -100,9 +100,3 @@ def test_no_response_ends_its_own_tag(response: str) -> None:
     assert found is not None
     assert found[2] == response
     assert f"</{found[1]}>" not in response
-
-
-def test_a_complaint_names_the_quotes_that_are_not_there() -> None:
-    message = complaint(["in Lyons", "on </quote>"])
-    assert message["role"] == "user"
-    assert "<quote>\nin Lyons\n</quote>\n<quote-1>\non </quote>\n</quote-1>" in message["content"]

@@ -3,7 +3,7 @@
 label_studio_1.23.2.json          made through the server's REST API, exported by it with all tasks
 label_studio_1.23.2_by_hand.json  marked with the mouse in Chromium 156, so that the page itself counted and quoted
 label_studio_1.23.2_min.json      the first record of the same project, exported as JSON-MIN
-argilla_2.8.0.json, _flat.json    records of the Python client, by its `to_json` and by `to_list(flatten=True)`, which
+argilla_2.8.0_flat.json           records of the Python client, by its `to_list(flatten=True)`, which
                                   `to_datasets` writes
 
 Of Label Studio's tasks and annotations only the fields that nobody reads are left out.
@@ -170,13 +170,6 @@ def test_the_flat_form_of_argilla_is_read_as_datasets_saves_it(tmp_path: Path) -
         tmp_path / "a.parquet"
     )
     assert read_source(tmp_path / "a.parquet", format="argilla") == ANSWERS
-
-
-def test_the_nested_form_of_argilla_cannot_tell_drafts_from_answers() -> None:
-    found = read_source(DATA / "argilla_2.8.0.json", format="argilla")
-    drafts = [one for one in found if one not in ANSWERS]
-    assert [one for one in found if one in ANSWERS] == ANSWERS
-    assert [one.critique.feedback for one in drafts if isinstance(one, Annotation)] == ['poor: "fair"', "half a thou"]
 
 
 def test_spans_of_argilla_behind_an_emoji_are_losses_since_nothing_tells_their_unit(tmp_path: Path) -> None:

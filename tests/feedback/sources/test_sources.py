@@ -15,7 +15,7 @@ from places import SHARED
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.feedback.sources.base import NO_PLACE, NO_PROMPT, NOT_JUDGED, WORDS_ONLY, Item, Loss, Options
-from text2grad.feedback.sources.registry import Account, Found, read_items, read_source
+from text2grad.feedback.sources.registry import Account, ReadItem, read_items, read_source
 from text2grad.feedback.sources.table import CHAT_JOINED, NO_LABEL, NO_QUOTE, UNREADABLE
 from text2grad.types import Critique, Example, Span
 
@@ -49,7 +49,7 @@ def refusal(tmp_path: Path, format: str, *records: Any, **options: Any) -> str:
     return str(caught.value).replace(str(tmp_path), "DIR")
 
 
-def account_for(found: Iterable[Found]) -> Account:
+def account_for(found: Iterable[ReadItem]) -> Account:
     account = Account()
     for one in found:
         account.add(one)
@@ -86,21 +86,6 @@ def test_every_error_of_mqm_is_a_span_or_a_loss_with_its_reason() -> None:
     assert quotes == Counter(Es=1)  # the one that two errors share
 
 
-def test_every_mark_of_faithbench_is_a_span_or_a_loss_with_its_reason() -> None:
-    path = shared("faithbench/samples.jsonl")
-    records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    found = account("faithbench/samples.jsonl", "faithbench")
-    marks = [mark for record in records for mark in record["annotations"]]
-    unwanted = sum(any(label.startswith("Unwanted") for label in mark["labels"]) for mark in marks)
-    marked_twice = found.losses.pop("marked twice at the same place: one span, both in words")
-    assert found.spans["negative"] + marked_twice == unwanted == 863
-    assert found.losses == {"marks that are neither positive nor negative by their labels": len(marks) - unwanted}
-    silent = sum(not record["annotations"] for record in records)
-    assert found.annotations == silent + sum(len({m["annotator"] for m in record["annotations"]}) for record in records)
-    more = [one.critique.spans for one in read_source(path, format="faithbench", labels={"Questionable": "negative"})]
-    assert sum(map(len, more)) > found.spans["negative"]
-
-
 def test_programs_of_ilf_are_marked_where_their_refinement_differs() -> None:
     path = shared("ilf_code_feedback/surge_annotations.jsonl")
     found = [found.item for found in read_items(path, "ilf")]
@@ -118,7 +103,6 @@ def test_programs_of_ilf_are_marked_where_their_refinement_differs() -> None:
         "    if n == ",
     ]
     assert [first.response[span.start : span.end] for span in first.critique.spans] == ["1", "1"]
-    assert account_for(read_items(path, "ilf", Options(ground="words"))).losses == {WORDS_ONLY: 195}
 
 
 def test_published_sets_without_feedback_are_examples() -> None:
@@ -155,6 +139,107 @@ def test_a_missing_fact_is_a_loss_and_can_be_charged_to_the_outcome(tmp_path: Pa
     assert no_fault.item.made.critique.outcome is None
 
 
+QA_RECORD: dict[str, Any] = {
+    "question": "Who sang it?",
+    "prediction 1": "Ann sang it. Ann sang it twice.",
+    "passages": [["Songs", "Bob sang it.", "It was long."], ["Bob", "A singer."]],
+    "feedback": {
+        "errors": [
+            {"error type": "Redundant", "start": 13, "end": 31, "explanation": "Ann sang it. "},
+            {
+                "error type": "Wrong-Grounding",
+                "start": 0,
+                "end": 3,
+                "explanation": '{"passage_id":1,"sentence_id":[1]}',
+            },
+        ],
+        "missing-info": [
+            {"error type": "Missing-Answer", "passage_id": 1, "sentence_id": [1, 2]},
+            {"error type": "Missing-Major-Auxiliary", "passage_id": 2, "sentence_id": [1]},
+            {"error type": "Missing-Answer", "passage_id": 2, "sentence_id": [4]},
+            {"error type": "Missing-Answer", "passage_id": 0, "sentence_id": [1]},
+        ],
+    },
+}
+
+
+def people(path: Path) -> list[Annotation]:
+    return [one for one in read_source(path, format="qa_feedback") if isinstance(one, Annotation)]
+
+
+def qa_file(tmp_path: Path, *records: Any) -> Path:
+    path = tmp_path / "feedback.json"
+    path.write_text(json.dumps(list(records)))
+    return path
+
+
+def test_human_errors_become_negative_spans_and_what_is_missing_stays_in_words(tmp_path: Path) -> None:
+    path = qa_file(tmp_path, QA_RECORD)
+    (judged,) = people(path)
+    assert judged.prompt == "Who sang it?"
+    assert judged.response == "Ann sang it. Ann sang it twice."
+    assert judged.critique.spans == (Span(0, 3, "negative"), Span(13, 31, "negative"))
+    assert judged.critique.feedback.split("\n") == [
+        'Redundant: "Ann sang it twice." – said before: "Ann sang it."',
+        'Wrong-Grounding: "Ann" – see "Bob sang it." (Songs)',
+        'Missing-Answer: "Bob sang it. It was long." (Songs)',
+        'Missing-Major-Auxiliary: "A singer." (Bob)',
+        "Missing-Answer: passage 2, sentence 4",
+        "Missing-Answer: passage 0, sentence 1",
+    ]
+
+
+def test_long_quotes_in_the_words_are_cut_at_a_word(tmp_path: Path) -> None:
+    error = {"error type": "Irrelevant", "start": 0, "end": 200, "explanation": " "}
+    record = {**QA_RECORD, "prediction 1": "words " * 40, "feedback": {"errors": [error], "missing-info": []}}
+    (judged,) = people(qa_file(tmp_path, record))
+    assert judged.critique.feedback == f'Irrelevant: "{"words " * 15}…"'
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"question": 3}, '"question" must be a text; got 3'),
+        ({"feedback": {"errors": []}}, "not in the form of qa_feedback (KeyError: 'missing-info')"),
+        (
+            {"feedback": []},
+            "not in the form of qa_feedback (TypeError: list indices must be integers or slices, not str)",
+        ),
+        (
+            {"feedback": {"errors": [{"start": 3, "end": 32}], "missing-info": []}},
+            "span [3, 32] does not lie in the response, which has 31 characters",
+        ),
+        (
+            {"feedback": {"errors": [{"start": 3, "end": 3}], "missing-info": []}},
+            "span [3, 3] does not lie in the response, which has 31 characters",
+        ),
+    ],
+)
+def test_a_human_record_that_cannot_be_used_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    path = qa_file(tmp_path, QA_RECORD, {**QA_RECORD, **change})
+    with pytest.raises(DataError) as caught:
+        people(path)
+    assert str(caught.value) == f"{path}: record 2: {message}{WAY_OUT}"
+
+
+def test_all_human_feedback_is_read_and_each_error_is_one_span_of_its_prediction() -> None:
+    path = shared("qa_feedback/feedback.json")
+    raw = json.loads(path.read_text())
+    read = people(path)
+    assert len(read) == len(raw) == 400
+    kinds: Counter[str] = Counter()
+    for judged, record in zip(read, raw, strict=True):
+        errors = record["feedback"]["errors"]
+        assert judged.response == record["prediction 1"]
+        assert {(span.start, span.end) for span in judged.critique.spans} == {(e["start"], e["end"]) for e in errors}
+        words = judged.critique.feedback.split("\n")
+        assert len(words) == max(1, len(errors) + len(record["feedback"]["missing-info"]))
+        kinds.update(line.split(":")[0] for line in words)
+    assert kinds["Irrelevant"] == 746
+    assert kinds["Missing-Answer"] == 191
+    assert kinds["No errors marked."] == 5
+
+
 def mqm(**error: Any) -> dict[str, Any]:
     return {"source": "in Nice", "target": LYON, "ratings": {"r1": [{"side": "target", **error}], "r2": []}}
 
@@ -187,33 +272,6 @@ def test_rows_of_mqm_that_contradict_each_other_are_handed_over_and_the_next_are
     with pytest.raises(DataError) as caught:
         list(read_items(path, "mqm"))
     assert str(caught.value) == message
-
-
-def test_marks_of_faithbench_carry_their_reason_and_belong_to_their_annotator(tmp_path: Path) -> None:
-    marks = [
-        {"annotator": "b", "labels": ["Benign"], "note": "", "start": 0, "end": 2},
-        {"annotator": "a", "labels": ["Unwanted", "Unwanted.Extrinsic"], "note": " Not said. ", "start": 10, "end": 14},
-        {"annotator": "a", "labels": ["Unwanted"], "start": 10, "end": 14},
-    ]
-    found = items(tmp_path, "faithbench", {"source": " A fair. ", "summary": LYON, "annotations": marks})
-    feedback = 'Unwanted, Unwanted.Extrinsic: "Lyon" Not said.\nUnwanted: "Lyon"'
-    prompt = "Summarize the passage in one or two sentences. Use only what the passage says.\n\nPassage: A fair."
-    assert [item.made for item in found] == [
-        Annotation(prompt, LYON, Critique(feedback, (NO,))),
-        Annotation(prompt, LYON, Critique("No errors marked.")),
-    ]
-    assert [len(item.losses) for item in found] == [1, 1]
-    record = {"source": "A fair.", "summary": LYON, "annotations": marks}
-    meanings = {"unwanted.extrinsic": "positive", "BENIGN": "negative"}
-    found = items(tmp_path, "faithbench", record, labels=meanings)
-    assert [[span.label for span in one.made.critique.spans] for one in found] == [
-        ["negative", "positive"],
-        ["negative"],
-    ]
-    (nothing,) = items(tmp_path, "faithbench", {"source": "A fair.", "summary": LYON, "annotations": []})
-    assert nothing == Item(Annotation(prompt, LYON, Critique("No errors marked.")))
-    with pytest.raises(DataError, match="label 'Odd' has no known meaning; give it one, such as --label Odd=negative"):
-        items(tmp_path, "faithbench", {"source": "", "summary": LYON, "annotations": [{**marks[0], "labels": ["Odd"]}]})
 
 
 def test_an_error_of_mqm_that_is_marked_twice_has_one_span_and_is_no_missing_fact(tmp_path: Path) -> None:
@@ -434,40 +492,9 @@ def test_labels_of_unknown_meaning_and_other_exports_are_refused(tmp_path: Path)
         f'DIR/in.jsonl:1: a task has "data" and "annotations"; export as JSON, not as JSON-MIN or CSV{WAY_OUT}'
     )
     assert refusal(tmp_path, "argilla", {"text": LYON}) == (
-        'DIR/in.jsonl:1: a record of Argilla 2 has "fields" and "responses", or columns like "span.responses"; export '
-        f"with records.to_datasets() or records.to_json(){WAY_OUT}"
+        'DIR/in.jsonl:1: a record of Argilla 2 has columns like "span.responses"; export with '
+        f"records.to_datasets().to_parquet(){WAY_OUT}"
     )
-
-
-def test_argilla_answers_become_one_annotation_per_user(tmp_path: Path) -> None:
-    record = {  # what records.to_json() of argilla 2.8.0 writes
-        "id": "d070",
-        "fields": {"text": LYON, "prompt": "Where?"},
-        "metadata": {},
-        "suggestions": {"span": {"value": [{"start": 0, "end": 1, "label": "good"}], "score": None, "agent": None}},
-        "responses": {
-            "span": [
-                {"value": [{"start": 10, "end": 14, "label": "poor"}], "user_id": "u1"},
-                {"value": [], "user_id": "u2"},
-            ],
-            "feedback": [{"value": "Wrong city.", "user_id": "u1"}],
-            "rating": [{"value": 2, "user_id": "u1"}],
-        },
-        "vectors": {},
-        "status": "completed",
-        "_server_id": None,
-    }
-    first, second = items(tmp_path, "argilla", record)
-    assert first == Item(
-        Annotation("Where?", LYON, Critique('poor: "Lyon"\nWrong city.', (NO,))),
-        (
-            Loss("guesses of a model: not what a person said", "span"),
-            Loss("answers that are neither spans nor words", "rating: 2"),
-        ),
-    )
-    assert second.made == Annotation("Where?", LYON, Critique("No errors marked."))
-    (bare,) = items(tmp_path, "argilla", {**record, "responses": {}, "suggestions": {}})
-    assert bare == Item(Example("Where?", meta={"response": LYON}), (Loss(NOT_JUDGED),))
 
 
 def test_columns_of_any_name_are_mapped(tmp_path: Path) -> None:
@@ -495,8 +522,6 @@ def test_words_of_a_table_are_grounded_by_a_refinement(tmp_path: Path) -> None:
     mended, words = items(tmp_path, "table", {**record, "refinement": "I live in Nice."}, record)
     assert mended == Item(Annotation("", LYON, Critique("Wrong city.", (NO,))))
     assert words == Item(Annotation("", LYON, Critique("Wrong city.")), (Loss(WORDS_ONLY),))
-    (kept,) = items(tmp_path, "table", {**record, "refinement": "I live in Nice."}, ground="words")
-    assert kept == words
 
 
 def test_a_table_without_feedback_holds_examples(tmp_path: Path) -> None:
@@ -605,7 +630,7 @@ def test_columns_that_an_annotation_cannot_hold_are_named(tmp_path: Path) -> Non
         tmp_path, "table", told, {**told, "outcome": 1}, {**told, "critique": "No."}, columns={"response": "answer"}
     )
     assert [one.unread for one in (words, beside, whole)] == [(), ("refinement",), ("refinement", "feedback")]
-    assert account_for([Found("x", quoted), Found("x", beside)]).unread == {"rating", "refinement"}
+    assert account_for([ReadItem("x", quoted), ReadItem("x", beside)]).unread == {"rating", "refinement"}
 
 
 def test_records_of_tools_without_a_prompt_are_counted_with_their_fields(tmp_path: Path) -> None:
@@ -614,8 +639,9 @@ def test_records_of_tools_without_a_prompt_are_counted_with_their_fields(tmp_pat
     assert (first.losses, second.losses) == ((Loss(NO_PROMPT, 'the keys "question", "text"'),), ())
     mapped = items(tmp_path, "label_studio", record, columns={"prompt": "question"})
     assert [one.losses for one in mapped] == [(), ()]
-    nested = {"fields": {"text": LYON, "q": "Where?"}, "responses": {}}
-    assert items(tmp_path, "argilla", nested)[0].losses == (Loss(NOT_JUDGED), Loss(NO_PROMPT, 'the keys "text", "q"'))
+    flat = {"text": LYON, "q": "Where?", "span.responses": None}
+    lost = Loss(NO_PROMPT, 'the keys "text", "q", "span.responses"')
+    assert items(tmp_path, "argilla", flat)[0].losses == (Loss(NOT_JUDGED), lost)
 
 
 def test_cells_of_a_text_table_stand_for_values_and_empty_ones_for_nothing(tmp_path: Path) -> None:
@@ -800,7 +826,7 @@ def test_bad_records_are_handed_over_and_an_account_names_the_first_losses(tmp_p
     assert [one.where for one in found] == [f"{path}:{number}" for number in (1, 3, 4, 5, 6)]
     assert len(bad) == 1
     assert bad[0].startswith(f"{path}:2: there is neither")
-    told = account_for([*found, Found("x", Item(ANNOTATION, (Loss("odd", "3"),)))])
+    told = account_for([*found, ReadItem("x", Item(ANNOTATION, (Loss("odd", "3"),)))])
     assert (told.annotations, told.examples, told.spans) == (1, 5, Counter(negative=1))
     assert told.losses == {NOT_JUDGED: 5, "odd": 1}
     assert told.shown == {NOT_JUDGED: [f"{path}:{number}" for number in (1, 3, 4)], "odd": ["x: 3"]}

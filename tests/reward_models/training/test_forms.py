@@ -100,8 +100,8 @@ def test_constrained_labels_are_whole_before_training_and_free_ones_are_not(trai
 def test_it_is_measured_like_any_other(trained: Any, tmp_path: Path) -> None:
     _, run = trained
     write_annotations(tmp_path / "truth.jsonl", LEARNED)
-    args = ["evaluate-reward", str(tmp_path / "truth.jsonl"), "--model", str(run / "model"), "--no-words"]
-    assert main([*args, "--draws", "20", "--out", str(tmp_path / "out")]) == 0
+    args = ["evaluate", "critic", str(tmp_path / "truth.jsonl"), "--model", str(run / "model"), "--no-words"]
+    assert main([*args, "--out", str(tmp_path / "out")]) == 0
     found = json.loads((tmp_path / "out" / "evaluation.json").read_bytes())
     assert found["constrained"] is True
     assert found["metrics"]["failure_rate"]["value"] <= 1 / 24

@@ -93,7 +93,7 @@ def test_bertscore_of_a_text_with_itself_is_one_and_of_no_text_zero(bert: Path) 
 
 
 def test_a_layer_that_is_not_there_and_a_model_that_is_not_there_are_refused(bert: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"^--bertscore-layer is 0 to 2 for .*, got 3$"):
+    with pytest.raises(ModelError, match=r"^the layer is 0 to 2 for .*, got 3$"):
         words.load_encoder(str(bert), 3)
     with pytest.raises(ModelError, match=r"^cannot load a model for perplexity from .*: no such directory\. Give the "):
         words.load_reader(str(tmp_path / "none"))

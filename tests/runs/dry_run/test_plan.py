@@ -24,7 +24,7 @@ from text2grad.models import policy_config
 from text2grad.models.adapters import enable_checkpointing
 from text2grad.models.policy import PolicyWithValue
 from text2grad.reward_models.probe import Row, states_of
-from text2grad.rl.trainer import prepare_policy
+from text2grad.rl.start import prepare_policy
 from text2grad.runs.dry_run.devices import device_named
 from text2grad.runs.dry_run.plan import Planner, with_settings
 from text2grad.runs.dry_run.trace import Allocations, TracedModel

@@ -81,3 +81,8 @@ def test_long_quotes_are_cut_in_the_list_only() -> None:
     out = printed("word " * 60, Critique("", (Span(0, 300, "negative"),)))
     listed = " ".join(out.split("−")[1].split())
     assert listed == "word " * 19 + "wor …"
+
+
+def test_equal_marks_are_one_line() -> None:
+    spans = (Span(0, 3, "negative"), Span(4, 7, "negative"), Span(8, 11, "positive"))
+    assert printed("red red cat", Critique("", spans)).splitlines()[2:4] == ["  − 2 × red", "  + cat"]

@@ -47,13 +47,13 @@ def _run_statements(statements, mark):
             return None
     lines = set()
     def ranges():
-        found = []
+        joined = []
         for line in sorted(lines):
-            if found and line == found[-1][1] + 1:
-                found[-1][1] = line
+            if joined and line == joined[-1][1] + 1:
+                joined[-1][1] = line
             else:
-                found.append([line, line])
-        return found
+                joined.append([line, line])
+        return joined
     def line(frame, event, arg):
         if event == "line":
             lines.add(frame.f_lineno)
@@ -190,14 +190,14 @@ def count_tests(tests: str) -> int:
 def _with_setup(tests: dict[int, bool], runs: dict[int, StatementRun]) -> list[StatementRun]:
     """Return the tests, and the set-up that failed, with the lines that made the values whose names they read."""
     made_by: dict[str, frozenset[int]] = {}
-    found = []
+    with_lines = []
     for number, run in sorted(runs.items()):
         read, made = _names(run.source)
         lines = run.lines.union(*(made_by.get(name, ()) for name in read))
         made_by |= dict.fromkeys(made, lines)
         if tests[number] or run.error:
-            found.append(replace(run, lines=lines))
-    return found
+            with_lines.append(replace(run, lines=lines))
+    return with_lines
 
 
 def _names(source: str) -> tuple[set[str], set[str]]:
@@ -225,11 +225,12 @@ def _statement_run(fields: Any, sources: list[str], last_line: int) -> Statement
     if not isinstance(error, str) or not isinstance(left, str | None) or not isinstance(ranges, list):
         return None
     lines, before = list[int](), 0
-    for one in ranges:
-        if not isinstance(one, list) or [type(line) for line in one] != [int, int]:
+    for bounds in ranges:
+        if not isinstance(bounds, list) or [type(line) for line in bounds] != [int, int]:
             return None
-        if not before < one[0] <= one[1] <= last_line:
+        first, last = bounds
+        if not before < first <= last <= last_line:
             return None
-        before = one[1]
-        lines += range(one[0], one[1] + 1)
+        before = last
+        lines += range(first, last + 1)
     return StatementRun(sources[number], error, frozenset(lines), left)

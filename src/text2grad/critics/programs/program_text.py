@@ -125,7 +125,7 @@ def program_in(response: str) -> Program:
     """
     blocks = list(fenced_blocks(response))
     python = [block for language, block in blocks if language.lower() in _PYTHON]
-    return max(python or [block for _, block in blocks], key=lambda one: len(one.text), default=Program(response))
+    return max(python or [block for _, block in blocks], key=lambda block: len(block.text), default=Program(response))
 
 
 def fenced_blocks(response: str) -> Iterator[tuple[str, Program]]:

@@ -25,7 +25,6 @@ class RuffCritic:
 
     Attributes:
         select: rules or prefixes of rules; by default the rules for errors and likely bugs, none for style.
-        ignore: rules to ignore.
         clean_outcome: outcome of a response without messages; None sets no outcome.
         faulty_outcome: outcome of any other response.
 
@@ -39,19 +38,17 @@ class RuffCritic:
     """
 
     select: Sequence[str] = ("E9", "F", "B")
-    ignore: Sequence[str] = ()
     clean_outcome: float | None = None
     faulty_outcome: float | None = None
     _command: list[str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Find ruff, and let it refuse unknown rules."""
-        for name, rules in (("select", self.select), ("ignore", self.ignore)):
-            if isinstance(rules, str):
-                raise ConfigError(f"{name} must be a list of rules, got the text {rules!r}. Write [{rules!r}]")
+        rules = self.select
+        if isinstance(rules, str):
+            raise ConfigError(f"select must be a list of rules, got the text {rules!r}. Write [{rules!r}]")
         self._command = [_ruff(), "check", "--isolated", "--no-cache", "--ignore-noqa", "--output-format", "json"]
-        for option, rules in (("--select", self.select), ("--ignore", self.ignore)):
-            self._command += [option, ",".join(rules)] if rules else []
+        self._command += ["--select", ",".join(rules)] if rules else []
         self._check("")
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
@@ -66,8 +63,7 @@ class RuffCritic:
         messages = self._check(program.text)
         if not messages:
             return Critique("ruff finds nothing to say.", (), self.clean_outcome)
-        lines: list[str] = []
-        spans: set[Span] = set()
+        lines, spans = list[str](), set[Span]()
         for message in messages:
             start, end = (_place(program, **message[at]) for at in ("location", "end_location"))
             span = program.span(start, end)
@@ -107,7 +103,7 @@ def _ruff() -> str:
 
         return str(Path(find_ruff_bin()))
     except (ImportError, FileNotFoundError):
-        found = shutil.which("ruff")
-    if found is None:
+        path = shutil.which("ruff")
+    if path is None:
         raise ConfigError("RuffCritic needs ruff: pip install ruff")
-    return found
+    return path

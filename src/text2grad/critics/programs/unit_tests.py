@@ -14,10 +14,10 @@ import re
 import secrets
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from text2grad.critics.closing import Closing
 from text2grad.critics.programs.failing_lines import (
     StatementRun,
     count_tests,
@@ -51,13 +51,12 @@ _UNPRINTED = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Iter
 
 
 @dataclass
-class UnitTestCritic(Closing):
+class UnitTestCritic(AbstractContextManager["UnitTestCritic"]):
     """Judges programs by the tests of their examples (`Example.tests`), in the sandbox.
 
     Attributes:
         passed_outcome: outcome of a response that passes all tests.
         failed_outcome: outcome of any other response.
-        continues_prompt: True if a response continues the code of its prompt, as in HumanEval.
         timeout_s: time limit of a program with its tests, in seconds.
         memory_mb: limit of its address space in MiB.
         workers: number of programs that run at the same time; None takes the number of processor cores.
@@ -79,7 +78,6 @@ class UnitTestCritic(Closing):
 
     passed_outcome: float = 1.0
     failed_outcome: float = -1.0
-    continues_prompt: bool = False
     timeout_s: float = 2.0
     memory_mb: int = 256
     workers: int | None = None
@@ -102,13 +100,17 @@ class UnitTestCritic(Closing):
             self._passed = self._forgeable = 0
         self._sandbox.close()
 
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
     def check_examples(self, examples: Sequence[Example]) -> None:
         """Refuse examples whose tests cannot be run, whatever the program; a run calls this before its first step.
 
         Raises:
             DataError: if an example has no tests, or the sandbox cannot run them or lacks a package that they import.
         """
-        reasons = [(one.prompt_text, reason) for one in examples if (reason := self._unusable(one.tests))]
+        reasons = [(item.prompt_text, reason) for item in examples if (reason := self._unusable(item.tests))]
         if reasons:
             prompt, reason = reasons[0]
             raise DataError(
@@ -143,17 +145,15 @@ class UnitTestCritic(Closing):
         """
         self.check_examples(examples)
         programs = [program_in(response) for response in responses]
-        heads = [example.prompt_text if self.continues_prompt else "" for example in examples]
         jobs = [
-            (head + program.text, with_names(example.tests or ""))
-            for head, program, example in zip(heads, programs, examples, strict=True)
+            (program.text, with_names(example.tests or "")) for program, example in zip(programs, examples, strict=True)
         ]
         outcomes = self._run(jobs)
         self._count(outcomes)
         runs = self._run_statements(jobs, outcomes)
         return [
-            self._critique(outcome, _Source(program, head), own, tests)
-            for outcome, program, head, own, (_, tests) in zip(outcomes, programs, heads, runs, jobs, strict=True)
+            self._critique(outcome, program, own, tests)
+            for outcome, program, own, (_, tests) in zip(outcomes, programs, runs, jobs, strict=True)
         ]
 
     def _count(self, results: Sequence[Result]) -> None:
@@ -171,39 +171,28 @@ class UnitTestCritic(Closing):
         """Run the tests of each failed program statement by statement; the list is empty for other programs."""
         runs: list[list[StatementRun]] = [[] for _ in jobs]
         mark = secrets.token_hex(8)
-        tests = {k: tracing_tests(jobs[k][1], mark) for k, one in enumerate(outcomes) if one.reason == "failed"}
+        failed = [k for k, outcome in enumerate(outcomes) if outcome.reason == "failed"]
+        tests = {k: tracing_tests(jobs[k][1], mark) for k in failed}
         again = {k: (jobs[k][0], text) for k, text in tests.items() if text}
         traced = self._run(list(again.values()), mode="shared", output_chars=_RECORDS_CHARS)
         for k, outcome in zip(again, traced, strict=True):
             runs[k] = read_statement_runs(outcome.output, mark, jobs[k][1], jobs[k][0])
         return runs
 
-    def _critique(self, outcome: Result, source: "_Source", runs: list[StatementRun], tests: str) -> Critique:
+    def _critique(self, outcome: Result, program: Program, runs: list[StatementRun], tests: str) -> Critique:
         if outcome.passed:
             return Critique("All tests pass.", (), self.passed_outcome)
-        lines, spans = _describe(outcome, source, runs, tests, self.timeout_s)
+        lines, spans = _describe(outcome, program, runs, tests, self.timeout_s)
         return Critique("\n".join(lines), tuple(sorted(set(spans))), self.failed_outcome)
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A program in its response, with the code of its prompt before it (`head`)."""
-
-    program: Program
-    head: str
-
-    def line(self, number: int) -> int | None:
-        """Return the line of the program for a line of the code that ran; None for a line of the prompt."""
-        own = number - Program(self.head).lines + 1
-        return own if 1 <= own <= self.program.lines else None
-
-    def quote(self, span: Span) -> str:
-        """Return the text of a span in quotation marks."""
-        return json.dumps(self.program.quote(span), ensure_ascii=False)
+def _quoted(program: Program, span: Span) -> str:
+    """Return the text of a span in quotation marks."""
+    return json.dumps(program.quote(span), ensure_ascii=False)
 
 
 def _describe(
-    outcome: Result, source: _Source, runs: list[StatementRun], tests: str, timeout_s: float
+    outcome: Result, program: Program, runs: list[StatementRun], tests: str, timeout_s: float
 ) -> tuple[list[str], list[Span]]:
     """Return the feedback on a failed program, and the suspect spans."""
     if outcome.reason == "timeout":
@@ -214,12 +203,12 @@ def _describe(
         return ["The program ended the process before the tests were over."], []
     failed = any(run.error for run in runs)
     if outcome.reason == "error" or (not failed and _raised_by_program(outcome.output)):
-        return _describe_error(outcome, source)
+        return _describe_error(outcome, program)
     lines = _failures(outcome, runs, tests)
-    spans = _suspect_spans(runs, source)
+    spans = [span for line in sorted(suspect_lines(runs)) if (span := program.expression(line)) is not None]
     passing = lines_run(runs, failed=False)
     where = "only failing tests run it" if passing and not passing & suspect_lines(runs) else ONE_LINE
-    return [*lines, *(f"{source.quote(span)} is suspect: {where}." for span in spans)], spans
+    return [*lines, *(f"{_quoted(program, span)} is suspect: {where}." for span in spans)], spans
 
 
 def _raised_by_program(output: str) -> bool:
@@ -229,7 +218,7 @@ def _raised_by_program(output: str) -> bool:
     return files[-1:] == ["solution.py"]
 
 
-def _describe_error(outcome: Result, source: _Source) -> tuple[list[str], list[Span]]:
+def _describe_error(outcome: Result, program: Program) -> tuple[list[str], list[Span]]:
     """Return the feedback on an exception, and the span of the expression that raised it."""
     _, traceback, end = outcome.output.rpartition(_TRACEBACK)
     raised = _RAISED.search(end) if traceback else None
@@ -238,19 +227,16 @@ def _describe_error(outcome: Result, source: _Source) -> tuple[list[str], list[S
         return [f"The tests were not run: {_short(outcome.output.strip().rpartition(chr(10))[2])}"], []
     error = _short(errors[-1].removeprefix("solution."))  # the sandbox's name of the program's module
     frames = list(_FRAME.finditer(outcome.output))
-    span = _raising_span(frames[-1], source) if frames else None
+    span = _raising_span(frames[-1], program) if frames else None
     calls = _TEST_FRAME.findall(outcome.output)
     if span is not None:
-        return [f"{source.quote(span)} raises {error}"], [span]
+        return [f"{_quoted(program, span)} raises {error}"], [span]
     return [f"`{_short(calls[-1])}` raises {error}" if calls else f"The program raises {error}"], []
 
 
-def _raising_span(frame: re.Match[str], source: _Source) -> Span | None:
+def _raising_span(frame: re.Match[str], program: Program) -> Span | None:
     """Return the expression that a frame of a traceback marks, or else the expression of its line."""
-    line = source.line(int(frame[1]))
-    if line is None:
-        return None
-    code, program = frame[2], source.program
+    line, code = int(frame[1]), frame[2]
     begin, end = program.at(line, 1), program.at(line + 1, 1)
     text = program.text[begin:end]
     # Carets mark columns of the screen, which equal characters only in ASCII.
@@ -276,12 +262,6 @@ def _failures(outcome: Result, runs: list[StatementRun], tests: str) -> list[str
     return lines
 
 
-def _suspect_spans(runs: list[StatementRun], source: _Source) -> list[Span]:
-    """Return the expressions of the suspect lines."""
-    lines = [line for line in map(source.line, sorted(suspect_lines(runs))) if line is not None]
-    return [span for span in map(source.program.expression, lines) if span is not None]
-
-
 def _short(text: str) -> str:
     """Return a text on one line, cut to 200 characters."""
     text = " ".join(text.split())
@@ -302,6 +282,6 @@ def imported(tests: str) -> set[str]:
         node = waiting.pop()
         nodes.append(node)
         waiting += [] if isinstance(node, ast.Try) else ast.iter_child_nodes(node)
-    found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    found |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
-    return {name.partition(".")[0] for name in found} - sys.stdlib_module_names - {"solution"}
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+    return {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"solution"}

@@ -4,13 +4,14 @@ from .annotation import (
     Annotator as Annotator,
     Failure as Failure,
     Item as Item,
+    Question as Question,
+    Reply as Reply,
     collect_critiques as collect_critiques,
     numbered_items as numbered_items,
     read_answer_by as read_answer_by,
+    reply as reply,
 )
-from .asking import Question as Question, Reply as Reply, reply as reply
 from .cached_client import (
-    AnnotationSession as AnnotationSession,
     CachedClient as CachedClient,
     ResponseFormat as ResponseFormat,
     Usage as Usage,
@@ -31,7 +32,7 @@ from .preference import (
     prefer as prefer,
     questions as questions,
 )
-from .session import run_session as run_session
+from .session import AnnotationSession as AnnotationSession, run_session as run_session
 from .store import Prompt as Prompt, Store as Store, hash_of as hash_of
 from .templates import Template as Template
 from .unit_test_outcomes import add_test_outcomes as add_test_outcomes

@@ -1,4 +1,4 @@
-"""Answers → critiques: parse the answer, look up its quotes, list quotes without support, and ask again on request.
+"""Answers → critiques: parse the answer and look up its quotes.
 
 The result of an item is one of:
 
@@ -11,8 +11,8 @@ The result of an item is one of:
                   no answer after all retries (see `RequestError`)
     not_asked     the run had stopped before: by its budget, its user, or the server
 
-The first four kinds of failure have an answer, which was paid for; only `reask` requests another one. The other kinds
-are requested again by the next run. A failure is not an exception: it is counted and listed.
+The first four kinds of failure have an answer, which was paid for and stays. The other kinds are requested again by the
+next run. A failure is not an exception: it is counted and listed.
 """
 
 import asyncio
@@ -22,11 +22,12 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from text2grad.costs import TokenCount
-from text2grad.critics.servers.cached_client import AnnotationSession, CachedClient, ResponseFormat
-from text2grad.critics.servers.store import Answer
-from text2grad.critics.servers.templates import Template, complaint
+from text2grad.critics.servers.cached_client import CachedClient, ResponseFormat
+from text2grad.critics.servers.session import AnnotationSession
+from text2grad.critics.servers.store import Answer, Prompt
+from text2grad.critics.servers.templates import Template
 from text2grad.errors import CriticError, RequestError
-from text2grad.feedback import Match, Occurrences, critique_from_text, quotes_without_overlap
+from text2grad.feedback import Match, critique_from_text
 from text2grad.types import Critique, Example
 
 ANSWERED = ("refused", "empty", "truncated", "unreadable")
@@ -52,7 +53,7 @@ class Item(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Why an item has no critique, or why `reask` failed: a kind of the module's docstring, and details."""
+    """Why an item has no critique: a kind of the module's docstring, and details."""
 
     kind: str
     detail: str
@@ -64,6 +65,28 @@ class Failure(NamedTuple):
         return cls(kind, answer.text[:_SHOWN_CHARS])
 
 
+class Question(NamedTuple):
+    """A prompt, and the format of its answer; None requests free text."""
+
+    prompt: Prompt
+    response_format: ResponseFormat | None = None
+
+
+class Reply(NamedTuple):
+    """The answer to a question, or why there is none."""
+
+    answer: Answer | None
+    failure: Failure | None = None
+
+
+async def reply(client: CachedClient, question: Question) -> Reply:
+    """Return the answer to a question: `AnnotationSession(endpoint, store, reply)`."""
+    try:
+        return Reply(await client.complete(question.prompt, question.response_format))
+    except RequestError as error:
+        return Reply(None, Failure(error.kind, error.detail))
+
+
 @dataclass(frozen=True, slots=True)
 class AnnotationResult:
     """The result of an item.
@@ -71,21 +94,14 @@ class AnnotationResult:
     Attributes:
         critique: None if no answer could be used.
         failure: None if nothing failed.
-        unsupported: quotes that the critique's text does not mention.
         prompt_tokens: of all answers about this item.
         completion_tokens: likewise.
     """
 
     critique: Critique | None = None
     failure: Failure | None = None
-    unsupported: tuple[str, ...] = ()
     prompt_tokens: int = 0
     completion_tokens: int = 0
-
-    @property
-    def rank(self) -> tuple[bool, int]:
-        """Less is better: a critique before a failure, then fewer unmatched quotes."""
-        return self.critique is None, len(self.critique.unmatched) if self.critique else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,67 +110,35 @@ class Annotator:
 
     Attributes:
         template: the prompt.
-        reask: how often the model may be asked again about an item.
         match: how quotes are found in the response.
     """
 
     template: Template
-    reask: int = 0
     match: Match = "exact"
 
     async def annotate(self, client: CachedClient, item: Item) -> AnnotationResult:
-        """Return the best result among the answers about one item."""
-        first = self.template.messages(item.example, item.response, feedback=item.feedback, tests=item.tests)
+        """Return the critique of one item, or why there is none."""
+        messages = self.template.messages(item.example, item.response, feedback=item.feedback, tests=item.tests)
         schema = ResponseFormat("schema", self.template.schema(grounding=item.feedback is not None))
-        best = AnnotationResult(failure=Failure("not_asked", ""))
-        messages, prompt_tokens, completion_tokens = first, 0, 0
-        for sample in range(self.reask + 1):
-            try:
-                answer = await client.complete(messages, schema, sample=sample)
-            except RequestError as error:
-                best = replace(best, failure=Failure(error.kind, error.detail))
-                break
-            prompt_tokens += answer.prompt_tokens or 0
-            completion_tokens += answer.completion_tokens or 0
-            result = self._read(answer, item)
-            best = result if sample == 0 else min(best, result, key=lambda one: one.rank)
-            if best.rank == (False, 0):
-                break
-            messages = first
-            if result.critique is not None:
-                reply = {"role": "assistant", "content": answer.text}
-                messages = (*first, reply, complaint(result.critique.unmatched))
-        return replace(best, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens)
-
-    def _read(self, answer: Answer, item: Item) -> AnnotationResult:
-        """Return the result of one answer, with its quotes checked."""
-        result = read_answer(answer, item.response, match=self.match)
-        if result.critique is None:
-            return result
+        try:
+            answer = await client.complete(messages, schema)
+        except RequestError as error:
+            return AnnotationResult(failure=Failure(error.kind, error.detail))
+        result = read_answer_by(lambda text: critique_from_text(text, item.response, match=self.match), answer)
         critique = result.critique
-        if item.feedback is not None:
+        if critique is not None and item.feedback is not None:
             critique = replace(critique, feedback=item.feedback)
-        checked = self.template.reasoning or item.feedback is not None
-        return AnnotationResult(
-            critique, unsupported=quotes_without_overlap(critique, item.response) if checked else ()
-        )
-
-
-def read_answer(
-    answer: Answer, response: str, *, match: Match = "exact", occurrences: Occurrences = "all", complete: bool = True
-) -> AnnotationResult:
-    """Return the critique in an answer, or the failure of an answer without one.
-
-    `match` and `occurrences` are those of `locate_spans`; `complete=False` also accepts the quotes of an answer that
-    the length limit cut.
-    """
-    return read_answer_by(
-        lambda text: critique_from_text(text, response, match=match, occurrences=occurrences), answer, complete=complete
-    )
+        return AnnotationResult(critique, result.failure, answer.prompt_tokens or 0, answer.completion_tokens or 0)
 
 
 def read_answer_by(read: Callable[[str], Critique], answer: Answer, *, complete: bool = True) -> AnnotationResult:
-    """Return the critique that `read` finds in the text of an answer, or the failure, as `read_answer`."""
+    """Return the critique in an answer, or the failure of an answer without one.
+
+    Args:
+        read: returns the critique in a text.
+        answer: of the server.
+        complete: False also accepts the quotes of an answer that the length limit cut.
+    """
     if answer.finish == "refused":
         return AnnotationResult(failure=Failure.of(answer))
     if answer.finish == "too_long":
@@ -190,7 +174,9 @@ def collect_critiques(
     with ThreadPoolExecutor(1) as thread:
         results, usage, _ = thread.submit(lambda: asyncio.run(session.run(items))).result()
     tokens.add(usage.prompt_tokens, usage.completion_tokens)
-    stopped = next((one.failure for one in results if one.failure and one.failure.kind == "not_asked"), None)
+    stopped = next(
+        (result.failure for result in results if result.failure and result.failure.kind == "not_asked"), None
+    )
     if stopped:
         endpoint = session.endpoint
         raise CriticError(f"no more requests are sent to {endpoint.model} at {endpoint.base_url}: {stopped.detail}")

@@ -5,10 +5,10 @@ for). Equal requests at the same time become one. An answer is on disk before it
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import tenacity
 
@@ -18,16 +18,17 @@ from text2grad.critics.servers.pace import Budget, Pace
 from text2grad.critics.servers.store import Answer, Prompt, Request, Store
 from text2grad.errors import RequestError
 
+RETRIES = 6  # of a request without an answer
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0  # bounds of the wait before a request is repeated; part of it is random
 GIVE_UP_AFTER = 20  # requests in a row without an answer after all retries: the server is down
-Input = TypeVar("Input")
-Result = TypeVar("Result")
-NO_LIMITS = Spending()
+NEWER_NAME = "max_completion_tokens"  # of `max_tokens`; OpenAI's reasoning models name it when they refuse the older
 _TEMPLATE_BYTES = 100  # upper bound of the tokens that a chat template adds to a message
 
 
 class ResponseFormat(NamedTuple):
     """The format of an answer that is requested beside the prompt: a JSON schema, a grammar, or log-probabilities.
+
+    A server that refuses a schema or log-probabilities is asked without them; a grammar is never left out.
 
     Attributes:
         name: "schema", "grammar" or "logprobs".
@@ -59,7 +60,8 @@ def request_for(
     """Return the request for a completion, whose hash is the key of the stored answer."""
     parameters: dict[str, Any] = {"max_tokens": endpoint.max_tokens, "temperature": endpoint.temperature}
     if response_format is not None:
-        parameters |= {"structured": endpoint.structured, response_format.name: response_format.content}
+        form = "json_schema" if response_format.name == "grammar" else "auto"  # as in stored answers
+        parameters |= {"structured": form, response_format.name: response_format.content}
     parameters |= more
     return Request(endpoint.model, prompt, parameters, sample)
 
@@ -89,11 +91,6 @@ class Usage:
     completion_tokens: int = 0
 
 
-def budget_of(spending: Spending, store: Store) -> Budget:
-    """Return the budget of a run, from whose cost the answers that the store already holds are taken."""
-    return Budget(spending.max_requests, spending.max_cost, cost=spending.cost(*store.tokens()))
-
-
 class CachedClient:
     """Requests completions of one model for one run. It belongs to one event loop."""
 
@@ -105,10 +102,11 @@ class CachedClient:
         """
         self.endpoint, self.spending, self.store = endpoint, spending, store
         self.server = ServerClient(endpoint)
-        self.pace = Pace(endpoint.concurrency, budget or budget_of(spending, store))
+        self.pace = Pace(endpoint.concurrency, budget or Budget.of(spending, store))
         self.usage = Usage()
         self._under_way: dict[str, asyncio.Task[Answer]] = {}
-        self._formats_supported: bool | None = {"json_schema": True, "off": False}.get(endpoint.structured)
+        self._takes_formats: bool | None = None  # unknown before the first request with one
+        self._length_name = "max_tokens"  # the server's name of that parameter
         self._first_request, self._failed_in_row = asyncio.Lock(), 0
 
     async def complete(
@@ -147,7 +145,7 @@ class CachedClient:
         """Return the server's answer, after as many attempts as the endpoint allows."""
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(lambda error: isinstance(error, RequestError) and error.transient),
-            stop=tenacity.stop_after_attempt(self.endpoint.retries + 1),
+            stop=tenacity.stop_after_attempt(RETRIES + 1),
             wait=_wait,
             sleep=self.pace.sleep,
             before_sleep=self._count_retry,
@@ -175,12 +173,14 @@ class CachedClient:
     async def _attempt(
         self, request: Request, response_format: ResponseFormat | None, more: Mapping[str, Any]
     ) -> Answer:
-        """Make one request; the first request with a format finds out whether the server supports formats."""
-        if response_format and self._formats_supported is None:
+        """Make one request; the first with a format finds out whether the server takes formats."""
+        if response_format is None or response_format.name == "grammar":
+            return await self._send(request, response_format, more)
+        if self._takes_formats is None:
             async with self._first_request:
-                if self._formats_supported is None:
+                if self._takes_formats is None:
                     return await self._probe(request, response_format, more)
-        return await self._send(request, response_format if self._formats_supported else None, more)
+        return await self._send(request, response_format if self._takes_formats else None, more)
 
     async def _probe(self, request: Request, response_format: ResponseFormat, more: Mapping[str, Any]) -> Answer:
         try:
@@ -189,17 +189,34 @@ class CachedClient:
             if error.kind != "rejected" or error.fatal:
                 raise
             answer = await self._send(request, None, more)  # if this is rejected too, the next request probes again
-            self._formats_supported = False
+            self._takes_formats = False
         else:
-            self._formats_supported = True
+            self._takes_formats = True
         return answer
 
     async def _send(self, request: Request, response_format: ResponseFormat | None, more: Mapping[str, Any]) -> Answer:
-        """Make one request, count its cost, and store its answer."""
-        max_cost = self._max_cost(request)
+        """Make one request, count its cost, and store its answer; a refused `max_tokens` gets its newer name."""
+        name = self._length_name
+        parameters: dict[str, Any] = {name: self.endpoint.max_tokens}
+        if self.endpoint.temperature is not None:
+            parameters["temperature"] = self.endpoint.temperature
+        parameters |= (response_format.parameters if response_format else {}) | dict(more)
+        max_cost = self.spending.cost(prompt_bytes(request.prompt), self.endpoint.max_tokens)
+        try:
+            answer = await self._paced(request.prompt, parameters, max_cost)
+        except RequestError as error:
+            if error.kind != "rejected" or name != "max_tokens" or NEWER_NAME not in error.detail:
+                raise
+            self._length_name = NEWER_NAME
+            return await self._send(request, response_format, more)
+        await self.store.put(request, answer)
+        return answer
+
+    async def _paced(self, prompt: Prompt, parameters: Mapping[str, Any], max_cost: float) -> Answer:
+        """Make one request when its turn comes, and count what it costs, at most `max_cost`."""
         async with self.pace.turn(max_cost) as sent_at:
             try:
-                answer = await self.server.complete(request.prompt, {**self._parameters(response_format), **more})
+                answer = await self.server.complete(prompt, parameters)
             except RequestError as error:
                 self.pace.budget.cost += max_cost if error.may_cost else 0.0
                 if error.kind == "rate_limit" and error.transient:
@@ -207,19 +224,7 @@ class CachedClient:
                 raise
             self._count(answer, max_cost)
             self.pace.speed_up()
-        await self.store.put(request, answer)
         return answer
-
-    def _parameters(self, response_format: ResponseFormat | None) -> dict[str, Any]:
-        """Return the parameters of a request, by their names in the API."""
-        parameters: dict[str, Any] = {self.endpoint.max_tokens_name: self.endpoint.max_tokens}
-        if self.endpoint.temperature is not None:
-            parameters["temperature"] = self.endpoint.temperature
-        return parameters | (response_format.parameters if response_format else {})
-
-    def _max_cost(self, request: Request) -> float:
-        """Return an upper bound of a request's cost in US dollars."""
-        return self.spending.cost(prompt_bytes(request.prompt), self.endpoint.max_tokens)
 
     def _count(self, answer: Answer, max_cost: float) -> None:
         prompt_tokens, completion_tokens = answer.prompt_tokens, answer.completion_tokens
@@ -228,67 +233,6 @@ class CachedClient:
         self.usage.completion_tokens += completion_tokens or 0
         unknown = prompt_tokens is None or completion_tokens is None
         self.pace.budget.cost += max_cost if unknown else self.spending.cost(prompt_tokens or 0, completion_tokens or 0)
-
-
-@dataclass(frozen=True, slots=True)
-class AnnotationSession(Generic[Input, Result]):
-    """One run over many items.
-
-    Attributes:
-        endpoint: the model, and how it is requested.
-        store: the file of its answers.
-        annotate: annotates one item by completions of the model.
-        spending: prices and budget.
-        budget: of a run of several sessions, with the expense of those before; None begins one.
-    """
-
-    endpoint: Endpoint
-    store: Store
-    annotate: Callable[[CachedClient, Input], Awaitable[Result]]
-    spending: Spending = NO_LIMITS
-    budget: Budget | None = None
-
-    async def run(
-        self,
-        items: Sequence[Input],
-        on_done: Callable[[Result, Usage, Budget], None] | None = None,
-        on_start: Callable[[Pace], None] | None = None,
-    ) -> tuple[list[Result], Usage, Budget]:
-        """Annotate the items, as many in parallel as the endpoint allows.
-
-        Args:
-            items: the items.
-            on_done: called with each result when it is ready.
-            on_start: called with the pace, which can stop the run: requests under way then end, and no other starts.
-
-        Returns:
-            The results in the order of the items, the counts, and the budget spent.
-
-        Raises:
-            ConfigError: if the endpoint is incomplete or its key is missing.
-            DataError: if an answer cannot be stored.
-        """
-        client = CachedClient(self.endpoint, self.spending, self.store, self.budget)
-        results: dict[int, Result] = {}
-        rows = iter(range(len(items)))
-
-        async def work() -> None:
-            for row in rows:
-                results[row] = await self.annotate(client, items[row])
-                if on_done:
-                    on_done(results[row], client.usage, client.pace.budget)
-
-        if on_start:
-            on_start(client.pace)
-        tasks = [asyncio.create_task(work()) for _ in range(min(self.endpoint.concurrency, len(items)))]
-        try:
-            await asyncio.gather(*tasks)
-        finally:  # an error in one task ends all tasks
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await client.server.close()
-        return [results[row] for row in range(len(items))], client.usage, client.pace.budget
 
 
 def _wait(state: tenacity.RetryCallState) -> float:

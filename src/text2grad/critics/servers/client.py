@@ -11,8 +11,6 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
@@ -136,9 +134,8 @@ class ServerClient:
             top = first_logprobs(choice)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             shown = self._detail(body[:100].decode("utf-8", "replace"))
-            raise RequestError(
-                "bad_reply", f"the reply is not a completion: {shown!r}", transient=True, may_cost=True
-            ) from error
+            problem = f"the reply is not a completion: {shown!r}"
+            raise RequestError("bad_reply", problem, transient=True, may_cost=True) from error
         if refusal or finish == "content_filter":
             text, finish = str(refusal or text), "refused"
         elif top is not None:
@@ -175,19 +172,15 @@ def first_logprobs(choice: Mapping[str, Any]) -> dict[str, float] | None:
     if not tokens:
         return None
     top = [*tokens[0].get("top_logprobs", ()), tokens[0]]
-    return {str(one["token"]): float(one["logprob"]) for one in top}
+    return {str(token["token"]): float(token["logprob"]) for token in top}
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:
-    """Return the seconds to wait that the headers give, as a number or as a date; 0 if they give none."""
+    """Return the seconds to wait that the headers give; 0 if they give no number."""
     for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         if _NUMBER.fullmatch(headers.get(name, "")):
             return float(headers[name]) * unit_s
-    try:
-        until = parsedate_to_datetime(headers.get("retry-after", "")).astimezone(UTC)
-    except (ValueError, OverflowError):  # no date, or a date beyond the year 9999
-        return 0.0
-    return max(0.0, (until - datetime.now(UTC)).total_seconds())
+    return 0.0
 
 
 def _first_cause(error: BaseException) -> BaseException:

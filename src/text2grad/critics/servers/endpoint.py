@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import fields
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, ValidationError
@@ -31,11 +31,8 @@ class Endpoint:
         api_key_env: environment variable that holds the key; empty for a server without keys.
         temperature: sampling temperature; None leaves the parameter out of the request.
         max_tokens: length limit of a completion.
-        max_tokens_name: the server's name for that limit.
-        structured: send a JSON schema or a grammar: until the server refuses the first one (auto), always, or never.
         concurrency: largest number of requests under way.
         timeout_s: time limit of a request, from its start to its last byte.
-        retries: how often a request without an answer is repeated.
     """
 
     model: str
@@ -43,11 +40,8 @@ class Endpoint:
     api_key_env: str = "OPENAI_API_KEY"
     temperature: Annotated[float, Field(ge=0.0)] | None = 0.3
     max_tokens: _Count = 1200
-    max_tokens_name: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    structured: Literal["auto", "json_schema", "off"] = "auto"
     concurrency: _Count = 32
     timeout_s: Annotated[float, Field(gt=0.0)] = 120.0
-    retries: Annotated[int, Field(ge=0)] = 6
 
     def check(self, section: str = "annotate") -> None:
         """Check that the model and the address are set, hold no secret, and that the key exists.
@@ -89,30 +83,26 @@ class Spending:
     """Prices of tokens, and the budget of a run.
 
     Attributes:
-        input_price: US dollars per million prompt tokens.
-        output_price: US dollars per million completion tokens.
+        prices: US dollars per million prompt tokens, and per million completion tokens.
         max_cost: US dollars that all answers in the store may cost; None sets no limit.
-        max_requests: largest number of requests of a run, repeated requests included; None sets no limit.
     """
 
-    input_price: _Dollars = 0.0
-    output_price: _Dollars = 0.0
+    prices: tuple[_Dollars, _Dollars] = (0.0, 0.0)
     max_cost: _Dollars | None = None
-    max_requests: _Count | None = None
 
     def __post_init__(self) -> None:
         """Check that a limit on costs comes with prices."""
-        if self.max_cost is not None and not self.input_price and not self.output_price:
-            raise ValueError("max_cost needs input_price and output_price: without prices every answer costs 0")
+        if self.max_cost is not None and not any(self.prices):
+            raise ValueError("max_cost needs prices: without them every answer costs 0")
 
     def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
         """Return the price of some tokens in US dollars.
 
         Example:
-            >>> Spending(input_price=2.5, output_price=10.0).cost(1_000, 500)
+            >>> Spending(prices=(2.5, 10.0)).cost(1_000, 500)
             0.0075
         """
-        return (prompt_tokens * self.input_price + completion_tokens * self.output_price) / 1e6
+        return (prompt_tokens * self.prices[0] + completion_tokens * self.prices[1]) / 1e6
 
 
 def make_values(owner: str, settings: Mapping[str, Any], *kinds: type) -> tuple[Any, ...]:
@@ -131,5 +121,5 @@ def make_values(owner: str, settings: Mapping[str, Any], *kinds: type) -> tuple[
     try:
         return tuple(kind(**{name: settings[name] for name in own if name in settings}) for kind, own in names.items())
     except ValidationError as error:
-        reasons = "; ".join(": ".join([*map(str, one["loc"]), one["msg"]]) for one in error.errors())
+        reasons = "; ".join(": ".join([*map(str, wrong["loc"]), wrong["msg"]]) for wrong in error.errors())
         raise ConfigError(f"{owner} cannot be made: {reasons}") from error

@@ -7,7 +7,7 @@ A token has about four bytes of English. An answer is taken to be as long as the
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from text2grad.critics.servers.asking import Question
+from text2grad.critics.servers.annotation import Question
 from text2grad.critics.servers.cached_client import prompt_bytes, request_for
 from text2grad.critics.servers.endpoint import Endpoint, Spending
 from text2grad.critics.servers.store import Store
@@ -52,16 +52,14 @@ def expected_expense(
     endpoint: Endpoint, spending: Spending, store: Store | None, questions: Iterable[Question]
 ) -> Forecast:
     """Return the expected expense of some questions; equal questions count once. None: no answer is stored."""
-    requests = {}
-    for question in questions:
-        request = request_for(endpoint, question.prompt, question.response_format)
-        requests[request.key] = request
+    asked = [request_for(endpoint, question.prompt, question.response_format) for question in questions]
+    requests = {request.key: request for request in asked}
     missing = [request for request in requests.values() if store is None or store.get(request) is None]
     read = sum(prompt_bytes(request.prompt) for request in missing) // BYTES_PER_TOKEN
     known = store.mean_answer(endpoint.model) if store is not None else None
     each = min(known or ANSWER_TOKENS, endpoint.max_tokens)
     written = round(len(missing) * each)
-    priced = spending.input_price or spending.output_price
+    priced = any(spending.prices)
     return Forecast(
         endpoint.model,
         len(missing),
@@ -79,12 +77,12 @@ def refuse_beyond_budget(forecasts: Iterable[Forecast], max_cost: float | None) 
     Raises:
         ConfigError: if so; names cost and budget.
     """
-    found = list(forecasts)
-    cost = sum(one.cost or 0.0 for one in found)
-    spent = sum(one.spent for one in found)
+    expected = list(forecasts)
+    cost = sum(forecast.cost or 0.0 for forecast in expected)
+    spent = sum(forecast.spent for forecast in expected)
     if max_cost is not None and cost and spent + cost > max_cost:
         before = f" (${spent:.4f} are spent already)" if spent else ""
-        requests = sum(one.requests for one in found)
+        requests = sum(forecast.requests for forecast in expected)
         raise ConfigError(
             f"{requests:,} requests cost about ${cost:.4f}{before}, above max_cost = ${max_cost:g}; nothing was "
             "requested. Raise max_cost, judge fewer texts, or choose a cheaper model"

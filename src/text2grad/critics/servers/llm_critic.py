@@ -1,6 +1,6 @@
 """A language model on a server as the critic of a training run: the prompts and the store of `text2grad annotate`.
 
-trainer = Text2GradTrainer(model, LLMCritic("gpt-4o", template="qa"), tokenizer, examples, recipe)
+trainer = Text2GradTrainer(model, LLMCritic("gpt-4o", template="qa"), "prompts.jsonl", steps=100)
 """
 
 from collections.abc import Sequence
@@ -9,13 +9,13 @@ from typing import Any, get_args
 
 from text2grad.costs import TokenCount
 from text2grad.critics.servers.annotation import Annotator, collect_critiques, numbered_items
-from text2grad.critics.servers.cached_client import AnnotationSession, budget_of
 from text2grad.critics.servers.endpoint import Endpoint, Spending, make_values
 from text2grad.critics.servers.pace import Budget
+from text2grad.critics.servers.session import AnnotationSession
 from text2grad.critics.servers.store import Store
 from text2grad.critics.servers.templates import Template, TemplateName
 from text2grad.critics.servers.unit_test_outcomes import add_test_outcomes
-from text2grad.errors import ConfigError, check_known
+from text2grad.errors import check_known
 from text2grad.feedback import Match
 from text2grad.types import Critique, Example
 
@@ -39,7 +39,6 @@ class LLMCritic:
         match: Match = "exact",
         template: TemplateName = "qa",
         reasoning: bool = True,
-        reask: int = 0,
         **settings: Any,
     ) -> None:
         """Take the name of the model, the file of its answers, and settings of the section [annotate] by name.
@@ -50,22 +49,18 @@ class LLMCritic:
             match: how quotes are found in responses.
             template: the task that the prompt describes.
             reasoning: reason and criticise before quoting; False requests quotes alone.
-            reask: how often the model is asked again after an answer that cannot be used or misquotes.
             settings: attributes of `Endpoint` and `Spending`: `base_url`, `temperature`, `max_cost`, ...
 
         Raises:
             ConfigError: if a setting is wrong, or there is no key.
         """
         check_known("template", template, get_args(TemplateName))
-        if reask < 0:
-            raise ConfigError(f"reask must be at least 0, got {reask}")
         settings = {"model": model, **settings}
         self.endpoint, self.spending = make_values("LLMCritic", settings, Endpoint, Spending)
         self.endpoint.check()
-        self.annotator = Annotator(Template(template, reasoning), reask, match)
+        self.annotator = Annotator(Template(template, reasoning), match)
         self.path, self.tokens = Path(store), TokenCount()
-        limited = (self.spending.max_cost, self.spending.max_requests) != (None, None)
-        self.overlap = 0 if limited else 4
+        self.overlap = 4 if self.spending.max_cost is None else 0
         self._budget: Budget | None = None  # of the whole run; the store is read at the first call
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
@@ -79,6 +74,6 @@ class LLMCritic:
             if self.annotator.template.name == "code":
                 items = add_test_outcomes(items, store)
             if self.overlap == 0 and self._budget is None:
-                self._budget = budget_of(self.spending, store)
+                self._budget = Budget.of(self.spending, store)
             session = AnnotationSession(self.endpoint, store, self.annotator.annotate, self.spending, self._budget)
             return collect_critiques(session, items, self.tokens)

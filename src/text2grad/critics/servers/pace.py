@@ -14,6 +14,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from text2grad.critics.servers.endpoint import Spending
+from text2grad.critics.servers.store import Store
 from text2grad.errors import RequestError
 
 LONGEST_PAUSE_S = 600.0
@@ -24,24 +26,21 @@ class Budget:
     """Limits of a run, and what it has spent.
 
     Attributes:
-        max_requests: largest number of requests; None sets no limit.
         max_cost: largest cost in US dollars; None sets no limit.
         requests: number of requests sent so far.
         cost: US dollars spent so far.
         reserved: maximum cost of the requests under way, in US dollars.
     """
 
-    max_requests: int | None = None
     max_cost: float | None = None
     requests: int = 0
     cost: float = 0.0
     reserved: float = 0.0
 
-    def spent(self) -> str:
-        """Return a message if no request is left in the budget, else the empty string."""
-        if self.max_requests is not None and self.requests >= self.max_requests:
-            return f"the budget of {self.max_requests:,} requests is used up"
-        return ""
+    @classmethod
+    def of(cls, spending: Spending, store: Store) -> "Budget":
+        """Return the budget of a run, from whose cost the answers that the store already holds are taken."""
+        return cls(spending.max_cost, cost=spending.cost(*store.tokens()))
 
     def has_room(self, max_cost: float) -> bool:
         """Return True if the budget suffices for a request of this maximum cost beside those under way."""
@@ -88,9 +87,8 @@ class Pace:
 
     async def _wait(self, max_cost: float) -> None:
         while True:
-            reason = self.budget.spent()
-            if reason or (not self.budget.has_room(max_cost) and not self.active):
-                self.stop(reason or f"the budget of {self.budget.max_cost:g} US dollars leaves no room for a request")
+            if not self.budget.has_room(max_cost) and not self.active:
+                self.stop(f"the budget of {self.budget.max_cost:g} US dollars leaves no room for a request")
             if self.stopped:
                 raise RequestError("not_asked", self.stopped)
             pause = self._resume_at - asyncio.get_running_loop().time()

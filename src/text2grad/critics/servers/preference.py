@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from text2grad.critics.servers.annotation import Failure
-from text2grad.critics.servers.asking import Question
+from text2grad.critics.servers.annotation import Failure, Question
 from text2grad.critics.servers.cached_client import CachedClient, ResponseFormat
 from text2grad.critics.servers.store import Answer
 from text2grad.critics.servers.templates import tagged
@@ -146,6 +145,6 @@ def read_verdict(answer: Answer) -> Side | None:
     """
     if answer.finish in ("refused", "too_long"):
         return None
-    found = [str(one.value["better"]) for one in read_objects(answer.text) if "better" in one.value]
-    word = found[-1].strip().casefold() if found else ""
+    verdicts = [str(reading.value["better"]) for reading in read_objects(answer.text) if "better" in reading.value]
+    word = verdicts[-1].strip().casefold() if verdicts else ""
     return next((side for side in SIDES if side == word), None)

@@ -14,13 +14,13 @@ import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from text2grad.critics.closing import Closing
 from text2grad.errors import DataError
 
 VERSION = 1
@@ -80,7 +80,7 @@ class Request:
         return hash_of(self.model, prompt, dict(self.parameters), self.sample)
 
 
-class Store(Closing):
+class Store(AbstractContextManager["Store"]):
     """The file of answers. Use it in a `with` statement; any number of processes may share it."""
 
     def __init__(self, path: Path) -> None:
@@ -104,6 +104,10 @@ class Store(Closing):
         self._thread.shutdown()
         self._reader.close()
         self._writer.close()
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
 
     def get(self, request: Request) -> Answer | None:
         """Return the stored answer to a request, or None."""

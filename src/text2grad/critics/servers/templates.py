@@ -8,7 +8,7 @@ A prompt is one user message, since some models have no system role. Its constan
 it. Each text stands between tags that do not occur in it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -187,16 +187,6 @@ def outcome_in_words(*, passed: bool, reason: str, output: str) -> str:
     verdict = "All tests passed." if passed else f"The tests did not pass ({reason})."
     shown = output.strip()[-OUTPUT_CHARS:]
     return f"{verdict}\n{shown}" if shown else verdict
-
-
-def complaint(unmatched: Sequence[str]) -> Mapping[str, str]:
-    """Return the message that requests a correction after an answer with quotes that do not occur in the response."""
-    listed = "\n".join(tagged("quote", quote) for quote in unmatched)
-    return {
-        "role": "user",
-        "content": f"These quotes do not occur in the response, character by character:\n{listed}\nCopy each from the "
-        "response as it stands there, or leave it out. Give the whole JSON object again, with all that was right.",
-    }
 
 
 def tagged(name: str, text: str) -> str:

@@ -1,1 +1,1 @@
-"""The suites of `text2grad evaluate`, one kind in each module."""
+"""The suites of `text2grad evaluate policy`, one kind in each module."""

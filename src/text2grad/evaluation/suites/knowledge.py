@@ -2,7 +2,7 @@
 
 The loaded model, adapters merged, is given to lm-eval's `HFLM`; lm-eval makes the prompts, scores and per-question
 metrics of its task, whose names the figures keep: acc, acc_norm, exact_match/FILTER. Log-probabilities are those of the
-plain prompt, as in published figures; `--prompt-format chat` applies the model's chat template. A task reads its data
+plain prompt, as in published figures; `prompt_format = "chat"` applies the model's chat template. A task reads its data
 from the hub, or all its splits from the file in `--data`: JSONL in the format of the data set on the hub.
 """
 

@@ -4,7 +4,7 @@ summarization
     rouge1 rouge2 rougeL   F-measure of `rouge-score` with stemming, mean over answers; the best of several references
     bleu                   of `sacrebleu` over all answers together, 0 to 100; intervals by its statistics per answer
     bertscore              F1, with `--bertscore MODEL`
-    perplexity             of the answers under `--perplexity-model MODEL`, per token
+    perplexity             of the answers under `--perplexity MODEL`, per token
     words                  length in words
 
 perplexity
@@ -44,7 +44,8 @@ from text2grad.files import read_text
 from text2grad.progress import Progress
 
 SUMMARIES = Source(
-    'a JSONL file with "prompt" and "reference", such as `text2grad prepare slf5k` writes', "your own, or SLF5K"
+    'a JSONL file with "prompt" and "reference", such as `text2grad feedback prepare slf5k` writes',
+    "your own, or SLF5K",
 )
 TEXTS = Source('a text file, or a JSONL file with "text",', "your own, or WikiText")
 _PROMPTS = ("prompt", "summary_prompt")

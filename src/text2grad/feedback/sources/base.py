@@ -7,14 +7,12 @@ annotation cannot hold is a `Loss`, which is counted and reported with its reaso
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from text2grad.feedback.record_files import Entry, Object, bad_record, keys_of, shown
 from text2grad.feedback.records import Annotation
-from text2grad.feedback.spans import Match
 from text2grad.types import Critique, Example, Label, Span
 
-Ground = Literal["diff", "words"]
 Meaning = Literal["positive", "negative", "ignore"]
 
 NO_ERRORS = "No errors marked."
@@ -59,8 +57,6 @@ class Options:
     Attributes:
         columns: our column name → the source's column name.
         labels: a label of the source → its meaning; upper and lower case are the same.
-        match: how quotes are found in the response, as in `locate_spans`.
-        ground: for words with a better response: `diff` marks the changes as spans, `words` adds no spans.
         missing_outcome: the outcome of each error without a span, such as a missing fact; None for no outcome.
         prepare_tests: applied to the tests of KodCode, such as `with_names` of the sandbox.
         met: the labels of the records read so far.
@@ -68,23 +64,15 @@ class Options:
 
     columns: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, Meaning] = field(default_factory=dict)
-    match: Match = "exact"
-    ground: Ground = "diff"
     missing_outcome: float | None = None
     prepare_tests: Callable[[str], str] = str
     met: set[str] = field(default_factory=set)
 
-    def meaning(self, *names: str, known: Mapping[str, Meaning]) -> Meaning | None:
-        """Return the meaning of a label; None for no known meaning.
-
-        Args:
-            names: the label of a record, and then the wider labels that it belongs to.
-            known: labels in lower case → their usual meaning; a meaning in `labels` goes before it.
-        """
-        self.met.update(name.strip() for name in names)
+    def meaning(self, label: str, known: Mapping[str, Meaning]) -> Meaning | None:
+        """Return the meaning of a label: the given one, or else the known one by its lower case; None without one."""
+        self.met.add(label.strip())
         given = {_folded(name): meaning for name, meaning in self.labels.items()}
-        found = (of.get(_folded(name)) for of in (given, known) for name in names)
-        return next((meaning for meaning in found if meaning is not None), None)
+        return given.get(_folded(label)) or known.get(_folded(label))
 
     def unmet(self) -> list[str]:
         """Return the names in `labels` that no record had."""
@@ -92,26 +80,16 @@ class Options:
         return [name for name in self.labels if _folded(name) not in met]
 
 
-class Reader(Protocol):
-    """A function that reads one record of a source."""
-
-    def __call__(self, row: "Row", /) -> Iterator[Item]:
-        """Yield the items of the record."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Row:
     """One record with its place and settings; every error message names the place.
 
     Attributes:
-        number: its line or position in the file, from 1.
         where: file and number.
         record: the JSON object.
         options: the settings of the reader.
     """
 
-    number: int
     where: str
     record: Object
     options: Options
@@ -126,10 +104,7 @@ class Row:
 
     def text(self, column: str) -> str:
         """Return the text of a required column."""
-        value = self.get(column)
-        if not isinstance(value, str):
-            raise self.bad(f'"{self.name(column)}" must be a text; {self._got(column)}')
-        return value
+        return str(self._of(column, str, "a text"))
 
     def words(self, column: str) -> str:
         """Return the stripped text of an optional column; empty without this column."""
@@ -137,18 +112,15 @@ class Row:
 
     def listed(self, column: str) -> list[Any]:
         """Return the list of a required column."""
-        value = self.get(column)
-        if not isinstance(value, list):
-            raise self.bad(f'"{self.name(column)}" must be a list; {self._got(column)}')
-        return value
+        return list(self._of(column, list, "a list"))
 
     def first(self, *columns: str) -> str:
         """Return the text of the first of these columns that is present."""
-        found = next((column for column in columns if self.get(column) is not None), None)
-        if found is None:
-            names = " or ".join(f'"{self.name(column)}"' for column in columns)
-            raise self.bad(f"there must be a text {names}; the record has {keys_of(self.record)}")
-        return self.text(found)
+        for column in columns:
+            if self.get(column) is not None:
+                return self.text(column)
+        names = " or ".join(f'"{self.name(column)}"' for column in columns)
+        raise self.bad(f"there must be a text {names}; the record has {keys_of(self.record)}")
 
     def span(self, start: Any, end: Any, label: Label, response: str) -> Span:
         """Return a span; raise an error if it is empty or not inside the response."""
@@ -163,17 +135,13 @@ class Row:
         """Return the error for a record that cannot be used."""
         return bad_record(self.where, what)
 
-    def _got(self, column: str) -> str:
+    def _of(self, column: str, kind: type, name: str) -> Any:
+        """Return the value of a required column of this kind."""
         value = self.get(column)
-        return f"the record has {keys_of(self.record)}" if value is None else f"got {shown(value)}"
-
-
-class Gather(Protocol):
-    """A function that joins the rows of each record, for sources with several rows per record."""
-
-    def __call__(self, entries: Iterator[Entry], /) -> Iterator[Entry]:
-        """Yield complete records."""
-        ...
+        if not isinstance(value, kind):
+            got = f"the record has {keys_of(self.record)}" if value is None else f"got {shown(value)}"
+            raise self.bad(f'"{self.name(column)}" must be {name}; {got}')
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,16 +150,16 @@ class Source:
 
     Attributes:
         about: a one-line description.
-        read: its reader.
+        read: yields the items of a record.
         columns: the names that a column mapping may use.
-        gather: joins rows into records, if records have several rows.
+        gather: joins the rows of each record, for sources with several rows per record.
         labels: True if labels can be given a meaning.
     """
 
     about: str
-    read: Reader
+    read: Callable[[Row], Iterator[Item]]
     columns: tuple[str, ...] = ()
-    gather: Gather | None = None
+    gather: Callable[[Iterator[Entry]], Iterator[Entry]] = iter
     labels: bool = False
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from text2grad.feedback.spans import words_of
+from text2grad.feedback.words import words_of
 from text2grad.types import Span
 
 _BREAK = re.compile(r"(?:[ \t\r]*\n)+(?P<indent>[ \t]*)(?=\S)")

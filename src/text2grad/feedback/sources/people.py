@@ -1,43 +1,75 @@
-r"""Feedback of people: Fine-Grained RLHF, MQM, ILF, FaithBench.
+r"""Feedback of people: Fine-Grained RLHF, MQM, ILF.
 
-qa_feedback   Fine-Grained RLHF (arXiv 2306.01693): errors as ranges of "prediction 1"; missing content stays in words.
+qa_feedback   Fine-Grained RLHF (arXiv 2306.01693): errors as ranges of "prediction 1", with a type and an optional
+              explanation. Missing information refers to sentences of the passages: a line of feedback without a span.
+              Passages count from 1; sentence 0 of a passage is its title.
 mqm           Translation errors (arXiv 2104.14478), as JSON with offsets ("source", "target", "ratings": {rater:
               [{"side", "start", "end", "category", "severity"}]}) or as the published table, where <v>…</v> marks the
               error and each row is one error. One annotation per rater; errors marked in the source have no span.
 ilf           Imitation learning from language feedback on code (arXiv 2303.16749): words about a program, and the
               program as corrected by the same person; the changes become spans.
-faithbench    FaithBench (arXiv 2410.13210): parts of summaries that their source does not support, each with a reason.
-              One annotation per annotator; a summary in which nobody marked anything has one without spans.
 """
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 from text2grad.errors import DataError
-from text2grad.feedback.qa_feedback import read_qa_record
 from text2grad.feedback.record_files import Entry, Object, bad_record, keys_of
 from text2grad.feedback.records import Annotation
-from text2grad.feedback.sources.base import NO_PLACE, WORDS_ONLY, Item, Loss, Meaning, Row, critique, quoted, unjudged
+from text2grad.feedback.sources.base import NO_PLACE, WORDS_ONLY, Item, Loss, Row, critique, quoted, unjudged
 from text2grad.feedback.sources.changes import changed_spans
 from text2grad.types import Critique, Span
 
-FAITHBENCH_PROMPT = "Summarize the passage in one or two sentences. Use only what the passage says.\n\nPassage: {}"
-FAITHBENCH_LABELS: Mapping[str, Meaning] = {"unwanted": "negative", "benign": "ignore", "questionable": "ignore"}
 MARKED_TWICE = "marked twice at the same place: one span, both in words"
 _SIDES = ("source", "target")
 _SEGMENT = ("system", "doc", "doc_id", "docSegId", "seg_id", "globalSegId", "rater")
+_QUOTE_CHARS = 90
 _MARKED = re.compile(r"(.*?)(?:<v>(.*?)</v>|\Z)", re.DOTALL)
 
 
 def read_qa_feedback(row: Row) -> Iterator[Item]:
     """Yield the human feedback on one answer."""
-    question, prediction, found = read_qa_record(row.record, row.where)
-    feedback = row.record["feedback"]
-    missing = [Loss(NO_PLACE, entry["error type"]) for entry in feedback["missing-info"]]
-    merged = len(feedback["errors"]) - len(found.spans)
-    doubled = [Loss(MARKED_TWICE)] * merged
-    yield Item(Annotation(question, prediction, found), (*missing, *doubled), len(missing))
+    question, prediction = row.text("question"), row.text("prediction 1")
+    try:
+        feedback, passages = row.record["feedback"], row.record["passages"]
+        lines, spans, missing = list[str](), list[Span](), feedback["missing-info"]
+        for error in feedback["errors"]:
+            spans.append(row.span(error["start"], error["end"], "negative", prediction))
+            quote = _shortened(prediction[error["start"] : error["end"]])
+            lines.append(f'{error["error type"]}: "{quote}"{_reason(error["explanation"], passages)}')
+        lines += [f"{fact['error type']}: {_cited(fact, passages)}" for fact in missing]
+        losses = [Loss(NO_PLACE, fact["error type"]) for fact in missing]
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise row.bad(f"not in the form of qa_feedback ({type(error).__name__}: {error})") from error
+    losses += [Loss(MARKED_TWICE)] * (len(spans) - len(set(spans)))
+    yield Item(Annotation(question, prediction, critique(lines, spans)), tuple(losses), len(missing))
+
+
+def _reason(explanation: str, passages: Sequence[Sequence[str]]) -> str:
+    """Return the explanation of an error: a repeated text, or the sentences that the error contradicts."""
+    if not explanation.strip():
+        return ""
+    if not explanation.startswith("{"):
+        return f' – said before: "{_shortened(explanation)}"'
+    return f" – see {_cited(json.loads(explanation), passages)}"
+
+
+def _cited(place: Mapping[str, Any], passages: Sequence[Sequence[str]]) -> str:
+    """Quote sentences of a passage; if the passage lacks them, give their numbers."""
+    number, sentences = place["passage_id"], place["sentence_id"]
+    passage = passages[number - 1] if 0 < number <= len(passages) else []
+    if not sentences or not all(0 <= sentence < len(passage) for sentence in sentences):
+        return f"passage {number}, sentence {', '.join(map(str, sentences))}"
+    return f'"{_shortened(" ".join(passage[sentence] for sentence in sentences))}" ({passage[0]})'
+
+
+def _shortened(text: str) -> str:
+    """Return a text on one line, shortened at a word boundary."""
+    text = " ".join(text.split())
+    return text if len(text) <= _QUOTE_CHARS else text[:_QUOTE_CHARS].rsplit(" ", 1)[0] + " …"
 
 
 def read_mqm(row: Row) -> Iterator[Item]:
@@ -130,47 +162,6 @@ def _unmarked(row: Entry, side: str) -> tuple[str, list[tuple[int, int]]]:
     return text, places
 
 
-def read_faithbench(row: Row) -> Iterator[Item]:
-    """Yield the annotation of each annotator of one summary.
-
-    A mark has labels, "Unwanted" (or a kind of it, "Unwanted.Intrinsic" or "Unwanted.Extrinsic"), "Questionable" or
-    "Benign"; it is negative if one of them is. `options.labels` gives another meaning to a label or to a kind of it.
-    """
-    source, summary = row.text("source"), row.text("summary")
-    prompt = FAITHBENCH_PROMPT.format(source.strip())
-    marks = row.listed("annotations")
-    if not all(isinstance(mark, dict) and isinstance(mark.get("labels"), list) for mark in marks):
-        raise row.bad('"annotations" must be a list of objects with "labels"')
-    if not marks:
-        yield Item(Annotation(prompt, summary, critique([], [])))
-    for _, of_one in groupby(sorted(marks, key=lambda mark: str(mark.get("annotator"))), lambda m: m.get("annotator")):
-        lines, spans, losses = list[str](), list[Span](), list[Loss]()
-        for mark in of_one:
-            labels = [str(label) for label in mark["labels"]]
-            place = row.span(mark.get("start"), mark.get("end"), "negative", summary)
-            quote, note = quoted(summary[place.start : place.end]), str(mark.get("note") or "").strip()
-            told = f"{', '.join(labels)}: {quote} {note}".strip()
-            wider = {label.partition(".")[0] for label in labels if "." in label}
-            meanings = {_meaning_of(row, label) for label in labels if label not in wider}
-            if meanings <= {"ignore"}:
-                losses.append(Loss("marks that are neither positive nor negative by their labels", told))
-                continue
-            lines.append(told)
-            span = Span(place.start, place.end, "negative" if "negative" in meanings else "positive")
-            if span in spans:
-                losses.append(Loss(MARKED_TWICE, told))
-            else:
-                spans.append(span)
-        yield Item(Annotation(prompt, summary, critique(lines, spans)), tuple(losses))
-
-
-def _meaning_of(row: Row, label: str) -> Meaning:
-    meaning = row.options.meaning(label, label.partition(".")[0], known=FAITHBENCH_LABELS)
-    if meaning is None:
-        raise row.bad(f"label {label!r} has no known meaning; give it one, such as --label {label}=negative")
-    return meaning
-
-
 def read_ilf(row: Row) -> Iterator[Item]:
     """Yield the feedback of one person on a program."""
     prompt, whole = row.text("prompt"), row.text("original_model_completion")
@@ -190,7 +181,7 @@ def grounded(row: Row, pair: tuple[str, str], feedback: str, better: str, head: 
         head: the text before the response that `better` also begins with.
     """
     prompt, response = pair
-    if not better or row.options.ground == "words":
+    if not better:
         return Item(Annotation(prompt, response, Critique(feedback)), (Loss(WORDS_ONLY),))
     changes = changed_spans(head + response, better)
     at = len(head)

@@ -26,12 +26,12 @@ from text2grad.feedback.sources.base import Item, Options, Row
 from text2grad.feedback.sources.registry import SOURCES
 from text2grad.types import Example
 
-SHARES: Mapping[str, Mapping[str, float]] = {
+PARTS: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "slf5k": {},
     "kodcode": {},
-    "ultrafeedback": {"demonstrations": 0.3, "responses": 0.5, "prompts": 0.2},
+    "ultrafeedback": {"demonstrations": (0.0, 0.3), "responses": (0.3, 0.8), "prompts": (0.8, 1.0)},
 }
-"""Data set → the share of the prompts that each phase gets; without shares each phase gets all."""
+"""Data set → the part of the shuffled prompts that each phase gets; without parts each phase gets all."""
 
 NO_PROMPT = "records without a prompt"
 BLANK = "blank responses and references"
@@ -78,7 +78,7 @@ def read_problems(
 
     Args:
         path: a file, a directory of `datasets`, or the name of a data set on the Hugging Face hub.
-        name: a key of `SHARES`.
+        name: a key of `PARTS`.
         splits: the splits of a data set, read in order; a file has none.
         without: prompts to leave out, or units of a split (`split_unit`).
 
@@ -86,12 +86,11 @@ def read_problems(
         ConfigError: if the name is unknown.
         DataError: if the source cannot be read, has no records, or a record cannot be used.
     """
-    check_known("data set", name, tuple(SHARES))
-    found, left_out, records = dict[str, Problem](), Counter[str](), 0
+    check_known("data set", name, tuple(PARTS))
+    problems, left_out, where = dict[str, Problem](), Counter[str](), ""
     for split in splits[:1] if Path(path).is_file() else splits:
-        for number, where, entry in read_entries(path, split=split):
-            records += 1
-            row = Row(number, where, json_object(entry, where), Options())
+        for _, where, entry in read_entries(path, split=split):
+            row = Row(where, json_object(entry, where), Options())
             for item in SOURCES[name].read(row):
                 problem = _usable(_problem(item, row, name), where, left_out)
                 if problem is None:
@@ -100,10 +99,10 @@ def read_problems(
                 if key in without or split_unit(problem.example) in without:
                     left_out[KNOWN] += 1
                 else:
-                    found[key] = _joined(found[key], problem) if key in found else problem
-    if not records:
+                    problems[key] = _joined(problems[key], problem) if key in problems else problem
+    if not where:
         raise DataError(f"{path} has no records")
-    return Problems(list(found.values()), +left_out)
+    return Problems(list(problems.values()), +left_out)
 
 
 def split_unit(example: Example) -> str:
@@ -116,35 +115,32 @@ def divide(problems: list[Problem], name: str, *, held_out: float, seed: int, mo
 
     Args:
         problems: of `read_problems`.
-        name: a key of `SHARES`.
+        name: a key of `PARTS`.
         held_out: share of the prompts that is held out, at least one if it is above 0; the last with all of its unit.
         seed: of the hash.
         most: most problems, chosen by the same hash, before any is held out; None for all.
     """
-    ranked = sorted(problems, key=lambda one: (_hash(split_unit(one.example), seed), _rank(one, seed)))[:most]
+    ranked = sorted(problems, key=lambda problem: (_hash(split_unit(problem.example), seed), _rank(problem, seed)))
+    ranked = ranked[:most]
     count = min(max(1, round(held_out * len(ranked))), len(ranked)) if held_out else 0
-    units = [split_unit(one.example) for one in ranked]
+    units = [split_unit(problem.example) for problem in ranked]
     while 0 < count < len(units) and units[count] == units[count - 1]:
         count += 1
     rest = ranked[count:]
-    parts, before = dict[str, list[Problem]](), 0.0
-    for phase in ("demonstrations", "responses", "prompts"):
-        share = SHARES[name].get(phase)
-        first, last = (before, before + share) if share else (0.0, 1.0)
-        parts[phase] = rest[round(first * len(rest)) : round(last * len(rest))]
-        before += share or 0.0
-    kept = {id(one) for one in ranked[:count]}
-    order = {id(one): number for number, one in enumerate(problems)}
 
-    def in_order(part: list[Problem]) -> list[Problem]:
-        return sorted(part, key=lambda one: order[id(one)])
+    def part(phase: str) -> list[Problem]:
+        first, last = (round(bound * len(rest)) for bound in PARTS[name].get(phase, (0.0, 1.0)))
+        return in_order(rest[first:last])
 
-    demonstrations = [one for one in parts["demonstrations"] if one.example.reference]
+    def in_order(chosen: list[Problem]) -> list[Problem]:
+        ids = set(map(id, chosen))
+        return [problem for problem in problems if id(problem) in ids]
+
     return Phases(
-        in_order(demonstrations),
-        in_order([one for one in parts["responses"] if one.responses]),
-        in_order(parts["prompts"]),
-        [one for one in problems if id(one) in kept],
+        [problem for problem in part("demonstrations") if problem.example.reference],
+        [problem for problem in part("responses") if problem.responses],
+        part("prompts"),
+        in_order(ranked[:count]),
     )
 
 
@@ -154,14 +150,13 @@ def responses_to_annotate(problems: list[Problem]) -> Iterator[Object]:
         for number, (response, feedback) in enumerate(problem.responses):
             example = problem.example
             line: Object = {"prompt": example.prompt, "response": response, "id": f"{_rank(problem, 0)[:16]}-{number}"}
-            line |= {"reference": example.reference} if example.reference else {}
-            line |= {"tests": example.tests} if example.tests else {}
-            yield line | ({"feedback": feedback} if feedback else {})
+            others = {"reference": example.reference, "tests": example.tests, "feedback": feedback}
+            yield line | {key: text for key, text in others.items() if text}
 
 
 def known_preferences(problems: list[Problem]) -> list[Preference]:
     """Return the preferences that the data set holds."""
-    return [Preference(one.example.prompt_text, *pair) for one in problems for pair in one.pairs]
+    return [Preference(problem.example.prompt_text, *pair) for problem in problems for pair in problem.pairs]
 
 
 def _problem(item: Item, row: Row, name: str) -> Problem:
@@ -177,20 +172,20 @@ def _problem(item: Item, row: Row, name: str) -> Problem:
     if rejected is not None:
         responses.append(str(rejected))
         pairs = ((str(made.reference), str(rejected)),)
-    told = tuple((one, "") for one in dict.fromkeys(responses))
-    return Problem(Example(made.prompt, made.reference, made.tests), told, pairs)
+    unjudged = tuple((text, "") for text in dict.fromkeys(responses))
+    return Problem(Example(made.prompt, made.reference, made.tests), unjudged, pairs)
 
 
 def _usable(problem: Problem, where: str, left_out: Counter[str]) -> Problem | None:
     """Return a problem without the texts that later phases would refuse, which are counted; None without a prompt."""
     prompt, reference, tests = str(problem.example.prompt), problem.example.reference, problem.example.tests
-    spoken = [text for one in (*problem.responses, *problem.pairs) for text in one]
-    refuse_half_pairs(where, prompt=prompt, reference=reference or "", tests=str(tests or ""), text="\n".join(spoken))
+    texts = [text for pair in (*problem.responses, *problem.pairs) for text in pair]
+    refuse_half_pairs(where, prompt=prompt, reference=reference or "", tests=str(tests or ""), text="\n".join(texts))
     if not prompt.strip():
         left_out[NO_PROMPT] += 1
         return None
-    responses = tuple(one for one in problem.responses if one[0].strip())
-    pairs = tuple(one for one in problem.pairs if all(text.strip() for text in one) and one[0] != one[1])
+    responses = tuple(judged for judged in problem.responses if judged[0].strip())
+    pairs = tuple(pair for pair in problem.pairs if all(map(str.strip, pair)) and pair[0] != pair[1])
     blank = reference is not None and not reference.strip()
     left_out[EQUAL] += sum(chosen == rejected for chosen, rejected in problem.pairs)
     left_out[BLANK] += max(len(problem.responses) - len(responses), int(blank))
@@ -214,7 +209,7 @@ def _programs(row: Row) -> list[str]:
     trials = row.get("trials")
     if trials is not None and not isinstance(trials, dict):
         raise row.bad('"trials" must be an object of programs by name')
-    programs = [one.get("solution_code") for one in (trials or {}).values() if isinstance(one, dict)]
+    programs = [trial.get("solution_code") for trial in (trials or {}).values() if isinstance(trial, dict)]
     programs += [row.words(column) for column in SOLUTIONS]
     return [program for program in programs if isinstance(program, str) and program.strip()]
 

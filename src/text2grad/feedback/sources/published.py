@@ -1,11 +1,11 @@
 """The data sets of the paper (section 4.1): SLF5K, UltraFeedback and KodCode, in all published forms.
 
 slf5k           {id: {"generated_summary", "Post"}} of the paper's code; rows of the hub with human "feedback" on
-                "generated_summary_for_feedback"; posts with an "ideal_human_summary". `text2grad prepare` also reads
-                the "comparison_preference" between two summaries.
+                "generated_summary_for_feedback"; posts with an "ideal_human_summary". `text2grad feedback prepare` also
+                reads the "comparison_preference" between two summaries.
 ultrafeedback   records of the paper's code with "response", "is_chosen" and "critique"; binarized pairs of the hub,
                 "chosen" and "rejected" as texts or chats; the original with a critique of each completion.
-kodcode         "question", "solution" and tests; `text2grad prepare` also reads the programs of other models.
+kodcode         "question", "solution" and tests; `text2grad feedback prepare` also reads the programs of other models.
 
 Feedback in words becomes an annotation without spans. A response without feedback becomes an example with the response
 in `meta["response"]`, for an annotator.
@@ -47,22 +47,19 @@ def read_ultrafeedback(row: Row) -> Iterator[Item]:
         for completion in row.listed("completions"):
             if not isinstance(completion, dict):
                 raise row.bad(f"a completion is an object, got {shown(completion)}")
-            inner = Row(row.number, row.where, completion, row.options)
+            inner = Row(row.where, completion, row.options)
             yield _feedback_item(prompt, inner.text("response"), inner.words("critique"), completion)
-        return
-    if row.get("response") is not None:
-        feedback, answer = row.words("critique"), _answer(row, "response")
-        yield _feedback_item(row.text("prompt"), answer, feedback, row.record)
-        return
-    prompt, chosen, rejected = read_pair(row)
-    meta = {"rejected": rejected, **_some(row.record, ("prompt_id", "score_chosen", "score_rejected", "metadata"))}
-    yield Item(Example(prompt, chosen, meta=meta))
+    elif row.get("response") is not None:
+        yield _feedback_item(row.text("prompt"), _answer(row, "response"), row.words("critique"), row.record)
+    else:
+        prompt, chosen, rejected = read_pair(row)
+        meta = {"rejected": rejected, **_some(row.record, ("prompt_id", "score_chosen", "score_rejected", "metadata"))}
+        yield Item(Example(prompt, chosen, meta=meta))
 
 
 def read_pair(row: Row) -> tuple[str, str, str]:
     """Return prompt, chosen and rejected response of a preference."""
-    chosen, rejected = _answer(row, "chosen"), _answer(row, "rejected")
-    return row.text("prompt"), chosen, rejected
+    return row.text("prompt"), _answer(row, "chosen"), _answer(row, "rejected")
 
 
 def read_kodcode(row: Row) -> Iterator[Item]:

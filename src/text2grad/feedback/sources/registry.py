@@ -12,7 +12,7 @@ from text2grad.feedback.critique_text import is_finite
 from text2grad.feedback.record_files import json_object, read_entries
 from text2grad.feedback.records import Annotation
 from text2grad.feedback.sources.base import Item, Meaning, Options, Row, Source
-from text2grad.feedback.sources.people import gather_mqm, read_faithbench, read_ilf, read_mqm, read_qa_feedback
+from text2grad.feedback.sources.people import gather_mqm, read_ilf, read_mqm, read_qa_feedback
 from text2grad.feedback.sources.published import read_kodcode, read_slf5k, read_ultrafeedback
 from text2grad.feedback.sources.table import COLUMNS, read_table
 from text2grad.feedback.sources.tools import read_argilla, read_label_studio
@@ -23,7 +23,6 @@ SOURCES: dict[str, Source] = {
     "qa_feedback": Source("Fine-Grained RLHF: errors as ranges, missing facts as words", read_qa_feedback),
     "mqm": Source("MQM: translation errors by professional raters", read_mqm, gather=gather_mqm),
     "ilf": Source("ILF for code: words about a program, grounded by its refinement", read_ilf),
-    "faithbench": Source("FaithBench: unsupported parts of summaries, with reasons", read_faithbench, labels=True),
     "slf5k": Source("SLF5K: posts, summaries, feedback in words", read_slf5k),
     "ultrafeedback": Source("UltraFeedback: binarized pairs, or critiques of completions", read_ultrafeedback),
     "kodcode": Source("KodCode: problems, solutions, tests", read_kodcode),
@@ -32,13 +31,13 @@ SOURCES: dict[str, Source] = {
         "Argilla 2, exported by records.to_datasets().to_parquet()", read_argilla, ("prompt", "response"), labels=True
     ),
 }
-"""Readers by the names that `text2grad import` knows."""
+"""Readers by the names that `text2grad feedback import` knows."""
 
 EXAMPLES_OF_LOSS = 3
 
 
-class Found(NamedTuple):
-    """An item and the place of its record."""
+class ReadItem(NamedTuple):
+    """An item, and the file and line of its record."""
 
     where: str
     item: Item
@@ -67,7 +66,7 @@ def read_source(
         ConfigError: if a setting has an unknown value.
     """
     options = Options(columns or {}, labels or {})
-    return [found.item.made for found in read_items(path, format, options, split=split)]
+    return [read.item.made for read in read_items(path, format, options, split=split)]
 
 
 def read_items(
@@ -78,7 +77,7 @@ def read_items(
     split: str = "train",
     limit: int | None = None,
     on_bad: Callable[[DataError], None] | None = None,
-) -> Iterator[Found]:
+) -> Iterator[ReadItem]:
     """Yield the items of a source with their losses.
 
     Args:
@@ -101,17 +100,17 @@ def read_items(
             f"{path} is a file, which has no split {split!r}; leave the split out, or give a directory or a data set"
         )
     entries = read_entries(path, split=split)
-    number = 0
-    for number, where, record in islice(source.gather(entries) if source.gather else entries, limit):
+    where = ""
+    for _, where, record in islice(source.gather(entries), limit):
         try:
-            found = list(source.read(Row(number, where, json_object(record, where), options)))
+            items = list(source.read(Row(where, json_object(record, where), options)))
         except DataError as error:
             if on_bad is None:
                 raise
             on_bad(error)
             continue
-        yield from (Found(where, _with_outcome(item, options.missing_outcome)) for item in found)
-    if not number:
+        yield from (ReadItem(where, _with_outcome(item, options.missing_outcome)) for item in items)
+    if not where:
         raise DataError(f"{path} has no records")
 
 
@@ -147,16 +146,16 @@ class Account:
     unread: set[str] = field(default_factory=set)
     shown: dict[str, list[str]] = field(default_factory=dict)
 
-    def add(self, found: Found) -> None:
+    def add(self, read: ReadItem) -> None:
         """Count an item."""
-        if isinstance(found.item.made, Annotation):
+        if isinstance(read.item.made, Annotation):
             self.annotations += 1
-            self.spans.update(span.label for span in found.item.made.critique.spans)
+            self.spans.update(span.label for span in read.item.made.critique.spans)
         else:
             self.examples += 1
-        self.unread.update(found.item.unread)
-        for reason, detail in found.item.losses:
-            self.lose(reason, f"{found.where}: {detail}" if detail else found.where)
+        self.unread.update(read.item.unread)
+        for reason, detail in read.item.losses:
+            self.lose(reason, f"{read.where}: {detail}" if detail else read.where)
 
     def lose(self, reason: str, example: str) -> None:
         """Count a loss."""

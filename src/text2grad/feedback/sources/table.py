@@ -53,7 +53,7 @@ def read_table(row: Row) -> Iterator[Item]:
     if isinstance(judged, dict):
         judged, losses = _read_quotes(judged)
         record = {**record, "critique": judged} if "critique" in record else judged
-    read = parse_record(row.number, row.where, record, match=row.options.match)
+    read = parse_record(row.where, record)
     losses += [Loss(CHAT_JOINED)] if _has_turns(record["prompt"]) else []
     critique = read.critique
     if set(given) == {"feedback"}:

@@ -3,8 +3,8 @@
 label_studio  "Export → JSON": tasks with "data" and "annotations". Regions of `Labels` over the response become
               spans, by the meaning of their labels; notes on regions, `TextArea`s and `Choices` become feedback. One
               annotation per annotator.
-argilla       Argilla 2: `dataset.records.to_datasets()`, or `.to_json(...)`, which does not mark drafts.
-              Answers to a span question become spans, texts become feedback. One annotation per user.
+argilla       Argilla 2, `dataset.records.to_datasets()`: answers to a span question become spans, texts become
+              feedback. One annotation per user.
 
 `labels` gives the meaning of a label, unless it has a known name: good, positive, correct, …; poor, negative, error, ….
 Predictions of a model and answers that nobody submitted are losses.
@@ -16,7 +16,7 @@ counts differ, the place of a span is unknown.
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from text2grad.feedback.record_files import Object, keys_of, shown
 from text2grad.feedback.records import Annotation
@@ -39,7 +39,7 @@ def read_label_studio(row: Row) -> Iterator[Item]:
     data = row.record.get("data")
     if not isinstance(data, dict):
         raise row.bad('a task has "data" and "annotations"; export as JSON, not as JSON-MIN or CSV')
-    task = Row(row.number, row.where, data, row.options)
+    task = Row(row.where, data, row.options)
     response, prompt = task.first("response", "text"), task.words("prompt")
     annotations = _objects(row, row.listed("annotations"))
     kept = [annotation for annotation in annotations if not annotation.get("was_cancelled")]
@@ -69,10 +69,9 @@ def _objects(row: Row, values: list[Any]) -> list[Object]:
 
 def _regions(row: Row, results: list[Object], data: Object, response: str) -> tuple[list[str], list[Span], list[Loss]]:
     """Return the feedback lines, spans and losses of one annotator."""
-    lines: list[str] = []
-    spans: list[Span] = []
+    lines, spans = list[str](), list[Span]()
     losses = [loss for result in results if (loss := _loss(result, data, response))]
-    regions = [one for one in results if one.get("type") == "labels" and not _loss(one, data, response)]
+    regions = [result for result in results if result.get("type") == "labels" and not _loss(result, data, response)]
     marks = {region.get("id") for region in regions} - {None}
     notes: dict[Any, list[str]] = {}
     for result in results:
@@ -147,51 +146,27 @@ def _without_space(text: str) -> str:
     return "".join(text.replace("\\n", "").split())
 
 
-class _Answer(NamedTuple):
-    """The answer of an Argilla user to a question."""
-
-    user: Any
-    question: str
-    value: Any
-
-
 def read_argilla(row: Row) -> Iterator[Item]:
     """Yield the annotation of each user of one record."""
-    fields, answers, unused = _nested(row) if "fields" in row.record else _flat(row)
-    texts = Row(row.number, row.where, fields, row.options)
-    response, prompt = texts.first("response", "text"), texts.words("prompt")
-    unused = _prompt_losses(texts) + unused
-    users = list(dict.fromkeys(answer.user for answer in answers))
-    if not users:
+    answers, unused = _submitted(row)
+    response, prompt = row.first("response", "text"), row.words("prompt")
+    unused = _prompt_losses(row) + unused
+    if not answers:
         yield unjudged(prompt, response, *unused)
-    for user in users:
-        lines, spans, losses = _answers(row, [answer for answer in answers if answer.user == user], response)
+    for given in answers.values():
+        lines, spans, losses = _answers(row, given, response)
         yield Item(Annotation(prompt, response, critique(lines, spans)), (*unused, *losses))
         unused = []
 
 
-def _nested(row: Row) -> tuple[Object, list[_Answer], list[Loss]]:
-    """Return fields, answers and losses of a record that `records.to_json()` wrote."""
-    fields, responses = row.record["fields"], row.record.get("responses")
-    if not isinstance(fields, dict) or not isinstance(responses, dict | None):
-        raise row.bad('"fields" and "responses" must be objects, as records.to_json() writes them')
-    answers = [
-        _Answer(given.get("user_id"), question, given.get("value"))
-        for question, all_given in (responses or {}).items()
-        for given in _objects(row, all_given)
-    ]
-    return fields, answers, [Loss(GUESSED, question) for question in row.record.get("suggestions") or {}]
-
-
-def _flat(row: Row) -> tuple[Object, list[_Answer], list[Loss]]:
-    """Return fields, answers and losses of a record of `records.to_datasets()`."""
-    record, answers = row.record, []
+def _submitted(row: Row) -> tuple[dict[Any, list[tuple[str, Any]]], list[Loss]]:
+    """Return the submitted answers of each user, as question and value, and the losses of the record."""
+    record, answers = row.record, dict[Any, list[tuple[str, Any]]]()
     losses = [Loss(GUESSED, name) for name in record if name.endswith(".suggestion") and record[name] is not None]
     names = [name for name in record if name.endswith(".responses")]
     if not names:
         raise row.bad(
-            'a record of Argilla 2 has "fields" and "responses", or columns like "span.responses"; export with '
-            "records.to_datasets() or records.to_json()"
+            'a record of Argilla 2 has columns like "span.responses"; export with records.to_datasets().to_parquet()'
         )
     for name in names:
         values, users, statuses = (record.get(name + part) or [] for part in ("", ".users", ".status"))
@@ -201,16 +176,14 @@ def _flat(row: Row) -> tuple[Object, list[_Answer], list[Loss]]:
             if status in ("draft", "discarded"):
                 losses.append(Loss(UNSUBMITTED, f"{status}: {shown(value)}"))
             else:
-                answers.append(_Answer(user, name.removesuffix(".responses"), value))
-    return record, answers, losses
+                answers.setdefault(user, []).append((name.removesuffix(".responses"), value))
+    return answers, losses
 
 
-def _answers(row: Row, answers: list[_Answer], response: str) -> tuple[list[str], list[Span], list[Loss]]:
+def _answers(row: Row, answers: list[tuple[str, Any]], response: str) -> tuple[list[str], list[Span], list[Loss]]:
     """Return the feedback lines, spans and losses of one user."""
-    lines: list[str] = []
-    spans: list[Span] = []
-    losses: list[Loss] = []
-    for _, question, value in answers:
+    lines, spans, losses = list[str](), list[Span](), list[Loss]()
+    for question, value in answers:
         if isinstance(value, str):
             lines.append(value.strip())
         elif isinstance(value, list) and all(isinstance(entry, dict) and "start" in entry for entry in value):
@@ -231,7 +204,7 @@ def _answers(row: Row, answers: list[_Answer], response: str) -> tuple[list[str]
 
 def label_meaning(row: Row, label: str) -> Meaning:
     """Return the meaning of a label: given by the user, or known by its name."""
-    meaning = row.options.meaning(label, known=PLAIN_LABELS)
+    meaning = row.options.meaning(label, PLAIN_LABELS)
     if meaning is None:
         raise row.bad(
             f"nobody said what the label {quoted(label)} means; say --label {quoted(label + '=negative')}, =positive "

@@ -41,14 +41,14 @@ def read_split(recipe: Recipe) -> Split:
     data = recipe.reward_model
     if not data.annotations:
         raise DataError(
-            "there are no annotations to train on; name files that `text2grad import` or `text2grad annotate` wrote "
-            "with --annotations FILE.jsonl, or in the recipe as reward_model.annotations"
+            "there are no annotations to train on; name files that `text2grad feedback import` or `text2grad annotate` "
+            "wrote with --annotations FILE.jsonl, or in the recipe as reward_model.annotations"
         )
     annotations = [annotation for path in data.annotations for annotation in read_annotations(path, to_encode=True)]
     usable = [annotation for annotation in annotations if not annotation.critique.failed]
     shared = 0
-    if data.held_out_file:
-        given = read_annotations(data.held_out_file, to_encode=True)
+    if isinstance(data.held_out, str):
+        given = read_annotations(data.held_out, to_encode=True)
         test = [annotation for annotation in given if not annotation.critique.failed]
         held_out_prompts = {annotation.prompt for annotation in test}
         train = [annotation for annotation in usable if annotation.prompt not in held_out_prompts]
@@ -59,7 +59,7 @@ def read_split(recipe: Recipe) -> Split:
         if not any(annotation.critique.spans for annotation in part):
             raise DataError(
                 f"the {len(part)} {name} ({', '.join(data.annotations)}) have no span, so there is nothing to quote; "
-                "import feedback with spans with `text2grad import`, or change reward_model.held_out"
+                "import feedback with spans with `text2grad feedback import`, or change reward_model.held_out"
             )
     return Split(train, test, shared, len(annotations) - len(usable))
 

@@ -1,7 +1,7 @@
 """`text2grad reward --kind probe` from beginning to end: annotations → a probe (`probe`).
 
 run.json, data.json     settings, and a hash of the annotations; a resumed run compares them
-held_out.jsonl          the held-out annotations, for `text2grad evaluate-reward`
+held_out.jsonl          the held-out annotations, for `text2grad evaluate critic`
 model/                  probe.json and probe.safetensors, which need the base
 results.json            counts and held-out measurements
 """

@@ -1,7 +1,7 @@
 """`text2grad reward` from beginning to end: annotations → a reward model with its model card (section 3.4).
 
 run.json, data.json     settings, and a hash of the annotations; a resumed run compares them
-held_out.jsonl          the held-out annotations, for `text2grad evaluate-reward`
+held_out.jsonl          the held-out annotations, for `text2grad evaluate critic`
 metrics.jsonl           loss of each step, held-out measurements
 checkpoints/            the best and the last
 model/                  the best checkpoint: a Hugging Face directory or an adapter, reward_model.json, README.md
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from text2grad.config import Recipe, check_directory, check_world_size, open_run
-from text2grad.costs import keep_checkpoint_cost
+from text2grad.costs import Cost, write_cost
 from text2grad.errors import CheckpointError, ConfigError, ModelError
 from text2grad.feedback import Annotation, push_folder, write_annotations
 from text2grad.files import published, to_json, write_atomically
@@ -215,10 +215,9 @@ class RewardRun:
         )
 
     def _evaluation(self, held_out: HeldOutSet) -> Evaluation:
-        """Return when to measure; without `critic.vote_threshold`, each number of votes is a candidate."""
+        """Return when to measure; each number of votes is a candidate for the threshold."""
         settings, run, votes = self.recipe.reward_model, self.recipe.run, self.reward_model.format.votes
-        search = votes > 1 and self.recipe.critic.vote_threshold is None
-        thresholds = [number / votes for number in range(1, votes + 1)] if search else ()
+        thresholds = [number / votes for number in range(1, votes + 1)] if votes > 1 else ()
         return Evaluation(
             self.directory,
             "reward_model",
@@ -226,7 +225,6 @@ class RewardRun:
             metric="f1",
             greater_is_better=True,
             every=settings.eval_every,
-            patience=settings.patience,
             keep=max(2, run.keep_checkpoints),
             tracker=run.tracker,
         )
@@ -246,7 +244,7 @@ class RewardRun:
             outcomes=self.outcomes,
             prompt_format=self.prompt_format,
             votes=critic.votes or 1,
-            vote_threshold=critic.vote_threshold or vote_threshold or 0.5,
+            vote_threshold=vote_threshold or 0.5,
         )
         return GenerativeRewardModel(model, self.tokenizer, format)
 
@@ -270,7 +268,7 @@ class RewardRun:
             with published(path) as temporary:
                 self._reward_model(model, measured.get("vote_threshold")).save(temporary)
                 write_atomically(temporary / "README.md", self._card(results, str(path), adapter=not whole))
-        keep_checkpoint_cost(self.directory, self.directory)
+        write_cost(self.directory, Cost("reward model", last.seconds, last.tokens, 0, last.peak_memory_bytes, runs=1))
         write_atomically(self.directory / RESULTS_FILE, to_json(results))
 
     def _card(self, results: dict[str, Any], name: str, *, adapter: bool) -> bytes:
@@ -290,10 +288,9 @@ def _note_lost_outcomes(recipe: Recipe, annotations: Sequence[Annotation]) -> No
 
 def _prompt_format(tokenizer: Any, recipe: Recipe, path: str) -> PromptFormat:
     """Return the prompt format, with "auto" decided by the tokenizer."""
-    wanted, own = recipe.reward_model.prompt_format, format_of(tokenizer)
+    wanted, own = recipe.model.prompt_format, format_of(tokenizer)
     if wanted == "chat" and own == "plain":
         raise ModelError(
-            f"reward_model.prompt_format = 'chat', but the tokenizer of {path!r} has no chat template; "
-            "set 'plain' or 'auto'"
+            f"model.prompt_format = 'chat', but the tokenizer of {path!r} has no chat template; set 'plain' or 'auto'"
         )
     return "plain" if wanted == "plain" else own

@@ -151,7 +151,7 @@ def _typed_units(marks: Marks, critique: Critique, response: str) -> dict[tuple[
 
 
 def _quotes(quoted: str, text: str) -> bool:
-    """Whether the rest of a line, after its first quotation mark, begins with a text as `text2grad import` quotes it.
+    """Tell whether a line, after its first quotation mark, goes on with a text as `feedback import` quotes it.
 
     It is escaped as in JSON, or on one line and perhaps cut at a word, with " …" behind.
     """
@@ -169,12 +169,12 @@ def lengths(marks: Sequence[Marks]) -> dict[Label, list[int]]:
 def ratios() -> dict[str, Ratio]:
     """Return the rates by name: which counts each divides by which."""
     found: dict[str, Ratio] = {}
-    for label in ("positive", "negative"):
-        both = f"{label}_both"
+    for label in LABELS:
+        both, true = f"{label}_both", f"{label}_true"
         found[f"precision/{label}"] = Ratio((both,), (label,))
-        found[f"recall/{label}"] = Ratio((both,), (f"{label}_true",))
-        found[f"f1/{label}"] = Ratio((both, both), (label, f"{label}_true"))
-        found[f"f1_everything/{label}"] = Ratio((f"{label}_true",) * 2, ("units", f"{label}_true"))
+        found[f"recall/{label}"] = Ratio((both,), (true,))
+        found[f"f1/{label}"] = Ratio((both, both), (label, true))
+        found[f"f1_everything/{label}"] = Ratio((true, true), ("units", true))
     for label in LABELS:
         found[f"exact/{label}"] = Ratio((f"exact/{label}",), (f"true_spans/{label}",))
         found[f"partial/{label}"] = Ratio((f"partial/{label}",), (f"true_spans/{label}",))

@@ -100,7 +100,7 @@ def read_pair_sheet(path: Path, pairs: Iterable[Comparison]) -> list[Preference]
         if key not in known:
             raise DataError(
                 f"{path}: row {number}, item {item} is no pair of the two files. Give the files, in their order, from "
-                "which `study export --against` made the sheet"
+                "which `evaluate study --against` made the sheet"
             )
         word = (row[BETTER] or "").strip().casefold()
         if word and word not in _WORDS:

@@ -159,7 +159,7 @@ def sheet_rows(path: Path, questions: Iterable[str]) -> Iterator[tuple[int, str,
     missing = [name for name in ("item", *questions) if name not in (rows.fieldnames or ())]
     if missing:
         raise DataError(
-            f"{path} is no rating sheet: it has no column {missing[0]!r}. Give a filled sheet.csv of `study export`"
+            f"{path} is no rating sheet: it has no column {missing[0]!r}. Give a filled sheet.csv of `evaluate study`"
         )
     seen = set()
     for number, row in enumerate(rows, start=2):

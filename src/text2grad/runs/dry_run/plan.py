@@ -96,7 +96,7 @@ class Planner:
         sampling = _decoding_roles(self._traced(recipe, "rollout", self._sampled_rows(recipe)))
         if recipe.rollout.engine == "vllm":
             engine = int(recipe.engine.gpu_memory_utilization * self.device.memory)
-            sampling = {"vLLM of rollouts": 0 if recipe.engine.mode == "server" else engine}
+            sampling = {"vLLM of rollouts": 0 if recipe.engine.base_url else engine}
             resident = resident if recipe.engine.sleep else {**resident, **sampling}
         changed = grads if self.device.kind == "cuda" else 2 * weights.largest
         phases = {
@@ -160,7 +160,7 @@ class Planner:
         """Return the lengths of the prompts that are trained on: `limit` is the most that leaves room."""
         model, rollout, data = self.recipe.model, self.recipe.rollout, self.recipe.data
         tokenizer = load_tokenizer(model.path, trust_remote_code=model.trust_remote_code)
-        prompts = encode_prompts(tokenizer, run_examples(self.recipe).train, prompt_format=rollout.prompt_format)
+        prompts = encode_prompts(tokenizer, run_examples(self.recipe).train, prompt_format=model.prompt_format)
         lengths = [len(prompt) for prompt in prompts]
         kept = [length for length in lengths if data.too_long == "refuse" or length <= limit]
         if not kept:

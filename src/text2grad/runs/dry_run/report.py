@@ -11,7 +11,6 @@ from text2grad.config import Recipe
 from text2grad.critics import CachedCritic, LLMCritic
 from text2grad.critics.servers import ANSWER_TOKENS
 from text2grad.feedback import Critic
-from text2grad.progress import duration
 from text2grad.reward_models import critic_from_recipe
 from text2grad.runs.dry_run.devices import device_named, gigabytes
 from text2grad.runs.dry_run.plan import Advice, Lengths, Plan, Planner
@@ -103,8 +102,9 @@ def print_report(console: Console, report: Report) -> None:
     console.print(
         f"peak {gigabytes(peak)} ({report.plan.peak_phase}) {verdict} {gigabytes(device.memory)}", style=style
     )
-    if device.kind == "cpu" and recipe.run.compact_memory is False:
-        console.print("run.compact_memory = false: the heap of the run may grow to twice these tensors", style="yellow")
+    if device.kind == "cpu" and recipe.model.lora_r:
+        heap = "with MALLOC_MMAP_THRESHOLD_=1048576 in the environment; without it the heap may grow to twice the peak"
+        console.print(heap, highlight=False)
     for index, advice in enumerate(report.advice):
         settings = ", ".join(f"{name} = {json.dumps(value)}" for name, value in advice.settings.items())
         console.print(f"{'or' if index else 'change'} {settings} → {gigabytes(advice.peak)}", highlight=False)
@@ -118,7 +118,7 @@ def print_report(console: Console, report: Report) -> None:
     ]
     if report.expense:
         read, written, cost = report.expense
-        money = f"${cost:,.2f}" if cost else "no prices: set annotate.input_price and annotate.output_price"
+        money = f"${cost:,.2f}" if cost else "no prices: set annotate.prices"
         lines.append(
             ("critic", f"about {read:,} tokens read and {written:,} written in {recipe.run.steps} steps, {money}")
         )
@@ -129,14 +129,12 @@ def print_report(console: Console, report: Report) -> None:
 
 def _print_signal(console: Console, recipe: Recipe, signal: Signal) -> None:
     """Print judged responses, the figures in words, and the warnings."""
-    figures, batch = signal.figures, recipe.rollout.batch_size
+    figures = signal.figures
     for rollout, critique in list(zip(signal.rollouts, signal.critiques, strict=True))[:SHOWN]:
         console.print(plain(rollout.example.prompt_text, style="dim"))
         print_critique(console, rollout.response, critique)
-    phases = {phase: seconds * batch for phase, seconds in figures["step_seconds"].items()}
-    step, (read, written) = sum(phases.values()), figures["critic_tokens"]
-    shares = ", ".join(f"{phase} {seconds / step:.0%}" for phase, seconds in phases.items())
-    cost = figures["critic_cost"] * recipe.run.steps * batch
+    read, written = figures["critic_tokens"]
+    cost = figures["critic_cost"] * recipe.run.steps * recipe.rollout.batch_size
     lines = [
         ("responses", f"{figures['responses']} ({figures['tokens']:,} tokens)"),
         ("cut by the length limit", f"{figures['truncated_share']:.0%}"),
@@ -150,8 +148,7 @@ def _print_signal(console: Console, recipe: Recipe, signal: Signal) -> None:
         ("reward per response", f"{figures['reward_mean']:.3g} (deviation {figures['reward_deviation']:.3g})"),
         ("reward and length", f"r = {figures['reward_length_correlation']:.2f}"),
         ("tokens of the critic", f"{read:,} read, {written:,} written" if read + written else "not counted by it"),
-        ("time of a step here", f"{step:.3g} s ({shares})"),
-        ("whole run here", duration(step * recipe.run.steps) + (f", critic ${cost:,.2f}" if cost else "")),
+        *([("critic in the whole run", f"${cost:,.2f}")] if cost else []),
     ]
     print_figures(console, lines, title="Signal")
     for warning in signal.warnings:

@@ -5,6 +5,7 @@ listed with a sign, for output without colour. Texts of models and critics are n
 control characters are replaced by visible signs.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
@@ -23,14 +24,16 @@ _LISTED_CHARS = 100
 
 
 def print_critique(console: Console, response: str, critique: Critique, *, title: str = "") -> None:
-    """Print a response with coloured spans, and its critique; the title goes above the response."""
+    """Print a response with coloured spans, and its critique, equal marks once; the title goes above the response."""
     if title:
         console.print(plain(title, style="bold"))
     console.print(coloured(response, critique))
     feedback = critique.feedback if critique.status == "ok" else f"[{critique.status}] {critique.feedback}"
     console.print(plain(feedback, style="italic"))
-    for span in critique.spans:
-        _print_item(console, _SIGNS[span.label], response[span.start : span.end], STYLES[span.label].split()[0])
+    marks = Counter((span.label, response[span.start : span.end]) for span in critique.spans)
+    for (label, quote), count in marks.items():
+        times = f"{_SIGNS[label]} {count} ×" if count > 1 else _SIGNS[label]
+        _print_item(console, times, quote, STYLES[label].split()[0])
     for quote in critique.unmatched:
         _print_item(console, "not found:", quote, "yellow")
     if critique.outcome is not None:

@@ -1,4 +1,4 @@
-"""`text2grad evaluate-reward` from its command line: what it writes, what it asks again, and what it refuses."""
+"""`text2grad evaluate critic` from its command line: what it writes, what it asks again, and what it refuses."""
 
 import json
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def critic(examples, responses):
     assert not any(example.meta or example.reference for example in examples)
     calls = Path("calls")
     calls.write_text((calls.read_text() if calls.exists() else "") + "x" * len(responses))
-    if Path("broken").exists() and len(calls.read_text()) > 4:
+    if Path("broken").exists() and len(calls.read_text()) > 16:
         raise RuntimeError("the line is dead")
     return [
         '{"feedback": "Lyon <b>is</b> right.", "good_spans": ["Lyon", "nowhere"]}' if n % 2 == 0
@@ -44,7 +44,7 @@ def never(examples, responses):
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Six annotations and a critic that says one of two things in turn."""
+    """Twenty annotations and a critic that says one of two things in turn."""
     monkeypatch.chdir(tmp_path)
     name = f"critic_{abs(hash(tmp_path))}"
     (tmp_path / f"{name}.py").write_text(CRITIC)
@@ -52,14 +52,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "name").write_text(name)
     write_annotations(
         tmp_path / "truth.jsonl",
-        [Annotation(f"Where {n}?", TEXT, Critique("Lyon is right, Friday is not.", (CITY, DAY))) for n in range(6)],
+        [Annotation(f"Where {n}?", TEXT, Critique("Lyon is right, Friday is not.", (CITY, DAY))) for n in range(20)],
     )
     return tmp_path
 
 
 def command(here: Path, *options: str, critic: str = "critic") -> list[str]:
     who = f"{(here / 'name').read_text()}:{critic}"
-    return ["evaluate-reward", "truth.jsonl", "--critic", who, "--out", "out", "--batch-size", "2", *options]
+    return ["evaluate", "critic", "truth.jsonl", "--critic", who, "--out", "out", *options]
 
 
 def result(here: Path) -> dict[str, Any]:
@@ -81,16 +81,16 @@ def test_a_critic_is_measured_and_everything_is_written(here: Path, capsys: pyte
     assert (rates["precision/positive"], rates["recall/positive"]) == (1 / 2, 1 / 2)
     assert rates["recall/negative"] == 0.0
     assert "precision/negative" not in rates
-    assert rates["unmatched_rate"] == 3 / 9  # "nowhere" three times, beside six spans
-    assert (found["unit"], found["responses"], found["constrained"]) == ("words", 6, None)
+    assert rates["unmatched_rate"] == 10 / 30  # "nowhere" ten times, beside twenty spans
+    assert (found["unit"], found["responses"], found["constrained"]) == ("words", 20, None)
     assert found["metrics"]["rouge1"]["low"] <= rates["rouge1"] <= found["metrics"]["rouge1"]["high"]
     said = read_annotations(here / "out" / "predictions.jsonl")
-    assert [one.critique.unmatched for one in said] == [("nowhere",), ()] * 3
+    assert [one.critique.unmatched for one in said] == [("nowhere",), ()] * 10
     assert (here / "out" / "evaluation.png").read_bytes().startswith(b"\x89PNG")
     page = (here / "out" / "evaluation.html").read_text()
     assert "Lyon <b>" not in page
     assert "Lyon &lt;b&gt;is&lt;/b&gt; right." in page
-    assert page.count('<p class="where as-is">Annotation</p>') == 6
+    assert page.count('<p class="where as-is">Annotation</p>') == 20
     assert '<span class="t p4" data-v="1"> Lyon</span>' in page
     assert (here / "out" / "tables.txt").read_text().rstrip() in capsys.readouterr().out
 
@@ -102,10 +102,10 @@ def test_a_killed_evaluation_asks_only_for_what_is_not_known(here: Path, capsys:
     (here / "broken").unlink()
     (here / "calls").unlink()
     assert main(command(here)) == 0
-    assert (here / "calls").read_text() == "xx"  # two batches of two were kept
+    assert (here / "calls").read_text() == "xxxx"  # one batch of sixteen was kept
     before = result(here)
     assert main(command(here)) == 0
-    assert (here / "calls").read_text() == "xx"
+    assert (here / "calls").read_text() == "xxxx"
     assert result(here) == before
 
 
@@ -124,7 +124,7 @@ def test_measurements_on_other_annotations_and_other_files_are_not_overwritten(
     before = (here / "out" / "evaluation.json").read_bytes()
     other = ["more.jsonl" if word == "truth.jsonl" else word for word in command(here)]
     said = refused(capsys, *other)
-    assert "holds measurements on truth.jsonl, and would be overwritten; choose another --out, or add --force" in said
+    assert "holds results about truth.jsonl, and would be overwritten; choose another --out, or add --force" in said
     assert (here / "out" / "evaluation.json").read_bytes() == before
     assert main([*other, "--force"]) == 0
     assert result(here)["annotations"] == "more.jsonl"
@@ -139,10 +139,10 @@ def test_predictions_of_a_file_give_what_their_critic_gave(here: Path) -> None:
     shuffled = read_annotations(here / "out" / "predictions.jsonl")[::-1]
     write_annotations(here / "said.jsonl", shuffled)
     args = ["--predictions", "said.jsonl", "--tokenizer", "characters", "--out", "out2"]
-    assert main(["evaluate-reward", "truth.jsonl", *args]) == 0
+    assert main(["evaluate", "critic", "truth.jsonl", *args]) == 0
     second = json.loads((here / "out2" / "evaluation.json").read_text())
     assert second["metrics"] == first["metrics"]
-    assert second["counts"]["positive_true"] == 6 * 4  # "Lyon" has four characters
+    assert second["counts"]["positive_true"] == 20 * 4  # "Lyon" has four characters
 
 
 def test_predictions_that_do_not_fit_are_refused_with_the_way_out(
@@ -153,20 +153,20 @@ def test_predictions_that_do_not_fit_are_refused_with_the_way_out(
     def says(annotations: Sequence[Annotation], *options: str) -> str:
         write_annotations(here / "said.jsonl", annotations)
         return refused(
-            capsys, "evaluate-reward", "truth.jsonl", "--predictions", "said.jsonl", "--out", "out", *options
+            capsys, "evaluate", "critic", "truth.jsonl", "--predictions", "said.jsonl", "--out", "out", *options
         )
 
     assert (
-        "said.jsonl has no prediction for 2 of 6 annotated responses; the first is truth.jsonl:5: 'I live in Lyon "
+        "said.jsonl has no prediction for 16 of 20 annotated responses; the first is truth.jsonl:5: 'I live in Lyon "
         "on Friday .'. Prompt and response must be equal, character by character. Add predictions for these responses, "
         "or evaluate only annotations with a prediction"
     ) in says(truth[:4])
-    assert "said.jsonl holds 1 predictions for responses without annotation; the first is said.jsonl:7" in says(
+    assert "said.jsonl holds 1 predictions for responses without annotation; the first is said.jsonl:21" in says(
         [*truth, truth[0]._replace(prompt="Other?")]
     )
     assert not (here / "out").exists()
     args = ["--predictions", "said.jsonl", "--out", "out", "--limit", "3"]
-    assert main(["evaluate-reward", "truth.jsonl", *args]) == 0  # the rest of a file is no mistake then
+    assert main(["evaluate", "critic", "truth.jsonl", *args]) == 0  # the rest of a file is no mistake then
 
 
 def test_quotes_of_predictions_are_looked_for_as_they_are_told_to(here: Path) -> None:
@@ -183,7 +183,7 @@ def test_quotes_of_predictions_are_looked_for_as_they_are_told_to(here: Path) ->
 def test_of_a_response_annotated_twice_each_annotation_meets_a_prediction(here: Path) -> None:
     both = [Annotation("p", TEXT, Critique("a", (CITY,))), Annotation("p", TEXT, Critique("b", (DAY,)))]
     write_annotations(here / "truth.jsonl", both)
-    args = ["evaluate-reward", "truth.jsonl", "--no-words", "--out"]
+    args = ["evaluate", "critic", "truth.jsonl", "--no-words", "--out"]
     assert main([*args, "out", "--predictions", "truth.jsonl"]) == 0
     assert result(here)["metrics"]["f1/negative"]["value"] == 1.0
     write_annotations(here / "one.jsonl", both[:1])
@@ -195,18 +195,10 @@ def test_of_a_response_annotated_twice_each_annotation_meets_a_prediction(here: 
 @pytest.mark.usefixtures("no_hub")
 def test_bad_input_is_refused_before_the_critic_is_asked(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     never = command(here, critic="never")
-    assert "cannot load a tokenizer from nowhere: no such directory" in refused(
-        capsys, *never, "--tokenizer", "nowhere"
-    )
+    assert "cannot load a tokenizer from 'nowhere'" in refused(capsys, *never, "--tokenizer", "nowhere")
     assert "cannot load a model for perplexity from nowhere" in refused(capsys, *never, "--perplexity", "nowhere")
-    assert "--limit is at least 1, got 0" in refused(capsys, *never, "--limit", "0")
-    for about_models in (["--no-constrain"], ["--votes", "4"], ["--vote-threshold", "0.5"]):
-        assert "and --vote-threshold need --model. Leave them out, or add it" in refused(capsys, *never, *about_models)
-    assert "--votes is at least 1, got 0" in refused(capsys, *never, "--votes", "0")
-    assert "--bertscore-layer needs --bertscore. Name its model, or leave the layer out" in refused(
-        capsys, *never, "--bertscore-layer", "3"
-    )
-    model = ["evaluate-reward", "truth.jsonl", "--model", "nowhere", "--out", "out"]
+    assert "[critic] votes = 0" in refused(capsys, *never, "--set", "critic.votes=0")
+    model = ["evaluate", "critic", "truth.jsonl", "--model", "nowhere", "--out", "out"]
     assert "--model nowhere: no such directory" in refused(capsys, *model)
     (here / "truth.jsonl").write_text("\n")
     assert "truth.jsonl has no records" in refused(capsys, *never)
@@ -231,71 +223,69 @@ def test_a_missing_package_is_named_with_the_way_out(
 def test_a_reward_model_is_loaded_with_its_own_tokenizer_and_constrained_or_not(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = word_tokenizer([TEXT, *(f"Where {n} ?" for n in range(6)), "right wrong"], SYMBOLS)
+    words = word_tokenizer([TEXT, *(f"Where {n} ?" for n in range(20)), "right wrong"], SYMBOLS)
     GenerativeRewardModel(tiny_llama(words, seed=0, width=16), words, CritiqueFormat(max_new_tokens=24)).save(
         here / "model"
     )
-    args = ["evaluate-reward", "truth.jsonl", "--model", "model", "--draws", "20"]
+    args = ["evaluate", "critic", "truth.jsonl", "--model", "model"]
     assert main([*args, "--out", "out"]) == 0
     found = result(here)
     assert (found["unit"], found["constrained"]) == ("tokens of model", True)
     assert found["metrics"]["failure_rate"]["value"] == 0.0  # an untrained model writes whole JSON all the same
     assert found["metrics"].get("unmatched_rate", {"value": 0.0})["value"] == 0.0
-    assert main([*args, "--out", "free", "--no-constrain"]) == 0
+    assert main([*args, "--out", "free", "--set", "critic.constrain=false"]) == 0
     free = json.loads((here / "free" / "evaluation.json").read_text())
     assert free["constrained"] is False
     assert free["metrics"]["failure_rate"]["value"] > 0.5  # and left to itself it hardly ever does
-    assert '"constrain": true' in refused(capsys, *args, "--out", "out", "--no-constrain")
-    voting = ["--votes", "3", "--vote-threshold", "0.4"]
+    assert '"constrain": true' in refused(capsys, *args, "--out", "out", "--set", "critic.constrain=false")
+    voting = ["--set", "critic.votes=3", "--set", "critic.vote_threshold=0.4"]
     assert main([*args, "--out", "voted", *voting]) == 0
     whose = json.loads((here / "voted" / "critic.json").read_bytes())["format"]
     assert (whose["votes"], whose["vote_threshold"]) == (3, 0.4)
     samples = (here / "voted" / "samples.jsonl").read_bytes()
-    assert [len(json.loads(line)["critique"]) for line in samples.splitlines() if line] == [3] * 6
+    assert [len(json.loads(line)["critique"]) for line in samples.splitlines() if line] == [3] * 20
     first = json.loads((here / "voted" / "evaluation.json").read_bytes())
     assert 0 <= first["metrics"]["auroc/negative"]["value"] <= 1
     assert main([*args, "--out", "voted", *voting]) == 0  # from the samples on disk
     assert (here / "voted" / "samples.jsonl").read_bytes() == samples
     assert json.loads((here / "voted" / "evaluation.json").read_bytes()) == first
     assert '"votes": 3' in refused(capsys, *args, "--out", "voted")
-    assert "votes = 3, vote_threshold = 2.0: take at least one vote, and a threshold in (0, 1]" in refused(
-        capsys, *args, "--out", "never", "--votes", "3", "--vote-threshold", "2"
-    )
+    assert "[critic] vote_threshold = 2" in refused(capsys, *args, "--out", "never", "--set", "critic.vote_threshold=2")
     (here / "model" / "reward_model.json").write_text('{"max_new_tokens": 25}')
     assert '"files": ' in refused(capsys, *args, "--out", "out")  # another model since
 
 
 def test_the_reward_model_of_a_recipe_decodes_as_the_recipe_says(here: Path) -> None:
-    words = word_tokenizer([TEXT, *(f"Where {n} ?" for n in range(6)), "right wrong"], SYMBOLS)
+    words = word_tokenizer([TEXT, *(f"Where {n} ?" for n in range(20)), "right wrong"], SYMBOLS)
     made = GenerativeRewardModel(tiny_llama(words, seed=0, width=16), words, CritiqueFormat(max_new_tokens=24))
     made.save(here / "critic" / "model")
     (here / "critic" / "held_out.jsonl").write_bytes((here / "truth.jsonl").read_bytes())
     (here / "my.toml").write_text('[reward_model]\nout = "critic"\n[critic]\nvotes = 2\nvote_threshold = 0.25\n')
 
     def decoded(out: str, *options: str) -> tuple[dict[str, Any], list[int]]:
-        assert main(["evaluate-reward", "my.toml", "--no-words", "--out", out, "--draws", "20", *options]) == 0
+        assert main(["evaluate", "critic", "my.toml", "--no-words", "--out", out, *options]) == 0
         samples = here / out / "samples.jsonl"
         lines = [line for line in samples.read_text().splitlines() if line] if samples.exists() else []
         whose = json.loads((here / out / "critic.json").read_bytes())["format"]
         return whose, [len(json.loads(line)["critique"]) for line in lines]
 
     whose, drawn = decoded("two")
-    assert (whose["votes"], whose["vote_threshold"], whose["constrain"], drawn) == (2, 0.25, True, [2] * 6)
+    assert (whose["votes"], whose["vote_threshold"], whose["constrain"], drawn) == (2, 0.25, True, [2] * 20)
     whose, drawn = decoded("three", "--set", "critic.votes=3")
-    assert (whose["votes"], whose["vote_threshold"], drawn) == (3, 0.25, [3] * 6)
-    whose, drawn = decoded("one", "--votes", "1")  # an option of the command wins over the recipe
+    assert (whose["votes"], whose["vote_threshold"], drawn) == (3, 0.25, [3] * 20)
+    whose, drawn = decoded("one", "--set", "critic.votes=1")
     assert (whose["votes"], drawn) == (1, [])
     assert decoded("free", "--set", "critic.constrain=false")[0]["constrain"] is False
-    assert decoded("short", "--set", "critic.one_list=true")[0]["limits"]["one_list"]
-    again = ["evaluate-reward", "my.toml", "--no-words", "--out", "two", "--set", "critic.one_list=true"]
+    assert decoded("whole", "--set", "critic.whole_words=true")[0]["limits"]["whole_words"] is True
+    again = ["evaluate", "critic", "my.toml", "--no-words", "--out", "two", "--set", "critic.whole_words=true"]
     assert main(again) == 2  # the directory holds critiques without this limit
 
 
 @pytest.mark.skipif(not QA.exists(), reason="../shared/data is not here")
 def test_people_compared_with_themselves_agree_wholly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["import", "qa_feedback", str(QA), "--limit", "30", "--out", "qa.jsonl"]) == 0
-    assert main(["evaluate-reward", "qa.jsonl", "--predictions", "qa.jsonl", "--out", "out"]) == 0
+    assert main(["feedback", "import", "qa_feedback", str(QA), "--limit", "30", "--out", "qa.jsonl"]) == 0
+    assert main(["evaluate", "critic", "qa.jsonl", "--predictions", "qa.jsonl", "--out", "out"]) == 0
     found = result(tmp_path)["metrics"]
     perfect = (
         "precision/negative",

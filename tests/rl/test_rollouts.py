@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 import small_run
-from text2grad.config import make_recipe
-from text2grad.errors import ConfigError, CriticError
+from text2grad.errors import CriticError
 from text2grad.feedback import ask
 from text2grad.models import sampling
-from text2grad.rl.judging import judging
+from text2grad.rl.rollouts import early_critiques
 from text2grad.types import Critique, Example, Rollout
 
 
@@ -56,21 +55,14 @@ def test_a_run_is_resumed_with_another_number_of_parts(tmp_path: Path) -> None:
     constant = {**PARTS, "optim": {"lr": 3e-3, "value_lr": 1e-2, "schedule": "constant"}}
     small_run.trainer(tmp_path / "calm", Slow(), **constant).train()
     small_run.trainer(tmp_path / "run", Slow(), run={"steps": 2}, **constant).train()
-    small_run.trainer(tmp_path / "run", Slow(), resume=True, critic={"overlap": 2}, **constant).train()
+    small_run.trainer(tmp_path / "run", Slow(overlap=2), resume=True, **constant).train()
     small_run.assert_same_run(tmp_path / "run", tmp_path / "calm")
-
-
-def test_the_setting_goes_before_the_critics_own_number(tmp_path: Path) -> None:
-    for asked, own, size in ((0, 4, 8), (1, 0, 2)):
-        critic = Slow(overlap=own)
-        small_run.trainer(tmp_path / str(asked), critic, critic={"overlap": asked}, **PARTS).train_step()
-        assert [len(call) for call in critic.batches] == [size] * (8 // size)
 
 
 def test_no_more_parts_than_asked_are_with_the_critic_and_the_order_is_that_of_the_responses() -> None:
     rollouts = [Rollout(Example("x"), (1,), (2,), f"red {number}", False) for number in range(12)]
     critic = Slow(0.03)
-    with judging(critic, match="exact", parts=3) as asked:
+    with early_critiques(critic, match="exact", parts=3) as asked:
         assert asked is not None
         for start in range(0, 12, 2):
             asked.add(rollouts[start : start + 2])
@@ -81,7 +73,7 @@ def test_no_more_parts_than_asked_are_with_the_critic_and_the_order_is_that_of_t
 
 def test_a_step_that_is_sampled_again_forgets_its_parts() -> None:
     critic = Slow()
-    with judging(critic, match="exact", parts=1) as asked:
+    with early_critiques(critic, match="exact", parts=1) as asked:
         assert asked is not None
         asked.add([Rollout(Example("x"), (1,), (2,), "old", False)])
         asked.restart()
@@ -136,9 +128,3 @@ def test_critiques_of_a_killed_step_are_not_asked_for_again(tmp_path: Path, monk
     again = Slow(overlap=1)
     small_run.trainer(tmp_path / "run", again, resume=True, **PARTS).train_step()
     assert again.batches == []
-
-
-def test_a_reward_model_in_this_process_cannot_judge_meanwhile() -> None:
-    with pytest.raises(ConfigError, match=r"overlap = 2: a reward model of kind 'generative' judges in this process"):
-        make_recipe({"critic": {"model": "runs/critic/model", "overlap": 2}})
-    make_recipe({"critic": {"model": "served", "kind": "server", "overlap": 2}})

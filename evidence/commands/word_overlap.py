@@ -5,7 +5,7 @@ letters (all of its words, if it has no such word). A span without overlap is on
 about "in Lyon" without a common word.
 """
 
-from text2grad.feedback.spans import is_letter, whole_words
+from text2grad.feedback.words import is_letter, whole_words
 from text2grad.types import Critique
 
 _LONG = 4

@@ -1,46 +1,40 @@
-"""`text2grad import`: feedback in other formats → annotations, with counts of items and losses."""
+"""`text2grad feedback import`: feedback in other formats → annotations, with counts of items and losses."""
 
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from text2grad.cli.options import (
     add_command,
-    add_force,
-    add_match,
+    add_shared,
     at_least,
     finite,
     name_values,
     print_end,
+    print_lines,
     refuse_bad,
     refuse_overwriting,
+    say,
 )
-from text2grad.errors import ConfigError, DataError
+from text2grad.errors import ConfigError, DataError, check_known
 from text2grad.feedback import WAY_OUT, Annotation
-from text2grad.progress import note
-from text2grad.runs.reports import plain, print_critique
+from text2grad.progress import CONSOLE, note
+from text2grad.runs.reports import print_critique
 from text2grad.types import Example
 
 DESCRIPTION = """\
 Read feedback in another format and write annotations: one line of JSON per response, with feedback in words and its
-spans. Records without feedback are written as examples, for a policy to answer.
-
-Data of a source that annotations cannot hold is counted and reported with the reason."""
+spans. Records without feedback are written as examples, for a policy to answer. Data that annotations cannot hold is
+counted and reported with the reason."""
 
 EPILOG = """\
 examples:
-  text2grad import qa_feedback feedback.json --out qa.jsonl --missing-outcome -0.5
-  text2grad import mqm mqm_newstest2021_ende.tsv --out mqm.jsonl
-  text2grad import table answers.csv --column response=answer --column feedback=comment --out mine.jsonl
-  text2grad import ultrafeedback HuggingFaceH4/ultrafeedback_binarized --split train_prefs --out prompts.jsonl
-  text2grad import table notes.csv --out marked.jsonl --ungrounded words.jsonl
-  text2grad import label_studio export.json --label Hallucination=negative --out team.parquet
+  text2grad feedback import qa_feedback feedback.json --out qa.jsonl --missing-outcome -0.5
+  text2grad feedback import table answers.csv --column response=answer --column feedback=comment --out mine.jsonl
+  text2grad feedback import label_studio export.json --label Hallucination=negative --out team.parquet
 
-OUT is .jsonl or .parquet. If a source has annotations and examples, the examples go to OUT.examples.jsonl.
-docs/feedback.md has a command for each format."""
+If a source has annotations and examples, the examples go to OUT.examples.jsonl. docs/feedback.md shows each format."""
 
 SEPARATE = (
     "import again with --ungrounded WORDS.jsonl --force, and ground WORDS.jsonl with `text2grad annotate`: OUT holds "
@@ -54,33 +48,25 @@ def add_parser(commands: Any) -> None:
 
     about = "convert feedback in other formats to annotations, with a report on the losses"
     formats = "\n".join(f"  {name:14}{source.about}" for name, source in SOURCES.items())
-    add = add_command(commands, "import", run, about, DESCRIPTION, f"formats:\n{formats}\n\n{EPILOG}").add_argument
+    epilog = f"formats:\n{formats}\n\n{EPILOG}"
+    add = add_command(commands, "import", run, about, DESCRIPTION, epilog, extras=()).add_argument
     add("format", metavar="FORMAT", choices=SOURCES, help="a format of the list below")
     add("path", metavar="PATH", help="a file, a directory of `datasets`, or OWNER/NAME on the Hugging Face hub")
     add("--out", type=Path, required=True, metavar="OUT", help="the output: a .jsonl or .parquet file")
     add("--column", action="append", default=[], metavar="OURS=THEIRS", help="name of a column in the source")
-    add(
-        "--label",
-        action="append",
-        default=[],
-        metavar="NAME=MEANING",
-        help="positive, negative or ignore; may be repeated",
-    )
+    meanings = "positive, negative or ignore; may be repeated"
+    add("--label", action="append", default=[], metavar="NAME=MEANING", help=meanings)
     add("--split", default="train", help="split of a data set or a directory (default: %(default)s)")
-    add_match(add)
-    ground = "mark the changes of a refinement, or keep words only (default: %(default)s)"
-    add("--ground", choices=("diff", "words"), default="diff", help=ground)
     ungrounded = "write words without a place to this .jsonl file, which `text2grad annotate` grounds, not to OUT"
     add("--ungrounded", type=Path, metavar="FILE", help=ungrounded)
     add("--missing-outcome", type=finite(), metavar="X", help="outcome of each error without a span (a missing fact)")
     add("--limit", type=at_least(1), metavar="N", help="read only the first N records")
     add("--skip-bad", action="store_true", help="skip and count bad records instead of stopping at the first")
-    add("--show", type=at_least(0), default=0, metavar="N", help="print the first N annotations with coloured spans")
-    add_force(add)
+    add_shared(add, "--force")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read the source, write annotations and examples, and print the counts.
+    """Read the source, write annotations and examples, and print the first annotation and the counts.
 
     Raises:
         Text2GradError: if the source, a record or a setting cannot be used; then nothing is written.
@@ -89,9 +75,12 @@ def run(args: argparse.Namespace) -> int:
     from text2grad_sandbox import with_names
 
     beside = _check_outputs(args)
-    columns, labels = name_values("--column", args.column), _meanings(args.label)
-    options = Options(columns, labels, args.match, args.ground, args.missing_outcome, with_names)
-    console, account = Console(), Account()
+    labels: Any = name_values("--label", args.label)
+    for meaning in labels.values():
+        check_known("--label", meaning, ("positive", "negative", "ignore"))
+    columns = name_values("--column", args.column)
+    options = Options(columns, labels, missing_outcome=args.missing_outcome, prepare_tests=with_names)
+    account = Account()
     annotations: list[Annotation] = []
     words: list[Annotation] = []
     examples: list[Example] = []
@@ -100,24 +89,24 @@ def run(args: argparse.Namespace) -> int:
         account.lose("records that cannot be used", str(error).removesuffix(f". {WAY_OUT}"))
 
     on_bad = skip if args.skip_bad else refuse_bad
-    for found in read_items(args.path, args.format, options, split=args.split, limit=args.limit, on_bad=on_bad):
-        account.add(found)
-        made = found.item.made
+    for record in read_items(args.path, args.format, options, split=args.split, limit=args.limit, on_bad=on_bad):
+        account.add(record)
+        made = record.item.made
         if isinstance(made, Example):
             examples.append(made)
             continue
-        if len(annotations) + len(words) < args.show:
-            print_critique(console, made.response, made.critique, title=found.where)
-        alone = args.ungrounded and any(loss.reason == WORDS_ONLY for loss in found.item.losses)
+        if not annotations and not words and not args.quiet:
+            print_critique(CONSOLE, made.response, made.critique, title=record.where)
+        alone = args.ungrounded and any(loss.reason == WORDS_ONLY for loss in record.item.losses)
         (words if alone else annotations).append(made)
     files = {args.out: annotations, **({args.ungrounded: words} if args.ungrounded else {})}
     written = _write(files, examples, beside)
-    _print_account(console, account, [] if args.limit else options.unmet(), options.met)
+    _print_account(account, [] if args.limit else options.unmet(), options.met)
     if not written:
         raise DataError(f"{args.path}: no record can be used; nothing was written")
     mixed = not args.ungrounded and account.losses[WORDS_ONLY] and _has_rewards(annotations)
     then = _next(args.out, args.ungrounded if words else written[0], annotations, words)
-    print_end(console, ", ".join(map(str, written)), then=then, note=SEPARATE if mixed else "")
+    print_end(", ".join(map(str, written)), then=then, note=SEPARATE if mixed else "")
     return 0
 
 
@@ -165,26 +154,23 @@ def _next(out: Path, first: Path, annotations: Sequence[Annotation], words: Sequ
 
 
 def _has_rewards(annotations: Sequence[Annotation]) -> bool:
-    return any(one.critique.spans or one.critique.outcome for one in annotations)
+    return any(annotation.critique.spans or annotation.critique.outcome for annotation in annotations)
 
 
-def _print_account(console: Console, account: Any, unmet: list[str], met: set[str]) -> None:
+def _print_account(account: Any, unmet: list[str], met: set[str]) -> None:
     """Print the numbers of items, the losses with their reasons, and the given labels that no record had."""
-    spans = sum(account.spans.values())
-    console.print(plain(f"annotations   {account.annotations:,}"))
-    console.print(plain(f"spans         {spans:,}" + "".join(f", {n:,} {label}" for label, n in account.spans.items())))
-    console.print(plain(f"examples      {account.examples:,}"))
+    by_label = "".join(f", {count:,} {label}" for label, count in account.spans.items())
+    spans = f"{sum(account.spans.values()):,}{by_label}"
+    print_lines([("annotations", f"{account.annotations:,}"), ("spans", spans), ("examples", f"{account.examples:,}")])
     for reason, count in account.losses.most_common():
-        console.print(plain(f"\n{count:,} × {reason}", style="yellow"), soft_wrap=True)
+        say(f"\n{count:,} × {reason}", style="yellow")
         for example in account.shown[reason]:
-            console.print(plain(f"  {_line(example)}"), soft_wrap=True)
+            say(f"  {_line(example)}")
         if count > len(account.shown[reason]):
-            console.print(plain(f"  and {count - len(account.shown[reason]):,} more"))
+            say(f"  and {count - len(account.shown[reason]):,} more")
     if account.unread:
         unread = ", ".join(sorted(account.unread))
-        console.print(
-            plain(f"\ncolumns not read: {unread}; --column OURS=THEIRS reads one", style="yellow"), soft_wrap=True
-        )
+        say(f"\ncolumns not read: {unread}; --column OURS=THEIRS reads one", style="yellow")
     if unmet:
         there = ", ".join(sorted(met)) or "none"
         note(f"--label gives a meaning to {', '.join(unmet)}, which no record has; its labels: {there}", warning=True)
@@ -194,13 +180,3 @@ def _line(text: str) -> str:
     """Return a text on one line of at most 200 characters."""
     text = " ".join(text.split())
     return text if len(text) <= 200 else text[:198] + " …"
-
-
-def _meanings(given: list[str]) -> dict[str, Any]:
-    """Return NAME=MEANING as a mapping."""
-    from text2grad.errors import check_known
-
-    meanings = name_values("--label", given)
-    for meaning in meanings.values():
-        check_known("--label", meaning, ("positive", "negative", "ignore"))
-    return meanings

@@ -2,7 +2,7 @@
 
 import pytest
 
-from text2grad.feedback.word_overlap import has_word_overlap, quotes_without_overlap
+from evidence.commands.word_overlap import has_word_overlap, quotes_without_overlap
 from text2grad.types import Critique, Span
 
 

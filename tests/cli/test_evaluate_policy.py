@@ -1,4 +1,4 @@
-"""`text2grad evaluate`: models side by side, differences, servers paid once, kills, and wrong inputs."""
+"""`text2grad evaluate policy`: models side by side, differences, servers paid once, kills, and wrong inputs."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(models: Path, out: Path, *more: str, named: tuple[str, ...] = ("one", "two")) -> list[str]:
     data = ["--suite", "summarization", "--data", f"summarization={models / 'data.jsonl'}", "--max-new-tokens", "6"]
-    return ["evaluate", *(str(models / name) for name in named), *data, "--out", str(out), "--draws", "50", *more]
+    return ["evaluate", "policy", *(str(models / name) for name in named), *data, "--out", str(out), *more]
 
 
 def result(out: Path) -> Any:
@@ -90,7 +90,8 @@ def test_models_stand_side_by_side_with_paired_differences(
 @pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out picture and page, which take most of the time of a small evaluation."""
-    monkeypatch.setattr("text2grad.cli.evaluate._write", lambda *_: None)
+    monkeypatch.setattr("text2grad.runs.reports.evaluation_picture", lambda _: b"")
+    monkeypatch.setattr("text2grad.runs.reports.policy_page", lambda _: "")
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -112,7 +113,7 @@ def test_a_run_is_evaluated_by_its_newest_policy(models: Path, tmp_path: Path) -
     policy.parent.mkdir(parents=True)
     (policy.parent / "state.json").write_text("{}")
     policy.symlink_to(models / "two")
-    recipe = {"rollout": {"prompt_format": "plain"}}
+    recipe = {"model": {"prompt_format": "plain"}}
     (run / "run.json").write_text(json.dumps({"recipe": recipe}))
     assert main([*command(models, tmp_path / "out", named=()), f"ours={run}", f"base={models / 'two'}"]) == 0
     found = result(tmp_path / "out")
@@ -127,8 +128,8 @@ def test_a_server_is_asked_once_also_after_kills(kills: int, server: Running, tm
     data, count = tmp_path / "many.jsonl", 20 * kills + 20
     data.write_text("".join(json.dumps({"prompt": f"{tmp_path} {n}", "reference": "x"}) + "\n" for n in range(count)))
     arguments = [
-        *("evaluate", f"served={server.url}", "--model-name", "m", "--suite", "summarization", "--data", str(data)),
-        *("--out", str(tmp_path / "out"), "--concurrency", "2", "--draws", "20", "--quiet"),
+        *("evaluate", "policy", f"served={server.url}", "--model-name", "m", "--suite", "summarization"),
+        *("--data", str(data), "--out", str(tmp_path / "out"), "--set", "server.concurrency=2", "--quiet"),
     ]
     before, environment = server.requests(), {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     for number in range(1, kills + 1):
@@ -159,7 +160,7 @@ def test_answers_that_do_not_arrive_are_told(
 ) -> None:
     data = tmp_path / "data.jsonl"
     data.write_text("".join(json.dumps({"prompt": f"{tmp_path} {n} [[{n}]]"}) + "\n" for n in (400, "ok")))
-    arguments = ["evaluate", server.url, "--model-name", "m", "--suite", "summarization", "--data", str(data)]
+    arguments = ["evaluate", "policy", server.url, "--model-name", "m", "--suite", "summarization", "--data", str(data)]
     assert main([*arguments, "--out", str(tmp_path / "out")]) == 2
     told = capsys.readouterr().err
     assert (
@@ -180,10 +181,10 @@ def test_all_models_are_checked_before_the_first_answers(
 
 WRONG = [
     (
-        ["s=http://localhost:9/v1", "--model-name", "m", "--api-key-env", "NO_KEY_HERE"],
-        "ConfigError: --api-key-env NO_KEY_HERE: the variable holds no key; set it, or leave the option out",
+        ["s=http://localhost:9/v1", "--model-name", "m", "--set", "server.api_key_env=NO_KEY_HERE"],
+        "ConfigError: server.api_key_env = NO_KEY_HERE: the variable holds no key; set it, or leave the setting out",
     ),
-    (["{one}", "--prompt-format", "chat"], "ModelError: --prompt-format chat, but the tokenizer of "),
+    (["{one}", "--set", "model.prompt_format=chat"], "ModelError: prompt_format = chat, but the tokenizer of "),
     (["{one}", "{one}"], "are both called 'one'; give them names: NAME="),
     (
         ["{one}", "--baseline", "none"],

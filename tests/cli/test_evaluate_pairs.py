@@ -1,4 +1,4 @@
-"""`text2grad judge` (`win-rate`): two sets judged in both orders, against a server that prefers a place or a length."""
+"""`text2grad evaluate pairs`: two sets judged in both orders, against a server that prefers a place or a length."""
 
 import csv
 import io
@@ -27,11 +27,9 @@ def files(path: Path, server: Running, scripts: list[tuple[str, str, str]], *, w
             critique = {"response": "So glad.", "critique": {"feedback": one[column], "spans": [[0, 2, "positive"]]}}
             records.append({**prompt, **(critique if what == "critiques" else {"response": one[column]})})
         (path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    (path / "my.toml").write_text(
-        f'[annotate]\nmodel = "m"\nbase_url = "{server.url}"\napi_key_env = "SOME_KEY"\nretries = 1\n'
-    )
-    names = [str(path / "ours.jsonl"), str(path / "theirs.jsonl"), "--recipe", str(path / "my.toml")]
-    return ["judge", *names, "--out", str(path / "out"), "--what", what]
+    (path / "my.toml").write_text(f'[annotate]\nmodel = "m"\nbase_url = "{server.url}"\napi_key_env = "SOME_KEY"\n')
+    names = [str(path / "ours.jsonl"), str(path / "theirs.jsonl"), "--judge", str(path / "my.toml")]
+    return ["evaluate", "pairs", *names, "--out", str(path / "out")]
 
 
 def result(path: Path) -> dict[str, Any]:
@@ -106,7 +104,7 @@ def test_a_comparison_of_other_files_is_not_overwritten(
     command = files(tmp_path, server, SCRIPTS[:1])
     assert main(command) == 0
     before = (tmp_path / "out" / "win_rate.json").read_bytes()
-    other = [command[0], command[2], command[1], *command[3:]]
+    other = [*command[:2], command[3], command[2], *command[4:]]
     assert main(other) == 2
     assert "would be overwritten; choose another --out, or add --force" in " ".join(capsys.readouterr().err.split())
     assert (tmp_path / "out" / "win_rate.json").read_bytes() == before
@@ -116,12 +114,12 @@ def test_a_comparison_of_other_files_is_not_overwritten(
     assert "holds other files" in capsys.readouterr().err
 
 
-def test_a_budget_stops_it_cleanly(server: Running, tmp_path: Path) -> None:
+def test_further_pairs_are_asked_about_alone(server: Running, tmp_path: Path) -> None:
     command = files(tmp_path, server, SCRIPTS[:3])
-    assert main([*command, "--max-requests", "3"]) == 3
-    assert result(tmp_path)["requests"] == 3
+    assert main([*command, "--limit", "1"]) == 0
+    assert result(tmp_path)["requests"] == 2
     assert main(command) == 0
-    assert (result(tmp_path)["requests"], result(tmp_path)["answers_from_before"]) == (3, 3)
+    assert (result(tmp_path)["requests"], result(tmp_path)["answers_from_before"]) == (4, 2)
 
 
 def test_one_tie_and_one_preference_are_an_inconsistent_tie() -> None:
@@ -161,17 +159,17 @@ def test_two_judges_stand_beside_each_other_with_their_agreement(
     server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command, before = files(tmp_path, server, SCRIPTS), server.requests()
-    assert main([*command, "--judge", "one", "--judge", "two"]) == 0
+    assert main([*command, "--judge", "two"]) == 0
     found = result(tmp_path)
     assert server.requests() - before == 20
-    assert (found["judge"], list(found["judges"])) == ("one", ["one", "two"])
+    assert (found["judge"], list(found["judges"])) == ("m", ["m", "two"])
     assert found["judges"]["two"]["wins"] == 2
     [pair] = found["agreement"]["pairs"]
-    assert (pair["judges"], pair["both"], pair["agreement"], pair["alpha"]) == (["one", "two"], 6, 1.0, 1.0)
+    assert (pair["judges"], pair["both"], pair["agreement"], pair["alpha"]) == (["m", "two"], 6, 1.0, 1.0)
     verdicts = [json.loads(line) for line in (tmp_path / "out" / "verdicts.jsonl").read_text().splitlines()]
-    assert [one["judge"] for one in verdicts] == ["one"] * 6 + ["two"] * 6
-    assert main([*command, "--judge", "one", "--judge", "one"]) == 2
-    assert "two judges are the model one" in capsys.readouterr().err
+    assert [one["judge"] for one in verdicts] == ["m"] * 6 + ["two"] * 6
+    assert main([*command, "--judge", "m"]) == 2
+    assert "two judges are the model m" in capsys.readouterr().err
 
 
 def test_people_judge_beside_a_model_and_never_see_the_sides(
@@ -181,7 +179,7 @@ def test_people_judge_beside_a_model_and_never_see_the_sides(
     command = files(tmp_path, server, scripts)
     study = tmp_path / "study"
     ours, theirs = str(tmp_path / "ours.jsonl"), str(tmp_path / "theirs.jsonl")
-    assert main(["study", "export", ours, "--against", theirs, "--items", "8", "--out", str(study)]) == 0
+    assert main(["evaluate", "study", ours, "--against", theirs, "--items", "8", "--out", str(study)]) == 0
     rows = list(csv.DictReader(io.StringIO((study / "sheet.csv").read_bytes().decode("utf-8-sig"))))
     long_first = [row["text_1"].startswith("a long") for row in rows]
     assert 0 < sum(long_first) < 8  # both sides occur
@@ -201,15 +199,15 @@ def test_people_judge_beside_a_model_and_never_see_the_sides(
     assert (found["wins"], found["ties"], found["losses"], found["failed"]) == (6, 1, 0, 1)
     assert found["first_place"]["value"] == pytest.approx(sum(long_first[2:]) / 6)
     assert result(tmp_path)["agreement"]["pairs"][0]["agreement"] == pytest.approx(6 / 7)
-    turned = [*command[:1], theirs, ours, *command[3:]]
+    turned = [*command[:2], theirs, ours, *command[4:]]
     assert main([*turned, "--human", str(tmp_path / "ann.csv"), "--force"]) == 2
     assert "is no pair of the two files. Give the files, in their order" in " ".join(capsys.readouterr().err.split())
-    alone = ["judge", ours, theirs, "--out", str(tmp_path / "alone"), "--human", str(tmp_path / "ann.csv")]
+    alone = ["evaluate", "pairs", ours, theirs, "--out", str(tmp_path / "alone"), "--human", str(tmp_path / "ann.csv")]
     assert main(alone) == 0
     assert json.loads((tmp_path / "alone" / "win_rate.json").read_text())["judge"] == "human ann"
 
 
-PRICES = ["--set", "annotate.input_price=1000", "--set", "annotate.output_price=2000"]
+PRICES = ["--set", "annotate.prices=[1000,2000]"]
 
 
 def test_cost_is_told_beforehand_and_a_dear_run_is_refused(
@@ -232,10 +230,10 @@ def test_cost_is_told_beforehand_and_a_dear_run_is_refused(
 
 
 def test_two_judges_share_a_budget_each_at_its_own_prices(server: Running, tmp_path: Path) -> None:
-    command = files(tmp_path, server, [("longer", "a long text", "short")] * 2)
+    command = [*files(tmp_path, server, [("longer", "a long text", "short")] * 2)[:4], "--out", str(tmp_path / "out")]
     for name, price in (("dear", 1000), ("cheap", 10)):
         text = (tmp_path / "my.toml").read_text().replace('"m"', f'"{name}"')
-        (tmp_path / f"{name}.toml").write_text(f"{text}input_price = {price}\n")
+        (tmp_path / f"{name}.toml").write_text(f"{text}prices = [{price}, 0]\n")
     judges = ["--judge", str(tmp_path / "dear.toml"), "--judge", str(tmp_path / "cheap.toml")]
     assert main([*command, *judges, "--max-cost", "9"]) == 0
     assert result(tmp_path)["cost_usd"] == pytest.approx(4 * 0.1 + 4 * 0.001)
@@ -251,12 +249,12 @@ def test_no_judge_two_responses_and_a_sheet_without_verdicts_are_refused(
 ) -> None:
     files(tmp_path, server, SCRIPTS[:1])
     ours, theirs = str(tmp_path / "ours.jsonl"), str(tmp_path / "theirs.jsonl")
-    command = ["judge", ours, theirs, "--out", str(tmp_path / "out")]
+    command = ["evaluate", "pairs", ours, theirs, "--out", str(tmp_path / "out")]
     assert main(command) == 2
     assert "no judge is named" in capsys.readouterr().err
     assert main([*command, "--judge", "m"]) == 2
-    assert "--judge m is a model on the server of --recipe FILE" in " ".join(capsys.readouterr().err.split())
-    assert main(["study", "export", ours, "--against", theirs, "--out", str(tmp_path / "study")]) == 0
+    assert "--judge m is a model on the server of a --judge FILE.toml" in " ".join(capsys.readouterr().err.split())
+    assert main(["evaluate", "study", ours, "--against", theirs, "--out", str(tmp_path / "study")]) == 0
     assert main([*command, "--human", str(tmp_path / "study" / "sheet.csv")]) == 2
     assert "there is no verdict in" in capsys.readouterr().err
     (tmp_path / "theirs.jsonl").write_text('{"prompt": "a", "response": "x"}\n{"prompt": "a", "response": "y"}\n')

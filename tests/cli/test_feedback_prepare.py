@@ -1,4 +1,4 @@
-"""`text2grad prepare slf5k|kodcode|ultrafeedback`: who gets which prompts, and preferences by unit tests."""
+"""`text2grad feedback prepare slf5k|kodcode|ultrafeedback`: who gets which prompts, and preferences by unit tests."""
 
 import json
 from pathlib import Path
@@ -40,6 +40,9 @@ POSTS = [
 ]
 
 
+PREPARE = ("feedback", "prepare")
+
+
 def write(path: Path, records: list[dict[str, Any]]) -> str:
     path.write_text("".join(json.dumps(one) + "\n" for one in records), "utf-8")
     return str(path)
@@ -52,7 +55,7 @@ def lines(directory: Path, name: str) -> list[dict[str, Any]]:
 
 def test_ultrafeedback_is_divided_among_the_phases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, out = write(tmp_path / "pairs.jsonl", PAIRS), tmp_path / "out"
-    assert main(["prepare", "ultrafeedback", source, "--out", str(out), "--held-out", "0.25"]) == 0
+    assert main([*PREPARE, "ultrafeedback", source, "--out", str(out), "--held-out", "0.25"]) == 0
     prompts = {name: {one["prompt"] for one in lines(out, name)} for name in ("sft", "annotate", "train", "held_out")}
     # 10 of 40 are held out; 30 %, 50 % and 20 % of the other 30
     assert {name: len(found) for name, found in prompts.items()} == {
@@ -69,24 +72,24 @@ def test_ultrafeedback_is_divided_among_the_phases(tmp_path: Path, capsys: pytes
     assert {one["prompt"] for one in pairs} == prompts["annotate"]
     assert all(one["chosen"].startswith("Good") and one["rejected"].startswith("Bad") for one in pairs)
     assert "preferences 15" in " ".join(capsys.readouterr().out.split())
-    assert main(["prepare", "ultrafeedback", source, "--out", str(out)]) == 2  # would be overwritten
+    assert main([*PREPARE, "ultrafeedback", source, "--out", str(out)]) == 2  # would be overwritten
 
 
 def test_people_s_words_on_a_summary_go_to_the_annotator(tmp_path: Path) -> None:
     source, other = write(tmp_path / "posts.jsonl", POSTS), write(tmp_path / "other.jsonl", POSTS[2:3])
     out = tmp_path / "out"
-    assert main(["prepare", "slf5k", source, "--out", str(out), "--held-out", "0.3", "--seed", "1"]) == 0
+    assert main([*PREPARE, "slf5k", source, "--out", str(out), "--held-out", "0.3"]) == 0
     everything = [one for name in ("train", "held_out") for one in lines(out, name)]
     assert sorted(one["reference"] for one in everything) == ["Ann sold her bike.", "Rain.", "Snow fell."]
     told = {one["response"]: one.get("feedback") for one in lines(out, "annotate")}
     assert set(told.items()) <= {("Bo sold it.", "It was Ann."), ("Snow.", None)}
     assert told
-    assert main(["prepare", "slf5k", other, "--out", str(tmp_path / "none")]) == 2  # one prompt cannot be divided
+    assert main([*PREPARE, "slf5k", other, "--out", str(tmp_path / "none")]) == 2  # one prompt cannot be divided
 
 
 def test_programs_are_divided_with_their_tests(tmp_path: Path) -> None:
     source, out = write(tmp_path / "programs.jsonl", PROGRAMS), tmp_path / "out"
-    assert main(["prepare", "kodcode", source, "--out", str(out), "--held-out", "0.3"]) == 0
+    assert main([*PREPARE, "kodcode", source, "--out", str(out), "--held-out", "0.3"]) == 0
     assert [len(lines(out, name)) for name in ("sft", "annotate", "train", "held_out")] == [2, 6, 2, 1]
     assert all(one["tests"].startswith(ADD) for name in ("annotate", "train") for one in lines(out, name))
 
@@ -101,7 +104,7 @@ def test_people_s_choice_between_two_summaries_is_a_preference(
     posts[2]["generated_summary_for_comparison_B"] = "First."  # nothing to learn from
     source, out = write(tmp_path / "posts.jsonl", posts), tmp_path / "out"
     other = write(tmp_path / "other.jsonl", [{"prompt": "Title: 9"}])
-    assert main(["prepare", "slf5k", source, "--out", str(out), "--held-out", "0.01", "--without", other]) == 0
+    assert main([*PREPARE, "slf5k", source, "--out", str(out), "--held-out", "0.01", "--without", other]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "left out 1 preferences between equal responses" in said
     (kept_out,) = lines(out, "held_out")
@@ -109,7 +112,7 @@ def test_people_s_choice_between_two_summaries_is_a_preference(
     both = {("Title: 0", (True, "First.", "Second.")), ("Title: 1", (False, "Second.", "First."))}
     assert found == {pair for title, pair in both if title not in kept_out["prompt"]}
     write(tmp_path / "odd.jsonl", [{**posts[0], "comparison_preference": "neither"}])
-    assert main(["prepare", "slf5k", str(tmp_path / "odd.jsonl"), "--out", str(tmp_path / "none")]) == 2
+    assert main([*PREPARE, "slf5k", str(tmp_path / "odd.jsonl"), "--out", str(tmp_path / "none")]) == 2
     assert "must name summary A or summary B, got 'neither'" in " ".join(capsys.readouterr().err.split())
 
 
@@ -124,7 +127,7 @@ def test_texts_that_no_phase_can_use_are_left_out_and_counted(
     ]
     source, out = write(tmp_path / "pairs.jsonl", [*PAIRS, *bad]), tmp_path / "out"
     before = write(tmp_path / "before.jsonl", [{"prompt": "Used elsewhere?"}])
-    assert main(["prepare", "ultrafeedback", source, "--out", str(out), "--without", before]) == 0
+    assert main([*PREPARE, "ultrafeedback", source, "--out", str(out), "--without", before]) == 0
     said = " ".join(capsys.readouterr().out.split())
     for reason in (
         "1 records without a prompt",
@@ -142,7 +145,7 @@ def test_texts_that_no_phase_can_use_are_left_out_and_counted(
     assert not {one["prompt"] for one in lines(out, "preferences")} & {"Blank chosen?", "Equal?"}
     half = tmp_path / "half.jsonl"
     half.write_text('{"prompt": "a", "chosen": "b \\ud83d", "rejected": "c"}\n', "utf-8")
-    assert main(["prepare", "ultrafeedback", str(half), "--out", str(tmp_path / "none")]) == 2
+    assert main([*PREPARE, "ultrafeedback", str(half), "--out", str(tmp_path / "none")]) == 2
     told = " ".join(capsys.readouterr().err.split())
     assert "half.jsonl:1:" in told
     assert "half of a surrogate pair" in told
@@ -164,7 +167,7 @@ def test_a_prompt_of_the_held_out_split_is_not_learned_from(tmp_path: Path) -> N
     write(tmp_path / "hub" / "train.jsonl", PAIRS[:6])
     write(tmp_path / "hub" / "test.jsonl", PAIRS[5:7])
     out = tmp_path / "out"
-    assert main(["prepare", "ultrafeedback", str(tmp_path / "hub"), "--held-out-split", "test", "--out", str(out)]) == 0
+    assert main([*PREPARE, "ultrafeedback", str(tmp_path / "hub"), "--held-out", "test", "--out", str(out)]) == 0
     assert {one["prompt"] for one in lines(out, "held_out")} == {"Question 5?", "Question 6?"}
     learned = {one["prompt"] for name in ("sft", "annotate", "train") for one in lines(out, name)}
     assert learned == {f"Question {n}?" for n in range(5)}
@@ -179,7 +182,7 @@ def test_a_data_set_with_code_of_its_own_is_refused_with_a_way_out(
         raise RuntimeError("Dataset scripts are no longer supported, but found SLF5K.py")
 
     monkeypatch.setattr(datasets, "load_dataset", load)
-    assert main(["prepare", "slf5k", "someone/SLF5K", "--out", str(tmp_path / "out")]) == 2
+    assert main([*PREPARE, "slf5k", "someone/SLF5K", "--out", str(tmp_path / "out")]) == 2
     told = " ".join(capsys.readouterr().err.split())
     assert "found SLF5K.py. Download its data files, name them train.jsonl, validation.jsonl" in told
 
@@ -188,7 +191,7 @@ def test_a_data_set_with_code_of_its_own_is_refused_with_a_way_out(
     ("more", "words"),
     [
         (("slf5k", "--split", "train"), "pairs.jsonl is one file, which has none; leave the option out"),
-        (("slf5k", "--held-out-split", "test"), "--held-out-split names a split, and"),
+        (("slf5k", "--held-out", "test"), "--held-out test names a split, and"),
         (("ultrafeedback", "--held-out", "0"), "--held-out must lie between 0 and 1, got 0"),
         (("kodcode",), 'there must be a text "test" or "test_code"'),
     ],
@@ -198,7 +201,7 @@ def test_wrong_options_are_refused_and_nothing_is_written(
 ) -> None:
     source = write(tmp_path / "pairs.jsonl", [{**PAIRS[0], "question": "a"}])
     task, *options = more
-    assert main(["prepare", task, source, "--out", str(tmp_path / "out"), *options]) == 2
+    assert main([*PREPARE, task, source, "--out", str(tmp_path / "out"), *options]) == 2
     assert words in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "out").exists()
 
@@ -207,7 +210,7 @@ def test_too_few_prompts_for_both_parts_are_explained_by_the_option(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = write(tmp_path / "pairs.jsonl", PAIRS[:4])
-    assert main(["prepare", "ultrafeedback", source, "--out", str(tmp_path / "out"), "--prompts", "1"]) == 2
+    assert main([*PREPARE, "ultrafeedback", source, "--out", str(tmp_path / "out"), "--prompts", "1"]) == 2
     told = " ".join(capsys.readouterr().err.split())
     assert "held out are left of 4 (none left out; --prompts takes 1 of them); both need at least one" in told
 
@@ -240,7 +243,7 @@ def test_the_command_leaves_out_rewritten_questions_by_their_tests(tmp_path: Pat
     source = write(tmp_path / "a.jsonl", [*others, {"question": "Sum.", "solution": "x = 1", "test_code": ADD}])
     seen = write(tmp_path / "seen.jsonl", [{"prompt": "Add two.", "tests": ADD}])
     out = tmp_path / "out"
-    assert main(["prepare", "kodcode", source, "--out", str(out), "--held-out", "0.3", "--without", seen]) == 0
+    assert main([*PREPARE, "kodcode", source, "--out", str(out), "--held-out", "0.3", "--without", seen]) == 0
     prompts = [one["prompt"] for name in ("train", "held_out") for one in lines(out, name)]
     assert sorted(prompts) == [f"Other {n}" for n in range(4)]
 

@@ -1,0 +1,33 @@
+"""The section [world] of recipes: knobs of the built-in tasks and of their models, which experiments vary."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from text2grad.config.section import Count, Fraction, Section
+from text2grad.runs.run_examples import World
+from text2grad.tasks import TaskSettings
+
+
+class WorldConfig(Section):
+    """Knobs of the built-in tasks and of the models before RL."""
+
+    length: Annotated[int, Field(ge=0)] = 0
+    """Length of a task's answers: posts to summarize, claims, or steps of a program; 0: the usual mixture."""
+    faults: Fraction = 1.0
+    """Share of the usual rates of faults in a task's demonstrations, on which the start is fine-tuned."""
+    truths: bool = True
+    """The critiques of a task state the true fact beside each quote; false: verdicts only, same spans."""
+    eval_seed: Annotated[int, Field(ge=0)] = 0
+    """Seed that chooses the held-out examples: tune on one seed, report on another."""
+    layers: Count = 2
+    """Transformer blocks of the task's Llama."""
+    fresh_reward_model: bool = False
+    """The reward model begins at random weights, not at the fine-tuned policy."""
+
+
+def world_of(recipe: Any) -> World:
+    """Return the world that the section [world] of a recipe sets."""
+    settings: WorldConfig = recipe.world
+    task = TaskSettings(settings.length, settings.faults, settings.truths)
+    return World(task, settings.eval_seed, settings.layers, settings.fresh_reward_model)

@@ -1,0 +1,227 @@
+"""`text2grad evaluate critic`: measure a critic against annotations: precision, recall, spans, quotes and words."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from text2grad.cli.options import (
+    add_command,
+    add_shared,
+    at_least,
+    print_end,
+    refuse_full_directory,
+    refuse_other_results,
+    say,
+    shorthands,
+)
+from text2grad.costs import metered, tokens_of
+from text2grad.errors import ConfigError, DataError, ModelError
+from text2grad.progress import Progress
+
+if TYPE_CHECKING:
+    from text2grad.config import Recipe
+    from text2grad.runs.critic_quality import Evaluation, Measures, Pair, Units
+
+FILES = ("evaluation.json", "predictions.jsonl", "tables.txt", "evaluation.png", "evaluation.html")
+
+DESCRIPTION = """\
+Measure a critic against annotations, which are the truth: precision and recall of its positive and negative tokens, its
+spans and quotes, its feedback in words, and the critiques and quotes that cannot be used.
+
+ANNOTATIONS is a file that `text2grad feedback import` or `text2grad annotate` wrote, or the recipe of `text2grad
+reward`: its reward model is then measured on its held-out annotations, which chose its checkpoint, so figures are
+slightly high. A killed evaluation continues without repeated calls of the critic."""
+
+EPILOG = """\
+examples:
+  text2grad evaluate critic my.toml
+  text2grad evaluate critic held_out.jsonl --model runs/reward_model --set critic.constrain=false --out runs/free
+  text2grad evaluate critic held_out.jsonl --critic my_module:critic --tokenizer models/policy --out runs/mine
+  text2grad evaluate critic held_out.jsonl --predictions theirs.jsonl --tokenizer words --no-words --out runs/theirs
+
+--set changes the recipe or, with a file of annotations, the defaults: critic.match, critic.votes, critic.constrain, ...
+
+evaluation.html shows rates with 95 % intervals, tables 1, 6, 7, 8, 15, 18 and 19 of the paper, and responses with
+coloured spans, prediction beside truth. docs/evaluation.md explains the files and defines each number."""
+
+
+def add_parser(commands: Any) -> None:
+    """Add this command to the command line."""
+    about = "measure a critic against annotations: precision, recall, spans, words"
+    parser = add_command(commands, "critic", run, about, DESCRIPTION, EPILOG)
+    add, who = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
+    add("annotations", metavar="ANNOTATIONS", type=Path, help="JSONL of annotations, the truth; or a recipe, FILE.toml")
+    who("--model", metavar="PATH", help="directory of a generative reward model, a probe, or any language model")
+    who("--critic", metavar="MODULE:NAME", help="a critic in Python")
+    theirs = "JSONL of critiques of the same responses, instead of a critic"
+    who("--predictions", metavar="FILE", type=Path, help=theirs)
+    add("--out", type=Path, metavar="DIR", help="directory of the results (default with a recipe: beside the model)")
+    add_shared(add, "--set", "--force")
+    unit = "count the tokens of this model, or `words` or `characters` (default: tokens of --model, else words)"
+    add("--tokenizer", metavar="PATH", help=unit)
+    add("--limit", type=at_least(1), metavar="N", help="use only the first N annotations")
+    add("--no-words", action="store_true", help="leave out ROUGE and BLEU")
+    add("--bertscore", metavar="PATH", help="encoder for BERTScore, such as the directory of roberta-large")
+    add("--perplexity", metavar="PATH", help="causal language model for the perplexity of the feedback")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check the arguments, run the critic, measure, and write the results.
+
+    Raises:
+        Text2GradError: if a file, a model or a setting cannot be used; files and settings are checked before the
+            critic runs.
+    """
+    from text2grad.runs.critic_quality import evaluate, read_truth
+
+    recipe = _complete(args)
+    refuse_full_directory(args.out, "critic.json", force=args.force)
+    about = {"annotations": str(args.annotations)}
+    refuse_other_results(args.out / "evaluation.json", about, force=args.force)
+    truth = read_truth(args.annotations, limit=args.limit, to_encode=args.model is not None)
+    measures = _measures(args)
+    pairs, units, critic, constrained = _pairs(args, recipe, truth)
+    evaluation = evaluate(pairs, units, measures)
+    if not evaluation.marked:
+        raise DataError(
+            f"{units.name}: no response of {args.annotations} decodes to its own text. Choose another --tokenizer, "
+            "such as --tokenizer words"
+        )
+    _write(args, evaluation, pairs, {"critic": critic, "constrained": constrained})
+    _print(args, evaluation)
+    return 0
+
+
+def _complete(args: argparse.Namespace) -> "Recipe":
+    """Return the recipe, which names the critic; take annotations, reward model and directory from it if none is given.
+
+    Raises:
+        ConfigError: if no critic or no directory is named.
+    """
+    from text2grad.config import load_recipe
+    from text2grad.reward_models import is_probe
+    from text2grad.reward_models.training import held_out_file, reward_directory, trained_model
+
+    path = args.annotations if args.annotations.suffix == ".toml" else None
+    if path is not None:
+        directory = reward_directory(load_recipe(path, args.overrides))
+        args.annotations, args.out = held_out_file(directory), args.out or directory / "evaluation"
+        if args.critic is None and args.predictions is None:
+            args.model = args.model or str(trained_model(directory))
+    if args.model is None and args.critic is None and args.predictions is None:
+        raise ConfigError("nothing to measure: name a critic with --model, --critic or --predictions")
+    if args.out is None:
+        raise ConfigError("name the directory of the results with --out DIR")
+    kind = "probe" if args.model and is_probe(args.model) else None
+    named = shorthands({"critic.model": args.model, "critic.use": args.critic, "critic.kind": kind})
+    recipe = load_recipe(path, [*args.overrides, *named, *(['critic.use=""'] if args.model else [])])
+    if args.model and recipe.critic.kind != "server" and not Path(args.model).is_dir():
+        raise ModelError(f"--model {args.model}: no such directory. Name the directory of a saved reward model")
+    return recipe
+
+
+def _measures(args: argparse.Namespace) -> "Measures":
+    """Return the measurements besides spans; their models are loaded before the critic runs."""
+    from text2grad.evaluation import load_encoder, load_reader
+    from text2grad.runs.critic_quality import Measures, check_words
+
+    if not args.no_words:
+        check_words()
+    encoder = load_encoder(args.bertscore, None) if args.bertscore else None
+    reader = load_reader(args.perplexity) if args.perplexity else None
+    return Measures(words=not args.no_words, encoder=encoder, reader=reader)
+
+
+def _pairs(
+    args: argparse.Namespace, recipe: "Recipe", truth: Sequence[Any]
+) -> tuple[list["Pair"], "Units", str, bool | None]:
+    """Return pairs of critiques, their unit, the name of the critic, and whether its decoding was constrained."""
+    from text2grad.models import best_device
+    from text2grad.reward_models import LocalRewardModel, critic_from_recipe
+    from text2grad.runs.critic_quality import check_identity, fingerprint, read_predictions
+
+    match = recipe.critic.match
+    if args.predictions is not None:
+        pairs = read_predictions(args.predictions, truth, match=match, whole=args.limit is None)
+        check_identity(args.out, {"predictions": str(args.predictions)})
+        return pairs, _units(args, None), args.predictions.name, None
+    critic: Any = critic_from_recipe(recipe)
+    if isinstance(critic, LocalRewardModel):
+        critic.model.to(best_device())
+    units = _units(args, getattr(critic, "tokenizer", None) if args.model else None)
+    identity = {"model": args.model, "critic": args.critic, "match": match}
+    form = getattr(critic, "format", None) if args.model else None
+    if args.model:
+        identity["files"] = fingerprint(Path(args.model)) if Path(args.model).is_dir() else ""
+        identity |= {"format": form.as_json()} if form else {"vote threshold": critic.settings.vote_threshold}
+    check_identity(args.out, identity)
+    return _judged(args, critic, truth, form, match), units, args.model or args.critic, form and form.constrain
+
+
+def _judged(args: argparse.Namespace, critic: Any, truth: Sequence[Any], form: Any, match: Any) -> list["Pair"]:
+    """Run the critic; a model with votes keeps all its sampled critiques."""
+    from text2grad.runs.critic_quality import paired, paired_votes, predictions, sampled_predictions
+
+    votes = form is not None and form.votes > 1
+    answers: Any = (
+        sampled_predictions(critic, truth, args.out) if votes else predictions(critic, truth, args.out, match=match)
+    )
+    critiques, counted = [], tokens_of(critic)
+    with metered(args.out, "evaluate critic") as meter, Progress("run the critic", len(truth), unit="response") as bar:
+        for critique in answers:
+            critiques.append(critique)
+            bar.advance()
+            now = tokens_of(critic)
+            meter.add(now.prompt - counted.prompt, now.generated - counted.generated)
+            counted = now
+    return paired_votes(truth, critiques, threshold=form.vote_threshold) if votes else paired(truth, critiques)
+
+
+def _units(args: argparse.Namespace, own: Any) -> "Units":
+    """Return the unit that precision and recall count; `own` is the tokenizer of the critic."""
+    from text2grad.models import load_tokenizer
+    from text2grad.runs.critic_quality import CUTS, Units
+
+    if args.tokenizer in CUTS or (args.tokenizer is None and own is None):
+        return Units(args.tokenizer or "words")
+    if args.tokenizer is None:
+        return Units(f"tokens of {args.model}", own)
+    return Units(f"tokens of {args.tokenizer}", load_tokenizer(args.tokenizer))
+
+
+def _write(args: argparse.Namespace, evaluation: "Evaluation", pairs: Sequence["Pair"], whose: dict[str, Any]) -> None:
+    """Write the five files, each complete or not at all."""
+    from text2grad.feedback import Annotation, annotation_to_json
+    from text2grad.files import json_lines, to_json, write_files
+    from text2grad.runs.critic_quality import evaluation_page, evaluation_png, tables
+    from text2grad.runs.reports import as_text
+
+    record = {"annotations": str(args.annotations), **whose, **evaluation.as_json()}
+    predictions = [annotation_to_json(Annotation(pair.prompt, pair.response, pair.predicted)) for pair in pairs]
+    files = {
+        "predictions.jsonl": json_lines(predictions),
+        "evaluation.json": to_json(record, indent=2) + b"\n",
+        "tables.txt": as_text(tables(evaluation)).encode("utf-8", "backslashreplace"),
+        "evaluation.png": evaluation_png(evaluation),
+        "evaluation.html": evaluation_page(evaluation, whose["critic"], args.annotations.name).encode(),
+    }
+    write_files(args.out, files)
+
+
+def _print(args: argparse.Namespace, evaluation: "Evaluation") -> None:
+    """Print the tables and the responses that were left out."""
+    from text2grad.reward_models import is_probe
+    from text2grad.runs.critic_quality import NAMED, tables
+    from text2grad.runs.reports import as_text
+
+    say(f"unit: {evaluation.unit}; [low, high]: 95 % bootstrap intervals over responses\n")
+    say(as_text(tables(evaluation)).rstrip())
+    if left_out := evaluation.left_out:
+        named = ", ".join(left_out[:NAMED]) + (", …" if len(left_out) > NAMED else "")
+        say(f"\nleft out, since their tokens decode to another text: {len(left_out):,} ({named})", style="yellow")
+    kind = ["--set", "critic.kind=probe"] if args.model and is_probe(args.model) else []
+    use = ["--set", f"critic.model={args.model}", *kind] if args.model else ["--critic", args.critic]
+    then = [] if args.predictions else ["text2grad", "train", "RECIPE.toml", *use]
+    note = "" if then else f"open {args.out}/evaluation.html in a browser"
+    print_end(f"{args.out}/{', '.join(FILES)}", then=then, note=note)

@@ -1,0 +1,211 @@
+"""`text2grad evaluate pairs`: compare two sets of critiques or responses by models and people, in both orders."""
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from text2grad.cli.options import (
+    add_command,
+    add_shared,
+    at_least,
+    print_end,
+    refuse_full_directory,
+    refuse_other_results,
+    say,
+    shorthands,
+)
+from text2grad.costs import Meter, metered
+from text2grad.errors import ConfigError
+from text2grad.files import lock_directory
+
+if TYPE_CHECKING:
+    from text2grad.critics.servers import Comparison, Endpoint, Preference, Spending, Store
+
+    Judge = tuple[Endpoint, Spending]
+
+SOME_REMAIN = 3
+"""Exit status if some pairs have no verdict."""
+
+DESCRIPTION = """\
+Have judges choose the better of two responses to the same prompt, or of two critiques of the same response. A model
+judges each pair twice, with either text first: a text wins only if it is preferred both times.
+
+FIRST and SECOND are JSONL files: responses as lines with "prompt" and "response", or critiques as in predictions.jsonl
+of `evaluate critic`. A judge is a model on an OpenAI-compatible server, or a person with a filled sheet of `evaluate
+study FIRST --against SECOND`. Cost is told before the first request; a run that would exceed --max-cost is refused.
+Each answer is stored in answers.sqlite before it is used, and is paid for once."""
+
+EPILOG = """\
+examples:
+  text2grad evaluate pairs ours.jsonl theirs.jsonl --judge my.toml --max-cost 5 --out runs/duel
+  text2grad evaluate pairs ours.jsonl theirs.jsonl --judge my.toml --judge gpt-4o --dry-run --out runs/duel
+  text2grad evaluate pairs ours.jsonl theirs.jsonl --human ann.csv --human ben.csv --out runs/duel
+
+win_rate.json holds wins, ties and losses of FIRST with 95 % intervals, position bias, failures and the agreement of
+judges; verdicts.jsonl each pair. Exit status 3: some pairs have no verdict; the next run requests them."""
+
+
+def add_parser(commands: Any) -> None:
+    """Add this command to the command line."""
+    about = "compare two sets of responses or critiques by language models and people, in both orders"
+    add = add_command(commands, "pairs", run, about, DESCRIPTION, EPILOG, extras=("annotate",)).add_argument
+    add("first", type=Path, metavar="FIRST", help="JSONL file")
+    add("second", type=Path, metavar="SECOND", help="JSONL file about the same prompts")
+    judge = "TOML file whose [annotate] names model and server; or a MODEL on the first file's server; may be repeated"
+    add("--judge", action="append", default=[], metavar="FILE|MODEL", help=judge)
+    sheet = "a filled sheet of `evaluate study FIRST --against SECOND`; may be repeated"
+    add("--human", action="append", default=[], type=Path, metavar="SHEET", help=sheet)
+    add("--out", type=Path, required=True, metavar="DIR", help="output directory")
+    add("--limit", type=at_least(1), metavar="N", help="compare only the first N pairs")
+    add("--max-cost", metavar="DOLLARS", help="budget of all answers in the directory")
+    add("--dry-run", action="store_true", help="tell requests, tokens and cost, and request nothing")
+    add_shared(add, "--force", "--set")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check the settings and all files, tell the cost, then compare.
+
+    Raises:
+        Text2GradError: if a file or a setting cannot be used; nothing was requested then.
+    """
+    from text2grad.critics.servers import Store, expected_expense, questions, refuse_beyond_budget
+    from text2grad.runs.critic_quality import judges_agreement, read_comparisons, read_pair_sheet, summary
+
+    judges = _judges(args)
+    comparisons = read_comparisons(args.first, args.second, limit=args.limit)
+    what = "responses" if not comparisons or comparisons[0].response is None else "critiques"
+    people = {f"human {path.stem}": read_pair_sheet(path, comparisons) for path in args.human}
+    if len(people) < len(args.human):
+        raise ConfigError(f"two sheets of --human have the name {args.human[-1].stem}; rename one after its rater")
+    refuse_full_directory(args.out, "answers.sqlite", force=args.force)
+    about = {"first": str(args.first), "second": str(args.second), "what": what}
+    refuse_other_results(args.out / "win_rate.json", about, force=args.force)
+    lock_directory(args.out)
+    with Store(args.out / "answers.sqlite") as store:
+        asked = [question for comparison in comparisons for question in questions(comparison)]
+        forecasts = [expected_expense(*judge, store, asked) for judge in judges.values()]
+        for forecast in forecasts:
+            say(str(forecast))
+        if args.dry_run:
+            return 0
+        refuse_beyond_budget(
+            forecasts, max((spending.max_cost or 0.0 for _, spending in judges.values()), default=0.0) or None
+        )
+        costs = {forecast.model: forecast.spent for forecast in forecasts}
+        with metered(args.out, "evaluate pairs") as meter:
+            verdicts, spent = _ask(judges, costs, store, comparisons, meter)
+    verdicts |= people
+    results = {name: summary(preferences, seed=0) for name, preferences in verdicts.items()}
+    first = next(iter(verdicts))
+    agreement = judges_agreement(verdicts)
+    record = {**about, "judge": first, **results[first], **spent, "judges": results, "agreement": agreement}
+    _write(args.out, record, comparisons, verdicts)
+    _print(args, record, verdicts)
+    return SOME_REMAIN if any(results[name]["failed"] for name in judges) else 0
+
+
+def _judges(args: argparse.Namespace) -> dict[str, "Judge"]:
+    """Return the models that judge, by name.
+
+    Raises:
+        ConfigError: if no judge is named, two have the same name, or a setting cannot be used.
+    """
+    from text2grad.config import load_recipe
+    from text2grad.runs import endpoint_values
+
+    if not args.judge and not args.human:
+        raise ConfigError("no judge is named; give --judge FILE.toml or --human SHEET")
+    files = [name for name in args.judge if name.endswith(".toml")]
+    if args.judge and not files:
+        raise ConfigError(f"--judge {args.judge[0]} is a model on the server of a --judge FILE.toml, which is missing")
+    limit = shorthands({}, {"annotate.max_cost": args.max_cost})
+    judges: dict[str, Judge] = {}
+    for name in args.judge:
+        model = [] if name.endswith(".toml") else [f"annotate.model={json.dumps(name)}"]
+        path, overrides = files[0] if model else name, [*args.overrides, *model]
+        settings = load_recipe(path, overrides).annotate
+        if len(args.judge) == 1 or any(settings.prices):
+            settings = load_recipe(path, [*overrides, *limit]).annotate
+        endpoint, spending = endpoint_values(settings)
+        if endpoint.model in judges:
+            raise ConfigError(f"two judges are the model {endpoint.model}; their answers would be the same ones")
+        judges[endpoint.model] = (endpoint, spending)
+    return judges
+
+
+def _ask(
+    judges: Mapping[str, "Judge"],
+    costs: dict[str, float],
+    store: "Store",
+    comparisons: Sequence["Comparison"],
+    meter: Meter,
+) -> tuple[dict[str, list["Preference"]], dict[str, Any]]:
+    """Return the preferences of each judge, and what was spent; `costs` are those of each judge so far.
+
+    A session counts all answers of the file at its own prices; the limit is shifted by the difference, so that the
+    answers of all judges together, each at its own price, stay within the budget.
+    """
+    from text2grad.critics.servers import AnnotationSession, prefer, run_session
+
+    verdicts: dict[str, list[Preference]] = {}
+    spent = {"requests": 0, "answers_from_before": 0, "cost_usd": 0.0}
+    for model, (endpoint, spending) in judges.items():
+        whole, own = store.tokens(), store.tokens(model)
+        others = spending.cost(whole[0] - own[0], whole[1] - own[1])
+        elsewhere = sum(cost for name, cost in costs.items() if name != model) if len(judges) > 1 else others
+        if spending.max_cost is not None:
+            spending = replace(spending, max_cost=max(0.0, spending.max_cost + others - elsewhere))
+        session = AnnotationSession(endpoint, store, prefer, spending)
+        verdicts[model], usage, budget = run_session(session, comparisons, phase=f"ask {model}")
+        costs[model] = budget.cost - others + (elsewhere if len(judges) == 1 else 0.0)
+        meter.add(usage.prompt_tokens, usage.completion_tokens)
+        spent["requests"] += budget.requests
+        spent["answers_from_before"] += usage.reused
+    return verdicts, {**spent, "cost_usd": sum(costs.values())}
+
+
+def _write(
+    out: Path, result: Any, comparisons: Sequence["Comparison"], verdicts: Mapping[str, Sequence["Preference"]]
+) -> None:
+    """Write win_rate.json and verdicts.jsonl, whose lines name the judge, atomically."""
+    from text2grad.files import json_lines, to_json, write_files
+
+    records = [
+        {
+            "judge": name,
+            **comparison._asdict(),
+            **asdict(preference),
+            "inconsistent": preference.inconsistent,
+            "failure": preference.failure._asdict() if preference.failure else None,
+        }
+        for name, preferences in verdicts.items()
+        for comparison, preference in zip(comparisons, preferences, strict=True)
+    ]
+    write_files(out, {"verdicts.jsonl": json_lines(records), "win_rate.json": to_json(result, indent=2) + b"\n"})
+
+
+def _print(args: argparse.Namespace, result: Any, verdicts: Mapping[str, Sequence["Preference"]]) -> None:
+    """Print the tables, and the failures."""
+    from text2grad.runs.critic_quality import verdict_tables
+    from text2grad.runs.reports import as_text
+
+    say(f"\n{args.first} against {args.second} ({result['what']})\n")
+    say(as_text(verdict_tables(result["judges"], result["agreement"])).rstrip())
+    if result["requests"] or result["answers_from_before"]:
+        counted = f"{result['requests']:,} requests, {result['answers_from_before']:,} answers from before"
+        say(f"\n{counted}, ${result['cost_usd']:.4f} for all answers")
+    remaining = 0
+    for name, preferences in verdicts.items():
+        failures = [preference.failure for preference in preferences if preference.failure]
+        failures = [failure for failure in failures if failure.kind != "unrated"]
+        remaining += len(failures)
+        for kind, count in Counter(failure.kind for failure in failures).most_common():
+            detail = next(failure.detail for failure in failures if failure.kind == kind)
+            say(f"  {name}, without a verdict: {kind}, {count:,} times: {detail}", style="yellow")
+    note = f"run the same command again: it requests the missing verdicts of {remaining:,} pairs only"
+    note = note if remaining else f"read the verdicts of single pairs in {args.out}/verdicts.jsonl"
+    print_end(f"{args.out}/win_rate.json, verdicts.jsonl", note=note)

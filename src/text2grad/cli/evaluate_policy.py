@@ -1,0 +1,153 @@
+"""`text2grad evaluate policy`: models on public benchmarks, side by side, with intervals."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from text2grad.cli.options import add_command, add_shared, at_least, finite, print_end, refuse_full_directory
+from text2grad.errors import ConfigError, require
+
+if TYPE_CHECKING:
+    from text2grad.config import Recipe
+
+DESCRIPTION = """\
+Measure models on benchmarks: sample answers, score them, and print every figure with a 95 % interval. MODEL is a
+directory of a model or a LoRA adapter, a run of `text2grad train`, a name on the Hugging Face hub, or the address of an
+OpenAI-compatible server; NAME=MODEL gives it a name. Several models answer the same questions; --baseline adds paired
+differences. Each answer is written before it is used: a run that was killed goes on where it stopped."""
+
+EPILOG = """\
+examples:
+  text2grad evaluate policy models/policy --suite summarization --data posts.jsonl --out runs/summaries
+  text2grad evaluate policy before=models/base after=runs/mine --baseline before --suite code \\
+      --data HumanEval.jsonl.gz --temperature 0.8 --samples 20 --out runs/code
+  text2grad evaluate policy big=http://localhost:8000/v1 --model-name llama --suite mt_bench --data mt_bench \\
+      --judge judge.toml --set annotate.max_cost=5 --out runs/chat
+
+--set changes settings of the judge's file, or of an empty recipe: model.dtype, model.trust_remote_code,
+model.prompt_format (auto, chat or plain), data.too_long=skip (a prompt without room counts as failed), of a MODEL on a
+server server.api_key_env, server.concurrency and server.timeout_s, of the judge annotate.*
+
+docs/evaluation.md lists the files, defines each figure, and says where the data of each suite comes from."""
+
+
+def add_parser(commands: Any) -> None:
+    """Add this command to the command line."""
+    from text2grad.evaluation import SUITES
+
+    about = "measure models on benchmarks: texts, code, knowledge, chat"
+    suites = "\n".join(f"  {name:16}{kind.about}" for name, kind in SUITES.items())
+    suites += "\n  lm-eval:TASK    any task of lm-eval\n  MODULE:NAME     a suite that a module of yours registers"
+    parser = add_command(commands, "policy", run, about, f"{DESCRIPTION}\n\nsuites:\n{suites}", EPILOG)
+    add = parser.add_argument
+    add("models", metavar="MODEL", nargs="+", help="PATH, hub name or http://…/v1; or NAME=…")
+    named = "a suite, or `all` that --data names; may be repeated"
+    add("--suite", dest="suites", action="append", required=True, metavar="NAME", help=named)
+    files = "data of a suite: FILE, directory of `datasets` or hub name; SUITE=FILE with several suites"
+    add("--data", action="append", default=[], metavar="[SUITE=]FILE", help=files)
+    add("--split", default="", help="split of a data set (default: the suite's own)")
+    add("--limit", type=at_least(1), metavar="N", help="only the first N questions of each suite")
+    add("--out", type=Path, required=True, metavar="DIR", help="directory of the results")
+    add("--baseline", default="", metavar="NAME", help="name of the model from which differences are taken")
+    add_shared(add, "--force", "--set")
+    add("--temperature", type=finite(0.0), default=0.0, help="0 takes the most likely token (default: %(default)s)")
+    add("--samples", type=at_least(1), default=1, metavar="N", help="answers to each question (default: 1)")
+    add("--max-new-tokens", type=at_least(1), metavar="N", help="longest answer (default: the suite's own)")
+    add("--seed", type=at_least(0), default=0, help="of sampling and intervals (default: %(default)s)")
+    add("--model-name", action="append", default=[], metavar="[NAME=]MODEL", help="the model's name on its server")
+    add(
+        "--judge",
+        type=Path,
+        metavar="FILE",
+        help="chat: TOML file whose [annotate] names the judge, its server, prices",
+    )
+    add("--perplexity", default="", metavar="PATH", help="texts: causal language model that reads the answers")
+    add("--bertscore", default="", metavar="PATH", help="texts: encoder for BERTScore, such as roberta-large")
+    shots = "examples before each question of arc and lm-eval:TASK (default: the task's own)"
+    add("--shots", type=at_least(0), metavar="N", help=shots)
+    add("--accept-weaker", action="store_true", help="run programs although none can be kept from reading files")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check arguments and data, then sample, score and write.
+
+    Raises:
+        Text2GradError: if a file, a model or an option cannot be used; files and options are checked first.
+    """
+    from text2grad.critics.servers import Endpoint
+    from text2grad.evaluation import (
+        EvaluationSettings,
+        Sampling,
+        SuiteOptions,
+        evaluate_models,
+        make_suites,
+        read_subjects,
+    )
+    from text2grad.files import write_files
+    from text2grad.progress import CONSOLE
+    from text2grad.runs.reports import evaluation_picture, policy_page, print_evaluation
+
+    refuse_full_directory(args.out, "answers", force=args.force)
+    recipe = _recipe(args)
+    subjects = read_subjects(
+        args.models,
+        model_names=args.model_name,
+        prompt_format=recipe.model.prompt_format,
+        trust_remote_code=recipe.model.trust_remote_code,
+    )
+    server = recipe.server
+    if any(subject.served for subject in subjects):
+        require("openai", "aiohttp", "tenacity", extra="annotate", purpose="a model on a server")
+        if server.api_key_env and not os.environ.get(server.api_key_env):
+            raise ConfigError(
+                f"server.api_key_env = {server.api_key_env}: the variable holds no key; set it, or leave the setting "
+                "out for a server without keys"
+            )
+    elif args.model_name:
+        raise ConfigError(f"--model-name {args.model_name[0]}: no model is on a server; give http://HOST:PORT/v1")
+    options = SuiteOptions(
+        split=args.split,
+        limit=args.limit,
+        samples=args.samples,
+        shots=args.shots,
+        accept_weaker=args.accept_weaker,
+        perplexity_model=args.perplexity,
+        bertscore=args.bertscore,
+        judge=_judge(args, recipe),
+    )
+    sampling = Sampling(
+        temperature=args.temperature,
+        samples=args.samples,
+        max_new_tokens=args.max_new_tokens,
+        seed=args.seed,
+        too_long="empty" if recipe.data.too_long == "skip" else "refuse",
+    )
+    endpoint = Endpoint("", api_key_env=server.api_key_env, concurrency=server.concurrency, timeout_s=server.timeout_s)
+    settings = EvaluationSettings(
+        args.out, sampling, endpoint, args.baseline, dtype=recipe.model.dtype, force=args.force
+    )
+    evaluation = evaluate_models(subjects, make_suites(args.suites, args.data, options), settings)
+    print_evaluation(CONSOLE, evaluation)
+    pages = {"evaluation.png": evaluation_picture(evaluation), "evaluation.html": policy_page(evaluation).encode()}
+    write_files(args.out, pages)
+    print_end(f"{args.out}/evaluation.json, evaluation.png, evaluation.html, answers/, scores/")
+    return 0
+
+
+def _recipe(args: argparse.Namespace) -> "Recipe":
+    """Return the settings: those of the judge's file, or the defaults, with --set."""
+    from text2grad.config import load_recipe
+
+    return load_recipe(args.judge, args.overrides)
+
+
+def _judge(args: argparse.Namespace, recipe: "Recipe") -> Any:
+    """Return the judge of chat suites; None if none is named."""
+    from text2grad.evaluation import Judge
+    from text2grad.runs import endpoint_values
+
+    if args.judge is None:
+        return None
+    require("openai", "aiohttp", "tenacity", extra="annotate", purpose="a judge on a server")
+    return Judge(*endpoint_values(recipe.annotate))

@@ -1,0 +1,72 @@
+"""Text → the character ranges of its words, in any script."""
+
+import re
+import unicodedata
+
+_SPACELESS = (  # Thai, Lao, Burmese, Khmer, Chinese, Japanese; Korean, whose particles join the noun
+    r"\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u2e80-\ua4cf\uac00-\ud7ff\uf900-\ufaff"
+    r"\uff66-\uff9f\U00020000-\U0003ffff"
+)
+_LETTER = re.compile(rf"[^\W{_SPACELESS}]")
+_RUN = re.compile(r"\w++|[^\w\s]")
+
+_MOST_MARKS = 64  # of one letter: bounds the search for the letter before a run of marks
+
+
+def inside_word(text: str, position: int) -> bool:
+    """Return True if this position is inside a word; combining marks and joiners belong to the letter before them."""
+    if not 0 < position < len(text) or not (_LETTER.match(text, position) or _continues(text[position])):
+        return False
+    before = position - 1
+    while before > max(0, position - _MOST_MARKS) and _continues(text[before]):
+        before -= 1
+    return bool(_LETTER.match(text, before))
+
+
+def words_of(response: str) -> list[tuple[int, int]]:
+    """Return the character range of each word of a response.
+
+    A word is a run of letters and digits, or one other visible character: a letter of a script without spaces, a
+    punctuation mark, an emoji. Accents, vowel signs and joiners belong to the character before them.
+
+    Example:
+        >>> words_of("It's 5 €")
+        [(0, 2), (2, 3), (3, 4), (5, 6), (7, 8)]
+    """
+    words: list[tuple[int, int]] = []
+    for place, character in enumerate(response):
+        follows = bool(words) and words[-1][1] == place
+        if inside_word(response, place) or (follows and _continues(character)):
+            words[-1] = (words[-1][0], place + 1)
+        elif not character.isspace():
+            words.append((place, place + 1))
+    return words
+
+
+def whole_words(text: str) -> list[tuple[int, int]]:
+    """Return the character range of each word of a text; unlike `words_of`, also in scripts without spaces.
+
+    Example:
+        >>> whole_words("日本 5 €")
+        [(0, 2), (3, 4), (5, 6)]
+    """
+    words: list[tuple[int, int]] = []
+    for run in _RUN.finditer(text):
+        start, end = run.span()
+        follows = bool(words) and words[-1][1] == start
+        in_word = follows and is_letter(text[start]) and is_letter(text[words[-1][0]])
+        if in_word or (follows and _continues(text[start])):
+            words[-1] = (words[-1][0], end)
+        else:
+            words.append((start, end))
+    return words
+
+
+def is_letter(character: str) -> bool:
+    """Return True for a letter, a digit or "_"."""
+    return character.isalnum() or character == "_"
+
+
+def _continues(character: str) -> bool:
+    """Return True for an accent, a vowel sign or a joiner, which never begin a word."""
+    return character > "\u02ff" and (character in "\u200c\u200d" or unicodedata.category(character).startswith("M"))

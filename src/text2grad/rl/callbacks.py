@@ -1,0 +1,95 @@
+"""transformers' `TrainerCallback`s in a training of text2grad, at their usual events.
+
+    on_init_end, on_train_begin, on_step_begin, on_step_end, on_log, on_evaluate, on_save, on_train_end
+
+`should_training_stop`, `should_save` and `should_evaluate` of their control are obeyed after each step. One step is
+one batch of rollouts, with all its optimizer steps.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from text2grad.config import Recipe
+from text2grad.models import on_cpu
+from text2grad.rl.step import Instrument, Step
+
+
+def training_arguments(recipe: Recipe) -> Any:
+    """Return transformers' arguments of a run; made before the run's `Accelerator`, whose state they would reset."""
+    from transformers.training_args import TrainingArguments
+
+    return TrainingArguments(
+        output_dir=recipe.run.out,
+        max_steps=recipe.run.steps,
+        learning_rate=recipe.optim.lr,
+        per_device_train_batch_size=recipe.rollout.batch_size,
+        logging_steps=1,
+        save_steps=recipe.run.save_every,
+        seed=recipe.run.seed,
+        report_to="none",
+        use_cpu=on_cpu(),
+    )
+
+
+class Callbacks(Instrument):
+    """Calls transformers' callbacks.
+
+    Attributes:
+        control: what the callbacks ask for.
+        state: what they see of the run; `log_history` has all metrics.
+    """
+
+    def __init__(self, trainer: Any, callbacks: Sequence[Any], args: Any) -> None:
+        """Take the callbacks, objects or classes, and tell them that the trainer is built."""
+        from transformers.trainer_callback import TrainerControl, TrainerState
+
+        recipe = trainer.recipe
+        super().__init__(trainer)
+        self.callbacks = [callback() if isinstance(callback, type) else callback for callback in callbacks]
+        self.args = args
+        self.state = TrainerState(
+            max_steps=recipe.run.steps,
+            logging_steps=1,
+            save_steps=recipe.run.save_every,
+            is_local_process_zero=trainer.accelerator.is_local_main_process,
+            is_world_process_zero=trainer.accelerator.is_main_process,
+        )
+        self.control = TrainerControl()
+        self.prompts = recipe.rollout.batch_size // recipe.rollout.group_size  # of a step
+        self.call("on_init_end")
+
+    def call(self, event: str, **what: Any) -> None:
+        """Call an event of all callbacks; each may return a changed control.
+
+        Args:
+            event: such as "on_step_end".
+            what: further arguments of the event, such as `logs`.
+        """
+        self.state.global_step = self.trainer.step
+        self.state.epoch = self.trainer.step * self.prompts / len(self.trainer.examples)
+        for callback in self.callbacks:
+            returned = getattr(callback, event)(
+                self.args,
+                self.state,
+                self.control,
+                model=self.trainer.model.policy,
+                processing_class=self.trainer.tokenizer,
+                **what,
+            )
+            self.control = returned or self.control
+
+    def before_step(self, number: int) -> None:
+        """Begin a step."""
+        self.control.should_save = self.control.should_evaluate = self.control.should_log = False
+        self.call("on_step_begin")
+
+    def after_step(self, step: Step) -> None:
+        """Give the metrics of a step."""
+        self.call("on_step_end")
+        self.log(step.metrics)
+
+    def log(self, metrics: Mapping[str, float]) -> None:
+        """Give metrics, which stay in `state.log_history`."""
+        logs = {**metrics, "step": self.trainer.step}
+        self.state.log_history.append(logs)
+        self.call("on_log", logs=logs)

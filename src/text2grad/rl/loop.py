@@ -1,0 +1,215 @@
+"""A run from its first step to its last: steps, checkpoints, evaluations, callbacks, signals."""
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from text2grad.config import Interruption, Recipe, latest_checkpoint
+from text2grad.errors import Interrupted
+from text2grad.feedback import Critic
+from text2grad.progress import Progress, note
+from text2grad.rl import resume as on_disk
+from text2grad.rl.arguments import examples_of, settings_of
+from text2grad.rl.callbacks import Callbacks, training_arguments
+from text2grad.rl.evaluation import held_out_metrics
+from text2grad.rl.instruments import instruments_of
+from text2grad.rl.refreshing import CriticRefresher
+from text2grad.rl.start import PreparedRun
+from text2grad.rl.step import Instrument, Step
+
+FIGURES = {"reward": "reward/per_response", "KL": "kl/per_token", "loss": "update/policy_loss"}
+"""Name in the progress → metric."""
+
+
+class TrainingLoop(PreparedRun):
+    """The steps of a run; a subclass says what a step is.
+
+    Attributes:
+        step: number of finished steps.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        critic: Critic | str,
+        train_dataset: Any,
+        args: Recipe | Mapping[str, Any] | str | Path | None = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        callbacks: Sequence[Any] | None = None,
+        *,
+        refresher: CriticRefresher | None = None,
+        resume: bool = False,
+        **settings: Any,
+    ) -> None:
+        """Check everything that can be checked before work starts.
+
+        Args:
+            model: a Hugging Face causal language model, with or without peft adapter, or the name or directory of one.
+            critic: maps (examples, responses) to critiques, see `text2grad.feedback.ask`; or "module:name" of one.
+            train_dataset: the prompts x: a JSONL file, a list of examples, prompts or dicts with "prompt", or a
+                `datasets.Dataset`.
+            args: a recipe, the path of one, or a dict of settings; None takes the defaults.
+            eval_dataset: held-out prompts, given as `train_dataset` is; `data.eval_every` says when they are evaluated.
+            processing_class: the policy's tokenizer; None loads the model's own.
+            callbacks: transformers' `TrainerCallback`s.
+            refresher: audits and retrains a learned critic, where `[refresh]` asks for it.
+            resume: continue the run in `run.out`.
+            settings: further settings by name, such as `steps=100` or `lr=1e-5`.
+
+        Raises:
+            ConfigError: if settings are wrong or do not fit together, or the directory holds another run.
+            DataError: if there are no prompts, or a prompt leaves no room for a response.
+            ModelError: if the model or tokenizer cannot play its role.
+        """
+        recipe = settings_of(args, settings)
+        arguments = training_arguments(recipe) if callbacks else None
+        super().__init__(
+            model,
+            critic,
+            examples_of(train_dataset, "train_dataset"),
+            recipe,
+            held_out=examples_of(eval_dataset, "eval_dataset") if eval_dataset else [],
+            tokenizer=processing_class,
+            refresher=refresher,
+            resume=resume,
+        )
+        self.step, self.saved_step = 0, -1  # finished steps, and those of the last checkpoint; none yet
+        self.callbacks = Callbacks(self, callbacks, arguments) if callbacks else None
+        self.instruments: list[Instrument] = instruments_of(self)
+        self._restore()
+
+    def train(self, after_step: Callable[[Any], None] | None = None) -> Path:
+        """Run until `run.steps` and return the directory of the trained policy, an ordinary Hugging Face directory.
+
+        Args:
+            after_step: called with the trainer after each finished step, but not after a signal; None evaluates on
+                the held-out prompts.
+
+        Raises:
+            CriticError: if the critic breaks its contract or fails too often; finished steps are saved first.
+            TrainingError: if a loss is not finite.
+            OutOfMemory: if memory runs out where no smaller piece helps; finished steps are saved if possible.
+            CheckpointError: if a checkpoint cannot be written.
+            Interrupted: after SIGINT or SIGTERM, once the step under way is finished and saved.
+        """
+        total = self.recipe.run.steps
+        if self.step < total:
+            self.tracker.start(self.step)
+        self._call("on_train_begin")
+        if after_step is None:
+            after_step = TrainingLoop.evaluate_if_due
+            if self.step == 0:
+                self.evaluate_if_due()
+        progress = Progress("train", total, done=self.step, enabled=self.accelerator.is_main_process)
+        with Interruption() as interruption, progress:
+            while self.step < total:
+                metrics = self.train_step().metrics
+                figures: dict[str, Any] = {name: metrics[key] for name, key in FIGURES.items() if key in metrics}
+                progress.advance(**figures | ({"critic": "labels nothing"} if self.silence.whole else {}))
+                due = self.step % self.recipe.run.save_every == 0 or self.step == total
+                if due or self.sizes.changed or self._asked_for("should_save"):
+                    self.save()  # also new sizes of pieces, which a resumed run takes
+                if self._interrupted(interruption) and self.step < total:
+                    self.save()
+                    self._end()
+                    raise Interrupted(
+                        interruption.received or signal.SIGTERM,
+                        f"stopped after step {self.step} of {total}, which is saved",
+                    )
+                after_step(self)
+                if self._asked_for("should_training_stop"):
+                    self.save()
+                    break
+        self._end()
+        return latest_checkpoint(self.directory / "checkpoints") / "policy"  # type: ignore[operator]
+
+    def train_step(self) -> Step:
+        """Make one step."""
+        raise NotImplementedError
+
+    @property
+    def policy_is_new(self) -> bool:
+        """Whether the last step changed the policy: False within a round of a rival."""
+        return True
+
+    def evaluate_if_due(self) -> None:
+        """Measure the reward on the held-out prompts, if there are any and this step is due."""
+        every, ends = self.recipe.data.eval_every, (0, self.recipe.run.steps)
+        due = self.step in ends or (every and self.step % every == 0) or self._asked_for("should_evaluate")
+        if not self.held_out or not due:
+            return
+        metrics = held_out_metrics(self)
+        self.tracker.log(metrics, self.step)
+        if self.accelerator.is_main_process:
+            reward, kl = metrics["eval/reward/per_response"], metrics["eval/kl/per_token"]
+            note(f"step {self.step}: held-out reward {reward:.3f} per response, KL {kl:.3f} nats per token")
+        self._call("on_evaluate", metrics=metrics)
+
+    def save(self) -> None:
+        """Write a checkpoint of the last finished step, unless there is one."""
+        if self.saved_step == self.step and not self.sizes.changed:
+            return
+        on_disk.save(self, self.step)
+        self.saved_step = self.step
+        self._call("on_save")
+
+    def keep_if_best(self, value: float) -> None:
+        """Keep the checkpoint of the last finished step in place of the best one so far if its evaluation is better.
+
+        Args:
+            value: of the main metric; in the first process.
+
+        Raises:
+            CheckpointError: if it cannot be written.
+        """
+        if on_disk.is_best(self, value):
+            self.save()
+            on_disk.name_best(self, self.step, value)
+
+    def within_memory(self, name: str) -> AbstractContextManager[None]:
+        """Return the context of a phase in which a lack of memory ends the run with the settings that help."""
+        return self.sizes.explained(name, self.step, saved=self._save_before_update)
+
+    def _save_before_update(self) -> str:
+        """Save the last finished step, unless this step has changed weights or other processes would have to join."""
+        if self.accelerator.num_processes == 1 and not self.optimizers.stepped:
+            self.save()
+        checkpoint = latest_checkpoint(self.directory / "checkpoints")
+        return f"{checkpoint} is kept: go on with --resume." if checkpoint else "No step was finished."
+
+    def _interrupted(self, interruption: Interruption) -> bool:
+        """Tell whether any process received a signal, so that all processes stop after the same step."""
+        received = torch.tensor([float(interruption.received is not None)], device=self.accelerator.device)
+        return bool(self.accelerator.reduce(received, reduction="sum") > 0)
+
+    def _restore(self) -> None:
+        """Restore the newest checkpoint, or the beginning."""
+        self.step = on_disk.restore(self)
+        self.saved_step = self.step if latest_checkpoint(self.directory / "checkpoints") else -1
+
+    def _tell(self, event: str, what: Any) -> None:
+        """Call a method of all instruments."""
+        for instrument in self.instruments:
+            getattr(instrument, event)(what)
+
+    def _call(self, event: str, **what: Any) -> None:
+        """Call an event of transformers' callbacks."""
+        if self.callbacks is not None:
+            self.callbacks.call(event, **what)
+
+    def _asked_for(self, what: str) -> bool:
+        """Return whether a callback asks for a save, an evaluation or the end."""
+        return self.callbacks is not None and bool(getattr(self.callbacks.control, what))
+
+    def _end(self) -> None:
+        """End vLLM before the group of processes, which the tracker ends."""
+        self._call("on_train_end")
+        if self.vllm is not None:
+            self.accelerator.wait_for_everyone()
+            self.vllm.close()
+        self.tracker.finish()

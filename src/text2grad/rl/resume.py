@@ -1,0 +1,142 @@
+"""The state of a run on disk: saved after a finished step, restored bit for bit (same machine and threads)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from accelerate.utils import gather_object
+
+from text2grad.config import BEST, latest_checkpoint, read_best
+from text2grad.errors import CheckpointError
+from text2grad.files import to_json, write_atomically
+from text2grad.models import random_states, restore_random_states
+from text2grad.progress import note
+from text2grad.rl.checkpoint import (
+    checkpoint_critics,
+    join_checkpoint,
+    load_checkpoint,
+    remove_old_checkpoints,
+    save_checkpoint,
+)
+from text2grad.rl.rollouts import chosen_examples
+from text2grad.rl.run_log import BEGINNING
+from text2grad.rl.start import PreparedRun
+
+
+def save(run: PreparedRun, step: int) -> None:
+    """Write a checkpoint of the last finished step; all processes call this.
+
+    Raises:
+        CheckpointError: if it cannot be written.
+    """
+    drawn, *of_others = gather_object([random_states()])  # a critic draws in each process on its own
+    directory = run.directory / "checkpoints"
+    if run.accelerator.is_main_process:
+        save_checkpoint(
+            directory,
+            policy=run.model.policy,
+            tokenizer=run.tokenizer,
+            trainable=run.trainable,
+            optimizers=run.optimizers,
+            state={
+                "step": step,
+                "beta": run.kl.beta,
+                "statuses": list(run.failures.statuses),
+                "log": run.log.position(),
+                "sizes": run.sizes.state(),
+                "critic": run.refresher.state(),
+                "random": drawn,
+                "random_of_others": of_others,
+            },
+            keep=run.recipe.run.keep_checkpoints,
+            sharded=run.sharding is not None,
+        )
+        run.sizes.changed = False
+        run.log.forget_critiques(step)
+        run.refresher.prune(checkpoint_critics(directory))
+    elif run.sharding is not None:
+        join_checkpoint(run.model.policy, run.trainable, run.optimizers)
+    run.accelerator.wait_for_everyone()
+
+
+def is_best(run: PreparedRun, value: float) -> bool:
+    """Return whether a value of the main metric is better than that of the best checkpoint, in all processes.
+
+    Args:
+        run: the run.
+        value: in the first process.
+    """
+    best = read_best(run.directory / "checkpoints") if run.accelerator.is_main_process else {}
+    sign = 1.0 if run.recipe.run.keep_best == "highest" else -1.0
+    return bool(gather_object([not best or sign * value > sign * best["value"]])[0])
+
+
+def name_best(run: PreparedRun, step: int, value: float) -> None:
+    """Write down that the checkpoint of a step is the best one, and remove the best one before it."""
+    directory = run.directory / "checkpoints"
+    if run.accelerator.is_main_process:
+        write_atomically(directory / BEST, to_json({"step": step, "value": value}) + b"\n")
+        remove_old_checkpoints(directory, run.recipe.run.keep_checkpoints)
+    run.accelerator.wait_for_everyone()
+
+
+def restore(run: PreparedRun) -> int:
+    """Restore the newest checkpoint, or the beginning; cut off what was logged after it.
+
+    Returns:
+        The number of finished steps.
+
+    Raises:
+        CheckpointError: if the checkpoint cannot be read, or finished steps have lost theirs.
+    """
+    checkpoint, step, written = latest_checkpoint(run.directory / "checkpoints"), 0, BEGINNING
+    if checkpoint is None:
+        _refuse_lost_steps(run)
+    else:
+        state = load_checkpoint(checkpoint, trainable=run.trainable, optimizers=run.optimizers)
+        step, run.kl.beta, written = state["step"], state["beta"], state["log"]
+        run.failures.count(state["statuses"])
+        run.sizes.restore(state["sizes"])
+        run.refresher.restore(state["critic"])
+        restore_random_states(_own_random_states(run, state, str(checkpoint)))
+    run.accelerator.wait_for_everyone()  # the logs are read before they are cut
+    if run.accelerator.is_main_process:
+        run.log.rewind(written)
+    run.accelerator.wait_for_everyone()
+    for metrics in run.log.metrics():
+        run.silence.count(metrics)
+    batches = -(-run.recipe.refresh.window // run.recipe.rollout.batch_size)
+    for past, responses in run.log.responses(since=step - batches):
+        run.refresher.observe([run.examples[index] for index in chosen_examples(run, past)], responses)
+    return step
+
+
+def _refuse_lost_steps(run: PreparedRun) -> None:
+    """Refuse a run whose checkpoints are gone; warn of one that was killed before its first checkpoint."""
+    settings, lost = run.recipe.run, run.log.steps_written()
+    # The first whole checkpoint removes the critiques of step 0: where they are, a kill came before it.
+    if lost >= settings.steps and not run.log.keeps_critiques(0):
+        raise CheckpointError(
+            f"{run.directory} has {lost} finished steps in metrics.jsonl, and their checkpoints are gone: restore "
+            f"{run.directory / 'checkpoints'}, or begin again in another directory with --set run.out=DIR"
+        )
+    if lost >= min(settings.save_every, settings.steps) and run.accelerator.is_main_process:
+        note(
+            f"{run.directory} holds no checkpoint: its {lost} steps are made again, with the critiques on disk",
+            warning=True,
+        )
+
+
+def _own_random_states(run: PreparedRun, state: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """Return this process's random states of a checkpoint; the first's where it has those of another number."""
+    saved: list[Mapping[str, Any]] = [state["random"], *state["random_of_others"]]
+    processes = run.accelerator.num_processes
+    if len(saved) == processes:
+        return saved[int(run.accelerator.process_index)]
+    if run.accelerator.is_main_process:
+        note(
+            f"{path} holds the random states of another number of processes ({len(saved)}, now {processes}): all go on "
+            "with those of the first. A critic that draws random numbers draws others than in a run that was never "
+            "stopped",
+            warning=True,
+        )
+    return saved[0]

@@ -1,0 +1,159 @@
+"""The responses of a step, and the critiques of them (Algorithm 4, lines 10-12).
+
+A critic with an attribute `overlap` of n > 0 is asked while the policy still samples: it has n parts of the step at a
+time, each in a thread. A part is the responses that the policy samples at once. So the last critique arrives no later
+than the critic's own latency after the last response. The critiques are those of a critic that is asked about the whole
+step afterwards, if each critique depends on its own response alone.
+
+Critiques are on disk before anything uses them: a run that was killed asks for none of them again.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+
+import torch
+
+from text2grad.feedback import Critic, Match, ask
+from text2grad.models import (
+    batch_indices,
+    make_rollouts,
+    random_states,
+    restore_random_states,
+    sample,
+    step_uniforms,
+)
+from text2grad.rl.start import PreparedRun
+from text2grad.types import Critique, Rollout
+
+
+class EarlyCritiques:
+    """The critiques of a step that are asked for in threads, part by part, while other responses are sampled."""
+
+    def __init__(self, critic: Critic, match: Match, pool: ThreadPoolExecutor) -> None:
+        """Take the critic; the pool has as many threads as parts may be with the critic at a time."""
+        self.critic, self.match = critic, match
+        self._pool, self._parts = pool, list[Future[list[Critique]]]()
+
+    def add(self, rollouts: Sequence[Rollout]) -> None:
+        """Ask for the critiques of some responses."""
+        examples, responses = [r.example for r in rollouts], [r.response for r in rollouts]
+        self._parts.append(self._pool.submit(ask, self.critic, examples, responses, match=self.match))
+
+    def restart(self) -> None:
+        """Forget the parts so far: the step is sampled again, in smaller parts."""
+        for part in self._parts:
+            part.cancel()
+        self._parts.clear()
+
+    def critiques(self) -> list[Critique]:
+        """Wait for all parts, and return their critiques in the order of the responses.
+
+        Raises:
+            CriticError: of the first part that failed.
+        """
+        return [critique for part in self._parts for critique in part.result()]
+
+
+@contextmanager
+def early_critiques(critic: Critic, *, match: Match, parts: int) -> Iterator[EarlyCritiques | None]:
+    """Yield the early critiques of a step; None for `parts` = 0, where the critic is asked when all is sampled.
+
+    At the end it waits for the parts that are with the critic, and begins no others.
+    """
+    if not parts:
+        yield None
+        return
+    with ThreadPoolExecutor(parts, thread_name_prefix="text2grad-critic") as pool:
+        try:
+            yield EarlyCritiques(critic, match, pool)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def chosen_examples(run: PreparedRun, step: int) -> list[int]:
+    """Return the indices of a step's examples, over all processes; the responses to a prompt are neighbours."""
+    rollout = run.recipe.rollout
+    count = rollout.batch_size // rollout.group_size
+    prompts = batch_indices(len(run.examples), count, step=step, seed=run.recipe.run.seed)
+    return [index for index in prompts for _ in range(rollout.group_size)]
+
+
+def sample_rollouts(run: PreparedRun, step: int, early: EarlyCritiques | None = None) -> list[Rollout]:
+    """Return this process's responses of a step; each part of them goes to `early` as soon as it is sampled."""
+    rollout, rank = run.recipe.rollout, run.accelerator.process_index
+    share = rollout.batch_size // run.accelerator.num_processes
+    mine = slice(rank * share, (rank + 1) * share)
+    chosen = chosen_examples(run, step)[mine]
+    prompts, rollouts = [run.prompt_ids[index] for index in chosen], list[Rollout]()
+
+    def on_part(responses: list[tuple[int, ...]], logps: list[tuple[float, ...]] | None = None) -> None:
+        here = slice(len(rollouts), len(rollouts) + len(responses))
+        examples = [run.examples[index] for index in chosen[here]]
+        part = make_rollouts(run.tokenizer, examples, prompts[here], responses, run.eos_ids, logps)
+        rollouts.extend(part)
+        if early is not None:
+            early.add(part)
+
+    def sample_all() -> None:
+        rollouts.clear()
+        if early is not None:
+            early.restart()
+        if run.vllm is not None:
+            if (kept := _kept_samples(run, step, len(prompts))) is None:
+                run.vllm.sample(prompts, step=step, on_part=on_part)
+            else:
+                on_part(*kept)
+            return
+        uniforms = step_uniforms(
+            seed=run.recipe.run.seed, step=step, rows=rollout.batch_size, tokens=rollout.max_new_tokens
+        )
+        with run.whole_policy() as policy:
+            sample(
+                policy,
+                prompts,
+                uniforms[mine],
+                eos_ids=run.eos_ids,
+                pad_id=run.pad_id,
+                temperature=rollout.temperature,
+                rows_at_once=run.sizes.rows_at_once,
+                on_part=on_part,
+            )
+
+    run.sizes.in_rows(len(prompts), sample_all)
+    return rollouts
+
+
+def _kept_samples(
+    run: PreparedRun, step: int, count: int
+) -> tuple[list[tuple[int, ...]], list[tuple[float, ...]]] | None:
+    """Return vLLM's responses of a step that a killed run had judged, if every process has its own."""
+    kept = run.log.kept_samples(step, run.accelerator.process_index, count)
+    having = torch.tensor([float(kept is not None)], device=run.accelerator.device)
+    if bool(run.accelerator.reduce(having, reduction="sum") == run.accelerator.num_processes):
+        return kept
+    run.log.drop_critiques(step)
+    return None
+
+
+def critiques_of(
+    run: PreparedRun, step: int, rollouts: Sequence[Rollout], early: EarlyCritiques | None = None
+) -> list[Critique]:
+    """Return the critiques of a step: from disk where a killed run has left them, from `early`, or from the critic.
+
+    Raises:
+        CriticError: if the critic breaks its contract.
+    """
+    rank = run.accelerator.process_index
+    kept = run.log.kept_critiques(step, rank, rollouts)
+    if kept is not None:
+        if (states := run.log.kept_random_states(step, rank)) is not None:
+            restore_random_states(states)  # as after the critic's own draws
+        return kept
+    if early is None:
+        examples, responses = [r.example for r in rollouts], [r.response for r in rollouts]
+        critiques = ask(run.critic, examples, responses, match=run.recipe.critic.match)
+    else:
+        critiques = early.critiques()
+    run.log.keep_critiques(step, rank, rollouts, critiques, random_states())
+    return critiques

@@ -1,0 +1,365 @@
+"""A run before its first step: inputs are read and checked, models and optimizers are made.
+
+Whatever can be refused is refused here, before any work. `PreparedRun` holds the parts; `trainer.py` moves them.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+
+from text2grad.align import AlignSettings, resolve
+from text2grad.config import ModelConfig, Recipe, check_directory, check_world_size, open_run
+from text2grad.errors import ConfigError, ModelError
+from text2grad.feedback import Critic, check_examples, digest_of_examples, load_critic
+from text2grad.models import (
+    POLICY_ADAPTER,
+    PolicyWithValue,
+    Reference,
+    Scores,
+    TokenBatch,
+    VLLMSampler,
+    adapter_is_trained,
+    can_share_prompts,
+    check_engine,
+    check_lora_targets,
+    check_model,
+    collate,
+    dtype_to_train,
+    empty_model,
+    enable_checkpointing,
+    fitting_prompts,
+    half_precision,
+    is_peft,
+    load_policy,
+    on_cpu,
+    padding_id,
+    policy_config,
+    refuse_second_adapter,
+    stop_ids,
+    with_lora,
+)
+from text2grad.progress import note
+from text2grad.rl.arguments import tokenizer_of
+from text2grad.rl.metrics import FailureRate, Silence
+from text2grad.rl.optimizers import Optimizers
+from text2grad.rl.piece_sizes import PieceSizes
+from text2grad.rl.ppo import KLController, TokenMean
+from text2grad.rl.refreshing import CriticRefresher, FixedCritic
+from text2grad.rl.run_log import RunLog
+from text2grad.rl.scoring import score_batch
+from text2grad.rl.sharding import check_launch, sharding_of
+from text2grad.rl.step import Instrument, phase
+from text2grad.rl.trackers import RunTracker, check_tracker
+from text2grad.rl.update import MinibatchGradient
+from text2grad.types import Example, Rollout
+
+SECTIONS = tuple(name for name in Recipe.model_fields if name not in ("sft", "annotate", "reward_model", "quickstart"))
+"""The sections of a recipe whose settings decide the result; the others belong to the commands before `train`."""
+
+
+class PreparedRun:
+    """The checked inputs and the parts of a run.
+
+    Attributes:
+        recipe: the settings.
+        examples: the prompts x, and `prompt_ids` their token ids; likewise `held_out` and `held_out_ids`.
+        model: policy and value function; `reference` is the frozen policy of the KL term.
+        optimizers: of policy and value function.
+        gradient: accumulates the gradient of one minibatch.
+        kl: β of the KL term.
+        sizes: the sizes of the pieces of a step that fit into memory.
+        log: the growing files of the run; `tracker` sends their numbers to TensorBoard, wandb or trackio.
+        vllm: samples the responses, or None where the policy itself does.
+    """
+
+    sections: Sequence[str] = SECTIONS
+    instruments: Sequence[Instrument] = ()
+
+    def __init__(
+        self,
+        model: Any,
+        critic: Critic | str,
+        examples: Sequence[Example],
+        recipe: Recipe,
+        *,
+        held_out: Sequence[Example],
+        tokenizer: Any,
+        refresher: CriticRefresher | None,
+        resume: bool,
+    ) -> None:
+        """Check everything that can be checked, then build; see `Text2GradTrainer` for arguments and errors."""
+        self.recipe = recipe
+        self.critic = load_critic(critic) if isinstance(critic, str) else critic
+        self.delta_settings = AlignSettings.of(recipe.reward)
+        resolve(recipe.reward.weighting)  # raises now if its tagger is not installed
+        if recipe.run.threads:
+            torch.set_num_threads(recipe.run.threads)
+        set_seed(recipe.run.seed)  # also of `random` and NumPy, for critics that use them
+        self.accelerator = make_accelerator(
+            out=recipe.run.out,
+            tracker=recipe.run.tracker,
+            batch_size=recipe.rollout.batch_size,
+            minibatches=recipe.ppo.minibatches,
+            group_size=recipe.rollout.group_size,
+        )
+        self.sharding = sharding_of(self.accelerator)
+        self._refuse_with_shards(held_out)
+        self.tracker = RunTracker(self.accelerator, recipe)
+        self.refresher = self._checked(refresher)
+        self.directory = Path(recipe.run.out)
+        check_directory(self.directory, resume=resume)
+        self.tokenizer = tokenizer_of(model, recipe.model) if tokenizer is None else tokenizer
+        self._fit_prompts(model, examples, held_out)
+        policy = prepare_policy(model, recipe.model)
+        self.eos_ids = stop_ids(policy, self.tokenizer, recipe.rollout.eos_token_ids)
+        self.pad_id = padding_id(policy, self.tokenizer, self.eos_ids)
+        self._open(resume=resume)
+        self._build(policy if self.sharding else policy.to(self.accelerator.device))
+
+    def _refuse_with_shards(self, held_out: Sequence[Example]) -> None:
+        """Refuse what needs whole weights or gradients, or a pass that one process alone would make."""
+        if self.sharding is None:
+            return
+        if self.recipe.rollout.engine == "vllm":
+            raise ConfigError(
+                'rollout.engine = "vllm" takes whole weights at each step, and FSDP has them in shards; choose '
+                'rollout.engine = "hf", or launch plain data parallelism'
+            )
+        processes = self.accelerator.num_processes
+        if 0 < len(held_out) < processes:
+            raise ConfigError(
+                f"{len(held_out)} held-out prompts cannot be shared by {processes} processes; set data.eval_examples "
+                f"to {processes} or more, or to 0"
+            )
+
+    def _checked(self, refresher: CriticRefresher | None) -> CriticRefresher:
+        refresh = self.recipe.refresh
+        if refresh.asks and refresher is None:
+            raise ConfigError(
+                "[refresh] asks to audit or retrain the critic, and the trainer has no refresher: pass "
+                "Text2GradTrainer(..., refresher=text2grad.Refresher(...)), or leave [refresh] out"
+            )
+        refresh.check_processes(self.accelerator.num_processes)
+        return refresher or FixedCritic()
+
+    def _fit_prompts(self, model: Any, examples: Sequence[Example], held_out: Sequence[Example]) -> None:
+        """Encode the prompts; refuse or drop those that leave no room for a response, before weights are loaded."""
+        recipe, code = self.recipe, self.recipe.model.trust_remote_code
+        of_model = policy_config(str(model), trust_remote_code=code) if isinstance(model, str | Path) else model
+        how: dict[str, Any] = {
+            "prompt_format": recipe.model.prompt_format,
+            "max_new_tokens": recipe.rollout.max_new_tokens,
+            "too_long": recipe.data.too_long,
+        }
+        self.examples, self.prompt_ids = fitting_prompts(of_model, self.tokenizer, examples, **how)
+        self.held_out: list[Example] = []
+        self.held_out_ids: list[tuple[int, ...]] = []
+        if held_out:
+            self.held_out, self.held_out_ids = fitting_prompts(of_model, self.tokenizer, held_out, **how)
+        check_examples(self.critic, [*self.examples, *self.held_out])
+        self.longest_prompt = max(map(len, self.prompt_ids))
+        if recipe.rollout.engine == "vllm":
+            longest = self.longest_prompt + recipe.rollout.max_new_tokens
+            check_engine(recipe.engine, self.accelerator, model=model, longest=longest)
+
+    def _open(self, *, resume: bool) -> None:
+        """Create the run's directory, or check that it holds this run."""
+        if self.accelerator.is_main_process:
+            held_out = {"held-out prompts": digest_of_examples(self.held_out)} if self.held_out else {}
+            open_run(
+                self.directory,
+                self.recipe,
+                resume=resume,
+                processes=self.accelerator.num_processes,
+                sections=self.sections,
+                inputs={"prompts": digest_of_examples(self.examples), **held_out},
+                fixed_steps=self.recipe.optim.schedule != "constant",
+            )
+        self.accelerator.wait_for_everyone()
+        self.log = RunLog(self.directory)
+
+    def _build(self, policy: Any) -> None:
+        """Make reference, value function, optimizers and controllers."""
+        recipe, ppo = self.recipe, self.recipe.ppo
+        if self.accelerator.is_main_process:
+            for warning in _warnings_of(policy, recipe):
+                note(warning, warning=True)
+        self.reference = Reference(policy)
+        self.model = PolicyWithValue(policy, value=recipe.model.value)
+        self._place(policy)
+        self.model.train(recipe.model.gradient_checkpointing)
+        self.share_prompts = can_share_prompts(policy)
+        if not self.model.policy_parameters():
+            raise ModelError(
+                f"no weight of the policy ({type(policy).__name__}) can be trained: requires_grad is False for all of "
+                "them. Load a peft adapter with PeftModel.from_pretrained(..., is_trainable=True)"
+            )
+        self.trainable = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        self.optimizers = Optimizers(
+            self.model.policy_parameters(), self.model.value_parameters(), recipe.optim, total_steps=recipe.run.steps
+        )
+        self.kl = KLController(ppo.beta, ppo.target_kl)
+        self.failures = FailureRate(recipe.critic.max_failure_rate, recipe.rollout.batch_size)
+        self.silence = Silence()
+        self.sizes = PieceSizes(
+            micro_batch_tokens=ppo.micro_batch_tokens,
+            rows_at_once=recipe.rollout.rows_at_once,
+            may_halve=self.accelerator.num_processes == 1,
+            largest=self.sharding.largest if self.sharding else None,
+        )
+        self.gradient = MinibatchGradient(
+            self.model if self.sharding else self.accelerator.prepare_model(self.model),
+            self.accelerator,
+            clip_range=ppo.clip_range,
+            value_clip_range=ppo.value_clip_range,
+            vf_coef=ppo.vf_coef,
+            entropy_coef=ppo.entropy_coef,
+            temperature=recipe.rollout.temperature,
+            loss_mean=TokenMean(ppo.loss_mean, recipe.rollout.max_new_tokens),
+            sizes=self.sizes,
+            half_precision=self.sharding.half_precision if self.sharding else half_precision(policy),
+        )
+        self.vllm = self._vllm(policy) if recipe.rollout.engine == "vllm" else None
+
+    def _place(self, policy: Any) -> None:
+        """Move the models to the device, or shard them over the processes."""
+        if self.recipe.model.gradient_checkpointing:
+            enable_checkpointing(policy)
+            if self.model.value_trunk is not None:
+                enable_checkpointing(self.model.value_trunk)
+        if self.sharding is None:
+            self.model.to(self.accelerator.device)
+            if self.accelerator.num_processes > 1 and self.accelerator.is_main_process:
+                note(f"{self.accelerator.num_processes} processes, each with whole models (plain data parallelism)")
+        else:
+            self.sharding.shard(self.model, self.reference)
+        with self.whole_policy() as whole:
+            check_model(whole)
+
+    @contextmanager
+    def whole_policy(self) -> Iterator[Any]:
+        """Yield the policy with whole weights, to sample from; where they are in shards, each device holds them now."""
+        with nullcontext() if self.sharding is None else self.sharding.gathered(self.model):
+            yield self.model.policy
+
+    def collate(self, rollouts: Sequence[Rollout]) -> TokenBatch:
+        """Return rollouts as a batch on the run's device; responses to one prompt share it where the model can."""
+        device = self.accelerator.device
+        return collate(rollouts, pad_id=self.pad_id, device=device, share_prompts=self.share_prompts)
+
+    @phase("score")
+    def score(self, batch: TokenBatch, *, kl: Literal["k1", "full"]) -> Scores:
+        """Return the scores of a batch at the temperature of the rollouts; see `score_batch`."""
+        temperature = self.recipe.rollout.temperature
+        scores = score_batch(self.model, self.reference, batch, self.sizes, temperature=temperature, kl=kl)
+        if self.sharding is not None:
+            self.sharding.reshard()  # what the models' output layers gathered
+        return scores
+
+    def _vllm(self, policy: Any) -> VLLMSampler:
+        return VLLMSampler(
+            policy,
+            self.tokenizer,
+            self.accelerator,
+            self.recipe.engine,
+            rollout=self.recipe.rollout,
+            eos_ids=self.eos_ids,
+            longest_prompt=self.longest_prompt,
+            seed=self.recipe.run.seed,
+            trust_remote_code=self.recipe.model.trust_remote_code,
+        )
+
+
+def _warnings_of(policy: Any, recipe: Recipe) -> Iterator[str]:
+    """Yield the warnings about settings under which a run does not train its policy as most people mean it."""
+    if not is_peft(policy) and half_precision(policy):
+        yield (
+            "all weights are trained in 16 bits: most of an AdamW update is rounded away (bfloat16), or the update "
+            'is far too large (float16); set model.dtype = "float32", or model.lora_r to train an adapter'
+        )
+    if is_peft(policy) and adapter_is_trained(policy):
+        yield (
+            "the policy's adapter is trained already, and the reference is the base without it: the KL term pulls "
+            "the policy back to this base from the first step on. To begin at the adapter, give the trainer "
+            "model.merge_and_unload(), or name the adapter's directory in [model] path"
+        )
+    warmup = recipe.optim.value_warmup_steps
+    if recipe.model.value != "none" and warmup >= recipe.run.steps:
+        yield (
+            f"optim.value_warmup_steps = {warmup} leaves none of the {recipe.run.steps} steps to the policy, which "
+            "stays as it is; lower it, or raise run.steps"
+        )
+
+
+def prepare_policy(model: Any, settings: ModelConfig) -> Any:
+    """Return the policy, loaded where a path was given, with a fresh LoRA adapter where the settings ask for one.
+
+    Raises:
+        ConfigError: if `lora_targets` names a module that the model lacks; before its weights are loaded from a path.
+        ModelError: if the path holds no model that can be loaded.
+    """
+    if isinstance(model, str | Path):
+        refuse_second_adapter(str(model), settings.lora_r)
+        if settings.lora_r and settings.lora_targets != "all-linear":
+            empty = empty_model(str(model), trust_remote_code=settings.trust_remote_code)
+            check_lora_targets(empty, settings.lora_targets)
+        dtype = dtype_to_train(settings.dtype, settings.lora_r)
+        model = load_policy(str(model), dtype=dtype, trust_remote_code=settings.trust_remote_code)
+    if is_peft(model) and POLICY_ADAPTER not in model.peft_config:
+        raise ConfigError(
+            f"the policy's adapters are named {', '.join(map(repr, model.peft_config))}, but text2grad trains and "
+            f"saves the one named {POLICY_ADAPTER!r}; load it with adapter_name={POLICY_ADAPTER!r}"
+        )
+    if settings.lora_r and not is_peft(model):
+        model = with_lora(
+            model,
+            r=settings.lora_r,
+            alpha=settings.lora_alpha,
+            targets=settings.lora_targets,
+            value_adapter=settings.value == "adapter",
+        )
+    return model
+
+
+def make_accelerator(*, out: str, tracker: str, batch_size: int, minibatches: int, group_size: int = 1) -> Accelerator:
+    """Return accelerate's view of the processes and trackers of a run.
+
+    Args:
+        out: the run's directory, for trackers.
+        tracker: "tensorboard", "wandb", "trackio" or "none".
+        batch_size: responses per step, over all processes.
+        minibatches: optimizer steps per epoch.
+        group_size: responses per prompt, which stay in one process.
+
+    Raises:
+        ConfigError: if the tracker is not installed, the launcher started more processes than accelerate sees, or the
+            batch cannot be shared evenly.
+    """
+    check_tracker(tracker)
+    check_launch()
+    # No autocast: the type of the weights alone decides, so that old and new passes of a batch compute the same.
+    accelerator = Accelerator(
+        mixed_precision="no",
+        log_with=None if tracker == "none" else tracker,
+        project_dir=out,
+        cpu=on_cpu(),
+    )
+    check_world_size(accelerator.num_processes)
+    shares = accelerator.num_processes * minibatches
+    if batch_size % shares:
+        raise ConfigError(
+            f"rollout.batch_size = {batch_size} cannot be shared evenly by {accelerator.num_processes} "
+            f"processes × ppo.minibatches = {minibatches}; choose a multiple of {shares}"
+        )
+    if batch_size % (accelerator.num_processes * group_size):
+        raise ConfigError(
+            f"rollout.batch_size = {batch_size} cannot be shared by {accelerator.num_processes} processes in whole "
+            f"groups of rollout.group_size = {group_size}; choose a multiple of "
+            f"{accelerator.num_processes * group_size}"
+        )
+    return accelerator

@@ -1,0 +1,29 @@
+"""What stands around the lines of Algorithm 4."""
+
+import pytest
+
+from text2grad.rl import instruments as module
+from text2grad.rl.instruments import Clock
+
+
+def test_the_clock_adds_up_each_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter([10.0, 13.0, 20.0, 20.5, 30.0, 34.0])
+    monkeypatch.setattr(module.time, "perf_counter", lambda: next(ticks))
+    clock = Clock()
+    for phase in ("rollout", "update", "rollout"):
+        with clock.phase(phase):
+            pass
+    assert clock.seconds == {"seconds/rollout": 7.0, "seconds/update": 0.5}
+    assert clock.memory == {}  # without an accelerator
+
+
+def test_the_clock_keeps_the_highest_peak_of_each_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    peaks, resets = iter([300, 50, 200]), []
+    monkeypatch.setattr(module, "accelerator_peak", lambda: next(peaks))
+    monkeypatch.setattr(module, "reset_accelerator_peak", lambda: resets.append(1))
+    clock = Clock()
+    for phase in ("rollout", "update", "rollout"):
+        with clock.phase(phase):
+            pass
+    assert clock.memory == {"memory/rollout": 300.0, "memory/update": 50.0}
+    assert len(resets) == 3
