@@ -44,7 +44,7 @@ from text2grad.models import (
 from text2grad.progress import note
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.load import limits_of
+from text2grad.reward_models.load import format_from_recipe
 from text2grad.reward_models.prompts import format_of
 from text2grad.reward_models.training.card import model_card
 from text2grad.reward_models.training.held_out import HeldOutSet, Split, measurement, read_split
@@ -242,16 +242,12 @@ class RewardRun:
 
     def _reward_model(self, model: Any, vote_threshold: float | None = None) -> GenerativeRewardModel:
         """Return the model as a critic that decodes as [critic] says, or with the best vote threshold found."""
-        settings, critic = self.recipe.reward_model, self.recipe.critic
-        format = CritiqueFormat(
-            form=settings.form,
-            write_feedback=settings.write_feedback,
+        critic = self.recipe.critic
+        format = format_from_recipe(
+            self.recipe,
+            **self.recipe.reward_model.model_dump(include={"form", "write_feedback", "max_new_tokens"}),
             outcomes=self.outcomes,
-            constrain=critic.constrain is not False,
-            limits=limits_of(self.recipe),
-            match=critic.match,
             prompt_format=self.prompt_format,
-            max_new_tokens=settings.max_new_tokens,
             votes=critic.votes or 1,
             vote_threshold=vote_threshold or 0.5,
         )
