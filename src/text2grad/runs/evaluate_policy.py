@@ -71,7 +71,7 @@ class PolicySampler:
         self.prompt_format = recipe.model.prompt_format
 
     def __call__(self, examples: Sequence[Example], *, seed: int, step: int = 0) -> list[Rollout]:
-        """Sample responses; arguments and errors are those of `sample_rollouts`."""
+        """Sample a response to each example; arguments and errors as in `sample_rollouts`."""
         form = self.prompt_format
         return sample_rollouts(
             self.policy, self.tokenizer, examples, self.sampling, prompt_format=form, seed=seed, step=step
