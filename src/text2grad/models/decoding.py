@@ -115,7 +115,7 @@ def _decode(model: Any, ids: Tensor, mask: Tensor, run: _Run, cache: Any) -> Non
         mask = torch.cat([mask, mask.new_ones(len(rows), 1)], 1)
         if 2 * len(run.running) <= len(rows):
             kept = runs[:, 0].nonzero()[:, 0]
-            rows, ids, positions, mask = (one[kept] for one in (rows, ids, positions, mask))
+            rows, ids, positions, mask = (tensor[kept] for tensor in (rows, ids, positions, mask))
             cache.batch_select_indices(kept)
 
 

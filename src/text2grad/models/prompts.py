@@ -188,18 +188,18 @@ def stop_ids(model: Any, tokenizer: Any, override: Sequence[int] = ()) -> tuple[
         ModelError: if nothing names one.
     """
     configured = getattr(model.generation_config, "eos_token_id", None)
-    found = [] if configured is None else [configured] if isinstance(configured, int) else list(configured)
+    ending = [] if configured is None else [configured] if isinstance(configured, int) else list(configured)
     if tokenizer.eos_token_id is not None:
-        found.append(tokenizer.eos_token_id)
-    found = list(override) or found
+        ending.append(tokenizer.eos_token_id)
+    ending = list(override) or ending
     vocabulary = vocabulary_of(model)
-    known = [token for token in found if token < vocabulary]
-    if found and not known:
+    known = [token for token in ending if token < vocabulary]
+    if ending and not known:
         raise ModelError(
-            f"the end-of-sequence token {found[0]} lies beyond the model's embedding of {vocabulary} rows, so "
+            f"the end-of-sequence token {ending[0]} lies beyond the model's embedding of {vocabulary} rows, so "
             "no response could ever end. Set rollout.eos_token_ids to ids that the model knows."
         )
-    if not found:
+    if not ending:
         raise ModelError(
             "neither the tokenizer nor the model's generation config names an end-of-sequence token, so no response "
             "could ever end. Set rollout.eos_token_ids."
