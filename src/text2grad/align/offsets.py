@@ -204,10 +204,10 @@ def _by_prefixes(
     return _with_empty(dict(zip(visible, ranges, strict=True)), len(ids))
 
 
-def _with_empty(known: dict[int, Range], total: int) -> list[Range]:
+def _with_empty(visible: dict[int, Range], total: int) -> list[Range]:
     """Return the ranges with an empty range for each id that has none, at the end of the previous range."""
     ranges, end = [], 0
     for k in range(total):
-        ranges.append(known.get(k, (end, end)))
+        ranges.append(visible.get(k, (end, end)))
         end = ranges[-1][1]
     return ranges

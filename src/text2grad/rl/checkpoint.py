@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from text2grad.config import all_checkpoints, best_checkpoint, latest_checkpoint
 from text2grad.errors import CheckpointError
 from text2grad.files import published, to_json
-from text2grad.models import CRITIC_ADAPTER, is_peft, policy_only
+from text2grad.models import is_peft, policy_only
 from text2grad.rl.optimizers import Optimizers
 from text2grad.rl.sharding import as_sharded, whole
 
@@ -157,7 +157,6 @@ def load_checkpoint(path: Path, *, trainable: Mapping[str, nn.Parameter], optimi
     state = _read_state(path)
     with ExitStack() as opened:
         weights, moments = (_open_parts(path, name, opened) for name in ("trainable", "optimizer"))
-        weights = {name: file for name, file in weights.items() if name in trainable or not _resting(name)}
         shapes = {name: tuple(p.shape) for name, p in trainable.items()}
         saved = {name: tuple(file.get_slice(name).get_shape()) for name, file in weights.items()}
         if saved != shapes:
@@ -176,11 +175,6 @@ def load_checkpoint(path: Path, *, trainable: Mapping[str, nn.Parameter], optimi
             states[name][moment] = tensor if moment == "step" else as_sharded(tensor, trainable[name])
     optimizers.restore(_names(trainable), states)
     return state
-
-
-def _resting(name: str) -> bool:
-    """Return whether older versions saved a weight for nothing: of a critic's adapter, copied to the value model."""
-    return name.startswith("value_trunk.") and f".{CRITIC_ADAPTER}." in name
 
 
 def _open_parts(path: Path, stem: str, opened: ExitStack) -> dict[str, Any]:
