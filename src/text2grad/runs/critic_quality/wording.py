@@ -68,10 +68,11 @@ def word_counts(pairs: Sequence[Pair], measures: Measures) -> list[dict[str, flo
             counts[row] |= {"worded": 1.0, **{name: float(scores[name].fmeasure) for name in ROUGE}}
         if measures.encoder is not None:
             counts[row] |= {"worded": 1.0, "bertscore": bertscore(measures.encoder, predicted, true)}
-    for pair, row_counts in zip(pairs, counts, strict=True):
-        for who in WHO if measures.reader is not None else ():
-            nats, tokens = text_nats(measures.reader, getattr(pair, who).feedback)
-            row_counts |= {f"nats/{who}": nats, f"tokens/{who}": float(tokens)}
+    if (reader := measures.reader) is not None:
+        for pair, row_counts in zip(pairs, counts, strict=True):
+            for who in WHO:
+                nats, tokens = text_nats(reader, getattr(pair, who).feedback)
+                row_counts |= {f"nats/{who}": nats, f"tokens/{who}": float(tokens)}
     return counts
 
 
