@@ -12,7 +12,7 @@ from typing import Any
 from text2grad.config import ModelConfig, Recipe
 from text2grad.models import ADAPTER_CONFIG, context_of, dtype_to_train, policy_config
 from text2grad.progress import note
-from text2grad.reward_models import rows_read_at_once, saved_format, saved_probe, shares_base
+from text2grad.reward_models import reading_kind, saved_format, saved_probe, shares_base
 from text2grad.runs.dry_run.devices import Device
 from text2grad.runs.dry_run.trace import Pass, TracedModel, Traces, update_roles, weights_type
 
@@ -77,7 +77,7 @@ class CriticPlanner:
         """Return the responses that a reward model in this process reads, or the critiques that it decodes, at once."""
         critic, share = recipe.critic, recipe.rollout.batch_size // self.processes
         if critic.kind not in ("generative", *SERVERS):
-            return min(rows_read_at_once(critic.model, critic.kind), recipe.rollout.rows_at_once, share)
+            return min(reading_kind(critic.kind).rows_at_once, recipe.rollout.rows_at_once, share)
         saved_votes = saved_format(critic.model).votes if Path(critic.model).exists() else 1
         return min(recipe.rollout.rows_at_once, share * (critic.votes or saved_votes))
 
