@@ -1,8 +1,8 @@
 """The memory of a reward model in the processes of a run: its weights, its work in a step, and its refreshes.
 
-A reward model that writes decodes critiques of the longest length, behind what it reads of prompt and response. One
-that only reads has rows of the longest prompt and the longest response, up to its context, in the policy's tokens; a
-probe of hidden states reads the response twice. A reward model that is not made yet is planned like the policy.
+A generative reward model reads the longest prompt and response, and decodes a critique of the longest length. A reward
+model that only reads has rows of the longest prompt and response, up to its context, in the policy's tokens; a probe of
+hidden states reads the response twice. A reward model that is not made yet is planned like the policy.
 """
 
 import json
@@ -17,21 +17,21 @@ from text2grad.runs.dry_run.devices import Device
 from text2grad.runs.dry_run.trace import Pass, TracedModel, update_roles, weights_type
 
 SERVERS = ("vllm", "server")
-"""Values of critic.kind whose models decode in vLLM or elsewhere; all but "generative" and these only read."""
+"""Values of critic.kind with models outside torch: in vLLM or on a server."""
 
 
 class CriticPlanner:
     """Plans the reward model of a recipe."""
 
     def __init__(self, recipe: Recipe, config: Any, device: Device, processes: int, longest_prompt: int) -> None:
-        """Take the recipe, the config of the policy, and what a process of the run has and reads."""
+        """Take the recipe, the config of the policy, the device, the processes, and the longest prompt in tokens."""
         self.recipe, self.config, self.device, self.processes = recipe, config, device, processes
         self.longest_prompt, self.exists = longest_prompt, Path(recipe.critic.model).exists()
         self.here = recipe.critic.learned and recipe.critic.kind not in SERVERS  # in this process
         self.model = self._model() if self.here else None
 
     def weights(self) -> dict[str, int]:
-        """Return what a reward model in this process occupies in every phase, in bytes by role."""
+        """Return the bytes by role that a reward model in this process occupies in every phase."""
         critic = self.recipe.critic
         if critic.learned and critic.kind == "vllm":
             return {"vLLM": int(self.recipe.vllm.gpu_memory_utilization * self.device.memory)}

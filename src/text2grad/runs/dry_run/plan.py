@@ -2,7 +2,7 @@
 
 Memory is traced (`trace`) for the longest prompt and the longest response, on one process of `processes`. The optimizer
 has its state from the second step on, so it counts in every phase. A reward model in the run's processes counts, too
-(`critic`), and what a process needs beyond its tensors (`devices`).
+(`critic`), and so does the overhead of a process beyond its tensors (`devices`).
 """
 
 from typing import NamedTuple
@@ -132,7 +132,7 @@ class Planner:
 
 
 def _decoding_roles(passes: tuple[Pass, ...]) -> dict[str, int]:
-    """Return bytes by role of the largest of some passes without gradients; none of none."""
+    """Return the bytes by role of the largest of some passes without gradients; empty without passes."""
     if not passes:
         return {}
     largest = max(passes)  # by its peak

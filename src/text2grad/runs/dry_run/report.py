@@ -25,7 +25,7 @@ PIECES = {
     **dict.fromkeys(("score", "update"), "lower ppo.micro_batch_tokens"),
     "refresh": "raise refresh.accumulate",
 }
-"""By the phase of the peak, how to work in smaller pieces, which changes no result."""
+"""Phase of the peak → the setting for smaller pieces, which change no result."""
 
 
 class Expense(NamedTuple):

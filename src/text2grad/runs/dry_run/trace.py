@@ -33,7 +33,7 @@ from text2grad.models import (
 from text2grad.rl import prepare_policy
 
 CALLS_PER_COLLECTION = 100
-"""Recomputed tensors without data stay in circles of Python objects, which are collected too late otherwise."""
+"""Recomputed tensors without data stay in circles of Python objects; Python alone would collect them too late."""
 
 
 class Pass(NamedTuple):
@@ -56,7 +56,7 @@ def update_roles(update: Pass, gradients: int) -> dict[str, int]:
 
 
 class Weights(NamedTuple):
-    """Bytes of parameters by role, and of those that are trained; the last two are numbers."""
+    """Bytes of parameters by role, and two numbers of parameters."""
 
     policy: int  # base and adapters
     reference: int  # the frozen copy; 0 where adapters are switched off instead
@@ -223,7 +223,7 @@ class TracedModel:
             return Pass(counted.peak)
 
     def states(self, rows: int, tokens: int, *, all_layers: bool) -> Pass:
-        """Trace the last hidden states without gradient; or those of all layers, and a copy of a row's in 32 bits."""
+        """Trace the last hidden states without gradient; or those of all layers, with a copy of one row in 32 bits."""
         with torch.no_grad(), self._counting() as counted:
             ids = torch.zeros(rows, tokens, dtype=torch.long)
             trunk, mask = base_of(self.model.policy).base_model, torch.ones_like(ids)
@@ -288,5 +288,5 @@ def weights_type(config: Any, wanted: str) -> torch.dtype:
 
 
 def _size(tensors: Iterable[Tensor]) -> int:
-    """Return the bytes of tensors, of which each counts once."""
+    """Return the bytes of tensors; a tensor that occurs twice counts once."""
     return sum({id(tensor): tensor.numel() * tensor.element_size() for tensor in tensors}.values())
