@@ -1,21 +1,18 @@
 """Held-out F1 of a small reward model trained for minutes on human spans, compared with baselines without a model.
 
     python evidence/benchmarks/reward_proof.py mqm --data ../shared/data/mqm_ted_ende/segments.jsonl
-    python evidence/benchmarks/reward_proof.py mqm --data ../shared/data/mqm_ted_ende/segments.jsonl --unseen responses
     python evidence/benchmarks/reward_proof.py qa_feedback --data ../shared/data/qa_feedback/feedback.json
 
 A Llama with random weights and a byte-level BPE of the training texts is trained on 72 % of the annotations. 8 %
 select the checkpoint, and the other 20 % are the test set, for three seeds with different splits. The split holds out
-whole prompts or single responses: with `--unseen responses` the model has seen other responses to the same prompt, as
-a reward model has if its policy trains on the prompts of the annotations; it has never seen the same response.
-Baselines:
+whole prompts. The file also has figures of models that had seen other responses to the same prompts, a split that is
+gone. Baselines:
 
     nothing     no token is negative, F1 0
     everything  every token is negative
     prior       a token is negative by its place in the response and the length of the response: shares of the training
                 annotations, with the threshold of the best F1 there
-    memory      a word is negative if it is negative in a training response to the same prompt; 0 everywhere without
-                `--unseen responses`
+    memory      a word is negative if it is negative in a training response to the same prompt
 
 Each model decodes with and without the constraint. `--votes` samples several critiques of a response; the vote
 threshold is chosen on the 8 %. `--copies` adds training examples with changed responses: one response, or the
@@ -49,7 +46,7 @@ from text2grad.feedback.preferences import split_by_prompt
 from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.files import to_json, write_atomically
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.training.held_out import KEYS, HeldOutSet, span_f1
+from text2grad.reward_models.training.held_out import HeldOutSet, span_f1
 from text2grad.reward_models.training.run import RewardRun
 from text2grad.reward_models.writing import SYMBOLS, critique_prompt, critique_target
 from text2grad.types import Example, Span
@@ -227,8 +224,8 @@ def f1_of_everything(deltas: list[tuple[float, ...]]) -> float:
 
 def one_seed(options: argparse.Namespace, read: list[Annotation], seed: int, scratch: Path) -> dict[str, Any]:
     """Train one model and return its metrics and seconds."""
-    rest, test = split_by_prompt(read, 0.2, seed, key=KEYS[options.unseen])
-    train, chooses = split_by_prompt(rest, 0.1, seed, key=KEYS[options.unseen])
+    rest, test = split_by_prompt(read, 0.2, seed)
+    train, chooses = split_by_prompt(rest, 0.1, seed)
     learned = [one for one in train if one.critique.spans or not options.only_marked]
     write_annotations(scratch / "train.jsonl", variants(learned, options.copies, seed))
     write_annotations(scratch / "chooses.jsonl", chooses)
@@ -252,7 +249,7 @@ def one_seed(options: argparse.Namespace, read: list[Annotation], seed: int, scr
     for name, settings in ways.items():
         critic = GenerativeRewardModel.load(path, **settings)
         quality = held_out.measure(critic)
-        found[name] = span_f1(quality) | quality.metrics() | {"vote_threshold": critic.vote_threshold}
+        found[name] = span_f1(quality) | quality.metrics() | {"vote_threshold": critic.format.vote_threshold}
     return found
 
 
@@ -263,8 +260,7 @@ def recipe_of(options: argparse.Namespace, scratch: Path, seed: int) -> Recipe:
             "model": {"path": str(scratch / "base")},
             "reward_model": {
                 "annotations": (str(scratch / "train.jsonl"),),
-                "held_out_file": str(scratch / "chooses.jsonl"),
-                "unseen": options.unseen,
+                "held_out": str(scratch / "chooses.jsonl"),
                 "steps": options.steps,
                 "batch_size": options.batch_size,
                 "lr": options.lr,
@@ -286,7 +282,6 @@ def main() -> None:
     add = parser.add_argument
     add("format", choices=("mqm", "qa_feedback"))
     add("--data", required=True)
-    add("--unseen", choices=("prompts", "responses"), default="prompts", help="unit of the split")
     add("--seeds", type=int, default=3)
     add("--first-seed", type=int, default=0)
     add("--steps", type=int, default=600)
@@ -318,7 +313,7 @@ def main() -> None:
     before = json.loads(options.out.read_bytes()) if options.out.exists() else {}
     settings = {k: v for k, v in vars(options).items() if k not in ("data", "out")}
     machine = {"python": platform.python_version(), "torch": torch.__version__, "cores": os.cpu_count()}
-    done = {f"{options.format}, unseen {options.unseen}": {"settings": settings, "machine": machine, "seeds": seeds}}
+    done = {options.format: {"settings": settings, "machine": machine, "seeds": seeds}}
     write_atomically(options.out, to_json({**before, **done}))
 
 
