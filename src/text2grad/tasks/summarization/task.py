@@ -33,36 +33,11 @@ from text2grad.tasks.summarization.critic import WRITER, SummaryCritic
 from text2grad.tasks.summarization.metric import METRIC, rouge_l
 from text2grad.types import Example
 
-SHORT_DISTRACTORS = (1, 2)  # the fewest and the most of a post among several
+DISTRACTORS, SHORT_DISTRACTORS = (2, 4), (1, 2)  # the fewest and the most of a post alone, and of one among several
+SKIM, VAGUE, DROP, CHATTER = 0.6, 0.35, 0.02, 0.3
+"""Rates of faults in demonstrations: the value that the post names first, a filler such as "somewhere" for a fact that
+is not skimmed, a fact left out, and an added phrase or sentence that states nothing."""
 TOGETHER = (("who",), ("did", "what"), ("where",), ("when",), ("why",))  # the slots of a group are wrong together
-
-
-@dataclass(frozen=True, slots=True)
-class Difficulty:
-    """The sentences of the posts, and the rates of faults in demonstrations, each in [0, 1].
-
-    Attributes:
-        distractors: the fewest and the most sentences beside the event.
-        skim: rate at which a demonstration takes the value that the post names first.
-        vague: rate of a filler such as "somewhere" for a fact that is not skimmed.
-        drop: rate at which a fact is left out.
-        chatter: rate of an added phrase or sentence that states nothing.
-        confusing: whether the distractors name places and days with the same prepositions as the event.
-    """
-
-    distractors: tuple[int, int]
-    skim: float
-    vague: float
-    drop: float = 0.02
-    chatter: float = 0.3
-    confusing: bool = False
-
-
-DIFFICULTIES = {
-    "easy": Difficulty((2, 3), skim=0.5, vague=0.3),
-    "normal": Difficulty((2, 4), skim=0.6, vague=0.35),
-    "hard": Difficulty((4, 4), skim=0.65, vague=0.4, confusing=True),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +50,6 @@ class SummarizationTask(FactTask):
 
     name = "summarization"
     metric = "fact_f1"
-    difficulties = DIFFICULTIES
     judgements = WRITER.judgements()
     unit = "posts"
     lengths = (1, 2, 4, 8)
@@ -102,9 +76,8 @@ class SummarizationTask(FactTask):
     def draw_part(self, rng: Random) -> Example:
         """Draw one post and its summary."""
         facts = world.draw_facts(self.split, rng)
-        level = DIFFICULTIES[self.difficulty]
-        distractors, short = (SHORT_DISTRACTORS, True) if self.parts else (level.distractors, False)
-        post = posts.write_post(facts, self.split, distractors, rng, confusing=level.confusing, short=short)
+        distractors, short = (SHORT_DISTRACTORS, True) if self.parts else (DISTRACTORS, False)
+        post = posts.write_post(facts, self.split, distractors, rng, short=short)
         meta = {"facts": facts, "distractors": post.distractors, "mentions": post.mentions}
         return Example(post.text + posts.CUE, world.summary_of(facts), meta=meta)
 
@@ -114,10 +87,9 @@ class SummarizationTask(FactTask):
 
     def demonstrate_part(self, part: Example, rng: Random) -> str:
         """Return a summary with the values that the post names first, vague fillers, omissions and chatter."""
-        level = DIFFICULTIES[self.difficulty]
         phrases = []
         for slots in TOGETHER:
-            skims, vague, drops = (self.errs(p, rng) for p in (level.skim, level.vague, level.drop))
+            skims, vague, drops = (self.errs(rate, rng) for rate in (SKIM, VAGUE, DROP))
             for slot in slots:
                 value = part.meta["mentions" if skims else "facts"][slot]
                 words = world.phrase(slot, value[0] if skims else value)
@@ -125,7 +97,7 @@ class SummarizationTask(FactTask):
                     words = world.FILLERS[slot]
                 if not (drops and slot in ("where", "when", "why")):
                     phrases.append(words)
-        if self.errs(level.chatter, rng):
+        if self.errs(CHATTER, rng):
             return chatty(" ".join(phrases), world.CHATTER, world.EXTRA_LINE, rng)
         return " ".join(phrases) + "."
 
