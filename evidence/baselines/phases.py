@@ -14,7 +14,7 @@ from pathlib import Path
 
 from evidence.baselines.scalar import train_scalar_reward_model
 from evidence.baselines.span_reward import span_reward
-from evidence.forms.dense import SIGNS
+from evidence.forms.dense import DENSE
 from text2grad.feedback.critic import annotate
 from text2grad.feedback.records import read_annotations, write_annotations
 from text2grad.files import published
@@ -22,7 +22,7 @@ from text2grad.models.pretrained import load_tokenizer
 from text2grad.runs.pipeline import Phase, Pipeline
 
 DENSE_SYMBOLS = ('", "word_labels": "', '"}')
-LABELS = [f"{space}{sign}" for space in ("", " ") for sign in SIGNS]
+LABELS = [f"{space}{sign}" for space in ("", " ") for sign in DENSE.signs]
 ANNOTATIONS, VERDICTS = "annotations.jsonl", "verdicts.jsonl"
 
 

@@ -12,7 +12,7 @@ gone. Baselines:
     everything  every token is negative
     prior       a token is negative by its place in the response and the length of the response: shares of the training
                 annotations, with the threshold of the best F1 there
-    memory      a word is negative if it is negative in a training response to the same prompt: 0 for unseen prompts
+    memory      a word is negative if it is negative in a training response to the same prompt
 
 Each model decodes with and without the constraint. `--votes` samples several critiques of a response; the vote
 threshold is chosen on the 8 %. `--copies` adds training examples with changed responses: one response, or the
@@ -249,7 +249,7 @@ def one_seed(options: argparse.Namespace, read: list[Annotation], seed: int, scr
     for name, settings in ways.items():
         critic = GenerativeRewardModel.load(path, **settings)
         quality = held_out.measure(critic)
-        found[name] = span_f1(quality) | quality.metrics() | {"vote_threshold": critic.vote_threshold}
+        found[name] = span_f1(quality) | quality.metrics() | {"vote_threshold": critic.format.vote_threshold}
     return found
 
 
@@ -313,7 +313,7 @@ def main() -> None:
     before = json.loads(options.out.read_bytes()) if options.out.exists() else {}
     settings = {k: v for k, v in vars(options).items() if k not in ("data", "out")}
     machine = {"python": platform.python_version(), "torch": torch.__version__, "cores": os.cpu_count()}
-    done = {f"{options.format}, unseen prompts": {"settings": settings, "machine": machine, "seeds": seeds}}
+    done = {options.format: {"settings": settings, "machine": machine, "seeds": seeds}}
     write_atomically(options.out, to_json({**before, **done}))
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from text2grad.config.engine import EngineConfig
 from trl.generation import vllm_client
 
 import small_run

@@ -9,7 +9,7 @@ import pytest
 
 from text2grad.config import make_recipe
 from text2grad.errors import ConfigError
-from text2grad.reward_models import LocalRewardModel, critic_from_recipe, kinds, register_kind, rows_read_at_once
+from text2grad.reward_models import LocalRewardModel, critic_from_recipe, load, register_kind, rows_read_at_once
 from text2grad.types import Critique, Example
 
 
@@ -25,8 +25,7 @@ class Silent:
 
 @pytest.fixture(autouse=True)
 def no_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kinds, "ADDED", {})
-    monkeypatch.setattr("text2grad.reward_models.load.ADDED", kinds.ADDED)
+    monkeypatch.setattr(load, "KINDS", {**load.KINDS})
 
 
 def test_a_kind_that_was_added_is_loaded(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from text2grad.config.reward_model import RefreshConfig
 
 import small_run
 from small_run import EXAMPLES, WORDS, ColourCritic, assert_same_run, untimed
 from text2grad import files
 from text2grad.align import AlignSettings
+from text2grad.config import make_recipe
 from text2grad.errors import ConfigError, CriticError, DataError
 from text2grad.feedback.critic import annotate
 from text2grad.feedback.records import Annotation, write_annotations
@@ -269,71 +269,21 @@ def test_an_annotator_that_raises_stops_the_run_and_spoils_nothing(tmp_path: Pat
     assert_same_critics(calm, tmp_path / "run")
 
 
-def test_a_run_that_refreshes_by_drift_is_resumed_exactly(
-    tmp_path: Path, phases: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drift, trained = {"steps": [], "drift": 0.02}, []
-    calm, other = tmp_path / "calm", tmp_path / "killed"
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        trained.append(run.step)
-        return learn(*args, **kwargs)
-
-    run = trainer(calm, phases, refresh=drift)
-    with monkeypatch.context() as patch:
-        patch.setattr(GenerativeRewardModel, "train_further", counted)
-        run.train()
-    expected, last = [], 0.0
-    for step, line in enumerate(untimed(calm / "metrics.jsonl"), start=1):
-        if abs(line["kl/per_token"] - last) >= 0.02:
-            expected.append(step)
-            last = line["kl/per_token"]
-    assert [step + 1 for step in trained] == expected
-    assert 1 <= len(expected) < 6, "the case should hold steps of both kinds"
-    with pytest.raises(Killed):
-        trainer(other, phases, refresh=drift).train(killed_after(5))
-    trainer(other, phases, refresh=drift, resume=True).train()
-    assert_same_run(calm, other)
-    assert_same_critics(calm, other)
-
-
 # When.
 
 
 def refresher(
     out: Path, critic: Any, annotator: Any, *, match: Match = "exact", checkpointing: bool = False, **settings: Any
 ) -> Refresher:
-    return Refresher(
-        RefreshConfig(**settings),
-        critic,
-        annotator,
-        out,
-        delta_settings=AlignSettings(),
-        match=match,
-        seed=3,
-        trust_remote_code=False,
-        gradient_checkpointing=checkpointing,
+    recipe = make_recipe(
+        {
+            "critic": {"match": match},
+            "model": {"gradient_checkpointing": checkpointing},
+            "refresh": settings,
+            "run": {"out": str(out), "seed": 3},
+        }
     )
-
-
-def test_a_refresh_comes_whenever_the_kl_has_moved_so_far_since_the_last(
-    tmp_path: Path, phases: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    critic, trained = GenerativeRewardModel.load(phases / "reward_model"), []
-    monkeypatch.setattr(Refresher, "_train", lambda self, step: not trained.append(step))
-    one = refresher(tmp_path, critic, Annotator(), steps=(4,), drift=0.5)
-    # Since 0: 0.375, 0.5 (due);  since 0.5: 0.875 − 0.5 = 0.375, 0.75 − 0.5 = 0.25 (due by its step)
-    for step, kl in ((1, 0.375), (2, 0.5), (3, 0.875), (4, 0.75)):
-        one.refresh_if_due(step, kl)
-    assert trained == [2, 4]
-    again = refresher(tmp_path, critic, Annotator(), steps=(4,), drift=0.5)
-    again.restore(json.loads(json.dumps(one.state())))
-    assert again.state() == {"current": "step-000004", "last_kl": 0.75}
-    # 1.125 − 0.75 = 0.375;  0.25 − 0.75 = −0.5 (due);  −0.125 − 0.25 = −0.375;  −0.25 − 0.25 = −0.5 (due)
-    for step, kl in ((5, 1.125), (6, 0.25), (7, -0.125), (8, -0.25)):
-        again.refresh_if_due(step, kl)
-    assert trained == [2, 4, 6, 8]
-    assert again.state() == {"current": "step-000008", "last_kl": -0.25}
+    return Refresher(recipe, critic, annotator)
 
 
 def test_the_random_numbers_of_others_go_on_as_if_there_had_been_no_refresh(tmp_path: Path, phases: Path) -> None:
@@ -349,7 +299,7 @@ def test_the_random_numbers_of_others_go_on_as_if_there_had_been_no_refresh(tmp_
         one = refresher(tmp_path, critic, moody, steps=(1,), window=2, train_steps=2, batch_size=2)
         one.observe(EXAMPLES[:2], [" red", " one"])
         before = random_states()
-        one.refresh_if_due(1, 0.0)
+        one.refresh_if_due(1)
         states += [before, random_states()]
         trained.append(bool(moody.asked))
     assert trained == [True, False]
@@ -365,7 +315,7 @@ def test_a_critic_is_on_the_disk_before_its_name_is(
     monkeypatch.setattr(Refresher, "_train", lambda self, step: True)
     final = tmp_path / "critic" / "step-000001"
     monkeypatch.setattr(files.os, "fsync", lambda number: flushed.append((number, final.exists())))
-    refresher(tmp_path, critic, Annotator(), steps=(1,)).refresh_if_due(1, 0.0)
+    refresher(tmp_path, critic, Annotator(), steps=(1,)).refresh_if_due(1)
     count = sum(path.is_file() for path in final.iterdir())
     named = [exists for _, exists in flushed]
     # The settings by themselves, every file, the directory; then the name, and the directory it stands in.
@@ -390,12 +340,12 @@ def mixture(
     critic = GenerativeRewardModel.load(phases / "reward_model")
     one = refresher(out, critic, Annotator(), steps=(step,), **settings)
     one.observe(EXAMPLES[:fresh], responses or [" red"] * fresh)
-    one.refresh_if_due(step, 0.0)
+    one.refresh_if_due(step)
     return found[0]
 
 
 @pytest.mark.parametrize(
-    ("settings", "praised", "blamed"),
+    ("settings", "positive", "negative"),
     [
         ({}, 2, 6),
         ({"positive_share": 0.5}, 2, 2),
@@ -409,13 +359,13 @@ def test_a_refresh_learns_from_as_much_praise_and_blame_as_is_set(
     phases: Path,
     monkeypatch: pytest.MonkeyPatch,
     settings: dict[str, float],
-    praised: int,
-    blamed: int,
+    positive: int,
+    negative: int,
 ) -> None:
     said = [" one", " red", *[" one"] * 5, " red"]
     mixed, _ = mixture(phases, tmp_path, monkeypatch, len(said), responses=said, **settings)
     labels = [one.critique.spans[0].label for one in mixed]
-    assert (labels.count("positive"), labels.count("negative")) == (praised, blamed)
+    assert (labels.count("positive"), labels.count("negative")) == (positive, negative)
 
 
 @pytest.mark.parametrize(
@@ -485,7 +435,7 @@ def test_a_window_without_a_readable_critique_changes_nothing(tmp_path: Path, ph
     before = weights_of(critic)
     one = refresher(tmp_path, critic, lambda examples, responses: [Critique("", status="unparsable")] * 4, steps=(1,))
     one.observe(EXAMPLES[:4], [" red"] * 4)
-    assert one.refresh_if_due(1, 0.0) == {"critic/refreshed": 0.0}
+    assert one.refresh_if_due(1) == {"critic/refreshed": 0.0}
     assert same(before, weights_of(critic))
     assert saved(tmp_path) == []
 
@@ -508,7 +458,7 @@ def test_annotations_are_learned_up_to_the_context_of_the_critic(
     monkeypatch.setattr(GenerativeRewardModel, "train_further", lambda critic, mixed, how: found.append(how))
     one = refresher(tmp_path, critic, Annotator(), steps=(1,))
     one.observe(EXAMPLES[:1], [" red"])
-    one.refresh_if_due(1, 0.0)
+    one.refresh_if_due(1)
     assert [how.max_tokens for how in found] == [context]
 
 
@@ -520,13 +470,13 @@ def test_where_no_annotation_is_short_enough_the_critic_stays_and_the_run_goes_o
     one = refresher(tmp_path, critic, Annotator(), steps=(1,), window=2)
     one.observe(EXAMPLES[:2], [" red" * 80] * 2)  # the context is 64
     with caplog.at_level("WARNING", logger="text2grad"):
-        assert one.refresh_if_due(1, 0.0) == {"critic/refreshed": 0.0}
+        assert one.refresh_if_due(1) == {"critic/refreshed": 0.0}
     (warning,) = caplog.messages
     assert warning.startswith("step 1: the critic stays as it is: ")
     assert "longer than" in warning
     assert same(before, weights_of(critic))
     assert saved(tmp_path) == []
-    assert one.state() == {"current": "", "last_kl": 0.0}
+    assert one.state() == {"current": ""}
 
 
 def test_the_window_holds_the_last_responses(tmp_path: Path, phases: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -538,10 +488,10 @@ def test_a_critic_learns_again_to_write_as_it_writes(
     tmp_path: Path, phases: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     critic, found = GenerativeRewardModel.load(phases / "reward_model", write_feedback=False), []
-    monkeypatch.setattr(generative, "train_on_rows", lambda model, tokenizer, rows, how: found.extend(rows))
+    monkeypatch.setattr(generative, "train_on_rows", lambda model, tokenizer, rows, how, **_: found.extend(rows))
     one = refresher(tmp_path, critic, Annotator(), steps=(1,))
     one.observe(EXAMPLES[:1], [" red"])
-    one.refresh_if_due(1, 0.0)
+    one.refresh_if_due(1)
     (row,) = found
     text = critic.tokenizer.decode(row["input_ids"])
     assert text.startswith(critique_prompt(EXAMPLES[0], " red"))
@@ -558,7 +508,7 @@ def test_a_critic_that_learns_outcomes_in_a_refresh_writes_them_after_a_resume_t
     critic.format = replace(critic.format, outcomes=False)
     one = refresher(tmp_path, critic, annotator, steps=(1,), train_steps=1)
     one.observe(EXAMPLES[:1], [" red"])
-    assert one.refresh_if_due(1, 0.0) == {"critic/refreshed": 1.0}
+    assert one.refresh_if_due(1) == {"critic/refreshed": 1.0}
     assert critic.format.outcomes
     before = GenerativeRewardModel.load(phases / "reward_model")
     before.format = replace(before.format, outcomes=False)
@@ -572,7 +522,7 @@ def test_a_critic_that_learns_none_in_a_refresh_still_writes_none(tmp_path: Path
     critic.format = replace(critic.format, outcomes=False)
     one = refresher(tmp_path, critic, Annotator(), steps=(1,), train_steps=1)
     one.observe(EXAMPLES[:1], [" red"])
-    one.refresh_if_due(1, 0.0)
+    one.refresh_if_due(1)
     assert not critic.format.outcomes
 
 
@@ -584,7 +534,7 @@ def test_a_critic_is_trained_whole_where_the_policy_is_in_shards(
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     one = refresher(tmp_path, critic, Annotator(), steps=(1,))
     one.observe(EXAMPLES[:1], [" red"])
-    one.refresh_if_due(1, 0.0)
+    one.refresh_if_due(1)
     assert found == [False]
     assert asks_for_fsdp()
 
@@ -681,11 +631,10 @@ def refusal(out: Path, critic: Any, annotator: Any, **settings: Any) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("due", [{"steps": (1,)}, {"drift": 0.5}], ids=["steps", "drift"])
-def test_a_critic_that_cannot_be_trained_is_refused(tmp_path: Path, due: dict[str, Any]) -> None:
-    assert refusal(tmp_path, ColourCritic(), Annotator(), **due) == (
+def test_a_critic_that_cannot_be_trained_is_refused(tmp_path: Path) -> None:
+    assert refusal(tmp_path, ColourCritic(), Annotator(), steps=(1,)) == (
         "[refresh] trains the critic further, and a ColourCritic cannot be trained. Set critic.model to a generative "
-        "reward model, or remove refresh.steps and refresh.drift."
+        "reward model, or remove refresh.steps."
     )
 
 
@@ -718,7 +667,7 @@ def test_several_processes_must_share_the_batches_of_a_refresh_evenly(tmp_path: 
     recipe = small_run.recipe(tmp_path, refresh={"steps": (1,)}, model={"gradient_checkpointing": True})
     made = Refresher.from_recipe(recipe, critic, Annotator())
     assert made is not None
-    assert made.gradient_checkpointing
+    assert made.recipe.model.gradient_checkpointing
     check(audit=1, batch_size=6)  # nothing is trained
 
 

@@ -234,7 +234,7 @@ def test_an_adapter_is_trained_again_on_a_base_that_stays(phases: Path, tmp_path
     before, base = bits(critic.model), bits(critic.model, "lora")
     one = refresher(tmp_path, critic)
     one.observe(ASKED, RESPONSES)
-    assert one.refresh_if_due(1, 0.0) == {"critic/refreshed": 1.0}
+    assert one.refresh_if_due(1) == {"critic/refreshed": 1.0}
     trained = bits(critic.model)
     assert same(base, bits(critic.model, "lora"))
     assert not same(before, trained)

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from text2grad.config.reward_model import RefreshConfig
 
 import small_run
 from evidence.baselines.scalar import ScalarRewardModel, train_scalar_reward_model
 from evidence.baselines.span_reward import span_reward
 from small_run import EXAMPLES, WORDS, ColourCritic
-from text2grad.align.delta import AlignSettings
+from text2grad.config import make_recipe
 from text2grad.feedback.critic import annotate
 from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.models.fine_tuning import FineTuning
@@ -43,10 +42,11 @@ def scalar(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refresher(out: Path, critic: Any, **settings: Any) -> Refresher:
-    more = {"delta_settings": AlignSettings(), "match": "exact", "seed": 3, "trust_remote_code": False}
-    checkpointing = settings.pop("checkpointing", False)
-    again = RefreshConfig.model_validate({"steps": (1,), **settings})
-    return Refresher(again, critic, ColourCritic(), out, gradient_checkpointing=checkpointing, **more)  # type: ignore[arg-type]
+    model = {"gradient_checkpointing": settings.pop("checkpointing", False)}
+    run = {"out": str(out), "seed": 3}
+    return Refresher(
+        make_recipe({"model": model, "refresh": {"steps": (1,), **settings}, "run": run}), critic, ColourCritic()
+    )
 
 
 def weights_of(critic: ScalarRewardModel) -> dict[str, torch.Tensor]:
@@ -66,7 +66,7 @@ def test_it_is_brought_nearer_to_the_annotator(tmp_path: Path, scalar: Path) -> 
 
     before, one = error(), refresher(tmp_path, critic, window=64, train_steps=60, batch_size=16, lr=1e-2)
     one.observe(examples, WINDOW)
-    assert one.refresh_if_due(1, 0.0) == {"critic/refreshed": 1.0}
+    assert one.refresh_if_due(1) == {"critic/refreshed": 1.0}
     assert error() < 0.2 * before
     assert (critic.mean, critic.deviation) == kept
     loaded = weights_of(ScalarRewardModel.load(tmp_path / "critic" / "step-000001"))
@@ -79,7 +79,7 @@ def test_less_memory_changes_no_result(tmp_path: Path, scalar: Path) -> None:
         critic = ScalarRewardModel.load(scalar)
         one = refresher(tmp_path / name, critic, train_steps=4, batch_size=4, lr=1e-2, **less)
         one.observe(EXAMPLES[:4], [" red", " red two", " blue", " red red"])
-        assert one.refresh_if_due(1, 0.0) == {"critic/refreshed": 1.0}
+        assert one.refresh_if_due(1) == {"critic/refreshed": 1.0}
         found.append(weights_of(critic))
     for key, weight in found[0].items():
         torch.testing.assert_close(found[1][key], weight, rtol=0, atol=2e-5, msg=key)
@@ -92,7 +92,7 @@ def test_where_no_annotation_is_short_enough_it_stays(
     one = refresher(tmp_path, critic, window=2)
     one.observe(EXAMPLES[:2], [" red" * 80] * 2)  # the context is 64
     with caplog.at_level("WARNING", logger="text2grad"):
-        assert one.refresh_if_due(1, 0.0) == {"critic/refreshed": 0.0}
+        assert one.refresh_if_due(1) == {"critic/refreshed": 0.0}
     assert caplog.messages[0].startswith("step 1: the critic stays as it is: ")
 
 

@@ -40,7 +40,7 @@ class AlignSettings:
     @classmethod
     def of(cls, reward: Any) -> "AlignSettings":
         """Return the settings of the section [reward] of a recipe, or of anything with attributes of these names."""
-        return cls(**{one.name: getattr(reward, one.name) for one in fields(cls)})
+        return cls(**{setting.name: getattr(reward, setting.name) for setting in fields(cls)})
 
 
 DEFAULT = AlignSettings()

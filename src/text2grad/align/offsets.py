@@ -191,7 +191,7 @@ def _by_prefixes(
 
     Ids between two decoded prefixes that are prefixes of the text share the characters between them.
     """
-    found: list[Range] = []
+    ranges: list[Range] = []
     at = waiting = 0
     for stop in range(1, len(visible) + 1):
         waiting += 1
@@ -199,15 +199,15 @@ def _by_prefixes(
         if stop == len(visible):
             prefix = text
         if len(prefix) >= at and text.startswith(prefix):
-            found += [(at, len(prefix))] * waiting
+            ranges += [(at, len(prefix))] * waiting
             at, waiting = len(prefix), 0
-    return _with_empty(dict(zip(visible, found, strict=True)), len(ids))
+    return _with_empty(dict(zip(visible, ranges, strict=True)), len(ids))
 
 
-def _with_empty(found: dict[int, Range], total: int) -> list[Range]:
+def _with_empty(visible: dict[int, Range], total: int) -> list[Range]:
     """Return the ranges with an empty range for each id that has none, at the end of the previous range."""
     ranges, end = [], 0
     for k in range(total):
-        ranges.append(found.get(k, (end, end)))
+        ranges.append(visible.get(k, (end, end)))
         end = ranges[-1][1]
     return ranges

@@ -68,9 +68,9 @@ def policy_offsets(tokenizer: Any, ids: Sequence[int]) -> Offsets:
     known = [i in tokens for i in ids]
     if all(known):
         return token_offsets(tokenizer, ids)
-    found = iter(token_offsets(tokenizer, [i for i, is_known in zip(ids, known, strict=True) if is_known]))
+    ranges = iter(token_offsets(tokenizer, [i for i, is_known in zip(ids, known, strict=True) if is_known]))
     offsets: Offsets = []
     for is_known in known:
         end = offsets[-1][1] if offsets else 0
-        offsets.append(next(found) if is_known else (end, end))
+        offsets.append(next(ranges) if is_known else (end, end))
     return offsets

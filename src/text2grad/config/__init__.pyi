@@ -28,7 +28,6 @@ from .run_directory import (
 )
 from .server import AnnotateConfig as AnnotateConfig, EngineConfig as EngineConfig
 from .training import (
-    RefreshConfig as RefreshConfig,
     RewardModelConfig as RewardModelConfig,
     SFTConfig as SFTConfig,
 )

@@ -2,10 +2,10 @@ from .agreement import Agreement as Agreement, compare as compare
 from .decoding import QuoteLimits as QuoteLimits, critique_grammar as critique_grammar
 from .format import CritiqueFormat as CritiqueFormat, saved_format as saved_format
 from .generative import GenerativeRewardModel as GenerativeRewardModel
-from .kinds import register_kind as register_kind
 from .load import (
     LocalRewardModel as LocalRewardModel,
     critic_from_recipe as critic_from_recipe,
+    register_kind as register_kind,
     rows_read_at_once as rows_read_at_once,
     shares_base as shares_base,
 )

@@ -15,7 +15,7 @@ from text2grad.types import Critique
 
 
 class Agreement(NamedTuple):
-    """Counts of tokens, critiques and quotes; `merged` adds the counts of two batches."""
+    """Counts of tokens, critiques and quotes."""
 
     positive_both: int = 0
     positive: int = 0  # by the reward model
@@ -57,7 +57,7 @@ def compare(
         true_deltas: δ of each response from the annotator's spans.
         critiques: of the reward model.
     """
-    pairs = [pair for one, other in zip(deltas, true_deltas, strict=True) for pair in zip(one, other, strict=True)]
+    pairs = [pair for both in zip(deltas, true_deltas, strict=True) for pair in zip(*both, strict=True)]
     unmatched = sum(len(critique.unmatched) for critique in critiques)
     return Agreement(
         positive_both=sum(a > 0 and b > 0 for a, b in pairs),

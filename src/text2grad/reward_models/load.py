@@ -7,28 +7,49 @@ neither           the critic of the built-in task
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from text2grad.config import Recipe
 from text2grad.errors import ConfigError, ModelError, check_known
 from text2grad.feedback import Critic, load_critic
 from text2grad.models import base_named_by
 from text2grad.reward_models.decoding.quotable import QuoteLimits
-from text2grad.reward_models.format import saved_format
+from text2grad.reward_models.format import CritiqueFormat, saved_format
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.kinds import ADDED, Kind
 from text2grad.reward_models.probe import SETTINGS_FILE, ProbeRewardModel
 from text2grad.reward_models.shared_base import add_role, is_same_model
 from text2grad.reward_models.vllm import VLLMRewardModel
 from text2grad.types import Critique, Example
 
 _WRITERS = ("generative", "vllm", "server")
-_PROBE = Kind(ProbeRewardModel.load, SETTINGS_FILE, 8)
 _LIMITS = tuple(field.name for field in fields(QuoteLimits))
 _DECODING = ("constrain", "match", "votes", *_LIMITS)
+
+
+class Kind(NamedTuple):
+    """A kind of learned critic that reads responses in this process, and writes nothing.
+
+    Attributes:
+        load: loads a saved model: `load(directory, trust_remote_code=...)`.
+        settings_file: file of a saved model, whose JSON holds its `rows_at_once`.
+        rows_at_once: responses per forward pass where nothing is saved.
+    """
+
+    load: Callable[..., Critic]
+    settings_file: str
+    rows_at_once: int
+
+
+KINDS = {"probe": Kind(ProbeRewardModel.load, SETTINGS_FILE, 8)}
+"""Value of `critic.kind` → the kind; `register_kind` adds others."""
+
+
+def register_kind(name: str, load: Callable[..., Any], *, settings_file: str, rows_at_once: int = 64) -> None:
+    """Add a kind of learned critic, so that a recipe can name it as `critic.kind`; arguments as of `Kind`."""
+    KINDS[name] = Kind(load, settings_file, rows_at_once)
 
 
 @runtime_checkable
@@ -71,7 +92,7 @@ def critic_from_recipe(recipe: Recipe, *, task_critic: Critic | None = None, pol
     if settings.kind == "server":
         return _served(recipe)
     if settings.kind not in _WRITERS:
-        reader = reading_kind(settings.kind).load(path, trust_remote_code=code)
+        reader = _reading_kind(settings.kind).load(path, trust_remote_code=code)
         if isinstance(reader, LocalRewardModel):
             reader.rows_at_once = min(reader.rows_at_once, recipe.rollout.rows_at_once)  # memory only
         return reader
@@ -96,14 +117,14 @@ def shares_base(recipe: Recipe) -> bool:
     return base is not None and is_same_model(base, policy.path)
 
 
-def reading_kind(name: str) -> Kind:
+def _reading_kind(name: str) -> Kind:
     """Return a kind of critic that reads responses and writes nothing.
 
     Raises:
         ConfigError: naming the known values of critic.kind, if there is no such kind.
     """
-    check_known("critic.kind", name, (*_WRITERS, "probe", *ADDED))
-    return _PROBE if name == "probe" else ADDED[name]
+    check_known("critic.kind", name, (*_WRITERS, *KINDS))
+    return KINDS[name]
 
 
 def rows_read_at_once(directory: str | Path, kind: str) -> int:
@@ -117,7 +138,7 @@ def rows_read_at_once(directory: str | Path, kind: str) -> int:
         ConfigError: if there is no such kind.
         ModelError: if the saved settings cannot be read.
     """
-    _, file, usual = reading_kind(kind)
+    _, file, usual = _reading_kind(kind)
     path = Path(directory) / file
     try:
         return int(json.loads(path.read_bytes()).get("rows_at_once", usual)) if path.exists() else usual
@@ -125,9 +146,11 @@ def rows_read_at_once(directory: str | Path, kind: str) -> int:
         raise ModelError(f"cannot read {path}: {error}; train the reward model again") from error
 
 
-def limits_of(recipe: Recipe) -> QuoteLimits:
-    """Return the limits of quotes that [critic] sets."""
-    return QuoteLimits(**{name: getattr(recipe.critic, name) for name in _LIMITS})
+def format_from_recipe(recipe: Recipe, **form: Any) -> CritiqueFormat:
+    """Return a format that decodes as [critic] says; `form` holds its other attributes."""
+    critic = recipe.critic
+    limits = QuoteLimits(**{name: getattr(critic, name) for name in _LIMITS})
+    return CritiqueFormat(constrain=critic.constrain is not False, limits=limits, match=critic.match, **form)
 
 
 def decoding_of(recipe: Recipe, directory: str) -> dict[str, Any]:
@@ -135,25 +158,17 @@ def decoding_of(recipe: Recipe, directory: str) -> dict[str, Any]:
 
     A limit that the recipe leaves at its default stays as saved.
     """
-    found = recipe.critic.changed(_DECODING)
-    limits = {name: found.pop(name) for name in _LIMITS if name in found}
-    if limits:
-        found["limits"] = replace(saved_format(directory).limits, **limits)
-    return found
+    changed = recipe.critic.changed(_DECODING)
+    limits = {name: changed.pop(name) for name in _LIMITS if name in changed}
+    return {**changed, "limits": replace(saved_format(directory).limits, **limits)} if limits else changed
 
 
 def _served(recipe: Recipe) -> Critic:
     from text2grad.reward_models.served import ServerRewardModel  # the extra [annotate] brings its client
 
-    settings = recipe.critic
+    store = Path(recipe.run.out) / "critic" / "server.sqlite"  # one per run: the weights behind a name may change
+    saved = saved_format(recipe.critic.model)  # of the directory that is served, if the name is that of one
+    own = {name: getattr(saved, name) for name in ("form", "write_feedback", "outcomes", "prompt_format")}
     return ServerRewardModel(
-        settings.model,
-        store=Path(recipe.run.out) / "critic" / "server.sqlite",  # one per run: the weights behind a name may change
-        format=replace(
-            saved_format(settings.model),  # of the directory that is served, if the name is that of one
-            constrain=settings.constrain is not False,
-            limits=limits_of(recipe),
-            match=settings.match,
-        ),
-        **recipe.server.model_dump(),
+        recipe.critic.model, store=store, format=format_from_recipe(recipe, **own), **recipe.server.model_dump()
     )

@@ -12,6 +12,7 @@ batch of the training. The reward model is whole in each process, also where FSD
 import shutil
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -20,7 +21,7 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 
 from text2grad.align import AlignSettings, response_deltas
-from text2grad.config import Recipe, RefreshConfig
+from text2grad.config import Recipe
 from text2grad.critics import CachedCritic
 from text2grad.errors import ConfigError, CriticError, DataError
 from text2grad.feedback import Annotation, Critic, Match, annotate, ask, read_annotations
@@ -64,29 +65,16 @@ class Trainable(Protocol):
 class Refresher:
     """Audits the critic of a run and trains it again when a refresh is due."""
 
-    def __init__(
-        self,
-        settings: RefreshConfig,
-        critic: Any,
-        annotator: Critic | None,
-        directory: Path,
-        *,
-        delta_settings: AlignSettings,
-        match: Match,
-        seed: int,
-        trust_remote_code: bool,
-        gradient_checkpointing: bool = False,
-    ) -> None:
+    def __init__(self, recipe: Recipe, critic: Any, annotator: Critic | None) -> None:
         """Check that the critic can be trained, and that there is an annotator, whose critiques are taken as the truth.
 
-        A refresh needs a `Trainable` reward model; without audit and refresh the annotator is None. `delta_settings`
-        say how spans become δ in the audit, and `match` how the annotator's quotes are located in a response.
-        `gradient_checkpointing` recomputes activations while the critic is trained.
+        [refresh] of the recipe says when and how; a refresh needs a `Trainable` reward model.
 
         Raises:
             ConfigError: if the critic cannot be trained, or there is no annotator.
             DataError: if the old annotations cannot be read.
         """
+        settings = recipe.refresh
         if settings.active and not isinstance(critic, Trainable):
             raise ConfigError(
                 f"[refresh] trains the critic further, and a {type(critic).__name__} cannot be trained. Set "
@@ -94,34 +82,20 @@ class Refresher:
             )
         if settings.asks and annotator is None:
             raise ConfigError('[refresh] needs an annotator; set refresh.annotator = "module:name"')
-        self.settings, self.critic, self.delta_settings, self.seed = settings, critic, delta_settings, seed
-        self.directory = directory / "critic"
-        self.match, self.trust_remote_code = match, trust_remote_code
-        self.gradient_checkpointing = gradient_checkpointing
+        self.recipe, self.settings, self.critic = recipe, settings, critic
+        self.directory, self.match = Path(recipe.run.out) / "critic", recipe.critic.match
         self.annotator: Critic | None = None
         if annotator is not None:
-            self.annotator = CachedCritic(annotator, self.directory / "annotations.jsonl", match=match)
+            self.annotator = CachedCritic(annotator, self.directory / "annotations.jsonl", match=self.match)
         old = read_annotations(settings.replay_from) if settings.active and settings.replay_from else []
-        self.old = [one for one in old if not one.critique.failed]
+        self.old = [annotation for annotation in old if not annotation.critique.failed]
         self.window: deque[tuple[Example, str]] = deque(maxlen=settings.window)
-        self.current, self.last_kl = "", 0.0
+        self.current = ""
 
     @classmethod
     def from_recipe(cls, recipe: Recipe, critic: Any, annotator: Critic | None) -> "Refresher | None":
         """Return the refresher that a recipe asks for, or None if it neither audits nor retrains the critic."""
-        if not recipe.refresh.asks:
-            return None
-        return cls(
-            recipe.refresh,
-            critic,
-            annotator,
-            Path(recipe.run.out),
-            delta_settings=AlignSettings.of(recipe.reward),
-            match=recipe.critic.match,
-            seed=recipe.run.seed,
-            trust_remote_code=recipe.model.trust_remote_code,
-            gradient_checkpointing=recipe.model.gradient_checkpointing,
-        )
+        return cls(recipe, critic, annotator) if recipe.refresh.asks else None
 
     def audit(self, tokenizer: Any, rollouts: Sequence[Rollout], deltas: Any, critiques: Any) -> dict[str, float]:
         """Return the critic's agreement with the annotator on the first responses of a step; empty if disabled."""
@@ -133,7 +107,8 @@ class Refresher:
 
         def agreement() -> Agreement:
             some, of_critic, said = zip(*first, strict=True)
-            return judge(annotator, tokenizer, some, of_critic, said, self.delta_settings, match=self.match)
+            settings = AlignSettings.of(self.recipe.reward)
+            return judge(annotator, tokenizer, some, of_critic, said, settings, match=self.match)
 
         return {f"audit/{name}": value for name, value in of_first_process(agreement).metrics().items()}
 
@@ -141,12 +116,8 @@ class Refresher:
         """Add a step's responses, of all processes in the order of the batch, to the window."""
         self.window.extend(zip(examples, responses, strict=True))
 
-    def refresh_if_due(self, step: int, kl_per_token: float) -> dict[str, float]:
-        """Train the critic on the window; or load its weights, if an interrupted run trained it at this step.
-
-        Args:
-            step: number of finished steps.
-            kl_per_token: of the last step, in nats.
+    def refresh_if_due(self, step: int) -> dict[str, float]:
+        """Train the critic on the window after `step` steps; or load its weights, if an interrupted run trained it.
 
         Returns:
             `critic/refreshed`: 1.0 if refreshed now, 0.0 if not due or no critique of the annotator can be learned.
@@ -156,7 +127,6 @@ class Refresher:
             return {}
         if step not in self.settings.steps:
             return {"critic/refreshed": 0.0}
-        self.last_kl = kl_per_token
         name = f"step-{step:06d}"
         if not of_first_process((self.directory / name).exists):
             before = random_states()
@@ -165,17 +135,16 @@ class Refresher:
             restore_random_states(before)
             if not trained:
                 return {"critic/refreshed": 0.0}
-            of_first_process(lambda: self._publish(name))
+            of_first_process(partial(self._publish, name))
         self._load(name)
         return {"critic/refreshed": 1.0}
 
     def state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint: the name of the current reward model, and the KL at its refresh."""
-        return {"current": self.current, "last_kl": self.last_kl}
+        """Return the state for a checkpoint: the name of the current reward model."""
+        return {"current": self.current}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restore the state that `state` returned, and load that reward model's weights."""
-        self.last_kl = state["last_kl"]
         if state["current"]:
             self._load(state["current"])
 
@@ -187,19 +156,10 @@ class Refresher:
 
     def _train(self, step: int) -> bool:
         """Train the critic; return False if no critique of the annotator can be learned."""
-        examples, responses = zip(*self.window, strict=True)
-        annotator = self.annotator
-        assert annotator is not None  # checked in the constructor
-        judged = of_first_process(lambda: annotate(annotator, examples, responses))
-        new = [one for one in judged if not one.critique.failed]
-        if not new:
+        annotations = self._mixture(step)
+        if not annotations:
             return False
         settings, critic = self.settings, self.critic
-        thinned = Random(f"{self.seed} {step} thinned")
-        new = rebalanced(new, "negative", settings.negative_share, thinned)
-        new = rebalanced(new, "positive", settings.positive_share, thinned)
-        count = min(len(self.old), round(len(new) * settings.replay / (1 - settings.replay)))
-        annotations: list[Annotation] = [*new, *Random(f"{self.seed} {step}").sample(self.old, count)]
         training = FineTuning(
             steps=settings.train_steps,
             batch_size=settings.batch_size,
@@ -207,8 +167,8 @@ class Refresher:
             max_tokens=int(min(context_of(critic.model), NO_LIMIT)),
             optimizer=settings.optimizer,
             accumulate=settings.accumulate,
-            gradient_checkpointing=self.gradient_checkpointing,
-            seed=(self.seed + step) % 2**32,
+            gradient_checkpointing=self.recipe.model.gradient_checkpointing,
+            seed=(self.recipe.run.seed + step) % 2**32,
         )
         device = critic.model.device  # a trainer of transformers moves the model to its own
         try:
@@ -220,13 +180,26 @@ class Refresher:
         critic.model.to(device)
         return True
 
+    def _mixture(self, step: int) -> list[Annotation]:
+        """Return new annotations of the window, rebalanced, and older ones; none if no new critique can be learned."""
+        examples, responses = zip(*self.window, strict=True)
+        assert self.annotator is not None  # checked in the constructor
+        judged = of_first_process(partial(annotate, self.annotator, examples, responses))
+        new = [annotation for annotation in judged if not annotation.critique.failed]
+        settings, seed = self.settings, f"{self.recipe.run.seed} {step}"
+        thinned = Random(f"{seed} thinned")
+        new = rebalanced(new, "negative", settings.negative_share, thinned)
+        new = rebalanced(new, "positive", settings.positive_share, thinned)
+        count = min(len(self.old), round(len(new) * settings.replay / (1 - settings.replay)))
+        return [*new, *Random(seed).sample(self.old, count)]
+
     def _publish(self, name: str) -> None:
         with published(self.directory / name) as temporary:
             self.critic.save(temporary)
 
     def _load(self, name: str) -> None:
         """Load saved weights, also right after training, so that a resumed run has the same bits."""
-        self.critic.restore(self.directory / name, trust_remote_code=self.trust_remote_code)
+        self.critic.restore(self.directory / name, trust_remote_code=self.recipe.model.trust_remote_code)
         self.current = name
 
 
@@ -280,8 +253,8 @@ def rebalanced(annotations: Sequence[Annotation], label: Label, share: float, rn
     A reward model that is trained on few negative spans marks most text as positive, and the other way round. The
     order is kept; a share of 0, or no annotation with such a span, keeps all annotations.
     """
-    holds = [any(span.label == label for span in one.critique.spans) for one in annotations]
+    holds = [any(span.label == label for span in annotation.critique.spans) for annotation in annotations]
     others = [row for row, has_span in enumerate(holds) if not has_span]
     room = round(sum(holds) * (1 - share) / share) if share and any(holds) else len(others)
     kept = set(rng.sample(others, min(room, len(others))))
-    return [one for row, one in enumerate(annotations) if holds[row] or row in kept]
+    return [annotation for row, annotation in enumerate(annotations) if holds[row] or row in kept]

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from text2grad.config import all_checkpoints, best_checkpoint, latest_checkpoint
 from text2grad.errors import CheckpointError
 from text2grad.files import published, to_json
-from text2grad.models import CRITIC_ADAPTER, is_peft, policy_only
+from text2grad.models import is_peft, policy_only
 from text2grad.rl.optimizers import Optimizers
 from text2grad.rl.sharding import as_sharded, whole
 
@@ -116,15 +116,15 @@ def _exported(
     """Return the whole weights of a sharded policy, of which peft writes adapters only; empty without `weights`."""
     known = {id(parameter): name for name, parameter in trainable.items()}
     kept: dict[int, Tensor] = {}  # tied weights stay one tensor
-    found = {}
+    exported = {}
     for name, tensor in policy.state_dict(keep_vars=True).items():
         if is_peft(policy) and not tensor.requires_grad and "lora_" not in name:
             continue
         if id(tensor) not in known and id(tensor) not in kept:
             kept[id(tensor)] = _on_disk(tensor, weights is not None)
         if weights is not None:
-            found[name] = weights[known[id(tensor)]] if id(tensor) in known else kept[id(tensor)]
-    return found
+            exported[name] = weights[known[id(tensor)]] if id(tensor) in known else kept[id(tensor)]
+    return exported
 
 
 def _on_disk(tensor: Tensor, sharded: bool) -> Tensor:
@@ -157,11 +157,10 @@ def load_checkpoint(path: Path, *, trainable: Mapping[str, nn.Parameter], optimi
     state = _read_state(path)
     with ExitStack() as opened:
         weights, moments = (_open_parts(path, name, opened) for name in ("trainable", "optimizer"))
-        weights = {name: file for name, file in weights.items() if name in trainable or not _resting(name)}
         shapes = {name: tuple(p.shape) for name, p in trainable.items()}
-        found = {name: tuple(file.get_slice(name).get_shape()) for name, file in weights.items()}
-        if found != shapes:
-            odd = sorted(set(found).symmetric_difference(shapes)) or [n for n in shapes if found[n] != shapes[n]]
+        saved = {name: tuple(file.get_slice(name).get_shape()) for name, file in weights.items()}
+        if saved != shapes:
+            odd = sorted(set(saved).symmetric_difference(shapes)) or [n for n in shapes if saved[n] != shapes[n]]
             raise CheckpointError(
                 f"checkpoint {path} is of another model: {len(odd)} parameters differ, the first is {odd[0]!r}. Resume "
                 "with the model, LoRA and value settings it was made with."
@@ -178,11 +177,6 @@ def load_checkpoint(path: Path, *, trainable: Mapping[str, nn.Parameter], optimi
     return state
 
 
-def _resting(name: str) -> bool:
-    """Return whether older versions saved a weight for nothing: of a critic's adapter, copied to the value model."""
-    return name.startswith("value_trunk.") and f".{CRITIC_ADAPTER}." in name
-
-
 def _open_parts(path: Path, stem: str, opened: ExitStack) -> dict[str, Any]:
     """Return the open file of each tensor that `_save_parts` wrote.
 
@@ -191,14 +185,14 @@ def _open_parts(path: Path, stem: str, opened: ExitStack) -> dict[str, Any]:
     """
     from safetensors import SafetensorError, safe_open
 
-    found: dict[str, Any] = {}
+    files: dict[str, Any] = {}
     for part in (*sorted(path.glob(f"{stem}-*.safetensors")), path / f"{stem}.safetensors"):
         try:
             file = opened.enter_context(safe_open(part, framework="pt"))
         except (OSError, SafetensorError) as error:
             raise _damaged(path, f"{part.name}: {error}") from error
-        found |= dict.fromkeys(file.keys(), file)
-    return found
+        files |= dict.fromkeys(file.keys(), file)
+    return files
 
 
 def checkpoint_critics(directory: Path) -> set[str]:

@@ -25,7 +25,7 @@ class CriticRefresher(Protocol):
     def observe(self, examples: Sequence[Example], responses: Sequence[str]) -> None:
         """Remember the responses of a step, of all processes, in the order of the batch."""
 
-    def refresh_if_due(self, step: int, kl_per_token: float) -> dict[str, float]:
+    def refresh_if_due(self, step: int) -> dict[str, float]:
         """Retrain the critic if it is due after `step` finished steps; return metrics."""
 
     def state(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class FixedCritic:
 
     def state(self) -> dict[str, Any]:
         """Return the state of a critic that was never retrained."""
-        return {"current": "", "last_kl": 0.0}
+        return {"current": ""}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restore nothing."""

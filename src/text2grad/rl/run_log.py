@@ -86,11 +86,11 @@ class RunLog:
 
     def rollouts(self, *, since: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
         """Yield (step, records) of the steps from `since` on, in order; only the files that hold them are read."""
-        files, found = self._rollout_files(), deque[dict[str, Any]]()
-        while files and (not found or found[0]["step"] >= since):
+        files, logged = self._rollout_files(), deque[dict[str, Any]]()
+        while files and (not logged or logged[0]["step"] >= since):
             records = map(json.loads, files.pop().read_bytes().splitlines())
-            found.extendleft(reversed(list(records)))
-        for step, of_step in groupby(found, key=lambda record: int(record["step"])):
+            logged.extendleft(reversed(list(records)))
+        for step, of_step in groupby(logged, key=lambda record: int(record["step"])):
             if step >= since:
                 yield step, list(of_step)
 
@@ -176,10 +176,11 @@ class RunLog:
         path = self._critique_file(step, rank)
         try:
             records = json.loads(path.read_bytes())
-            found = [tuple(one["ids"]) for one in records], [tuple(one["engine_logp"]) for one in records]
+            ids = [tuple(record["ids"]) for record in records]
+            logps = [tuple(record["engine_logp"]) for record in records]
         except (OSError, ValueError, LookupError, TypeError):
             return None
-        return found if len(records) == count else None
+        return (ids, logps) if len(records) == count else None
 
     def drop_critiques(self, step: int) -> None:
         """Remove the critiques of a step: its responses are sampled anew."""

@@ -179,9 +179,9 @@ class Sharding:
         sharded = set(self.layers)
         self.policy_layers = [module for module in model.policy.modules() if module in sharded]
         # FSDP takes the module of the first pass for its root.
-        one = torch.ones(1, 1, dtype=torch.int64, device=self.accelerator.device)
+        token = torch.ones(1, 1, dtype=torch.int64, device=self.accelerator.device)
         with torch.no_grad():
-            model(TokenBatch(one.repeat(1, 2), one[0], one, one > 0, one[0] > 1))
+            model(TokenBatch(token.repeat(1, 2), token[0], token, token > 0, token[0] > 1))
         self.reshard()
         if self.accelerator.is_main_process:
             parameters = [p for root in self.roots for p in root.parameters()]
@@ -193,12 +193,12 @@ class Sharding:
         base = base_of(policy)
         asked = self.plugin.transformer_cls_names_to_wrap
         names = set(asked or getattr(base, "_no_split_modules", None) or ())
-        found = {type(module).__name__ for module in base.modules()}
-        if not names & found or (asked and not names <= found):
+        classes = {type(module).__name__ for module in base.modules()}
+        if not names & classes or (asked and not names <= classes):
             raise ConfigError(
                 f"{type(base).__name__} has no modules of the classes {sorted(names)}; name those of its layers in "
                 "fsdp_transformer_layer_cls_to_wrap of accelerate's configuration, separated by commas. Its classes: "
-                f"{', '.join(sorted(found))}"
+                f"{', '.join(sorted(classes))}"
             )
         return names
 

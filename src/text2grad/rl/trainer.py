@@ -135,7 +135,7 @@ class Text2GradTrainer(TrainingLoop):
         """Let the learned critic and β follow the policy."""
         examples = [self.examples[index] for index in chosen_examples(self, step.number)]
         self.refresher.observe(examples, [record["response"] for record in step.records])
-        step.metrics |= self.refresher.refresh_if_due(step.number + 1, step.metrics["kl/per_token"])
+        step.metrics |= self.refresher.refresh_if_due(step.number + 1)
         step.metrics["kl/beta"] = self.kl.beta
         self.kl.update(step.metrics["kl/per_sequence"], responses=len(step.records))
 

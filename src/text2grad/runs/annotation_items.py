@@ -136,16 +136,17 @@ def sampled_responses(recipe: Recipe, examples: Sequence[Example], path: Path) -
         if not recipe.model.path:
             raise ConfigError('the data has no "response", and [model] path names no policy to generate one')
         with Progress("sample", len(missing), unit="response") as progress:
-            for found in _sampled(recipe, examples, missing):
-                saved |= found
+            for batch in _sampled(recipe, examples, missing):
+                saved |= batch
                 known = {"policy": recipe.model.path, "sampling": sampling}
                 records = (
-                    {"row": row, "prompt": examples[row].prompt_text, **known, "response": found[row]} for row in found
+                    {"row": row, "prompt": examples[row].prompt_text, **known, "response": batch[row]} for row in batch
                 )
                 append_records(path, records)
-                progress.advance(len(found))
+                progress.advance(len(batch))
     pairs = [(example, saved[row]) for row, example in enumerate(examples)]
-    return [one for one, response in pairs if response is not None], [one for _, one in pairs if one is not None]
+    kept = [example for example, response in pairs if response is not None]
+    return kept, [response for _, response in pairs if response is not None]
 
 
 def _sampling(recipe: Recipe) -> str:
@@ -187,13 +188,13 @@ def _sampled(recipe: Recipe, examples: Sequence[Example], rows: Sequence[int]) -
     sampler = PolicySampler(recipe, recipe.model.path, dtype=recipe.model.dtype)
     numbered = [replace(examples[row], meta={**examples[row].meta, "row": row}) for row in rows]
     fitting = sampler.fitting(numbered, recipe.data.too_long)
-    yield dict.fromkeys(set(rows) - {one.meta["row"] for one in fitting})
+    yield dict.fromkeys(set(rows) - {example.meta["row"] for example in fitting})
     firsts: dict[str, int] = {}
-    for one in fitting:
-        firsts.setdefault(one.prompt_text, one.meta["row"])
-    fitting.sort(key=lambda one: (firsts[one.prompt_text], one.meta["row"]))
+    for example in fitting:
+        firsts.setdefault(example.prompt_text, example.meta["row"])
+    fitting.sort(key=lambda example: (firsts[example.prompt_text], example.meta["row"]))
     size = recipe.rollout.rows_at_once
     for start in range(0, len(fitting), size):
         part = fitting[start : start + size]
         rollouts = sampler(part, seed=recipe.run.seed, step=SAMPLING_STEP + part[0].meta["row"])
-        yield {one.example.meta["row"]: one.response for one in rollouts}
+        yield {rollout.example.meta["row"]: rollout.response for rollout in rollouts}

@@ -59,7 +59,7 @@ def praises(examples, responses):
     return [Critique("", (Span(0, len(r), "positive"),)) for r in responses]
 
 def fails(examples, responses):
-    return ["no JSON"] * len(responses)
+    return [Critique("", status="unparsable") for _ in responses]
 
 def quotes_elsewhere(examples, responses):
     return [Critique("", unmatched=("zebra",)) for _ in responses]
@@ -98,8 +98,6 @@ def test_a_steady_critic_agrees_with_itself_and_train_begins_with_the_same_respo
     figures = measured("steady").figures
     assert (figures["label_agreement"], figures["cohen_kappa"], figures["reliability"]) == (1.0, 1.0, 1.0)
     assert figures["responses"] == 8
-    assert set(figures["step_seconds"]) == {"rollout", "critic", "score", "update"}
-    assert min(figures["step_seconds"].values()) > 0
     first, second = called(place)
     assert first == second, "the second question is asked"
     assert main(["train", "my.toml", "--critic", "moods:steady"]) == 0
@@ -154,7 +152,6 @@ def test_truncated_responses_are_warned_of(place: Path) -> None:
 
 
 def test_nothing_is_trained(place: Path) -> None:
-    """The micro-batch whose time is taken leaves no gradient, and each look samples the same."""
     before = {path: path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file()}
     assert measured("praises").rollouts == measured("praises").rollouts
     after = {path: path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file()}

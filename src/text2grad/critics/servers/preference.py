@@ -143,7 +143,7 @@ def read_verdict(answer: Answer) -> Side | None:
         >>> read_verdict(Answer('Both err. {"reasoning": "The first errs more.", "better": "Second"}', "stop"))
         'second'
     """
-    if answer.finish in ("refused", "too_long"):
+    if answer.finish == "refused":
         return None
     verdicts = [str(reading.value["better"]) for reading in read_objects(answer.text) if "better" in reading.value]
     word = verdicts[-1].strip().casefold() if verdicts else ""

@@ -21,6 +21,7 @@ from text2grad.feedback import json_object, read_entries
 from text2grad.files import to_json, write_atomically, write_records
 
 ARC = "arc"
+ROWS_AT_ONCE = 16
 _ARC_DATA = (
     "Give the rows of ARC-Challenge's test split as JSONL with --data arc=FILE (data set allenai/ai2_arc, "
     "configuration ARC-Challenge, on the Hugging Face hub)"
@@ -94,7 +95,7 @@ class LMEvalSuite(ExaminedSuite):
     def _measures(self) -> Iterator[tuple[str, Measure]]:
         """Yield the metrics of the task; of a group, those of all its tasks."""
         for task in self._tasks.values():
-            filters = [one["name"] for one in task.config.filter_list or []] or ["none"]
+            filters = [each["name"] for each in task.config.filter_list or []] or ["none"]
             for metric, higher in task.higher_is_better().items():
                 for name in filters:
                     figure, about = _figure(metric, name), f"of lm-eval's task {self.task}"
@@ -105,8 +106,8 @@ class LMEvalSuite(ExaminedSuite):
         from lm_eval.evaluator import simple_evaluate
         from lm_eval.models.huggingface import HFLM
 
-        wrapped = HFLM(pretrained=model.model, tokenizer=model.tokenizer, batch_size=self.options.rows_at_once)
-        found = simple_evaluate(
+        wrapped = HFLM(pretrained=model.model, tokenizer=model.tokenizer, batch_size=ROWS_AT_ONCE)
+        results = simple_evaluate(
             model=wrapped,
             tasks=[self._spec],
             task_manager=self._manager,
@@ -117,13 +118,13 @@ class LMEvalSuite(ExaminedSuite):
             apply_chat_template=model.subject.prompt_format == "chat",
         )
         rows: dict[str, Counts] = {}
-        for task, samples in found["samples"].items():
-            for one in samples:
-                row = rows.setdefault(f"{task}/{one['doc_id']}", {})
-                for metric in one["metrics"]:
-                    name = _figure(metric, one["filter"])
-                    if isinstance(one[metric], int | float):
-                        row |= {name: float(one[metric]), f"with {name}": 1.0}
+        for task, samples in results["samples"].items():
+            for sample in samples:
+                row = rows.setdefault(f"{task}/{sample['doc_id']}", {})
+                for metric in sample["metrics"]:
+                    name = _figure(metric, sample["filter"])
+                    if isinstance(sample[metric], int | float):
+                        row |= {name: float(sample[metric]), f"with {name}": 1.0}
         if not any(rows.values()):
             raise DataError(
                 f"suite {self.name}: lm-eval's task {self.task} has no metric of single questions, so that no interval "

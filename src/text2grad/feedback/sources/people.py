@@ -1,4 +1,4 @@
-r"""Feedback of people: Fine-Grained RLHF, MQM, ILF.
+r"""Feedback of people: Fine-Grained RLHF and MQM; words with a better response.
 
 qa_feedback   Fine-Grained RLHF (arXiv 2306.01693): errors as ranges of "prediction 1", with a type and an optional
               explanation. Missing information refers to sentences of the passages: a line of feedback without a span.
@@ -6,8 +6,6 @@ qa_feedback   Fine-Grained RLHF (arXiv 2306.01693): errors as ranges of "predict
 mqm           Translation errors (arXiv 2104.14478), as JSON with offsets ("source", "target", "ratings": {rater:
               [{"side", "start", "end", "category", "severity"}]}) or as the published table, where <v>…</v> marks the
               error and each row is one error. One annotation per rater; errors marked in the source have no span.
-ilf           Imitation learning from language feedback on code (arXiv 2303.16749): words about a program, and the
-              program as corrected by the same person; the changes become spans.
 """
 
 import json
@@ -162,31 +160,11 @@ def _unmarked(row: Entry, side: str) -> tuple[str, list[tuple[int, int]]]:
     return text, places
 
 
-def read_ilf(row: Row) -> Iterator[Item]:
-    """Yield the feedback of one person on a program."""
-    prompt, whole = row.text("prompt"), row.text("original_model_completion")
-    better = row.words("unedited_annotator_completion") or (row.words("completion") and prompt + row.text("completion"))
-    head = prompt if whole.startswith(prompt) else ""
-    yield grounded(row, (prompt, whole.removeprefix(prompt)), row.text("Feedback").strip(), better, head)
-
-
-def grounded(row: Row, pair: tuple[str, str], feedback: str, better: str, head: str = "") -> Item:
-    """Return feedback in words as an annotation; the changes of a better response become spans.
-
-    Args:
-        row: the record of the feedback.
-        pair: prompt and response.
-        feedback: the feedback in words.
-        better: the better response; "" if there is none.
-        head: the text before the response that `better` also begins with.
-    """
-    prompt, response = pair
+def grounded(prompt: str, response: str, feedback: str, better: str) -> Item:
+    """Return feedback in words as an annotation; the changes of a better response ("" for none) become spans."""
     if not better:
         return Item(Annotation(prompt, response, Critique(feedback)), (Loss(WORDS_ONLY),))
-    changes = changed_spans(head + response, better)
-    at = len(head)
-    spans = tuple(Span(max(s.start - at, 0), s.end - at, "negative") for s in changes.spans if s.end > at)
+    changes = changed_spans(response, better)
     losses = [Loss("text that the better response adds: it has no place in this one")] * changes.added
-    losses += [Loss("changes of the prompt's own text: no span")] * (len(changes.spans) - len(spans))
-    losses += [] if spans else [Loss(WORDS_ONLY)]
-    return Item(Annotation(prompt, response, Critique(feedback, spans)), tuple(losses), changes.added)
+    losses += [] if changes.spans else [Loss(WORDS_ONLY)]
+    return Item(Annotation(prompt, response, Critique(feedback, changes.spans)), tuple(losses), changes.added)

@@ -81,7 +81,7 @@ def _regions(row: Row, results: list[Object], data: Object, response: str) -> tu
         said = notes[region.get("id")] if region.get("id") in marks else []
         note = " ".join([*_texts((region.get("meta") or {}).get("text")), *said]).strip()
         for label in region["value"]["labels"]:
-            line, meaning = marked(label, response[span.start : span.end], note), label_meaning(row, label)
+            line, meaning = _marked(label, response[span.start : span.end], note), _meaning_of(row, label)
             if meaning == "ignore":
                 losses.append(Loss(IGNORED, line))
                 continue
@@ -123,7 +123,11 @@ def _place(row: Row, value: Object, response: str) -> Span:
     quote = value.get("text")
     if not isinstance(quote, str) or not _is_place(start, end):
         return row.span(start, end, "negative", response)
-    for same in (str, _without_space):
+
+    def without_space(text: str) -> str:  # Label Studio quotes a line break as a backslash and an n
+        return "".join(text.replace("\\n", "").split())
+
+    for same in (str, without_space):
         for first, last in _readings(response, start, end):
             if same(response[first:last]) == same(quote):
                 return row.span(first, last, "negative", response)
@@ -139,11 +143,6 @@ def _readings(response: str, start: int, end: int) -> list[tuple[int, int]]:
     units = response.encode("utf-16-le", "surrogatepass")
     first, last = (len(units[: 2 * place].decode("utf-16-le", "surrogatepass")) for place in (start, end))
     return [(start, end), (first, last)]
-
-
-def _without_space(text: str) -> str:
-    """Return a text without white space and without line breaks as Label Studio quotes them."""
-    return "".join(text.replace("\\n", "").split())
 
 
 def read_argilla(row: Row) -> Iterator[Item]:
@@ -189,20 +188,20 @@ def _answers(row: Row, answers: list[tuple[str, Any]], response: str) -> tuple[l
         elif isinstance(value, list) and all(isinstance(entry, dict) and "start" in entry for entry in value):
             for entry in value:
                 label, start, end = str(entry.get("label")), entry["start"], entry.get("end")
-                meaning = label_meaning(row, label)
+                meaning = _meaning_of(row, label)
                 if meaning == "ignore":
                     losses.append(Loss(IGNORED, label))
                 elif _is_place(start, end) and len(set(_readings(response, start, end))) > 1:
                     losses.append(Loss(UNCLEAR, f"{label} [{start}, {end}]"))
                 else:
                     spans.append(row.span(start, end, meaning, response))
-                    lines.append(marked(label, response[start:end], ""))
+                    lines.append(_marked(label, response[start:end], ""))
         else:
             losses.append(Loss("answers that are neither spans nor words", f"{question}: {shown(value)}"))
     return lines, spans, losses
 
 
-def label_meaning(row: Row, label: str) -> Meaning:
+def _meaning_of(row: Row, label: str) -> Meaning:
     """Return the meaning of a label: given by the user, or known by its name."""
     meaning = row.options.meaning(label, PLAIN_LABELS)
     if meaning is None:
@@ -213,11 +212,6 @@ def label_meaning(row: Row, label: str) -> Meaning:
     return meaning
 
 
-def marked(label: str, text: str, note: str) -> str:
-    """Return a marked text as a line of feedback.
-
-    Example:
-        >>> marked("Error", "Lyon", "She lives in Nice.")
-        'Error: "Lyon" – She lives in Nice.'
-    """
+def _marked(label: str, text: str, note: str) -> str:
+    """Return a marked text as a line of feedback: `Error: "Lyon" – She lives in Nice.`."""
     return f"{label}: {quoted(text)}" + (f" – {note}" if note else "")

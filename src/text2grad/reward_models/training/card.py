@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from text2grad.models import FineTuning
+from text2grad.config import Recipe
+from text2grad.errors import ConfigError
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.writing import QUOTING
 
@@ -47,8 +48,7 @@ set.
 ## Held-out measurements
 
 Critiques {decoded}{constrained} for {responses:,} held-out responses; the model was not trained on their
-prompts.
-Precision, recall and F1 compare single tokens with the annotators' spans.
+prompts. Precision, recall and F1 compare single tokens with the annotators' spans.
 
 | held out | |
 |---|---|
@@ -76,30 +76,31 @@ _COUNTS = {
 }
 
 
-def model_card(
-    results: Mapping[str, Any],
-    format: CritiqueFormat,
-    settings: FineTuning,
-    *,
-    name: str,
-    base: str,
-    lora: tuple[int, float] | None,
-    adapter: bool,
-) -> str:
+def base_of(recipe: Recipe) -> str:
+    """Return the model that [reward_model] trains, or reads for a probe.
+
+    Raises:
+        ConfigError: if the recipe names none.
+    """
+    path = recipe.reward_model.model or recipe.model.path
+    if not path:
+        raise ConfigError("[model] path is not set: name the model to train with --model PATH")
+    return path
+
+
+def model_card(results: Mapping[str, Any], format: CritiqueFormat, recipe: Recipe, *, name: str, adapter: bool) -> str:
     """Return the text of the card.
 
     Args:
         results: `counts`, `measured`, `best_step`, `steps` and `prompt_format`, as in results.json.
         format: of the critiques.
-        settings: of the training.
+        recipe: of the training; of a base in a directory only the last part of the path appears.
         name: OWNER/NAME on the hub, or the directory.
-        base: hub name or directory of the base model; of a directory only the last part appears.
-        lora: rank and α, or None for a full training.
         adapter: True for a LoRA adapter, which needs its base model.
     """
+    base, model, settings = base_of(recipe), recipe.model, recipe.reward_model
     local = Path(base).exists()
     constraint = "verbatim quotes" if format.form in QUOTING else "a label for each word"
-    shown = Path(base).name if local else base
     return _CARD.format(
         base_line="" if local else f"base_model: {json.dumps(base)}\n",
         library="peft" if adapter else "transformers",
@@ -109,11 +110,11 @@ def model_card(
         marks=_MARKS.get(format.form, "a label for each word of the response: positive, negative or neither"),
         prompt_format=results["prompt_format"],
         counts="\n".join(f"| {text} | {results['counts'][key]:,} |" for key, text in _COUNTS.items()),
-        base=f"`{shown}`",
-        lora=f", with LoRA of rank {lora[0]} and α = {lora[1]}" if lora else ", trained in full",
+        base=f"`{Path(base).name if local else base}`",
+        lora=f", with LoRA of rank {model.lora_r} and α = {model.lora_alpha}" if model.lora_r else ", trained in full",
         steps=results["steps"],
         batch_size=settings.batch_size,
-        lr=settings.learning_rate,
+        lr=settings.lr,
         optimizer=settings.optimizer,
         best_step=results["best_step"],
         decoded="decoded greedily" if format.votes == 1 else f"sampled, {format.votes} each, and combined by vote,",

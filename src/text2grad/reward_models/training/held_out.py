@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 from text2grad.align import AlignSettings, label_tokens
@@ -140,6 +141,7 @@ def measurement(
 
     `thresholds` are the vote thresholds to choose from; empty takes the reward model's own.
     """
+    from accelerate.utils import gather_object
 
     def measure(trainer: Any) -> dict[str, float]:
         rank, processes = share_of_process(trainer)
@@ -150,19 +152,9 @@ def measurement(
         else:
             agreements = [held_out.measure(reward_model, rank=rank, processes=processes)]
         if processes > 1:
-            agreements = _sum_over_processes(agreements)
+            agreements = [reduce(Agreement.merged, counts) for counts in zip(*gather_object([agreements]), strict=True)]
         best = max(range(len(agreements)), key=lambda number: span_f1(agreements[number])["f1"])
         measured = span_f1(agreements[best]) | agreements[best].metrics()
         return measured | ({"vote_threshold": thresholds[best]} if thresholds else {})
 
     return measure
-
-
-def _sum_over_processes(agreements: Sequence[Agreement]) -> list[Agreement]:
-    """Return the counts of all processes together."""
-    from accelerate.utils import gather_object
-
-    totals = [Agreement()] * len(agreements)
-    for counts in gather_object([[tuple(agreement) for agreement in agreements]]):
-        totals = [total.merged(Agreement(*more)) for total, more in zip(totals, counts, strict=True)]
-    return totals

@@ -16,8 +16,9 @@ from text2grad.files import published, to_json, write_atomically
 from text2grad.models import check_same_data, load_tokenizer
 from text2grad.reward_models.probe import Unit
 from text2grad.reward_models.probe_training import ProbeReport, train_probe
+from text2grad.reward_models.training.card import base_of
 from text2grad.reward_models.training.held_out import read_split
-from text2grad.reward_models.training.run import HELD_OUT_FILE, MODEL, RESULTS_FILE, SECTIONS, base_of, reward_directory
+from text2grad.reward_models.training.run import HELD_OUT_FILE, MODEL, RESULTS_FILE, SECTIONS, reward_directory
 
 
 def train_probe_of(recipe: Recipe, *, unit: Unit, resume: bool = False) -> tuple[Path, ProbeReport]:

@@ -44,9 +44,9 @@ from text2grad.models import (
 from text2grad.progress import note
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.load import limits_of
+from text2grad.reward_models.load import format_from_recipe
 from text2grad.reward_models.prompts import format_of
-from text2grad.reward_models.training.card import model_card
+from text2grad.reward_models.training.card import base_of, model_card
 from text2grad.reward_models.training.held_out import HeldOutSet, Split, measurement, read_split
 from text2grad.reward_models.writing import has_outcome, has_outcomes
 from text2grad.types import PromptFormat
@@ -231,27 +231,18 @@ class RewardRun:
 
     def _model(self) -> Any:
         """Return the model to train."""
-        shared = self.recipe.model.model_dump(include={"dtype", "lora_r", "lora_alpha", "trust_remote_code"})
-        return load_trainable(
-            self.path,
-            **shared,
-            lora_targets=self.recipe.model.lora_targets,
-            lora_dropout=self.recipe.reward_model.lora_dropout,
-            seed=self.recipe.run.seed,
-        )
+        same = {"dtype", "lora_r", "lora_alpha", "lora_targets", "trust_remote_code"}
+        dropout, seed = self.recipe.reward_model.lora_dropout, self.recipe.run.seed
+        return load_trainable(self.path, **self.recipe.model.model_dump(include=same), lora_dropout=dropout, seed=seed)
 
     def _reward_model(self, model: Any, vote_threshold: float | None = None) -> GenerativeRewardModel:
         """Return the model as a critic that decodes as [critic] says, or with the best vote threshold found."""
-        settings, critic = self.recipe.reward_model, self.recipe.critic
-        format = CritiqueFormat(
-            form=settings.form,
-            write_feedback=settings.write_feedback,
+        critic = self.recipe.critic
+        format = format_from_recipe(
+            self.recipe,
+            **self.recipe.reward_model.model_dump(include={"form", "write_feedback", "max_new_tokens"}),
             outcomes=self.outcomes,
-            constrain=critic.constrain is not False,
-            limits=limits_of(self.recipe),
-            match=critic.match,
             prompt_format=self.prompt_format,
-            max_new_tokens=settings.max_new_tokens,
             votes=critic.votes or 1,
             vote_threshold=vote_threshold or 0.5,
         )
@@ -263,54 +254,25 @@ class RewardRun:
         if last is None:
             raise CheckpointError(f"{self.directory} holds no checkpoint to publish; start the run again")
         measured, before = measured_at(self.directory, last.best_step), measured_at(self.directory, 0)
-        results = {
-            "counts": self.counts,
-            **({"before": before} if before else {}),
-            "measured": measured,
-            "best_step": last.best_step,
-            "steps": last.step,
-            "prompt_format": self.prompt_format,
-        }
+        results = {"counts": self.counts, "before": before, "measured": measured}
+        results |= {"best_step": last.best_step, "steps": last.step, "prompt_format": self.prompt_format}
         best = checkpoint_path(self.directory, last.best_step)
-        adapter = bool(self.recipe.model.lora_r)
+        adapter, how = (
+            bool(self.recipe.model.lora_r),
+            self.recipe.model.model_dump(include={"dtype", "trust_remote_code"}),
+        )
         for path, whole in ((self.directory / MERGED, True), (out, False)) if adapter else ((out, True),):
             if path.exists():
                 continue
+            model = load_trained(best, self.path, adapter=adapter, merged=whole, **how)
             with published(path) as temporary:
-                self._reward_model(self._best(best, whole=whole), measured.get("vote_threshold")).save(temporary)
+                self._reward_model(model, measured.get("vote_threshold")).save(temporary)
                 write_atomically(temporary / "README.md", self._card(results, str(path), adapter=not whole))
         write_cost(self.directory, Cost("reward model", last.seconds, last.tokens, 0, last.peak_memory_bytes, runs=1))
         write_atomically(self.directory / RESULTS_FILE, to_json(results))
 
     def _card(self, results: dict[str, Any], name: str, *, adapter: bool) -> bytes:
-        model = self.recipe.model
-        lora = (model.lora_r, model.lora_alpha) if model.lora_r else None
-        about: dict[str, Any] = {"name": name, "base": self.path, "lora": lora, "adapter": adapter}
-        return model_card(results, self.reward_model.format, self.settings, **about).encode()
-
-    def _best(self, checkpoint: Path, *, whole: bool) -> Any:
-        """Load the weights of a checkpoint: all of them, an adapter on its base, or merged into its base."""
-        settings = self.recipe.model
-        return load_trained(
-            checkpoint,
-            self.path,
-            adapter=bool(settings.lora_r),
-            merged=whole,
-            dtype=settings.dtype,
-            trust_remote_code=settings.trust_remote_code,
-        )
-
-
-def base_of(recipe: Recipe) -> str:
-    """Return the model that [reward_model] trains, or reads for a probe.
-
-    Raises:
-        ConfigError: if the recipe names none.
-    """
-    path = recipe.reward_model.model or recipe.model.path
-    if not path:
-        raise ConfigError("[model] path is not set: name the model to train with --model PATH")
-    return path
+        return model_card(results, self.reward_model.format, self.recipe, name=name, adapter=adapter).encode()
 
 
 def _note_lost_outcomes(recipe: Recipe, annotations: Sequence[Annotation]) -> None:

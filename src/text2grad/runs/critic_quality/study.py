@@ -52,9 +52,9 @@ class Sheet(NamedTuple):
 
 def draw(judged: Sequence[CritiqueRecord], number: int, *, seed: int) -> list[Item]:
     """Return at most `number` critiques at random, in random order; critiques with a failed status are not drawn."""
-    able = [one for one in judged if not one.critique.failed]
+    able = [record for record in judged if not record.critique.failed]
     drawn = random.Random(seed).sample(able, min(number, len(able)))
-    return [Item(f"{n}-{_hash(one)}", one) for n, one in enumerate(drawn, start=1)]
+    return [Item(f"{n}-{_hash(record)}", record) for n, record in enumerate(drawn, start=1)]
 
 
 def _hash(judged: CritiqueRecord) -> str:
@@ -64,10 +64,8 @@ def _hash(judged: CritiqueRecord) -> str:
 
 
 def sheet_csv(items: Sequence[Item]) -> bytes:
-    """Return the sheet as CSV, in UTF-8 with a byte order mark, which spreadsheets need."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, quoting=csv.QUOTE_ALL)
-    writer.writeheader()
+    """Return the sheet as CSV."""
+    rows = []
     for item in items:
         critique, response = item.judged.critique, item.judged.response
         quotes = {
@@ -75,8 +73,16 @@ def sheet_csv(items: Sequence[Item]) -> bytes:
             for label in LABELS
         }
         texts = (item.judged.prompt, response, critique.feedback, *(quotes[label] for label in LABELS))
-        blank = dict.fromkeys((*QUESTIONS, "notes"), "")
-        writer.writerow({"item": item.id, **dict(zip(TEXTS, map(cell, texts), strict=True)), **blank})
+        rows.append((item.id, *map(cell, texts)))
+    return csv_of(COLUMNS, rows)
+
+
+def csv_of(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> bytes:
+    """Return a sheet in UTF-8 with a byte order mark, which spreadsheets need; the last cells of a row are empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, quoting=csv.QUOTE_ALL)
+    writer.writerow(columns)
+    writer.writerows([*row, *[""] * (len(columns) - len(row))] for row in rows)
     return text.getvalue().encode("utf-8-sig", "replace")
 
 

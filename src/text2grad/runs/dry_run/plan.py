@@ -120,33 +120,29 @@ class Planner:
 
     def _fitting(self, settings: dict[str, Any], memory: int) -> Advice | None:
         """Halve the sizes of pieces of the phases that do not fit; None if single rows do not fit."""
-        settings = dict(settings)
         recipe = with_settings(self.recipe, settings)
         if sum(self.device.with_overhead(self._resident(recipe)).values()) > memory:
             return None  # smaller pieces do not help; nothing is traced
-        while True:
-            recipe = with_settings(self.recipe, settings)
-            plan = self.plan(recipe)
-            if plan.peak <= memory:
-                return Advice(settings, plan.peak)
-            if plan.peak_phase in ("rollout", "critic"):
-                rows = self.critic.rows(recipe) if plan.peak_phase == "critic" else self._sampled_rows(recipe)
-                if rows == 1:
-                    return None
-                settings["rollout.rows_at_once"] = rows // 2
-            elif plan.peak_phase in ("score", "update"):
-                row = self.lengths.longest + recipe.rollout.max_new_tokens
-                now = min(recipe.ppo.micro_batch_tokens // row, recipe.rollout.batch_size // self.processes)
-                if now <= 1:
-                    return None
-                settings["ppo.micro_batch_tokens"] = now // 2 * row
-            elif plan.peak_phase == "refresh":
-                parts = recipe.refresh.accumulate * 2
-                if recipe.refresh.batch_size % (self.processes * parts):
-                    return None
-                settings["refresh.accumulate"] = parts
-            else:
+        while (plan := self.plan(recipe)).peak > memory:
+            smaller = self._smaller_pieces(recipe, plan.peak_phase)
+            if smaller is None:
                 return None
+            settings = {**settings, **smaller}
+            recipe = with_settings(self.recipe, settings)
+        return Advice(settings, plan.peak)
+
+    def _smaller_pieces(self, recipe: Recipe, phase: str) -> dict[str, int] | None:
+        """Return the setting that halves the pieces of a phase; None for a phase of single rows or without pieces."""
+        if phase in ("rollout", "critic"):
+            rows = self.critic.rows(recipe) if phase == "critic" else self._sampled_rows(recipe)
+            return {"rollout.rows_at_once": rows // 2} if rows > 1 else None
+        if phase in ("score", "update"):
+            row = self.lengths.longest + recipe.rollout.max_new_tokens
+            rows = min(recipe.ppo.micro_batch_tokens // row, recipe.rollout.batch_size // self.processes)
+            return {"ppo.micro_batch_tokens": rows // 2 * row} if rows > 1 else None
+        parts = 2 * recipe.refresh.accumulate
+        whole = phase == "refresh" and recipe.refresh.batch_size % (self.processes * parts) == 0
+        return {"refresh.accumulate": parts} if whole else None
 
     def _resident(self, recipe: Recipe) -> dict[str, int]:
         """Return what occupies memory in every phase, in bytes by role."""

@@ -11,7 +11,6 @@ from text2grad.config import Recipe
 from text2grad.critics import CachedCritic, LLMCritic
 from text2grad.critics.servers import ANSWER_TOKENS
 from text2grad.feedback import Critic
-from text2grad.progress import duration
 from text2grad.reward_models import critic_from_recipe
 from text2grad.runs.dry_run.devices import device_named, gigabytes
 from text2grad.runs.dry_run.plan import Advice, Lengths, Plan, Planner
@@ -130,14 +129,12 @@ def print_report(console: Console, report: Report) -> None:
 
 def _print_signal(console: Console, recipe: Recipe, signal: Signal) -> None:
     """Print judged responses, the figures in words, and the warnings."""
-    figures, batch = signal.figures, recipe.rollout.batch_size
+    figures = signal.figures
     for rollout, critique in list(zip(signal.rollouts, signal.critiques, strict=True))[:SHOWN]:
         console.print(plain(rollout.example.prompt_text, style="dim"))
         print_critique(console, rollout.response, critique)
-    phases = {phase: seconds * batch for phase, seconds in figures["step_seconds"].items()}
-    step, (read, written) = sum(phases.values()), figures["critic_tokens"]
-    shares = ", ".join(f"{phase} {seconds / step:.0%}" for phase, seconds in phases.items())
-    cost = figures["critic_cost"] * recipe.run.steps * batch
+    read, written = figures["critic_tokens"]
+    cost = figures["critic_cost"] * recipe.run.steps * recipe.rollout.batch_size
     lines = [
         ("responses", f"{figures['responses']} ({figures['tokens']:,} tokens)"),
         ("cut by the length limit", f"{figures['truncated_share']:.0%}"),
@@ -151,8 +148,7 @@ def _print_signal(console: Console, recipe: Recipe, signal: Signal) -> None:
         ("reward per response", f"{figures['reward_mean']:.3g} (deviation {figures['reward_deviation']:.3g})"),
         ("reward and length", f"r = {figures['reward_length_correlation']:.2f}"),
         ("tokens of the critic", f"{read:,} read, {written:,} written" if read + written else "not counted by it"),
-        ("time of a step here", f"{step:.3g} s ({shares})"),
-        ("whole run here", duration(step * recipe.run.steps) + (f", critic ${cost:,.2f}" if cost else "")),
+        *([("critic in the whole run", f"${cost:,.2f}")] if cost else []),
     ]
     print_figures(console, lines, title="Signal")
     for warning in signal.warnings:

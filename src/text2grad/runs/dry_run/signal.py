@@ -10,8 +10,8 @@ tokens, and m the mean of all:
     reliability = (MSB − MSW) / (MSB + MSW), the intraclass correlation ICC(1,1) (Shrout and Fleiss, 1979): the share
                   of variance that is signal
 
-Labels are the signs of δ; their agreement beyond chance is Cohen's κ (1960). Time and money of the critic are those of
-the second question, which no answer in a store shortens; the passes of a step are timed on one micro-batch.
+Labels are the signs of δ; their agreement beyond chance is Cohen's κ (1960). The price of the critic is that of the
+second question, which no answer in a store shortens.
 """
 
 import copy
@@ -29,13 +29,8 @@ from text2grad.costs import tokens_of
 from text2grad.critics import CachedCritic, LLMCritic
 from text2grad.feedback import Critic, ask
 from text2grad.models import (
-    PolicyWithValue,
-    Reference,
-    TokenBatch,
     batch_indices,
     best_device,
-    collate,
-    enable_checkpointing,
     fitting_prompts,
     load_tokenizer,
     padding_id,
@@ -43,7 +38,7 @@ from text2grad.models import (
 )
 from text2grad.progress import note
 from text2grad.reward_models import ServerRewardModel, critic_from_recipe, shares_base
-from text2grad.rl import Clock, advantages_over_baseline, correlation, prepare_policy, rewards_of
+from text2grad.rl import advantages_over_baseline, correlation, prepare_policy, rewards_of
 from text2grad.runs.evaluate_policy import Sampling, sample_rollouts
 from text2grad.runs.run_examples import recipe_task, run_examples
 from text2grad.types import FAILED_STATUSES, Critique, Example, Rollout
@@ -63,12 +58,12 @@ class Signal(NamedTuple):
 
 
 def measure_signal(recipe: Recipe, *, responses: int = RESPONSES) -> Signal:
-    """Sample responses as the run would, ask the critic twice, and time the passes of a step; nothing is trained.
+    """Sample responses as the run would, and ask the critic twice; nothing is trained.
 
     Raises:
         CriticError: if the critic fails.
     """
-    task, settings, clock, device = recipe_task(recipe), recipe.model, Clock(), best_device()
+    task, settings, device = recipe_task(recipe), recipe.model, best_device()
     tokenizer = load_tokenizer(settings.path, trust_remote_code=settings.trust_remote_code)
     if recipe.run.threads:
         torch.set_num_threads(recipe.run.threads)
@@ -81,23 +76,17 @@ def measure_signal(recipe: Recipe, *, responses: int = RESPONSES) -> Signal:
         policy = policy.to(device).eval()
         if isinstance(model := getattr(critic, "model", None), torch.nn.Module):
             model.to(device)
-        with clock.phase("rollout"):
-            rollouts = first_responses(recipe, policy, tokenizer, run_examples(recipe).train, responses)
+        rollouts = first_responses(recipe, policy, tokenizer, run_examples(recipe).train, responses)
         first = _answers(recipe, critic, rollouts, "the first time")
         critic = asked_anew(critic, Path(place))
         before = tokens_of(critic)
-        with clock.phase("critic"):
-            second = _answers(recipe, critic, rollouts, "again")
+        second = _answers(recipe, critic, rollouts, "again")
         after = tokens_of(critic)
     asked = (after.prompt - before.prompt, after.generated - before.generated)
     figures = {
         **signal_figures(recipe, tokenizer, rollouts, first, second),
         "critic_tokens": asked,
         "critic_cost": critic.spending.cost(*asked) / len(rollouts) if isinstance(critic, LLMCritic) else 0.0,
-        "step_seconds": {
-            **{name: clock.seconds[f"seconds/{name}"] / len(rollouts) for name in ("rollout", "critic")},
-            **_seconds_of_passes(recipe, policy, collate(rollouts, pad_id=0, device=device)),
-        },
     }
     return Signal(figures, warnings_of(figures, recipe), rollouts, first)
 
@@ -136,30 +125,6 @@ def _answers(recipe: Recipe, critic: Critic, rollouts: Sequence[Rollout], which:
     note(f"asking the critic about {len(rollouts)} responses, {which}")
     responses = [rollout.response for rollout in rollouts]
     return ask(critic, [rollout.example for rollout in rollouts], responses, match=recipe.critic.match)
-
-
-def _seconds_of_passes(recipe: Recipe, policy: Any, batch: TokenBatch) -> dict[str, float]:
-    """Return the seconds that scoring and update take for each response, by one micro-batch of the largest number."""
-    model, reference, clock = PolicyWithValue(policy, value=recipe.model.value), Reference(policy), Clock()
-    if recipe.model.gradient_checkpointing:
-        enable_checkpointing(policy)
-    model.to(batch.ids.device).train(recipe.model.gradient_checkpointing)
-    part = batch.rows(max(batch.groups(recipe.ppo.micro_batch_tokens), key=len))
-    temperature, with_entropy = recipe.rollout.temperature, recipe.ppo.entropy_coef > 0
-    for phase in ("warm up", "score"):
-        with clock.phase(phase):
-            scores = model.score(part, reference, temperature=temperature, kl=recipe.ppo.kl)
-            scores.logp.sum().item()  # waits for the device
-    with clock.phase("update"):
-        passes = model(part, temperature=temperature, with_entropy=with_entropy)
-        (passes.logp.sum() + passes.entropy.sum() + passes.values.sum()).backward()
-        [float(p.grad.sum()) for p in model.policy_parameters() if p.grad is not None]
-    model.zero_grad()
-    rows = len(part.ids)
-    return {
-        "score": clock.seconds["seconds/score"] / rows,
-        "update": recipe.ppo.epochs * clock.seconds["seconds/update"] / rows,
-    }
 
 
 def signal_figures(

@@ -11,7 +11,7 @@ in four strengths. Pointing at a token, tapping it or moving to it with the arro
 import math
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from html import escape as escape_html
 from importlib.resources import files
@@ -41,31 +41,6 @@ GLOSSARY = {
     "advantage": "reward compared with the value function; the policy update follows it",
     "change": "change of the token's log-probability by this step's update, nats",
 }
-WORDS = {
-    "F1": "harmonic mean of precision and recall: 1 if everything is right and nothing is missing",
-    "precision": "share of the marked tokens that are rightly marked",
-    "recall": "share of the tokens to mark that are marked",
-    "unreadable": "share of critiques that could not be parsed; their responses get no reward",
-    "failure rate": "share of critiques that could not be read; their responses get no reward",
-    "unmatched": "share of quotes that do not occur in the response",
-    "quotes not found": "share of quotes that do not occur in the response",
-    "gap": "mean over responses of Σ δ by the reward model minus Σ δ by the annotator; above 0 it is too generous",
-    "KL": "divergence of the policy from the policy before training, in nats: 0 is no change",
-    "reward": "mean over responses of the rewards of their tokens, before the KL penalty",
-    "negative spans": "parts of a response that the critique quotes as poor",
-    "tokens labelled": "share of tokens in a positive or negative span",
-    "mean tokens": "length of a response",
-    "truncated share": "share of responses that the length limit cut",
-    "distinct 2": "different pairs of neighbouring words / all pairs, over all responses: low if they repeat",
-    "pass@1": "share of programs that pass all their tests",
-    "held-out": "on prompts that training does not use",
-    "signal-to-noise": "variance of advantages that the labels of tokens explain / the rest of their variance",
-    "autocorrelation": "correlation of the advantages of two tokens of a response, by their distance",
-    "interval": "95 % bootstrap interval, unless the table says otherwise: contains the true value in 95 of 100 cases",
-    "step": "one batch of responses, their critiques, and the update of the policy by them",
-}
-"""Words of tables and pictures → their meaning; a page explains the words that it uses."""
-
 _IMPORT = re.compile(r"^import .*\n", re.MULTILINE)  # both modules become one inline script
 _LONG_PROMPT = 280  # characters; longer ones are folded
 
@@ -106,17 +81,10 @@ def rollouts_page(
         >>> '<span class="t n4" data-v="-1"> there</span>' in rollouts_page("One answer", [record])
         True
     """
-    everything = [record for _, group in groups for record in group] + list(records)
-    columns = [column for column in COLUMNS if any(column in record for record in everything)]
-    named = [(f"group-{n}", name) for n, (name, _) in enumerate(groups, start=1)]
-    parts = [
-        _header(title, intro, summary, named),
-        _gallery(images, tables),
-        _words(images, tables),
-        _legend(columns),
-        *(_group("", records, columns, 0) if records else ()),
-        *(part for n, (name, group) in enumerate(groups, start=1) for part in _group(name, group, columns, n)),
-    ]
+    sections = [*([("", records)] if records else []), *groups]
+    columns = [column for column in COLUMNS if any(column in record for _, group in sections for record in group)]
+    parts = [_header(title, intro, summary), _gallery(images, tables), _legend(columns)]
+    parts += [_group(heading, group, columns) for heading, group in sections]
     return _document(title, "".join(parts))
 
 
@@ -200,15 +168,13 @@ def _hash(content: str) -> str:
     return "sha256-" + b64encode(sha256(content.encode()).digest()).decode()
 
 
-def _header(title: str, intro: str, summary: Sequence[tuple[str, str]], named: Sequence[tuple[str, str]]) -> str:
+def _header(title: str, intro: str, summary: Sequence[tuple[str, str]]) -> str:
     paragraphs = "".join(f"<p>{escape(paragraph)}</p>" for paragraph in intro.split("\n\n") if paragraph.strip())
     tiles = "".join(_tile(name, value) for name, value in summary)
     figures = f'<dl class="tiles">{tiles}</dl>' if tiles else ""
     return (
-        '<header><div class="bar"><p class="brand"><i></i><i></i><i></i>text2grad</p>'
-        f"{_links(named)}</div>"
-        f'<h1>{escape(title)}</h1><div class="intro">{paragraphs}</div>'
-        f"{figures}</header>\n"
+        f'<header><p class="brand"><i></i><i></i><i></i>text2grad</p><h1>{escape(title)}</h1>'
+        f'<div class="intro">{paragraphs}</div>{figures}</header>\n'
     )
 
 
@@ -240,39 +206,18 @@ def _legend(columns: Sequence[str]) -> str:
     )
 
 
-def _links(named: Sequence[tuple[str, str]]) -> str:
-    """Return links to the groups if there are several."""
-    links = "".join(f'<a href="#{anchor}">{escape(name)}</a>' for anchor, name in named)
-    return f'<nav aria-label="Groups">{links}</nav>' if len(named) > 1 else ""
-
-
-def _gallery(images: Iterable[tuple[str, Sequence[Picture]]], tables: Iterable[tuple[str, Any, Any]]) -> str:
-    shown = ""
-    for caption, panels in images:
-        even = " even" if len(panels) in (2, 4, 8) else ""
-        shown += f'<figure><div class="panels{even}">{"".join(map(_picture, panels))}</div>'
-        shown += f"<figcaption>{escape(caption)}</figcaption></figure>\n"
-    shown += "".join(_table(Table(*table)) for table in tables)
+def _gallery(images: Sequence[tuple[str, Sequence[Picture]]], tables: Iterable[tuple[str, Any, Any]]) -> str:
+    figures = (
+        f'<figure><div class="panels">{"".join(map(_picture, panels))}</div>'
+        f"<figcaption>{escape(caption)}</figcaption></figure>\n"
+        for caption, panels in images
+    )
+    shown = "".join([*figures, *(_table(Table(*table)) for table in tables)])
     return f'<section class="evidence">{shown}</section>\n' if shown else ""
 
 
 def _picture(picture: Picture) -> str:
-    light, dark = (f"data:image/png;base64,{b64encode(data).decode('ascii')}" for data in (picture.light, picture.dark))
-    return (
-        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
-        f'<img alt="{escape(picture.title)}" src="{light}"></picture>'
-    )
-
-
-def _words(images: Iterable[tuple[str, Sequence[Picture]]], tables: Iterable[tuple[str, Any, Any]]) -> str:
-    """Return explanations of the words of `WORDS` that pictures and tables use."""
-    shown = [picture.title for _, panels in images for picture in panels]
-    for caption, columns, rows in tables:
-        shown += [caption, *columns, *(row[0] for row in rows if row)]
-    text = " ".join(shown).lower().replace("_", " ")
-    used = [(word, meaning) for word, meaning in WORDS.items() if re.search(rf"\b{re.escape(word.lower())}\b", text)]
-    items = "".join(f"<div><dt>{escape(word)}</dt><dd>{escape(meaning)}</dd></div>" for word, meaning in used)
-    return f'<details class="words"><summary>Words on this page</summary><dl>{items}</dl></details>\n' if used else ""
+    return f'<img alt="{escape(picture.title)}" src="data:image/png;base64,{b64encode(picture.png).decode("ascii")}">'
 
 
 def _table(table: Table) -> str:
@@ -284,25 +229,22 @@ def _table(table: Table) -> str:
     )
 
 
-def _group(heading: str, records: Sequence[Record], columns: Sequence[str], number: int) -> Iterator[str]:
-    yield f'<section class="group" id="group-{number}">'
+def _group(heading: str, records: Sequence[Record], columns: Sequence[str]) -> str:
+    title = ""
     if heading:
         beside = any("beside" in record for record in records)
         prompts = len({record["prompt"] for record in records if "prompt" in record}) or len(records)
-        said = count(prompts, "prompt") if beside else count(len(records), "response")
-        yield f"<h2>{escape(heading)} <small>{said}</small></h2>\n"
-    for record in records:
-        yield _card(record, columns)
-    yield "</section>\n"
+        told = count(prompts, "prompt") if beside else count(len(records), "response")
+        title = f"<h2>{escape(heading)} <small>{told}</small></h2>\n"
+    return f'<section class="group">{title}{"".join(_card(record, columns) for record in records)}</section>\n'
 
 
 def _card(record: Record, columns: Sequence[str]) -> str:
     """Return one response with its prompt and critique; the records "beside" it go into further columns."""
     beside = record.get("beside", ())
     if not beside:
-        numbers = _numbers(record, columns)
-        return f'<article>{_prompt(record)}<div class="pair">{_answer(record, columns)}</div>{numbers}</article>\n'
-    every = "".join(f"<div>{_answer(one, columns)}{_numbers(one, columns)}</div>" for one in (record, *beside))
+        return f'<article>{_prompt(record)}<div class="pair">{_answer(record, columns)}</div></article>\n'
+    every = "".join(f"<div>{_answer(side, columns)}</div>" for side in (record, *beside))
     return f'<article>{_prompt(record)}<div class="pair both">{every}</div></article>\n'
 
 
@@ -316,35 +258,6 @@ def _answer(record: Record, columns: Sequence[str]) -> str:
     )
 
 
-def _numbers(record: Record, columns: Sequence[str]) -> str:
-    """Return the numbers of every token as a table, folded; for pages without a pointer, and for printing."""
-    own = [column for column in columns if column in record]
-    if len(own) < 2:
-        return ""
-    head = "".join(f'<th scope="col">{COLUMNS[column]}</th>' for column in own)
-    rows = "".join(
-        f'<tr><th scope="row">{escape(record["response"][start:end]) or "▪"}</th>'
-        + "".join(f"<td>{_short(record[column][t])}</td>" for column in own)
-        + "</tr>"
-        for t, (start, end) in enumerate(record.get("offsets", ()))
-    )
-    unit = escape(record.get("unit", "token"))
-    return (
-        f'<details class="numbers"><summary>Numbers of every {unit}</summary><div class="table" tabindex="0" '
-        f'role="region" aria-label="Numbers of every {unit}"><table><thead><tr><th scope="col">{unit}</th>{head}</tr>'
-        f"</thead><tbody>{rows}</tbody></table></div></details>"
-    )
-
-
-def _short(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}".replace("-", "−")
-
-
-def _sum(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    return f"{sum(known):.2f}" if known else "–"
-
-
 def _prompt(record: Record) -> str:
     """Return the origin of the response and its prompt; a long prompt is folded."""
     prompt = record.get("prompt", "")
@@ -353,6 +266,11 @@ def _prompt(record: Record) -> str:
     if len(prompt) <= _LONG_PROMPT and prompt.count("\n") < 6:
         return f'{place}<p class="prompt" dir="auto">{escape(prompt)}</p>'
     return f'{place}<details class="prompt"><summary dir="auto"><span>{escape(prompt)}</span></summary></details>'
+
+
+def _sum(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{sum(known):.2f}" if known else "–"
 
 
 def _facts(record: Record) -> str:
