@@ -30,11 +30,12 @@ import re
 from dataclasses import dataclass
 from random import Random
 
+from evidence.tasks.parts import FactTask
 from evidence.tasks.qa import tables, world
 from evidence.tasks.qa.critic import WRITER, QACritic
 from evidence.tasks.qa.metric import METRIC
 from text2grad.tasks.base import pairs
-from text2grad.tasks.facts import Facts, FactTask, chatty, half_of_both, same_words, scrambled
+from text2grad.tasks.facts import Facts, chatty, half_of_both, same_words, scrambled
 from text2grad.types import Example
 
 MOST_CLAIMS = 4  # about one table, where the length is set
@@ -149,4 +150,4 @@ class QATask(FactTask):
 
     def all_words(self) -> list[str]:
         """Return texts that together hold every word of prompts, answers and critiques."""
-        return [*tables.words(), *WRITER.words(labelled=bool(self.parts)), *self.labels()]
+        return [*tables.words(), *WRITER.words(), *self.label_words()]
