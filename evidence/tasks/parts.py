@@ -203,11 +203,11 @@ class LabelledFactCritic(FactCritic):
             return Judgement(self.writer.empty, (), sum(len(self.facts(part)) for part in parts.values()))
         text: list[str] = []
         findings: list[Finding] = []
-        omissions, ahead, found = 0, list(parts), set[str]()
+        omissions, ahead, seen = 0, list(parts), set[str]()
         for line in lines_of(response):
             if line.label in ahead:
                 del ahead[: ahead.index(line.label) + 1]
-                found.add(line.label)
+                seen.add(line.label)
                 judged = self.judge_sentence(parts[line.label], response, line.text, line.end, style)
                 text.append(LINE.format(label=line.label))
             else:
@@ -215,7 +215,7 @@ class LabelledFactCritic(FactCritic):
             text += judged.text
             findings += judged.findings
             omissions += judged.omissions
-        missing = [label for label in parts if label not in found]
+        missing = [label for label in parts if label not in seen]
         text += [f"{LINE_MISSING[style].format(label=label)}." for label in missing]
         omissions += sum(len(self.facts(parts[label])) for label in missing)
         return Judgement(" ".join(text), findings, omissions)
@@ -223,6 +223,6 @@ class LabelledFactCritic(FactCritic):
     def _misplaced(self, response: str, line: Line, style: int) -> JudgedSentence:
         """Judge a line without a label, or with a label that is unknown, repeated or out of order."""
         pieces = list(self.reader.pieces(response, line.start, line.end))
-        found = [Finding("misplaced", start, end) for start, end in pieces[: self.writer.most_faults]]
-        text = [f"{self.writer.verdict(finding, response, style)}." for finding in found]
-        return JudgedSentence(text + [MORE] * (len(found) < len(pieces)), found, 0)
+        misplaced = [Finding("misplaced", start, end) for start, end in pieces[: self.writer.most_faults]]
+        text = [f"{self.writer.verdict(finding, response, style)}." for finding in misplaced]
+        return JudgedSentence(text + [MORE] * (len(misplaced) < len(pieces)), misplaced, 0)

@@ -560,7 +560,6 @@ def test_the_command_trains_a_probe_and_evaluate_reward_measures_it(
     found = json.loads((tmp_path / "e" / "evaluation.json").read_bytes())
     assert found["metrics"]["f1/negative"]["value"] > 0.9
     assert "--set critic.kind=probe" in capsys.readouterr().out
-    assert main([*measure, "--set", "critic.vote_threshold=0.9999", "--out", str(tmp_path / "strict")]) == 0
     half = {"prompt": "cat", "response": "red \ud83d", "critique": {"feedback": "", "spans": []}}
     (tmp_path / "half.jsonl").write_text(json.dumps(half))
     measure[2] = str(tmp_path / "half.jsonl")

@@ -116,7 +116,8 @@ class FactCritic(ProgramCritic):
         """Judge characters [start, end) of a response: an answer of one sentence."""
         facts = self.facts(example)
         read = self.reader.read(response[start:end], facts)
-        reading = read._replace(findings=[replace(f, start=f.start + start, end=f.end + start) for f in read.findings])
+        moved = [replace(finding, start=finding.start + start, end=finding.end + start) for finding in read.findings]
+        reading = read._replace(findings=moved)
         text = [self.writer.empty]
         if response[start:end].strip():
             text = self.writer.write(reading, response, facts, style, truths=self.truths)
