@@ -18,7 +18,6 @@ from text2grad.errors import CriticError
 from text2grad.progress import note
 from text2grad.rl.metrics import response_records, step_metrics
 from text2grad.rl.step import Instrument, Step, watched
-from text2grad.rl.trackers import TABLE_EVERY
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -155,8 +154,6 @@ class Records(Instrument):
             trainer.log.write_rollouts(step.records)
             trainer.log.write_metrics({"step": step.number, **step.metrics})
         trainer.tracker.log(step.metrics, step.number)
-        if step.number % TABLE_EVERY == 0:
-            trainer.tracker.log_table("rollouts", step.records, step.number)
         trainer.silence.count(step.metrics)
         if trainer.accelerator.is_main_process and (warning := trainer.silence.warning()):
             note(f"step {step.number + 1}: {warning}", warning=True)
