@@ -60,7 +60,7 @@ def measure(
         MetricError: if the metric raises an error, returns anything but finite numbers by name, or other names for
             one response than for another. The message names the metric's file and line, and the response's number.
     """
-    found: list[dict[str, float]] = []
+    rows: list[dict[str, float]] = []
     for number, (example, response) in enumerate(zip(examples, responses, strict=True), start=first + 1):
         where = f"held-out response {number} of {first + len(responses) if total is None else total}"
         try:
@@ -68,11 +68,11 @@ def measure(
                 values = metric(example, response)
         except (Exception, SystemExit) as error:
             raise MetricError(f"the metric failed on {where}: {described(error)}. {WAY_OUT}") from error
-        fault = _fault(values, found)
+        fault = _fault(values, rows)
         if fault:
             raise MetricError(f"the metric {fault}, for {where} ({_defined_at(metric)}). {WAY_OUT}")
-        found.append({name: float(value) for name, value in values.items()})
-    return found
+        rows.append({name: float(value) for name, value in values.items()})
+    return rows
 
 
 def _fault(values: object, earlier: Sequence[Mapping[str, float]]) -> str:

@@ -153,17 +153,17 @@ class Quotable:
                     seen.add(data)
                     yield data
 
-    def _search(self, quote: Quote | None, found: Callable[[Quote], bool]) -> float:
-        """Return the least number of tokens until `found` is True, by breadth-first search."""
+    def _search(self, quote: Quote | None, reached: Callable[[Quote], bool]) -> float:
+        """Return the least number of tokens until `reached` is True, by breadth-first search."""
         waiting, seen = [quote], set()
         for depth in range(1, len(self.data) + 1):
             longer: list[Quote | None] = []
-            for one in waiting:
-                for data in self.tokens(one):
-                    further = self.advance(one, data) if data in self.vocabulary.spelled else None
+            for begun in waiting:
+                for data in self.tokens(begun):
+                    further = self.advance(begun, data) if data in self.vocabulary.spelled else None
                     if further is None or (further.ends[0], further.length) in seen:
                         continue
-                    if found(further):
+                    if reached(further):
                         return depth
                     seen.add((further.ends[0], further.length))
                     longer.append(further)

@@ -129,9 +129,8 @@ class FactCritic(ProgramCritic):
         """Judge characters [start, end) of a response: an answer of one sentence."""
         facts = self.facts(example)
         read = self.reader.read(response[start:end], facts)
-        reading = read._replace(
-            findings=[replace(one, start=one.start + start, end=one.end + start) for one in read.findings]
-        )
+        moved = [replace(finding, start=finding.start + start, end=finding.end + start) for finding in read.findings]
+        reading = read._replace(findings=moved)
         text = [self.writer.empty]
         if response[start:end].strip():
             text = self.writer.write(reading, response, facts, style, truths=self.truths)
@@ -143,11 +142,11 @@ class FactCritic(ProgramCritic):
             return Judgement(self.writer.empty, (), sum(len(self.facts(part)) for part in parts.values()))
         text: list[str] = []
         findings: list[Finding] = []
-        omissions, ahead, found = 0, list(parts), set[str]()
+        omissions, ahead, seen = 0, list(parts), set[str]()
         for line in lines_of(response):
             if line.label in ahead:
                 del ahead[: ahead.index(line.label) + 1]
-                found.add(line.label)
+                seen.add(line.label)
                 judged = self._judge_sentence(parts[line.label], response, line.text, line.end, style)
                 text.append(LINE.format(label=line.label))
             else:
@@ -155,7 +154,7 @@ class FactCritic(ProgramCritic):
             text += judged.text
             findings += judged.findings
             omissions += judged.omissions
-        missing = [label for label in parts if label not in found]
+        missing = [label for label in parts if label not in seen]
         text += [f"{LINE_MISSING[style].format(label=label)}." for label in missing]
         omissions += sum(len(self.facts(parts[label])) for label in missing)
         return Judgement(" ".join(text), findings, omissions)
@@ -163,9 +162,9 @@ class FactCritic(ProgramCritic):
     def _misplaced(self, response: str, line: Line, style: int) -> _Judged:
         """Judge a line without a label, or with a label that is unknown, repeated or out of order."""
         pieces = list(self.reader.pieces(response, line.start, line.end))
-        found = [Finding("misplaced", start, end) for start, end in pieces[: self.writer.most_faults]]
-        text = [f"{self.writer.verdict(finding, response, style)}." for finding in found]
-        return _Judged(text + [MORE] * (len(found) < len(pieces)), found, 0)
+        misplaced = [Finding("misplaced", start, end) for start, end in pieces[: self.writer.most_faults]]
+        text = [f"{self.writer.verdict(finding, response, style)}." for finding in misplaced]
+        return _Judged(text + [MORE] * (len(misplaced) < len(pieces)), misplaced, 0)
 
     @abstractmethod
     def facts(self, example: Example) -> Facts:
