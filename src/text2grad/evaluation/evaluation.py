@@ -55,7 +55,7 @@ class SuiteResult:
     counts: dict[str, list[Counts]] = field(default_factory=dict)
     figures: dict[str, dict[str, Estimate]] = field(default_factory=dict)
     differences: dict[str, dict[str, Estimate]] = field(default_factory=dict)  # from the baseline
-    answers: dict[str, list[Answer]] = field(default_factory=dict)  # none of a suite that reads the model itself
+    answers: dict[str, list[Answer]] = field(default_factory=dict)  # by suite; none for suites that score the model
     scores: dict[str, list[Scores]] = field(default_factory=dict)
 
     def endings(self, model: str) -> dict[str, int]:
@@ -168,7 +168,7 @@ class _Work:
                     answering.check_room(self._outline, file)
 
     def answer(self, result: SuiteResult, meter: Meter) -> None:
-        """Answer a suite: sample or request what is missing; a suite that reads the model is scored here."""
+        """Sample or request the missing answers of a suite; suites without answers (perplexity, lm-eval) are scored."""
         suite, name = result.suite, self.subject.name
         if isinstance(suite, AnsweredSuite):
             file, said = self._files[suite.name]

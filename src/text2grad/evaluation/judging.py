@@ -1,4 +1,4 @@
-"""Questions to a judge, a language model on a server: told beforehand, paid once, on disk before they are used."""
+"""Questions to a judge, a language model on a server: each reply is paid once, and on disk before it is used."""
 
 import re
 from collections import Counter

@@ -37,7 +37,7 @@ PENALTY_OF_LAYERS = 2.0
 """The penalty with which layers are compared."""
 FOLDS = 4
 ROWS_AT_ONCE = 8  # responses per forward pass
-ITERATIONS = 100  # of L-BFGS
+ITERATIONS = 100  # most iterations of L-BFGS
 
 
 class ProbeReport(NamedTuple):
@@ -47,10 +47,10 @@ class ProbeReport(NamedTuple):
     units: dict[str, int]  # training units, by their most frequent label
     without_units: int  # annotations without a unit, with a failed critique, or whose tokens decode to another text
     too_long: int  # annotations left out: longer than the limit or than the context
-    tokens: int  # read by the base
-    layer: int  # of the base, from 1
-    penalty: float  # per dimension
-    vote_threshold: float  # of the best F1 of marked words in cross-validation
+    tokens: int  # number of tokens that the base read
+    layer: int  # layer of the base, from 1
+    penalty: float  # L2 penalty per dimension
+    vote_threshold: float  # threshold with the best F1 of marked words in cross-validation
     loss: float  # cross-validated cross-entropy in nats per word
     loss_of_shares: float  # the same for the shares of the labels alone
     held_out: dict[str, int]  # held-out units, by label

@@ -188,7 +188,7 @@ class TrainingLoop(PreparedRun):
         return bool(self.accelerator.reduce(received, reduction="sum") > 0)
 
     def _restore(self) -> None:
-        """Restore the newest checkpoint, or the beginning."""
+        """Restore the newest checkpoint, or the state at the start."""
         self.step = on_disk.restore(self)
         self.saved_step = self.step if latest_checkpoint(self.directory / "checkpoints") else -1
 

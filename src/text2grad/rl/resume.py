@@ -80,7 +80,7 @@ def name_best(run: PreparedRun, step: int, value: float) -> None:
 
 
 def restore(run: PreparedRun) -> int:
-    """Restore the newest checkpoint, or the beginning; cut off what was logged after it.
+    """Restore the newest checkpoint, or the state at the start; cut the log back to that step.
 
     Returns:
         The number of finished steps.
@@ -98,7 +98,7 @@ def restore(run: PreparedRun) -> int:
         run.sizes.restore(state["sizes"])
         run.refresher.restore(state["critic"])
         restore_random_states(_own_random_states(run, state, str(checkpoint)))
-    run.accelerator.wait_for_everyone()  # the logs are read before they are cut
+    run.accelerator.wait_for_everyone()  # every process has read the log before the first one cuts it
     if run.accelerator.is_main_process:
         run.log.rewind(written)
     run.accelerator.wait_for_everyone()
@@ -127,7 +127,7 @@ def _refuse_lost_steps(run: PreparedRun) -> None:
 
 
 def _own_random_states(run: PreparedRun, state: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-    """Return this process's random states of a checkpoint; the first's where it has those of another number."""
+    """Return this process's random states; if the number of processes has changed, those of the first process."""
     saved: list[Mapping[str, Any]] = [state["random"], *state["random_of_others"]]
     processes = run.accelerator.num_processes
     if len(saved) == processes:

@@ -80,7 +80,7 @@ def chosen_examples(run: PreparedRun, step: int) -> list[int]:
 
 
 def sample_rollouts(run: PreparedRun, step: int, early: EarlyCritiques | None = None) -> list[Rollout]:
-    """Return this process's responses of a step; each part of them goes to `early` as soon as it is sampled."""
+    """Return this process's responses of a step; each batch of them goes to `early` as soon as it is sampled."""
     rollout, rank = run.recipe.rollout, run.accelerator.process_index
     share = rollout.batch_size // run.accelerator.num_processes
     mine = slice(rank * share, (rank + 1) * share)
@@ -148,7 +148,7 @@ def critiques_of(
     kept = run.log.kept_critiques(step, rank, rollouts)
     if kept is not None:
         if (states := run.log.kept_random_states(step, rank)) is not None:
-            restore_random_states(states)  # as after the critic's own draws
+            restore_random_states(states)  # the critic of the killed run drew random numbers, too
         return kept
     if early is None:
         examples, responses = [r.example for r in rollouts], [r.response for r in rollouts]

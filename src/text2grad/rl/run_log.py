@@ -25,7 +25,7 @@ from text2grad.feedback import critique_from_json, critique_to_json
 from text2grad.files import to_json, write_atomically
 from text2grad.types import Critique, Rollout
 
-OF_ENGINE = ("ids", "engine_logp")  # of a response that an engine sampled, beside its critique
+OF_ENGINE = ("ids", "engine_logp")  # keys saved beside the critique if an engine sampled the response
 RANDOM = ".random"  # suffix of the states of the random generators, beside the critiques
 BEGINNING = {"metrics_bytes": 0, "rollout_files": 0, "rollout_bytes": 0}
 
@@ -198,7 +198,7 @@ class RunLog:
         Raises:
             DataError: if critiques were kept for other responses, so that this is not the run that wrote them.
         """
-        kept: dict[int, tuple[Path, str, Any]] = {}  # by row in the batch of all processes
+        kept: dict[int, tuple[Path, str, Any]] = {}  # row of the global batch → file, response, critique as JSON
         for path in self._critique_files(step):
             try:
                 records = json.loads(path.read_bytes())

@@ -58,7 +58,7 @@ class Text2GradTrainer(TrainingLoop):
 
     @phase("rollout")
     def sample(self, early: EarlyCritiques | None = None) -> list[Rollout]:
-        """Return this process's responses of the step; each part of them goes to `early` as soon as it is sampled."""
+        """Return this process's responses of the step; each batch of them goes to `early` as soon as it is sampled."""
         return sample_rollouts(self, self.step, early)
 
     @phase("critic")

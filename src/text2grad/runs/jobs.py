@@ -87,7 +87,7 @@ def run_jobs(jobs: Mapping[str, Job], on_poll: Callable[[str], None], *, at_once
 
 
 def is_done(name: str, code: int, *, complete: Callable[[], bool], good: Collection[int] = (0,)) -> bool:
-    """Return whether a process has done its work: by its exit code, or before a signal ended it, which is told.
+    """Return whether a process has done its work: by its exit code, or, with a warning, before a signal ended it.
 
     Libraries may crash at the exit of the interpreter, behind the last file.
 

@@ -23,7 +23,7 @@ RESERVED = (
 """The numbers that every evaluation has; a metric needs other names."""
 
 LOWER_IS_BETTER = ("invented_share", "unsupported_share")
-"""Main metrics of built-in tasks of which a small value is good."""
+"""Main metrics of built-in tasks for which lower is better."""
 
 LARGEST = 1e300  # sums of larger numbers may be infinite
 
@@ -31,7 +31,7 @@ WAY_OUT = "Mend the metric; a run goes on with --resume"
 
 
 def lower_is_better(metric: str) -> bool:
-    """Return whether a small value of a main metric is good; of a user's metric, and of the reward, it is not."""
+    """Return whether lower is better for a main metric; False for a user's metric and for the reward."""
     return metric in LOWER_IS_BETTER
 
 

@@ -93,7 +93,7 @@ class LMEvalSuite(ExaminedSuite):
         return str(overriding)
 
     def _measures(self) -> Iterator[tuple[str, Measure]]:
-        """Yield the metrics of the task; of a group, those of all its tasks."""
+        """Yield the metrics of a task, or of every task of a group."""
         for task in self._tasks.values():
             filters = [each["name"] for each in task.config.filter_list or []] or ["none"]
             for metric, higher in task.higher_is_better().items():
