@@ -31,7 +31,7 @@ WAY_OUT = "Mend the metric; a run goes on with --resume"
 
 
 def lower_is_better(metric: str) -> bool:
-    """Return whether lower is better for a main metric; False for a user's metric and for the reward."""
+    """Return whether lower is better for a main metric; False for users' metrics and the reward."""
     return metric in LOWER_IS_BETTER
 
 

@@ -346,8 +346,10 @@ def longest_text(task: Task, limit: int) -> int:
         return 0
     rng, examples = Random("longest text"), task.examples(MEASURED)
     answers = [" " + task.corruption(example, rng) for example in examples]
-    annotations = annotate(task.critic(), examples, answers)
-    targets = [critique_target(annotation.critique, annotation.response) for annotation in annotations]
+    targets = [
+        critique_target(annotation.critique, annotation.response)
+        for annotation in annotate(task.critic(), examples, answers)
+    ]
     prompts = (example.prompt_text for example in examples)
     longest = max(map(count_tokens, prompts)) + max(limit, *map(count_tokens, answers))
     return int(RESERVE * (longest + max(map(count_tokens, targets))))
