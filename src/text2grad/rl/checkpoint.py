@@ -54,7 +54,7 @@ def save_checkpoint(
         policy: the model to export.
         tokenizer: exported beside it.
         trainable: every trainable parameter by name.
-        optimizers: their optimizers.
+        optimizers: the optimizers of these parameters.
         state: JSON data; `step` names the checkpoint.
         keep: number of the newest checkpoints to keep.
         sharded: each process holds a shard of the model.
@@ -96,7 +96,7 @@ def remove_old_checkpoints(directory: Path, keep: int) -> None:
 
 
 def join_checkpoint(policy: Any, trainable: Mapping[str, nn.Parameter], optimizers: Optimizers) -> None:
-    """Give this process's shards to the first process, which is in `save_checkpoint`."""
+    """Give this process's shards to the first process, while that process runs `save_checkpoint`."""
     for parameter in trainable.values():
         whole(parameter.detach())
     _exported(policy, trainable, None)
@@ -128,7 +128,7 @@ def _exported(
 
 
 def _on_disk(tensor: Tensor, sharded: bool) -> Tensor:
-    """Return a tensor as safetensors writes it; whole and in the memory of the CPU where it is in shards."""
+    """Return a contiguous tensor for safetensors; a sharded tensor is gathered, and moved to the CPU."""
     full = whole(tensor.detach())
     return (full.cpu() if sharded else full).contiguous()
 
@@ -196,7 +196,7 @@ def _open_parts(path: Path, stem: str, opened: ExitStack) -> dict[str, Any]:
 
 
 def checkpoint_critics(directory: Path) -> set[str]:
-    """Return the names of the learned critics that the checkpoints go on with."""
+    """Return the names of the learned critics that a run resumed from one of the checkpoints needs."""
     states = [_read_state(path) for path in all_checkpoints(directory)]
     return {state["critic"]["current"] for state in states if "critic" in state}
 

@@ -41,9 +41,9 @@ def response_records(
     Args:
         step: number of the batch of rollouts.
         rollouts: the responses.
-        critiques: one each.
-        deltas: δ of each, one number per sampled token.
-        offsets: character range of each token in its response.
+        critiques: one per response.
+        deltas: δ of each response, one number per sampled token.
+        offsets: character range of each sampled token.
         tokens: further numbers per token by name, each [B, T].
     """
     columns = {name: values.tolist() for name, values in tokens.items()}
@@ -76,8 +76,8 @@ def step_metrics(
     """Return the metrics of one step.
 
     Args:
-        records: of all responses of all processes.
-        scores: this process's, for the entropy and the value function's fit.
+        records: one per response of all processes.
+        scores: this process's scores, for the entropy and the value function's fit.
         returns: this process's value targets, [B, T].
         mask: True on response tokens, bool [B, T].
         gather: joins the columns of all processes, [3, N].

@@ -118,7 +118,7 @@ class RunTracker:
         """Show prompt, response, critique and reward of the first responses in TensorBoard, whose files stay here.
 
         Args:
-            name: of the table.
+            name: name of the table.
             records: as `response_records` returns them, with "reward" per token.
             step: the number of finished steps.
         """
@@ -139,7 +139,7 @@ class RunTracker:
         self.accelerator.end_training()
 
     def _is_new(self, step: int) -> bool:
-        """Return whether a step can be sent: wandb refuses steps that it has, which a resumed run repeats."""
+        """Return whether a step can be sent: a resumed run repeats steps, and wandb refuses steps that it has."""
         return self._started and not (self.name == "wandb" and step < self._run.starting_step)
 
     @property

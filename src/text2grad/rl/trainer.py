@@ -52,7 +52,7 @@ class Text2GradTrainer(TrainingLoop):
 
     def early_critiques(self) -> AbstractContextManager[EarlyCritiques | None]:
         """Return the context in which a critic that allows it is asked while the policy still samples."""
-        kept = self.log.keeps_critiques(self.step)  # by a run that was killed: nothing is asked again
+        kept = self.log.keeps_critiques(self.step)  # a killed run left critiques: nothing is asked again
         parts = 0 if kept else int(getattr(self.critic, "overlap", 0))
         return early_critiques(self.critic, match=self.recipe.critic.match, parts=parts)
 
