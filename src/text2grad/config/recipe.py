@@ -166,7 +166,7 @@ def make_recipe(data: Mapping[str, Any], *, where: str = "recipe", warn: bool = 
         return _kind.model_validate(data, context={OF_A_RUN: not warn})
     except ValidationError as error:
         reasons: dict[tuple[int | str, ...], str] = {}
-        for item in error.errors():  # of a setting with several types the reason of the first type
+        for item in error.errors():  # a setting with several types has several errors: the first is kept
             reasons.setdefault(item["loc"][:2], _explain(dict(item)))
         raise ConfigError("\n".join(f"{where}: {reason}" for reason in reasons.values())) from error
 

@@ -224,7 +224,7 @@ def _sample_batch(model: LoadedModel, file: AnswerFile, batch: Sequence[Turn], s
     responses = sample(
         model.model,
         prompts,
-        torch.stack([torch.rand(most, generator=generator) for generator in generators]),  # of each row its own
+        torch.stack([torch.rand(most, generator=generator) for generator in generators]),  # one generator per row
         eos_ids=model.eos_ids,
         pad_id=model.pad_id,
         temperature=file.sampling.heat(batch[0].question),

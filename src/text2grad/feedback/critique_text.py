@@ -45,7 +45,7 @@ class ParsedCritique:
     Attributes:
         feedback: the critique c in words; the whole text if it is unparsable.
         positive: positive quotes, as written, in order; without blank quotes.
-        negative: negative quotes, likewise.
+        negative: negative quotes, in the same way.
         status: `ok` for JSON with any text around it; `repaired` for any other form that could be parsed.
         outcome: the critic's finite number for the whole response; None without one.
         order: the labels of all quotes in the critic's order, if they stand in one list; empty for two lists.

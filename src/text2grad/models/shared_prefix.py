@@ -144,7 +144,7 @@ def prefill(model: Any, rows: Sequence[Sequence[int]], groups: Sequence[Hashable
     ids, mask = left_padded(heads, pad_id, model.device)
     if len(runs_of_heads) > 1:
         cache = _read_runs(model, heads, runs_of_heads, pad_id)
-    else:  # in place: runs are copied together
+    else:  # a single run needs no copies
         cache = empty_cache(model)
         read_tokens(model, ids, mask, (mask.cumsum(1) - 1).clamp(min=0), cache)
     own = torch.tensor([numbers[group] for group in groups], device=model.device)

@@ -52,7 +52,7 @@ class ProbeReport(NamedTuple):
     penalty: float  # L2 penalty per dimension
     vote_threshold: float  # threshold with the best F1 of marked words in cross-validation
     loss: float  # cross-validated cross-entropy in nats per word
-    loss_of_shares: float  # the same for the shares of the labels alone
+    loss_of_shares: float  # cross-entropy if each word gets the labels' shares
     held_out: dict[str, int]  # held-out units, by label
     right: dict[str, int]  # held-out units that it marks as people did, with the saved threshold, by label
 
@@ -77,9 +77,9 @@ class _Reading(NamedTuple):
     """What a base read of the annotations that can be learned."""
 
     annotations: list[Annotation]
-    states: list[Any]  # of each annotation's units, [units, layers, F]
+    states: list[Any]  # hidden states of each annotation's units, [units, layers, F]
     layers: list[int]
-    tokens: int  # of distinct rows
+    tokens: int  # number of tokens in distinct rows
     too_long: int  # annotations left out: longer than the limit
     without_units: int  # annotations left out for another reason
 

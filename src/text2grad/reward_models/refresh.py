@@ -103,7 +103,7 @@ class Refresher:
         if not n or annotator is None:
             return {}
         mine = list(zip(rollouts[:n], deltas[:n], critiques[:n], strict=True))
-        first = gather_object(mine)[:n]  # of the whole batch
+        first = gather_object(mine)[:n]  # first items of the whole batch
 
         def agreement() -> Agreement:
             some, of_critic, said = zip(*first, strict=True)

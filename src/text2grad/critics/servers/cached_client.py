@@ -18,10 +18,10 @@ from text2grad.critics.servers.pace import Budget, Pace
 from text2grad.critics.servers.store import Answer, Prompt, Request, Store
 from text2grad.errors import RequestError
 
-RETRIES = 6  # of a request without an answer
+RETRIES = 6  # most repetitions of a request without an answer
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0  # bounds of the wait before a request is repeated; part of it is random
 GIVE_UP_AFTER = 20  # requests in a row without an answer after all retries: the server is down
-NEWER_NAME = "max_completion_tokens"  # of `max_tokens`; OpenAI's reasoning models name it when they refuse the older
+NEWER_NAME = "max_completion_tokens"  # OpenAI's reasoning models refuse `max_tokens`, and name this in the error
 _TEMPLATE_BYTES = 100  # upper bound of the tokens that a chat template adds to a message
 
 
