@@ -146,7 +146,7 @@ def _write(files: Mapping[Path, Sequence[Annotation]], examples: Sequence[Exampl
 
 
 def _next(out: Path, first: Path, annotations: Sequence[Annotation], words: Sequence[Annotation]) -> tuple[str, ...]:
-    """Return the next command: `reward`, or `annotate` for a file of which no token would get a reward."""
+    """Return the next command: `reward`, or `annotate` if the annotations would give no token a reward."""
     judged = _has_rewards(annotations) or (annotations and first.suffix != ".jsonl")
     if judged and not words:
         return ("text2grad", "reward", "RECIPE.toml", "--annotations", str(out))

@@ -31,7 +31,7 @@ from text2grad.models import context_of, encode_prompts, sample
 from text2grad.progress import Progress
 from text2grad.types import Example, Message
 
-_TAIL_TOKENS = 32  # of a response that are searched for a text that ends it
+_TAIL_TOKENS = 32  # number of last tokens in which a text that ends the response is searched
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ def _sample_batch(model: LoadedModel, file: AnswerFile, batch: Sequence[Turn], s
     responses = sample(
         model.model,
         prompts,
-        torch.stack([torch.rand(most, generator=generator) for generator in generators]),  # of each row its own
+        torch.stack([torch.rand(most, generator=generator) for generator in generators]),  # one generator per row
         eos_ids=model.eos_ids,
         pad_id=model.pad_id,
         temperature=file.sampling.heat(batch[0].question),

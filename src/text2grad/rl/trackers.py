@@ -121,7 +121,7 @@ class RunTracker:
         self.accelerator.end_training()
 
     def _is_new(self, step: int) -> bool:
-        """Return whether a step can be sent: wandb refuses steps that it has, which a resumed run repeats."""
+        """Return whether a step can be sent: a resumed run repeats steps, and wandb refuses steps that it has."""
         return self._started and not (self.name == "wandb" and step < self._run.starting_step)
 
     @property

@@ -46,7 +46,7 @@ WITHOUT_REWARD_MODEL = ("sft", "start")
 SECONDS_BETWEEN_LINES = 2.0
 VOCABULARY_ITEMS = 3_000  # parts of demonstrations whose words the tokenizer knows
 ROWS_AT_ONCE = 256
-STAGES = 3  # of fine-tuning, on items of growing length
+STAGES = 3  # most stages of fine-tuning, on items of growing length
 CONTEXT, WIDTH = 512, 64
 MEASURED, RESERVE = 100, 1.2  # items whose texts decide the context of a model for long answers
 
