@@ -42,7 +42,7 @@ class EvaluationSettings:
     server: Endpoint = field(default_factory=lambda: Endpoint("", api_key_env=""))  # key, concurrency, time limit
     baseline: str = ""  # name of the model from which differences are taken
     draws: int = DRAWS  # resamples of the intervals
-    dtype: str = "auto"  # of the weights, as transformers names it
+    dtype: str = "auto"  # type of the weights, as transformers names it
     force: bool = False  # replace answers of other models or settings in `out`
 
 
