@@ -114,7 +114,7 @@ class AnswerFile:
         """Return the whole lines that are on disk; create the files if there are none.
 
         Raises:
-            ConfigError: if the file holds answers of another model or sampling and `force` is not set, or cannot be used.
+            ConfigError: if the file cannot be used, or without `force` holds answers of another model or sampling.
         """
         settings = asdict(self.sampling) | {"max_new_tokens": self.sampling.length(self.suite)}
         if self.subject.served:
