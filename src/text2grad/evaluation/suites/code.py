@@ -42,8 +42,8 @@ from text2grad_sandbox import Result, Sandbox
 
 KS = (1, 2, 5, 10, 20, 50, 100)
 _AT_ONCE = 64  # programs between two steps of the progress bar
-_MEMORY_MB = 4096  # memory limit of one program
-TIMEOUT_S, LONG_TIMEOUT_S = 10.0, 60.0  # time limits of a program with its tests, and with the tests of a plus version
+_MEMORY_MB = 4096  # address space of a program
+TIMEOUT_S, LONG_TIMEOUT_S = 10.0, 60.0  # seconds of a program with its tests; the plus versions have the long limit
 
 SOURCES: Mapping[str, Source] = {
     "code": Source("a JSONL file of HumanEval or MBPP", "their authors"),
