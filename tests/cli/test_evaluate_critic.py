@@ -90,7 +90,7 @@ def test_a_critic_is_measured_and_everything_is_written(here: Path, capsys: pyte
     assert "Lyon <b>" not in page
     assert "Lyon &lt;b&gt;is&lt;/b&gt; right." in page
     assert page.count('<p class="where as-is">Annotation</p>') == 20
-    assert '<span class="t p4" data-v="1"> Lyon</span>' in page
+    assert '<span class="t p4" title="δ 1"> Lyon</span>' in page
     assert (here / "out" / "tables.txt").read_text().rstrip() in capsys.readouterr().out
 
 

@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
         with metered(args.out, "evaluate pairs") as meter:
             verdicts, spent = _ask(judges, costs, store, comparisons, meter)
     verdicts |= people
-    results = {name: summary(preferences, seed=0) for name, preferences in verdicts.items()}
+    results = {name: summary(preferences) for name, preferences in verdicts.items()}
     first = next(iter(verdicts))
     agreement = judges_agreement(verdicts)
     record = {**about, "judge": first, **results[first], **spent, "judges": results, "agreement": agreement}
