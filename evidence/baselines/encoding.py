@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from text2grad.align.offsets import Range
-from text2grad.models.prompts import templated
+from text2grad.errors import DataError
 from text2grad.reward_models.prompts import special_tokens
 from text2grad.reward_models.writing import critique_prompt
 from text2grad.types import Example
@@ -83,9 +83,19 @@ def encode_responses(tokenizer: Any, examples: Sequence[Example], responses: Seq
 def encode_chats(
     tokenizer: Any, chats: Sequence[Sequence[Mapping[str, Any]]], *, refusal: str, way_out: str
 ) -> list[Encoded]:
-    """Return the tokens of chats in the chat template; `refusal` and `way_out` as in `templated`."""
+    """Return the tokens of chats in the chat template; `refusal` begins and `way_out` ends the message of an error.
+
+    Raises:
+        DataError: if the template, a program of the model's authors, refuses a chat.
+    """
     marked, unmark = _mark_specials(tokenizer, chats)
-    texts = [unmark(templated(tokenizer, chat, refusal=refusal, way_out=way_out)) for chat in marked]
+    texts = []
+    for chat in marked:
+        try:
+            texts.append(unmark(str(tokenizer.apply_chat_template(chat, tokenize=False))))
+        except Exception as error:
+            roles = ", ".join(repr(message["role"]) for message in chat)
+            raise DataError(f"{refusal} (roles {roles}): {error}. {way_out}") from error
     return _encode_texts(
         tokenizer, [text for text, _ in texts], [ranges for _, ranges in texts], add_special_tokens=False
     )

@@ -5,7 +5,8 @@
 
 A Llama with random weights and a byte-level BPE of the training texts is trained on 72 % of the annotations. 8 %
 select the checkpoint, and the other 20 % are the test set, for three seeds with different splits. The split holds out
-whole prompts. Baselines:
+whole prompts. The file also has figures of models that had seen other responses to the same prompts, a split that is
+gone. Baselines:
 
     nothing     no token is negative, F1 0
     everything  every token is negative
@@ -259,7 +260,7 @@ def recipe_of(options: argparse.Namespace, scratch: Path, seed: int) -> Recipe:
             "model": {"path": str(scratch / "base")},
             "reward_model": {
                 "annotations": (str(scratch / "train.jsonl"),),
-                "held_out_file": str(scratch / "chooses.jsonl"),
+                "held_out": str(scratch / "chooses.jsonl"),
                 "steps": options.steps,
                 "batch_size": options.batch_size,
                 "lr": options.lr,

@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     figures += [("passages cut", f"{made.cut:,}")]
     figures += [("left out", f"{number:,} {reason}") for reason, number in (found.left_out + made.left_out).items()]
     print_lines(figures)
-    recipe = f'[data] task = "grounded", train = "{files[0]}", held_out_file = "{files[1]}"'
+    recipe = f'[data] task = "grounded", train = "{files[0]}", held_out = "{files[1]}"'
     print_end(", ".join(map(str, files)), note=recipe)
     return 0
 

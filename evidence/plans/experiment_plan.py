@@ -296,7 +296,7 @@ def _check(study: Study, plan: Plan, path: Path) -> None:
             'a pretrained model has no learned reward model of the pipeline; set critic = "program", or leave model out'
         )
     for method in study.methods:
-        check_known("methods", method, tuple(METHODS))
+        check_known("methods", method, tuple(name for name, known in METHODS.items() if not known.recorded))
         if METHODS[method].needs and not learned:
             raise ConfigError(
                 f'the method {method} needs a {METHODS[method].needs}, which critic = "program" does not make; '

@@ -64,7 +64,7 @@ def fit(run: "RivalTrainer", make_trainer: MakeTrainer, *, rows: int, longest: i
     def make(directory: str) -> Any:
         trainer = make_trainer(settings, directory)
         trainer.optimizer, trainer.lr_scheduler = adamw, LambdaLR(adamw, factor)
-        trainer.args.max_grad_norm = optim.max_grad_norm
+        trainer.args.max_grad_norm = run.optimizers.max_grad_norm
         made.append(trainer)
         return trainer
 

@@ -50,7 +50,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "evaluate critic 'a b.jsonl' --critic judge:critic --out f --no-words",
             "precision and recall",
-            "f/evaluation.json, predictions.jsonl, tables.txt, evaluation.png, evaluation.html",
+            "f/evaluation.json, predictions.jsonl, tables.txt, evaluation.html",
             "text2grad train RECIPE.toml --critic judge:critic",
         ),
         (

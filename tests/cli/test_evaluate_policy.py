@@ -59,7 +59,6 @@ def result(out: Path) -> Any:
     return json.loads((out / "evaluation.json").read_bytes())
 
 
-@pytest.mark.usefixtures("drawn_pictures")
 def test_models_stand_side_by_side_with_paired_differences(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -80,21 +79,12 @@ def test_models_stand_side_by_side_with_paired_differences(
     page = (tmp_path / "evaluation.html").read_text("utf-8")
     assert "&lt;b&gt;bank" in page
     assert "<b>bank" not in page
-    assert (tmp_path / "evaluation.png").read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr().out
     assert "summarization: difference from one, paired by question" in printed
     lines = (tmp_path / "scores" / "summarization.two.jsonl").read_text("utf-8").splitlines()
     assert [json.loads(line)["id"] for line in lines] == ["1", "2", "3", "4", "5"]
 
 
-@pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out picture and page, which take most of the time of a small evaluation."""
-    monkeypatch.setattr("text2grad.runs.reports.evaluation_picture", lambda _: b"")
-    monkeypatch.setattr("text2grad.runs.reports.policy_page", lambda _: "")
-
-
-@pytest.mark.usefixtures("no_pictures")
 def test_a_repeated_evaluation_gives_the_same_files(models: Path, tmp_path: Path) -> None:
     sampled = ["--temperature", "1", "--samples", "2", "--seed", "3"]
     assert main(command(models, tmp_path / "a", *sampled)) == 0
@@ -107,7 +97,6 @@ def test_a_repeated_evaluation_gives_the_same_files(models: Path, tmp_path: Path
     assert (tmp_path / "a" / name).read_bytes() != (tmp_path / "c" / name).read_bytes()
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_a_run_is_evaluated_by_its_newest_policy(models: Path, tmp_path: Path) -> None:
     run, policy = tmp_path / "run", tmp_path / "run" / "checkpoints" / "step-000002" / "policy"
     policy.parent.mkdir(parents=True)
@@ -121,7 +110,6 @@ def test_a_run_is_evaluated_by_its_newest_policy(models: Path, tmp_path: Path) -
     assert found["suites"]["summarization"]["models"]["ours"] == found["suites"]["summarization"]["models"]["base"]
 
 
-@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("kills", [1, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
 def test_a_server_is_asked_once_also_after_kills(kills: int, server: Running, tmp_path: Path) -> None:
     """Each kill ends the process after some requests; every request is counted by the server."""

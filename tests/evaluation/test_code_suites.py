@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from dataclasses import replace
 from math import comb
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,9 @@ from hypothesis import given, settings, strategies as st
 
 from places import SHARED
 from text2grad.errors import DataError
-from text2grad.evaluation.intervals import estimate
 from text2grad.evaluation.registry import make_suites
 from text2grad.evaluation.suite import Answer, Scores, SuiteOptions
-from text2grad.evaluation.suites import evalplus
+from text2grad.evaluation.suites import code
 from text2grad.evaluation.suites.code import CodeSuite, pass_at_k
 from text2grad.evaluation.suites.programs import head_of, program_of_chat, without_prose
 
@@ -47,11 +45,11 @@ def passed(suite: CodeSuite, *texts: str, continues: bool = False) -> list[bool]
     ("name", "file", "number"),
     [("humaneval", "humaneval/HumanEval.jsonl.gz", 164), ("mbpp", "mbpp/sanitized-mbpp.json", 427)],
 )
-def test_all_reference_solutions_pass(name: str, file: str, number: int) -> None:
+def test_all_reference_solutions_pass(name: str, file: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if not (SHARED / "data" / file).exists():
         pytest.skip("needs ../shared/data, which is not part of the project")
-    patient = replace(OPTIONS, timeout_s=120.0)  # one solution needs 6 s of a core, which other tests may occupy
-    [suite] = make_suites([name], [str(SHARED / "data" / file)], patient)
+    monkeypatch.setattr(code, "TIMEOUT_S", 120.0)  # one solution needs 6 s of a core, which other tests may occupy
+    [suite] = make_suites([name], [str(SHARED / "data" / file)], OPTIONS)
     assert isinstance(suite, CodeSuite)
     assert len(suite.questions) == number
     texts = [f"Here:\n```python\n{suite.problems[one.id].reference}\n```\nDone." for one in suite.questions]
@@ -111,81 +109,6 @@ def test_a_base_model_continues_and_a_chat_model_replies(tmp_path: Path) -> None
     assert (syntax["parses"], syntax["reason"]) == (False, "error")
 
 
-PLUS = {
-    "task_id": "HumanEval/900",
-    "prompt": 'def halves(xs):\n    """Halves."""\n',
-    "entry_point": "halves",
-    "canonical_solution": "    return [x / 2 for x in xs]\n",
-    "contract": "    assert isinstance(xs, list)\n",
-    "base_input": [[[1, 2]]],
-    "plus_input": [[[]], [[3.0, 1e300, 1e400]]],
-    "atol": 0,
-}
-
-
-def test_evalplus_compares_with_the_reference_by_its_rules(tmp_path: Path) -> None:
-    suite = suite_of(tmp_path, PLUS)
-    found = scores(
-        suite,
-        "    return [x / 2 for x in xs]\n",
-        "    return [x * 0.5 + 1e-8 for x in xs]\n",  # close enough: 1e-6
-        "    return [x * 0.5 + 1e-5 for x in xs]\n",
-        "    return tuple(x / 2 for x in xs)\n",  # another type
-        "    return [0.5, 1.0]\n",  # right on the original input alone
-        "    xs[0] = 0.0\n    return xs\n",
-        continues=True,
-    )
-    assert [one["passed"] for one in found] == [True, True, False, False, False, False]
-    assert [one["base_passed"] for one in found] == [True, True, False, False, True, False]
-    assert not any(one["forgeable"] for one in found)
-    rows = [suite.counts([one]) for one in found]
-    statistics = {name: one.statistic for name, one in suite.measures.items()}
-    figures = estimate(rows, statistics, draws=5)
-    assert figures["pass@1"].value == pytest.approx(2 / 6)
-    assert figures["base_pass@1"].value == pytest.approx(3 / 6)
-
-
-def mbpp(task: str, name: str, code: str, base: list[Any], **more: Any) -> dict[str, Any]:
-    prompt = f'"""\nDo it.\nassert {name}(1) == 1\n"""\n'
-    record = {"task_id": task, "prompt": prompt, "entry_point": name, "canonical_solution": code}
-    return record | {"contract": "", "base_input": base, "plus_input": [], "atol": 0} | more
-
-
-def test_evalplus_keeps_the_exceptions_of_mbpp(tmp_path: Path) -> None:
-    def found(record: dict[str, Any], *bodies: str) -> list[bool]:
-        return passed(suite_of(tmp_path, record), *(f"```python\n{one}\n```" for one in bodies))
-
-    shared = mbpp("Mbpp/2", "similar_elements", "def similar_elements(a, b): return (1, 2)", [[[1, 2], [2]]])
-    body = "def similar_elements(a, b):\n    assert isinstance(a, tuple) and isinstance(b, tuple)\n    return {}"
-    assert found(shared, body.format("[2, 1, 1]"), body.format("[1]")) == [True, False]
-    match = mbpp("Mbpp/16", "text_match_three", "import re\ndef text_match_three(t): return re.search('a', t)", [["a"]])
-    body = "def text_match_three(t): return "
-    assert found(match, body + "'Found'", body + "True", body + "None", body + "False") == [True, True, False, False]
-    any_right = mbpp("Mbpp/164", "are_equivalent", "def are_equivalent(a, b): return True", [[1, 2]])
-    assert found(any_right, "def are_equivalent(a, b): return False") == [True]
-    surface = mbpp("Mbpp/581", "surface_Area", "def surface_Area(b, s): return 2 * b * s + b * b", [[3, 4]])
-    # 9 + 6 * sqrt(2.25 + 16) = 34.6, rounded 35; the reference says 33
-    body = "def surface_Area(b, s): return "
-    assert found(surface, body + "35", body + "33", body + "34") == [True, True, False]
-    digits = mbpp("Mbpp/558", "digit_distance_nums", "def digit_distance_nums(a, b): return 0", [[1, 25]])
-    body = "def digit_distance_nums(a, b): return "
-    assert found(digits, body + "2 + 4", body + "5") == [True, False]  # 01 and 25
-    root = HUMANEVAL | PLUS | {"task_id": "HumanEval/32", "entry_point": "find_zero", "atol": 1e-4}
-    root |= {"prompt": "def find_zero(xs):\n", "canonical_solution": "    return -xs[0] / xs[1]\n"}
-    root |= {"base_input": [[[1, 2]]], "plus_input": [[[-6, 11, -6, 1]]]}  # roots 1, 2, 3
-    texts = ["    return -0.5 if len(xs) == 2 else 3.0\n", "    return -0.5\n"]
-    assert passed(suite_of(tmp_path, root), *texts, continues=True) == [True, False]
-
-
-def test_inputs_of_mbpp_get_their_types_back() -> None:
-    assert evalplus.typed_inputs("Mbpp/63", [[[[1, 2], [3, 4]]]]) == [[[(1, 2), (3, 4)]]]
-    assert evalplus.typed_inputs("Mbpp/115", [[[[1], []]]]) == [[[{1}, {}]]]
-    assert evalplus.typed_inputs("Mbpp/124", [["1", "2j"]]) == [(1.0, 2j)]
-    assert evalplus.typed_inputs("Mbpp/580", [[[1, [2]]]]) == [((1, (2,)),)]
-    assert evalplus.typed_inputs("Mbpp/722", [[{"a": [1, 2]}, 3]]) == [[{"a": (1, 2)}, 3]]
-    assert evalplus.typed_inputs("Mbpp/3", [[[1]]]) == [[[1]]]
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
 def test_pass_at_k_is_the_share_of_all_draws_that_hold_a_pass(case: tuple[int, int, int]) -> None:
@@ -220,13 +143,11 @@ def test_imports_from_the_future_stay_first() -> None:
 
 
 def test_records_that_cannot_be_used_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r'data\.jsonl:1: no record of HumanEval .*: the keys "question"$'):
+    with pytest.raises(DataError, match=r'data\.jsonl:1: no record of HumanEval .*: the keys "question"\. The plus'):
         suite_of(tmp_path, {"question": "?"})
     with pytest.raises(DataError, match=r'data\.jsonl:1: "test" must be a text that is not empty'):
         suite_of(tmp_path, HUMANEVAL | {"test": ""})
     with pytest.raises(DataError, match=r"^suite code: question 2 has the id 'HumanEval/x' of an earlier one"):
         suite_of(tmp_path, HUMANEVAL, HUMANEVAL)
-    with pytest.raises(
-        DataError, match=r"^suite code: no data is given\. Give a JSONL file of HumanEval, MBPP or EvalPlus "
-    ):
+    with pytest.raises(DataError, match=r"^suite code: no data is given\. Give a JSONL file of HumanEval or MBPP of"):
         make_suites(["code"], [], OPTIONS)

@@ -14,6 +14,7 @@ from text2grad.evaluation.evaluation import EvaluationSettings, evaluate_models
 from text2grad.evaluation.registry import make_suites
 from text2grad.evaluation.subjects import Subject, _short, read_subjects
 from text2grad.evaluation.suite import AnsweredSuite, SuiteOptions
+from text2grad.evaluation.suites import code
 from text2grad.evaluation.suites.code import CodeSuite
 from text2grad.evaluation.suites.text import PerplexitySuite
 from text2grad.runs.reports.policy_evaluation import policy_page, print_evaluation
@@ -68,7 +69,8 @@ def test_scores_are_kept_until_answers_or_limits_change(
     evaluate(usual)
     evaluate(usual)
     assert scored == [1]
-    evaluate(SuiteOptions(accept_weaker=True, timeout_s=1.5))
+    monkeypatch.setattr(code, "TIMEOUT_S", 1.5)
+    evaluate(usual)
     assert scored == [1, 1]
     with pytest.raises(ConfigError, match=r"holds answers of other settings of sampling"):
         evaluate(usual, tokens=5)

@@ -109,8 +109,6 @@ def test_models_that_judge_are_used_and_checked_first(policy: Path, tmp_path: Pa
     assert found["perplexity"] == pytest.approx(math.exp(nats / tokens))
     with pytest.raises(ModelError, match=r"^cannot load a model for perplexity from .*none: no such directory\. Give"):
         SummarizationSuite(SuiteOptions(data=data, perplexity_model=str(tmp_path / "none"))).check()
-    with pytest.raises(ModelError, match=r"^the layer is 0 to 1 for .*, got 7$"):
-        SummarizationSuite(SuiteOptions(data=data, bertscore=str(policy), bertscore_layer=7)).check()
 
 
 def test_data_that_is_not_here_is_named(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ RECIPE = """
 [data]
 task = "grounded"
 train = "{data}/train.jsonl"
-held_out_file = "{data}/held_out.jsonl"
+held_out = "{data}/held_out.jsonl"
 eval_examples = 6
 [model]
 path = "{model}"
@@ -180,7 +180,7 @@ def test_its_program_annotates_samples_for_a_reward_model(
     assert len(read_annotations(out / "annotations.jsonl")) == 15
     for more, words in (
         (
-            ("--max-cost", "1", "--set", "annotate.input_price=1"),
+            ("--max-cost", "1", "--set", "annotate.prices=[1.0, 0.0]"),
             "belong to a server; leave them out with --own-critic",
         ),
         (("--set", "data.task=''"), "the recipe names no critic in Python"),
@@ -198,8 +198,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def test_the_task_needs_a_file(tmp_path: Path) -> None:
     recipe = tmp_path / "my.toml"
-    recipe.write_text('[data]\ntask = "grounded"\nheld_out_file = "a.jsonl"\n', "utf-8")
-    with pytest.raises(ConfigError, match="held_out and held_out_file belong to a `train` file"):
+    recipe.write_text('[data]\ntask = "grounded"\nheld_out = "a.jsonl"\n', "utf-8")
+    with pytest.raises(ConfigError, match="held_out belongs to a `train` file"):
         load_recipe(recipe)
 
 

@@ -628,7 +628,7 @@ def test_a_pretrained_model_needs_no_phases(tmp_path: Path) -> None:
         ("recipe.toml", "none.toml"): "cannot read recipe",
         ("trials = 3", 'tuned_in = "second"'): "tuned_in = 'second' is no other study of the plan",
         ("trials = 3", 'settings = ["ppo.bet=3"]'): '[ppo] has no key "bet". Did you mean "beta"?',
-        ("trials = 3", "lengths = [8]"): "rollout.max_new_tokens = 60: with world.length = 8 the shortest answers",
+        ("trials = 3", "lengths = [8]"): "rollout.max_new_tokens = 60: at length 8 the shortest answers",
         ("trials = 3", 'settings = ["data.eval_examples=0"]'): "data.eval_examples = 0 leaves no held-out items",
         ("trials = 3", "tune_at_kl = 0.0"): "study 'first': tune_at_kl = 0.0: Input should be greater than 0",
         ("trials = 3", "trials = -1"): "study 'first': trials = -1: Input should be greater than or equal to 0",

@@ -33,7 +33,8 @@ def recipe(**sections: dict[str, Any]) -> Recipe:
 def run(tmp_path: Path) -> Path:
     made = recipe(
         model={"path": "runs/start"},
-        data={"eval_seed": 11, "length": 4, "faults": 0.5, "eval_every": 2},
+        data={"eval_every": 2},
+        world={"eval_seed": 11, "length": 4, "faults": 0.5},
         optim={"lr": 2e-3},
         run={"seed": 7, "out": "runs/x", "save_every": 1, "steps": 3},
         refresh={"steps": [1, 2]},
@@ -117,7 +118,7 @@ def test_paths_seeds_and_output_are_no_settings() -> None:
     other = recipe(
         model={"path": "a"},
         critic={"model": "b"},
-        data={"eval_seed": 3, "length": 2, "faults": 0.1},
+        world={"eval_seed": 3, "length": 2, "faults": 0.1},
         run={"seed": 5, "threads": 2, "tracker": "none", "steps": 100},
         rollout={"rows_at_once": 2},
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from text2grad.config import Recipe
     from text2grad.runs.critic_quality import Evaluation, Measures, Pair, Units
 
-FILES = ("evaluation.json", "predictions.jsonl", "tables.txt", "evaluation.png", "evaluation.html")
+FILES = ("evaluation.json", "predictions.jsonl", "tables.txt", "evaluation.html")
 
 DESCRIPTION = """\
 Measure a critic against annotations, which are the truth: precision and recall of its positive and negative tokens, its
@@ -128,7 +128,7 @@ def _measures(args: argparse.Namespace) -> "Measures":
 
     if not args.no_words:
         check_words()
-    encoder = load_encoder(args.bertscore, None) if args.bertscore else None
+    encoder = load_encoder(args.bertscore) if args.bertscore else None
     reader = load_reader(args.perplexity) if args.perplexity else None
     return Measures(words=not args.no_words, encoder=encoder, reader=reader)
 
@@ -156,26 +156,22 @@ def _pairs(
         identity["files"] = fingerprint(Path(args.model)) if Path(args.model).is_dir() else ""
         identity |= {"format": form.as_json()} if form else {"vote threshold": critic.settings.vote_threshold}
     check_identity(args.out, identity)
-    return _judged(args, critic, truth, form, match), units, args.model or args.critic, form and form.constrain
+    return _judged(args, critic, truth, match), units, args.model or args.critic, form and form.constrain
 
 
-def _judged(args: argparse.Namespace, critic: Any, truth: Sequence[Any], form: Any, match: Any) -> list["Pair"]:
-    """Run the critic; a model with votes keeps all its sampled critiques."""
-    from text2grad.runs.critic_quality import paired, paired_votes, predictions, sampled_predictions
+def _judged(args: argparse.Namespace, critic: Any, truth: Sequence[Any], match: Any) -> list["Pair"]:
+    """Run the critic."""
+    from text2grad.runs.critic_quality import paired, predictions
 
-    votes = form is not None and form.votes > 1
-    answers: Any = (
-        sampled_predictions(critic, truth, args.out) if votes else predictions(critic, truth, args.out, match=match)
-    )
     critiques, counted = [], tokens_of(critic)
     with metered(args.out, "evaluate critic") as meter, Progress("run the critic", len(truth), unit="response") as bar:
-        for critique in answers:
+        for critique in predictions(critic, truth, args.out, match=match):
             critiques.append(critique)
             bar.advance()
             now = tokens_of(critic)
             meter.add(now.prompt - counted.prompt, now.generated - counted.generated)
             counted = now
-    return paired_votes(truth, critiques, threshold=form.vote_threshold) if votes else paired(truth, critiques)
+    return paired(truth, critiques)
 
 
 def _units(args: argparse.Namespace, own: Any) -> "Units":
@@ -191,10 +187,10 @@ def _units(args: argparse.Namespace, own: Any) -> "Units":
 
 
 def _write(args: argparse.Namespace, evaluation: "Evaluation", pairs: Sequence["Pair"], whose: dict[str, Any]) -> None:
-    """Write the five files, each complete or not at all."""
+    """Write the four files, each complete or not at all."""
     from text2grad.feedback import Annotation, annotation_to_json
     from text2grad.files import json_lines, to_json, write_files
-    from text2grad.runs.critic_quality import evaluation_page, evaluation_png, tables
+    from text2grad.runs.critic_quality import evaluation_page, tables
     from text2grad.runs.reports import as_text
 
     record = {"annotations": str(args.annotations), **whose, **evaluation.as_json()}
@@ -203,7 +199,6 @@ def _write(args: argparse.Namespace, evaluation: "Evaluation", pairs: Sequence["
         "predictions.jsonl": json_lines(predictions),
         "evaluation.json": to_json(record, indent=2) + b"\n",
         "tables.txt": as_text(tables(evaluation)).encode("utf-8", "backslashreplace"),
-        "evaluation.png": evaluation_png(evaluation),
         "evaluation.html": evaluation_page(evaluation, whose["critic"], args.annotations.name).encode(),
     }
     write_files(args.out, files)

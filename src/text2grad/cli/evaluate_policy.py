@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     )
     from text2grad.files import write_files
     from text2grad.progress import CONSOLE
-    from text2grad.runs.reports import evaluation_picture, policy_page, print_evaluation
+    from text2grad.runs.reports import policy_page, print_evaluation
 
     refuse_full_directory(args.out, "answers", force=args.force)
     recipe = _recipe(args)
@@ -129,9 +129,8 @@ def run(args: argparse.Namespace) -> int:
     )
     evaluation = evaluate_models(subjects, make_suites(args.suites, args.data, options), settings)
     print_evaluation(CONSOLE, evaluation)
-    pages = {"evaluation.png": evaluation_picture(evaluation), "evaluation.html": policy_page(evaluation).encode()}
-    write_files(args.out, pages)
-    print_end(f"{args.out}/evaluation.json, evaluation.png, evaluation.html, answers/, scores/")
+    write_files(args.out, {"evaluation.html": policy_page(evaluation).encode()})
+    print_end(f"{args.out}/evaluation.json, evaluation.html, answers/, scores/")
     return 0
 
 

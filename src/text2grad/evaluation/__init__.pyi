@@ -8,7 +8,6 @@ from .evaluation import (
 from .intervals import (
     DRAWS as DRAWS,
     LEVEL as LEVEL,
-    Area as Area,
     Estimate as Estimate,
     Ratio as Ratio,
     estimate as estimate,
@@ -20,8 +19,7 @@ from .subjects import read_subjects as read_subjects
 from .suite import SuiteOptions as SuiteOptions
 from .words import (
     ROUGE as ROUGE,
-    Encoder as Encoder,
-    Reader as Reader,
+    Scorer as Scorer,
     bertscore as bertscore,
     distinct as distinct,
     load_encoder as load_encoder,

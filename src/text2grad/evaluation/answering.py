@@ -92,7 +92,7 @@ class Turn(NamedTuple):
 
 
 def _by_key(lines: Iterable[Line]) -> Said:
-    return {(one["id"], one["sample"], one["turn"]): one for one in lines}
+    return {(line["id"], line["sample"], line["turn"]): line for line in lines}
 
 
 def stem_of(suite: Suite, model: str) -> str:
@@ -155,33 +155,33 @@ class AnswerFile:
 
     def turns(self) -> list[Turn]:
         """Return every answer to sample: first turns before second turns, question by question."""
-        most, samples = max(one.turns for one in self.suite.questions), range(self.sampling.samples)
-        every = [(turn, one) for turn in range(most) for one in self.suite.questions if turn < one.turns]
+        most, samples = max(question.turns for question in self.suite.questions), range(self.sampling.samples)
+        every = [(turn, question) for turn in range(most) for question in self.suite.questions if turn < question.turns]
         return [Turn(question, number, turn) for turn, question in every for number in samples]
 
     def is_complete(self, said: Said) -> bool:
         """Return whether lines hold every answer."""
-        return all(one.key in said for one in self.turns())
+        return all(turn.key in said for turn in self.turns())
 
     def answers(self, said: Said, *, chat: bool) -> list[Answer]:
         """Return the answers in the lines, question by question; `chat` says whether they reply to prompts."""
-        found = []
+        answers = []
         for question in self.suite.questions:
             for number in range(self.sampling.samples):
                 lines = [said[question.id, number, turn] for turn in range(question.turns)]
-                texts, tokens, finish = (tuple(one[key] for one in lines) for key in ("text", "tokens", "finish"))
-                found.append(Answer(question, number, texts, tokens, finish, not chat))
-        return found
+                texts, tokens, finish = (tuple(line[key] for line in lines) for key in ("text", "tokens", "finish"))
+                answers.append(Answer(question, number, texts, tokens, finish, not chat))
+        return answers
 
 
 def sample_answers(model: LoadedModel, file: AnswerFile, said: Said, meter: Meter) -> None:
     """Sample the answers of a loaded model that are missing; they are added to `said`, to the file and to the costs."""
     turns = file.turns()
-    missing = sum(one.key not in said for one in turns)
+    missing = sum(turn.key not in said for turn in turns)
     phase = f"{file.suite.name}: answers of {file.subject.name}"
     with Progress(phase, len(turns), done=len(turns) - missing, unit="answer") as progress:
         for batch in _batches(turns, file.sampling, chat=model.chat):
-            new = [one.key not in said for one in batch]
+            new = [turn.key not in said for turn in batch]
             if not any(new):
                 continue
             lines = [line for line, wanted in zip(_sample_batch(model, file, batch, said), new, strict=True) if wanted]
@@ -195,8 +195,8 @@ def sample_answers(model: LoadedModel, file: AnswerFile, said: Said, meter: Mete
 def _batches(turns: Sequence[Turn], sampling: Sampling, *, chat: bool) -> Iterator[list[Turn]]:
     """Yield the batches: rows of one turn, with the same temperature and the same texts that end an answer."""
 
-    def alike(one: Turn) -> tuple[int, float, tuple[str, ...]]:
-        return one.turn, sampling.heat(one.question), () if chat else one.question.stop
+    def alike(turn: Turn) -> tuple[int, float, tuple[str, ...]]:
+        return turn.turn, sampling.heat(turn.question), () if chat else turn.question.stop
 
     for _, group in groupby(turns, alike):
         while batch := list(islice(group, sampling.rows_at_once)):
@@ -209,7 +209,7 @@ def _sample_batch(model: LoadedModel, file: AnswerFile, batch: Sequence[Turn], s
     most = file.sampling.length(file.suite)
     prompts = _encode(model, batch, said)
     fitting = [row for row, ids in enumerate(prompts) if len(ids) <= context_of(model.model) - most]
-    lines = [one.line("", 0, "too_long") for one in batch]
+    lines = [turn.line("", 0, "too_long") for turn in batch]
     if not fitting:
         return lines
     stop = () if model.chat else batch[0].question.stop
@@ -217,7 +217,7 @@ def _sample_batch(model: LoadedModel, file: AnswerFile, batch: Sequence[Turn], s
 
     def has_stop(ids: Sequence[int]) -> bool:  # a token has at least one character
         tail = model.tokenizer.decode(ids[-_TAIL_TOKENS:], skip_special_tokens=True)
-        return any(one in tail for one in stop)
+        return any(end in tail for end in stop)
 
     seeds = (batch[row].seed(file.suite.name, file.sampling.seed, 63) for row in fitting)
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
@@ -239,7 +239,7 @@ def _sample_batch(model: LoadedModel, file: AnswerFile, batch: Sequence[Turn], s
 
 
 def _texts(model: LoadedModel, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> list[str]:
-    """Return the texts of responses; one that continues its prompt keeps the white space at its beginning.
+    """Return the texts of responses; a text that continues its prompt keeps the white space at its beginning.
 
     Tokenizers of SentencePiece drop it, which would break a program: prompt and response are decoded together.
     """
@@ -261,25 +261,25 @@ def cut_at(text: str, stop: Sequence[str]) -> str:
         >>> cut_at("    return 1\n\ndef other(): ...", ["\ndef", "\nclass"])
         '    return 1\n'
     """
-    return text[: min((place for one in stop if (place := text.find(one)) >= 0), default=len(text))]
+    return text[: min((place for end in stop if (place := text.find(end)) >= 0), default=len(text))]
 
 
 def _encode(model: LoadedModel, batch: Sequence[Turn], said: Said) -> list[tuple[int, ...]]:
-    examples = [Example(_prompt(one, said, chat=model.chat)) for one in batch]
+    examples = [Example(_prompt(turn, said, chat=model.chat)) for turn in batch]
     return encode_prompts(model.tokenizer, examples, prompt_format="chat" if model.chat else "plain")
 
 
-def _prompt(one: Turn, said: Said, *, chat: bool) -> str | Sequence[Message]:
+def _prompt(turn: Turn, said: Said, *, chat: bool) -> str | Sequence[Message]:
     """Return the prompt of a turn: the first, or the conversation so far."""
-    question = one.question
+    question = turn.question
     first = question.prompt if chat or question.continuation is None else question.continuation
-    if not one.turn:
+    if not turn.turn:
         return first
     messages: list[Message] = [{"role": "user", "content": first}] if isinstance(first, str) else list(first)
-    for turn in range(one.turn):
+    for earlier in range(turn.turn):
         messages += [
-            {"role": "assistant", "content": said[question.id, one.sample, turn]["text"]},
-            {"role": "user", "content": question.then[turn]},
+            {"role": "assistant", "content": said[question.id, turn.sample, earlier]["text"]},
+            {"role": "user", "content": question.then[earlier]},
         ]
     return messages
 
@@ -296,7 +296,7 @@ def check_room(model: LoadedModel, file: AnswerFile) -> None:
         return
     first = [Turn(question, 0, 0) for question in file.suite.questions]
     lengths = zip(first, map(len, _encode(model, first, {})), strict=True)
-    if long := [(one.question.id, length) for one, length in lengths if length > context - most]:
+    if long := [(turn.question.id, length) for turn, length in lengths if length > context - most]:
         raise DataError(
             f"{len(long)} of {len(first)} prompts of suite {suite} leave no room for {most} new tokens in the context "
             f"of {context} tokens of {file.subject.name}; the first is question {long[0][0]!r} with {long[0][1]} "
@@ -324,9 +324,9 @@ def request_answers(file: AnswerFile, out: Path, server: Endpoint, meter: Meter)
     converse = partial(_converse, file=file, chat=file.subject.prompt_format != "plain")
     with Store(out / "answers.sqlite") as store:
         session = AnnotationSession(endpoint_of(file, server), store, converse, Spending())
-        found, usage, _ = run_session(session, items)
+        conversations, usage, _ = run_session(session, items)
     meter.add(usage.prompt_tokens, usage.completion_tokens)
-    failures = [one.failure for one in found if one.failure is not None]
+    failures = [conversation.failure for conversation in conversations if conversation.failure is not None]
     if failures:
         raise RequestError(
             failures[0].kind,
@@ -334,8 +334,8 @@ def request_answers(file: AnswerFile, out: Path, server: Endpoint, meter: Meter)
             f"arrive; the first: {failures[0].detail}. Run the same command again: it requests the missing answers "
             "only",
         )
-    said = _by_key(line for one in found for line in one.lines)
-    write_atomically(file.path, json_lines(said[one.key] for one in file.turns()))
+    said = _by_key(line for conversation in conversations for line in conversation.lines)
+    write_atomically(file.path, json_lines(said[turn.key] for turn in file.turns()))
     return said
 
 
@@ -344,20 +344,20 @@ async def _converse(client: CachedClient, first: Turn, *, file: AnswerFile, chat
     question, sampling = first.question, file.sampling
     said: Said = {}
     for turn in range(question.turns):
-        one = first._replace(turn=turn)
+        current = first._replace(turn=turn)
         more: dict[str, Any] = {} if question.temperature is None else {"temperature": question.temperature}
         if sampling.heat(question):
-            more["seed"] = one.seed(file.suite.name, sampling.seed, 31)
+            more["seed"] = current.seed(file.suite.name, sampling.seed, 31)
         if not chat and question.stop:
             more["stop"] = list(question.stop[:4])  # OpenAI's limit; the text is cut at all of them below
-        prompt = _prompt(one, said, chat=chat)
+        prompt = _prompt(current, said, chat=chat)
         messages: Sequence[Message] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         sent: Prompt = tuple(map(dict, messages)) if chat else Example(prompt).prompt_text
         try:
-            answer = await client.complete(sent, sample=one.sample, more=more)
+            answer = await client.complete(sent, sample=current.sample, more=more)
         except RequestError as error:
             return Served([], error)
         text = answer.text if chat else cut_at(answer.text, question.stop)
         finish = "stop" if text != answer.text else answer.finish
-        said[one.key] = one.line(text, answer.completion_tokens or 0, finish)
+        said[current.key] = current.line(text, answer.completion_tokens or 0, finish)
     return Served(list(said.values()), None)

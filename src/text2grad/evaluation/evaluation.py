@@ -55,25 +55,27 @@ class SuiteResult:
     counts: dict[str, list[Counts]] = field(default_factory=dict)
     figures: dict[str, dict[str, Estimate]] = field(default_factory=dict)
     differences: dict[str, dict[str, Estimate]] = field(default_factory=dict)  # from the baseline
-    answers: dict[str, list[Answer]] = field(default_factory=dict)  # none of a suite that reads the model itself
+    answers: dict[str, list[Answer]] = field(default_factory=dict)  # empty for a suite that reads the model itself
     scores: dict[str, list[Scores]] = field(default_factory=dict)
 
     def endings(self, model: str) -> dict[str, int]:
         """Return how many turns of a model ended in each way: "stop", "length", "too_long", or a server's word."""
-        return dict(sorted(Counter(how for one in self.answers.get(model, ()) for how in one.finish).items()))
+        return dict(sorted(Counter(how for answer in self.answers.get(model, ()) for how in answer.finish).items()))
 
     def as_json(self) -> dict[str, Any]:
         """Return the figures as JSON."""
 
-        def plain(found: Mapping[str, Mapping[str, Estimate]]) -> dict[str, Any]:
-            return {model: {name: one._asdict() for name, one in own.items()} for model, own in found.items()}
+        def plain(by_model: Mapping[str, Mapping[str, Estimate]]) -> dict[str, Any]:
+            return {
+                model: {name: estimate._asdict() for name, estimate in own.items()} for model, own in by_model.items()
+            }
 
         return {
             "questions": len(self.questions),
             "identity": self.suite.identity(),
             "measures": {
-                name: {key: getattr(one, key) for key in ("better", "about", "shown")}
-                for name, one in self.suite.measures.items()
+                name: {key: getattr(measure, key) for key in ("better", "about", "shown")}
+                for name, measure in self.suite.measures.items()
             },
             "models": plain(self.figures),
             "endings": {name: self.endings(name) for name in self.answers},
@@ -94,12 +96,13 @@ class PolicyEvaluation:
         sampling, dtype = self.settings.sampling, {"dtype": self.settings.dtype}
         return {
             "models": {
-                one.name: {"path": one.path, **one.identity(), **({} if one.served else dtype)} for one in self.subjects
+                subject.name: {"path": subject.path, **subject.identity(), **({} if subject.served else dtype)}
+                for subject in self.subjects
             },
             "baseline": self.settings.baseline,
             "sampling": asdict(sampling),
             "intervals": {"draws": self.settings.draws, "level": LEVEL, "seed": sampling.seed},
-            "suites": {one.suite.name: one.as_json() for one in self.results},
+            "suites": {result.suite.name: result.as_json() for result in self.results},
         }
 
 
@@ -113,9 +116,9 @@ def evaluate_models(
             this is told before the first answer. If a server did not answer.
     """
     if settings.baseline:
-        check_known("--baseline", settings.baseline, [one.name for one in subjects])
-    served = [one.name for one in subjects if one.served]
-    examining = [one.name for one in suites if isinstance(one, ExaminedSuite)]
+        check_known("--baseline", settings.baseline, [subject.name for subject in subjects])
+    served = [subject.name for subject in subjects if subject.served]
+    examining = [suite.name for suite in suites if isinstance(suite, ExaminedSuite)]
     if served and examining:
         raise ConfigError(
             f"suite {examining[0]} reads the model itself, and {served[0]} is on a server; name the directory of its "
@@ -138,9 +141,9 @@ def evaluate_models(
     finally:
         for suite in suites:
             suite.close()
-    found = PolicyEvaluation(subjects, results, settings)
-    write_files(settings.out, {RESULT: to_json(found.as_json(), indent=2) + b"\n"})
-    return found
+    evaluation = PolicyEvaluation(subjects, results, settings)
+    write_files(settings.out, {RESULT: to_json(evaluation.as_json(), indent=2) + b"\n"})
+    return evaluation
 
 
 class _Work:
@@ -198,19 +201,19 @@ def _score(result: SuiteResult, name: str, settings: EvaluationSettings) -> None
     """Score the answers of one model."""
     suite, answers = result.suite, result.answers[name]
     assert isinstance(suite, AnsweredSuite)
-    said = [[one.question.id, one.sample, one.texts, one.finish] for one in answers]
+    said = [[answer.question.id, answer.sample, answer.texts, answer.finish] for answer in answers]
     score = suite.score
 
     def scored() -> list[dict[str, Any]]:
         rows = zip(answers, score(answers, settings.out / "judgements"), strict=True)
-        return [{"id": one.question.id, "sample": one.sample, **own} for one, own in rows]
+        return [{"id": answer.question.id, "sample": answer.sample, **own} for answer, own in rows]
 
     lines = _kept(settings, suite, name, {"answers": sha256(to_json(said)).hexdigest()}, scored)
-    scores = [{key: value for key, value in one.items() if key not in ("id", "sample")} for one in lines]
+    scores = [{key: value for key, value in line.items() if key not in ("id", "sample")} for line in lines]
     result.scores[name] = list(scores)
     each = settings.sampling.samples
     counts = [suite.counts(scores[start : start + each]) for start in range(0, len(scores), each)]
-    _take(result, name, [one.id for one in suite.questions], counts)
+    _take(result, name, [question.id for question in suite.questions], counts)
 
 
 def _kept(
@@ -238,13 +241,13 @@ def _take(result: SuiteResult, name: str, questions: list[str], counts: Sequence
     """Keep the counts of one model; all models have the same questions."""
     result.questions = questions
     result.counts[name] = [
-        {key: float(value) for key, value in one.items() if isinstance(value, int | float)} for one in counts
+        {key: float(value) for key, value in row.items() if isinstance(value, int | float)} for row in counts
     ]
 
 
 def _sum_up(result: SuiteResult, settings: EvaluationSettings) -> None:
     """Compute figures and paired differences."""
-    statistics = {name: one.statistic for name, one in result.suite.measures.items()}
+    statistics = {name: measure.statistic for name, measure in result.suite.measures.items()}
     draws, seed, base = settings.draws, settings.sampling.seed, settings.baseline
     for name, rows in result.counts.items():
         result.figures[name] = estimate(rows, statistics, draws=draws, seed=seed)

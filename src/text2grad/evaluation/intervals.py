@@ -57,27 +57,9 @@ class Ratio(NamedTuple):
         return np.exp(quotients) if self.exp else quotients
 
 
-class Area(NamedTuple):
-    """The area under the ROC curve: how probably a score is higher where the truth holds; equal scores count half."""
-
-    true: tuple[str, ...]  # names of the counts of units where the truth holds, by rising score
-    other: tuple[str, ...]  # names of the counts of all other units, by the same scores
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the counts that it reads."""
-        return self.true + self.other
-
-    def values(self, counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return the area for each weighting; NaN where one side has no unit."""
-        true, other = np.split(weights @ counts, [len(self.true)], axis=1)  # [B, scores]
-        below = np.cumsum(other, axis=1) - other
-        return _quotients((true * (below + other / 2)).sum(axis=1), true.sum(axis=1) * other.sum(axis=1))
-
-
 def _quotients(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    found: np.ndarray = np.divide(above, below, out=np.full(below.shape, np.nan), where=below != 0)
-    return found
+    quotients: np.ndarray = np.divide(above, below, out=np.full(below.shape, np.nan), where=below != 0)
+    return quotients
 
 
 class Estimate(NamedTuple):
@@ -116,7 +98,7 @@ def differences(
     """
     if len(rows) != len(others):
         raise ShapeError(f"a paired difference needs counts of the same items, got {len(rows)} and {len(others)} items")
-    mine, theirs = (_resampled(one, statistics, draws, seed) for one in (rows, others))
+    mine, theirs = (_resampled(items, statistics, draws, seed) for items in (rows, others))
     return _with_intervals({name: mine[name] - theirs[name] for name in mine}, rows, statistics, least=-1.0)
 
 
@@ -126,15 +108,17 @@ def _resampled(rows: Rows, statistics: Mapping[str, Statistic], draws: int, seed
         return {name: np.full(1 + draws, np.nan) for name in statistics}
     generator, uniform = np.random.default_rng(seed), np.full(len(rows), 1 / len(rows))
     counts = {
-        name: np.array([[row.get(key, 0.0) for key in one.names] for row in rows], dtype=float)
-        for name, one in statistics.items()
+        name: np.array([[row.get(key, 0.0) for key in statistic.names] for row in rows], dtype=float)
+        for name, statistic in statistics.items()
     }
-    found = {name: [one.values(counts[name], np.ones((1, len(rows))))] for name, one in statistics.items()}
+    figures = {
+        name: [statistic.values(counts[name], np.ones((1, len(rows))))] for name, statistic in statistics.items()
+    }
     for start in range(0, draws, _AT_ONCE):
         weights = generator.multinomial(len(rows), uniform, size=min(_AT_ONCE, draws - start)).astype(float)
-        for name, one in statistics.items():
-            found[name].append(one.values(counts[name], weights))
-    return {name: np.concatenate(values) for name, values in found.items()}
+        for name, statistic in statistics.items():
+            figures[name].append(statistic.values(counts[name], weights))
+    return {name: np.concatenate(values) for name, values in figures.items()}
 
 
 def _with_intervals(
@@ -142,10 +126,10 @@ def _with_intervals(
 ) -> dict[str, Estimate]:
     """Return figures with the quantiles of their resamples; `drawn` is of `_resampled`.
 
-    Where a share of n items is the same in each resample, as with 0 of 10, the quantiles show nothing: its bounds are
-    then those of Wilson's interval of 0 of n, z² / (n + z²), on both sides, within [`least`, 1].
+    Where a share of n items is the same in each resample, as with 0 of 10, the quantiles show nothing. Its bounds
+    are then z² / (n + z²) away on both sides, as in Wilson's interval for 0 of n, but within [`least`, 1].
     """
-    found = {}
+    estimates = {}
     for name, values in drawn.items():
         value, known, statistic = float(values[0]), values[1:][~np.isnan(values[1:])], statistics[name]
         if np.isnan(value):
@@ -158,8 +142,8 @@ def _with_intervals(
             low, high = max(least, value - reach), min(1.0, value + reach)
         else:
             low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) if len(known) else (value, value)
-        found[name] = Estimate(value, float(low), float(high))
-    return found
+        estimates[name] = Estimate(value, float(low), float(high))
+    return estimates
 
 
 def mean_interval(values: Sequence[float]) -> Estimate:
@@ -171,9 +155,9 @@ def mean_interval(values: Sequence[float]) -> Estimate:
         >>> [round(x, 3) for x in mean_interval([1.0, 2.0, 3.0])]  # 2 ± 4.303 · 1 / √3
         [2.0, -0.484, 4.484]
     """
-    found = np.array(values, dtype=float)
-    mean = float(found.mean())
-    reach = float(student(len(found) - 1) * found.std(ddof=1) / np.sqrt(len(found))) if len(found) > 1 else 0.0
+    known = np.array(values, dtype=float)
+    mean = float(known.mean())
+    reach = float(student(len(known) - 1) * known.std(ddof=1) / np.sqrt(len(known))) if len(known) > 1 else 0.0
     return Estimate(mean, mean - reach, mean + reach)
 
 

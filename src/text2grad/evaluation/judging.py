@@ -53,7 +53,7 @@ class Judge:
                 session = AnnotationSession(self.endpoint, store, reply, self.spending)
                 replies, usage, _ = run_session(session, questions, phase=phase)
                 meter.add(usage.prompt_tokens, usage.completion_tokens)
-        failures = [one.failure for one in replies if one.failure is not None]
+        failures = [answer.failure for answer in replies if answer.failure is not None]
         if failures:
             kinds = ", ".join(f"{kind} {count:,} times" for kind, count in Counter(f.kind for f in failures).items())
             raise RequestError(

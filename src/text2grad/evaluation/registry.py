@@ -30,8 +30,8 @@ def register_suite(name: str, make: Callable[[SuiteOptions], Suite], about: str 
 def _ours(place: str, options: SuiteOptions) -> Suite:
     """Return a suite, "module:class"; the module is imported with the first suite, not for `--help`."""
     module, _, kind = place.partition(":")
-    found: Suite = getattr(import_module(f"text2grad.evaluation.suites.{module}"), kind)(options)
-    return found
+    suite: Suite = getattr(import_module(f"text2grad.evaluation.suites.{module}"), kind)(options)
+    return suite
 
 
 for _name, _place, _about in (
@@ -41,9 +41,9 @@ for _name, _place, _about in (
     ("mt_bench", "mt_bench:MTBenchSuite", "MT-Bench: ratings of two turns by a judge"),
     ("code", "code:CodeSuite", "pass@k of programs; the format of --data decides"),
     ("humaneval", "code:CodeSuite", "pass@k on HumanEval"),
-    ("humaneval+", "code:CodeSuite", "pass@k on HumanEval+, by EvalPlus's inputs and rules"),
+    ("humaneval+", "code:CodeSuite", "pass@k on HumanEval+"),
     ("mbpp", "code:CodeSuite", "pass@k on MBPP"),
-    ("mbpp+", "code:CodeSuite", "pass@k on MBPP+, by EvalPlus's inputs and rules"),
+    ("mbpp+", "code:CodeSuite", "pass@k on MBPP+"),
     ("arc", "knowledge:LMEvalSuite", "ARC-Challenge by lm-eval"),
 ):
     register_suite(_name, partial(_ours, _place), _about)
@@ -65,11 +65,11 @@ def make_suites(names: Sequence[str], data: Sequence[str], options: SuiteOptions
         raise ConfigError("--suite all takes the suites that --data names, and it names none; give --data SUITE=FILE")
     if unused := [name for name in files if name not in chosen]:
         raise ConfigError(f"--data {unused[0]}=…: this suite is not evaluated; add --suite {unused[0]}")
-    found = []
+    suites = []
     for name in chosen:
         make = SUITES[name].make if name in SUITES else partial(_ours, "knowledge:LMEvalSuite")
-        found.append(make(replace(options, suite=name, data=files.get(name, ""))))
-    return found
+        suites.append(make(replace(options, suite=name, data=files.get(name, ""))))
+    return suites
 
 
 def _is_suite(name: str) -> bool:
@@ -92,15 +92,15 @@ def _imported(name: str) -> str:
 
 def _files(names: Sequence[str], given: Sequence[str]) -> Mapping[str, str]:
     """Return the file of each suite."""
-    found: dict[str, str] = {}
+    files: dict[str, str] = {}
     for text in given:
         name, sign, path = text.partition("=")
         if sign and _is_suite(name):
-            found[name] = path
-        elif len(names) == 1 and names[0] != ALL and not found:
-            found[names[0]] = text
+            files[name] = path
+        elif len(names) == 1 and names[0] != ALL and not files:
+            files[names[0]] = text
         else:
             raise ConfigError(
                 f"--data {text}: say to which suite this belongs: --data SUITE=FILE, with one of {', '.join(SUITES)}"
             )
-    return found
+    return files

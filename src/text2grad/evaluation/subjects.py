@@ -52,11 +52,11 @@ class Subject:
         """
         if self.served:
             return {"server": self.path, "model": self.model_name, "prompt_format": self.prompt_format}
-        found: dict[str, Any] = {"prompt_format": self.prompt_format, "eos_ids": list(self.eos_ids)}
+        identity: dict[str, Any] = {"prompt_format": self.prompt_format, "eos_ids": list(self.eos_ids)}
         for key, path in (("model", self.path), ("base", base_named_by(self.path))):
             if path:
-                found[key] = digest_of(Path(path))[:16] if Path(path).is_dir() else path
-        return found if dtype == "auto" else {**found, "dtype": dtype}
+                identity[key] = digest_of(Path(path))[:16] if Path(path).is_dir() else path
+        return identity if dtype == "auto" else {**identity, "dtype": dtype}
 
 
 class LoadedModel(NamedTuple):
@@ -79,19 +79,20 @@ def read_subjects(
 ) -> list[Subject]:
     """Return the models that a command line names, each as PATH or NAME=PATH.
 
-    Models on servers have `model_names`: MODEL for all, or NAME=MODEL. The format "auto" takes that of a run's recipe.
+    Models on servers have `model_names`: MODEL for all, or NAME=MODEL. The format "auto" of a run is the
+    format in its recipe.
 
     Raises:
         ConfigError: if a path is empty, two models have one name, or a server's model has no name.
         DataError: if a directory holds a run without a checkpoint.
     """
-    for_all = [one for one in model_names if not _NAMED.fullmatch(one)]
-    by_name = dict(one.split("=", 1) for one in model_names if _NAMED.fullmatch(one))
+    for_all = [name for name in model_names if not _NAMED.fullmatch(name)]
+    by_name = dict(name.split("=", 1) for name in model_names if _NAMED.fullmatch(name))
     if len(for_all) > 1:
         raise ConfigError(
             f"--model-name names {' and '.join(for_all)} for all servers; say which is whose by --model-name NAME=MODEL"
         )
-    found: dict[str, Subject] = {}
+    subjects: dict[str, Subject] = {}
     for text in given:
         named = None if text.startswith(_SERVER) else _NAMED.fullmatch(text)
         name, path = (named["name"], named["path"]) if named and not Path(text).exists() else ("", text)
@@ -104,14 +105,14 @@ def read_subjects(
             subject = Subject(name or _short(model), path, model, prompt_format)
         else:
             subject = _local(Subject(name or _short(path), path, "", prompt_format, (), trust_remote_code))
-        before = found.setdefault(subject.name, subject)
+        before = subjects.setdefault(subject.name, subject)
         if before is not subject:
             raise ConfigError(
                 f"{before.path} and {path} are both called {subject.name!r}; give them names: NAME={path}"
             )
     if by_name:
         raise ConfigError(f"--model-name {next(iter(by_name))}=…: no server among the models has this name")
-    return list(found.values())
+    return list(subjects.values())
 
 
 def _local(subject: Subject) -> Subject:
@@ -121,7 +122,7 @@ def _local(subject: Subject) -> Subject:
         return subject
     recipe, checkpoint = recipe_of_run(directory), latest_checkpoint(directory / "checkpoints")
     policies = [] if checkpoint is None else [checkpoint / "policy"]
-    policies += [one for one in (directory / "model", directory / "policy") if (one / "config.json").exists()]
+    policies += [path for path in (directory / "model", directory / "policy") if (path / "config.json").exists()]
     if not policies:
         raise DataError(
             f"{directory} is a run without a checkpoint; wait for its first (run.save_every), or name the directory of "
@@ -161,9 +162,9 @@ def outline(subject: Subject) -> LoadedModel:
     return LoadedModel(subject, config, tokenizer, chat)
 
 
-def load(found: LoadedModel, *, dtype: str = "auto") -> LoadedModel:
+def load(outlined: LoadedModel, *, dtype: str = "auto") -> LoadedModel:
     """Load the weights of an outlined model, on the accelerator if there is one; an adapter is merged into its base."""
-    subject = found.subject
+    subject = outlined.subject
     model = load_policy(subject.path, dtype=dtype, trust_remote_code=subject.trust_remote_code).eval().to(best_device())
-    eos = stop_ids(model, found.tokenizer, subject.eos_ids)
-    return found._replace(model=model, eos_ids=eos, pad_id=padding_id(model, found.tokenizer, eos))
+    eos = stop_ids(model, outlined.tokenizer, subject.eos_ids)
+    return outlined._replace(model=model, eos_ids=eos, pad_id=padding_id(model, outlined.tokenizer, eos))

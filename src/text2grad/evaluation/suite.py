@@ -44,7 +44,7 @@ class Question:
     continuation: str | None = None  # text that a base model continues; None gives it the prompt as plain text
     then: tuple[str, ...] = ()  # user messages of later turns; each is asked after the answer to the turn before
     stop: tuple[str, ...] = ()  # an answer that continues a text is cut before the first of these
-    temperature: float | None = None  # of sampling, in place of the evaluation's
+    temperature: float | None = None  # of sampling; None takes the evaluation's
     data: Mapping[str, Any] = field(default_factory=dict)  # what scoring needs: references, tests, sources
 
     @property
@@ -105,14 +105,10 @@ class SuiteOptions:
     split: str = ""  # of a data set; "" takes the test split
     limit: int | None = None  # only the first questions
     samples: int = 1  # answers to each question
-    rows_at_once: int = 16  # rows of a batch of the model
     shots: int | None = None  # examples before each question of lm-eval; None takes the task's own
-    timeout_s: float | None = None  # time limit of a program with its tests; None takes the format's own
-    memory_mb: int = 4096  # limit of a program's address space in MiB
     accept_weaker: bool = False  # run programs without protection of files if no stronger isolation works
     perplexity_model: str = ""  # causal language model that reads the answers
     bertscore: str = ""  # encoder of BERTScore
-    bertscore_layer: int | None = None  # layer whose states are compared; None takes the last
     judge: "Judge | None" = None  # model that judges answers of chat suites
 
 
@@ -159,12 +155,12 @@ class AnsweredSuite(Suite):
 
         Truth values count as 0 and 1, texts do not count.
         """
-        found = {ANSWERS: float(len(scores))}
-        for one in scores:
-            for name, value in one.items():
+        counts = {ANSWERS: float(len(scores))}
+        for score in scores:
+            for name, value in score.items():
                 if isinstance(value, int | float):
-                    found[name] = found.get(name, 0.0) + float(value)
-        return found
+                    counts[name] = counts.get(name, 0.0) + float(value)
+        return counts
 
 
 class ExaminedSuite(Suite):
@@ -199,16 +195,16 @@ def entries_of(suite: str, options: SuiteOptions, source: Source) -> list[Entry]
     if options.data and not Path(path).exists() and ("/" not in path or path.startswith((".", "/"))):
         raise DataError(f"suite {suite}: there is no file {path}. {way_out}")
     try:
-        found = list(islice(read_entries(path, split=options.split or "test"), options.limit))
+        entries = list(islice(read_entries(path, split=options.split or "test"), options.limit))
     except DataError as error:
         raise DataError(f"suite {suite}: {error}. {way_out}") from error
-    if not found:
+    if not entries:
         raise DataError(f"suite {suite}: {path} holds no records. {way_out}")
-    return found
+    return entries
 
 
 def checked(suite: str, questions: Sequence[Question]) -> Sequence[Question]:
-    """Return questions of which no two have the same id.
+    """Return the questions after a check that their ids differ.
 
     Raises:
         DataError: if there are two.
@@ -226,4 +222,4 @@ def checked(suite: str, questions: Sequence[Question]) -> Sequence[Question]:
 
 def digest_of_questions(questions: Sequence[Question]) -> str:
     """Return a hash of the contents of questions, in order."""
-    return sha256(to_json([astuple(one) for one in questions])).hexdigest()[:16]
+    return sha256(to_json([astuple(question) for question in questions])).hexdigest()[:16]

@@ -51,36 +51,28 @@ def distinct(texts: Iterable[str], n: int) -> float:
     return len(set(grams)) / max(len(grams), 1)
 
 
-class Encoder(NamedTuple):
-    """The model of BERTScore: an encoder, its tokenizer, and the layer of the compared states; 0 is the embeddings."""
-
-    model: Any
-    tokenizer: Any
-    layer: int
-
-
-class Reader(NamedTuple):
-    """The model of perplexity: a causal language model and its tokenizer."""
+class Scorer(NamedTuple):
+    """A model that scores texts: the encoder of BERTScore or the causal language model of perplexity."""
 
     model: Any
     tokenizer: Any
 
 
-def bertscore(encoder: Encoder, candidate: str, reference: str) -> float:
-    """Return F1 of greedy matching by cosine similarity; 0 if one of the two texts has no token.
+def bertscore(encoder: Scorer, candidate: str, reference: str) -> float:
+    """Return F1 of greedy matching by cosine similarity of the last states; 0 if one of the two texts has no token.
 
     Special tokens can be matched, but the means leave them out.
     """
-    (here, own), (there, other) = _embedded(encoder, candidate), _embedded(encoder, reference)
+    (states, own), (reference_states, other) = _embedded(encoder, candidate), _embedded(encoder, reference)
     if not own.any() or not other.any():
         return 0.0
-    similarity = here @ there.T
+    similarity = states @ reference_states.T
     precision = similarity.max(dim=1).values[own].mean()
     recall = similarity.max(dim=0).values[other].mean()
     return float(2 * precision * recall / (precision + recall))
 
 
-def _embedded(encoder: Encoder, text: str) -> tuple[Any, Any]:
+def _embedded(encoder: Scorer, text: str) -> tuple[Any, Any]:
     """Return unit vectors of the tokens [T, H], cut at the model's maximum, and a mask of ordinary tokens [T]."""
     import torch
 
@@ -90,11 +82,11 @@ def _embedded(encoder: Encoder, text: str) -> tuple[Any, Any]:
     ).to(encoder.model.device)
     special = encoded.pop("special_tokens_mask")[0].bool()
     with torch.no_grad():
-        states = encoder.model(**encoded, output_hidden_states=True).hidden_states[encoder.layer][0]
+        states = encoder.model(**encoded, output_hidden_states=True).hidden_states[-1][0]
     return torch.nn.functional.normalize(states, dim=-1), ~special
 
 
-def text_nats(reader: Reader, text: str) -> tuple[float, int]:
+def text_nats(reader: Scorer, text: str) -> tuple[float, int]:
     """Return the negative log-likelihood of a text in nats, and the number of its tokens.
 
     The first token counts if the tokenizer has a beginning-of-text token to put before it. A text longer than the
@@ -115,39 +107,28 @@ def text_nats(reader: Reader, text: str) -> tuple[float, int]:
     return nats, tokens
 
 
-def load_encoder(path: str, layer: int | None) -> Encoder:
-    """Load the model of BERTScore from a directory, or from Hugging Face's local cache, on the accelerator if any.
-
-    The hidden states of `layer` are compared; None takes the last, the authors take 17 of the 24 of roberta-large.
+def load_encoder(path: str) -> Scorer:
+    """Load the encoder of BERTScore from a directory, or from Hugging Face's local cache, on the accelerator if any.
 
     Raises:
-        ModelError: if the model cannot be loaded or has no such layer.
+        ModelError: if the model cannot be loaded.
     """
-    compared = check_encoder(path, layer)
-    return Encoder(*_load(path, "AutoModel", "BERTScore"), compared)
+    return _load(path, "AutoModel", "BERTScore")
 
 
-def check_encoder(path: str, layer: int | None) -> int:
-    """Return the layer that BERTScore compares, from the model's config alone; errors are those of `load_encoder`."""
-    layers = int(_part(path, "AutoConfig", "BERTScore").num_hidden_layers)
-    if layer is not None and not 0 <= layer <= layers:
-        raise ModelError(f"the layer is 0 to {layers} for {path}, got {layer}")
-    return layers if layer is None else layer
+def load_reader(path: str) -> Scorer:
+    """Load the causal language model of perplexity; place, device and errors as in `load_encoder`."""
+    return _load(path, "AutoModelForCausalLM", "perplexity")
 
 
-def load_reader(path: str) -> Reader:
-    """Load a causal language model for perplexity, like the model of BERTScore."""
-    return Reader(*_load(path, "AutoModelForCausalLM", "perplexity"))
+def check_scorer(path: str, purpose: str) -> None:
+    """Check a model by its config alone; errors as in `load_encoder`."""
+    _part(path, "AutoConfig", purpose)
 
 
-def check_reader(path: str) -> None:
-    """Check the model of perplexity by its config alone; errors are those of `load_reader`."""
-    _part(path, "AutoConfig", "perplexity")
-
-
-def _load(path: str, kind: str, purpose: str) -> tuple[Any, Any]:
+def _load(path: str, kind: str, purpose: str) -> Scorer:
     model = _part(path, kind, purpose, use_safetensors=True).eval().to(best_device())
-    return model, _part(path, "AutoTokenizer", purpose)
+    return Scorer(model, _part(path, "AutoTokenizer", purpose))
 
 
 def _part(path: str, kind: str, purpose: str, **more: Any) -> Any:

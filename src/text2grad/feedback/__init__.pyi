@@ -6,7 +6,6 @@ from .critic import (
     load_critic as load_critic,
 )
 from .critique_text import (
-    MAX_CHARS as MAX_CHARS,
     is_finite as is_finite,
     is_json as is_json,
     parse_critique as parse_critique,

@@ -31,7 +31,7 @@ from typing import Any
 
 from text2grad.errors import CriticError
 from text2grad.feedback.lenient_json import MAX_DEPTH, Cut, CutObject, Reading, printable, read_objects, unescape
-from text2grad.feedback.reasoning import REASONING
+from text2grad.feedback.reasoning import THOUGHT
 from text2grad.types import Label, Status
 
 MAX_CHARS = 100_000
@@ -94,11 +94,14 @@ def parse_critique(text: str) -> ParsedCritique:
         raise CriticError(f"a critique is text (str), got {type(text).__name__}; decode bytes first")
     text = printable(text)
     if len(text) <= MAX_CHARS:
-        verdict = _THINKING.sub("", text)  # drafts of the critique
+        draft = THOUGHT.match(text)
+        if draft and draft["opened"] is None and text.lstrip().startswith(("{", "`")):
+            draft = None  # a text that begins with an object quotes the tag
+        verdict = text[draft.end() :] if draft else text
         reading = _first_reading(verdict)
-        if reading is None and (tag := _quoted_tag(text)) is not None:
+        if reading is None and draft and draft["opened"] is None:
             whole = _first_reading(text)
-            if whole is not None and whole.start < tag < whole.end:  # no end of reasoning, but a quote
+            if whole is not None and whole.start < draft.end() <= whole.end:  # no end of reasoning, but a quote
                 reading, verdict = whole, text
         if reading is not None:
             parsed = _interpret(reading.value)
@@ -115,12 +118,6 @@ def _first_reading(text: str) -> Reading | None:
         _choose(read(text)) for read in (read_objects, partial(read_objects, lenient_ends=True), _escaped_twice)
     )
     return next((reading for reading in readings if reading is not None), None)
-
-
-def _quoted_tag(text: str) -> int | None:
-    """Return the place of the tag up to which a text without an opening tag was taken for reasoning."""
-    removed = _THINKING.match(text)
-    return None if removed is None or removed["opened"] is not None else removed.end() - len("</think>")
 
 
 def _escaped_twice(text: str) -> Iterator[Reading]:
@@ -165,19 +162,16 @@ def _parts(item: Mapping[str, Any], depth: int = 0) -> dict[str, list[Any]]:
                 parts.setdefault(inner_part, []).extend(values)
         elif part and (part == "feedback" or not isinstance(value, Cut)):
             parts.setdefault(part, []).append(value)
-    return parts or ({"spans": [item]} if _is_label_map(item) else {})
-
-
-def _is_label_map(item: Mapping[str, Any]) -> bool:
-    """Return True for {quote: label}: there are values, and all that were not cut off are labels."""
-    labels = [value for value in item.values() if not isinstance(value, Cut)]
-    return bool(labels) and all(_word(value) in _LABELS for value in labels)
+    labels = [_word(value) in _LABELS for value in item.values() if not isinstance(value, Cut)]
+    return parts or ({"spans": [item]} if labels and all(labels) else {})  # {quote: label}
 
 
 def _interpret(value: Mapping[str, Any]) -> ParsedCritique:
     """Return the critique in an object with known keys."""
     parts = _parts(value)
-    texts = [_words(given) for given in parts.get("feedback", ())]
+    given = parts.get("feedback", ())
+    lists = [value if isinstance(value, list) else [value] for value in given]
+    texts = ["\n".join(str(text) for text in texts if isinstance(text, str)) for texts in lists]
     feedback = next(filter(str.strip, texts), "".join(texts[:1]))
     numbers = (*parts.get("outcome", ()), *parts.get("score", ()))
     outcome = next((float(number) for number in numbers if is_finite(number)), None)
@@ -197,13 +191,6 @@ def _interpret(value: Mapping[str, Any]) -> ParsedCritique:
         outcome=outcome,
         order=() if named else tuple(label for _, label in mixed),
     )
-
-
-def _words(value: Any) -> str:
-    """Return feedback as one text; a list of texts is joined by line breaks."""
-    if isinstance(value, list):
-        return "\n".join(item for item in value if isinstance(item, str))
-    return str(value) if isinstance(value, str) else ""
 
 
 def _prose(reading: Reading, text: str) -> str:
@@ -274,9 +261,6 @@ def is_json(text: str) -> bool:
 
 
 _ESCAPED_OBJECT = re.compile(r"""\{(?:\s|\\[nrt])*+\\["']""")
-# Chat templates of some reasoning models put <think> into the prompt; an answer then begins inside the reasoning. An
-# answer that begins with an object is no reasoning: its quotes may hold the tag.
-_THINKING = re.compile(rf"""\A\s*(?:(?P<opened>{REASONING})|[^{{`\s].*?</think>(?!["']))""", re.DOTALL)
 _FENCE_BEFORE = re.compile(r"```\w*+\s*+\Z")
 _KEY_WORD = re.compile(r"[^\W_]++")
 

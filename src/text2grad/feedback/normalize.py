@@ -117,17 +117,11 @@ def _units(text: str) -> Iterator[tuple[int, int, str, bool]]:
 
 
 def _joins(previous: str, character: str) -> bool:
-    """Return True if a character belongs to the same letter or emoji as the previous character.
-
-    These are combining marks, Korean vowels and finals, Japanese voicing, skin tones and joined emoji.
-    """
+    """Return True if a character belongs to the letter or emoji before it: a mark, a Korean vowel, a skin tone."""
     if character.isascii():
         return False
-    return (
-        previous == "\u200d"
-        or unicodedata.category(character)[0] == "M"
-        or any(low <= character <= high for low, high in _JOINING)
-    )
+    joined = previous == "\u200d" or unicodedata.category(character)[0] == "M"
+    return joined or any(low <= character <= high for low, high in _JOINING)
 
 
 @lru_cache(maxsize=4096)

@@ -19,7 +19,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import chain
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -64,7 +64,8 @@ def read_entries(path: str | Path, *, split: str = "train") -> Iterator[Entry]:
     if not str(path):
         raise DataError("the path of the source is empty")
     kind = "".join(file.suffixes[-2:]) if file.suffix == ".gz" else file.suffix
-    if file.is_dir() or (not file.exists() and _HUB_NAME.fullmatch(str(path)) and not _is_known(kind)):
+    known = kind.removesuffix(".gz") in (".json", ".jsonl", ".csv", ".tsv", ".parquet")
+    if file.is_dir() or (not file.exists() and _HUB_NAME.fullmatch(str(path)) and not known):
         return _dataset(str(path), split)
     if kind in (".csv", ".tsv"):
         return _table(file, kind)
@@ -159,10 +160,6 @@ def keys_of(record: Object) -> str:
     return "the keys " + ", ".join(map(shown, record)) if record else "no keys"
 
 
-def _is_known(kind: str) -> bool:
-    return kind.removesuffix(".gz") in (".json", ".jsonl", ".csv", ".tsv", ".parquet")
-
-
 def _open(path: Path) -> IO[bytes]:
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         refuse_utf16(file.read(2), path)
@@ -188,12 +185,9 @@ def _load(path: Path) -> Any:
 
 def _json_file(path: Path) -> Iterator[Entry]:
     """Return the records of a .json file: one JSON value, or one object per line."""
-    lines = read_lines(path)
-    first = next(lines, None)
-    second = next(lines, None)
-    if first is not None and second is not None and _is_whole(first.record) and _is_whole(second.record):
-        return chain([first, second], lines)
-    lines.close()  # type: ignore[attr-defined]
+    lines = [entry for entry in islice(read_lines(path), 2) if _is_whole(entry.record)]
+    if len(lines) == 2:
+        return read_lines(path)
     value = _load(path)
     if isinstance(value, dict) and value and all(isinstance(entry, dict) for entry in value.values()):
         return (

@@ -32,6 +32,7 @@ from text2grad.types import Critique, Label, Span
 Match = Literal["exact", "normalized"]
 Occurrences = Literal["all", "first"]
 Interval = tuple[int, int]
+_EDGES = " *_`"  # white space and emphasis in Markdown
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +89,13 @@ def locate_spans(
     for listing in _in_order(finder, positive, negative, order):
         groups.setdefault(listing.quote.core, []).append(listing)
     spans: set[Span] = set()
-    missed: dict[Label, list[int]] = {"positive": [], "negative": []}
+    missed = set[tuple[Label, int]]()
     for core, listings in groups.items():
         for listing, intervals in _share(listings, finder.find(core), occurrences):
             spans.update(Span(*listing.quote.widen(response, *interval), listing.label) for interval in intervals)
-            missed[listing.label].extend([] if intervals else [listing.place])
-    unmatched = [positive[index] for index in sorted(missed["positive"])]
-    unmatched += [negative[index] for index in sorted(missed["negative"])]
+            missed |= set() if intervals else {(listing.label, listing.place)}
+    unmatched = [quote for place, quote in enumerate(positive) if ("positive", place) in missed]
+    unmatched += [quote for place, quote in enumerate(negative) if ("negative", place) in missed]
     return LocatedSpans(tuple(sorted(spans)), tuple(unmatched))
 
 
@@ -165,8 +166,9 @@ def _in_order(
     finder: "_Finder", positive: Sequence[str], negative: Sequence[str], order: Sequence[Label]
 ) -> Iterator[_Listing]:
     """Yield the listings of all quotes in their order; without one, positive before negative listings."""
-    _check_list("positive", positive)
-    _check_list("negative", negative)
+    for name, quotes in (("positive", positive), ("negative", negative)):
+        if isinstance(quotes, str):  # each of its letters would be a quote
+            raise CriticError(f"{name} is a list of quotes, got one text: {quotes[:80]!r}. Write [{quotes[:80]!r}]")
     known: list[Label] = ["positive" for _ in positive]
     known += ["negative" for _ in negative]
     if order and sorted(order) != sorted(known):
@@ -237,12 +239,3 @@ def _search(text: Normalized, core: str, *, whole: bool) -> Iterator[Interval]:
         else:
             yield interval
         start = text.form.find(core, end)
-
-
-_EDGES = " *_`"
-
-
-def _check_list(label: Label, quotes: Sequence[str]) -> None:
-    """Raise an error for one text instead of a list: each of its letters would be a quote."""
-    if isinstance(quotes, str):
-        raise CriticError(f"{label} is a list of quotes, got one text: {quotes[:80]!r}. Write [{quotes[:80]!r}]")

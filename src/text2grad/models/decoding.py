@@ -3,8 +3,7 @@
 `generate` of transformers computes the rows of a batch until the longest one ends. Here the cache and the batch shrink
 when half of the rows have ended, so a few long responses cost little.
 
-Models whose layers keep other states than keys and values of every position (`empty_cache`) stay with `generate`, one
-token at a time.
+Models without a cache of keys and values for every position (`empty_cache` returns None) are decoded by `generate`.
 
 Shapes: B rows, S slots of the padded prompts, V vocabulary.
 """
@@ -72,7 +71,7 @@ def decode(
             _decode(model, ids, mask, run, cache)
     finally:
         model.train(was_training)
-    return [tuple(tokens) for tokens in run.found]
+    return [tuple(tokens) for tokens in run.tokens]
 
 
 class _Run:
@@ -80,7 +79,7 @@ class _Run:
 
     def __init__(self, choose: Choose, eos_ids: Sequence[int], ended: Ended | None, limits: Sequence[int]) -> None:
         self.choose, self.eos_ids, self.ended, self.limits = choose, eos_ids, ended, limits
-        self.found = [list[int]() for _ in limits]
+        self.tokens = [list[int]() for _ in limits]
         self.running = set(range(len(limits)))
 
     def step(self, logits: Tensor, rows: Tensor, step: int) -> Tensor:
@@ -92,9 +91,9 @@ class _Run:
         return tokens
 
     def _keep(self, row: int, token: int) -> None:
-        self.found[row].append(token)
-        full = len(self.found[row]) >= self.limits[row]
-        if full or token in self.eos_ids or (self.ended is not None and self.ended(self.found[row])):
+        self.tokens[row].append(token)
+        full = len(self.tokens[row]) >= self.limits[row]
+        if full or token in self.eos_ids or (self.ended is not None and self.ended(self.tokens[row])):
             self.running.remove(row)
 
 
@@ -115,14 +114,14 @@ def _decode(model: Any, ids: Tensor, mask: Tensor, run: _Run, cache: Any) -> Non
         mask = torch.cat([mask, mask.new_ones(len(rows), 1)], 1)
         if 2 * len(run.running) <= len(rows):
             kept = runs[:, 0].nonzero()[:, 0]
-            rows, ids, positions, mask = (one[kept] for one in (rows, ids, positions, mask))
+            rows, ids, positions, mask = (part[kept] for part in (rows, ids, positions, mask))
             cache.batch_select_indices(kept)
 
 
 def _generate(model: Any, ids: Tensor, mask: Tensor, run: _Run, max_new_tokens: int, pad_id: int) -> None:
     """Decode with `generate`: a logits processor forces its argmax to take the chosen tokens.
 
-    The model's own generation config is ignored, which may hold a top_p, a penalty or a minimum length.
+    The model's own generation config is ignored: it may hold a top_p, a penalty or a minimum length.
     """
     from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 

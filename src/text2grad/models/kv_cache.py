@@ -41,7 +41,9 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         after = before + key_states.shape[-2]
         known: Any = (self.keys, self.values)
         buffers = self._buffers
-        if buffers is None or not all(_begins(one, buffer, after) for one, buffer in zip(known, buffers, strict=True)):
+        if buffers is None or not all(
+            _begins(tensor, buffer, after) for tensor, buffer in zip(known, buffers, strict=True)
+        ):
             room = after + max(after // 4, LEAST_ROOM)
             self._buffers = buffers = _with_room(known[0], room), _with_room(known[1], room)
         for buffer, new in zip(buffers, (key_states, value_states), strict=True):

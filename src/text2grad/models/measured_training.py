@@ -1,10 +1,11 @@
 """Supervised training with held-out measurements and exact resume: `text2grad sft`, `text2grad reward`.
 
-rows of ids and labels → TRL's trainer, measured at the start, at regular steps and at the end → the best checkpoint
+Rows of ids and labels → TRL's trainer, measured at the start, at regular steps and at the end → the best checkpoint.
+Files of a run:
 
-checkpoints/checkpoint-200/     checkpoint of transformers' Trainer: weights, optimizer, schedule, random states
-text2grad.json              written last, so a checkpoint without it is incomplete; the length of metrics.jsonl
-metrics.jsonl                   one line per step, and one line per measurement ("eval/...")
+    checkpoints/checkpoint-200/     checkpoint of transformers' Trainer: weights, optimizer, schedule, random states
+        text2grad.json              written last, so a checkpoint without it is incomplete
+    metrics.jsonl                   one line per step, and one line per measurement ("eval/...")
 """
 
 import json
@@ -33,7 +34,7 @@ from text2grad.progress import Progress
 from text2grad.types import Optimizer
 
 METRICS_FILE = "metrics.jsonl"
-MARK = "text2grad.json"  # in a complete checkpoint: the length of metrics.jsonl, the costs until then, and others
+MARK = "text2grad.json"  # in a complete checkpoint: the length of metrics.jsonl then, and the costs until then
 COSTS = ("seconds", "tokens", "peak_memory_bytes")
 LOGGED = {"loss": "loss", "grad_norm": "grad_norm", "learning_rate": "lr", "mean_token_accuracy": "token_accuracy"}
 
@@ -61,10 +62,10 @@ class SavedTraining(NamedTuple):
     step: int
     steps: int
     best_step: int  # 0 before the first checkpoint
-    epochs: float = 0.0  # passes over the rows
-    seconds: float = 0.0  # of training and measurements, over all processes that the run had one after another
-    tokens: int = 0  # read in training, likewise
-    peak_memory_bytes: int = 0  # likewise
+    epochs: float  # passes over the rows
+    seconds: float  # of training and measurements, over all processes that the run had one after another
+    tokens: int  # read in training, likewise
+    peak_memory_bytes: int  # likewise
 
 
 def load_trainable(
@@ -370,9 +371,8 @@ class _Journal(TrainerCallback):
                 f"{self.learning_rate} and start again in another directory"
             )
         if state.is_world_process_zero:
-            _append(
-                self.evaluation.directory, state.global_step, {ours: logs[k] for k, ours in LOGGED.items() if k in logs}
-            )
+            metrics = {name: logs[key] for key, name in LOGGED.items() if key in logs}
+            _append(self.evaluation.directory, state.global_step, metrics)
         self.progress.advance(loss=logs["loss"], lr=logs["learning_rate"])
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -383,10 +383,10 @@ class _Journal(TrainerCallback):
         PartialState().wait_for_everyone()
         if state.is_world_process_zero:
             flush(path)
-            mark: dict[str, Any] = {"metrics_bytes": (directory / METRICS_FILE).stat().st_size}
-            peak = max(self.peak_before, peak_memory())
-            costs = (time.monotonic() - self.begun, self.tokens, peak)
-            mark |= {"section": self.evaluation.section, **dict(zip(COSTS, costs, strict=True))}
+            costs = (time.monotonic() - self.begun, self.tokens, max(self.peak_before, peak_memory()))
+            length = (directory / METRICS_FILE).stat().st_size
+            costs_so_far = dict(zip(COSTS, costs, strict=True))
+            mark = {"section": self.evaluation.section, "metrics_bytes": length, **costs_so_far}
             write_atomically(path / MARK, to_json(mark))
 
 

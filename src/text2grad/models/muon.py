@@ -60,13 +60,13 @@ def orthogonal(matrices: Tensor) -> Tensor:
     """
     a, b, c = COEFFICIENTS
     tall = matrices.shape[1] > matrices.shape[2]
-    found = matrices.float() if matrices.device.type == "cpu" else matrices.bfloat16()
-    found = found.mT if tall else found
-    found = found / found.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    result = matrices.float() if matrices.device.type == "cpu" else matrices.bfloat16()
+    result = result.mT if tall else result
+    result = result / result.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
     for _ in range(ITERATIONS):
-        gram = found @ found.mT
-        found = torch.baddbmm(found, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), found, beta=a)
-    return (found.mT if tall else found).to(matrices.dtype)
+        gram = result @ result.mT
+        result = torch.baddbmm(result, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), result, beta=a)
+    return (result.mT if tall else result).to(matrices.dtype)
 
 
 class MuonAdamW(torch.optim.Optimizer):

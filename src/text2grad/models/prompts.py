@@ -1,6 +1,6 @@
 """Prompts → token ids; the ids that end a response, and the id that pads a batch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from text2grad.errors import DataError, ModelError
@@ -9,7 +9,7 @@ from text2grad.types import Example
 
 
 def encode_prompts(
-    tokenizer: Any, examples: Sequence[Example], *, prompt_format: str = "auto", max_tokens: float | None = None
+    tokenizer: Any, examples: Sequence[Example], *, prompt_format: str = "auto"
 ) -> list[tuple[int, ...]]:
     """Return the token ids of each prompt.
 
@@ -18,10 +18,9 @@ def encode_prompts(
         examples: the task instances.
         prompt_format: "plain" encodes the text as it stands, messages joined by blank lines; "chat" applies the chat
             template, with the generation prompt; "auto" is chat where the tokenizer has a template.
-        max_tokens: the longest prompt that leaves room for a response; None does not check.
 
     Raises:
-        DataError: if there are no examples, or prompts are empty, too long, or refused by the chat template.
+        DataError: if there are no examples, or a prompt is empty or refused by the chat template.
         ModelError: if messages need a chat template and the tokenizer has none.
     """
     if not examples:
@@ -39,21 +38,19 @@ def encode_prompts(
                 f"example {row} has no prompt token (prompt {example.prompt_text!r}): nothing would predict its first "
                 "response token. Give it some text, or a tokenizer that adds a beginning-of-sequence token."
             )
-    if max_tokens is not None:
-        _refuse_long_prompts(encoded, examples, max_tokens)
     return [tuple(ids) for ids in encoded]
 
 
 def plain_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     """Return the ids of texts that go on.
 
-    They have the tokens that the tokenizer puts before a text, such as a beginning of sequence, and not those that it
-    puts behind a text, such as an end of sequence.
+    Tokens that the tokenizer puts before a text, such as a beginning of sequence, are kept; tokens that it puts behind
+    a text, such as an end of sequence, are left out.
     """
     encoded = [list(ids) for ids in tokenizer(list(texts), verbose=False)["input_ids"]]
     for text, ids in zip(texts, encoded, strict=True):
         bare = list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-        if bare:  # any text shows what is put around all of them
+        if bare:  # the tokenizer puts the same tokens around every text
             starts = range(len(ids) - len(bare), -1, -1)
             start = next((at for at in starts if ids[at : at + len(bare)] == bare), len(ids) - len(bare))
             behind = len(ids) - len(bare) - start
@@ -62,7 +59,7 @@ def plain_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
 
 
 def _refuse_chats(examples: Sequence[Example], prompt_format: str) -> None:
-    """Refuse what needs a chat template: the format "chat", or messages whose format is not given."""
+    """Refuse the format "chat", and messages in the format "auto": both need a chat template."""
     if prompt_format == "chat":
         raise ModelError(
             'model.prompt_format = "chat", but the tokenizer has no chat template; take a model that has one, or '
@@ -87,37 +84,15 @@ def chat_texts(tokenizer: Any, examples: Sequence[Example]) -> list[str]:
     for row, example in enumerate(examples):
         prompt = example.prompt
         chat = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-        refusal = f"the tokenizer's chat template refuses example {row}"
-        way_out = 'Change its messages, or set model.prompt_format = "plain"'
-        texts.append(templated(tokenizer, chat, refusal=refusal, way_out=way_out, add_generation_prompt=True))
+        try:
+            texts.append(str(tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)))
+        except Exception as error:
+            roles = ", ".join(repr(message["role"]) for message in chat)
+            raise DataError(
+                f"the tokenizer's chat template refuses example {row} (roles {roles}): {error}. Change its messages, "
+                'or set model.prompt_format = "plain"'
+            ) from error
     return texts
-
-
-def templated(
-    tokenizer: Any,
-    chat: Sequence[Mapping[str, Any]],
-    *,
-    refusal: str,
-    way_out: str,
-    add_generation_prompt: bool = False,
-) -> str:
-    """Return a chat in the chat template.
-
-    Args:
-        tokenizer: has the template.
-        chat: the messages.
-        refusal: begins the message of the error.
-        way_out: ends it.
-        add_generation_prompt: add the beginning of the answer.
-
-    Raises:
-        DataError: if the template, a program of the model's authors, refuses the chat.
-    """
-    try:
-        return str(tokenizer.apply_chat_template(chat, add_generation_prompt=add_generation_prompt, tokenize=False))
-    except Exception as error:
-        roles = ", ".join(repr(message["role"]) for message in chat)
-        raise DataError(f"{refusal} (roles {roles}): {error}. {way_out}") from error
 
 
 def fitting_prompts(
@@ -149,8 +124,9 @@ def fitting_prompts(
         raise DataError(
             f"rollout.max_new_tokens = {max_new_tokens} leaves no room for a prompt in the model's context of {context}"
         )
-    checked = None if too_long == "skip" else room
-    encoded = encode_prompts(tokenizer, examples, prompt_format=prompt_format, max_tokens=checked)
+    encoded = encode_prompts(tokenizer, examples, prompt_format=prompt_format)
+    if too_long == "refuse":
+        _refuse_long_prompts(encoded, examples, room)
     _refuse_unknown_ids(tokenizer, encoded, vocabulary_of(model))
     kept = [row for row, ids in enumerate(encoded) if len(ids) <= room]
     if not kept:
@@ -188,18 +164,16 @@ def stop_ids(model: Any, tokenizer: Any, override: Sequence[int] = ()) -> tuple[
         ModelError: if nothing names one.
     """
     configured = getattr(model.generation_config, "eos_token_id", None)
-    found = [] if configured is None else [configured] if isinstance(configured, int) else list(configured)
-    if tokenizer.eos_token_id is not None:
-        found.append(tokenizer.eos_token_id)
-    found = list(override) or found
+    configured = [configured] if isinstance(configured, int) else list(configured or ())
+    named = list(override) or [*configured, *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])]
     vocabulary = vocabulary_of(model)
-    known = [token for token in found if token < vocabulary]
-    if found and not known:
+    known = [token for token in named if token < vocabulary]
+    if named and not known:
         raise ModelError(
-            f"the end-of-sequence token {found[0]} lies beyond the model's embedding of {vocabulary} rows, so "
+            f"the end-of-sequence token {named[0]} lies beyond the model's embedding of {vocabulary} rows, so "
             "no response could ever end. Set rollout.eos_token_ids to ids that the model knows."
         )
-    if not found:
+    if not named:
         raise ModelError(
             "neither the tokenizer nor the model's generation config names an end-of-sequence token, so no response "
             "could ever end. Set rollout.eos_token_ids."

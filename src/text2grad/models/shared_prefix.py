@@ -62,8 +62,8 @@ class States(NamedTuple):
 def can_share_prompts(model: Any) -> bool:
     """Return whether the responses to one prompt can share its forward pass in scoring and update.
 
-    Not with sliding windows, local attention or recurrent layers, nor with gradient checkpointing, which leaves no
-    cache.
+    Models with sliding windows, local attention or recurrent layers cannot; nor can gradient checkpointing, because it
+    leaves no cache.
     """
     trunk = base_of(model).get_decoder()
     new, old = "is_activation_checkpointing", "is_gradient_checkpointing"  # transformers renamed it
@@ -133,7 +133,7 @@ def prefill(model: Any, rows: Sequence[Sequence[int]], groups: Sequence[Hashable
     numbers = {group: number for number, group in enumerate(members)}
     heads = [_beginning([rows[number] for number in own]) for own in members.values()]
     rests = [row[len(heads[numbers[group]]) :] for row, group in zip(rows, groups, strict=True)]
-    begun = [one[:-1] for one in rests]
+    begun = [rest[:-1] for rest in rests]
     runs_of_heads, runs = _of_similar_length(heads), _of_similar_length(begun)
     read = sum(
         len(run) * len(part[run[0]]) for part, of_part in ((heads, runs_of_heads), (begun, runs)) for run in of_part
@@ -172,7 +172,7 @@ def _of_similar_length(rows: Sequence[Sequence[int]]) -> list[list[int]]:
 
 
 class _Before(NamedTuple):
-    """What stands before the tokens of rows.
+    """Beginnings of rows, read into a cache.
 
     Attributes:
         cache: of the beginnings, [G, P].
@@ -199,33 +199,33 @@ def _read_runs(
         rows: the tokens to read, of each row.
         runs: the rows that are read together, the longest first.
         pad_id: the padding id.
-        before: what stands before them; P = 0 without.
+        before: the beginnings that are in a cache already; None for rows without (P = 0).
     """
     width = max(map(len, rows))
     mask = before.mask if before else torch.zeros((len(rows), 0), dtype=torch.long, device=model.device)
     first = mask.shape[1]
-    found: list[list[Tensor]] = []  # keys and values of each layer
+    layers: list[list[Tensor]] = []  # keys and values of each layer
     if before:
         known = ((layer.keys, layer.values) for layer in before.cache.layers)
-        found = [[pad(part[before.own], (0, 0, 0, width)) for part in pair] for pair in known]
+        layers = [[pad(part[before.own], (0, 0, 0, width)) for part in pair] for pair in known]
     for run in runs:
         chosen = torch.tensor(run, device=model.device)
         ids, real = left_padded([rows[row] for row in run], pad_id, model.device)
         if not ids.shape[1]:
             break  # the last run
         cache: Any = empty_cache(model)
-        for number, (keys, values) in enumerate(found if before else ()):
+        for number, (keys, values) in enumerate(layers if before else ()):
             cache.update(keys[chosen, :, :first], values[chosen, :, :first], number)
         whole = torch.cat([mask[chosen], real], 1)
         read_tokens(model, ids, whole, (whole.cumsum(1) - 1).clamp(min=0)[:, first:], cache)
         for number, layer in enumerate(cache.layers):
             read = layer.keys, layer.values
-            if number == len(found):
-                found.append([part.new_zeros(len(rows), part.shape[1], width, part.shape[3]) for part in read])
-            for of_all, part in zip(found[number], read, strict=True):
+            if number == len(layers):
+                layers.append([part.new_zeros(len(rows), part.shape[1], width, part.shape[3]) for part in read])
+            for of_all, part in zip(layers[number], read, strict=True):
                 of_all[chosen, :, first + width - ids.shape[1] :] = part[:, :, first:]
     together = empty_cache(model)
-    for number, pair in enumerate(found):
+    for number, pair in enumerate(layers):
         together.update(*pair, number)
     return together
 

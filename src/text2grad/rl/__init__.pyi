@@ -6,7 +6,7 @@ from .advantages import (
     moments as moments,
     whiten as whiten,
 )
-from .instruments import Clock as Clock, register_instrument as register_instrument
+from .instruments import register_instrument as register_instrument
 from .metrics import (
     correlation as correlation,
     response_records as response_records,

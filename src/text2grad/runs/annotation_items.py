@@ -55,7 +55,10 @@ def annotated_examples(recipe: Recipe, limit: int | None = None) -> list[Example
     examples = read_examples(str(data.train), unique_ids=True)[:limit]
     for example in examples:
         for key in ("response", "feedback"):
-            _text(example, key, str(data.train))
+            value = example.meta.get(key)
+            if value is not None and not isinstance(value, str):
+                place = f'{data.train}: "{key}" of the example {example.prompt_text[:60]!r}'
+                raise DataError(f"{place} must be a text, got {str(value)[:60]!r}")
     return examples
 
 
@@ -73,12 +76,17 @@ def items_of(recipe: Recipe, out: Path, store: Store, examples: Sequence[Example
         DataError: if the data cannot be used.
     """
     data = recipe.data
-    responses = [_text(example, "response") for example in examples]
+    responses: list[str | None] = [example.meta.get("response") for example in examples]
     if all(response is None for response in responses):
         examples, sampled = sampled_responses(recipe, examples, out / RESPONSES)
         responses = list(sampled)
     items = [
-        Item(_id(example, row), replace(example, meta={}), response, _feedback(example))
+        Item(
+            str(name if isinstance(name := example.meta.get("id"), str | int) else row),
+            replace(example, meta={}),
+            response,
+            _feedback(example),
+        )
         for row, (example, response) in enumerate(zip(examples, responses, strict=True), start=1)
         if response is not None
     ]
@@ -90,29 +98,12 @@ def items_of(recipe: Recipe, out: Path, store: Store, examples: Sequence[Example
     return add_test_outcomes(items, store) if recipe.annotate.template == "code" else items
 
 
-def _id(example: Example, row: int) -> str:
-    """Return the id of an example, or its row if it has none."""
-    name = example.meta.get("id")
-    return str(name) if isinstance(name, str | int) else str(row)
-
-
 def _feedback(example: Example) -> str | None:
     """Return the human feedback of an example: its own key, or the text of its critique."""
     critique = example.meta.get("critique")
     if "feedback" in example.meta or not isinstance(critique, dict):
-        return _text(example, "feedback")
+        return example.meta.get("feedback")
     return str(critique.get("feedback") or "") or None
-
-
-def _text(example: Example, key: str, where: str = "") -> str | None:
-    """Return a text in the metadata of an example, or None."""
-    value = example.meta.get(key)
-    if value is not None and not isinstance(value, str):
-        place = f"{where}: " if where else ""
-        raise DataError(
-            f'{place}"{key}" of the example {example.prompt_text[:60]!r} must be a text, got {str(value)[:60]!r}'
-        )
-    return value
 
 
 def sampled_responses(recipe: Recipe, examples: Sequence[Example], path: Path) -> tuple[list[Example], list[str]]:
@@ -136,16 +127,17 @@ def sampled_responses(recipe: Recipe, examples: Sequence[Example], path: Path) -
         if not recipe.model.path:
             raise ConfigError('the data has no "response", and [model] path names no policy to generate one')
         with Progress("sample", len(missing), unit="response") as progress:
-            for found in _sampled(recipe, examples, missing):
-                saved |= found
+            for batch in _sampled(recipe, examples, missing):
+                saved |= batch
                 known = {"policy": recipe.model.path, "sampling": sampling}
                 records = (
-                    {"row": row, "prompt": examples[row].prompt_text, **known, "response": found[row]} for row in found
+                    {"row": row, "prompt": examples[row].prompt_text, **known, "response": batch[row]} for row in batch
                 )
                 append_records(path, records)
-                progress.advance(len(found))
+                progress.advance(len(batch))
     pairs = [(example, saved[row]) for row, example in enumerate(examples)]
-    return [one for one, response in pairs if response is not None], [one for _, one in pairs if one is not None]
+    kept = [example for example, response in pairs if response is not None]
+    return kept, [response for _, response in pairs if response is not None]
 
 
 def _sampling(recipe: Recipe) -> str:
@@ -187,13 +179,13 @@ def _sampled(recipe: Recipe, examples: Sequence[Example], rows: Sequence[int]) -
     sampler = PolicySampler(recipe, recipe.model.path, dtype=recipe.model.dtype)
     numbered = [replace(examples[row], meta={**examples[row].meta, "row": row}) for row in rows]
     fitting = sampler.fitting(numbered, recipe.data.too_long)
-    yield dict.fromkeys(set(rows) - {one.meta["row"] for one in fitting})
+    yield dict.fromkeys(set(rows) - {example.meta["row"] for example in fitting})
     firsts: dict[str, int] = {}
-    for one in fitting:
-        firsts.setdefault(one.prompt_text, one.meta["row"])
-    fitting.sort(key=lambda one: (firsts[one.prompt_text], one.meta["row"]))
+    for example in fitting:
+        firsts.setdefault(example.prompt_text, example.meta["row"])
+    fitting.sort(key=lambda example: (firsts[example.prompt_text], example.meta["row"]))
     size = recipe.rollout.rows_at_once
     for start in range(0, len(fitting), size):
         part = fitting[start : start + size]
         rollouts = sampler(part, seed=recipe.run.seed, step=SAMPLING_STEP + part[0].meta["row"])
-        yield {one.example.meta["row"]: one.response for one in rollouts}
+        yield {rollout.example.meta["row"]: rollout.response for rollout in rollouts}

@@ -9,9 +9,8 @@ from text2grad.feedback import Critic, ask
 from text2grad.models import best_device, load_tokenizer
 from text2grad.reward_models import LocalRewardModel
 from text2grad.rl import rewards_of
-from text2grad.runs.evaluate_policy import PolicySampler
 from text2grad.runs.metric import load_metric, measure
-from text2grad.types import Critique, Example, Rollout
+from text2grad.types import Critique, Rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +32,6 @@ class Answer:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-def sample_answers(recipe: Recipe, policy: Path, examples: Sequence[Example], *, seed: int) -> list[Answer]:
-    """Return one answer to each example, sampled as in training, without critiques.
-
-    Args:
-        recipe: of the run.
-        policy: directory of the policy.
-        examples: the prompts.
-        seed: of the sampling.
-    """
-    return [Answer(rollout) for rollout in PolicySampler(recipe, str(policy))(examples, seed=seed)]
-
-
 def judge_answers(recipe: Recipe, policy: Path, answers: Sequence[Answer], critic: Critic) -> list[Answer]:
     """Return answers with critiques and rewards.
 
@@ -55,13 +42,13 @@ def judge_answers(recipe: Recipe, policy: Path, answers: Sequence[Answer], criti
     tokenizer = load_tokenizer(str(policy), trust_remote_code=recipe.model.trust_remote_code)
     if isinstance(critic, LocalRewardModel):
         critic.model.to(best_device())
-    examples, responses = [one.example for one in rollouts], [one.response for one in rollouts]
+    examples, responses = [rollout.example for rollout in rollouts], [rollout.response for rollout in rollouts]
     critiques = ask(critic, examples, responses, match=recipe.critic.match)
-    found = rewards_of(recipe.reward, tokenizer, rollouts, critiques)
-    totals = found.rewards.sum(dim=1).tolist()
+    rewards = rewards_of(recipe.reward, tokenizer, rollouts, critiques)
+    totals = rewards.rewards.sum(dim=1).tolist()
     return [
         replace(answer, critique=critique, delta=delta, reward=total)
-        for answer, critique, delta, total in zip(answers, critiques, found.deltas, totals, strict=True)
+        for answer, critique, delta, total in zip(answers, critiques, rewards.deltas, totals, strict=True)
     ]
 
 
@@ -74,5 +61,5 @@ def measure_answers(recipe: Recipe, answers: Sequence[Answer]) -> list[Answer]:
     if not recipe.data.metric:
         return list(answers)
     rollouts = [answer.rollout for answer in answers]
-    found = measure(load_metric(recipe.data.metric), [r.example for r in rollouts], [r.response for r in rollouts])
-    return [replace(answer, metrics=values) for answer, values in zip(answers, found, strict=True)]
+    measured = measure(load_metric(recipe.data.metric), [r.example for r in rollouts], [r.response for r in rollouts])
+    return [replace(answer, metrics=values) for answer, values in zip(answers, measured, strict=True)]

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from text2grad.files import to_json, write_files
 from text2grad.runs.reports.html import Table, rollouts_page
-from text2grad.runs.reports.plots import comparison_png, pictures, task_panels
+from text2grad.runs.reports.plots import TASK_PANEL, panels_png, pictures, task_panels
 from text2grad.runs.reports.run_report import groups, read_run
 from text2grad.runs.reports.terminal import print_table
 from text2grad.types import LABELS
@@ -69,15 +69,15 @@ def write_comparison(results: Mapping[str, Any], out: Path, labels: Mapping[str,
         for task, result in tasks.items()
         for name, records in groups(read_run(out / task / f"seed-{result['seeds'][0]}" / "text2grad"))
     ]
-    panels = pictures(task_panels(tasks, labels))
+    panels = task_panels(tasks, labels)
     page = rollouts_page(
         "Text2Grad quickstart",
         intro="\n\n".join(in_words(task, result) for task, result in tasks.items()),
         groups=rollouts,
-        images=[("Held-out items, one answer each at temperature 1; thin lines are single seeds.", panels)],
+        images=[("Held-out items, one answer each at temperature 1; thin lines are single seeds.", pictures(panels))],
         tables=[table for task, result in tasks.items() for table in tables(task, result, labels)],
     )
-    picture = comparison_png(tasks, labels)
+    picture = panels_png(panels, size=TASK_PANEL)
     write_files(out, {"results.json": to_json(results), "curves.png": picture, "report.html": page.encode()})
 
 

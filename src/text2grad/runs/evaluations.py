@@ -64,7 +64,7 @@ class Evaluations:
         metric: the user's metric, or None.
         annotator: judges the critic at both ends, or None.
         judge_all: ask the critic about every response; False asks about the first responses only.
-        revise: returns other responses in place of the sampled ones, or None.
+        revise: replaces the sampled responses, or None.
     """
 
     trainer: Text2GradTrainer
@@ -87,13 +87,17 @@ class Evaluations:
         if not due or not trainer.policy_is_new:
             return
         path = trainer.directory / DIRECTORY / f"{step:06d}.json"
+        is_main, main_value = trainer.accelerator.is_main_process, 0.0
         if gather_object([path.exists()])[0]:
-            found = json.loads(path.read_bytes()) if trainer.accelerator.is_main_process else {}
+            evaluation = json.loads(path.read_bytes()) if is_main else {}
         else:
-            found = self._new(step, path)
-        self._send(found)
+            evaluation = self._new(step, path)
+        if is_main:  # an evaluation of an earlier process, too, which TensorBoard drops on resume
+            metrics, main_value = evaluation["metrics"], evaluation["metrics"][evaluation["metric"]]
+            trainer.tracker.log({f"eval/{name}": value for name, value in metrics.items()}, step)
+            trainer.tracker.log_table("held_out", evaluation["records"], step)
         if step and trainer.recipe.run.keep_best != "none":
-            trainer.keep_if_best(found["metrics"][found["metric"]] if trainer.accelerator.is_main_process else 0.0)
+            trainer.keep_if_best(main_value)
 
     def _new(self, step: int, path: Path) -> dict[str, Any]:
         """Evaluate and write the file; after an error of critic or metric the finished steps are saved."""
@@ -101,24 +105,16 @@ class Evaluations:
         path.parent.mkdir(exist_ok=True)
         try:
             with draws_apart(self._seed_of(step)):  # training draws the same with and without the evaluation
-                found = self._evaluate(step)
+                evaluation = self._evaluate(step)
         except Text2GradError:
             if step and trainer.accelerator.num_processes == 1:
                 trainer.save()
             raise
         if trainer.accelerator.is_main_process:
-            write_atomically(path, to_json(found))
-            note(in_short(found))
+            write_atomically(path, to_json(evaluation))
+            note(in_short(evaluation))
         self._cache(step).unlink(missing_ok=True)
-        return found
-
-    def _send(self, found: Mapping[str, Any]) -> None:
-        """Send an evaluation to the tracker, also one of an earlier process: TensorBoard drops it on resume."""
-        if not self.trainer.accelerator.is_main_process:
-            return
-        tracker, step = self.trainer.tracker, found["step"]
-        tracker.log({f"eval/{name}": value for name, value in found["metrics"].items()}, step)
-        tracker.log_table("held_out", found["records"], step)
+        return evaluation
 
     def _evaluate(self, step: int) -> dict[str, Any]:
         trainer = self.trainer
@@ -127,9 +123,7 @@ class Evaluations:
         mine = range(rank * count // processes, (rank + 1) * count // processes)
         annotator = self.annotator if step in (0, trainer.recipe.run.steps) else None
         judged = len(mine) if self.judge_all or annotator is not None else len(mine[: max(0, SHOWN - mine.start)])
-        rows: list[Row] = []
-        records: list[Row] = []
-        agreement = Agreement()
+        rows, records, agreement = list[Row](), list[Row](), Agreement()
         if mine:
             with trainer.within_memory("rollout"):
                 rollouts = self._sample(mine, "evaluate: sample")
@@ -146,14 +140,18 @@ class Evaluations:
                 row["logp_ref"] = float(logp_ref[: len(rollout.response_ids)].sum())
             if self.judge_all:
                 for row, critique, delta, reward in zip(rows, critiques, deltas, numbers["reward"], strict=True):
-                    row |= _judged(critique, delta, float(reward.sum()))
+                    row["reward"] = float(reward.sum())
+                    row["positive_tokens"] = sum(value > 0 for value in delta)
+                    row["negative_tokens"] = sum(value < 0 for value in delta)
+                    row |= {"status": critique.status, "failed": critique.failed}
             shown = min(judged, max(0, SHOWN - mine.start))
             records = response_records(
                 step, rollouts[:shown], critiques[:shown], deltas[:shown], offsets[:shown], numbers
             )
             if annotator is not None:
                 with trainer.within_memory("critic"):
-                    agreement = self._agreement(annotator, rollouts, critiques, deltas)
+                    settings, match = trainer.delta_settings, trainer.recipe.critic.match
+                    agreement = judge(annotator, trainer.tokenizer, rollouts, deltas, critiques, settings, match=match)
         agreement = reduce(Agreement.merged, gather_object([agreement]))
         return {
             "step": step,
@@ -173,7 +171,7 @@ class Evaluations:
         uniforms = step_uniforms(seed=seed, step=0, rows=rows, tokens=rollout.max_new_tokens)
 
         def sample_all() -> list[Rollout]:
-            found: list[Rollout] = []
+            rollouts: list[Rollout] = []
             with self._progress(phase, len(mine)) as progress, trainer.whole_policy() as policy:
                 for part in _parts(mine, trainer.sizes.rows_at_once):
                     prompts = [trainer.held_out_ids[row] for row in part]
@@ -187,9 +185,9 @@ class Evaluations:
                         rows_at_once=len(part),
                     )
                     examples = [trainer.held_out[row] for row in part]
-                    found += make_rollouts(trainer.tokenizer, examples, prompts, responses, trainer.eos_ids)
+                    rollouts += make_rollouts(trainer.tokenizer, examples, prompts, responses, trainer.eos_ids)
                     progress.advance(len(part))
-            return found
+            return rollouts
 
         return trainer.sizes.in_rows(len(mine), sample_all)
 
@@ -222,15 +220,15 @@ class Evaluations:
         """Return the critiques of responses, asked for in batches as in training; `first` is the row of the first."""
         trainer = self.trainer
         critic = CachedCritic(trainer.critic, self._cache(step), match=trainer.recipe.critic.match)
-        found: list[Critique] = []
+        critiques: list[Critique] = []
         at_once = trainer.recipe.rollout.batch_size // trainer.accelerator.num_processes
         with self._progress("evaluate: judge", len(rollouts)) as progress:
             for part in _parts(range(len(rollouts)), at_once):
                 batch = rollouts[part.start : part.stop]
                 with draws_apart(self._seed_of(step, first + part.start)):
-                    found += critic([rollout.example for rollout in batch], [rollout.response for rollout in batch])
+                    critiques += critic([rollout.example for rollout in batch], [rollout.response for rollout in batch])
                 progress.advance(len(part))
-        return found
+        return critiques
 
     def _numbers(
         self,
@@ -263,25 +261,14 @@ class Evaluations:
         return {**numbers, "logp_ref": logp_ref}
 
     def _reference_logp(self, batch: TokenBatch, scores: Scores) -> Tensor:
-        """Return log π_ref at temperature 1, [B, T]: of the scores, or of a pass of its own at another temperature."""
+        """Return log π_ref at temperature 1, [B, T]: of the scores at temperature 1, else of a further pass."""
         trainer = self.trainer
         if trainer.recipe.rollout.temperature == 1.0:
             return scores.logp_ref
-        found = score_batch(trainer.model, trainer.reference, batch, trainer.sizes, temperature=1.0, kl="k1")
+        cold = score_batch(trainer.model, trainer.reference, batch, trainer.sizes, temperature=1.0, kl="k1")
         if trainer.sharding is not None:
             trainer.sharding.reshard()
-        return found.logp_ref
-
-    def _agreement(
-        self,
-        annotator: Critic,
-        rollouts: Sequence[Rollout],
-        critiques: Sequence[Critique],
-        deltas: Sequence[Sequence[float]],
-    ) -> Agreement:
-        trainer = self.trainer
-        settings, match = trainer.delta_settings, trainer.recipe.critic.match
-        return judge(annotator, trainer.tokenizer, rollouts, deltas, critiques, settings, match=match)
+        return cold.logp_ref
 
     def _summary(self, rows: Sequence[Row]) -> dict[str, Any]:
         """Return the main metric's name, the means over all responses, and the responses."""
@@ -329,17 +316,6 @@ def in_short(evaluation: Mapping[str, Any]) -> str:
     names = dict.fromkeys((evaluation["metric"], "reward", "kl_per_token"))
     shown = ", ".join(f"{name.replace('_', ' ')} {metrics[name]:.3f}" for name in names if name in metrics)
     return f"held-out at step {evaluation['step']}: {shown}"
-
-
-def _judged(critique: Critique, delta: Sequence[float], reward: float) -> Row:
-    """Return what a critique says about one response, in numbers."""
-    return {
-        "reward": reward,
-        "positive_tokens": sum(value > 0 for value in delta),
-        "negative_tokens": sum(value < 0 for value in delta),
-        "status": critique.status,
-        "failed": critique.failed,
-    }
 
 
 def _critic_figures(rows: Sequence[Row], tokens: int) -> dict[str, float]:

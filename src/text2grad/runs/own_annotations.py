@@ -59,7 +59,7 @@ def annotate_by_critic(recipe: Recipe, out: Path, *, samples: int, limit: int | 
     check_examples(critic, prompts)
     examples: Sequence[Example] = prompts
     responses: Sequence[str] = []
-    given = [text for one in prompts if isinstance(text := one.meta.get("response"), str)]
+    given = [text for example in prompts if isinstance(text := example.meta.get("response"), str)]
     if given and (len(given) < len(prompts) or samples > 1):
         raise ConfigError(
             f'{recipe.data.train}: {len(given)} of {len(prompts)} examples have a "response", and {samples} for each '
@@ -71,17 +71,17 @@ def annotate_by_critic(recipe: Recipe, out: Path, *, samples: int, limit: int | 
     else:
         examples, responses = sampled_responses(recipe, [*prompts] * samples, out / RESPONSES)
     cached = CachedCritic(critic, out / CRITIQUES, match=recipe.critic.match)
-    size, found = recipe.rollout.batch_size, list[Annotation]()
+    size, annotations = recipe.rollout.batch_size, list[Annotation]()
     with Progress("annotate", len(examples), unit="response") as progress:
         for start in range(0, len(examples), size):
             part, texts = examples[start : start + size], responses[start : start + size]
-            found += [
+            annotations += [
                 Annotation(example.prompt_text, text, critique)
                 for example, text, critique in zip(part, texts, cached(part, texts), strict=True)
             ]
             progress.advance(len(part))
-    write_annotations(out / ANNOTATIONS, found)
-    return found
+    write_annotations(out / ANNOTATIONS, annotations)
+    return annotations
 
 
 def _identity(recipe: Recipe, critic: Critic) -> dict[str, Any]:

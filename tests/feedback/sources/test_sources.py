@@ -86,25 +86,6 @@ def test_every_error_of_mqm_is_a_span_or_a_loss_with_its_reason() -> None:
     assert quotes == Counter(Es=1)  # the one that two errors share
 
 
-def test_programs_of_ilf_are_marked_where_their_refinement_differs() -> None:
-    path = shared("ilf_code_feedback/surge_annotations.jsonl")
-    found = [found.item for found in read_items(path, "ilf")]
-    assert len(found) == 195
-    for item in found:
-        assert isinstance(item.made, Annotation)
-        said = {loss.reason for loss in item.losses}
-        assert bool(item.made.critique.spans) != (WORDS_ONLY in said)
-        assert item.made.critique.spans or ADDED in said
-    first = found[0].made
-    assert isinstance(first, Annotation)
-    # The person says: two base cases "terminate at index 1"; the refinement has 0 in both.
-    assert [first.response[: span.start].splitlines()[-1] for span in first.critique.spans] == [
-        "    if m == ",
-        "    if n == ",
-    ]
-    assert [first.response[span.start : span.end] for span in first.critique.spans] == ["1", "1"]
-
-
 def test_published_sets_without_feedback_are_examples() -> None:
     pairs = read_source(shared("ultrafeedback_binarized/train.jsonl"), format="ultrafeedback")
     posts = read_source(shared("slf5k_slice/posts_ideal.jsonl"), format="slf5k")
@@ -320,33 +301,6 @@ def test_errors_of_mqm_that_lie_nowhere_are_refused(tmp_path: Path, error: dict[
     assert refusal(tmp_path, "mqm", mqm(**error)) == f"DIR/in.jsonl:1: {message}{WAY_OUT}"
 
 
-ILF = {"prompt": "def f():\n", "Feedback": "Wrong. ", "original_model_completion": "def f():\n    return 1"}
-
-
-def test_ilf_keeps_words_and_marks_what_changed(tmp_path: Path) -> None:
-    mended, added, alone = items(
-        tmp_path, "ilf", {**ILF, "completion": "    return 2\r\n"}, {**ILF, "completion": "    return 1 + 1"}, ILF
-    )
-    # "    return 1": the 1 is character 11
-    assert mended == Item(Annotation("def f():\n", "    return 1", Critique("Wrong.", (Span(11, 12, "negative"),))))
-    assert (added.losses, added.missing) == ((Loss(ADDED), Loss(WORDS_ONLY)), 1)
-    assert alone == Item(Annotation("def f():\n", "    return 1", Critique("Wrong.")), (Loss(WORDS_ONLY),))
-
-
-def test_a_change_of_the_prompts_own_text_has_no_span_and_one_across_the_border_has_its_end(tmp_path: Path) -> None:
-    # "n = 1" + " + 2": the 1 is the prompt's last character; "ret" + "urn 2": three characters are the response's
-    before, across = items(
-        tmp_path,
-        "ilf",
-        {**ILF, "prompt": "n = 1", "original_model_completion": "n = 1 + 2", "completion": ""}
-        | {"unedited_annotator_completion": "n = 3 + 2"},
-        {**ILF, "prompt": "ret", "original_model_completion": "return 2", "unedited_annotator_completion": "yield 2"},
-    )
-    losses = (Loss("changes of the prompt's own text: no span"), Loss(WORDS_ONLY))
-    assert before == Item(Annotation("n = 1", " + 2", Critique("Wrong.")), losses)
-    assert across == Item(Annotation("ret", "urn 2", Critique("Wrong.", (Span(0, 3, "negative"),))))
-
-
 def test_slf5k_in_its_three_forms(tmp_path: Path) -> None:
     hub = {"title": "T", "post": "P", "generated_summary_for_feedback": "S", "feedback": "Too short.\n", "id": "x"}
     words, bare, post = items(
@@ -519,7 +473,14 @@ def test_our_own_jsonl_needs_no_mapping(tmp_path: Path) -> None:
 
 def test_words_of_a_table_are_grounded_by_a_refinement(tmp_path: Path) -> None:
     record = {"prompt": "", "response": LYON, "feedback": "Wrong city."}
-    mended, words = items(tmp_path, "table", {**record, "refinement": "I live in Nice."}, record)
+    mended, added, words = items(
+        tmp_path,
+        "table",
+        {**record, "refinement": "I live in Nice."},
+        {**record, "refinement": "I live in Lyon. Yes."},
+        record,
+    )
+    assert (added.losses, added.missing) == ((Loss(ADDED), Loss(WORDS_ONLY)), 1)
     assert mended == Item(Annotation("", LYON, Critique("Wrong city.", (NO,))))
     assert words == Item(Annotation("", LYON, Critique("Wrong city.")), (Loss(WORDS_ONLY),))
 
@@ -799,7 +760,7 @@ def test_records_that_cannot_be_used_are_refused(
         (
             "tabel",
             {},
-            "format has no value 'tabel'. Did you mean \"table\"? Known values: table, qa_feedback, mqm, ilf, ",
+            "format has no value 'tabel'. Did you mean \"table\"? Known values: table, qa_feedback, mqm, ",
         ),
         ("mqm", {"columns": {"a": "b"}}, "format \"mqm\" has columns of its own and takes no column mapping, got 'a'"),
         (

@@ -6,13 +6,13 @@ from hypothesis import given, settings, strategies as st
 from nltk.metrics import f_measure, precision, recall
 
 from text2grad.align.delta import pseudo_rewards
-from text2grad.evaluation.intervals import Area, Estimate, Ratio, estimate
-from text2grad.feedback import CritiqueRecord
+from text2grad.evaluation.intervals import Estimate, Ratio, estimate
 from text2grad.reward_models.agreement import compare
 from text2grad.runs.critic_quality.counting import BUCKETS
-from text2grad.runs.critic_quality.evaluation import Evaluation, Measures, evaluate, tables
-from text2grad.runs.critic_quality.pairs import Pair, paired_votes
+from text2grad.runs.critic_quality.evaluation import Evaluation, evaluate, tables
+from text2grad.runs.critic_quality.pairs import Pair
 from text2grad.runs.critic_quality.units import Units, mark
+from text2grad.runs.critic_quality.wording import Measures
 from text2grad.tasks.tiny import word_tokenizer
 from text2grad.types import Critique, Label, Span
 
@@ -252,82 +252,7 @@ def test_responses_are_resampled_and_not_their_tokens() -> None:
     assert estimate(rows, {"a": Ratio(("right",), ("all",))})["a"] == Estimate(0.5, 0.0, 1.0)
 
 
-# ---- scores by votes, and error types
-
-
-def test_the_area_of_the_scores_is_made_by_hand() -> None:
-    # of 3 samples words 0 to 5 are marked negative 3 2 1 0 0 1 times; word 1 once positive, too. True: words 0, 2
-    # pairs (true, other): 3 beats 2 0 0 1; 1 loses to 2, beats 0 0, ties with 1: (4 + 0 + 1 + 1 + 1/2) / 8
-    drawn = [
-        [at(0, 1, "negative")],
-        [at(0, 1, "negative"), at(5, 5, "negative")],
-        [at(0, 0, "negative"), at(1, 1, "positive"), at(2, 2, "negative")],
-    ]
-    samples = tuple(Critique("", tuple(spans)) for spans in drawn)
-    one = pair([], [at(0, 0, "negative"), at(2, 2, "negative")])._replace(samples=samples)
-    found = evaluation(one)
-    assert found.metrics["auroc/negative"].value == 6.5 / 8
-    assert "auroc/positive" not in found.metrics  # no unit is positive in truth
-    assert "area under the ROC curve" in str([table.columns for table in tables(found)])
-
-
-def test_a_critic_that_marks_everything_has_no_better_score_than_one_that_marks_nothing() -> None:
-    for spans in ([at(0, 5, "negative")], []):
-        one = pair([], [at(1, 2, "negative")])._replace(samples=(Critique("", tuple(spans)),) * 4)
-        assert values(one)["auroc/negative"] == 0.5
-
-
-@derandomized
-@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=2, max_size=40))
-def test_the_area_is_that_of_all_pairs(units: list[tuple[int, bool]]) -> None:
-    true, other = ([score for score, marked in units if marked is side] for side in (True, False))
-    rows = [{f"{score} {marked}": 1.0} for score, marked in units]
-    area = Area(tuple(f"{k} True" for k in range(4)), tuple(f"{k} False" for k in range(4)))
-    found = estimate(rows, {"a": area}, draws=5)
-    wins = [1.0 if a > b else 0.5 if a == b else 0.0 for a in true for b in other]
-    assert found["a"].value == pytest.approx(sum(wins) / len(wins)) if wins else found == {}
-
-
-def test_votes_are_paired_with_their_annotations_and_a_failed_sample_marks_nothing() -> None:
-    record = CritiqueRecord(1, "f:1", "p", RESPONSE, Critique("", (at(0, 0, "negative"),)))
-    marks, failed = Critique("!", (at(0, 1, "negative"),)), Critique("", status="unparsable")
-    (found,) = paired_votes([record], [[marks, failed, marks]], threshold=0.6)
-    assert found.predicted.spans == marks.spans  # two of two usable samples
-    marked = mark(found, WORDS)
-    assert marked is not None
-    assert [one.delta[0] for one in marked.samples] == [-1, 0, -1]
-    # word 0 has 2 votes and is true, word 1 has 2, words 2 to 5 have none: (1/2 + 4) / 5
-    assert values(found)["auroc/negative"] == 0.9
-
-
-def test_recall_and_f1_by_error_type_are_made_by_hand() -> None:
-    told = 'Fluency, Style: "bb cc" clumsy\nAccuracy: "ee" wrong\nNo quote here'
-    said = 'Fluency: "bb"\nStyle: "ee"'
-    true = Critique(told, (at(1, 2, "negative"), at(4, 4, "negative")))
-    predicted = Critique(said, (at(1, 1, "negative"), at(4, 4, "negative")))
-    found = values(*[Pair("f:1", "p", RESPONSE, predicted, true)] * 5)
-    # Fluency: true 1 2, predicted 1 → F1 2/3; Style: true 1 2, predicted 4 → 0; Accuracy: true 4, predicted none → 0
-    assert {name: found[f"f1/negative/{name}"] for name in ("Fluency", "Style", "Accuracy")} == {
-        "Fluency": pytest.approx(2 / 3),
-        "Style": 0,
-        "Accuracy": 0,
-    }
-    # whatever type it gives: 1 of 1 2 is marked, and 4 of 4
-    assert {name: found[f"recall/negative/{name}"] for name in ("Fluency", "Style", "Accuracy")} == {
-        "Fluency": 0.5,
-        "Style": 0.5,
-        "Accuracy": 1,
-    }
-    rare = values(*[Pair("f:1", "p", RESPONSE, predicted, true)] * 4)
-    assert not [name for name in rare if "Fluency" in name]
-
-
-@pytest.mark.parametrize("told", ['T: "say \\"hi\\" now" why', 'T: "say "hi" now" – why', 'T: "say "hi …" why'])
-def test_quotes_of_types_are_found_as_sources_write_them(told: str) -> None:
-    response = 'say "hi"  now' if "\\" not in told else 'say "hi" now'
-    true = Critique(told, (Span(0, len(response), "negative"),))
-    found = values(*[Pair("f:1", "p", response, Critique(""), true)] * 5)
-    assert found["recall/negative/T"] == 0
+# ---- units
 
 
 def test_a_word_with_vowel_signs_is_one_unit_with_the_white_space_before_it() -> None:

@@ -11,11 +11,12 @@ from transformers import BertConfig, BertModel
 
 from text2grad.errors import ModelError
 from text2grad.evaluation import words
-from text2grad.evaluation.words import Encoder, Reader
+from text2grad.evaluation.words import Scorer
 from text2grad.runs.critic_quality import wording
-from text2grad.runs.critic_quality.evaluation import Measures, evaluate
+from text2grad.runs.critic_quality.evaluation import evaluate
 from text2grad.runs.critic_quality.pairs import Pair
 from text2grad.runs.critic_quality.units import Units
+from text2grad.runs.critic_quality.wording import Measures
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique
 
@@ -48,7 +49,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_rouge_is_that_made_by_hand() -> None:
-    counts = wording.word_counts(pairs())
+    counts = wording.word_counts(pairs(), Measures())
     # "the city is wrong" against "the city is right": 3 of 4 words; pairs "the city", "city is" of 3
     assert counts[0] == {"worded": 1.0, "rouge1": 0.75, "rouge2": pytest.approx(2 / 3), "rougeL": 0.75}
     # "names the right day" against "the day is bad": "the", "day" of 4 and 4; no pair
@@ -58,7 +59,7 @@ def test_rouge_is_that_made_by_hand() -> None:
 
 def test_words_are_compared_where_the_annotator_has_some() -> None:
     found = pairs(["a b c", "x"], ["a b c", " \n"])
-    assert wording.word_counts(found)[1] == {}
+    assert wording.word_counts(found, Measures())[1] == {}
     assert wording.with_words(found) == [0]
     metrics = evaluate(found, Units("words"), Measures(draws=2)).metrics
     assert metrics["rouge1"].value == 1.0
@@ -72,29 +73,25 @@ def test_bleu_is_sacrebleus_and_by_hand_where_it_can_be_counted() -> None:
     assert wording.bleu(pairs()) == pytest.approx(corpus_bleu(SAID, [TRUE]).score / 100)
 
 
-@pytest.mark.parametrize("layer", [1, 2])
 @pytest.mark.filterwarnings("ignore")
-def test_bertscore_is_that_of_its_own_package(bert: Path, layer: int) -> None:
+def test_bertscore_is_that_of_its_own_package(bert: Path) -> None:
     import bert_score
 
     said, true = SAID[:3], TRUE[:3]  # the package fails on empty texts
-    theirs = bert_score.score(said, true, model_type=str(bert), num_layers=layer, device="cpu")[2].tolist()
-    counts = wording.bertscore_counts(pairs(said, true), words.load_encoder(str(bert), layer))
+    theirs = bert_score.score(said, true, model_type=str(bert), num_layers=2, device="cpu")[2].tolist()
+    counts = wording.word_counts(pairs(said, true), Measures(words=False, encoder=words.load_encoder(str(bert))))
     assert [row["bertscore"] for row in counts] == pytest.approx(theirs, abs=1e-5)
     assert max(theirs) < 0.999
 
 
 def test_bertscore_of_a_text_with_itself_is_one_and_of_no_text_zero(bert: Path) -> None:
-    encoder = words.load_encoder(str(bert), None)
-    assert encoder.layer == 2
+    encoder = words.load_encoder(str(bert))
     assert words.bertscore(encoder, "the city", "the city") == pytest.approx(1.0)
     assert words.bertscore(encoder, "", "the city") == 0.0
     assert words.bertscore(encoder, "the city " * 50, "the city") < 1.0  # cut at 16 tokens, and no error
 
 
-def test_a_layer_that_is_not_there_and_a_model_that_is_not_there_are_refused(bert: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"^the layer is 0 to 2 for .*, got 3$"):
-        words.load_encoder(str(bert), 3)
+def test_a_model_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"^cannot load a model for perplexity from .*: no such directory\. Give the "):
         words.load_reader(str(tmp_path / "none"))
 
@@ -120,10 +117,10 @@ def test_the_perplexity_of_a_uniform_model_is_its_vocabulary_whatever_the_contex
     tokenizer = word_tokenizer(["a b c"])
     for context, lengths in ((100, [7]), (3, [3, 3, 1])):
         model = Uniform(context)
-        nats, tokens = words.text_nats(Reader(model, tokenizer), "a b c a b c a")
+        nats, tokens = words.text_nats(Scorer(model, tokenizer), "a b c a b c a")
         assert math.exp(nats / tokens) == pytest.approx(4.0)
         assert tokens == sum(length - 1 for length in lengths)  # the first of each piece follows nothing
-    assert words.text_nats(Reader(Uniform(9), tokenizer), "") == (0.0, 0)
+    assert words.text_nats(Scorer(Uniform(9), tokenizer), "") == (0.0, 0)
 
 
 def test_perplexity_is_that_of_transformers_loss_over_the_tokens_of_all_texts() -> None:
@@ -137,13 +134,13 @@ def test_perplexity_is_that_of_transformers_loss_over_the_tokens_of_all_texts() 
             logp = model(ids).logits.log_softmax(-1)[0, :-1]
         nats -= float(logp.gather(1, ids[0, 1:, None]).sum())
         tokens += ids.shape[1] - 1
-    how = Measures(words=False, reader=Reader(model, tokenizer), draws=2)
+    how = Measures(words=False, reader=Scorer(model, tokenizer), draws=2)
     found = evaluate(pairs(), Units("words"), how).metrics
     assert found["perplexity/predicted"].value == pytest.approx(math.exp(nats / tokens), rel=1e-5)
     assert found["perplexity/true"].value != pytest.approx(found["perplexity/predicted"].value)
 
 
 def test_an_encoder_is_used_where_it_is_given(bert: Path) -> None:
-    encoder: Encoder = words.load_encoder(str(bert), 2)
+    encoder = words.load_encoder(str(bert))
     found = evaluate(pairs(SAID[:1], SAID[:1]), Units("words"), Measures(words=False, encoder=encoder, draws=2)).metrics
     assert found["bertscore"].value == pytest.approx(1.0)

@@ -59,7 +59,7 @@ def praises(examples, responses):
     return [Critique("", (Span(0, len(r), "positive"),)) for r in responses]
 
 def fails(examples, responses):
-    return ["no JSON"] * len(responses)
+    return [Critique("", status="unparsable") for _ in responses]
 
 def quotes_elsewhere(examples, responses):
     return [Critique("", unmatched=("zebra",)) for _ in responses]

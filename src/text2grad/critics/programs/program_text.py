@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
-from tokenize import COMMENT, ERRORTOKEN, TokenError, generate_tokens
 
 from text2grad.types import Span
 
@@ -59,12 +58,6 @@ class Program:
         start, end = start + len(text) - len(text.lstrip()), end - len(text) + len(text.rstrip())
         return Span(self._in_response(start), self._in_response(end), "negative")
 
-    def quote(self, span: Span) -> str:
-        """Return the text of a span of the response that `span` made."""
-        first, last = (bisect_right(self._places, place) - 1 for place in (span.start, span.end - 1))
-        start, end = span.start - self._places[first], span.end - self._places[last]
-        return self.text[self.line_starts[first] + start : self.line_starts[last] + end]
-
     def _in_response(self, offset: int) -> int:
         line = bisect_right(self.line_starts, offset) - 1
         return self._places[line] + offset - self.line_starts[line]
@@ -76,14 +69,14 @@ class Program:
         return [self.start + line + before for line, before in zip(self.line_starts, removed, strict=True)]
 
     def expression(self, line: int) -> Span | None:
-        """Return the span of the value of the statement in a line, or of the whole code if it has no value."""
+        """Return the span of the value of the statement in a line, or of the whole line if it has no value."""
         for node in self._statements:
             if node.lineno == line:
                 value = next((getattr(node, name) for name in _VALUES if getattr(node, name, None) is not None), node)
                 if isinstance(value, ast.expr):
-                    return self.span(self._offset(value.lineno, value.col_offset), self._end(value))
-        code = _without_comment(self.text[self.at(line, 1) : self.at(line + 1, 1)])
-        return self.span(self.at(line, 1), self.at(line, 1) + len(code))
+                    last, column = value.end_lineno or value.lineno, value.end_col_offset or value.col_offset
+                    return self.span(self._offset(value.lineno, value.col_offset), self._offset(last, column))
+        return self.span(self.at(line, 1), self.at(line + 1, 1))
 
     @cached_property
     def _statements(self) -> list[ast.stmt]:
@@ -93,24 +86,10 @@ class Program:
             return []
         return [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
 
-    def _end(self, node: ast.expr) -> int:
-        return self._offset(node.end_lineno or node.lineno, node.end_col_offset or node.col_offset)
-
     def _offset(self, line: int, column_bytes: int) -> int:
         """Return the offset of a line and a column of `ast`, which counts bytes from 0."""
         begin = self.at(line, 1)
         return begin + len(self.text[begin : self.at(line + 1, 1)].encode()[:column_bytes].decode())
-
-
-def _without_comment(line: str) -> str:
-    """Return the code of a line; the whole line if it is no complete code, such as a part of a long text."""
-    try:
-        for token in generate_tokens(iter([line]).__next__):
-            if token.type in (COMMENT, ERRORTOKEN):
-                return line[: token.start[1]] if token.type == COMMENT else line
-    except (TokenError, SyntaxError):
-        return line
-    return line
 
 
 _VALUES = ("value", "test", "iter", "exc", "subject")

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from text2grad.critics.programs.failing_lines import (
     StatementRun,
@@ -37,6 +37,11 @@ FORGEABLE = (
     "{forgeable} of {passed} programs that passed could have forged it: their tests share a process with them, or "
     "their own classes decide a comparison (docs/critics.md, Modes)"
 )
+_ENDS = {
+    "timeout": "The program did not end within {:g} seconds.",
+    "memory": "The program asked for more memory than it may have.",
+    "crashed": "The program ended the process before the tests were over.",
+}
 ONE_LINE = "failing tests run no other line"
 _SHOWN_CHARS = 200
 _RECORDS_CHARS = 2**20  # of the records of statements
@@ -151,10 +156,8 @@ class UnitTestCritic(AbstractContextManager["UnitTestCritic"]):
         outcomes = self._run(jobs)
         self._count(outcomes)
         runs = self._run_statements(jobs, outcomes)
-        return [
-            self._critique(outcome, program, own, tests)
-            for outcome, program, own, (_, tests) in zip(outcomes, programs, runs, jobs, strict=True)
-        ]
+        parts = zip(outcomes, map(_Source, responses, programs), runs, jobs, strict=True)
+        return [self._critique(outcome, source, own, tests) for outcome, source, own, (_, tests) in parts]
 
     def _count(self, results: Sequence[Result]) -> None:
         """Count the passes that a program could have forged, and tell of the first."""
@@ -179,46 +182,40 @@ class UnitTestCritic(AbstractContextManager["UnitTestCritic"]):
             runs[k] = read_statement_runs(outcome.output, mark, jobs[k][1], jobs[k][0])
         return runs
 
-    def _critique(self, outcome: Result, program: Program, runs: list[StatementRun], tests: str) -> Critique:
+    def _critique(self, outcome: Result, source: "_Source", runs: list[StatementRun], tests: str) -> Critique:
         if outcome.passed:
             return Critique("All tests pass.", (), self.passed_outcome)
-        lines, spans = _describe(outcome, program, runs, tests, self.timeout_s)
+        ends = _ENDS.get(outcome.reason, "").format(self.timeout_s)
+        lines, spans = ([ends], []) if ends else _describe(outcome, source, runs, tests)
         return Critique("\n".join(lines), tuple(sorted(set(spans))), self.failed_outcome)
 
 
-def _quoted(program: Program, span: Span) -> str:
-    """Return the text of a span in quotation marks."""
-    return json.dumps(program.quote(span), ensure_ascii=False)
+class _Source(NamedTuple):
+    """A response and its program."""
+
+    response: str
+    program: Program
+
+    def quote(self, span: Span) -> str:
+        """Return the text of a span in quotation marks."""
+        return json.dumps(self.response[span.start : span.end], ensure_ascii=False)
 
 
-def _describe(
-    outcome: Result, program: Program, runs: list[StatementRun], tests: str, timeout_s: float
-) -> tuple[list[str], list[Span]]:
+def _describe(outcome: Result, source: _Source, runs: list[StatementRun], tests: str) -> tuple[list[str], list[Span]]:
     """Return the feedback on a failed program, and the suspect spans."""
-    if outcome.reason == "timeout":
-        return [f"The program did not end within {timeout_s:g} seconds."], []
-    if outcome.reason == "memory":
-        return ["The program asked for more memory than it may have."], []
-    if outcome.reason == "crashed":
-        return ["The program ended the process before the tests were over."], []
     failed = any(run.error for run in runs)
-    if outcome.reason == "error" or (not failed and _raised_by_program(outcome.output)):
-        return _describe_error(outcome, program)
+    _, traceback, end = outcome.output.rpartition(_TRACEBACK)
+    raised = traceback and _FILE.findall(end)[-1:] == ["solution.py"]  # under pytest each exception is a failure
+    if outcome.reason == "error" or (not failed and raised):
+        return _describe_error(outcome, source)
     lines = _failures(outcome, runs, tests)
-    spans = [span for line in sorted(suspect_lines(runs)) if (span := program.expression(line)) is not None]
+    spans = [span for line in sorted(suspect_lines(runs)) if (span := source.program.expression(line)) is not None]
     passing = lines_run(runs, failed=False)
     where = "only failing tests run it" if passing and not passing & suspect_lines(runs) else ONE_LINE
-    return [*lines, *(f"{_quoted(program, span)} is suspect: {where}." for span in spans)], spans
+    return [*lines, *(f"{source.quote(span)} is suspect: {where}." for span in spans)], spans
 
 
-def _raised_by_program(output: str) -> bool:
-    """Tell whether the last traceback ends in the program, as under pytest, where each exception is a failure."""
-    _, traceback, end = output.rpartition(_TRACEBACK)
-    files = _FILE.findall(end) if traceback else []
-    return files[-1:] == ["solution.py"]
-
-
-def _describe_error(outcome: Result, program: Program) -> tuple[list[str], list[Span]]:
+def _describe_error(outcome: Result, source: _Source) -> tuple[list[str], list[Span]]:
     """Return the feedback on an exception, and the span of the expression that raised it."""
     _, traceback, end = outcome.output.rpartition(_TRACEBACK)
     raised = _RAISED.search(end) if traceback else None
@@ -227,10 +224,10 @@ def _describe_error(outcome: Result, program: Program) -> tuple[list[str], list[
         return [f"The tests were not run: {_short(outcome.output.strip().rpartition(chr(10))[2])}"], []
     error = _short(errors[-1].removeprefix("solution."))  # the sandbox's name of the program's module
     frames = list(_FRAME.finditer(outcome.output))
-    span = _raising_span(frames[-1], program) if frames else None
+    span = _raising_span(frames[-1], source.program) if frames else None
     calls = _TEST_FRAME.findall(outcome.output)
     if span is not None:
-        return [f"{_quoted(program, span)} raises {error}"], [span]
+        return [f"{source.quote(span)} raises {error}"], [span]
     return [f"`{_short(calls[-1])}` raises {error}" if calls else f"The program raises {error}"], []
 
 

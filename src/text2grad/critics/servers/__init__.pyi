@@ -19,7 +19,6 @@ from .cached_client import (
 from .endpoint import Endpoint as Endpoint, Spending as Spending, make_values as make_values
 from .forecast import (
     ANSWER_TOKENS as ANSWER_TOKENS,
-    Forecast as Forecast,
     expected_expense as expected_expense,
     refuse_beyond_budget as refuse_beyond_budget,
 )

@@ -120,10 +120,9 @@ class Annotator:
         """Return the critique of one item, or why there is none."""
         messages = self.template.messages(item.example, item.response, feedback=item.feedback, tests=item.tests)
         schema = ResponseFormat("schema", self.template.schema(grounding=item.feedback is not None))
-        try:
-            answer = await client.complete(messages, schema)
-        except RequestError as error:
-            return AnnotationResult(failure=Failure(error.kind, error.detail))
+        answer, failure = await reply(client, Question(messages, schema))
+        if answer is None:
+            return AnnotationResult(failure=failure)
         result = read_answer_by(lambda text: critique_from_text(text, item.response, match=self.match), answer)
         critique = result.critique
         if critique is not None and item.feedback is not None:
@@ -141,8 +140,6 @@ def read_answer_by(read: Callable[[str], Critique], answer: Answer, *, complete:
     """
     if answer.finish == "refused":
         return AnnotationResult(failure=Failure.of(answer))
-    if answer.finish == "too_long":
-        return AnnotationResult(failure=Failure("unreadable", answer.text[:_SHOWN_CHARS]))
     critique = read(answer.text)
     if critique.failed or (complete and answer.finish == "length" and critique.status != "ok"):
         failure = Failure.of(answer)
@@ -180,11 +177,9 @@ def collect_critiques(
     if stopped:
         endpoint = session.endpoint
         raise CriticError(f"no more requests are sent to {endpoint.model} at {endpoint.base_url}: {stopped.detail}")
-    return [_critique(result) for result in results]
-
-
-def _critique(result: AnnotationResult) -> Critique:
-    if result.critique is not None:
-        return result.critique
-    kind, detail = result.failure or ("unreadable", "")
-    return Critique(f"{kind}: {detail}", status="unparsable" if kind in ANSWERED else "timed_out")
+    critiques = []
+    for result in results:
+        kind, detail = result.failure or ("unreadable", "")
+        failed = Critique(f"{kind}: {detail}", status="unparsable" if kind in ANSWERED else "timed_out")
+        critiques.append(result.critique or failed)
+    return critiques

@@ -143,32 +143,29 @@ class CachedClient:
 
     async def _fetch(self, request: Request, response_format: ResponseFormat | None, more: Mapping[str, Any]) -> Answer:
         """Return the server's answer, after as many attempts as the endpoint allows."""
+
+        def count(_: tenacity.RetryCallState) -> None:
+            self.usage.retried += 1
+
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(lambda error: isinstance(error, RequestError) and error.transient),
             stop=tenacity.stop_after_attempt(RETRIES + 1),
             wait=_wait,
             sleep=self.pace.sleep,
-            before_sleep=self._count_retry,
+            before_sleep=count,
             reraise=True,
         )
         try:
             answer: Answer = await retrying(self._attempt, request, response_format, more)
         except RequestError as error:
-            self._stop_if_server_fails(error)
+            self._failed_in_row += error.transient
+            if error.fatal:  # every other request would fail too
+                self.pace.stop(error.detail)
+            elif self._failed_in_row >= GIVE_UP_AFTER:
+                self.pace.stop(f"{self._failed_in_row} requests in a row got no answer, the last one: {error}")
             raise
         self._failed_in_row = 0
         return answer
-
-    def _count_retry(self, _: tenacity.RetryCallState) -> None:
-        self.usage.retried += 1
-
-    def _stop_if_server_fails(self, error: RequestError) -> None:
-        """Stop the run if every other request would fail too."""
-        self._failed_in_row += error.transient
-        if error.fatal:
-            self.pace.stop(error.detail)
-        elif self._failed_in_row >= GIVE_UP_AFTER:
-            self.pace.stop(f"{self._failed_in_row} requests in a row got no answer, the last one: {error}")
 
     async def _attempt(
         self, request: Request, response_format: ResponseFormat | None, more: Mapping[str, Any]
@@ -179,20 +176,17 @@ class CachedClient:
         if self._takes_formats is None:
             async with self._first_request:
                 if self._takes_formats is None:
-                    return await self._probe(request, response_format, more)
+                    try:
+                        answer = await self._send(request, response_format, more)
+                    except RequestError as error:
+                        if error.kind != "rejected" or error.fatal:
+                            raise
+                        answer = await self._send(request, None, more)  # if rejected too, the next request asks anew
+                        self._takes_formats = False
+                    else:
+                        self._takes_formats = True
+                    return answer
         return await self._send(request, response_format if self._takes_formats else None, more)
-
-    async def _probe(self, request: Request, response_format: ResponseFormat, more: Mapping[str, Any]) -> Answer:
-        try:
-            answer = await self._send(request, response_format, more)
-        except RequestError as error:
-            if error.kind != "rejected" or error.fatal:
-                raise
-            answer = await self._send(request, None, more)  # if this is rejected too, the next request probes again
-            self._takes_formats = False
-        else:
-            self._takes_formats = True
-        return answer
 
     async def _send(self, request: Request, response_format: ResponseFormat | None, more: Mapping[str, Any]) -> Answer:
         """Make one request, count its cost, and store its answer; a refused `max_tokens` gets its newer name."""
@@ -222,17 +216,14 @@ class CachedClient:
                 if error.kind == "rate_limit" and error.transient:
                     self.pace.slow_down(sent_at, error.retry_after_s)
                 raise
-            self._count(answer, max_cost)
+            read, written = answer.prompt_tokens, answer.completion_tokens
+            self.usage.answered += 1
+            self.usage.prompt_tokens += read or 0
+            self.usage.completion_tokens += written or 0
+            unknown = read is None or written is None
+            self.pace.budget.cost += max_cost if unknown else self.spending.cost(read or 0, written or 0)
             self.pace.speed_up()
         return answer
-
-    def _count(self, answer: Answer, max_cost: float) -> None:
-        prompt_tokens, completion_tokens = answer.prompt_tokens, answer.completion_tokens
-        self.usage.answered += 1
-        self.usage.prompt_tokens += prompt_tokens or 0
-        self.usage.completion_tokens += completion_tokens or 0
-        unknown = prompt_tokens is None or completion_tokens is None
-        self.pace.budget.cost += max_cost if unknown else self.spending.cost(prompt_tokens or 0, completion_tokens or 0)
 
 
 def _wait(state: tenacity.RetryCallState) -> float:

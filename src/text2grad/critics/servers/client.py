@@ -1,8 +1,7 @@
 """One request to an OpenAI-compatible server: a prompt in, `Answer` or `RequestError` out.
 
 The `openai` client makes the request and does not retry: `cached_client` retries, because it knows the budget and the
-pace. A request has one time limit from its start to its last byte, so that a slow body cannot block a run. At most
-2 MiB of a reply are read, since no critique is that long (`feedback.MAX_CHARS`).
+pace. A request has one time limit from its start to its last byte, so that a slow body cannot block a run.
 
 The key comes from the environment. It is removed from every text that the server returns.
 """
@@ -17,9 +16,7 @@ from typing import Any
 from text2grad.critics.servers.endpoint import Endpoint
 from text2grad.critics.servers.store import Answer, Prompt
 from text2grad.errors import RequestError, require
-from text2grad.feedback import MAX_CHARS
 
-MAX_REPLY_BYTES = 2 * 2**20
 LONGEST_WAIT_S = 600.0  # a server that asks for a longer pause ends the run
 REDACTED = "[key]"
 _DETAIL_CHARS = 300
@@ -69,32 +66,22 @@ class ServerClient:
         except TimeoutError as error:
             limit = f"no answer within {self.endpoint.timeout_s:g} s"
             raise RequestError("timeout", limit, transient=True, may_cost=True) from error
-        if len(body) > MAX_REPLY_BYTES:
-            return Answer(self._redacted(body.decode("utf-8", "replace")[:MAX_CHARS]), "too_long")
         return self._read(body)
 
-    def _create(self, prompt: Prompt, parameters: Mapping[str, Any]) -> Any:
-        """Return the request, a chat or a text completion, as a context manager whose value is the reply."""
-        # The body goes in unchanged: the client would walk through each argument, which takes 1 ms for a schema.
-        if isinstance(prompt, str):
-            completions = self._client.completions.with_streaming_response
-            return completions.create(model=self.endpoint.model, prompt="", extra_body={"prompt": prompt, **parameters})
-        chats = self._client.chat.completions.with_streaming_response
-        body = {"messages": [dict(message) for message in prompt], **parameters}
-        return chats.create(model=self.endpoint.model, messages=[], extra_body=body)
-
     async def _post(self, prompt: Prompt, parameters: Mapping[str, Any]) -> bytes:
-        """Return the body of the reply, cut if it is too long; errors of the client become `RequestError`s."""
+        """Return the body of the reply; errors of the client become `RequestError`s."""
         import openai
 
+        model = self.endpoint.model
+        # The body goes in unchanged: the client would walk through each argument, which takes 1 ms for a schema.
         try:
-            async with self._create(prompt, parameters) as reply:
-                body = bytearray()
-                async for piece in reply.iter_bytes():
-                    body += piece
-                    if len(body) > MAX_REPLY_BYTES:
-                        break
-                return bytes(body)
+            if isinstance(prompt, str):
+                body = {"prompt": prompt, **parameters}
+                texts = self._client.completions.with_raw_response
+                return (await texts.create(model=model, prompt="", extra_body=body)).content
+            body = {"messages": [dict(message) for message in prompt], **parameters}
+            chats = self._client.chat.completions.with_raw_response
+            return (await chats.create(model=model, messages=[], extra_body=body)).content
         except openai.APIStatusError as error:
             detail = error.body.get("detail", "") if isinstance(error.body, Mapping) else ""  # FastAPI's key
             message = f"{error.message} {error.code or ''} {detail}"  # an empty account has its own code
@@ -142,16 +129,14 @@ class ServerClient:
             text = json.dumps({"text": text, "logprobs": top})
         return Answer(self._redacted(text), finish, *tokens)
 
-    def _redacted(self, text: str) -> str:
-        """Return an answer with the key replaced by `REDACTED`; a key as short as a word, such as `EMPTY`, may stay."""
-        return self._without_key(text) if len(self._key) >= _SECRET_CHARS else _valid(text)
+    def _redacted(self, text: str, secret_chars: int = _SECRET_CHARS) -> str:
+        """Return a text that UTF-8 can encode, without the key; a key as short as a word, such as `EMPTY`, may stay."""
+        text = text.replace(self._key, REDACTED) if len(self._key) >= secret_chars else text
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def _detail(self, text: str) -> str:
         """Return the detail of an error on one line, cut to 300 characters and without the key."""
-        return " ".join(self._without_key(text).split())[:_DETAIL_CHARS]
-
-    def _without_key(self, text: str) -> str:
-        return _valid(text.replace(self._key, REDACTED) if self._key else text)
+        return " ".join(self._redacted(text, 1).split())[:_DETAIL_CHARS]
 
 
 def _text_of(content: Any) -> str:
@@ -193,8 +178,3 @@ def _first_cause(error: BaseException) -> BaseException:
 def _count(value: Any) -> int | None:
     """Return a token count, or None if it is not an integer that SQLite can store."""
     return value if type(value) is int and 0 <= value < 2**63 else None
-
-
-def _valid(text: str) -> str:
-    """Return a text that UTF-8 can encode: lone surrogates are replaced."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -33,7 +33,6 @@ CREATE TABLE IF NOT EXISTS answers (
 );
 CREATE TABLE IF NOT EXISTS outcomes (key TEXT PRIMARY KEY, outcome TEXT NOT NULL);
 """
-_OF_MODEL = " FROM answers WHERE :model IS NULL OR model = :model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class Answer:
 
     Attributes:
         text: its text; may be empty.
-        finish: why it ended: "stop", "length", "refused", "too_long" (longer than is read), or the server's own word.
+        finish: why it ended: "stop", "length", "refused", or the server's own word.
         prompt_tokens: as counted by the server; None if it does not count.
         completion_tokens: likewise.
     """
@@ -155,13 +154,15 @@ class Store(AbstractContextManager["Store"]):
 
     def tokens(self, model: str | None = None) -> tuple[int, int]:
         """Return the prompt tokens and completion tokens of all stored answers (of one model)."""
-        row = self._reader.execute(f"SELECT total(prompt_tokens), total(completion_tokens){_OF_MODEL}", _named(model))
-        prompt_tokens, completion_tokens = row.fetchone()
+        prompt_tokens, completion_tokens = self._reader.execute(
+            "SELECT total(prompt_tokens), total(completion_tokens) FROM answers WHERE ?1 IS NULL OR model = ?1",
+            (model,),
+        ).fetchone()
         return int(prompt_tokens), int(completion_tokens)
 
     def mean_answer(self, model: str) -> float | None:
         """Return the mean number of tokens of a model's stored answers; None if there is no answer with a count."""
-        row = self._reader.execute(f"SELECT avg(completion_tokens){_OF_MODEL}", _named(model)).fetchone()
+        row = self._reader.execute("SELECT avg(completion_tokens) FROM answers WHERE model = ?", (model,)).fetchone()
         return None if row[0] is None else float(row[0])
 
     def outcome(self, key: str) -> Any:
@@ -179,10 +180,6 @@ class Store(AbstractContextManager["Store"]):
 def hash_of(*parts: Any) -> str:
     """Return a hash of JSON data that does not depend on the order of keys."""
     return sha256(json.dumps(parts, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
-
-
-def _named(model: str | None) -> dict[str, str | None]:
-    return {"model": model}
 
 
 def _connect(path: Path) -> sqlite3.Connection:

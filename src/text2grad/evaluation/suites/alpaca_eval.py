@@ -31,7 +31,7 @@ _FORMAT = ResponseFormat("logprobs", 5)  # of the five most likely tokens
 
 
 class AlpacaEvalSuite(AnsweredSuite):
-    """Answers compared with those of a baseline."""
+    """Answers compared with the answers of a baseline."""
 
     name = "alpaca_eval"
     max_new_tokens = 2048
@@ -69,24 +69,25 @@ class AlpacaEvalSuite(AnsweredSuite):
 
     def score(self, answers: Sequence[Answer], folder: Path) -> list[Scores]:
         """Return the preference for each answer, also length-controlled."""
-        asked = [one for one in answers if one.text != one.question.data["baseline"]]
-        prompts = [self._prompt(one, swapped=swapped) for one in asked for swapped in (False, True)]
+        asked = [answer for answer in answers if answer.text != answer.question.data["baseline"]]
+        prompts = [self._prompt(answer, swapped=swapped) for answer in asked for swapped in (False, True)]
         replies = iter(self.judge.ask(prompts, folder, phase=f"{self.name}: verdicts", response_format=_FORMAT))
-        found: list[Counts] = []
-        for one in answers:
-            alike = one.text == one.question.data["baseline"]
+        counts: list[Counts] = []
+        for answer in answers:
+            alike = answer.text == answer.question.data["baseline"]
             firsts = None if alike else [read_preference(next(replies)) for _ in range(2)]
-            found.append(preference_counts(firsts) | {"characters": float(len(one.text))})
+            counts.append(preference_counts(firsts) | {"characters": float(len(answer.text))})
         if self.gamed is not None:
-            for number in {one.sample for one in answers}:  # each set of answers by itself
+            for number in {answer.sample for answer in answers}:  # each set of answers by itself
                 _control(
-                    [(one, own) for one, own in zip(answers, found, strict=True) if one.sample == number], self.gamed
+                    [(answer, own) for answer, own in zip(answers, counts, strict=True) if answer.sample == number],
+                    self.gamed,
                 )
-        return list(found)
+        return list(counts)
 
-    def _prompt(self, one: Answer, *, swapped: bool) -> Prompt:
-        texts = (one.question.data["baseline"], one.text)[:: -1 if swapped else 1]
-        fields = {"instruction": str(one.question.prompt), "output_1": texts[0], "output_2": texts[1]}
+    def _prompt(self, answer: Answer, *, swapped: bool) -> Prompt:
+        texts = (answer.question.data["baseline"], answer.text)[:: -1 if swapped else 1]
+        fields = {"instruction": str(answer.question.prompt), "output_1": texts[0], "output_2": texts[1]}
         return messages_of(self._template, fields, f"suite {self.name}, {PROMPT}")
 
 
@@ -94,9 +95,9 @@ def _control(rows: Sequence[tuple[Answer, Counts]], gamed: GamedRows) -> None:
     """Add the length-controlled preferences."""
     predicted = length_controlled(
         [own.get("preference") for _, own in rows],
-        [len(one.question.data["baseline"]) for one, _ in rows],
-        [len(one.text) for one, _ in rows],
-        [int(one.question.id) for one, _ in rows],
+        [len(answer.question.data["baseline"]) for answer, _ in rows],
+        [len(answer.text) for answer, _ in rows],
+        [int(answer.question.id) for answer, _ in rows],
         gamed,
     )
     for (_, own), value in zip(rows, predicted, strict=True):
@@ -148,7 +149,7 @@ def messages_of(template: str, fields: Mapping[str, str], where: str) -> Prompt:
         role, _, text = part.partition("\n")
         content = text.partition("<|im_end|>")[0].strip()
         messages.append({"role": role.strip(), "content": fill(content, fields, where)})
-    if not messages or any(one["role"] not in ("system", "user", "assistant") for one in messages):
+    if not messages or any(message["role"] not in ("system", "user", "assistant") for message in messages):
         raise DataError(f"{where}: the prompt is not in ChatML (<|im_start|>user …); take the file of AlpacaEval")
     return tuple(messages)
 
@@ -157,9 +158,9 @@ def _data_file(data: str) -> Path:
     path = Path(data)
     said = f"there is no {data}" if data else "no data is given"
     if data and path.exists():
-        found = next((path / name for name in DATA if (path / name).exists()), None) if path.is_dir() else path
-        if found is not None:
-            return found
+        file = next((path / name for name in DATA if (path / name).exists()), None) if path.is_dir() else path
+        if file is not None:
+            return file
         said = f"{path} has no {' or '.join(DATA)}"
     raise DataError(
         f"suite alpaca_eval: {said}. Give --data alpaca_eval=FILE or DIR: alpaca_eval_gpt4_baseline.json of "

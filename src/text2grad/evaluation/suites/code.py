@@ -1,18 +1,17 @@
 """Programs: HumanEval, MBPP and their plus versions, judged by tests in the sandbox.
 
-pass@k          share of questions that k answers solve: of n answers of which c pass, 1 - C(n - c, k) / C(n, k), the
+pass@k          share of questions that k answers solve: of n answers, c of which pass, 1 - C(n - c, k) / C(n, k), the
                 unbiased estimator of arXiv 2107.03374; mean over questions
-base_pass@k     of the original tests alone, for records with further tests
 parses          share of programs that Python can parse
 timeout         share of programs that exceed the time limit
 cut             share of answers that the length limit cut
 forgeable       share of passes that a program written against the sandbox could have forged (docs/critics.md)
 
-The format of a record follows from its keys, so `--suite code` reads every format:
+The keys of a record tell its format, so `--suite code` reads every format. The plus versions are data sets of
+EvalPlus on the hub (arXiv 2305.01210), whose tests compare by EvalPlus's rules.
 
-    base_input, plus_input          EvalPlus's own files, HumanEvalPlus.jsonl and MbppPlus.jsonl
-    entry_point, test               HumanEval; also the plus version as the hub has it
-    test_list                       MBPP, sanitized or full; also the plus version as the hub has it
+    entry_point, test               HumanEval and HumanEval+
+    test_list                       MBPP, sanitized or full, and MBPP+
 """
 
 import re
@@ -36,7 +35,6 @@ from text2grad.evaluation.suite import (
     entries_of,
     mean_of,
 )
-from text2grad.evaluation.suites.evalplus import tests_of
 from text2grad.evaluation.suites.programs import STOPS, head_of, parses, program_of_chat
 from text2grad.feedback import bad_record, json_object, keys_of
 from text2grad.progress import Progress
@@ -44,14 +42,15 @@ from text2grad_sandbox import Result, Sandbox
 
 KS = (1, 2, 5, 10, 20, 50, 100)
 _AT_ONCE = 64  # programs between two steps of the progress bar
-_TIMEOUT_S, _LONG_TIMEOUT_S = 10.0, 60.0
+_MEMORY_MB = 4096  # of one program
+TIMEOUT_S, LONG_TIMEOUT_S = 10.0, 60.0  # of one program with its tests; of a plus version
 
 SOURCES: Mapping[str, Source] = {
-    "code": Source("a JSONL file of HumanEval, MBPP or EvalPlus", "their authors"),
+    "code": Source("a JSONL file of HumanEval or MBPP", "their authors"),
     "humaneval": Source("HumanEval.jsonl.gz", "human-eval (OpenAI)", "openai/openai_humaneval"),
-    "humaneval+": Source("HumanEvalPlus.jsonl.gz", "EvalPlus", "evalplus/humanevalplus"),
+    "humaneval+": Source("the rows as JSONL", "EvalPlus", "evalplus/humanevalplus"),
     "mbpp": Source("sanitized-mbpp.json", "MBPP (google-research)", "google-research-datasets/mbpp:sanitized"),
-    "mbpp+": Source("MbppPlus.jsonl.gz", "EvalPlus", "evalplus/mbppplus"),
+    "mbpp+": Source("the rows as JSONL", "EvalPlus", "evalplus/mbppplus"),
 }
 
 _ASK = "Write Python code that solves the problem below. Reply with the whole program in one fenced code block."
@@ -67,8 +66,7 @@ class Problem(NamedTuple):
     function: str  # its name
     head: str  # imports and helpers in the prompt, which stand before an answer's program
     body_of: str  # beginning of the program that an indented body continues
-    tests: Mapping[str, str]  # sets of tests by name; an answer passes if it passes all
-    timeout_s: float  # time limit of one set of tests
+    tests: str
     reference: str  # a right program; "" if the record has none
 
 
@@ -80,21 +78,18 @@ class CodeSuite(AnsweredSuite):
     def __init__(self, options: SuiteOptions) -> None:
         """Read the questions and what judges them."""
         self.name, self.options = options.suite, options
-        read = list(_problems(options))
-        self.questions = checked(self.name, [question for question, _ in read])
-        self.problems = {question.id: problem for question, problem in read}
+        self.timeout_s = LONG_TIMEOUT_S if self.name.endswith("+") else TIMEOUT_S
+        rows = list(_problems(options))
+        self.questions = checked(self.name, [question for question, _ in rows])
+        self.problems = {question.id: problem for question, problem in rows}
         tests = digest_of_questions([Question(name, repr(problem)) for name, problem in self.problems.items()])
-        limits = {name: getattr(options, name) for name in ("timeout_s", "memory_mb", "accept_weaker")}
-        self.settings = {"tests": tests, **limits}
+        self.settings = {"tests": tests, "timeout_s": self.timeout_s, "accept_weaker": options.accept_weaker}
         self.measures = dict(self._measures())
 
     def _measures(self) -> Iterator[tuple[str, Measure]]:
-        based = any("base" in one.tests for one in self.problems.values())
-        for prefix in ("", "base_") if based else ("",):
-            for k in (k for k in KS if k <= self.options.samples):
-                about = f"share of questions that {k} answer{'s' * (k > 1)} would solve"
-                about += ", by the original tests alone" if prefix else ""
-                yield f"{prefix}pass@{k}", mean_of(f"{prefix}pass@{k}", over="questions", share=True, about=about)
+        for k in (k for k in KS if k <= self.options.samples):
+            about = f"share of questions that {k} answer{'s' * (k > 1)} would solve"
+            yield f"pass@{k}", mean_of(f"pass@{k}", over="questions", share=True, about=about)
         yield "parses", mean_of("parses", share=True, about="programs that Python can parse")
         yield "timeout", mean_of("timeout", "lower", share=True, about="programs that exceed the time limit")
         yield "cut", mean_of("cut", "lower", share=True, about="answers that the length limit cut")
@@ -115,43 +110,30 @@ class CodeSuite(AnsweredSuite):
 
     def score(self, answers: Sequence[Answer], folder: Path) -> list[Scores]:
         """Return for each answer whether its program passes, and why not; equal programs run once."""
-        programs = [self.program(one) for one in answers]
-        jobs = [
-            [(one.question.id, program, name) for name in self.problems[one.question.id].tests]
-            for one, program in zip(answers, programs, strict=True)
-        ]
-        results = self._run(list(dict.fromkeys(job for own in jobs for job in own)))
-        return [
-            _scores(one, program, {job[2]: results[job] for job in own})
-            for one, program, own in zip(answers, programs, jobs, strict=True)
-        ]
+        jobs = [(answer.question.id, self.program(answer)) for answer in answers]
+        results = self._run(list(dict.fromkeys(jobs)))
+        return [_scores(answer, job[1], results[job]) for answer, job in zip(answers, jobs, strict=True)]
 
-    def _run(self, jobs: Sequence[tuple[str, str, str]]) -> dict[tuple[str, str, str], Result]:
-        """Return the results by question, program and set of tests; those with the same limit run together."""
-        results: dict[tuple[str, str, str], Result] = {}
-        limits = {job: self.options.timeout_s or self.problems[job[0]].timeout_s for job in jobs}
+    def _run(self, jobs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Result]:
+        """Return the results by question and program."""
+        results: dict[tuple[str, str], Result] = {}
         with (
             Sandbox(accept_weaker=self.options.accept_weaker) as sandbox,
             Progress(f"{self.name}: programs", len(jobs), unit="program") as progress,
         ):
-            for limit in sorted(set(limits.values())):
-                alike = [job for job in jobs if limits[job] == limit]
-                for start in range(0, len(alike), _AT_ONCE):
-                    some = alike[start : start + _AT_ONCE]
-                    chunk = [(program, self.problems[name].tests[kind]) for name, program, kind in some]
-                    ran = sandbox.run_many(chunk, timeout_s=limit, memory_mb=self.options.memory_mb)
-                    results |= zip(some, ran, strict=True)
-                    progress.advance(len(some))
+            for start in range(0, len(jobs), _AT_ONCE):
+                some = jobs[start : start + _AT_ONCE]
+                programs = [(program, self.problems[name].tests) for name, program in some]
+                outcomes = sandbox.run_many(programs, timeout_s=self.timeout_s, memory_mb=_MEMORY_MB)
+                results |= zip(some, outcomes, strict=True)
+                progress.advance(len(some))
         return results
 
     def counts(self, scores: Sequence[Scores]) -> Counts:
         """Return the sums, and the estimates of pass@k."""
-        found = {**super().counts(scores), "questions": 1.0}
-        for prefix in ("", "base_"):
-            passed = sum(bool(one.get(f"{prefix}passed")) for one in scores)
-            for k in (k for k in KS if k <= len(scores)):
-                found[f"{prefix}pass@{k}"] = pass_at_k(len(scores), passed, k)
-        return found
+        passed = sum(bool(score.get("passed")) for score in scores)
+        estimates = {f"pass@{k}": pass_at_k(len(scores), passed, k) for k in KS if k <= len(scores)}
+        return {**super().counts(scores), "questions": 1.0, **estimates}
 
 
 def pass_at_k(answers: int, passed: int, k: int) -> float:
@@ -164,18 +146,15 @@ def pass_at_k(answers: int, passed: int, k: int) -> float:
     return 1.0 - comb(answers - passed, k) / comb(answers, k)
 
 
-def _scores(answer: Answer, program: str, results: Mapping[str, Result]) -> Scores:
-    worst = next((one for one in results.values() if not one.passed), next(iter(results.values())))
-    passed = all(one.passed for one in results.values())
+def _scores(answer: Answer, program: str, result: Result) -> Scores:
     return {
-        "passed": passed,
-        "reason": worst.reason,
-        "error": "" if passed else worst.output.strip().rpartition("\n")[2][:200],
+        "passed": result.passed,
+        "reason": result.reason,
+        "error": "" if result.passed else result.output.strip().rpartition("\n")[2][:200],
         "parses": parses(program),
-        "timeout": worst.reason == "timeout",
+        "timeout": result.reason == "timeout",
         "cut": answer.finish[0] == "length",
-        "forgeable": passed and any(one.forgeable for one in results.values()),
-        **({"base_passed": results["base"].passed} if "base" in results else {}),
+        "forgeable": result.passed and result.forgeable,
     }
 
 
@@ -183,16 +162,14 @@ def _problems(options: SuiteOptions) -> Iterator[tuple[Question, Problem]]:
     """Yield the questions of a suite and what judges them."""
     for entry in entries_of(options.suite, options, SOURCES[options.suite]):
         record = json_object(entry.record, entry.where)
-        if "base_input" in record:
-            yield _of_evalplus(record, entry.where)
-        elif "entry_point" in record and "test" in record:
+        if "entry_point" in record and "test" in record:
             yield _of_humaneval(record, entry.where)
         elif "test_list" in record:
             yield _of_mbpp(record, entry.where)
         else:
             raise DataError(
-                f"{entry.where}: no record of HumanEval (entry_point, test), MBPP (test_list) or EvalPlus "
-                f"(base_input): {keys_of(record)}"
+                f"{entry.where}: no record of HumanEval (entry_point, test) or MBPP (test_list): {keys_of(record)}. "
+                "The plus versions are evalplus/humanevalplus and evalplus/mbppplus on the Hugging Face hub"
             )
 
 
@@ -207,35 +184,19 @@ def _in_block(code: str) -> str:
     return f"```python\n{code.strip()}\n```"
 
 
-def _function_question(task: str, prompt: str) -> Question:
-    return Question(task, f"{_ASK_FUNCTION}\n\n{_in_block(prompt)}", continuation=prompt, stop=STOPS)
-
-
 def _of_humaneval(record: Mapping[str, Any], where: str) -> tuple[Question, Problem]:
     prompt, name = _text(record, "prompt", where), _text(record, "entry_point", where)
-    tests = {"tests": f"{_text(record, 'test', where)}\ncheck({name})"}
+    tests = f"{_text(record, 'test', where)}\ncheck({name})"
     reference = prompt + str(record.get("canonical_solution") or "")
-    question = _function_question(_text(record, "task_id", where), prompt)
-    return question, Problem(name, head_of(prompt, name), prompt, tests, _TIMEOUT_S, reference)
-
-
-def _of_evalplus(record: Mapping[str, Any], where: str) -> tuple[Question, Problem]:
-    prompt, name, task = (_text(record, key, where) for key in ("prompt", "entry_point", "task_id"))
-    reference = prompt + _text(record, "canonical_solution", where)
-    sets = {"base": "base_input", "plus": "plus_input"}
-    tests = {label: tests_of(record, key, where) for label, key in sets.items() if record.get(key)}
-    if head_of(prompt, name) or f"def {name}" in prompt:
-        question, head = _function_question(task, prompt), head_of(prompt, name)
-    else:  # MBPP+: a docstring with the problem and one assertion
-        told = prompt.strip().strip('"').strip()
-        question, head = Question(task, f"{_ASK}\n\n{told}", continuation=prompt, stop=_STOPS_OF_MBPP), ""
-    return question, Problem(name, head, prompt, tests, _LONG_TIMEOUT_S, reference)
+    asked = f"{_ASK_FUNCTION}\n\n{_in_block(prompt)}"
+    question = Question(_text(record, "task_id", where), asked, continuation=prompt, stop=STOPS)
+    return question, Problem(name, head_of(prompt, name), prompt, tests, reference)
 
 
 def _of_mbpp(record: Mapping[str, Any], where: str) -> tuple[Question, Problem]:
     told = str(record.get("prompt") or record.get("text") or "").strip()
     listed = record["test_list"]
-    if not told or not isinstance(listed, list) or not listed or not all(isinstance(one, str) for one in listed):
+    if not told or not isinstance(listed, list) or not listed or not all(isinstance(test, str) for test in listed):
         raise bad_record(where, '"prompt" (or "text") must be a text, and "test_list" a list of assertions')
     setup = [*(record.get("test_imports") or []), record.get("test_setup_code") or ""]
     tests = str(record.get("test") or "\n".join([*filter(None, setup), *listed]))  # "test": the plus version on the hub
@@ -244,7 +205,7 @@ def _of_mbpp(record: Mapping[str, Any], where: str) -> tuple[Question, Problem]:
     prompt = f'"""\n{told}\n{listed[0]}\n"""\n'
     ask = f"{_ASK}\n\n{told}\nIt must pass this test:\n\n{_in_block(listed[0])}"
     question = Question(str(record["task_id"]), ask, continuation=prompt, stop=_STOPS_OF_MBPP)
-    return question, Problem(name, "", prompt, {"tests": tests}, _TIMEOUT_S, reference)
+    return question, Problem(name, "", prompt, tests, reference)
 
 
 def _function_in(test: str, reference: str) -> str:

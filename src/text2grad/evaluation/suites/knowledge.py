@@ -1,7 +1,7 @@
 """Knowledge by lm-eval: ARC-Challenge (`arc`), and any of its tasks or groups (`lm-eval:TASK`).
 
 The loaded model, adapters merged, is given to lm-eval's `HFLM`; lm-eval makes the prompts, scores and per-question
-metrics of its task, whose names the figures keep: acc, acc_norm, exact_match/FILTER. Log-probabilities are those of the
+metrics of its task, whose names the figures keep: acc, acc_norm, exact_match/FILTER. Log-probabilities belong to the
 plain prompt, as in published figures; `prompt_format = "chat"` applies the model's chat template. A task reads its data
 from the hub, or all its splits from the file in `--data`: JSONL in the format of the data set on the hub.
 """
@@ -21,6 +21,7 @@ from text2grad.feedback import json_object, read_entries
 from text2grad.files import to_json, write_atomically, write_records
 
 ARC = "arc"
+ROWS_AT_ONCE = 16
 _ARC_DATA = (
     "Give the rows of ARC-Challenge's test split as JSONL with --data arc=FILE (data set allenai/ai2_arc, "
     "configuration ARC-Challenge, on the Hugging Face hub)"
@@ -92,9 +93,9 @@ class LMEvalSuite(ExaminedSuite):
         return str(overriding)
 
     def _measures(self) -> Iterator[tuple[str, Measure]]:
-        """Yield the metrics of the task; of a group, those of all its tasks."""
+        """Yield the metrics of the task, or of all tasks of a group."""
         for task in self._tasks.values():
-            filters = [one["name"] for one in task.config.filter_list or []] or ["none"]
+            filters = [each["name"] for each in task.config.filter_list or []] or ["none"]
             for metric, higher in task.higher_is_better().items():
                 for name in filters:
                     figure, about = _figure(metric, name), f"of lm-eval's task {self.task}"
@@ -105,8 +106,8 @@ class LMEvalSuite(ExaminedSuite):
         from lm_eval.evaluator import simple_evaluate
         from lm_eval.models.huggingface import HFLM
 
-        wrapped = HFLM(pretrained=model.model, tokenizer=model.tokenizer, batch_size=self.options.rows_at_once)
-        found = simple_evaluate(
+        wrapped = HFLM(pretrained=model.model, tokenizer=model.tokenizer, batch_size=ROWS_AT_ONCE)
+        results = simple_evaluate(
             model=wrapped,
             tasks=[self._spec],
             task_manager=self._manager,
@@ -117,13 +118,13 @@ class LMEvalSuite(ExaminedSuite):
             apply_chat_template=model.subject.prompt_format == "chat",
         )
         rows: dict[str, Counts] = {}
-        for task, samples in found["samples"].items():
-            for one in samples:
-                row = rows.setdefault(f"{task}/{one['doc_id']}", {})
-                for metric in one["metrics"]:
-                    name = _figure(metric, one["filter"])
-                    if isinstance(one[metric], int | float):
-                        row |= {name: float(one[metric]), f"with {name}": 1.0}
+        for task, samples in results["samples"].items():
+            for sample in samples:
+                row = rows.setdefault(f"{task}/{sample['doc_id']}", {})
+                for metric in sample["metrics"]:
+                    name = _figure(metric, sample["filter"])
+                    if isinstance(sample[metric], int | float):
+                        row |= {name: float(sample[metric]), f"with {name}": 1.0}
         if not any(rows.values()):
             raise DataError(
                 f"suite {self.name}: lm-eval's task {self.task} has no metric of single questions, so that no interval "

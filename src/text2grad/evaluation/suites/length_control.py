@@ -4,7 +4,7 @@
 
 θ, ψ and φ are fitted by logistic regression with an L1 penalty whose strength is chosen by 5-fold cross-validation,
 on the preferences for the answers, and with little weight on those for two baselines whose lengths were changed on
-purpose (df_gamed.csv), which hold the length effect to that of gaming. The prediction sets Δ length to 0.
+purpose (df_gamed.csv), which hold the length effect to the effect of gaming. The prediction sets Δ length to 0.
 """
 
 import csv
@@ -75,14 +75,14 @@ def length_controlled(
     """
     deltas = np.array(baseline_lengths, dtype=float) - np.array(lengths, dtype=float)
     spread = deltas.std(ddof=1) if len(deltas) > 1 else 0.0
-    hard, one = np.array([gamed.difficulty[number] for number in instructions]), np.ones(len(deltas))
-    own = np.column_stack([np.tanh(deltas / spread) if spread else 0 * deltas, hard, one])
+    hard, ones = np.array([gamed.difficulty[number] for number in instructions]), np.ones(len(deltas))
+    own = np.column_stack([np.tanh(deltas / spread) if spread else 0 * deltas, hard, ones])
     wanted = np.array([np.nan if value is None else value for value in preferences], dtype=float)
-    features, weights = np.concatenate([gamed.features, own]), np.concatenate([gamed.weights, one])
+    features, weights = np.concatenate([gamed.features, own]), np.concatenate([gamed.weights, ones])
     known = np.concatenate([gamed.preferences, wanted])
     kept = ~np.isnan(known)
     model = _fit(features[kept], known[kept], weights[kept])
-    return [float(chance) for chance in model.predict_proba(np.column_stack([0 * deltas, hard, one]))[:, 1]]
+    return [float(chance) for chance in model.predict_proba(np.column_stack([0 * deltas, hard, ones]))[:, 1]]
 
 
 def _fit(features: np.ndarray, preferences: np.ndarray, weights: np.ndarray) -> Any:

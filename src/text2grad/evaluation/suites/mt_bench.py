@@ -53,27 +53,29 @@ class MTBenchSuite(AnsweredSuite):
             "score": mean_of("rating", over="rated", about="mean rating of both turns, 1 to 10"),
             **{f"turn_{n}": mean_of(f"rating/{n}", over=f"rated/{n}", about=f"rating of turn {n}") for n in (1, 2)},
             **{
-                one: mean_of(f"rating/{one}", over=f"rated/{one}", about=f"rating of category {one}")
-                for one in sorted({one.data["category"] for one in self.questions})
+                category: mean_of(
+                    f"rating/{category}", over=f"rated/{category}", about=f"rating of category {category}"
+                )
+                for category in sorted({question.data["category"] for question in self.questions})
             },
             "unrated": mean_of("unrated", "lower", over="turns", share=True, about=about),
         }
 
     def score(self, answers: Sequence[Answer], folder: Path) -> list[Scores]:
         """Return ratings of both turns, and how many there are."""
-        prompts = [self._prompt(one, turn) for one in answers for turn in range(one.question.turns)]
+        prompts = [self._prompt(answer, turn) for answer in answers for turn in range(answer.question.turns)]
         replies = iter(self.judge.ask(prompts, folder, phase=f"{self.name}: ratings"))
-        return [_scores(one.question, [read_rating(next(replies)) for _ in one.texts]) for one in answers]
+        return [_scores(answer.question, [read_rating(next(replies)) for _ in answer.texts]) for answer in answers]
 
-    def _prompt(self, one: Answer, turn: int) -> Prompt:
+    def _prompt(self, answer: Answer, turn: int) -> Prompt:
         """Return the judge's prompt about a turn; that about the second one shows both."""
-        data = one.question.data
+        data = answer.question.data
         name = "single-math-v1" if data["category"] in WITH_REFERENCE else "single-v1"
         name += "-multi-turn" if turn else ""
         if name not in self._templates:
             raise DataError(f"suite {self.name}: the judge's prompts lack {name!r}; take the whole file of FastChat")
-        fields = {"question": data["turns"][0], "answer": one.texts[0]}
-        listed = {"question": data["turns"], "answer": one.texts, "ref_answer": data["references"]}
+        fields = {"question": data["turns"][0], "answer": answer.texts[0]}
+        listed = {"question": data["turns"], "answer": answer.texts, "ref_answer": data["references"]}
         fields |= {f"{key}_{n}": text for key, texts in listed.items() for n, text in enumerate(texts, start=1)}
         system, template = self._templates[name]
         content = fill(template, fields, f"suite {self.name}, prompt {name}")
@@ -82,22 +84,22 @@ class MTBenchSuite(AnsweredSuite):
 
 def _scores(question: Question, ratings: Sequence[float | None]) -> Scores:
     category = question.data["category"]
-    found: dict[str, Any] = {"category_name": category, "turns": float(len(ratings))}
-    found["unrated"] = float(ratings.count(None))
+    scores: dict[str, Any] = {"category_name": category, "turns": float(len(ratings))}
+    scores["unrated"] = float(ratings.count(None))
     for turn, rating in enumerate(ratings, start=1):
         for name in ("", f"/{turn}", f"/{category}") if rating is not None else ():
-            found[f"rating{name}"] = found.get(f"rating{name}", 0.0) + rating
-            found[f"rated{name}"] = found.get(f"rated{name}", 0.0) + 1.0
-    return found
+            scores[f"rating{name}"] = scores.get(f"rating{name}", 0.0) + rating
+            scores[f"rated{name}"] = scores.get(f"rated{name}", 0.0) + 1.0
+    return scores
 
 
 def read_rating(reply: Reply) -> float | None:
-    """Return the rating in a judgement, not one in its reasoning, which holds drafts; None if it has none."""
+    """Return the rating after the reasoning of a judgement, which holds drafts; None without a rating."""
     if reply.answer is None or reply.answer.finish in ("refused", "too_long"):
         return None
     text = without_reasoning(reply.answer.text)
-    found = next((match for pattern in _RATING if (match := pattern.search(text))), None)
-    return float(found[1]) if found else None
+    rating = next((match for pattern in _RATING if (match := pattern.search(text))), None)
+    return float(rating[1]) if rating else None
 
 
 def _file(data: str, names: Sequence[str]) -> Path:

@@ -49,7 +49,7 @@ def program_of_chat(answer: str, *, function: str = "", head: str = "", prompt: 
         return prompt + program
     if not head.strip():
         return program
-    future = "".join(f"{one}\n" for one in _FUTURE.findall(program))  # stays first, as Python demands
+    future = "".join(f"{line}\n" for line in _FUTURE.findall(program))  # stays first, as Python demands
     return f"{future}{head}\n{_FUTURE.sub('', program)}"
 
 
@@ -60,8 +60,8 @@ def head_of(prompt: str, function: str) -> str:
         >>> head_of("import math\n\ndef area(r):\n    ...", "area")
         'import math\n\n'
     """
-    found = re.search(rf"^(?:async )?def {re.escape(function)}\b", prompt, re.MULTILINE)
-    return prompt[: found.start()] if found else ""
+    definition = re.search(rf"^(?:async )?def {re.escape(function)}\b", prompt, re.MULTILINE)
+    return prompt[: definition.start()] if definition else ""
 
 
 def without_prose(answer: str) -> str:
@@ -73,12 +73,12 @@ def without_prose(answer: str) -> str:
     """
     if parses(answer):
         return answer
-    lines, found = answer.splitlines(keepends=True), ""
+    lines, code = answer.splitlines(keepends=True), ""
     for start in [number for number, line in enumerate(lines) if _CODE.match(line)][:10]:
         ends = range(len(lines), max(start, len(lines) - _MOST_TRIES), -1)
         texts = ("".join(lines[start:end]) for end in ends)
-        found = max(found, next(filter(parses, texts), ""), key=len)
-    return found if found.strip() else answer
+        code = max(code, next(filter(parses, texts), ""), key=len)
+    return code if code.strip() else answer
 
 
 def parses(text: str) -> bool:

@@ -52,8 +52,6 @@ _PROMPTS = ("prompt", "summary_prompt")
 _TEXTS = ("text", "reference", "post", "article", "chosen")
 _REFERENCES = ("reference", "references", "ideal_human_summary", "summary", "highlights")
 _SOURCES = ("source", "passage", "post", "document", "article")
-
-
 _COUNTS = tuple(f"bleu/{number}" for number in range(10))  # lengths, matches and totals of four orders
 
 
@@ -65,14 +63,14 @@ class Bleu(NamedTuple):
 
     def of_answer(self, text: str, references: Sequence[str]) -> Counts:
         """Return the counts of one answer."""
-        [found] = self.metric._extract_corpus_statistics([text], [[one] for one in references])
-        return dict(zip(self.names, map(float, found), strict=True))
+        [counts] = self.metric._extract_corpus_statistics([text], [[reference] for reference in references])
+        return dict(zip(self.names, map(float, counts), strict=True))
 
     def values(self, counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Return the score for each weighting; NaN without any reference."""
         totals = np.rint(weights @ counts).astype(int)
-        found = [self.metric._compute_score_from_stats(row).score if any(row) else math.nan for row in totals.tolist()]
-        return np.array(found, dtype=float)
+        scores = [self.metric._compute_score_from_stats(row).score if any(row) else math.nan for row in totals.tolist()]
+        return np.array(scores, dtype=float)
 
 
 class SummarizationSuite(AnsweredSuite):
@@ -89,13 +87,12 @@ class SummarizationSuite(AnsweredSuite):
         self.options = options
         self.questions = checked(self.name, list(_summaries(options)))
         self.bleu = Bleu(BLEU())
-        judges = ("perplexity_model", "bertscore", "bertscore_layer")
-        self.settings = {name: getattr(options, name) for name in judges}
+        self.settings = {name: getattr(options, name) for name in ("perplexity_model", "bertscore")}
         self.measures = dict(self._measures())
 
     def _measures(self) -> Iterator[tuple[str, Measure]]:
         encoder, reader = (Path(path).name for path in (self.options.bertscore, self.options.perplexity_model))
-        if any(one.data["references"] for one in self.questions):
+        if any(question.data["references"] for question in self.questions):
             for name in words.ROUGE:
                 yield name, mean_of(name, over="with_reference", about="F-measure of rouge-score, stemmed")
             yield "bleu", Measure(self.bleu, about="sacrebleu, all answers together, 0 to 100")
@@ -108,32 +105,30 @@ class SummarizationSuite(AnsweredSuite):
 
     def check(self) -> None:
         """Check the models that judge by their configs; they are loaded when the policy has left the memory."""
-        if self.options.bertscore:
-            words.check_encoder(self.options.bertscore, self.options.bertscore_layer)
-        if self.options.perplexity_model:
-            words.check_reader(self.options.perplexity_model)
+        for path, purpose in ((self.options.bertscore, "BERTScore"), (self.options.perplexity_model, "perplexity")):
+            if path:
+                words.check_scorer(path, purpose)
 
     def score(self, answers: Sequence[Answer], folder: Path) -> list[Scores]:
         """Return the scores of each answer; `bleu/…` are counts of sacrebleu."""
-        one, rouge = self.options, words.rouge_scorer()
-        encoder = words.load_encoder(one.bertscore, one.bertscore_layer) if one.bertscore else None
-        reader = words.load_reader(one.perplexity_model) if one.perplexity_model else None
-        found: list[Scores] = []
+        options, rouge, rows = self.options, words.rouge_scorer(), list[Scores]()
+        encoder = words.load_encoder(options.bertscore) if options.bertscore else None
+        reader = words.load_reader(options.perplexity_model) if options.perplexity_model else None
         with Progress(f"{self.name}: scores", len(answers), unit="answer") as progress:
             for answer in answers:
                 text, references = answer.text.strip(), answer.question.data["references"]
                 scores: Counts = {"words": float(len(words.words_of(text)))}
                 if references:
-                    every = [rouge.score(reference, text) for reference in references]
-                    scores |= {name: max(float(each[name].fmeasure) for each in every) for name in words.ROUGE}
+                    rouges = [rouge.score(reference, text) for reference in references]
+                    scores |= {name: max(float(score[name].fmeasure) for score in rouges) for name in words.ROUGE}
                     scores |= {"with_reference": 1.0, **self.bleu.of_answer(text, references)}
                     if encoder is not None:
                         scores["bertscore"] = max(words.bertscore(encoder, text, known) for known in references)
                 if reader is not None:
                     scores["nats"], scores["tokens"] = map(float, words.text_nats(reader, text))
-                found.append(scores)
+                rows.append(scores)
                 progress.advance()
-        return found
+        return rows
 
 
 def _summaries(options: SuiteOptions) -> Iterator[Question]:
@@ -147,8 +142,8 @@ def _summaries(options: SuiteOptions) -> Iterator[Question]:
             prompt = f"Summarize the following text.\n\n{source}"
         if not isinstance(prompt, str | list):
             raise bad_record(entry.where, '"prompt" must be a text or chat messages, or "source" the text to summarize')
-        found = _first(record, _REFERENCES) or []
-        references = [found] if isinstance(found, str) else list(found)
+        known = _first(record, _REFERENCES) or []
+        references = [known] if isinstance(known, str) else list(known)
         name = str(record.get("id", entry.number))
         yield Question(name, prompt, data={"references": references}, stop=("\n\n\n",))
 
@@ -174,25 +169,24 @@ class PerplexitySuite(ExaminedSuite):
 
     def examine(self, model: LoadedModel) -> list[tuple[str, Counts]]:
         """Return nats, tokens and bytes of each text."""
-        reader = words.Reader(model.model, model.tokenizer)
-        found: list[tuple[str, Counts]] = []
+        reader, rows = words.Scorer(model.model, model.tokenizer), list[tuple[str, Counts]]()
         with Progress(f"{self.name}: {model.subject.name}", len(self.texts), unit="text") as progress:
             for name, text in self.texts:
                 nats, tokens = words.text_nats(reader, text)
                 size = float(len(text.strip().encode()))
-                found.append((name, {"nats": nats, "tokens": float(tokens), "bits": nats / math.log(2), "bytes": size}))
+                rows.append((name, {"nats": nats, "tokens": float(tokens), "bits": nats / math.log(2), "bytes": size}))
                 progress.advance()
-        return found
+        return rows
 
 
 def _texts(options: SuiteOptions) -> Iterator[tuple[str, str]]:
     """Yield names and texts: of a text file its paragraphs, else the first of the known keys of each record."""
     file = Path(options.data)
     if options.data and file.is_file() and not file.name.endswith((".jsonl", ".json", ".gz", ".csv", ".parquet")):
-        paragraphs = [one for one in read_text(file).split("\n\n") if one.strip()]
+        paragraphs = [paragraph for paragraph in read_text(file).split("\n\n") if paragraph.strip()]
         if not paragraphs:
             raise DataError(f"suite perplexity: {options.data} holds no text")
-        yield from ((str(number), one) for number, one in enumerate(paragraphs[: options.limit], start=1))
+        yield from ((str(number), text) for number, text in enumerate(paragraphs[: options.limit], start=1))
         return
     for entry in entries_of("perplexity", options, TEXTS):
         record = json_object(entry.record, entry.where)

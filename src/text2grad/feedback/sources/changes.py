@@ -1,8 +1,8 @@
 r"""A response and a corrected response → the changed parts of the response as negative spans.
 
-This gives spans to feedback in words whose author also corrected the response (ILF, arXiv 2303.16749). difflib compares
-words, signs, and line breaks with the indentation after them; it ignores white space within a line. Text that the
-corrected response only adds has no place in the response; it is counted.
+This gives spans to feedback in words whose author also corrected the response. difflib compares words, signs, and line
+breaks with the indentation after them; it ignores white space within a line. Text that the corrected response only adds
+has no place in the response; it is counted.
 """
 
 import re

@@ -1,4 +1,4 @@
-r"""Feedback of people: Fine-Grained RLHF, MQM, ILF.
+r"""Feedback of people: Fine-Grained RLHF and MQM; words with a better response.
 
 qa_feedback   Fine-Grained RLHF (arXiv 2306.01693): errors as ranges of "prediction 1", with a type and an optional
               explanation. Missing information refers to sentences of the passages: a line of feedback without a span.
@@ -6,8 +6,6 @@ qa_feedback   Fine-Grained RLHF (arXiv 2306.01693): errors as ranges of "predict
 mqm           Translation errors (arXiv 2104.14478), as JSON with offsets ("source", "target", "ratings": {rater:
               [{"side", "start", "end", "category", "severity"}]}) or as the published table, where <v>…</v> marks the
               error and each row is one error. One annotation per rater; errors marked in the source have no span.
-ilf           Imitation learning from language feedback on code (arXiv 2303.16749): words about a program, and the
-              program as corrected by the same person; the changes become spans.
 """
 
 import json
@@ -97,16 +95,15 @@ def read_mqm(row: Row) -> Iterator[Item]:
 
 def _translation_error(row: Row, error: object, source: str, target: str) -> tuple[str, Span | None]:
     """Return an error in words, and its span in the target; None if it has no span there."""
-    if not isinstance(error, dict) or error.get("side") not in ("source", "target"):
+    if not isinstance(error, dict) or error.get("side") not in _SIDES:
         raise row.bad('an error is an object with a "side", which is "source" or "target"')
     kind = f"{error.get('category') or 'Error'} ({error.get('severity') or 'no severity'})"
     if error.get("start") is None:
         return kind, None
-    of_source = error["side"] == "source"
-    text = source if of_source else target
+    text = source if error["side"] == "source" else target
     place = row.span(error["start"], error.get("end"), "negative", text)
     quote = quoted(text[place.start : place.end])
-    return (f"{kind}, of the source: {quote}", None) if of_source else (f"{kind}: {quote}", place)
+    return (f"{kind}: {quote}", place) if error["side"] == "target" else (f"{kind}, of the source: {quote}", None)
 
 
 def gather_mqm(entries: Iterator[Entry]) -> Iterator[Entry]:
@@ -114,8 +111,13 @@ def gather_mqm(entries: Iterator[Entry]) -> Iterator[Entry]:
 
     Rows that contradict each other yield their error as the record.
     """
-    for (is_row, *_), group in groupby(entries, key=_segment_key):
-        if not is_row:
+
+    def segment(entry: Entry) -> tuple[object, ...]:
+        is_row = isinstance(entry.record, dict) and "rater" in entry.record
+        return tuple(entry.record.get(key) for key in _SEGMENT) if is_row else ()
+
+    for shared, group in groupby(entries, key=segment):
+        if not shared:
             yield from group
             continue
         rows = list(group)
@@ -124,13 +126,6 @@ def gather_mqm(entries: Iterator[Entry]) -> Iterator[Entry]:
         except DataError as error:
             record = error
         yield rows[0]._replace(record=record)
-
-
-def _segment_key(entry: Entry) -> tuple[object, ...]:
-    """Return the key that the rows of one segment and rater share; its first entry is True for rows of a table."""
-    if not isinstance(entry.record, dict) or "rater" not in entry.record:
-        return (False,)
-    return (True, *(entry.record.get(key) for key in _SEGMENT))
 
 
 def _segment(rows: list[Entry]) -> Object:
@@ -162,31 +157,11 @@ def _unmarked(row: Entry, side: str) -> tuple[str, list[tuple[int, int]]]:
     return text, places
 
 
-def read_ilf(row: Row) -> Iterator[Item]:
-    """Yield the feedback of one person on a program."""
-    prompt, whole = row.text("prompt"), row.text("original_model_completion")
-    better = row.words("unedited_annotator_completion") or (row.words("completion") and prompt + row.text("completion"))
-    head = prompt if whole.startswith(prompt) else ""
-    yield grounded(row, (prompt, whole.removeprefix(prompt)), row.text("Feedback").strip(), better, head)
-
-
-def grounded(row: Row, pair: tuple[str, str], feedback: str, better: str, head: str = "") -> Item:
-    """Return feedback in words as an annotation; the changes of a better response become spans.
-
-    Args:
-        row: the record of the feedback.
-        pair: prompt and response.
-        feedback: the feedback in words.
-        better: the better response; "" if there is none.
-        head: the text before the response that `better` also begins with.
-    """
-    prompt, response = pair
+def grounded(prompt: str, response: str, feedback: str, better: str) -> Item:
+    """Return feedback in words as an annotation; the changes of a better response ("" for none) become spans."""
     if not better:
         return Item(Annotation(prompt, response, Critique(feedback)), (Loss(WORDS_ONLY),))
-    changes = changed_spans(head + response, better)
-    at = len(head)
-    spans = tuple(Span(max(s.start - at, 0), s.end - at, "negative") for s in changes.spans if s.end > at)
+    changes = changed_spans(response, better)
     losses = [Loss("text that the better response adds: it has no place in this one")] * changes.added
-    losses += [Loss("changes of the prompt's own text: no span")] * (len(changes.spans) - len(spans))
-    losses += [] if spans else [Loss(WORDS_ONLY)]
-    return Item(Annotation(prompt, response, Critique(feedback, spans)), tuple(losses), changes.added)
+    losses += [] if changes.spans else [Loss(WORDS_ONLY)]
+    return Item(Annotation(prompt, response, Critique(feedback, changes.spans)), tuple(losses), changes.added)

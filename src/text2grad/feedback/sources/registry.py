@@ -12,7 +12,7 @@ from text2grad.feedback.critique_text import is_finite
 from text2grad.feedback.record_files import json_object, read_entries
 from text2grad.feedback.records import Annotation
 from text2grad.feedback.sources.base import Item, Meaning, Options, Row, Source
-from text2grad.feedback.sources.people import gather_mqm, read_ilf, read_mqm, read_qa_feedback
+from text2grad.feedback.sources.people import gather_mqm, read_mqm, read_qa_feedback
 from text2grad.feedback.sources.published import read_kodcode, read_slf5k, read_ultrafeedback
 from text2grad.feedback.sources.table import COLUMNS, read_table
 from text2grad.feedback.sources.tools import read_argilla, read_label_studio
@@ -22,7 +22,6 @@ SOURCES: dict[str, Source] = {
     "table": Source("our JSONL, or any table or data set with a column mapping", read_table, COLUMNS),
     "qa_feedback": Source("Fine-Grained RLHF: errors as ranges, missing facts as words", read_qa_feedback),
     "mqm": Source("MQM: translation errors by professional raters", read_mqm, gather=gather_mqm),
-    "ilf": Source("ILF for code: words about a program, grounded by its refinement", read_ilf),
     "slf5k": Source("SLF5K: posts, summaries, feedback in words", read_slf5k),
     "ultrafeedback": Source("UltraFeedback: binarized pairs, or critiques of completions", read_ultrafeedback),
     "kodcode": Source("KodCode: problems, solutions, tests", read_kodcode),

@@ -60,7 +60,7 @@ def read_table(row: Row) -> Iterator[Item]:
         better = record.get("refinement") or ""
         if not isinstance(better, str):
             raise row.bad(f'"{row.name("refinement")}" must be a text')
-        item = grounded(row, (read.prompt, read.response), critique.feedback, better)
+        item = grounded(read.prompt, read.response, critique.feedback, better)
         yield item._replace(losses=(*losses, *item.losses), unread=unread)
         return
     losses += [Loss(NOT_FOUND, quote) for quote in critique.unmatched]

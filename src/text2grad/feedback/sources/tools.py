@@ -69,46 +69,36 @@ def _objects(row: Row, values: list[Any]) -> list[Object]:
 
 def _regions(row: Row, results: list[Object], data: Object, response: str) -> tuple[list[str], list[Span], list[Loss]]:
     """Return the feedback lines, spans and losses of one annotator."""
-    lines, spans = list[str](), list[Span]()
-    losses = [loss for result in results if (loss := _loss(result, data, response))]
-    regions = [result for result in results if result.get("type") == "labels" and not _loss(result, data, response)]
-    marks = {region.get("id") for region in regions} - {None}
-    notes: dict[Any, list[str]] = {}
+    lines, spans, losses = list[str](), list[Span](), list[Loss]()
+    regions, notes = list[Object](), dict[Any, list[str]]()
     for result in results:
-        notes.setdefault(result.get("id"), []).extend(_words(result))
+        kind, value, other = result.get("type"), result.get("value") or {}, data.get(str(result.get("to_name")))
+        said = _texts(value.get("text")) if kind == "textarea" else []
+        if kind == "choices":
+            said = [f"{result.get('from_name')}: {', '.join(_texts(value.get('choices')))}"]
+        notes.setdefault(result.get("id"), []).extend(said)
+        if kind == "labels" and isinstance(other, str) and other != response:
+            text = f"{result['to_name']}: {shown(value.get('text'))}"
+            losses.append(Loss("regions of another text than the response", text))
+        elif kind == "labels" and not value.get("labels"):
+            losses.append(Loss("regions without a label", shown(value.get("text"))))
+        elif kind == "labels":
+            regions.append(result)
+        elif kind not in ("textarea", "choices"):
+            losses.append(Loss("answers that are neither labels of the text nor words", f"{kind}: {shown(value)}"))
+    marks = {region.get("id") for region in regions} - {None}
     for region in regions:
         span = _place(row, region["value"], response)
         said = notes[region.get("id")] if region.get("id") in marks else []
         note = " ".join([*_texts((region.get("meta") or {}).get("text")), *said]).strip()
         for label in region["value"]["labels"]:
-            line, meaning = marked(label, response[span.start : span.end], note), label_meaning(row, label)
+            line, meaning = _marked(label, response[span.start : span.end], note), _meaning_of(row, label)
             if meaning == "ignore":
                 losses.append(Loss(IGNORED, line))
                 continue
             spans.append(Span(span.start, span.end, meaning))
             lines.append(line)
     return lines + [text for name, said in notes.items() if name not in marks for text in said], spans, losses
-
-
-def _loss(result: Object, data: Object, response: str) -> Loss | None:
-    """Return the loss of a result that is neither a region of the response nor text; else None."""
-    kind, value = result.get("type"), result.get("value") or {}
-    if kind in ("textarea", "choices"):
-        return None
-    if kind != "labels":
-        return Loss("answers that are neither labels of the text nor words", f"{kind}: {shown(value)}")
-    shown_there = data.get(str(result.get("to_name")))
-    if isinstance(shown_there, str) and shown_there != response:
-        return Loss("regions of another text than the response", f"{result['to_name']}: {shown(value.get('text'))}")
-    return None if value.get("labels") else Loss("regions without a label", shown(value.get("text")))
-
-
-def _words(result: Object) -> list[str]:
-    """Return the texts of a text area, or the choices."""
-    value = result.get("value") or {}
-    if result.get("type") == "choices":
-        return [f"{result.get('from_name')}: {', '.join(_texts(value.get('choices')))}"]
-    return _texts(value.get("text")) if result.get("type") == "textarea" else []
 
 
 def _texts(value: Any) -> list[str]:
@@ -123,7 +113,11 @@ def _place(row: Row, value: Object, response: str) -> Span:
     quote = value.get("text")
     if not isinstance(quote, str) or not _is_place(start, end):
         return row.span(start, end, "negative", response)
-    for same in (str, _without_space):
+
+    def without_space(text: str) -> str:  # Label Studio quotes a line break as a backslash and an n
+        return "".join(text.replace("\\n", "").split())
+
+    for same in (str, without_space):
         for first, last in _readings(response, start, end):
             if same(response[first:last]) == same(quote):
                 return row.span(first, last, "negative", response)
@@ -139,11 +133,6 @@ def _readings(response: str, start: int, end: int) -> list[tuple[int, int]]:
     units = response.encode("utf-16-le", "surrogatepass")
     first, last = (len(units[: 2 * place].decode("utf-16-le", "surrogatepass")) for place in (start, end))
     return [(start, end), (first, last)]
-
-
-def _without_space(text: str) -> str:
-    """Return a text without white space and without line breaks as Label Studio quotes them."""
-    return "".join(text.replace("\\n", "").split())
 
 
 def read_argilla(row: Row) -> Iterator[Item]:
@@ -189,20 +178,20 @@ def _answers(row: Row, answers: list[tuple[str, Any]], response: str) -> tuple[l
         elif isinstance(value, list) and all(isinstance(entry, dict) and "start" in entry for entry in value):
             for entry in value:
                 label, start, end = str(entry.get("label")), entry["start"], entry.get("end")
-                meaning = label_meaning(row, label)
+                meaning = _meaning_of(row, label)
                 if meaning == "ignore":
                     losses.append(Loss(IGNORED, label))
                 elif _is_place(start, end) and len(set(_readings(response, start, end))) > 1:
                     losses.append(Loss(UNCLEAR, f"{label} [{start}, {end}]"))
                 else:
                     spans.append(row.span(start, end, meaning, response))
-                    lines.append(marked(label, response[start:end], ""))
+                    lines.append(_marked(label, response[start:end], ""))
         else:
             losses.append(Loss("answers that are neither spans nor words", f"{question}: {shown(value)}"))
     return lines, spans, losses
 
 
-def label_meaning(row: Row, label: str) -> Meaning:
+def _meaning_of(row: Row, label: str) -> Meaning:
     """Return the meaning of a label: given by the user, or known by its name."""
     meaning = row.options.meaning(label, PLAIN_LABELS)
     if meaning is None:
@@ -213,11 +202,6 @@ def label_meaning(row: Row, label: str) -> Meaning:
     return meaning
 
 
-def marked(label: str, text: str, note: str) -> str:
-    """Return a marked text as a line of feedback.
-
-    Example:
-        >>> marked("Error", "Lyon", "She lives in Nice.")
-        'Error: "Lyon" – She lives in Nice.'
-    """
+def _marked(label: str, text: str, note: str) -> str:
+    """Return a marked text as a line of feedback: `Error: "Lyon" – She lives in Nice.`."""
     return f"{label}: {quoted(text)}" + (f" – {note}" if note else "")

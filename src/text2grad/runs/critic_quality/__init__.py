@@ -6,7 +6,7 @@ units       a response → tokens, words or characters, with the marks of predic
 counting    one response → counts: tokens, spans, quotes, lengths (tables 1, 6, 7, 15, 18, 19)
 wording     feedback in words → ROUGE, BLEU, BERTScore, perplexity (table 8)
 evaluation  pairs → all measurements, as JSON and as tables
-pictures    measurements → a picture of bars, and a page with prediction beside truth
+page        measurements → a page with prediction beside truth
 study       critiques → a rating sheet for people; filled sheets → ratings
 agreement   ratings → agreement between raters (table 16)
 """

@@ -2,10 +2,10 @@ from .agreement import measure_agreement as measure_agreement
 from .evaluation import (
     NAMED as NAMED,
     Evaluation as Evaluation,
-    Measures as Measures,
     evaluate as evaluate,
     tables as tables,
 )
+from .page import evaluation_page as evaluation_page
 from .pair_study import (
     draw_pairs as draw_pairs,
     pairs_csv as pairs_csv,
@@ -15,17 +15,14 @@ from .pair_study import (
 from .pairs import (
     Pair as Pair,
     paired as paired,
-    paired_votes as paired_votes,
     read_comparisons as read_comparisons,
     read_predictions as read_predictions,
     read_truth as read_truth,
 )
-from .pictures import evaluation_page as evaluation_page, evaluation_png as evaluation_png
 from .predicting import (
     check_identity as check_identity,
     fingerprint as fingerprint,
     predictions as predictions,
-    sampled_predictions as sampled_predictions,
 )
 from .study import (
     QUESTIONS as QUESTIONS,
@@ -36,4 +33,4 @@ from .study import (
 )
 from .units import CUTS as CUTS, Units as Units
 from .verdicts import judges_agreement as judges_agreement, summary as summary, verdict_tables as verdict_tables
-from .wording import check_words as check_words
+from .wording import Measures as Measures, check_words as check_words

@@ -38,17 +38,13 @@ class Agreement(NamedTuple):
         return {**self._asdict(), "correct": self.correct._asdict() if self.correct else None}
 
 
-def measure_agreement(ratings: Ratings, *, seed: int = 0) -> Agreement:
-    """Measure the agreement between raters.
-
-    Args:
-        ratings: [raters][items].
-        seed: of the bootstrap resamples.
+def measure_agreement(ratings: Ratings) -> Agreement:
+    """Measure the agreement between raters; `ratings` are [raters][items].
 
     Raises:
         ConfigError: if `krippendorff` is not installed.
     """
-    by_item = [[one for one in item if one is not None] for item in zip(*ratings, strict=True)]
+    by_item = [[rating for rating in item if rating is not None] for item in zip(*ratings, strict=True)]
     counts = np.array([[sum(item), len(item) - sum(item)] for item in by_item], dtype=float).reshape(-1, 2)
     rows = [{"right": right, "all": right + wrong} for right, wrong in counts.tolist()]
     rated, several = counts[counts.sum(1) > 0], counts[counts.sum(1) > 1]
@@ -56,11 +52,11 @@ def measure_agreement(ratings: Ratings, *, seed: int = 0) -> Agreement:
         items=len(by_item),
         raters=len(ratings),
         ratings=int(counts.sum()),
-        correct=estimate(rows, {"correct": Ratio(("right",), ("all",))}, seed=seed).get("correct"),
+        correct=estimate(rows, {"correct": Ratio(("right",), ("all",))}).get("correct"),
         majority=float((rated[:, 0] > rated[:, 1]).mean()) if len(rated) else None,
         agreement=float(_pairs_alike(several).mean()) if len(several) else None,
         kappa=fleiss_kappa(counts[counts.sum(1) == len(ratings)]) if len(ratings) > 1 else None,
-        alpha=_alpha(ratings) if len(several) else None,
+        alpha=alpha(ratings, "the agreement of raters") if len(several) else None,
     )
 
 
@@ -87,11 +83,19 @@ def _pairs_alike(counts: Any) -> Any:
     return (counts * (counts - 1)).sum(1) / (raters * (raters - 1))
 
 
-def _alpha(ratings: Ratings) -> float | None:
-    require("krippendorff", extra="eval", purpose="the agreement of raters")
+def alpha(codes: Sequence[Sequence[float | None]], purpose: str) -> float | None:
+    """Return Krippendorff's alpha of categories, [raters, items]; None where it is not defined.
+
+    It is not defined if all codes of items with several ratings are equal, or no item has several.
+
+    Raises:
+        ConfigError: if `krippendorff` is not installed.
+    """
+    require("krippendorff", extra="eval", purpose=purpose)
     import krippendorff
 
-    data = np.array([[np.nan if one is None else float(one) for one in rater] for rater in ratings])
-    if len(np.unique(data[~np.isnan(data)])) < 2:
+    data = np.array(codes, dtype=float)  # None becomes NaN
+    several = data[:, (~np.isnan(data)).sum(0) > 1]
+    if len(np.unique(several[~np.isnan(several)])) < 2:
         return None
     return float(krippendorff.alpha(reliability_data=data, level_of_measurement="nominal"))

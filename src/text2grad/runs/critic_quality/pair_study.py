@@ -1,11 +1,9 @@
-"""Pairs of texts → a rating sheet with hidden sides; filled sheets → verdicts of people, beside those of models.
+"""Pairs of texts → a rating sheet with hidden sides; filled sheets → verdicts of people.
 
 A rater sees "text 1" and "text 2" in an order that a random number decides for each pair, and writes 1, 2 or tie. The
 id of an item is a hash of the pair and its order: the sheet alone does not tell the order, both input files do.
 """
 
-import csv
-import io
 import random
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
@@ -14,12 +12,12 @@ from typing import NamedTuple
 
 from text2grad.critics.servers import Comparison, Failure, Preference, Side
 from text2grad.errors import DataError
-from text2grad.runs.critic_quality.study import cell, sheet_rows
+from text2grad.runs.critic_quality.study import cell, csv_of, sheet_rows
 from text2grad.runs.reports.html import rollouts_page
 
 QUESTION = "Which text is better: 1, 2 or tie?"
 BETTER = "better"
-_WORDS = {"1": "first", "2": "second", "tie": "tie", "=": "tie", "0": "tie"}
+_WORDS: dict[str, Side] = {"1": "first", "2": "second", "tie": "tie", "=": "tie", "0": "tie"}
 _UNRATED = Failure("unrated", "the sheet has no verdict for this pair")
 
 
@@ -60,16 +58,9 @@ def _hash(pair: Comparison, *, swapped: bool) -> str:
 
 
 def pairs_csv(items: Sequence[ShownPair]) -> bytes:
-    """Return the sheet as CSV, in UTF-8 with a byte order mark, which spreadsheets need."""
-    text = io.StringIO()
-    columns = ("item", "prompt", "response", "text_1", "text_2", BETTER, "notes")
-    writer = csv.DictWriter(text, columns, quoting=csv.QUOTE_ALL)
-    writer.writeheader()
-    for item in items:
-        texts = (item.pair.prompt, item.pair.response or "", *item.texts)
-        shown = dict(zip(columns[1:5], map(cell, texts), strict=True))
-        writer.writerow({"item": item.id, **shown, BETTER: "", "notes": ""})
-    return text.getvalue().encode("utf-8-sig", "replace")
+    """Return the sheet as CSV."""
+    rows = [(item.id, *map(cell, (item.pair.prompt, item.pair.response or "", *item.texts))) for item in items]
+    return csv_of(("item", "prompt", "response", "text_1", "text_2", BETTER, "notes"), rows)
 
 
 def pairs_html(items: Sequence[ShownPair]) -> str:
@@ -77,9 +68,9 @@ def pairs_html(items: Sequence[ShownPair]) -> str:
     records = []
     for item in items:
         prompt = f"{item.pair.prompt}\n\n{item.pair.response}" if item.pair.response else item.pair.prompt
-        one, two = item.texts
-        shown = {"item": item.id, "prompt": prompt, "response": one, "by": "Text 1"}
-        records.append({**shown, "beside": [{"response": two, "by": "Text 2"}]})
+        first, second = item.texts
+        shown = {"item": item.id, "prompt": prompt, "response": first, "by": "Text 1"}
+        records.append({**shown, "beside": [{"response": second, "by": "Text 2"}]})
     intro = f"{len(items):,} pairs. Read each pair here, and answer in sheet.csv.\n\n{BETTER}: {QUESTION}"
     return rollouts_page("Rating sheet of pairs", records, intro=intro)
 
@@ -94,7 +85,7 @@ def read_pair_sheet(path: Path, pairs: Iterable[Comparison]) -> list[Preference]
     known = {
         _hash(pair, swapped=swapped): (row, swapped) for row, pair in enumerate(pairs) for swapped in (False, True)
     }
-    found: dict[int, Preference] = {}
+    verdicts: dict[int, Preference] = {}
     for number, item, row in sheet_rows(path, (BETTER,)):
         key = item.rpartition("-")[2]
         if key not in known:
@@ -110,14 +101,13 @@ def read_pair_sheet(path: Path, pairs: Iterable[Comparison]) -> list[Preference]
             )
         if word:
             at, swapped = known[key]
-            found[at] = _preference(_WORDS[word], swapped=swapped)
-    if not found:
+            verdicts[at] = _preference(_WORDS[word], swapped=swapped)
+    if not verdicts:
         raise DataError(f"there is no verdict in {path}. Fill in 1, 2 or tie first")
-    return [found.get(row, Preference(None, failure=_UNRATED)) for row in range(len(pairs))]
+    return [verdicts.get(row, Preference(None, failure=_UNRATED)) for row in range(len(pairs))]
 
 
-def _preference(place: str, *, swapped: bool) -> Preference:
-    exchanged: dict[str, Side] = {"first": "second", "second": "first", "tie": "tie"}
-    plain: dict[str, Side] = {"first": "first", "second": "second", "tie": "tie"}
-    side = exchanged[place] if swapped else plain[place]
+def _preference(place: Side, *, swapped: bool) -> Preference:
+    exchanged: dict[Side, Side] = {"first": "second", "second": "first", "tie": "tie"}
+    side = exchanged[place] if swapped else place
     return Preference(side, (side,), swapped_first=swapped)

@@ -3,11 +3,11 @@
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from text2grad.critics.servers import Comparison
 from text2grad.errors import DataError
-from text2grad.feedback import CritiqueRecord, Match, read_critique_records, read_examples, refuse_half_pairs, vote
+from text2grad.feedback import CritiqueRecord, Match, read_critique_records, read_examples, refuse_half_pairs
 from text2grad.reward_models import critique_target
 from text2grad.types import Critique
 
@@ -15,8 +15,7 @@ from text2grad.types import Critique
 class Pair(NamedTuple):
     """A response with the critiques of a critic (predicted) and of an annotator (true).
 
-    `where` is file and line of the annotation. The spans of the critiques count characters of the response. `samples`
-    are the critiques whose vote is the predicted one, for a critic with votes.
+    `where` is file and line of the annotation. The spans of the critiques count characters of the response.
     """
 
     where: str
@@ -24,7 +23,6 @@ class Pair(NamedTuple):
     response: str
     predicted: Critique
     true: Critique
-    samples: tuple[Critique, ...] = ()
 
 
 def read_truth(path: Path, *, limit: int | None = None, to_encode: bool = False) -> list[CritiqueRecord]:
@@ -35,9 +33,9 @@ def read_truth(path: Path, *, limit: int | None = None, to_encode: bool = False)
             model can encode.
     """
     annotations = list(read_critique_records(path, limit=limit))
-    for one in annotations if to_encode else ():
-        refuse_half_pairs(one.where, prompt=one.prompt, response=one.response)
-    failed = [one for one in annotations if one.critique.failed]
+    for record in annotations if to_encode else ():
+        refuse_half_pairs(record.where, prompt=record.prompt, response=record.response)
+    failed = [record for record in annotations if record.critique.failed]
     if failed:
         raise DataError(
             f'{failed[0].where}: the annotation has status "{failed[0].critique.status}" and cannot be compared with '
@@ -62,67 +60,44 @@ def read_predictions(
         DataError: if a response has no prediction, or a prediction has no annotation.
     """
     waiting: dict[tuple[str, str], deque[CritiqueRecord]] = defaultdict(deque)
-    for one in read_critique_records(path, match=match):
-        waiting[one.prompt, one.response].append(one)
-    known = {(one.prompt, one.response) for one in truth}
-    missing = [one for one in truth if (one.prompt, one.response) not in waiting]
+    for record in read_critique_records(path, match=match):
+        waiting[record.prompt, record.response].append(record)
+    known = {(record.prompt, record.response) for record in truth}
+    missing = [record for record in truth if (record.prompt, record.response) not in waiting]
     if missing:
         raise DataError(
             f"{path} has no prediction for {len(missing):,} of {len(truth):,} annotated responses; the first is "
             f"{missing[0].where}: {_shown(missing[0].response)}. Prompt and response must be equal, character by "
             "character. Add predictions for these responses, or evaluate only annotations with a prediction"
         )
-    extra = [one for key, ones in waiting.items() if key not in known for one in ones]
+    extra = [record for key, records in waiting.items() if key not in known for record in records]
     if extra and whole:
         raise DataError(
             f"{path} holds {len(extra):,} predictions for responses without annotation; the first is "
             f"{extra[0].where}: {_shown(extra[0].response)}. Leave them out, or add their annotations"
         )
-    return paired(truth, (_next(waiting[one.prompt, one.response]).critique for one in truth))
+    return paired(truth, (_next(waiting[record.prompt, record.response]).critique for record in truth))
 
 
 def paired(truth: Sequence[CritiqueRecord], predicted: Iterable[Critique]) -> list[Pair]:
     """Pair annotations with critiques in the same order."""
     pairs = zip(truth, predicted, strict=True)
-    return [Pair(one.where, one.prompt, one.response, critique, one.critique) for one, critique in pairs]
+    return [Pair(record.where, record.prompt, record.response, critique, record.critique) for record, critique in pairs]
 
 
-def paired_votes(
-    truth: Sequence[CritiqueRecord], samples: Iterable[Sequence[Critique]], *, threshold: float
-) -> list[Pair]:
-    """Pair annotations with the vote of sampled critiques in the same order."""
-    pairs = zip(truth, samples, strict=True)
-    return [
-        Pair(
-            one.where,
-            one.prompt,
-            one.response,
-            vote(drawn, one.response, threshold=threshold),
-            one.critique,
-            tuple(drawn),
-        )
-        for one, drawn in pairs
-    ]
-
-
-def read_comparisons(
-    first: Path, second: Path, *, what: Literal["critiques", "responses"] | None = None, limit: int | None = None
-) -> list[Comparison]:
+def read_comparisons(first: Path, second: Path, *, limit: int | None = None) -> list[Comparison]:
     """Return the pairs of texts about the same prompts in two files.
 
     Args:
-        first: JSONL of critiques, or of responses with "prompt" and "response".
+        first: JSONL of critiques if its first record has a critique, else of responses with "prompt" and "response".
         second: the same about the same prompts, in any order.
-        what: compare critiques or responses; None: critiques if the first record of `first` has a critique.
         limit: number of pairs, in the order of `first`.
 
     Raises:
         DataError: if a file cannot be read, or the files are not about the same prompts.
     """
-    if what is None:
-        one = next(iter(read_examples(first)), None)
-        what = "critiques" if one is not None and "critique" in one.meta else "responses"
-    if what == "critiques":
+    example = next(iter(read_examples(first)), None)
+    if example is not None and "critique" in example.meta:
         truth = list(read_critique_records(first, limit=limit))
         pairs = read_predictions(second, truth, whole=limit is None)
         both = [(critique_target(p.true, p.response), critique_target(p.predicted, p.response)) for p in pairs]
@@ -140,17 +115,17 @@ def read_comparisons(
 
 def _responses(path: Path) -> dict[str, str]:
     """Return the response to each prompt in a file."""
-    found: dict[str, str] = {}
-    for one in read_examples(path):
-        response = one.meta.get("response")
+    responses: dict[str, str] = {}
+    for example in read_examples(path):
+        response = example.meta.get("response")
         if not isinstance(response, str):
             raise DataError(f'{path}: each line needs the texts "prompt" and "response"')
-        if found.setdefault(one.prompt_text, response) != response:
+        if responses.setdefault(example.prompt_text, response) != response:
             raise DataError(
-                f"{path}: the prompt {one.prompt_text[:60]!r} has two responses. Leave one of them out, so that each "
-                "prompt is judged once"
+                f"{path}: the prompt {example.prompt_text[:60]!r} has two responses. Leave one of them out, so that "
+                "each prompt is judged once"
             )
-    return found
+    return responses
 
 
 def _next(waiting: deque[CritiqueRecord]) -> CritiqueRecord:

@@ -1,7 +1,6 @@
 """A critic → its critiques of annotated responses; each is written to disk before it is used.
 
 answers.jsonl   the critiques, the cache of `CachedCritic`
-samples.jsonl   the sampled critiques of a critic with votes, the cache of `CachedDraws`
 critic.json     the critic that wrote them; another critic is refused in the same directory
 """
 
@@ -11,13 +10,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from text2grad.critics import CachedCritic, CachedDraws, Drawing
+from text2grad.critics import CachedCritic
 from text2grad.errors import ConfigError
 from text2grad.feedback import Critic, CritiqueRecord, Match
 from text2grad.files import to_json, write_atomically
 from text2grad.types import Critique, Example
 
-ANSWERS, SAMPLES, IDENTITY = "answers.jsonl", "samples.jsonl", "critic.json"
+ANSWERS, IDENTITY = "answers.jsonl", "critic.json"
+BATCH_SIZE = 16  # responses per call of the critic; a killed evaluation repeats at most one batch
 
 
 def check_identity(out: Path, identity: Mapping[str, Any]) -> None:
@@ -31,12 +31,12 @@ def check_identity(out: Path, identity: Mapping[str, Any]) -> None:
         out.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             write_atomically(path, to_json(identity))
-        found = json.loads(path.read_bytes())
+        known = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot use {path}: {error}. Choose another --out") from error
-    differing = [key for key in {**found, **identity} if found.get(key) != identity.get(key)]
+    differing = [key for key in {**known, **identity} if known.get(key) != identity.get(key)]
     if differing:
-        was, now = ({key: one.get(key) for key in differing} for one in (found, identity))
+        was, now = ({key: identities.get(key) for key in differing} for identities in (known, identity))
         raise ConfigError(
             f"{out} holds critiques of another critic: {json.dumps(was)}, now {json.dumps(now)}. Choose another --out, "
             f"or remove {path} and the critiques beside it to run the critic again"
@@ -51,7 +51,7 @@ def fingerprint(directory: Path) -> str:
 
 
 def predictions(
-    critic: Critic, truth: Sequence[CritiqueRecord], out: Path, *, batch_size: int = 16, match: Match = "exact"
+    critic: Critic, truth: Sequence[CritiqueRecord], out: Path, *, match: Match = "exact"
 ) -> Iterator[Critique]:
     """Yield the critic's critiques of the annotated responses, in order; critiques of an earlier run are reused.
 
@@ -59,23 +59,12 @@ def predictions(
         critic: the critic.
         truth: the annotated responses. The critic gets prompt and response, not the annotation.
         out: directory of the cached critiques.
-        batch_size: responses per call of the critic; a killed evaluation repeats at most one batch.
         match: how quotes are located in the response.
 
     Raises:
         CriticError: if the critic fails.
     """
     cached = CachedCritic(critic, out / ANSWERS, match=match)
-    for start in range(0, len(truth), batch_size):
-        batch = truth[start : start + batch_size]
-        yield from cached([Example(one.prompt) for one in batch], [one.response for one in batch])
-
-
-def sampled_predictions(
-    critic: Drawing, truth: Sequence[CritiqueRecord], out: Path, *, batch_size: int = 16
-) -> Iterator[list[Critique]]:
-    """Yield several sampled critiques of each annotated response, in order; arguments as those of `predictions`."""
-    cached = CachedDraws(critic, out / SAMPLES)
-    for start in range(0, len(truth), batch_size):
-        batch = truth[start : start + batch_size]
-        yield from cached([Example(one.prompt) for one in batch], [one.response for one in batch])
+    for start in range(0, len(truth), BATCH_SIZE):
+        batch = truth[start : start + BATCH_SIZE]
+        yield from cached([Example(record.prompt) for record in batch], [record.response for record in batch])

@@ -38,23 +38,11 @@ class Item(NamedTuple):
     judged: CritiqueRecord
 
 
-class Sheet(NamedTuple):
-    """The ratings of one rater.
-
-    Attributes:
-        rater: name of the file.
-        answers: item → question → yes (True), no (False) or no answer (None).
-    """
-
-    rater: str
-    answers: dict[str, dict[str, bool | None]]
-
-
 def draw(judged: Sequence[CritiqueRecord], number: int, *, seed: int) -> list[Item]:
     """Return at most `number` critiques at random, in random order; critiques with a failed status are not drawn."""
-    able = [one for one in judged if not one.critique.failed]
+    able = [record for record in judged if not record.critique.failed]
     drawn = random.Random(seed).sample(able, min(number, len(able)))
-    return [Item(f"{n}-{_hash(one)}", one) for n, one in enumerate(drawn, start=1)]
+    return [Item(f"{n}-{_hash(record)}", record) for n, record in enumerate(drawn, start=1)]
 
 
 def _hash(judged: CritiqueRecord) -> str:
@@ -64,10 +52,8 @@ def _hash(judged: CritiqueRecord) -> str:
 
 
 def sheet_csv(items: Sequence[Item]) -> bytes:
-    """Return the sheet as CSV, in UTF-8 with a byte order mark, which spreadsheets need."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, quoting=csv.QUOTE_ALL)
-    writer.writeheader()
+    """Return the sheet as CSV."""
+    rows = []
     for item in items:
         critique, response = item.judged.critique, item.judged.response
         quotes = {
@@ -75,8 +61,16 @@ def sheet_csv(items: Sequence[Item]) -> bytes:
             for label in LABELS
         }
         texts = (item.judged.prompt, response, critique.feedback, *(quotes[label] for label in LABELS))
-        blank = dict.fromkeys((*QUESTIONS, "notes"), "")
-        writer.writerow({"item": item.id, **dict(zip(TEXTS, map(cell, texts), strict=True)), **blank})
+        rows.append((item.id, *map(cell, texts)))
+    return csv_of(COLUMNS, rows)
+
+
+def csv_of(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> bytes:
+    """Return a sheet in UTF-8 with a byte order mark, which spreadsheets need; the last cells of a row are empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, quoting=csv.QUOTE_ALL)
+    writer.writerow(columns)
+    writer.writerows([*row, *[""] * (len(columns) - len(row))] for row in rows)
     return text.getvalue().encode("utf-8-sig", "replace")
 
 
@@ -117,28 +111,31 @@ def _record(item: Item) -> dict[str, Any]:
     return {"item": item.id, "unit": "piece", **shown, "offsets": offsets, "delta": deltas}
 
 
+Sheet = dict[str, dict[str, bool | None]]
+"""The ratings of a rater: item → question → yes (True), no (False) or no answer (None)."""
+
+
 def read_sheets(paths: Sequence[Path]) -> list[Sheet]:
     """Return the ratings in filled sheets of one study.
 
     Raises:
         DataError: if a file is no sheet, an answer is neither yes nor no, or the sheets have different items.
     """
-    sheets = [_read_sheet(path) for path in paths]
+    sheets: list[Sheet] = [
+        {
+            item: {name: _answer(row[name], f"{path}: row {number}, {name}") for name in QUESTIONS}
+            for number, item, row in sheet_rows(path, QUESTIONS)
+        }
+        for path in paths
+    ]
     for path, sheet in zip(paths, sheets, strict=True):
-        differing = sheets[0].answers.keys() ^ sheet.answers.keys()
+        differing = sheets[0].keys() ^ sheet.keys()
         if differing:
             raise DataError(
                 f"{path} and {paths[0]} have different items, such as {min(differing)}. Import the sheets of one study "
                 "together, each with all its rows"
             )
     return sheets
-
-
-def _read_sheet(path: Path) -> Sheet:
-    answers: dict[str, dict[str, bool | None]] = {}
-    for number, item, row in sheet_rows(path, QUESTIONS):
-        answers[item] = {name: _answer(row[name], f"{path}: row {number}, {name}") for name in QUESTIONS}
-    return Sheet(path.stem, answers)
 
 
 def sheet_rows(path: Path, questions: Iterable[str]) -> Iterator[tuple[int, str, dict[str, str | None]]]:

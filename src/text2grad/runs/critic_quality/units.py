@@ -71,14 +71,13 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """A response split into units, with the marks of critic and annotator, and those of each sampled critique."""
+    """A response split into units, with the marks of critic and annotator."""
 
     pair: Pair
     text: str
     offsets: tuple[Range, ...]
     predicted: Marks
     true: Marks
-    samples: tuple[Marks, ...] = ()
 
 
 def mark(pair: Pair, units: Units) -> Marked | None:
@@ -87,11 +86,8 @@ def mark(pair: Pair, units: Units) -> Marked | None:
     A critique with a failed status marks nothing.
     """
     text, offsets = units.cut(pair.response)
-    made = [_marks(one, pair.response, text, offsets) for one in (pair.predicted, pair.true, *pair.samples)]
-    found = [one for one in made if one is not None]
-    if len(found) < len(made):
-        return None
-    return Marked(pair, text, tuple(offsets), found[0], found[1], tuple(found[2:]))
+    predicted, true = (_marks(critique, pair.response, text, offsets) for critique in (pair.predicted, pair.true))
+    return Marked(pair, text, tuple(offsets), predicted, true) if predicted and true else None
 
 
 def _marks(critique: Critique, response: str, text: str, offsets: Sequence[Range]) -> Marks | None:

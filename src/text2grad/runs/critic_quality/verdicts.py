@@ -12,42 +12,41 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-import numpy as np
-
 from text2grad.critics.servers import Preference, Side
-from text2grad.errors import require
 from text2grad.evaluation import Ratio, estimate
+from text2grad.runs.critic_quality.agreement import alpha
 from text2grad.runs.reports.html import Table
 
 _SIDES: Mapping[str, Side] = {"win": "first", "tie": "tie", "loss": "second"}
+_CODES: Mapping[Side | None, float | None] = {"second": 0.0, "tie": 1.0, "first": 2.0, None: None}
 _PLURAL = {"win": "wins", "tie": "ties", "loss": "losses"}
 
 
-def summary(preferences: Sequence[Preference], *, seed: int) -> dict[str, Any]:
+def summary(preferences: Sequence[Preference]) -> dict[str, Any]:
     """Return wins, ties and losses of the first set, with intervals; pairs without a verdict are excluded."""
-    judged = [one for one in preferences if one.better is not None]
-    rows = [_counts(one) for one in judged]
-    rates = estimate(rows, {name: Ratio((name,), ("pairs",)) for name in _SIDES}, seed=seed)
-    bias = estimate(rows, {"first_place": Ratio(("first place",), ("places",))}, seed=seed).get("first_place")
-    inconsistent = [one for one in judged if one.inconsistent]
-    contrary = Counter(one.verdicts for one in inconsistent)
+    judged = [preference for preference in preferences if preference.better is not None]
+    rows = [_counts(preference) for preference in judged]
+    rates = estimate(rows, {name: Ratio((name,), ("pairs",)) for name in _SIDES})
+    bias = estimate(rows, {"first_place": Ratio(("first place",), ("places",))}).get("first_place")
+    inconsistent = [preference for preference in judged if preference.inconsistent]
+    contrary = Counter(preference.verdicts for preference in inconsistent)
     return {
         "pairs": len(judged),
         **{_PLURAL[name]: sum(int(row[name]) for row in rows) for name in _SIDES},
-        "rates": {name: one._asdict() for name, one in rates.items()},
+        "rates": {name: rate._asdict() for name, rate in rates.items()},
         "inconsistent": len(inconsistent),
         "first_place_twice": contrary["first", "second"],
         "second_place_twice": contrary["second", "first"],
         "first_place": bias._asdict() if bias else None,
-        "alike": sum(one.better == "tie" and not one.verdicts for one in judged),
+        "alike": sum(preference.better == "tie" and not preference.verdicts for preference in judged),
         "failed": len(preferences) - len(judged),
     }
 
 
-def _counts(one: Preference) -> dict[str, float]:
-    places = Counter(one.places)
+def _counts(preference: Preference) -> dict[str, float]:
+    places = Counter(preference.places)
     return {
-        **{name: float(one.better == side) for name, side in _SIDES.items()},
+        **{name: float(preference.better == side) for name, side in _SIDES.items()},
         **{"pairs": 1.0, "first place": float(places["first"]), "places": float(places["first"] + places["second"])},
     }
 
@@ -64,56 +63,46 @@ def judges_agreement(verdicts: Mapping[str, Sequence[Preference]]) -> dict[str, 
     """
     if len(verdicts) < 2:
         return None
-    codes = {name: [_code(one.better) for one in found] for name, found in verdicts.items()}
+    codes = {name: [_CODES[preference.better] for preference in given] for name, given in verdicts.items()}
     pairs = []
-    for a, b in combinations(codes, 2):
-        both = [(x, y) for x, y in zip(codes[a], codes[b], strict=True) if not (np.isnan(x) or np.isnan(y))]
+    for first, second in combinations(codes, 2):
+        both = [(x, y) for x, y in zip(codes[first], codes[second], strict=True) if x is not None and y is not None]
         same = sum(x == y for x, y in both) / len(both) if both else None
-        pairs.append({"judges": [a, b], "both": len(both), "agreement": same, "alpha": _alpha([codes[a], codes[b]])})
-    return {"alpha": _alpha(list(codes.values())), "pairs": pairs}
-
-
-def _code(better: Side | None) -> float:
-    return float("nan") if better is None else {"second": 0.0, "tie": 1.0, "first": 2.0}[better]
-
-
-def _alpha(codes: Sequence[Sequence[float]]) -> float | None:
-    """Return Krippendorff's alpha of [judges, pairs]; None where it is not defined."""
-    require("krippendorff", extra="eval", purpose="the agreement of judges")
-    import krippendorff
-
-    data = np.array(codes)
-    twice = (~np.isnan(data)).sum(0) > 1
-    if not twice.any() or len(np.unique(data[:, twice][~np.isnan(data[:, twice])])) < 2:
-        return None
-    return float(krippendorff.alpha(reliability_data=data, level_of_measurement="nominal"))
+        of_two = alpha([codes[first], codes[second]], "the agreement of judges")
+        pairs.append({"judges": [first, second], "both": len(both), "agreement": same, "alpha": of_two})
+    return {"alpha": alpha(list(codes.values()), "the agreement of judges"), "pairs": pairs}
 
 
 def verdict_tables(results: Mapping[str, Mapping[str, Any]], agreement: Mapping[str, Any] | None) -> list[Table]:
-    """Return the table of judges, and that of their agreement if there are several."""
+    """Return the table of judges, and for several judges the table of their agreement."""
     columns = ("judge", "win", "tie", "loss", "pairs", "inconsistent", "first place", "no verdict")
     rows = [
         (
             name,
-            *(_percent(one["rates"].get(rate)) for rate in _SIDES),
-            *(f"{one['pairs']:,}", f"{one['inconsistent']:,}", _percent(one["first_place"]), f"{one['failed']:,}"),
+            *(_percent(result["rates"].get(rate)) for rate in _SIDES),
+            *(
+                f"{result['pairs']:,}",
+                f"{result['inconsistent']:,}",
+                _percent(result["first_place"]),
+                f"{result['failed']:,}",
+            ),
         )
-        for name, one in results.items()
+        for name, result in results.items()
     ]
     tables = [Table("Shares of pairs in %; [low, high]: 95 % intervals over pairs", columns, rows)]
     if agreement:
         all_judges = ("all judges", "", "", _number(agreement["alpha"]))
         each = [
-            (" and ".join(one["judges"]), f"{one['both']:,}", _share(one["agreement"]), _number(one["alpha"]))
-            for one in agreement["pairs"]
+            (" and ".join(pair["judges"]), f"{pair['both']:,}", _share(pair["agreement"]), _number(pair["alpha"]))
+            for pair in agreement["pairs"]
         ]
         head = ("judges", "pairs", "same verdict", "Krippendorff's alpha")
         tables.append(Table("Agreement of judges", head, [*each, *([all_judges] if len(each) > 1 else [])]))
     return tables
 
 
-def _percent(found: Mapping[str, float] | None) -> str:
-    return "–" if found is None else "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * x for x in found.values()))
+def _percent(rate: Mapping[str, float] | None) -> str:
+    return "–" if rate is None else "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * x for x in rate.values()))
 
 
 def _share(value: float | None) -> str:

@@ -2,8 +2,7 @@
 
 rouge1 rouge2 rougeL   F-measure of `rouge-score` with stemming, mean over responses; it only counts a to z and 0 to 9
 bleu                   of `sacrebleu` over all critiques together, in [0, 1]; not a mean, so without interval
-bertscore              F1 (arXiv 1904.09675) without idf weights and without rescaling. `bert-score` fails on empty
-                       texts with transformers 5, so it is computed here; a test compares the results
+bertscore              as `evaluation.bertscore`, mean over responses
 perplexity             e^(nats / tokens) under a causal language model
 
 Responses whose annotation has no feedback are left out. Empty feedback of the critic scores 0, and has no tokens for
@@ -11,10 +10,35 @@ perplexity.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from text2grad.errors import require
-from text2grad.evaluation import ROUGE, Encoder, Ratio, Reader, bertscore, rouge_scorer, text_nats
+from text2grad.evaluation import DRAWS, ROUGE, Ratio, Scorer, bertscore, rouge_scorer, text_nats
 from text2grad.runs.critic_quality.pairs import Pair
+
+WHO = ("predicted", "true")
+RATIOS = {
+    **{name: Ratio((name,), ("worded",)) for name in (*ROUGE, "bertscore")},
+    **{f"perplexity/{who}": Ratio((f"nats/{who}",), (f"tokens/{who}",), exp=True) for who in WHO},
+}
+"""The rates of feedback by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """Measurements besides spans, and the number of resamples.
+
+    Attributes:
+        words: measure ROUGE and BLEU.
+        encoder: the model of BERTScore; None leaves it out.
+        reader: the model of perplexity; None leaves it out.
+        draws: number of bootstrap resamples.
+    """
+
+    words: bool = True
+    encoder: Scorer | None = None
+    reader: Scorer | None = None
+    draws: int = DRAWS
 
 
 def check_words() -> None:
@@ -31,13 +55,22 @@ def with_words(pairs: Sequence[Pair]) -> list[int]:
     return [row for row, pair in enumerate(pairs) if pair.true.feedback.strip()]
 
 
-def word_counts(pairs: Sequence[Pair]) -> list[dict[str, float]]:
-    """Return ROUGE of each response with a count of 1 as denominator; no counts if the annotation has no feedback."""
-    scorer = rouge_scorer()
+def word_counts(pairs: Sequence[Pair], measures: Measures) -> list[dict[str, float]]:
+    """Return the counts of each response that the rates in `RATIOS` divide."""
+    scorer = rouge_scorer() if measures.words else None
     counts: list[dict[str, float]] = [{} for _ in pairs]
     for row in with_words(pairs):
-        scores = scorer.score(pairs[row].true.feedback, pairs[row].predicted.feedback)
-        counts[row] = {"worded": 1.0, **{name: float(scores[name].fmeasure) for name in ROUGE}}
+        predicted, true = pairs[row].predicted.feedback, pairs[row].true.feedback
+        if scorer is not None:
+            scores = scorer.score(true, predicted)
+            counts[row] |= {"worded": 1.0, **{name: float(scores[name].fmeasure) for name in ROUGE}}
+        if measures.encoder is not None:
+            counts[row] |= {"worded": 1.0, "bertscore": bertscore(measures.encoder, predicted, true)}
+    if measures.reader is not None:
+        for pair, row_counts in zip(pairs, counts, strict=True):
+            for who in WHO:
+                nats, tokens = text_nats(measures.reader, getattr(pair, who).feedback)
+                row_counts |= {f"nats/{who}": nats, f"tokens/{who}": float(tokens)}
     return counts
 
 
@@ -48,31 +81,5 @@ def bleu(pairs: Sequence[Pair]) -> float | None:
     rows = with_words(pairs)
     if not rows:
         return None
-    predicted, true = ([getattr(pairs[row], who).feedback for row in rows] for who in ("predicted", "true"))
+    predicted, true = ([getattr(pairs[row], who).feedback for row in rows] for who in WHO)
     return float(corpus_bleu(predicted, [true]).score) / 100
-
-
-def bertscore_counts(pairs: Sequence[Pair], encoder: Encoder) -> list[dict[str, float]]:
-    """Return BERTScore F1 of each response whose annotation has feedback."""
-    counts: list[dict[str, float]] = [{} for _ in pairs]
-    for row in with_words(pairs):
-        score = bertscore(encoder, pairs[row].predicted.feedback, pairs[row].true.feedback)
-        counts[row] = {"bert_worded": 1.0, "bertscore": score}
-    return counts
-
-
-def perplexity_counts(texts: Sequence[str], reader: Reader, name: str) -> list[dict[str, float]]:
-    """Return the negative log-likelihood and the token count of each text, as "nats/NAME" and "tokens/NAME"."""
-    found = [text_nats(reader, text) for text in texts]
-    return [{f"nats/{name}": nats, f"tokens/{name}": float(tokens)} for nats, tokens in found]
-
-
-def word_ratios(*, words: bool, bert: bool, perplexity: bool) -> dict[str, Ratio]:
-    """Return the rates of feedback by name."""
-    found = {name: Ratio((name,), ("worded",)) for name in ROUGE} if words else {}
-    if bert:
-        found["bertscore"] = Ratio(("bertscore",), ("bert_worded",))
-    if perplexity:
-        for who in ("predicted", "true"):
-            found[f"perplexity/{who}"] = Ratio((f"nats/{who}",), (f"tokens/{who}",), exp=True)
-    return found

@@ -1,6 +1,5 @@
 from .html import Table as Table, rollouts_page as rollouts_page
 from .policy_evaluation import (
-    evaluation_picture as evaluation_picture,
     policy_page as policy_page,
     print_evaluation as print_evaluation,
 )

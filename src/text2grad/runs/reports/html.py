@@ -1,17 +1,16 @@
 """Responses with tokens coloured by reward → one self-contained HTML file.
 
-In: the records of a run (`rl.response_records`). Out: a page for desktop and phone, light and
-dark mode, that needs no network: it contains style, script and pictures. Texts of models, critics and people are
-escaped, and a content security policy blocks every other style and script.
+In: the records of a run (`rl.response_records`). Out: a page for desktop and phone, light and dark mode, that needs no
+network and no script: it contains style and pictures. Texts of models, critics and people are escaped, and a content
+security policy blocks every script and every other style.
 
 The colour of a token is its δ: teal with a straight underline if positive, vermilion with a wavy underline if negative,
-in four strengths. Pointing at a token, tapping it or moving to it with the arrow keys shows its numbers.
+in four strengths. Pointing at a token shows its numbers.
 """
 
 import math
-import re
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from html import escape as escape_html
 from importlib.resources import files
@@ -29,7 +28,7 @@ COLUMNS = {
     "kl": "KL",
     "value": "value",
     "advantage": "advantage",
-    "change": "Δ\u00a0log\u00a0p",  # page.js splits the names at ordinary spaces
+    "change": "Δ log p",
 }
 """Numbers per token that a record may have → their names on the page."""
 
@@ -41,32 +40,6 @@ GLOSSARY = {
     "advantage": "reward compared with the value function; the policy update follows it",
     "change": "change of the token's log-probability by this step's update, nats",
 }
-WORDS = {
-    "F1": "harmonic mean of precision and recall: 1 if everything is right and nothing is missing",
-    "precision": "share of the marked tokens that are rightly marked",
-    "recall": "share of the tokens to mark that are marked",
-    "unreadable": "share of critiques that could not be parsed; their responses get no reward",
-    "failure rate": "share of critiques that could not be read; their responses get no reward",
-    "unmatched": "share of quotes that do not occur in the response",
-    "quotes not found": "share of quotes that do not occur in the response",
-    "gap": "mean over responses of Σ δ by the reward model minus Σ δ by the annotator; above 0 it is too generous",
-    "KL": "divergence of the policy from the policy before training, in nats: 0 is no change",
-    "reward": "mean over responses of the rewards of their tokens, before the KL penalty",
-    "negative spans": "parts of a response that the critique quotes as poor",
-    "tokens labelled": "share of tokens in a positive or negative span",
-    "mean tokens": "length of a response",
-    "truncated share": "share of responses that the length limit cut",
-    "distinct 2": "different pairs of neighbouring words / all pairs, over all responses: low if they repeat",
-    "pass@1": "share of programs that pass all their tests",
-    "held-out": "on prompts that training does not use",
-    "signal-to-noise": "variance of advantages that the labels of tokens explain / the rest of their variance",
-    "autocorrelation": "correlation of the advantages of two tokens of a response, by their distance",
-    "interval": "95 % bootstrap interval, unless the table says otherwise: contains the true value in 95 of 100 cases",
-    "step": "one batch of responses, their critiques, and the update of the policy by them",
-}
-"""Words of tables and pictures → their meaning; a page explains the words that it uses."""
-
-_IMPORT = re.compile(r"^import .*\n", re.MULTILINE)  # both modules become one inline script
 _LONG_PROMPT = 280  # characters; longer ones are folded
 
 
@@ -103,20 +76,13 @@ def rollouts_page(
 
     Example:
         >>> record = {"response": "Hi there", "offsets": [[0, 2], [2, 8]], "delta": [0.0, -1.0]}
-        >>> '<span class="t n4" data-v="-1"> there</span>' in rollouts_page("One answer", [record])
+        >>> '<span class="t n4" title="δ -1"> there</span>' in rollouts_page("One answer", [record])
         True
     """
-    everything = [record for _, group in groups for record in group] + list(records)
-    columns = [column for column in COLUMNS if any(column in record for record in everything)]
-    named = [(f"group-{n}", name) for n, (name, _) in enumerate(groups, start=1)]
-    parts = [
-        _header(title, intro, summary, named),
-        _gallery(images, tables),
-        _words(images, tables),
-        _legend(columns),
-        *(_group("", records, columns, 0) if records else ()),
-        *(part for n, (name, group) in enumerate(groups, start=1) for part in _group(name, group, columns, n)),
-    ]
+    sections = [*([("", records)] if records else []), *groups]
+    columns = [column for column in COLUMNS if any(column in record for _, group in sections for record in group)]
+    parts = [_header(title, intro, summary), _gallery(images, tables), _legend(columns)]
+    parts += [_group(heading, group, columns) for heading, group in sections]
     return _document(title, "".join(parts))
 
 
@@ -127,8 +93,8 @@ def response_html(record: Record, columns: Sequence[str]) -> str:
 
     Args:
         record: with "response", "offsets" and numbers per token; without offsets it has no tokens. "shade", numbers
-            from −1 to 1, gives the colours in place of δ until the reader chooses another.
-        columns: the numbers to attach to each token.
+            from −1 to 1, gives the colours in place of δ.
+        columns: the numbers that a browser shows of the token at which a reader points.
     """
     text, offsets = record["response"], record.get("offsets", ())
     shades = record.get("shade", record.get("delta", [0.0] * len(offsets)))
@@ -138,13 +104,11 @@ def response_html(record: Record, columns: Sequence[str]) -> str:
         own = text[max(start, done) : end]
         html_of_own, done = _escape(shown[max(start, done) : end]), max(done, end)
         look = strength(shades[t] or 0.0) + _kind(own, shares=start < end)
-        values = " ".join(_attached(record[column][t]) if column in record else "-" for column in columns)
-        html.append(f'<span class="t{look}" data-v="{escape(values)}">{html_of_own}</span>')
+        numbers = [
+            f"{COLUMNS[name]} {record[name][t]:.4g}" for name in columns if record.get(name, {t: None})[t] is not None
+        ]
+        html.append(f'<span class="t{look}" title="{" · ".join(numbers)}">{html_of_own}</span>')
     return "".join(html) + _escape(shown[done:])
-
-
-def _attached(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"  # page.js shows a dash for it
 
 
 def _kind(own: str, *, shares: bool) -> str:
@@ -178,37 +142,26 @@ def _escape(shown: Sequence[str]) -> str:
 
 
 def _document(title: str, body: str) -> str:
-    page = files("text2grad.runs.reports").joinpath("page")
-    read = {name: page.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "tokens.js", "page.js")}
-    style, script = read["page.css"], _IMPORT.sub("", read["tokens.js"] + read["page.js"])
-    policy = (
-        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    style = files("text2grad.runs.reports").joinpath("page.css").read_text(encoding="utf-8")
+    allowed = b64encode(sha256(style.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'sha256-{allowed}'; base-uri 'none'; form-action 'none'"
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n<main>\n{body}</main>\n"
-        f'<div id="tip" role="status" hidden></div>\n<script type="module">{script}</script>\n</body>\n</html>\n'
+        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n"
+        f"<body>\n<main>\n{body}</main>\n</body>\n</html>\n"
     )
 
 
-def _hash(content: str) -> str:
-    """Return the hash by which a content security policy allows an inline style or script."""
-    return "sha256-" + b64encode(sha256(content.encode()).digest()).decode()
-
-
-def _header(title: str, intro: str, summary: Sequence[tuple[str, str]], named: Sequence[tuple[str, str]]) -> str:
+def _header(title: str, intro: str, summary: Sequence[tuple[str, str]]) -> str:
     paragraphs = "".join(f"<p>{escape(paragraph)}</p>" for paragraph in intro.split("\n\n") if paragraph.strip())
     tiles = "".join(_tile(name, value) for name, value in summary)
     figures = f'<dl class="tiles">{tiles}</dl>' if tiles else ""
     return (
-        '<header><div class="bar"><p class="brand"><i></i><i></i><i></i>text2grad</p>'
-        f"{_links(named)}</div>"
-        f'<h1>{escape(title)}</h1><div class="intro">{paragraphs}</div>'
-        f"{figures}</header>\n"
+        f'<header><p class="brand"><i></i><i></i><i></i>text2grad</p><h1>{escape(title)}</h1>'
+        f'<div class="intro">{paragraphs}</div>{figures}</header>\n'
     )
 
 
@@ -220,59 +173,31 @@ def _tile(name: str, value: str) -> str:
 
 
 def _legend(columns: Sequence[str]) -> str:
-    """Return the legend of the colours, with buttons that choose the number to colour by."""
-    if not columns:
-        return ""
-    buttons = "".join(
-        f'<button type="button" data-column="{n}" aria-pressed="{str(n == 0).lower()}">{COLUMNS[column]}</button>'
-        for n, column in enumerate(columns)
-    )
-    names = " ".join(COLUMNS[column] for column in columns)
+    """Return the legend of the colours and of the numbers."""
     glossary = "".join(f"<div><dt>{COLUMNS[column]}</dt><dd>{GLOSSARY[column]}</dd></div>" for column in columns)
     return (
-        f'<section class="legend" data-names="{names}" aria-label="Legend"><p class="key">'
+        '<section class="legend" aria-label="Legend"><p class="key">'
         '<span><span class="t n4">negative</span> <span class="t n2">weaker</span> (wavy line)</span>'
         '<span><span class="t p4">positive</span> <span class="t p2">weaker</span> (straight line)</span>'
-        '<span class="how">Point at a token, tap it, or use the arrow keys.</span></p>'
-        f'<div class="by"{"" if len(columns) > 1 else " hidden"} role="group" aria-label="Colour tokens by">'
-        f"<span>Colour by</span>{buttons}</div>"
+        '<span class="how">Point at a token to see its numbers.</span></p>'
         f"<details><summary>What the numbers mean</summary><dl>{glossary}</dl></details></section>\n"
+        if columns
+        else ""
     )
 
 
-def _links(named: Sequence[tuple[str, str]]) -> str:
-    """Return links to the groups if there are several."""
-    links = "".join(f'<a href="#{anchor}">{escape(name)}</a>' for anchor, name in named)
-    return f'<nav aria-label="Groups">{links}</nav>' if len(named) > 1 else ""
-
-
-def _gallery(images: Iterable[tuple[str, Sequence[Picture]]], tables: Iterable[tuple[str, Any, Any]]) -> str:
-    shown = ""
-    for caption, panels in images:
-        even = " even" if len(panels) in (2, 4, 8) else ""
-        shown += f'<figure><div class="panels{even}">{"".join(map(_picture, panels))}</div>'
-        shown += f"<figcaption>{escape(caption)}</figcaption></figure>\n"
-    shown += "".join(_table(Table(*table)) for table in tables)
+def _gallery(images: Sequence[tuple[str, Sequence[Picture]]], tables: Iterable[tuple[str, Any, Any]]) -> str:
+    figures = (
+        f'<figure><div class="panels">{"".join(map(_picture, panels))}</div>'
+        f"<figcaption>{escape(caption)}</figcaption></figure>\n"
+        for caption, panels in images
+    )
+    shown = "".join([*figures, *(_table(Table(*table)) for table in tables)])
     return f'<section class="evidence">{shown}</section>\n' if shown else ""
 
 
 def _picture(picture: Picture) -> str:
-    light, dark = (f"data:image/png;base64,{b64encode(data).decode('ascii')}" for data in (picture.light, picture.dark))
-    return (
-        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
-        f'<img alt="{escape(picture.title)}" src="{light}"></picture>'
-    )
-
-
-def _words(images: Iterable[tuple[str, Sequence[Picture]]], tables: Iterable[tuple[str, Any, Any]]) -> str:
-    """Return explanations of the words of `WORDS` that pictures and tables use."""
-    shown = [picture.title for _, panels in images for picture in panels]
-    for caption, columns, rows in tables:
-        shown += [caption, *columns, *(row[0] for row in rows if row)]
-    text = " ".join(shown).lower().replace("_", " ")
-    used = [(word, meaning) for word, meaning in WORDS.items() if re.search(rf"\b{re.escape(word.lower())}\b", text)]
-    items = "".join(f"<div><dt>{escape(word)}</dt><dd>{escape(meaning)}</dd></div>" for word, meaning in used)
-    return f'<details class="words"><summary>Words on this page</summary><dl>{items}</dl></details>\n' if used else ""
+    return f'<img alt="{escape(picture.title)}" src="data:image/png;base64,{b64encode(picture.png).decode("ascii")}">'
 
 
 def _table(table: Table) -> str:
@@ -284,65 +209,33 @@ def _table(table: Table) -> str:
     )
 
 
-def _group(heading: str, records: Sequence[Record], columns: Sequence[str], number: int) -> Iterator[str]:
-    yield f'<section class="group" id="group-{number}">'
+def _group(heading: str, records: Sequence[Record], columns: Sequence[str]) -> str:
+    title = ""
     if heading:
         beside = any("beside" in record for record in records)
         prompts = len({record["prompt"] for record in records if "prompt" in record}) or len(records)
-        said = count(prompts, "prompt") if beside else count(len(records), "response")
-        yield f"<h2>{escape(heading)} <small>{said}</small></h2>\n"
-    for record in records:
-        yield _card(record, columns)
-    yield "</section>\n"
+        told = count(prompts, "prompt") if beside else count(len(records), "response")
+        title = f"<h2>{escape(heading)} <small>{told}</small></h2>\n"
+    return f'<section class="group">{title}{"".join(_card(record, columns) for record in records)}</section>\n'
 
 
 def _card(record: Record, columns: Sequence[str]) -> str:
     """Return one response with its prompt and critique; the records "beside" it go into further columns."""
     beside = record.get("beside", ())
     if not beside:
-        numbers = _numbers(record, columns)
-        return f'<article>{_prompt(record)}<div class="pair">{_answer(record, columns)}</div>{numbers}</article>\n'
-    every = "".join(f"<div>{_answer(one, columns)}{_numbers(one, columns)}</div>" for one in (record, *beside))
+        return f'<article>{_prompt(record)}<div class="pair">{_answer(record, columns)}</div></article>\n'
+    every = "".join(f"<div>{_answer(side, columns)}</div>" for side in (record, *beside))
     return f'<article>{_prompt(record)}<div class="pair both">{every}</div></article>\n'
 
 
 def _answer(record: Record, columns: Sequence[str]) -> str:
     parts = count(len(record.get("offsets", ())), record.get("unit", "token"))
-    label = f"Response, {parts}; arrow keys move between them"
+    label = f"Response, {parts}"
     by = f'<p class="where as-is">{escape(record["by"])}</p>' if "by" in record else ""
     return (
-        f'<div class="answer">{by}<div class="text" dir="auto" tabindex="0" role="group" aria-label="{label}">'
+        f'<div class="answer">{by}<div class="text" dir="auto" role="group" aria-label="{label}">'
         f"{response_html(record, columns)}</div>{_facts(record)}</div>{_critique(record)}"
     )
-
-
-def _numbers(record: Record, columns: Sequence[str]) -> str:
-    """Return the numbers of every token as a table, folded; for pages without a pointer, and for printing."""
-    own = [column for column in columns if column in record]
-    if len(own) < 2:
-        return ""
-    head = "".join(f'<th scope="col">{COLUMNS[column]}</th>' for column in own)
-    rows = "".join(
-        f'<tr><th scope="row">{escape(record["response"][start:end]) or "▪"}</th>'
-        + "".join(f"<td>{_short(record[column][t])}</td>" for column in own)
-        + "</tr>"
-        for t, (start, end) in enumerate(record.get("offsets", ()))
-    )
-    unit = escape(record.get("unit", "token"))
-    return (
-        f'<details class="numbers"><summary>Numbers of every {unit}</summary><div class="table" tabindex="0" '
-        f'role="region" aria-label="Numbers of every {unit}"><table><thead><tr><th scope="col">{unit}</th>{head}</tr>'
-        f"</thead><tbody>{rows}</tbody></table></div></details>"
-    )
-
-
-def _short(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}".replace("-", "−")
-
-
-def _sum(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    return f"{sum(known):.2f}" if known else "–"
 
 
 def _prompt(record: Record) -> str:
@@ -353,6 +246,11 @@ def _prompt(record: Record) -> str:
     if len(prompt) <= _LONG_PROMPT and prompt.count("\n") < 6:
         return f'{place}<p class="prompt" dir="auto">{escape(prompt)}</p>'
     return f'{place}<details class="prompt"><summary dir="auto"><span>{escape(prompt)}</span></summary></details>'
+
+
+def _sum(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{sum(known):.2f}" if known else "–"
 
 
 def _facts(record: Record) -> str:

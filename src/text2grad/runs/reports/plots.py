@@ -1,13 +1,12 @@
-"""Metrics of runs → curves over the steps: held-out metric of the task, reward, negative tokens, KL.
+"""Numbers → panels of lines with matplotlib, as PNG.
 
-A picture is made of panels. A file holds all panels side by side. A page shows each panel as a picture of its own,
-which fits a phone, in light and in dark mode. Lines differ by colour, dashes and markers, and are named at their ends.
+A file holds all panels side by side; a page shows each panel as a separate picture, which fits a phone. Lines differ
+by colour, dashes and markers, and are named at their ends.
 """
 
 import io
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -17,18 +16,7 @@ DASHES = ("-", "--", "-.", (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5, 1, 1.5)), (0, (8,
 MARKERS = "osD^vPX"
 HATCHES = ("", "///", "...")
 INK, GRID, PAPER = "#24292f", "#e3e6ea", "#ffffff"
-IN_THE_DARK = {
-    **{INK: "#e8e6e1", "#000000": "#e8e6e1", GRID: "#3a4148", PAPER: "#1b1f23"},
-    **{"#0b7a75": "#4fd1ae", "#6f7378": "#a7adb3", "#c8553d": "#ff8f6b", "#6c5b9e": "#b3a2ea"},
-    **{"#b08900": "#e3bd3f", "#3d7ec8": "#7db4f0", "#2f3e46": "#c9d4da"},
-}
-"""Colour in light mode → colour in dark mode."""
 
-PANELS = (
-    ("reward/per_response", "reward per response"),
-    ("delta/negative_share", "share of tokens in negative spans"),
-    ("kl/per_token", "KL from the reference, nats per token"),
-)
 _PANEL, TASK_PANEL = (4.4, 3.5), (6.4, 3.8)  # inches
 _NAME_CHARS = 16  # in a line
 _LABEL_GAP = 0.062  # least distance of two names at the ends of lines, as a share of the height
@@ -36,15 +24,6 @@ _LABEL_GAP = 0.062  # least distance of two names at the ends of lines, as a sha
 Points = Sequence[tuple[float, float]]
 Draw = partial[None]
 """Draws one panel on a matplotlib axis; has the keyword `title`."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunCurves:
-    """Name, metrics per training step, and evaluations of a run: (step, value of the task's metric), held-out."""
-
-    name: str
-    metrics: Sequence[Mapping[str, float]]
-    evaluations: Points = ()
 
 
 class Line(NamedTuple):
@@ -68,40 +47,19 @@ class Line(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """A panel as two PNG files, for light and for dark mode."""
+    """A panel as a PNG file; a page in dark mode inverts it."""
 
     title: str
-    light: bytes
-    dark: bytes
+    png: bytes
 
 
-def run_panels(runs: Sequence[RunCurves], *, metric: str = "") -> list[Draw]:
-    """Return the panels of at most seven runs; that of the task's metric needs evaluations."""
-    panels = []
-    if any(run.evaluations for run in runs):
-        evaluated = [Line(run.name, run.evaluations, (), True, n) for n, run in enumerate(runs) if run.evaluations]
-        panels.append(curve_panel(f"{_words(metric)}, held-out", "step", evaluated))
-    for key, title in PANELS:
-        lines = []
-        for look, run in enumerate(runs):
-            points = [(line["step"], line[key]) for line in run.metrics]
-            lines.append(Line(run.name, smoothed_points(points), (points,), False, look))
-        panels.append(curve_panel(title, "step", lines))
-    return panels
-
-
-def comparison_png(tasks: Mapping[str, Any], names: Mapping[str, str]) -> bytes:
-    """Return the held-out metric of each task over the steps, one panel each, as a PNG file.
+def task_panels(tasks: Mapping[str, Any], names: Mapping[str, str]) -> list[Draw]:
+    """Return a panel of each task: its held-out metric over the steps, with a line for each method.
 
     Args:
         tasks: as in results.json: for each task its metric, and for each method a curve per seed.
         names: method → label, for the methods to draw.
     """
-    return panels_png(task_panels(tasks, names), size=TASK_PANEL)
-
-
-def task_panels(tasks: Mapping[str, Any], names: Mapping[str, str]) -> list[Draw]:
-    """Return the panels of `comparison_png`."""
     panels = []
     for task, result in tasks.items():
         lines = []
@@ -110,7 +68,7 @@ def task_panels(tasks: Mapping[str, Any], names: Mapping[str, str]) -> list[Draw
             if curves:
                 lines.append(Line(label, mean_curve(curves), curves, True, look_at(place)))
         start = ("fine-tuned", fmean(result["methods"]["sft"]["final"]))
-        panels.append(curve_panel(f"{task}: {_words(result['metric'])}, held-out", "step", lines, level=start))
+        panels.append(curve_panel(f"{task}: {metric_words(result['metric'])}, held-out", "step", lines, level=start))
     return panels
 
 
@@ -135,26 +93,22 @@ def mean_curve(curves: Sequence[Sequence[Sequence[float]]]) -> list[tuple[int, f
     return [(int(points[0][0]), fmean(point[1] for point in points)) for points in zip(*curves, strict=True)]
 
 
-def smoothed(values: Sequence[float], weight: float = 0.8) -> list[float]:
-    """Return an exponential moving average that starts at the first value.
+def smoothed_points(points: Points) -> Points:
+    """Return points whose y is an exponential moving average that starts at the first y.
 
     Example:
-        >>> smoothed([0.0, 1.0], weight=0.5)
-        [0.0, 0.5]
+        >>> smoothed_points([(0, 0.0), (1, 1.0)])
+        [(0, 0.0), (1, 0.19999999999999996)]
     """
-    result: list[float] = []
-    for value in values:
-        result.append(weight * result[-1] + (1 - weight) * value if result else value)
-    return result
+    smoothed: list[tuple[float, float]] = []
+    for x, y in points:
+        smoothed.append((x, 0.8 * smoothed[-1][1] + (1 - 0.8) * y if smoothed else y))
+    return smoothed
 
 
-def _words(metric: str) -> str:
+def metric_words(metric: str) -> str:
+    """Return the name of a metric as a reader sees it."""
     return metric.replace("_at_", "@").replace("_", " ")
-
-
-def smoothed_points(points: Points) -> Points:
-    """Return points whose y is smoothed."""
-    return list(zip([x for x, _ in points], smoothed([y for _, y in points]), strict=True))
 
 
 def curve_panel(title: str, x: str, lines: Sequence[Line], *, level: tuple[str, float] | None = None) -> Draw:
@@ -245,29 +199,8 @@ def panels_png(panels: Sequence[Draw], *, columns: int | None = None, size: tupl
 
 
 def pictures(panels: Sequence[Draw], *, size: tuple[float, float] = _PANEL) -> list[Picture]:
-    """Return each panel as a picture for light and for dark mode."""
-    made = []
-    for draw in panels:
-        figure = new_figure(*size)
-        draw(figure.subplots())
-        light = to_png(figure)
-        _darken(figure)
-        made.append(Picture(draw.keywords["title"], light, to_png(figure)))
-    return made
-
-
-def _darken(figure: Any) -> None:
-    """Exchange the colours of `IN_THE_DARK` in a figure."""
-    from matplotlib.colors import to_hex, to_rgba_array
-
-    for artist in figure.findobj():
-        for part in ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor"):
-            get, put = getattr(artist, f"get_{part}", None), getattr(artist, f"set_{part}", None)
-            if get is None or put is None:
-                continue
-            found = to_rgba_array(get())
-            if len(found) == 1 and found[0, 3] and to_hex(found[0]) in IN_THE_DARK:
-                put((IN_THE_DARK[to_hex(found[0])], float(found[0, 3])))
+    """Return each panel as a separate picture."""
+    return [Picture(draw.keywords["title"], panels_png([draw], size=size)) for draw in panels]
 
 
 def to_png(figure: Any) -> bytes:

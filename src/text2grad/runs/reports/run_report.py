@@ -14,9 +14,15 @@ from typing import Any, NamedTuple
 from text2grad.errors import DataError
 from text2grad.files import to_json, write_files
 from text2grad.runs.reports.html import count, rollouts_page
-from text2grad.runs.reports.plots import RunCurves, panels_png, pictures, run_panels
+from text2grad.runs.reports.plots import Draw, Line, curve_panel, metric_words, panels_png, pictures, smoothed_points
 
 SHOWN_ROLLOUTS = 6  # of the first and of the last step
+PANELS = (
+    ("reward/per_response", "reward per response"),
+    ("delta/negative_share", "share of tokens in negative spans"),
+    ("kl/per_token", "KL from the reference, nats per token"),
+)
+"""Metric of a training step → title of its panel."""
 
 
 class Run(NamedTuple):
@@ -33,7 +39,7 @@ def read_run(directory: Path, name: str = "", *, without_steps: bool = False) ->
 
     Args:
         directory: of the run.
-        name: of the run; "" takes that of its directory.
+        name: of the run; "" takes the name of its directory.
         without_steps: accept a run that has not finished a step.
 
     Raises:
@@ -57,7 +63,7 @@ def write_report(runs: Sequence[Run], out: Path, *, metric: str = "", title: str
     The page shows responses of the first run; at least one run is needed.
     """
     results = {"runs": {run.name: _results(run) for run in runs}}
-    panels = run_panels([_curves(run, metric) for run in runs], metric=metric)
+    panels = run_panels(runs, metric)
     columns, rows = table(results)
     page = rollouts_page(
         title,
@@ -95,25 +101,38 @@ def _results(run: Run) -> dict[str, Any]:
     }
 
 
-def _curves(run: Run, metric: str) -> RunCurves:
-    points = [(one["step"], one["metrics"][metric]) for one in run.evaluations if metric in one["metrics"]]
-    return RunCurves(run.name, run.metrics, points if len(points) > 1 else ())
+def run_panels(runs: Sequence[Run], metric: str = "") -> list[Draw]:
+    """Return the panels of at most seven runs; the panel of the held-out metric needs two evaluations of a run."""
+    panels, evaluated = [], []
+    for look, run in enumerate(runs):
+        points = [(each["step"], each["metrics"][metric]) for each in run.evaluations if metric in each["metrics"]]
+        if len(points) > 1:
+            evaluated.append(Line(run.name, points, (), True, look))
+    if evaluated:
+        panels.append(curve_panel(f"{metric_words(metric)}, held-out", "step", evaluated))
+    for key, title in PANELS:
+        lines = []
+        for look, run in enumerate(runs):
+            points = [(step["step"], step[key]) for step in run.metrics]
+            lines.append(Line(run.name, smoothed_points(points), (points,), False, look))
+        panels.append(curve_panel(title, "step", lines))
+    return panels
 
 
 def groups(run: Run) -> list[tuple[str, list[dict[str, Any]]]]:
     """Return the groups of the page: held-out prompts before and after training, then rollouts with all numbers."""
-    found = []
+    shown = []
     if len(run.evaluations) > 1:
         first, last = run.evaluations[0], run.evaluations[-1]
         heading = f"Held-out prompts before training and after {count(last['step'], 'step')}"
-        found = [(heading, before_and_after(first, last))]
+        shown = [(heading, before_and_after(first, last))]
     files = sorted((run.directory / "rollouts").glob("*.jsonl"))
     if not files:  # removed by hand
-        return found
+        return shown
     first_lines = files[0].read_text("utf-8").splitlines()[:SHOWN_ROLLOUTS]
     last_lines = files[-1].read_text("utf-8").splitlines()[-SHOWN_ROLLOUTS:]
-    found += [("Rollouts of the first step", [json.loads(line) for line in first_lines])]
-    return [*found, ("Rollouts of the last step", [json.loads(line) for line in last_lines])]
+    shown += [("Rollouts of the first step", [json.loads(line) for line in first_lines])]
+    return [*shown, ("Rollouts of the last step", [json.loads(line) for line in last_lines])]
 
 
 def before_and_after(first: Mapping[str, Any], last: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -121,24 +140,24 @@ def before_and_after(first: Mapping[str, Any], last: Mapping[str, Any]) -> list[
     after = by_prompt(last["records"])
     named = f"After {count(last['step'], 'step')}"
     return [
-        {**_without_step(record), "by": "Before training", "beside": [{**after[key], "by": named}]}
+        {
+            **{name: value for name, value in record.items() if name != "step"},
+            "by": "Before training",
+            "beside": [{**after[key], "by": named}],
+        }
         for key, record in by_prompt(first["records"]).items()
         if key in after
     ]
 
 
-def _without_step(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if key != "step"}
-
-
 def by_prompt(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], Mapping[str, Any]]:
-    """Return records by prompt, and by their number among those of the same prompt."""
+    """Return records by prompt and number; the records of a prompt are numbered from 0."""
     seen: Counter[str] = Counter()
-    found = {}
+    by_place = {}
     for record in records:
-        found[record["prompt"], seen[record["prompt"]]] = record
+        by_place[record["prompt"], seen[record["prompt"]]] = record
         seen[record["prompt"]] += 1
-    return found
+    return by_place
 
 
 def _number(value: Any) -> str:

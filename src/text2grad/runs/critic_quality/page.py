@@ -1,0 +1,65 @@
+"""An evaluation → a self-contained HTML page: the tables, and responses with prediction beside truth."""
+
+from typing import Any
+
+from text2grad.feedback import critique_to_json
+from text2grad.runs.critic_quality.evaluation import NONE, Evaluation, tables
+from text2grad.runs.critic_quality.units import Marked, Marks
+from text2grad.runs.reports.html import rollouts_page
+from text2grad.types import LABELS, Critique
+
+WORST, FIRST = 10, 20
+"""How many responses the page shows: with the largest differences, then the first others."""
+
+
+def evaluation_page(evaluation: Evaluation, critic: str, annotations: str) -> str:
+    """Return the HTML page, with the names of the critic and of the annotation file."""
+    order = sorted(evaluation.marked, key=_disagreement, reverse=True)
+    worst = [marked for marked in order[:WORST] if _disagreement(marked)]
+    rest = [marked for marked in evaluation.marked if marked not in worst][:FIRST]
+    noun = evaluation.unit.split()[0].removesuffix("s")  # token, word, character
+    groups = {"Largest differences": worst, "Other responses, in the order of the file": rest}
+    intro = (
+        f"Critiques of {len(evaluation.marked):,} responses by {critic}, compared with the annotations in "
+        f"{annotations}. Unit: {evaluation.unit}. In brackets: 95 % bootstrap intervals over responses."
+    )
+    return rollouts_page(
+        "A critic compared with annotations",
+        intro=intro,
+        summary=_summary(evaluation),
+        groups=[(name, [_record(marked, critic, noun) for marked in some]) for name, some in groups.items() if some],
+        tables=tables(evaluation),
+    )
+
+
+def _disagreement(marked: Marked) -> float:
+    """Return the sum over units of |δ predicted − δ true|."""
+    return sum(abs(a - b) for a, b in zip(marked.predicted.delta, marked.true.delta, strict=True))
+
+
+def _summary(evaluation: Evaluation) -> list[tuple[str, str]]:
+    names = {
+        **{f"{rate}/{label}": f"{rate}, {label}" for label in LABELS for rate in ("precision", "recall")},
+        "failure_rate": "unreadable critiques",
+        "unmatched_rate": "quotes not evaluation",
+    }
+    rows = [(title, evaluation.metrics.get(name)) for name, title in names.items()]
+    shown = [(title, f"{rate.value:.3f} ({rate.low:.3f} to {rate.high:.3f})" if rate else NONE) for title, rate in rows]
+    return shown + ([("responses left out", f"{len(evaluation.left_out):,}")] if evaluation.left_out else [])
+
+
+def _record(marked: Marked, critic: str, noun: str) -> dict[str, Any]:
+    """Return a record of the page: the critic's marks, and the annotator's beside them."""
+    return {
+        **{"prompt": marked.pair.prompt, "record": marked.pair.where},
+        **_side(marked, marked.predicted, marked.pair.predicted, critic, noun),
+        "beside": [_side(marked, marked.true, marked.pair.true, "Annotation", noun)],
+    }
+
+
+def _side(marked: Marked, marks: Marks, critique: Critique, by: str, noun: str) -> dict[str, Any]:
+    offsets = [list(pair) for pair in marked.offsets]
+    return {
+        **{"by": by, "unit": noun, "response": marked.text, "critique": critique_to_json(critique)},
+        **{"offsets": offsets, "delta": list(marks.delta)},
+    }
