@@ -41,8 +41,8 @@ class Interruption:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = number
-        for one, before in self._before.items():
-            signal.signal(one, signal.default_int_handler if before == signal.SIG_IGN else before)
+        for other, before in self._before.items():
+            signal.signal(other, signal.default_int_handler if before == signal.SIG_IGN else before)
         if os.environ.get("LOCAL_RANK", "0") == "0":
             line = f"{signal.Signals(number).name}: ends after the step under way; a second signal ends it at once\n"
             with suppress(OSError):  # nobody reads the log

@@ -141,14 +141,14 @@ def read_run_file(directory: Path) -> dict[str, Any]:
     """
     path = directory / "run.json"
     try:
-        found = json.loads(path.read_bytes())
-        if not isinstance(found, dict) or not isinstance(found.get("recipe"), dict):
+        contents = json.loads(path.read_bytes())
+        if not isinstance(contents, dict) or not isinstance(contents.get("recipe"), dict):
             raise ValueError("no recipe in it")
     except (OSError, ValueError) as error:
         raise CheckpointError(
             f"cannot read {path}: {error}. Restore it from a backup, or begin again in another directory with --out DIR"
         ) from error
-    return found
+    return contents
 
 
 def recipe_of_run(directory: Path) -> Recipe:
@@ -160,10 +160,10 @@ def recipe_of_run(directory: Path) -> Recipe:
     """
     path = directory / "run.json"
     if not path.exists():
-        found = (
+        trouble = (
             "does not exist" if not directory.exists() else "is a file" if directory.is_file() else "has no run.json"
         )
-        raise DataError(f"{directory} is no run: it {found}. A run is the directory in run.out of `text2grad train`")
+        raise DataError(f"{directory} is no run: it {trouble}. A run is the directory in run.out of `text2grad train`")
     return make_recipe(read_run_file(directory)["recipe"], where=str(path), warn=False)
 
 
@@ -195,12 +195,12 @@ def read_best(directory: Path) -> dict[str, Any]:
         return {}
     try:
         known = json.loads(path.read_bytes())
-        found: dict[str, Any] = {"step": int(known["step"]), "value": float(known["value"])}
+        best: dict[str, Any] = {"step": int(known["step"]), "value": float(known["value"])}
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise CheckpointError(
             f"cannot read {path}: {error}. Remove it: the next evaluation names the best checkpoint again"
         ) from error
-    return found if _is_whole(_checkpoint(directory, found["step"])) else {}
+    return best if _is_whole(_checkpoint(directory, best["step"])) else {}
 
 
 def _checkpoint(directory: Path, step: int) -> Path:
@@ -213,8 +213,8 @@ def _is_whole(checkpoint: Path) -> bool:
 
 def latest_checkpoint(directory: Path) -> Path | None:
     """Return the newest whole checkpoint in a run's `checkpoints`, or None."""
-    found = all_checkpoints(directory)
-    return found[-1] if found else None
+    checkpoints = all_checkpoints(directory)
+    return checkpoints[-1] if checkpoints else None
 
 
 def check_world_size(processes: int) -> None:
@@ -239,7 +239,7 @@ def digest_of(path: Path) -> str:
 
     Files of up to 64 MiB are read whole, larger files in 256 blocks of 64 KiB at equal distances.
     """
-    files = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [path]
+    files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
     hashed = sha256()
     for file in files:
         if path.is_dir() and (file.suffix in (".md", ".log", ".html", ".png") or file.name.startswith(".")):
@@ -338,9 +338,9 @@ def _warn_of_versions(before: Mapping[str, Any], now: Mapping[str, Any], directo
 
 def _commit() -> str | None:
     try:
-        found = subprocess.run(
+        process = subprocess.run(
             ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False, timeout=10, cwd=Path.cwd()
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return found.stdout.strip() or None
+    return process.stdout.strip() or None

@@ -23,7 +23,7 @@ RESERVED = (
 """The numbers that every evaluation has; a metric needs other names."""
 
 LOWER_IS_BETTER = ("invented_share", "unsupported_share")
-"""Main metrics of built-in tasks of which a small value is good."""
+"""Main metrics of built-in tasks for which lower is better."""
 
 LARGEST = 1e300  # sums of larger numbers may be infinite
 
@@ -31,7 +31,7 @@ WAY_OUT = "Mend the metric; a run goes on with --resume"
 
 
 def lower_is_better(metric: str) -> bool:
-    """Return whether a small value of a main metric is good; of a user's metric, and of the reward, it is not."""
+    """Return whether lower is better for a main metric; False for users' metrics and the reward."""
     return metric in LOWER_IS_BETTER
 
 
@@ -60,7 +60,7 @@ def measure(
         MetricError: if the metric raises an error, returns anything but finite numbers by name, or other names for
             one response than for another. The message names the metric's file and line, and the response's number.
     """
-    found: list[dict[str, float]] = []
+    rows: list[dict[str, float]] = []
     for number, (example, response) in enumerate(zip(examples, responses, strict=True), start=first + 1):
         where = f"held-out response {number} of {first + len(responses) if total is None else total}"
         try:
@@ -68,11 +68,11 @@ def measure(
                 values = metric(example, response)
         except (Exception, SystemExit) as error:
             raise MetricError(f"the metric failed on {where}: {described(error)}. {WAY_OUT}") from error
-        fault = _fault(values, found)
+        fault = _fault(values, rows)
         if fault:
             raise MetricError(f"the metric {fault}, for {where} ({_defined_at(metric)}). {WAY_OUT}")
-        found.append({name: float(value) for name, value in values.items()})
-    return found
+        rows.append({name: float(value) for name, value in values.items()})
+    return rows
 
 
 def _fault(values: object, earlier: Sequence[Mapping[str, float]]) -> str:

@@ -305,7 +305,7 @@ def training_lengths(task: Task) -> list[int]:
     On the longest items alone, a small model does not learn in the same time to find the right part (evidence/log.md).
     """
     lengths = [task.settings.length]
-    while len(lengths) < STAGES and (shorter := [one for one in task.lengths if 2 * one <= lengths[0]]):
+    while len(lengths) < STAGES and (shorter := [length for length in task.lengths if 2 * length <= lengths[0]]):
         lengths.insert(0, max(shorter))
     return lengths
 
@@ -346,7 +346,10 @@ def longest_text(task: Task, limit: int) -> int:
         return 0
     rng, examples = Random("longest text"), task.examples(MEASURED)
     answers = [" " + task.corruption(example, rng) for example in examples]
-    targets = [critique_target(one.critique, one.response) for one in annotate(task.critic(), examples, answers)]
+    targets = [
+        critique_target(annotation.critique, annotation.response)
+        for annotation in annotate(task.critic(), examples, answers)
+    ]
     prompts = (example.prompt_text for example in examples)
     longest = max(map(count_tokens, prompts)) + max(limit, *map(count_tokens, answers))
     return int(RESERVE * (longest + max(map(count_tokens, targets))))

@@ -167,8 +167,8 @@ def all_examples(recipe: Recipe) -> list[Example]:
     Raises:
         DataError: if the run's files cannot be read.
     """
-    found = run_examples(recipe)
-    return [*found.train, *found.held_out]
+    examples = run_examples(recipe)
+    return [*examples.train, *examples.held_out]
 
 
 def held_out_examples(recipe: Recipe, count: int) -> list[Example]:

@@ -96,11 +96,11 @@ def sentences(
         truth: finding → the true fact in words, or None: then each verdict is a sentence of its own.
         verdict: finding → the quote and the judgement on it.
     """
-    found = []
+    sentences = []
     for fact, run in groupby(findings, key=truth):
         judged = [verdict(finding) for finding in run]
-        found += [f"{text}." for text in judged] if fact is None else [f"{fact}: {' and '.join(judged)}."]
-    return found
+        sentences += [f"{text}." for text in judged] if fact is None else [f"{fact}: {' and '.join(judged)}."]
+    return sentences
 
 
 def bare(wording: str) -> str:

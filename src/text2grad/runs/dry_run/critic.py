@@ -12,7 +12,7 @@ from typing import Any
 from text2grad.config import ModelConfig, Recipe
 from text2grad.models import ADAPTER_CONFIG, context_of, dtype_to_train, policy_config
 from text2grad.progress import note
-from text2grad.reward_models import rows_read_at_once, saved_format, saved_probe, shares_base
+from text2grad.reward_models import reading_kind, saved_format, saved_probe, shares_base
 from text2grad.runs.dry_run.devices import Device
 from text2grad.runs.dry_run.trace import Pass, TracedModel, update_roles, weights_type
 
@@ -76,7 +76,7 @@ class CriticPlanner:
         critic, rollout = self.recipe.critic, self.recipe.rollout
         share = rollout.batch_size // self.processes
         if critic.kind != "generative":
-            return min(rows_read_at_once(critic.model, critic.kind), rollout.rows_at_once, share)
+            return min(reading_kind(critic.kind).rows_at_once, rollout.rows_at_once, share)
         saved_votes = saved_format(critic.model).votes if self.exists else 1
         return min(rollout.rows_at_once, share * (critic.votes or saved_votes))
 
