@@ -12,7 +12,8 @@ from text2grad.feedback import annotate
 from text2grad.reward_models import critique_target
 from text2grad.runs.pipeline import CONTEXT, PHASES, VOCABULARY_ITEMS, Pipeline
 from text2grad.runs.run_examples import world_of
-from text2grad.tasks import Task, TaskSettings, count_tokens, procedural_task
+from text2grad.tasks import Task, TaskSettings, procedural_task
+from text2grad.tasks.tiny import count_tokens
 from text2grad.types import Example
 
 STAGES = 3  # of fine-tuning, on items of growing length

@@ -17,7 +17,8 @@ from text2grad.reward_models import critique_target
 from text2grad.runs.pipeline import CONTEXT, WITHOUT_REWARD_MODEL
 from text2grad.runs.recipe_run import critic_of_run, held_out_examples, run_recipe
 from text2grad.runs.run_examples import recipe_task, run_examples, task_settings, world_of
-from text2grad.tasks import TaskSettings, count_tokens, procedural_task
+from text2grad.tasks import TaskSettings, procedural_task
+from text2grad.tasks.tiny import count_tokens
 from text2grad.types import Example
 
 SHORT = [
