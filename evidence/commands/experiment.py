@@ -106,9 +106,12 @@ def show(experiment: "Experiment", at_once: int) -> None:
 def make_models(args: argparse.Namespace) -> None:
     """Make the models of one task and seed; print the progress as lines of JSON."""
     from evidence.baselines.phases import PHASES
+    from evidence.tasks.lengths import LengthPipeline
     from text2grad.config import load_recipe
     from text2grad.runs import pipeline_with_progress_lines
 
     lock_directory(args.models_in)
-    pipeline = pipeline_with_progress_lines(load_recipe(args.plan, args.overrides), args.models_in, PHASES)
+    pipeline = pipeline_with_progress_lines(
+        load_recipe(args.plan, args.overrides), args.models_in, PHASES, LengthPipeline
+    )
     pipeline.run(phases=args.phases.split(","))

@@ -25,7 +25,7 @@ from text2grad.config import Recipe, load_recipe
 from text2grad.errors import ConfigError, DataError, check_known
 from text2grad.files import read_text
 from text2grad.runs.metric import load_metric, measure
-from text2grad.runs.run_examples import check_response_limit, run_examples, task_settings
+from text2grad.runs.run_examples import run_examples, task_settings, world_of
 from text2grad.tasks import built_in
 
 EVALUATION_ITEMS = 10
@@ -309,7 +309,7 @@ def _check(study: Study, plan: Plan, path: Path) -> None:
             )
             _refuse_no_items(made)
             _refuse_own_critic(made)
-            check_response_limit(made)
+            world_of(made)
     length, faults = study.tuned_at
     _refuse_no_items(load_recipe(path.parent / study.recipe, study.at_tuning(length=length, faults=faults)))
 

@@ -4,10 +4,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from evidence.tasks.lengths import check_response_limit
 from text2grad.config.section import Count, Fraction, Section
 from text2grad.errors import ConfigError
 from text2grad.runs.run_examples import World
 from text2grad.tasks import TaskSettings
+from text2grad.tasks.registry import PROCEDURAL
 
 
 class WorldConfig(Section):
@@ -31,11 +33,13 @@ def world_of(recipe: Any) -> World:
     """Return the world that the section [world] of a recipe sets.
 
     Raises:
-        ConfigError: if it changes a task and the recipe names none.
+        ConfigError: if it changes a task and the recipe names none, or answers of this length do not fit the limit.
     """
     settings: WorldConfig = recipe.world
     changed = settings.changed(("length", "faults", "truths"))
     if changed and not recipe.data.task:
         raise ConfigError(f"{' and '.join(changed)} in [world]: only a built-in task has them; set data.task")
     task = TaskSettings(settings.length, settings.faults, settings.truths)
+    if settings.length and recipe.data.task in PROCEDURAL:
+        check_response_limit(recipe, task)
     return World(task, settings.eval_seed, settings.layers, settings.fresh_reward_model)

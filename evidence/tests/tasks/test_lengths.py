@@ -12,12 +12,12 @@ from hypothesis import given, settings, strategies as st
 from evidence.tasks.code.task import CodeTask, program_of
 from evidence.tasks.code.unit_tests import run, separated
 from evidence.tasks.code.world import NAMES, OPERATIONS, Step, body, known_constants, may_follow, slipped
+from evidence.tasks.lengths import answer_tokens, training_lengths
 from evidence.tasks.parts import LABELS, FactTask, lines_of, parts_of
 from evidence.tasks.posts import PostsTask
 from evidence.tasks.qa import world as qa_world
 from evidence.tasks.qa.task import QATask
 from text2grad.errors import ConfigError, DataError
-from text2grad.runs.pipeline import training_lengths
 from text2grad.tasks.base import Task, TaskSettings, pairs, split_words
 from text2grad.tasks.registry import PROCEDURAL, built_in, procedural_task
 from text2grad.tasks.summarization import world as posts_world
@@ -176,7 +176,7 @@ def test_faults_scale_the_share_of_wrong_facts_and_leave_the_items_alone(name: s
 @pytest.mark.parametrize(("name", "length"), LENGTHS)
 def test_the_measured_answers_bound_the_references(name: str, length: int) -> None:
     task = task_of(name, length)
-    shortest, longest = task.answer_tokens(50)
+    shortest, longest = answer_tokens(task, 50)
     sizes = [1 + count_tokens(f" {e.reference}") for e in task.examples(50)]
     assert (shortest, max(sizes)) == (min(sizes), max(sizes))
     assert longest >= max(sizes) >= length

@@ -7,22 +7,18 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
+from evidence.tasks.lengths import LengthPipeline, longest_text, training_lengths
 from places import ROOT
 from text2grad.config import Recipe, load_recipe
 from text2grad.errors import ConfigError
 from text2grad.feedback import annotate
 from text2grad.models import FineTuning, load_tokenizer
 from text2grad.reward_models import critique_target
-from text2grad.runs.pipeline import (
-    CONTEXT,
-    WITHOUT_REWARD_MODEL,
-    Pipeline,
-    longest_text,
-    training_lengths,
-)
+from text2grad.runs.pipeline import CONTEXT, WITHOUT_REWARD_MODEL
 from text2grad.runs.recipe_run import critic_of_run, held_out_examples, run_recipe
-from text2grad.runs.run_examples import check_response_limit, recipe_task, run_examples, task_settings
-from text2grad.tasks import TaskSettings, count_tokens, procedural_task
+from text2grad.runs.run_examples import recipe_task, run_examples, task_settings, world_of
+from text2grad.tasks import TaskSettings, procedural_task
+from text2grad.tasks.tiny import count_tokens
 from text2grad.types import Example
 
 SHORT = [
@@ -42,8 +38,8 @@ def recipe_of(*overrides: str) -> Recipe:
     return load_recipe(ROOT / "recipes" / "quickstart.toml", overrides)
 
 
-def pipeline_of(out: Path, *overrides: str) -> Pipeline:
-    return Pipeline(recipe_of(*overrides), out, lambda *_: None)
+def pipeline_of(out: Path, *overrides: str) -> LengthPipeline:
+    return LengthPipeline(recipe_of(*overrides), out, lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +128,7 @@ def test_each_length_has_its_share_of_the_steps_and_the_batch_has_as_many_tokens
     monkeypatch.setattr("text2grad.runs.pipeline.fine_tune", fine_tune)
     overrides = ["world.length=8", "rollout.max_new_tokens=150", "sft.steps=7", "sft.batch_size=2"]
     recipe = recipe_of(*SHORT, *overrides)
-    Pipeline(recipe, tmp_path, lambda *state: seen.append(state)).run(phases=("sft",))
+    LengthPipeline(recipe, tmp_path, lambda *state: seen.append(state)).run(phases=("sft",))
     assert trained == [(2, 8, {2}, 16), (2, 4, {4}, 8), (3, 2, {8}, 6)]
     assert seen == [("sft", 2, 7), ("sft", 4, 7), ("sft", 7, 7)]
 
@@ -140,14 +136,14 @@ def test_each_length_has_its_share_of_the_steps_and_the_batch_has_as_many_tokens
 def test_a_limit_below_the_shortest_answer_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     # Eight lines of 17 tokens, 7 line breaks, and the end.
     recipe = recipe_of("world.length=8", "rollout.max_new_tokens=143", f"run.out={tmp_path / 'run'}")
-    for call in (lambda: check_response_limit(recipe), lambda: run_recipe(recipe)):
+    for call in (lambda: world_of(recipe), lambda: run_recipe(recipe)):
         with pytest.raises(ConfigError, match=r"^rollout\.max_new_tokens = 143: at length 8 the shortest .* 144 "):
             call()
     with pytest.raises(ConfigError, match=r"^rollout\.max_new_tokens = 143"):
-        Pipeline(recipe, tmp_path / "models", lambda *_: None).run()
+        LengthPipeline(recipe, tmp_path / "models", lambda *_: None).run()
     assert not list(tmp_path.iterdir())
-    check_response_limit(recipe_of("world.length=8", "rollout.max_new_tokens=144"))
-    check_response_limit(recipe_of("rollout.max_new_tokens=4"))  # usual items: the user's choice
+    world_of(recipe_of("world.length=8", "rollout.max_new_tokens=144"))
+    world_of(recipe_of("rollout.max_new_tokens=4"))  # usual items: the user's choice
 
 
 def test_the_recipe_gives_the_task_its_settings() -> None:

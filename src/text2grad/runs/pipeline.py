@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -37,8 +37,8 @@ from text2grad.models import (
 )
 from text2grad.reward_models import SYMBOLS, critique_target
 from text2grad.reward_models.training import train_reward_model
-from text2grad.runs.run_examples import check_response_limit, task_settings, world_of
-from text2grad.tasks import Task, built_in, copy_weights, count_tokens, procedural_task, tiny_llama, word_tokenizer
+from text2grad.runs.run_examples import task_settings, world_of
+from text2grad.tasks import Task, built_in, copy_weights, procedural_task, tiny_llama, word_tokenizer
 from text2grad.types import Example
 
 PHASES = ("sft", "annotations", "reward_model", "start")
@@ -46,9 +46,7 @@ WITHOUT_REWARD_MODEL = ("sft", "start")
 SECONDS_BETWEEN_LINES = 2.0
 VOCABULARY_ITEMS = 3_000  # parts of demonstrations whose words the tokenizer knows
 ROWS_AT_ONCE = 256
-STAGES = 3  # most stages of fine-tuning, on items of growing length
 CONTEXT, WIDTH = 512, 64
-MEASURED, RESERVE = 100, 1.2  # items whose texts decide the context of a model for long answers
 
 OnProgress = Callable[[str, int, int], None]  # phase, finished steps or responses, number of all
 Phase = Callable[["Pipeline", Path], None]  # makes the file or directory of a phase
@@ -78,9 +76,8 @@ class Pipeline:
             phases: the others, in their order; `WITHOUT_REWARD_MODEL` are enough where a program is the critic.
 
         Raises:
-            ConfigError: if a phase is unknown or needs one that is left out, or answers do not fit the limit.
+            ConfigError: if a phase is unknown or needs one that is left out.
         """
-        check_response_limit(self.recipe)
         every: dict[str, Callable[[Path], None]] = {
             "sft": self._sft,
             "annotations": self._annotations,
@@ -120,23 +117,14 @@ class Pipeline:
 
     @property
     def context(self) -> int:
-        """Positions of the models: prompt, answer and critique fit; `CONTEXT` for a task's usual items."""
-        return max(CONTEXT, longest_text(self.task, self.recipe.rollout.max_new_tokens))
+        """Positions of the models: prompt, answer and critique fit."""
+        return CONTEXT
 
     def _sft(self, path: Path) -> None:
-        """Fine-tune on demonstrations: first on short items, where a small model finds the right part sooner."""
-        settings, done, stages = self.recipe.sft, 0, training_lengths(self.task)
         tokenizer = self._tokenizer(*self._known_demonstrations())
-        model = self._untrained(tokenizer)
-        for stage, length in enumerate(stages):
-            steps = settings.steps * (stage + 1) // len(stages) - done
-            batch = settings.batch_size * max(stages[-1], 1) // max(length, 1)  # about as many tokens in each step
-            examples, answers = self._demonstrations(length, steps * batch)
-            training = replace(self.training(settings), steps=steps, batch_size=batch)  # with a schedule of its own
-            model = self._fine_tune(
-                "sft", model, tokenizer, examples, answers, training, before=done, of=settings.steps
-            )
-            done += steps
+        examples, answers = self._demonstrations()
+        training = self.training(self.recipe.sft)
+        model = self._fine_tune("sft", self._untrained(tokenizer), tokenizer, examples, answers, training)
         self._save(path, model, tokenizer)
 
     def _annotations(self, path: Path) -> None:
@@ -200,19 +188,16 @@ class Pipeline:
             model = self._fine_tune("start", model, tokenizer, examples, answers, training)
         self._save(path, model, tokenizer)
 
-    def _demonstrations(self, length: int | None = None, count: int = 0) -> tuple[list[Example], list[str]]:
-        """Return demonstrations of a length, or of the recipe's; and so many, or as many as [sft] has."""
+    def _demonstrations(self, most: int | None = None) -> tuple[list[Example], list[str]]:
+        """Return as many demonstrations as [sft] has, or at most so many."""
         task, rng, settings = self.task, self._rng("demonstrations"), self.recipe.sft
-        if length is not None:
-            task = replace(task, settings=replace(task.settings, length=length))
-        examples = task.examples(count or settings.steps * settings.batch_size, self.recipe.run.seed)
+        count = settings.steps * settings.batch_size
+        examples = task.examples(min(count, most or count), self.recipe.run.seed)
         return examples, [" " + task.demonstration(example, rng) for example in examples]
 
     def _known_demonstrations(self) -> tuple[list[Example], list[str]]:
-        """Return the demonstrations whose words the tokenizer knows, of the recipe's length; fewer of longer ones."""
-        settings, length = self.recipe.sft, self.task.settings.length
-        count = min(VOCABULARY_ITEMS, settings.steps * settings.batch_size) // max(length, 1)
-        return self._demonstrations(length, max(count, 1))
+        """Return the demonstrations whose words the tokenizer knows."""
+        return self._demonstrations(VOCABULARY_ITEMS)
 
     def _untrained(self, tokenizer: Any) -> Any:
         seed, layers = self.recipe.run.seed, world_of(self.recipe).layers
@@ -299,24 +284,16 @@ class Pipeline:
         write_atomically(path, to_json({**notes, name: value}))
 
 
-def training_lengths(task: Task) -> list[int]:
-    """Return the lengths of the demonstrations in the order of training: each at most half of the next, up to three.
-
-    On the longest items alone, a small model does not learn in the same time to find the right part (evidence/log.md).
-    """
-    lengths = [task.settings.length]
-    while len(lengths) < STAGES and (shorter := [length for length in task.lengths if 2 * length <= lengths[0]]):
-        lengths.insert(0, max(shorter))
-    return lengths
-
-
-def pipeline_with_progress_lines(recipe: Recipe, out: Path, further: Mapping[str, Phase] | None = None) -> Pipeline:
+def pipeline_with_progress_lines(
+    recipe: Recipe, out: Path, further: Mapping[str, Phase] | None = None, kind: type[Pipeline] = Pipeline
+) -> Pipeline:
     """Return the pipeline of a process of its own, which prints its progress as lines of JSON, and no bars.
 
     Args:
         recipe: its settings.
         out: directory of all files.
         further: further phases by name.
+        kind: the class of the pipeline.
     """
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
@@ -331,25 +308,4 @@ def pipeline_with_progress_lines(recipe: Recipe, out: Path, further: Mapping[str
             sys.stdout.write(json.dumps({"part": part, "done": done, "total": total}) + "\n")
             sys.stdout.flush()
 
-    return Pipeline(recipe, out, on_progress, further or {})
-
-
-@cache
-def longest_text(task: Task, limit: int) -> int:
-    """Return the tokens of the longest prompt, answer and critique of a task whose length is set, with a reserve; or 0.
-
-    Args:
-        task: a task.
-        limit: tokens that an answer may have.
-    """
-    if not task.settings.length:
-        return 0
-    rng, examples = Random("longest text"), task.examples(MEASURED)
-    answers = [" " + task.corruption(example, rng) for example in examples]
-    targets = [
-        critique_target(annotation.critique, annotation.response)
-        for annotation in annotate(task.critic(), examples, answers)
-    ]
-    prompts = (example.prompt_text for example in examples)
-    longest = max(map(count_tokens, prompts)) + max(limit, *map(count_tokens, answers))
-    return int(RESERVE * (longest + max(map(count_tokens, targets))))
+    return kind(recipe, out, on_progress, further or {})

@@ -14,7 +14,7 @@ from text2grad.reward_models import LocalRewardModel, Refresher, critic_from_rec
 from text2grad.rl import Text2GradTrainer, check_tracker, prepare_policy
 from text2grad.runs.evaluations import Evaluations
 from text2grad.runs.metric import Metric, load_metric
-from text2grad.runs.run_examples import RunExamples, check_response_limit, recipe_task, run_examples, world_of
+from text2grad.runs.run_examples import RunExamples, recipe_task, run_examples, world_of
 from text2grad.tasks import BuiltIn
 from text2grad.types import Example
 
@@ -68,7 +68,6 @@ def read_inputs(recipe: Recipe, *, resume: bool = False) -> Inputs:
     check_directory(Path(recipe.run.out), resume=resume)
     check_tracker(recipe.run.tracker)
     task = recipe_task(recipe)
-    check_response_limit(recipe)
     metric = load_metric(recipe.data.metric) if recipe.data.metric else None
     task_critic = task.critic() if task else None
     annotator = load_critic(recipe.refresh.annotator) if recipe.refresh.annotator else task_critic

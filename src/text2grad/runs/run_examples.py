@@ -6,7 +6,7 @@ from typing import NamedTuple
 from text2grad.config import Recipe
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import read_examples, split_by_prompt
-from text2grad.tasks import BuiltIn, TaskSettings, built_in, procedural_task
+from text2grad.tasks import BuiltIn, TaskSettings, built_in
 from text2grad.types import Example
 
 
@@ -65,24 +65,6 @@ def recipe_task(recipe: Recipe) -> BuiltIn | None:
     if recipe.data.train and not task.reads_files:
         raise ConfigError("data.task and data.train are both set; choose one source of prompts")
     return task
-
-
-def check_response_limit(recipe: Recipe) -> None:
-    """Refuse a limit of responses below the shortest reference of a task whose length is set.
-
-    Raises:
-        ConfigError: if `rollout.max_new_tokens` is too low, with the number that the longest answer needs.
-    """
-    data, limit, length = recipe.data, recipe.rollout.max_new_tokens, task_settings(recipe).length
-    if not length:
-        return
-    shortest, longest = procedural_task(str(data.task), "train", task_settings(recipe)).answer_tokens()
-    if limit < shortest:
-        raise ConfigError(
-            f"rollout.max_new_tokens = {limit}: at length {length} the shortest answers of {data.task} "
-            f"have {shortest} words and marks, and the longest demonstrations {longest}; set "
-            f"rollout.max_new_tokens = {longest} or more"
-        )
 
 
 def run_examples(recipe: Recipe) -> RunExamples:

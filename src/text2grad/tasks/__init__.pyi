@@ -3,7 +3,6 @@ from .program_critic import ProgramCritic as ProgramCritic
 from .registry import BuiltIn as BuiltIn, built_in as built_in, procedural_task as procedural_task
 from .tiny import (
     copy_weights as copy_weights,
-    count_tokens as count_tokens,
     tiny_llama as tiny_llama,
     word_tokenizer as word_tokenizer,
 )

@@ -14,13 +14,10 @@ from typing import ClassVar, Literal, NamedTuple, get_args
 
 from text2grad.errors import ConfigError, DataError, check_known
 from text2grad.tasks.program_critic import ProgramCritic, seeded_random
-from text2grad.tasks.tiny import count_tokens
 from text2grad.types import Example
 
 WORD = re.compile(r"\w+|[^\w\s]")
 MOST_REPEATS = 10_000  # draws in a row without a new prompt, after which a task has no more
-
-MEASURED = 100  # items whose answers are counted
 
 Split = Literal["train", "held_out"]
 
@@ -119,16 +116,6 @@ class Task(ABC):
                 )
             items.setdefault(example.prompt_text, example)
         return list(items.values())
-
-    def answer_tokens(self, n: int = MEASURED) -> tuple[int, int]:
-        """Return the tokens of the shortest reference and of the longest demonstration or reference of n items.
-
-        Tokens of a word-level tokenizer, with the space before the answer and the token that ends it.
-        """
-        rng, examples = self._random("answer tokens", 0), self.examples(n)
-        right = [1 + count_tokens(f" {example.reference}") for example in examples]
-        said = [1 + count_tokens(f" {self.demonstration(example, rng)}") for example in examples]
-        return min(right), max(right + said)
 
     def texts(self, n: int, seed: int = 0) -> list[str]:
         """Return n texts to train a tokenizer on: prompt, answer and critique; every second answer is a corruption."""

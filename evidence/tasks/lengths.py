@@ -1,0 +1,125 @@
+"""What depends on the length of a task's answers: limits of responses, and the models of the phases before RL."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from random import Random
+
+from text2grad.config import Recipe
+from text2grad.errors import ConfigError
+from text2grad.feedback import annotate
+from text2grad.reward_models import critique_target
+from text2grad.runs.pipeline import CONTEXT, PHASES, VOCABULARY_ITEMS, Pipeline
+from text2grad.runs.run_examples import world_of
+from text2grad.tasks import Task, TaskSettings, procedural_task
+from text2grad.tasks.tiny import count_tokens
+from text2grad.types import Example
+
+STAGES = 3  # of fine-tuning, on items of growing length
+MEASURED, RESERVE = 100, 1.2  # items whose texts are measured; the factor on the longest, for a model's context
+
+
+@cache
+def answer_tokens(task: Task, n: int = MEASURED) -> tuple[int, int]:
+    """Return the tokens of the shortest reference and of the longest demonstration or reference of n items.
+
+    Tokens of a word-level tokenizer, with the space before the answer and the token that ends it.
+    """
+    rng, examples = task._random("answer tokens", 0), task.examples(n)
+    right = [1 + count_tokens(f" {example.reference}") for example in examples]
+    said = [1 + count_tokens(f" {task.demonstration(example, rng)}") for example in examples]
+    return min(right), max(right + said)
+
+
+def check_response_limit(recipe: Recipe, settings: TaskSettings) -> None:
+    """Refuse a limit of responses below the shortest reference of a task whose length is set.
+
+    Raises:
+        ConfigError: if `rollout.max_new_tokens` is too low, with the number that the longest answer needs.
+    """
+    if not settings.length:
+        return
+    limit, task = recipe.rollout.max_new_tokens, procedural_task(str(recipe.data.task), "train", settings)
+    shortest, longest = answer_tokens(task)
+    if limit < shortest:
+        raise ConfigError(
+            f"rollout.max_new_tokens = {limit}: at length {task.settings.length} the shortest answers of {task.name} "
+            f"have {shortest} words and marks, and the longest demonstrations {longest}; set "
+            f"rollout.max_new_tokens = {longest} or more"
+        )
+
+
+def training_lengths(task: Task) -> list[int]:
+    """Return the lengths of the demonstrations in the order of training: each at most half of the next, up to three.
+
+    On the longest items alone, a small model does not learn in the same time to find the right part (evidence/log.md).
+    """
+    lengths = [task.settings.length]
+    while len(lengths) < STAGES and (shorter := [length for length in task.lengths if 2 * length <= lengths[0]]):
+        lengths.insert(0, max(shorter))
+    return lengths
+
+
+@cache
+def longest_text(task: Task, limit: int) -> int:
+    """Return the tokens of the longest prompt, answer and critique of a task whose length is set, with a reserve; or 0.
+
+    Args:
+        task: a task.
+        limit: tokens that an answer may have.
+    """
+    if not task.settings.length:
+        return 0
+    rng, examples = Random("longest text"), task.examples(MEASURED)
+    answers = [" " + task.corruption(example, rng) for example in examples]
+    targets = [
+        critique_target(annotation.critique, annotation.response)
+        for annotation in annotate(task.critic(), examples, answers)
+    ]
+    prompts = (example.prompt_text for example in examples)
+    longest = max(map(count_tokens, prompts)) + max(limit, *map(count_tokens, answers))
+    return int(RESERVE * (longest + max(map(count_tokens, targets))))
+
+
+@dataclass(frozen=True, slots=True)
+class LengthPipeline(Pipeline):
+    """The phases before RL of a task whose length may be set."""
+
+    def run(self, more: Sequence[str] = (), phases: Sequence[str] = PHASES) -> None:
+        """Run the phases that are not finished, as `Pipeline.run`; a limit that is too short is refused before them."""
+        world_of(self.recipe)
+        Pipeline.run(self, more, phases)
+
+    @property
+    def context(self) -> int:
+        """Positions of the models: prompt, answer and critique fit."""
+        return max(CONTEXT, longest_text(self.task, self.recipe.rollout.max_new_tokens))
+
+    def _sft(self, path: Path) -> None:
+        """Fine-tune on demonstrations: first on short items, where a small model finds the right part sooner."""
+        settings, done, stages = self.recipe.sft, 0, training_lengths(self.task)
+        tokenizer = self._tokenizer(*self._known_demonstrations())
+        model = self._untrained(tokenizer)
+        for stage, length in enumerate(stages):
+            steps = settings.steps * (stage + 1) // len(stages) - done
+            batch = settings.batch_size * max(stages[-1], 1) // max(length, 1)  # about as many tokens in each step
+            examples, answers = self._demonstrations_of(length, steps * batch)
+            training = replace(self.training(settings), steps=steps, batch_size=batch)  # with a schedule of its own
+            model = self._fine_tune(
+                "sft", model, tokenizer, examples, answers, training, before=done, of=settings.steps
+            )
+            done += steps
+        self._save(path, model, tokenizer)
+
+    def _known_demonstrations(self) -> tuple[list[Example], list[str]]:
+        """Return the demonstrations whose words the tokenizer knows, of the recipe's length; fewer of longer ones."""
+        settings, length = self.recipe.sft, self.task.settings.length
+        count = min(VOCABULARY_ITEMS, settings.steps * settings.batch_size) // max(length, 1)
+        return self._demonstrations_of(length, max(count, 1))
+
+    def _demonstrations_of(self, length: int, count: int) -> tuple[list[Example], list[str]]:
+        """Return so many demonstrations of a length; as many as [sft] has for a stage without a step."""
+        task, rng = replace(self.task, settings=replace(self.task.settings, length=length)), self._rng("demonstrations")
+        examples = task.examples(count or self.recipe.sft.steps * self.recipe.sft.batch_size, self.recipe.run.seed)
+        return examples, [" " + task.demonstration(example, rng) for example in examples]
