@@ -173,7 +173,7 @@ def shorthands(values: Mapping[str, object], numbers: Mapping[str, str | None] |
         numbers: numbers as written on the command line.
 
     Raises:
-        ConfigError: if a text is empty, as that of a shell variable which is not set.
+        ConfigError: if a text is empty, for example because a shell variable is not set.
 
     Example:
         >>> shorthands({"run.out": "runs/a", "model.path": None}, {"annotate.max_cost": "5"})

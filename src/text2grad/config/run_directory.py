@@ -2,7 +2,7 @@
 
 A run is resumed only with what decided its finished steps: the settings, the prompts, the files and models that the
 settings name. Other versions of Python, torch, transformers or text2grad, or other numbers of threads or processes, can
-change the last bits of what follows; they are named in a warning.
+change the last bits of later steps; a warning names them.
 """
 
 import json
@@ -185,7 +185,7 @@ def best_checkpoint(directory: Path) -> Path | None:
 def read_best(directory: Path) -> dict[str, Any]:
     """Return `step` and `value` of the best evaluation, from a run's `checkpoints`.
 
-    Empty without `run.keep_best`, and where the checkpoint is gone.
+    The result is empty without `run.keep_best`, or if the best checkpoint was removed.
 
     Raises:
         CheckpointError: if the file cannot be read.

@@ -55,7 +55,7 @@ class SuiteResult:
     counts: dict[str, list[Counts]] = field(default_factory=dict)
     figures: dict[str, dict[str, Estimate]] = field(default_factory=dict)
     differences: dict[str, dict[str, Estimate]] = field(default_factory=dict)  # from the baseline
-    answers: dict[str, list[Answer]] = field(default_factory=dict)  # none of a suite that reads the model itself
+    answers: dict[str, list[Answer]] = field(default_factory=dict)  # empty for a suite that reads the model itself
     scores: dict[str, list[Scores]] = field(default_factory=dict)
 
     def endings(self, model: str) -> dict[str, int]:

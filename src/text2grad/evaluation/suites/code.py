@@ -63,7 +63,7 @@ _STOPS_OF_MBPP = ('\n"""', "\nassert", "\nprint(", "\nif __name__", "\n```")
 class Problem(NamedTuple):
     """What judges a question's answers."""
 
-    function: str  # its name
+    function: str  # name of the function under test
     head: str  # imports and helpers in the prompt, which stand before an answer's program
     body_of: str  # beginning of the program that an indented body continues
     tests: str

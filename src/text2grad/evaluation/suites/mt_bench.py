@@ -94,7 +94,7 @@ def _scores(question: Question, ratings: Sequence[float | None]) -> Scores:
 
 
 def read_rating(reply: Reply) -> float | None:
-    """Return the rating in a judgement, not one in its reasoning, which holds drafts; None if it has none."""
+    """Return the rating of a judgement; ratings in its reasoning are drafts. None without a rating."""
     if reply.answer is None or reply.answer.finish in ("refused", "too_long"):
         return None
     text = without_reasoning(reply.answer.text)

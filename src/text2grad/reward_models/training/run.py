@@ -52,7 +52,7 @@ from text2grad.reward_models.writing import has_outcome, has_outcomes
 from text2grad.types import PromptFormat
 
 MODEL, MERGED, RESULTS_FILE, HELD_OUT_FILE = "model", "merged", "results.json", "held_out.jsonl"
-SECTIONS = ("model", "reward_model", "critic", "run")  # of the recipe, whose settings decide the result
+SECTIONS = ("model", "reward_model", "critic", "run")  # sections of the recipe whose settings decide the result
 
 
 def train_reward_model(

@@ -11,7 +11,7 @@ quote_overlap_90          share of the critic's quotes that share at least 90 % 
                           span with an annotated span of the same label (table 7)
 failure_rate              share of critiques that could not be parsed (table 15)
 unmatched_rate            share of quotes that do not occur in the response (table 15)
-accuracy                  share of predicted spans of which at least half of the units have the same label in truth, by
+accuracy                  share of predicted spans with at least half of their units labelled the same in truth, by
                           quartile of span length (table 19)
 """
 

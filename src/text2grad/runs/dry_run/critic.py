@@ -56,7 +56,7 @@ class CriticPlanner:
         return self.traces.once(trace, lambda: (model.states(rows, tokens, all_layers=all_layers),), said)
 
     def refresh(self, recipe: Recipe) -> dict[str, int]:
-        """Return the bytes by role of training the reward model of this process again; none if that never happens.
+        """Return the bytes by role of training the reward model of this process again; empty if that never happens.
 
         The loss is taken as that of the policy's update; an adapter as one of the policy's kind, of its own rank.
         """

@@ -183,7 +183,7 @@ class Planner:
 
 
 def _decoding_roles(passes: tuple[Pass, ...]) -> dict[str, int]:
-    """Return bytes by role of the largest of some passes without gradients; none of none."""
+    """Return bytes by role of the pass with the largest peak, without gradients; empty without passes."""
     if not passes:
         return {}
     largest = max(passes)  # by its peak

@@ -304,5 +304,5 @@ def weights_type(config: Any, wanted: str) -> torch.dtype:
 
 
 def _size(tensors: Iterable[Tensor]) -> int:
-    """Return the bytes of tensors, of which each counts once."""
+    """Return the bytes of tensors; each tensor counts once."""
     return sum({id(tensor): tensor.numel() * tensor.element_size() for tensor in tensors}.values())
