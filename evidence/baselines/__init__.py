@@ -16,8 +16,8 @@ def register() -> None:
     """Let recipes name the kinds "scalar" and "process" of reward models, and the form "dense" of critiques."""
     forms.register()
     register_weighting("token_importance", _importance)
-    register_kind("scalar", _load("scalar", "ScalarRewardModel"), settings_file="reward_head.json")
-    register_kind("process", _load("process", "ProcessRewardModel"), settings_file="process_reward_model.json")
+    register_kind("scalar", _load("scalar", "ScalarRewardModel"))
+    register_kind("process", _load("process", "ProcessRewardModel"))
 
 
 def _importance() -> Any:

@@ -91,7 +91,7 @@ def measure(run: Path, recipe: Recipe, phrase: str, number: int, held_out: int, 
     examples = held_out_examples(recipe, held_out)
 
     def answers() -> list[Rollout]:
-        prompt_format = recipe.rollout.prompt_format
+        prompt_format = recipe.model.prompt_format
         return sample_rollouts(policy, tokenizer, examples, sampling, prompt_format=prompt_format, seed=settings.seed)
 
     written = answers()

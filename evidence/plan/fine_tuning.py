@@ -7,7 +7,8 @@ logits at a time. Measurements between the steps count: held-out losses of `sft`
 """
 
 import math
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -17,11 +18,19 @@ from text2grad.errors import ConfigError
 from text2grad.models import context_of, policy_config, response_logprobs
 from text2grad.progress import note
 from text2grad.runs.dry_run.devices import Device
-from text2grad.runs.dry_run.plan import Advice, Plan, stronger, with_settings
+from text2grad.runs.dry_run.plan import Plan
 from text2grad.runs.dry_run.trace import Pass, TracedModel, update_roles
 
 Phase = Literal["sft", "reward"]
+SMALLEST_LORA = 16
 SECTIONS: dict[Phase, str] = {"sft": "sft", "reward": "reward_model"}
+
+
+class Advice(NamedTuple):
+    """Settings that make a run fit, and its peak in bytes then."""
+
+    settings: dict[str, Any]
+    peak: int
 
 
 class FusedDropout(nn.Module):
@@ -156,3 +165,27 @@ class FineTuningPlanner:
         if isinstance(settings, RewardModelConfig):
             return max(model.rollout(min(recipe.rollout.rows_at_once, most), *lengths))
         return model.held_out(min(self.rows(recipe), most), *lengths)
+
+
+def stronger(model: ModelConfig) -> Iterator[dict[str, Any]]:
+    """Yield sets of settings that save more and more memory beside those of [model]."""
+    settings: dict[str, Any] = {}
+    yield dict(settings)
+    for helps, name, value in (
+        (not model.gradient_checkpointing, "gradient_checkpointing", True),
+        (model.value == "model", "value", "trunk"),
+        (not model.lora_r, "lora_r", SMALLEST_LORA),
+        (model.dtype in ("auto", "float32"), "dtype", "bfloat16"),
+    ):
+        if helps:
+            settings[f"model.{name}"] = value
+            yield dict(settings)
+
+
+def with_settings(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
+    """Return a recipe with settings changed, named as for `--set`."""
+    for name, value in settings.items():
+        section, key = name.split(".")
+        changed = getattr(recipe, section).model_copy(update={key: value})
+        recipe = recipe.model_copy(update={section: changed})
+    return recipe

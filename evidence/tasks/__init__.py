@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from evidence.tasks.code.task import CodeTask
 from evidence.tasks.grounded.critic import GroundedCritic
 from evidence.tasks.grounded.metric import grounded_metrics
+from evidence.tasks.posts import PostsTask
 from evidence.tasks.qa.task import QATask
 from evidence.tasks.stories.openings import story_openings
 from evidence.tasks.stories.task import StoryCritic, story_metrics
@@ -19,6 +20,7 @@ TRAINED_POLICY = "its policy is a trained model, without demonstrations"
 
 def register() -> None:
     """Add the tasks to those that `data.task` may name."""
+    register_procedural_task("summarization", PostsTask)
     register_procedural_task("code", CodeTask)
     register_procedural_task("qa", QATask)
     register_task("grounded", _grounded)
@@ -30,7 +32,7 @@ def _refuse(task: str, settings: TaskSettings, reasons: Mapping[str, str]) -> No
     for setting, reason in reasons.items():
         value = getattr(settings, setting)
         if value != getattr(USUAL, setting):
-            raise ConfigError(f"data.{setting} = {str(value).lower()}: the task {task} has no such setting; {reason}")
+            raise ConfigError(f"world.{setting} = {str(value).lower()}: the task {task} has no such setting; {reason}")
 
 
 def _stories(settings: TaskSettings) -> BuiltIn:

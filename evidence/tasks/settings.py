@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from text2grad.config.section import Count, Fraction, Section
+from text2grad.errors import ConfigError
 from text2grad.runs.run_examples import World
 from text2grad.tasks import TaskSettings
 
@@ -27,7 +28,14 @@ class WorldConfig(Section):
 
 
 def world_of(recipe: Any) -> World:
-    """Return the world that the section [world] of a recipe sets."""
+    """Return the world that the section [world] of a recipe sets.
+
+    Raises:
+        ConfigError: if it changes a task and the recipe names none.
+    """
     settings: WorldConfig = recipe.world
+    changed = settings.changed(("length", "faults", "truths"))
+    if changed and not recipe.data.task:
+        raise ConfigError(f"{' and '.join(changed)} in [world]: only a built-in task has them; set data.task")
     task = TaskSettings(settings.length, settings.faults, settings.truths)
     return World(task, settings.eval_seed, settings.layers, settings.fresh_reward_model)

@@ -322,15 +322,10 @@ def _refusal(status: int) -> Callable[[Request, Exception], Awaitable[Response]]
 
 
 def _static_files() -> dict[str, tuple[bytes, str]]:
-    """Return the files of the page by name, and the colours and tokens that it shares with the reports."""
-    folders = (files("text2grad_studio") / "static", files("text2grad.runs.reports") / "page")
-    static = {}
-    for folder in folders:
-        for path in folder.iterdir():
-            kind = KINDS.get(f".{path.name.rpartition('.')[2]}")
-            if kind and path.name != "page.js":
-                static[path.name] = (path.read_bytes(), kind)
-    return static
+    """Return the files of the page by name, and the style that it shares with the reports."""
+    paths = [*(files("text2grad_studio") / "static").iterdir(), files("text2grad.runs.reports") / "page.css"]
+    kinds = {path: KINDS.get(f".{path.name.rpartition('.')[2]}") for path in paths}
+    return {path.name: (path.read_bytes(), kind) for path, kind in kinds.items() if kind}
 
 
 class Guard:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from text2grad.rl.judging import judging
 
 from fault_server import MALFORMED, SECRET, Running, running
 from text2grad import LLMCritic
@@ -22,6 +21,7 @@ from text2grad.critics.servers.templates import Template
 from text2grad.errors import ConfigError, CriticError
 from text2grad.feedback.critic import Critic, ask
 from text2grad.feedback.records import read_annotations
+from text2grad.rl.rollouts import early_critiques
 from text2grad.types import Example, Rollout, Span
 
 SPANS = (Span(0, 2, "positive"), Span(8, 14, "negative"))
@@ -54,7 +54,7 @@ def written(path: Path, name: str) -> list[dict[str, Any]]:
 def test_responses_become_annotations_and_a_repeated_run_makes_no_request(
     server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = recipe(tmp_path, server, ["ok", "429 ok", "misquote"], input_price=2.5, output_price=10.0)
+    path = recipe(tmp_path, server, ["ok", "429 ok", "misquote"], prices=[2.5, 10.0])
     assert main(["annotate", str(path)]) == 0
     said = capsys.readouterr().out
     for line in ("critiques 3 of 3", "requests 4, of which 1 repeated", "tokens 300 read, 60 written"):
@@ -147,7 +147,7 @@ def test_failures_are_listed_by_kind_with_the_first_ids_and_the_exit_status_says
 def test_a_limit_of_money_needs_prices(server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["annotate", str(recipe(tmp_path, server, ["ok"])), "--max-cost", "5"]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert "max_cost needs input_price and output_price: without them nothing costs anything" in said
+    assert "max_cost needs prices: without them nothing costs anything" in said
 
 
 def test_the_key_is_in_no_output_and_no_file(
@@ -220,7 +220,7 @@ def test_a_critic_on_a_server_judges_parts_of_a_step_in_several_threads(server: 
         Rollout(Example(f"How are you? [[ok]] {number}"), (1,), (2,), "So glad today.", False) for number in range(12)
     ]
     texts = [one.response for one in rollouts]
-    with judging(critic, match="exact", parts=critic.overlap) as parts:
+    with early_critiques(critic, match="exact", parts=critic.overlap) as parts:
         assert parts is not None
         for start in range(0, 12, 2):
             parts.add(rollouts[start : start + 2])
@@ -232,7 +232,7 @@ def test_a_critic_on_a_server_judges_parts_of_a_step_in_several_threads(server: 
     assert (critic.tokens.prompt, critic.tokens.generated) == (read, written)
     assert read > 0
     # The calls of a critic with a budget follow each other: each spends from what those before it left.
-    limited = LLMCritic("m", base_url=server.url, api_key_env="", max_cost=1.0, input_price=1.0)
+    limited = LLMCritic("m", base_url=server.url, api_key_env="", max_cost=1.0, prices=(1.0, 0.0))
     assert limited.overlap == 0
 
 
@@ -244,7 +244,7 @@ def test_the_budget_of_a_critic_is_that_of_all_its_calls(server: Running, tmp_pa
     where = {"base_url": server.url, "api_key_env": ""}
     before = server.requests()
     # 20 tokens of answer at $50,000 per million are $1, also at most; the third answer would be the third dollar
-    dollars = {"max_cost": 2.5, "output_price": 50_000.0, "max_tokens": 20}
+    dollars = {"max_cost": 2.5, "prices": (0.0, 50_000.0), "max_tokens": 20}
     dear = LLMCritic("m", store=tmp_path / "dollars.sqlite", **dollars, **where)
     judged(dear, 4, 5)
     with pytest.raises(CriticError, match=r"the budget of 2\.5 US dollars leaves no room for a request"):
@@ -290,7 +290,7 @@ def poor(examples, responses):
     return ['{"feedback": "Poor.", "poor_spans": ["glad"]}'] * len(responses)
 
 def unclear(examples, responses):
-    return ['{"feedback": "Good.", "good_spans": ["glad"]}', *["no critique"] * (len(responses) - 1)]
+    return ['{"feedback": "Good.", "good_spans": ["glad"]}', *['{"feedback": "no'] * (len(responses) - 1)]
 """
 
 

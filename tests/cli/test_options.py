@@ -109,16 +109,12 @@ def test_numbers_out_of_range_and_numbers_that_are_none_are_wrong_usage(
     assert words.split()[-2] in said
 
 
-def test_an_empty_limit_is_refused_and_not_taken_for_no_limit(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "r.toml").write_text("")
-    judge = ["evaluate", "pairs", "a", "b", "--judge", str(tmp_path / "r.toml"), "--out", str(tmp_path / "out")]
-    for command in (["annotate", str(tmp_path / "r.toml")], judge):
-        assert main([*command, "--max-cost", ""]) == 2
-        said = " ".join(capsys.readouterr().err.split())
-        assert "the option for annotate.max_cost is an empty text; give it a value, or leave it out" in said
-    assert shorthands({}, {"annotate.max_cost": "0", "annotate.other": None}) == ["annotate.max_cost=0"]
+@pytest.mark.parametrize("command", ["annotate r.toml", "evaluate pairs a b --judge r.toml --out o"])
+def test_an_empty_limit_is_refused_and_not_taken_for_no_limit(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--max-cost", ""])
+    assert "argument --max-cost: expected a finite number of at least 0, got ''" in capsys.readouterr().err
+    assert shorthands({"annotate.max_cost": 0.0, "annotate.other": None}) == ["annotate.max_cost=0.0"]
 
 
 @pytest.mark.parametrize(

@@ -249,6 +249,8 @@ def test_a_think_tag_inside_a_quote_is_no_draft() -> None:
     text = json.dumps({"good_spans": ["no"], "poor_spans": quotes})
     parsed = parse_critique(text)
     assert (parsed.positive, parsed.negative) == (("no",), quotes)
+    nested = {"feedback": "It says </think> too early.", "spans": {"good": ["a"], "poor": ["b"]}}
+    assert parse_critique(json.dumps(nested)) == ParsedCritique(nested["feedback"], ("a",), ("b",), "ok")  # type: ignore[arg-type]
     # the tag that ends the reasoning is the first that an answer may follow
     assert parse_critique(f'A "</think>" is odd. {DRAFT}\n</think>\n{text}').negative == parsed.negative
 

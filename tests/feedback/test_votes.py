@@ -242,20 +242,13 @@ def test_votes_can_be_counted_in_shares_of_the_held_out_annotations(home: Path) 
     assert [one.merged(other) for one, other in zip(*parts, strict=True)] == whole
 
 
-def test_a_threshold_that_the_recipe_names_is_kept(home: Path) -> None:
-    RewardRun(recipe(home, "named", critic={"votes": 3, "vote_threshold": 0.9}, reward_model={"steps": 2})).run()
-    assert "vote_threshold" not in json.loads((home / "named" / "results.json").read_bytes())["measured"]
-    model = GenerativeRewardModel.load(home / "named" / "model")
-    assert (model.format.votes, model.format.vote_threshold) == (3, 0.9)
-
-
 def test_in_the_loop_the_recipe_goes_before_what_was_saved(home: Path) -> None:
     path = str(home / "voting" / "model")
     saved = GenerativeRewardModel.load(path)
     as_saved = critic_from_recipe(recipe(home, critic={"model": path}))
     assert as_saved.format == saved.format
-    named = critic_from_recipe(recipe(home, critic={"model": path, "votes": 1, "vote_threshold": 0.25}))
-    assert (named.format.votes, named.format.vote_threshold) == (1, 0.25)
+    named = critic_from_recipe(recipe(home, critic={"model": path, "votes": 1}))
+    assert named.format.votes == 1
 
 
 def test_a_server_cannot_be_put_to_the_vote(home: Path) -> None:

@@ -87,7 +87,6 @@ train = "responses.jsonl"
 base_url = "http://127.0.0.1:9/v1"
 model = "judge"
 api_key_env = ""
-retries = 0
 timeout_s = 2
 out = "runs/annotations"
 """

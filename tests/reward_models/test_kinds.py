@@ -1,6 +1,5 @@
 """Kinds of learned critics that other packages add can be named in a recipe."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import pytest
 
 from text2grad.config import make_recipe
 from text2grad.errors import ConfigError
-from text2grad.reward_models import LocalRewardModel, critic_from_recipe, load, register_kind, rows_read_at_once
+from text2grad.reward_models import LocalRewardModel, critic_from_recipe, load, register_kind
 from text2grad.types import Critique, Example
 
 
@@ -29,20 +28,18 @@ def no_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_kind_that_was_added_is_loaded(tmp_path: Path) -> None:
-    register_kind("silent", Silent, settings_file="silent.json", rows_at_once=16)
+    register_kind("silent", Silent, rows_at_once=16)
     named = {"critic": {"kind": "silent", "model": str(tmp_path)}, "rollout": {"rows_at_once": 4, "batch_size": 8}}
     critic = critic_from_recipe(make_recipe(named))
     assert isinstance(critic, Silent)
     assert isinstance(critic, LocalRewardModel)
     assert (critic.directory, critic.settings, critic.rows_at_once) == (str(tmp_path), {"trust_remote_code": False}, 4)
-    assert rows_read_at_once(tmp_path, "silent") == 16
-    (tmp_path / "silent.json").write_text(json.dumps({"rows_at_once": 3}))
-    assert rows_read_at_once(tmp_path, "silent") == 3
+    assert load.reading_kind("silent").rows_at_once == 16
 
 
 def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
     recipe = make_recipe({"critic": {"kind": "scaler", "model": "m"}})
-    register_kind("scalar", Silent, settings_file="scalar.json")
+    register_kind("scalar", Silent)
     with pytest.raises(ConfigError) as caught:
         critic_from_recipe(recipe)
     assert str(caught.value) == (

@@ -433,9 +433,6 @@ def test_it_comes_back_as_it_was_and_by_a_recipe(taught: tuple[ProbeRewardModel,
     assert isinstance(loaded, LocalRewardModel)
     assert loaded(asked, texts) == taught[0](asked, texts)
     assert loaded.settings == taught[0].settings
-    critic = {"model": str(tmp_path / "model"), "kind": "probe", "vote_threshold": 0.99999}
-    strict = critic_from_recipe(small_run.recipe(tmp_path, critic=critic))
-    assert strict(asked, texts) == [Critique(""), Critique("")]
 
 
 def test_other_bases_and_damaged_files_are_refused(
@@ -560,7 +557,6 @@ def test_the_command_trains_a_probe_and_evaluate_reward_measures_it(
     found = json.loads((tmp_path / "e" / "evaluation.json").read_bytes())
     assert found["metrics"]["f1/negative"]["value"] > 0.9
     assert "--set critic.kind=probe" in capsys.readouterr().out
-    assert main([*measure, "--set", "critic.vote_threshold=0.9999", "--out", str(tmp_path / "strict")]) == 0
     half = {"prompt": "cat", "response": "red \ud83d", "critique": {"feedback": "", "spans": []}}
     (tmp_path / "half.jsonl").write_text(json.dumps(half))
     measure[2] = str(tmp_path / "half.jsonl")

@@ -12,11 +12,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from text2grad.config.reward_model import VLLMConfig
 
 import small_run
 from served_models import adapter, untrained
 from text2grad.config.recipe import make_recipe
+from text2grad.config.server import VLLMConfig
 from text2grad.errors import ConfigError, ModelError
 from text2grad.models.decoding import decode
 from text2grad.models.pretrained import load_policy
@@ -193,7 +193,7 @@ def test_limits_that_no_grammar_holds_are_refused_before_a_model_loads(limit: st
         r"^a grammar cannot express one_list, quoted_in_feedback or verbatim; remove them, in a recipe from \[critic\]$"
     )
     limits = QuoteLimits(**{limit: True})
-    for make in (critic, lambda **changes: VLLMRewardModel.load(tmp_path / "nothing", **changes)):
+    for make in (critic, lambda **changes: VLLMRewardModel.load(tmp_path / "nothing", config={}, **changes)):
         with pytest.raises(ConfigError, match=said):
             make(limits=limits)
     assert not critic(limits=limits, constrain=False)[0].format.constrain
@@ -215,7 +215,7 @@ def test_a_run_of_several_processes_is_told_to_use_a_server(tmp_path: Path, monk
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
     with pytest.raises(ConfigError) as caught:
-        VLLMRewardModel.load(untrained(tmp_path / "model"))
+        VLLMRewardModel.load(untrained(tmp_path / "model"), config={})
     assert str(caught.value) == (
         'critic.kind = "vllm" needs a run of one process, but this run has 2: each would load the model onto the '
         'same GPU. Serve it with `vllm serve`, and choose critic.kind = "server"'
@@ -264,8 +264,8 @@ def test_a_recipe_says_how_vllm_loads_what_was_saved_with_its_settings(loaded: A
     limits = QuoteLimits(whole_words=True)
     format = CritiqueFormat(max_new_tokens=77, write_feedback=False, limits=limits)
     GenerativeRewardModel(model, made("llama3"), format).save(path)
-    found, told = loaded(path, vllm={"dtype": "float32", "max_model_len": 99})
-    assert told == (str(path), VLLMConfig(dtype="float32", max_model_len=99).model_dump(), False)
+    found, told = loaded(path, vllm={"max_model_len": 99})
+    assert told == (str(path), VLLMConfig(max_model_len=99).model_dump(), False)
     assert found.format == format
     found, told = loaded(path, model={"trust_remote_code": True})
     assert (found.format.limits, found.format.constrain, told[2]) == (
@@ -295,7 +295,7 @@ def test_a_tokenizer_that_no_grammar_can_read_is_refused_until_the_constraint_is
     assert not loaded(tmp_path, critic={"constrain": False})[0].format.constrain
 
 
-def test_the_engine_takes_its_settings_by_name_or_as_a_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_takes_its_settings_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[dict[str, Any]] = []
 
     def llm(**arguments: Any) -> SimpleNamespace:
@@ -307,12 +307,12 @@ def test_the_engine_takes_its_settings_by_name_or_as_a_section(tmp_path: Path, m
     for module in (vllm, ModuleType("vllm.lora"), request):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     path = untrained(tmp_path / "model")
-    for config in ((), VLLMConfig(), VLLMConfig().model_dump(), {"max_model_len": 7}):
-        assert vllm_reward_model.VLLMEngine(path, config).context == 9
-    assert loaded[1] == loaded[2] == {**loaded[0], "tensor_parallel_size": 1, "enforce_eager": False}
+    for config in ({}, VLLMConfig().model_dump(), {"max_model_len": 7}):
+        assert vllm_reward_model.VLLMEngine(path, config, trust_remote_code=False).context == 9
+    assert loaded[1] == {**loaded[0], "tensor_parallel_size": 1}
     assert (loaded[0]["dtype"], loaded[0]["gpu_memory_utilization"]) == ("auto", 0.4)
     assert "max_model_len" not in loaded[1]
-    assert loaded[3]["max_model_len"] == 7
+    assert loaded[2]["max_model_len"] == 7
 
 
 @pytest.mark.parametrize(("rank", "room"), [(1, 8), (8, 8), (9, 16), (64, 64), (300, 320), (999, 999)])

@@ -1,30 +1,18 @@
-"""The models before RL where the task has a length: the phases, the context of the models, and what is refused."""
+"""The models before RL: the phases, and what is refused."""
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from transformers import AutoConfig
 
 from places import ROOT
 from text2grad.config import Recipe, load_recipe
 from text2grad.errors import ConfigError
-from text2grad.feedback import annotate
-from text2grad.models import FineTuning, load_tokenizer
-from text2grad.reward_models import critique_target
 from text2grad.runs.pipeline import (
-    CONTEXT,
     WITHOUT_REWARD_MODEL,
     Phase,
     Pipeline,
-    longest_text,
-    training_lengths,
 )
-from text2grad.runs.recipe_run import critic_of_run, held_out_examples, run_recipe
-from text2grad.runs.run_examples import check_response_limit, recipe_task, run_examples, task_settings
-from text2grad.tasks import TaskSettings, count_tokens, procedural_task
-from text2grad.types import Example
 
 SHORT = [
     "sft.steps=2",
@@ -36,7 +24,6 @@ SHORT = [
     "reward_model.steps=1",
     "reward_model.batch_size=2",
 ]
-TWO_POSTS = [*SHORT, "world.length=2", "world.truths=false", "rollout.max_new_tokens=46"]
 
 
 def recipe_of(*overrides: str) -> Recipe:
@@ -50,7 +37,7 @@ def pipeline_of(out: Path, *overrides: str) -> Pipeline:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("made") / "seed-0"
-    pipeline = pipeline_of(out, *TWO_POSTS)
+    pipeline = pipeline_of(out, *SHORT)
     pipeline.run(phases=WITHOUT_REWARD_MODEL)
     pipeline.evaluate()
     return out
@@ -62,80 +49,6 @@ def test_two_phases_make_the_start_of_a_run_with_a_program_critic(made: Path) ->
     assert (made / "start" / "model.safetensors").read_bytes() == (made / "sft" / "model.safetensors").read_bytes()
     scores = json.loads((made / "sft_evaluation.json").read_bytes())
     assert {*scores} == {"fact_f1", "rouge_l", "exact"}
-
-
-def test_a_run_trains_evaluates_and_is_judged_with_the_settings_of_its_task(made: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    overrides = [f"model.path={made / 'start'}", f"run.out={out}", "run.steps=1", "rollout.batch_size=4"]
-    recipe = recipe_of(*TWO_POSTS, *overrides, "refresh.steps=[]", "refresh.audit=0")
-    run_recipe(recipe)
-    [line] = (out / "rollouts" / "00000.jsonl").read_text("utf-8").splitlines()[:1]
-    record = json.loads(line)
-    assert record["prompt"].startswith("A: ")
-    assert "is right: " not in record["critique"]["feedback"]
-    evaluation = json.loads(sorted((out / "evaluations").glob("*.json"))[-1].read_bytes())
-    assert len(evaluation["responses"]) == 8
-    assert all("\nB: " in row["prompt"] for row in evaluation["responses"])
-    assert held_out_examples(recipe, 3) == run_examples(recipe).held_out[:3]
-    critic = critic_of_run(recipe, out, next(path for path in sorted(out.glob("checkpoints/*")) if path.is_dir()))
-    assert critic is not None
-    [critique] = critic([run_examples(recipe).held_out[0]], [""])
-    assert critique.feedback == "The summary is empty."
-
-
-@pytest.mark.parametrize("length", [0, 8])
-def test_prompt_answer_and_critique_of_the_longest_items_fit_the_context(length: int, tmp_path: Path) -> None:
-    pipeline = pipeline_of(tmp_path, f"world.length={length}", "rollout.max_new_tokens=180")
-    task = pipeline.task
-    if not length:
-        assert pipeline.context == CONTEXT
-        return
-    examples = task.examples(40, seed=7)  # of another seed than those that were measured
-    said = [str(example.reference) for example in examples]
-    targets = [critique_target(one.critique, one.response) for one in annotate(task.critic(), examples, said)]
-    longest = max(map(count_tokens, (e.prompt_text + t for e, t in zip(examples, targets, strict=True)))) + 180
-    assert CONTEXT < longest <= pipeline.context < 2 * longest
-
-
-def test_the_models_of_a_length_have_its_context(tmp_path: Path) -> None:
-    pipeline = pipeline_of(tmp_path / "long", *SHORT, "world.length=8", "rollout.max_new_tokens=180")
-    pipeline.run(phases=("sft",))
-    assert AutoConfig.from_pretrained(tmp_path / "long" / "sft").max_position_embeddings == pipeline.context
-    assert pipeline.context == max(CONTEXT, longest_text(pipeline.task, 180))
-    tokenizer = load_tokenizer(str(tmp_path / "long" / "sft"))
-    words = tokenizer.get_vocab()
-    assert all(word in words and f" {word}" in words for word in pipeline.task.vocabulary())
-
-
-@pytest.mark.parametrize(
-    ("length", "expected"),
-    [(0, [0]), (1, [1]), (8, [2, 4, 8])],
-)
-def test_fine_tuning_begins_with_short_items(length: int, expected: list[int]) -> None:
-    assert training_lengths(procedural_task("summarization", "train", TaskSettings(length))) == expected
-
-
-def test_each_length_has_its_share_of_the_steps_and_the_batch_has_as_many_tokens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trained: list[tuple[int, int, set[int], int]] = []
-    seen: list[tuple[str, int, int]] = []
-
-    def fine_tune(
-        model: Any, _: Any, examples: list[Example], answers: list[str], settings: FineTuning, *, on_step: Any
-    ) -> Any:
-        parts = {len(example.meta["parts"]) for example in examples}
-        assert {answer.count("\n") + 1 for answer in answers} == parts
-        trained.append((settings.steps, settings.batch_size, parts, len(examples)))
-        on_step(settings.steps)
-        return model
-
-    monkeypatch.setattr("text2grad.runs.pipeline.fine_tune", fine_tune)
-    overrides = ["world.length=8", "rollout.max_new_tokens=150", "sft.steps=7", "sft.batch_size=2"]
-    recipe = recipe_of(*SHORT, *overrides)
-    Pipeline(recipe, tmp_path, lambda *state: seen.append(state)).run(phases=("sft",))
-    assert trained == [(2, 8, {2}, 16), (2, 4, {4}, 8), (3, 2, {8}, 6)]
-    assert seen == [("sft", 2, 7), ("sft", 4, 7), ("sft", 7, 7)]
 
 
 def write_place(pipeline: Pipeline, path: Path) -> None:
@@ -168,37 +81,3 @@ def test_an_unknown_phase_is_refused(tmp_path: Path) -> None:
         ConfigError, match=r"^a phase has no value 'begin'\. Known values: sft, annotations, reward_model"
     ):
         pipeline_of(tmp_path, *SHORT).run(["begin"])
-
-
-def test_a_limit_below_the_shortest_answer_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    # Eight lines of 17 tokens, 7 line breaks, and the end.
-    recipe = recipe_of("world.length=8", "rollout.max_new_tokens=143", f"run.out={tmp_path / 'run'}")
-    for call in (lambda: check_response_limit(recipe), lambda: run_recipe(recipe)):
-        with pytest.raises(
-            ConfigError, match=r"^rollout\.max_new_tokens = 143: with data\.length = 8 the shortest .* 144 "
-        ):
-            call()
-    with pytest.raises(ConfigError, match=r"^rollout\.max_new_tokens = 143"):
-        Pipeline(recipe, tmp_path / "models", lambda *_: None).run()
-    assert not list(tmp_path.iterdir())
-    check_response_limit(recipe_of("world.length=8", "rollout.max_new_tokens=144"))
-    check_response_limit(recipe_of("rollout.max_new_tokens=4"))  # usual items: the user's choice
-
-
-def test_the_recipe_gives_the_task_its_settings() -> None:
-    recipe = recipe_of("world.length=8", "world.faults=0.25", "world.truths=false", "rollout.max_new_tokens=180")
-    assert task_settings(recipe) == TaskSettings(8, 0.25, False)
-    task = recipe_task(recipe)
-    assert task is not None
-    assert task.critic() == type(task.critic())(truths=False)
-    assert task.train(3, 1)[0].prompt_text.startswith("A: ")
-
-
-@pytest.mark.parametrize(
-    ("setting", "named"), [("world.length=2", "length belongs"), ("world.faults=0.5", "faults belongs")]
-)
-def test_the_settings_of_a_task_are_refused_without_one(setting: str, named: str, tmp_path: Path) -> None:
-    path = tmp_path / "own.toml"
-    path.write_text('[data]\ntrain = "prompts.jsonl"\n', "utf-8")
-    with pytest.raises(ConfigError, match=f"{named} to a built-in task; set task, or leave out "):
-        load_recipe(path, [setting])

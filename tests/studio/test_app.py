@@ -163,12 +163,12 @@ def test_marks_are_saved_listed_and_exported(tmp_path: Path) -> None:
     assert json.loads(lines[0])["critique"]["feedback"] == '"cat": a dog'
     assert json.loads(lines[0])["ids"] == [0, 1, 2, 3, 4, 5, 6]  # a lesson on the file has the sampled tokens
     page = client.get("/api/export/marks.html")
-    assert 'data-v="-1">cat</span>' in page.text
+    assert 'title="δ -1">cat</span>' in page.text
     assert "attachment" in page.headers["content-disposition"]
     page = client.get("/api/export/response.html", params={"run": 0, "number": 12}).text
     assert "run, step 2, response 4" in page
     assert "Marked by ann" in page
-    assert 'data-v="-1 - - - -">cat</span>' in page
+    assert 'title="δ -1">cat</span>' in page
     rows = client.get("/api/runs/0/rollouts", params={"marked": "mine"}).json()
     assert rows["total"] == 3  # the same texts in each of three steps
     assert {row["marks"] for row in rows["rows"]} == {1}
@@ -203,7 +203,7 @@ def test_a_shared_response_without_tokens_has_the_critics_spans_in_colour(tmp_pa
     file = tmp_path / "answers.jsonl"
     file.write_text(json.dumps(record) + "\n")
     page = page_of_response(session(tmp_path / "store", file), "ann", 0, 1)
-    assert 'data-v="-1">cat</span>' in page
+    assert 'title="δ -1">cat</span>' in page
     assert "3 parts" in page
 
 
@@ -314,7 +314,7 @@ def test_a_response_with_numbers_that_are_null_is_shared(tmp_path: Path) -> None
     client.get("/", params={"token": TOKEN})
     answer = client.get("/api/export/response.html", params={"run": 0, "number": 1})
     assert answer.status_code == 200
-    assert 'data-v="-"> b</span>' in answer.text
+    assert 'title=""> b</span>' in answer.text
 
 
 def test_bodies_are_json_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

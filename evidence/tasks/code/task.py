@@ -55,7 +55,7 @@ Runner = Callable[[Sequence[Job]], Sequence[bool]]
 
 
 @dataclass(frozen=True, slots=True)
-class Difficulty:
+class Faults:
     """The length of the specifications, and the rates of faults in demonstrations, each in [0, 1].
 
     Attributes:
@@ -69,11 +69,7 @@ class Difficulty:
     drop: float = 0.03
 
 
-DIFFICULTIES = {
-    "easy": Difficulty((3, 2), slip=0.55),
-    "normal": Difficulty((4, 3, 2, 1), slip=0.6),
-    "hard": Difficulty((0, 1, 2, 2), slip=0.65),
-}
+USUAL_FAULTS = Faults((4, 3, 2, 1), slip=0.6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +86,6 @@ class CodeTask(Task):
 
     name = "code"
     metric = "pass_at_1"
-    difficulties = DIFFICULTIES
     judgements = critic.judgements()
     unit = "steps"
     lengths = (2, 4, 6, 8, 10, 12)
@@ -103,7 +98,7 @@ class CodeTask(Task):
         """Draw one item."""
         if self.settings.length:
             return self._item(*draw_tested(self.split, self.settings.length, rng), rng)
-        sizes = DIFFICULTIES[self.difficulty].sizes
+        sizes = USUAL_FAULTS.sizes
         size = rng.choices(range(2, 2 + len(sizes)), sizes)[0]
         while True:
             steps = draw_steps(self.split, size, rng)
@@ -117,7 +112,7 @@ class CodeTask(Task):
 
     def demonstration(self, example: Example, rng: Random) -> str:
         """Return a body with habitual mistakes, and at times with a step left out."""
-        level, steps = DIFFICULTIES[self.difficulty], steps_of(example)
+        level, steps = USUAL_FAULTS, steps_of(example)
         written: list[Step | None] = [slipped(step) if self.errs(level.slip, rng) else step for step in steps]
         if self.errs(level.drop, rng):
             written[rng.randrange(len(written))] = None

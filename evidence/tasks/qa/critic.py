@@ -7,8 +7,9 @@ wrong place of the sentence are faults even when the value is right.
 from dataclasses import dataclass
 from functools import cache
 
+from evidence.tasks.parts import LabelledFactCritic
 from evidence.tasks.qa import world
-from text2grad.tasks.facts import VERDICTS, FactCritic, FactReader, Facts, FactWriter, Phrase, Phrases, key
+from text2grad.tasks.facts import VERDICTS, FactReader, Facts, FactWriter, Phrase, Phrases, key
 from text2grad.types import Example
 
 # A person never follows a subject; a subject follows only a person.
@@ -55,7 +56,7 @@ WRITER = FactWriter(
 
 
 @dataclass(frozen=True, slots=True)
-class QACritic(FactCritic):
+class QACritic(LabelledFactCritic):
     """Judges answers in words, each claim against the open row."""
 
     reader = READER

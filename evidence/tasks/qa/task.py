@@ -30,11 +30,12 @@ import re
 from dataclasses import dataclass
 from random import Random
 
+from evidence.tasks.parts import FactTask
 from evidence.tasks.qa import tables, world
 from evidence.tasks.qa.critic import WRITER, QACritic
 from evidence.tasks.qa.metric import METRIC
 from text2grad.tasks.base import pairs
-from text2grad.tasks.facts import Facts, FactTask, chatty, half_of_both, same_words, scrambled
+from text2grad.tasks.facts import Facts, chatty, half_of_both, same_words, scrambled
 from text2grad.types import Example
 
 MOST_CLAIMS = 4  # about one table, where the length is set
@@ -42,7 +43,7 @@ CAREFUL = ("who", "what")  # the slots that demonstrations read with more care
 
 
 @dataclass(frozen=True, slots=True)
-class Difficulty:
+class Faults:
     """The length of the tables, and the rates of faults in demonstrations, each in [0, 1].
 
     Attributes:
@@ -62,11 +63,7 @@ class Difficulty:
     chatter: float = 0.3
 
 
-DIFFICULTIES = {
-    "easy": Difficulty((2, 3), skim=0.52, slip=0.1, vague=0.1),
-    "normal": Difficulty((3, 3), skim=0.52, slip=0.12, vague=0.15),
-    "hard": Difficulty((4, 4), skim=0.55, slip=0.15, vague=0.2),
-}
+USUAL_FAULTS = Faults((3, 3), skim=0.52, slip=0.12, vague=0.15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +77,6 @@ class QATask(FactTask):
 
     name = "qa"
     metric = "claim_f1"
-    difficulties = DIFFICULTIES
     judgements = WRITER.judgements()
     unit = "claims"
     lengths = (2, 4, 8, 12, 16)
@@ -106,7 +102,7 @@ class QATask(FactTask):
 
     def draw_part(self, rng: Random) -> Example:
         """Draw one table and a question."""
-        rows, length = rng.randint(*DIFFICULTIES[self.difficulty].rows), self.settings.length
+        rows, length = rng.randint(*USUAL_FAULTS.rows), self.settings.length
         problem = tables.draw_problem(self.split, rows, rng, details=min(length, MOST_CLAIMS) - 1 if length else 0)
         prompt = tables.write_prompt(problem, self.split, rng)
         meta = {"rows": problem.rows, "target": problem.target, "asked": problem.asked}
@@ -118,7 +114,7 @@ class QATask(FactTask):
 
     def demonstrate_part(self, part: Example, rng: Random) -> str:
         """Return an answer with wrong values of the first row, vague fillers, omissions and chatter."""
-        level, problem = DIFFICULTIES[self.difficulty], world.problem_of(part)
+        level, problem = USUAL_FAULTS, world.problem_of(part)
         phrases = {}
         for slot in world.SLOTS:
             hasty = level.slip if slot in CAREFUL else level.skim
@@ -154,4 +150,4 @@ class QATask(FactTask):
 
     def all_words(self) -> list[str]:
         """Return texts that together hold every word of prompts, answers and critiques."""
-        return [*tables.words(), *WRITER.words(labelled=bool(self.parts)), *self.labels()]
+        return [*tables.words(), *WRITER.words(), *self.label_words()]

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from trl.trainer.sft_trainer import SFTTrainer
 
-from evidence.plan.fine_tuning import FineTuningPlanner
+from evidence.plan.fine_tuning import FineTuningPlanner, with_settings
 from planned import CONFIG, CPU, PARAMETERS, recipe
 from text2grad.errors import ConfigError
 from text2grad.runs.dry_run.devices import Device, device_named
-from text2grad.runs.dry_run.plan import Plan, with_settings
+from text2grad.runs.dry_run.plan import Plan
 from text2grad.runs.dry_run.trace import Allocations
 from text2grad.runs.sft_run import SFTRun
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer

@@ -8,6 +8,7 @@ import pytest
 
 from evidence.plans.methods import METHODS
 from evidence.plans.search_space import ROUND, SEARCH_SPACE, SearchSpace, Trial, as_overrides, in_words
+from evidence.tasks.settings import world_of
 from places import ROOT
 from text2grad.config.recipe import Recipe, load_recipe, make_recipe
 from text2grad.errors import ConfigError
@@ -48,8 +49,8 @@ def test_every_method_can_be_searched_on_every_shipped_recipe(name: str) -> None
     base, methods = recipe_of(name), dict(METHODS)
     if not base.data.task:
         refused = methods.pop("verdicts_only")  # before any run
-        with pytest.raises(ConfigError, match="truths belongs to a built-in task; set task, or leave out truths"):
-            recipe_of(name, *refused.settings)
+        with pytest.raises(ConfigError, match=r"^truths in \[world\]: only a built-in task has them"):
+            world_of(recipe_of(name, *refused.settings))
     for place, method in enumerate(methods.values(), list(SHIPPED).index(name)):
         space = SearchSpace.of(method.searched, base, recipe_of(name, *method.settings))
         trials = [Trial(0, space.default, 0.5)]

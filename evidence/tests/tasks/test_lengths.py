@@ -12,15 +12,15 @@ from hypothesis import given, settings, strategies as st
 from evidence.tasks.code.task import CodeTask, program_of
 from evidence.tasks.code.unit_tests import run, separated
 from evidence.tasks.code.world import NAMES, OPERATIONS, Step, body, known_constants, may_follow, slipped
+from evidence.tasks.parts import LABELS, FactTask, lines_of, parts_of
+from evidence.tasks.posts import PostsTask
 from evidence.tasks.qa import world as qa_world
 from evidence.tasks.qa.task import QATask
 from text2grad.errors import ConfigError, DataError
 from text2grad.runs.pipeline import training_lengths
 from text2grad.tasks.base import Task, TaskSettings, pairs, split_words
-from text2grad.tasks.facts.parts import LABELS, FactTask, lines_of, parts_of
 from text2grad.tasks.registry import PROCEDURAL, built_in, procedural_task
 from text2grad.tasks.summarization import world as posts_world
-from text2grad.tasks.summarization.task import SummarizationTask
 from text2grad.tasks.tiny import count_tokens, word_tokenizer
 from text2grad.types import Example, Span
 from text2grad_sandbox import Sandbox
@@ -34,8 +34,8 @@ NAMES_OF = {"summarization": posts_world.NAMES, "qa": qa_world.NAMES}
 TWO = Example("A: ...\nB: ...\nTL;DR:", meta={"parts": {"A": {"facts": FACTS}, "B": {"facts": OTHER}}})
 A = "A: Maria Lopez fixed the bike at the park on Tuesday because of the race."
 B = "B: Tom Chen sold the bike at the park on Friday because of the exam."
-POSTS = SummarizationTask(settings=TaskSettings(2))
-BARE = SummarizationTask(settings=TaskSettings(2, truths=False))
+POSTS = PostsTask(settings=TaskSettings(2))
+BARE = PostsTask(settings=TaskSettings(2, truths=False))
 
 
 def task_of(name: str, length: int, split: str = TRAIN, **more: object) -> Task:
@@ -257,7 +257,7 @@ def test_each_part_is_judged_by_its_own_truth_also_where_parts_have_the_same_wor
 @given(st.lists(st.integers(0, 2**32), min_size=4, max_size=4))
 @settings(max_examples=40, deadline=None)
 def test_the_spans_of_an_answer_are_those_of_its_lines_judged_alone(seeds: list[int]) -> None:
-    for task, usual in ((SummarizationTask, SummarizationTask()), (QATask, QATask())):
+    for task, usual in ((PostsTask, PostsTask()), (QATask, QATask())):
         long = task(settings=TaskSettings(8), seed=seeds[0] % 1000)
         [example] = long.examples(1)
         parts = parts_of(example)
@@ -320,7 +320,7 @@ def test_an_empty_answer_and_an_empty_line() -> None:
 def test_a_critique_without_truths_names_what_is_missing_and_no_value() -> None:
     feedback, _ = judged(BARE, TWO, f"{A.replace(' on Tuesday', '')}\n{B}")
     assert re.search(r"The day is missing\.|The day: nothing names it\.", feedback)
-    one = SummarizationTask(settings=TaskSettings(truths=False))
+    one = PostsTask(settings=TaskSettings(truths=False))
     feedback, spans = judged(one, Example("x", meta={"facts": FACTS}), "Maria Lopez fixed the bike on Thursday.")
     assert spans[-1] == ("Thursday", "negative")
     assert "Tuesday" not in feedback
@@ -355,7 +355,7 @@ def test_lines_are_found_with_their_labels() -> None:
 
 
 def test_half_of_the_lines_of_corruptions_are_corrupt_and_some_are_meddled_with() -> None:
-    task, rng = SummarizationTask(settings=TaskSettings(4)), Random(0)
+    task, rng = PostsTask(settings=TaskSettings(4)), Random(0)
     examples = task.examples(300)
     answers = [task.corruption(example, rng) for example in examples]
     whole = fmean([line[:2] for line in answer.split("\n")] == ["A:", "B:", "C:", "D:"] for answer in answers)

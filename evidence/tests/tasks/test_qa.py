@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
-from itertools import pairwise, product
+from itertools import pairwise
 from random import Random
 from statistics import fmean
 
@@ -15,7 +15,7 @@ import fact_critiques
 from evidence.tasks.qa import tables, world
 from evidence.tasks.qa.critic import QACritic
 from evidence.tasks.qa.metric import METRIC
-from evidence.tasks.qa.task import DIFFICULTIES, QATask
+from evidence.tasks.qa.task import USUAL_FAULTS, QATask
 from evidence.tasks.qa.world import problem_of
 from fact_critiques import ABOUT_A_FACT, MISSING, Judged, judged, others, told_in
 from text2grad.errors import ConfigError, DataError
@@ -176,11 +176,10 @@ def test_the_splits_share_no_name_course_composition_template_or_column_order() 
     assert {w for e in held_out for w in split_words(e.prompt_text)} <= set(split_words(text))
 
 
-@pytest.mark.parametrize("level", ["easy", "normal", "hard"])
-def test_a_table_has_one_open_row_and_no_value_twice(level: str) -> None:
-    for example in QATask("held_out", level).examples(200) + QATask("train", level).examples(200):
+def test_a_table_has_one_open_row_and_no_value_twice() -> None:
+    for example in QATask("held_out").examples(200) + QATask("train").examples(200):
         rows, target = example.meta["rows"], example.meta["target"]
-        assert DIFFICULTIES[level].rows[0] <= len(rows) <= DIFFICULTIES[level].rows[1]
+        assert USUAL_FAULTS.rows[0] <= len(rows) <= USUAL_FAULTS.rows[1]
         assert [row["status"] == "open" for row in rows] == [i == target for i in range(len(rows))]
         for slot in world.DETAILS:
             assert len({row[slot] for row in rows}) == len(rows)
@@ -202,8 +201,8 @@ def test_the_vocabulary_is_small_and_covers_every_text_of_both_splits() -> None:
     odd = [critique_of(response).feedback for response in ("", "Ann", "the the", "on Friday on Friday. on Friday.")]
     odd += [critique_of("teaches chess Ann Weber at the").feedback, critique_of("See you " * 30).feedback]
     assert seen | {word for text in odd for word in split_words(text)} == set(words)
-    for split, level in product(("train", "held_out"), DIFFICULTIES):
-        task = QATask(split, level)  # type: ignore[arg-type]
+    for split in ("train", "held_out"):
+        task = QATask(split)  # type: ignore[arg-type]
         assert task.vocabulary() == words
         assert {word for text in task.texts(400) for word in split_words(text)} <= set(words)
 
@@ -221,10 +220,8 @@ def test_the_task_fits_the_protocol_and_refuses_unknown_settings() -> None:
     task: Task = TRAIN
     assert (task.name, task.metric) == ("qa", "claim_f1")
     assert task.critic() == QACritic()
-    with pytest.raises(ConfigError, match=r"^qa has no split 'test'; known: train, held_out$"):
+    with pytest.raises(ConfigError, match=r"^the split of qa has no value 'test'"):
         QATask("test")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"^qa has no difficulty 'mad'; known: easy, normal, hard$"):
-        QATask("train", "mad")
 
 
 @pytest.mark.parametrize(
@@ -244,7 +241,7 @@ def test_an_example_of_another_task_is_refused_by_name(change: dict[str, object]
 
 
 def test_demonstrations_err_as_often_as_the_difficulty_says_and_always_towards_the_first_row() -> None:
-    rng, level = Random(0), DIFFICULTIES["normal"]
+    rng, level = Random(0), USUAL_FAULTS
     examples = TRAIN.examples(3000)
     pairs = [(example, problem_of(example), TRAIN.demonstration(example, rng)) for example in examples]
     assert 0.6 <= fmean(claim_f1(example, answer) for example, _, answer in pairs) <= 0.72
@@ -322,9 +319,8 @@ def test_the_third_corruption_is_a_demonstration_gone_wrong() -> None:
     assert fmean(claim_f1(e, corrupt) for e, _, corrupt in pairs) < fmean(claim_f1(e, d) for e, d, _ in pairs) - 0.15
 
 
-@pytest.mark.parametrize("level", DIFFICULTIES)
-def test_corruptions_depend_on_the_generator_alone_and_hold_known_words(level: str) -> None:
-    for task in (QATask("train", level), QATask("held_out", level)):
+def test_corruptions_depend_on_the_generator_alone_and_hold_known_words() -> None:
+    for task in (QATask("train"), QATask("held_out")):
         corrupt = [task.corruption(example, Random(i)) for i, example in enumerate(task.examples(300))]
         assert corrupt == [task.corruption(example, Random(i)) for i, example in enumerate(task.examples(300))]
         assert {word for text in corrupt for word in split_words(text)} <= set(task.vocabulary())

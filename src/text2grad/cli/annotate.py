@@ -10,6 +10,7 @@ from text2grad.cli.options import (
     add_command,
     add_shared,
     at_least,
+    finite,
     print_end,
     print_lines,
     recipe_with,
@@ -58,7 +59,7 @@ def add_parser(commands: Any) -> None:
     about = "have a language model on a server write critiques of responses"
     add = add_command(commands, "annotate", run, about, DESCRIPTION, EPILOG, extras=("annotate",)).add_argument
     add_shared(add, "recipe", "--set", "--force")
-    add("--max-cost", metavar="DOLLARS", help="stop before the answers in the directory cost more")
+    add("--max-cost", type=finite(0.0), metavar="DOLLARS", help="stop before the answers in the directory cost more")
     limit = "annotate only the first N responses (with --own-critic: prompts)"
     add("--limit", type=at_least(1), metavar="N", help=limit)
     add("--own-critic", action="store_true", help="let the recipe's critic in Python judge, and no server")
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     from text2grad.critics.servers import AnnotationSession, Annotator, Store, Template, run_session
     from text2grad.runs import annotated_examples, endpoint_values, items_of
 
-    recipe = recipe_with(args, {"annotate.out": args.out}, {"annotate.max_cost": args.max_cost})
+    recipe = recipe_with(args, {"annotate.out": args.out, "annotate.max_cost": args.max_cost})
     if args.own_critic:
         return _by_own_critic(args, recipe)
     if args.samples is not None:

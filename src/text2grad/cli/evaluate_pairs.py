@@ -12,6 +12,7 @@ from text2grad.cli.options import (
     add_command,
     add_shared,
     at_least,
+    finite,
     print_end,
     refuse_full_directory,
     refuse_other_results,
@@ -61,7 +62,7 @@ def add_parser(commands: Any) -> None:
     add("--human", action="append", default=[], type=Path, metavar="SHEET", help=sheet)
     add("--out", type=Path, required=True, metavar="DIR", help="output directory")
     add("--limit", type=at_least(1), metavar="N", help="compare only the first N pairs")
-    add("--max-cost", metavar="DOLLARS", help="budget of all answers in the directory")
+    add("--max-cost", type=finite(0.0), metavar="DOLLARS", help="budget of all answers in the directory")
     add("--dry-run", action="store_true", help="tell requests, tokens and cost, and request nothing")
     add_shared(add, "--force", "--set")
 
@@ -99,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
         with metered(args.out, "evaluate pairs") as meter:
             verdicts, spent = _ask(judges, costs, store, comparisons, meter)
     verdicts |= people
-    results = {name: summary(preferences, seed=0) for name, preferences in verdicts.items()}
+    results = {name: summary(preferences) for name, preferences in verdicts.items()}
     first = next(iter(verdicts))
     agreement = judges_agreement(verdicts)
     record = {**about, "judge": first, **results[first], **spent, "judges": results, "agreement": agreement}
@@ -122,7 +123,7 @@ def _judges(args: argparse.Namespace) -> dict[str, "Judge"]:
     files = [name for name in args.judge if name.endswith(".toml")]
     if args.judge and not files:
         raise ConfigError(f"--judge {args.judge[0]} is a model on the server of a --judge FILE.toml, which is missing")
-    limit = shorthands({}, {"annotate.max_cost": args.max_cost})
+    limit = shorthands({"annotate.max_cost": args.max_cost})
     judges: dict[str, Judge] = {}
     for name in args.judge:
         model = [] if name.endswith(".toml") else [f"annotate.model={json.dumps(name)}"]

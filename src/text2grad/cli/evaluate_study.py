@@ -116,9 +116,9 @@ def _read(args: argparse.Namespace) -> int:
     if args.out is not None:
         refuse_overwriting([args.out / AGREEMENT], force=args.force)
     sheets = read_sheets(args.files)
-    order = list(sheets[0].answers)
+    order = list(sheets[0])
     agreements = {
-        question: measure_agreement([[sheet.answers[item][question] for item in order] for sheet in sheets])
+        question: measure_agreement([[sheet[item][question] for item in order] for sheet in sheets])
         for question in QUESTIONS
     }
     if not any(agreement.ratings for agreement in agreements.values()):

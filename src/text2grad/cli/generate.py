@@ -45,7 +45,7 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Load the run's policy and critic, and print answers and critiques."""
     from text2grad.config import latest_checkpoint, recipe_of_run
-    from text2grad.runs import critic_of_run, judge_answers, measure_answers, sample_answers
+    from text2grad.runs import Answer, PolicySampler, critic_of_run, judge_answers, measure_answers
     from text2grad.tasks import ProgramCritic
 
     checkpoint = latest_checkpoint(args.directory / "checkpoints")
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         note("the critic of a built-in task judges answers to the task's own prompts only: no critiques", warning=True)
         critic = None
     policy = checkpoint / "policy"
-    answers = sample_answers(recipe, policy, examples, seed=args.seed)
+    answers = [Answer(rollout) for rollout in PolicySampler(recipe, str(policy))(examples, seed=args.seed)]
     try:
         if not args.prompt:
             answers = measure_answers(recipe, answers)

@@ -165,30 +165,27 @@ def finite(least: float = -math.inf) -> Callable[[str], float]:
     return read
 
 
-def shorthands(values: Mapping[str, object], numbers: Mapping[str, str | None] | None = None) -> list[str]:
+def shorthands(values: Mapping[str, object]) -> list[str]:
     """Return the override, as `--set` takes it, of each option that stands for a setting and is given.
 
     Args:
-        values: texts, lists and switches by the name of their setting; JSON is also TOML for these types.
-        numbers: numbers as written on the command line.
+        values: texts, lists and numbers by the name of their setting; JSON is also TOML for these types.
 
     Raises:
         ConfigError: if a text is empty, for example because a shell variable is not set.
 
     Example:
-        >>> shorthands({"run.out": "runs/a", "model.path": None}, {"annotate.max_cost": "5"})
-        ['run.out="runs/a"', 'annotate.max_cost=5']
+        >>> shorthands({"run.out": "runs/a", "model.path": None, "annotate.max_cost": 5.0})
+        ['run.out="runs/a"', 'annotate.max_cost=5.0']
     """
-    numbers = numbers or {}
-    if empty := [name for name, value in {**values, **numbers}.items() if value == ""]:
+    if empty := [name for name, value in values.items() if value == ""]:
         raise ConfigError(f"the option for {empty[0]} is an empty text; give it a value, or leave it out")
-    texts = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items() if value}
-    return [f"{name}={text}" for name, text in {**texts, **numbers}.items() if text]
+    return [
+        f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in values.items() if value not in (None, [])
+    ]
 
 
-def recipe_with(
-    args: argparse.Namespace, options: Mapping[str, object], numbers: Mapping[str, str | None] | None = None
-) -> "Recipe":
+def recipe_with(args: argparse.Namespace, options: Mapping[str, object]) -> "Recipe":
     """Return the recipe of a command line with --set, and with the options that stand for settings (`shorthands`).
 
     Raises:
@@ -196,7 +193,7 @@ def recipe_with(
     """
     from text2grad.config import load_recipe
 
-    return load_recipe(args.recipe, [*args.overrides, *shorthands(options, numbers)])
+    return load_recipe(args.recipe, [*args.overrides, *shorthands(options)])
 
 
 def say(text: str, *, style: str = "") -> None:

@@ -239,7 +239,7 @@ def _sample_batch(model: LoadedModel, file: AnswerFile, batch: Sequence[Turn], s
 
 
 def _texts(model: LoadedModel, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> list[str]:
-    """Return the texts of responses; one that continues its prompt keeps the white space at its beginning.
+    """Return the texts of responses; a text that continues its prompt keeps the white space at its beginning.
 
     Tokenizers of SentencePiece drop it, which would break a program: prompt and response are decoded together.
     """

@@ -126,8 +126,8 @@ def _with_intervals(
 ) -> dict[str, Estimate]:
     """Return figures with the quantiles of their resamples; `drawn` is of `_resampled`.
 
-    Where a share of n items is the same in each resample, as with 0 of 10, the quantiles show nothing: its bounds are
-    then those of Wilson's interval of 0 of n, z² / (n + z²), on both sides, within [`least`, 1].
+    Where a share of n items is the same in each resample, as with 0 of 10, the quantiles show nothing. Its bounds
+    are then z² / (n + z²) away on both sides, as in Wilson's interval for 0 of n, but within [`least`, 1].
     """
     estimates = {}
     for name, values in drawn.items():

@@ -79,7 +79,8 @@ def read_subjects(
 ) -> list[Subject]:
     """Return the models that a command line names, each as PATH or NAME=PATH.
 
-    Models on servers have `model_names`: MODEL for all, or NAME=MODEL. The format "auto" takes that of a run's recipe.
+    Models on servers have `model_names`: MODEL for all, or NAME=MODEL. The format "auto" of a run is the
+    format in its recipe.
 
     Raises:
         ConfigError: if a path is empty, two models have one name, or a server's model has no name.

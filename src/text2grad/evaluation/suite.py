@@ -44,7 +44,7 @@ class Question:
     continuation: str | None = None  # text that a base model continues; None gives it the prompt as plain text
     then: tuple[str, ...] = ()  # user messages of later turns; each is asked after the answer to the turn before
     stop: tuple[str, ...] = ()  # an answer that continues a text is cut before the first of these
-    temperature: float | None = None  # sampling temperature, in place of the evaluation's
+    temperature: float | None = None  # of sampling; None takes the evaluation's
     data: Mapping[str, Any] = field(default_factory=dict)  # what scoring needs: references, tests, sources
 
     @property
@@ -204,7 +204,7 @@ def entries_of(suite: str, options: SuiteOptions, source: Source) -> list[Entry]
 
 
 def checked(suite: str, questions: Sequence[Question]) -> Sequence[Question]:
-    """Return questions of which no two have the same id.
+    """Return the questions after a check that their ids differ.
 
     Raises:
         DataError: if there are two.

@@ -117,12 +117,12 @@ def load_encoder(path: str) -> Scorer:
 
 
 def load_reader(path: str) -> Scorer:
-    """Load the causal language model of perplexity; otherwise like `load_encoder`."""
+    """Load the causal language model of perplexity; place, device and errors as in `load_encoder`."""
     return _load(path, "AutoModelForCausalLM", "perplexity")
 
 
 def check_scorer(path: str, purpose: str) -> None:
-    """Check a model by its config alone; errors are those of `load_encoder`."""
+    """Check a model by its config alone; errors as in `load_encoder`."""
     _part(path, "AutoConfig", purpose)
 
 

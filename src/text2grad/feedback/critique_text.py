@@ -95,6 +95,8 @@ def parse_critique(text: str) -> ParsedCritique:
     text = printable(text)
     if len(text) <= MAX_CHARS:
         draft = THOUGHT.match(text)
+        if draft and draft["opened"] is None and text.lstrip().startswith(("{", "`")):
+            draft = None  # a text that begins with an object quotes the tag
         verdict = text[draft.end() :] if draft else text
         reading = _first_reading(verdict)
         if reading is None and draft and draft["opened"] is None:

@@ -62,33 +62,19 @@ def load_callable(path: str, kind: str) -> Any:
     return loaded
 
 
-def place_of(error: BaseException) -> str:
-    """Return "file:line" of an error: the innermost line that is not of text2grad or of a library.
-
-    Returns:
-        The place; empty if no line of a user had a part in it.
-    """
-    if isinstance(error, SyntaxError) and error.filename and Path(error.filename).exists():
-        return f"{_short(error.filename)}:{error.lineno}"
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(OWN_AND_LIBRARIES) and not frame.filename.startswith("<")
-    ]
-    return f"{_short(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
-
-
 def described(error: BaseException) -> str:
-    """Return the type and the message of an error, and its place if it has one, in one line.
+    """Return the type and the message of an error in one line, with the file and line of the user's code, if any.
 
-    A search of settings reads the last line of a run's log, which must begin with the name of our own error.
+    That is the innermost line that is not of text2grad or of a library. A search of settings reads the last line of a
+    run's log, which must begin with the name of our own error.
     """
-    place = place_of(error)
+    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    frames = [frame for frame in frames if not frame[0].startswith((*OWN_AND_LIBRARIES, "<"))]
+    if isinstance(error, SyntaxError) and error.filename and Path(error.filename).exists():
+        frames.append((error.filename, error.lineno))
+    place = ""
+    if frames:
+        path, line = Path(frames[-1][0]), frames[-1][1]
+        place = f" at {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{line}"
     text = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
-    return f"{type(error).__name__}{f' at {place}' if place else ''}{f': {text}' if text else ''}"
-
-
-def _short(filename: str) -> str:
-    """Return a file relative to the working directory, where it lies below it."""
-    path = Path(filename)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else filename
+    return f"{type(error).__name__}{place}{f': {text}' if text else ''}"

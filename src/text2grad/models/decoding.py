@@ -3,8 +3,7 @@
 `generate` of transformers computes the rows of a batch until the longest one ends. Here the cache and the batch shrink
 when half of the rows have ended, so a few long responses cost little.
 
-Models whose layers keep other states than keys and values of every position (`empty_cache`) stay with `generate`, one
-token at a time.
+Models without a cache of keys and values for every position (`empty_cache` returns None) are decoded by `generate`.
 
 Shapes: B rows, S slots of the padded prompts, V vocabulary.
 """
@@ -122,7 +121,7 @@ def _decode(model: Any, ids: Tensor, mask: Tensor, run: _Run, cache: Any) -> Non
 def _generate(model: Any, ids: Tensor, mask: Tensor, run: _Run, max_new_tokens: int, pad_id: int) -> None:
     """Decode with `generate`: a logits processor forces its argmax to take the chosen tokens.
 
-    The model's own generation config is ignored, which may hold a top_p, a penalty or a minimum length.
+    The model's own generation config is ignored: it may hold a top_p, a penalty or a minimum length.
     """
     from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 

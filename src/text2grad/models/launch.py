@@ -18,8 +18,8 @@ def asks_for_fsdp() -> bool:
 def plain_data_parallelism() -> Iterator[None]:
     """Let a trainer of transformers hold whole weights in each process, also where the launcher asked for FSDP.
 
-    Within it no variable of the launcher asks for FSDP, nor for a type to compute in, which is for FSDP here. The
-    state of accelerate, which such a trainer makes anew, is the old one after it.
+    In the block no variable of the launcher asks for FSDP or for mixed precision. The trainer makes the state of
+    accelerate anew; after the block the old state is back.
     """
     if not asks_for_fsdp():
         yield

@@ -44,13 +44,13 @@ def encode_prompts(
 def plain_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     """Return the ids of texts that go on.
 
-    They have the tokens that the tokenizer puts before a text, such as a beginning of sequence, and not those that it
-    puts behind a text, such as an end of sequence.
+    Tokens that the tokenizer puts before a text, such as a beginning of sequence, are kept; tokens that it puts behind
+    a text, such as an end of sequence, are left out.
     """
     encoded = [list(ids) for ids in tokenizer(list(texts), verbose=False)["input_ids"]]
     for text, ids in zip(texts, encoded, strict=True):
         bare = list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-        if bare:  # any text shows what is put around all of them
+        if bare:  # the tokenizer puts the same tokens around every text
             starts = range(len(ids) - len(bare), -1, -1)
             start = next((at for at in starts if ids[at : at + len(bare)] == bare), len(ids) - len(bare))
             behind = len(ids) - len(bare) - start
@@ -59,7 +59,7 @@ def plain_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
 
 
 def _refuse_chats(examples: Sequence[Example], prompt_format: str) -> None:
-    """Refuse what needs a chat template: the format "chat", or messages whose format is not given."""
+    """Refuse the format "chat", and messages in the format "auto": both need a chat template."""
     if prompt_format == "chat":
         raise ModelError(
             'model.prompt_format = "chat", but the tokenizer has no chat template; take a model that has one, or '

@@ -72,7 +72,7 @@ def random_states() -> dict[str, Any]:
 
 
 def restore_random_states(states: Mapping[str, Any]) -> None:
-    """Restore the states that `random_states` returned; states of GPUs that this machine lacks are left out."""
+    """Restore the states that `random_states` returned, without the states of GPUs that this machine lacks."""
     version, internal, gauss = states["python"]
     random.setstate((version, tuple(internal), gauss))
     saved = states["numpy"]

@@ -62,8 +62,8 @@ class States(NamedTuple):
 def can_share_prompts(model: Any) -> bool:
     """Return whether the responses to one prompt can share its forward pass in scoring and update.
 
-    Not with sliding windows, local attention or recurrent layers, nor with gradient checkpointing, which leaves no
-    cache.
+    Models with sliding windows, local attention or recurrent layers cannot; nor can gradient checkpointing, because it
+    leaves no cache.
     """
     trunk = base_of(model).get_decoder()
     new, old = "is_activation_checkpointing", "is_gradient_checkpointing"  # transformers renamed it
@@ -172,7 +172,7 @@ def _of_similar_length(rows: Sequence[Sequence[int]]) -> list[list[int]]:
 
 
 class _Before(NamedTuple):
-    """What stands before the tokens of rows.
+    """Beginnings of rows, read into a cache.
 
     Attributes:
         cache: of the beginnings, [G, P].
@@ -199,7 +199,7 @@ def _read_runs(
         rows: the tokens to read, of each row.
         runs: the rows that are read together, the longest first.
         pad_id: the padding id.
-        before: what stands before them; P = 0 without.
+        before: the beginnings that are in a cache already; None for rows without (P = 0).
     """
     width = max(map(len, rows))
     mask = before.mask if before else torch.zeros((len(rows), 0), dtype=torch.long, device=model.device)

@@ -63,7 +63,7 @@ class PolicyGeneration(vllm_generation.VLLMGeneration):
         runner.reload_weights(weights_iterator=self._iter_named_params())
         for layer in runner.get_model().modules():
             if hasattr(layer, "cpu_linear") and layer.weight.numel():
-                # an output layer, which is packed but keeps its weight: tied to the embedding, it was not packed again
+                # an output layer tied to the embedding: it keeps its weight, and reloading does not pack it again
                 layer.quant_method.process_weights_after_loading(layer)
         self.llm.reset_prefix_cache()
 

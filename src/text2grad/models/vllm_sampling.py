@@ -16,7 +16,7 @@ from text2grad.errors import ConfigError, ModelError, is_out_of_memory, require
 from text2grad.models.randomness import random_states, restore_random_states
 
 TRL_VERSIONS = ((1, 14), (1, 17))
-"""The oldest version of TRL whose `VLLMGeneration` is known here, and the first that is not."""
+"""The oldest version of TRL with the `VLLMGeneration` that this module knows, and the first version after it."""
 
 SERVER_STARTS_S = 240.0  # most seconds to wait for a server
 GROUP_PORT = 51_216  # TCP port over which weights go to a server
@@ -27,7 +27,7 @@ SERVER = (
 """The command line of a server that takes weights."""
 
 IDS_ONLY = {"ignore_eos": True, "detokenize": False}
-"""vLLM ends responses at its own list of ids; here at those of the run alone (`stop_token_ids`)."""
+"""vLLM ends responses at its own list of ids by default; here the ids of the run alone end them (`stop_token_ids`)."""
 
 Part = Callable[[list[tuple[int, ...]], list[tuple[float, ...]]], None]
 

@@ -5,8 +5,8 @@ from .generative import GenerativeRewardModel as GenerativeRewardModel
 from .load import (
     LocalRewardModel as LocalRewardModel,
     critic_from_recipe as critic_from_recipe,
+    reading_kind as reading_kind,
     register_kind as register_kind,
-    rows_read_at_once as rows_read_at_once,
     shares_base as shares_base,
 )
 from .probe import is_probe as is_probe, saved_probe as saved_probe

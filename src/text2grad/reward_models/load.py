@@ -6,20 +6,19 @@ critic.model      a reward model, by critic.kind: generative or probe in this pr
 neither           the critic of the built-in task
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from text2grad.config import Recipe
-from text2grad.errors import ConfigError, ModelError, check_known
+from text2grad.errors import ConfigError, check_known
 from text2grad.feedback import Critic, load_critic
 from text2grad.models import base_named_by
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.format import CritiqueFormat, saved_format
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.probe import SETTINGS_FILE, ProbeRewardModel
+from text2grad.reward_models.probe import ROWS_AT_ONCE, ProbeRewardModel
 from text2grad.reward_models.shared_base import add_role, is_same_model
 from text2grad.reward_models.vllm import VLLMRewardModel
 from text2grad.types import Critique, Example
@@ -34,22 +33,20 @@ class Kind(NamedTuple):
 
     Attributes:
         load: loads a saved model: `load(directory, trust_remote_code=...)`.
-        settings_file: file of a saved model, whose JSON holds its `rows_at_once`.
-        rows_at_once: responses per forward pass where nothing is saved.
+        rows_at_once: most responses per forward pass.
     """
 
     load: Callable[..., Critic]
-    settings_file: str
     rows_at_once: int
 
 
-KINDS = {"probe": Kind(ProbeRewardModel.load, SETTINGS_FILE, 8)}
+KINDS = {"probe": Kind(ProbeRewardModel.load, ROWS_AT_ONCE)}
 """Value of `critic.kind` → the kind; `register_kind` adds others."""
 
 
-def register_kind(name: str, load: Callable[..., Any], *, settings_file: str, rows_at_once: int = 64) -> None:
+def register_kind(name: str, load: Callable[..., Any], *, rows_at_once: int = 64) -> None:
     """Add a kind of learned critic, so that a recipe can name it as `critic.kind`; arguments as of `Kind`."""
-    KINDS[name] = Kind(load, settings_file, rows_at_once)
+    KINDS[name] = Kind(load, rows_at_once)
 
 
 @runtime_checkable
@@ -92,11 +89,11 @@ def critic_from_recipe(recipe: Recipe, *, task_critic: Critic | None = None, pol
     if settings.kind == "server":
         return _served(recipe)
     if settings.kind not in _WRITERS:
-        reader = _reading_kind(settings.kind).load(path, trust_remote_code=code)
+        reader = reading_kind(settings.kind).load(path, trust_remote_code=code)
         if isinstance(reader, LocalRewardModel):
             reader.rows_at_once = min(reader.rows_at_once, recipe.rollout.rows_at_once)  # memory only
         return reader
-    decoding = decoding_of(recipe, path)
+    decoding = _decoding_of(recipe, path)
     if settings.kind == "vllm":
         return VLLMRewardModel.load(path, config=recipe.vllm.model_dump(), trust_remote_code=code, **decoding)
     model = None if policy is None else add_role(policy, path)
@@ -117,33 +114,14 @@ def shares_base(recipe: Recipe) -> bool:
     return base is not None and is_same_model(base, policy.path)
 
 
-def _reading_kind(name: str) -> Kind:
-    """Return a kind of critic that reads responses and writes nothing.
+def reading_kind(name: str) -> Kind:
+    """Return a kind of critic that reads responses and writes nothing: "probe", or a kind that was added.
 
     Raises:
         ConfigError: naming the known values of critic.kind, if there is no such kind.
     """
     check_known("critic.kind", name, (*_WRITERS, *KINDS))
     return KINDS[name]
-
-
-def rows_read_at_once(directory: str | Path, kind: str) -> int:
-    """Return the responses per pass of a reward model that writes nothing: as saved, or usual where nothing is saved.
-
-    Args:
-        directory: of the reward model; it need not exist.
-        kind: "probe", or a kind that was added.
-
-    Raises:
-        ConfigError: if there is no such kind.
-        ModelError: if the saved settings cannot be read.
-    """
-    _, file, usual = _reading_kind(kind)
-    path = Path(directory) / file
-    try:
-        return int(json.loads(path.read_bytes()).get("rows_at_once", usual)) if path.exists() else usual
-    except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise ModelError(f"cannot read {path}: {error}; train the reward model again") from error
 
 
 def format_from_recipe(recipe: Recipe, **form: Any) -> CritiqueFormat:
@@ -153,7 +131,7 @@ def format_from_recipe(recipe: Recipe, **form: Any) -> CritiqueFormat:
     return CritiqueFormat(constrain=critic.constrain is not False, limits=limits, match=critic.match, **form)
 
 
-def decoding_of(recipe: Recipe, directory: str) -> dict[str, Any]:
+def _decoding_of(recipe: Recipe, directory: str) -> dict[str, Any]:
     """Return the settings of decoding that [critic] names; they replace those that were saved with a model.
 
     A limit that the recipe leaves at its default stays as saved.

@@ -12,7 +12,7 @@ the unit's words that are negative, neutral and positive (`probe_training`). Not
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -28,6 +28,7 @@ from text2grad.types import Critique, Example, PromptFormat, Span
 
 Unit = Literal["words", "sentences", "lines"]
 SETTINGS_FILE, WEIGHTS_FILE = "probe.json", "probe.safetensors"
+ROWS_AT_ONCE = 8  # most responses per forward pass; less changes memory, not results
 WITNESS = "witness"
 """Name of the tensor by which a saved probe knows its base again: its mean state of `WITNESS_TEXT`."""
 WITNESS_TEXT = "The fair opens on Monday, 12 May, at 9:30; bring an umbrella."
@@ -73,7 +74,6 @@ class ProbeSettings:
         unit: what is labelled.
         prompt_format: "chat" reads the prompt with the tokenizer's chat template, "plain" without.
         vote_threshold: a unit is marked if its probability of positive, or of negative, is at least this high.
-        rows_at_once: responses per forward pass; changes memory, not results.
 
     Raises:
         ConfigError: if there is no such unit, or the threshold is not in (0, 1].
@@ -85,7 +85,6 @@ class ProbeSettings:
     unit: Unit = "sentences"
     prompt_format: PromptFormat = "plain"
     vote_threshold: float = 0.5
-    rows_at_once: int = 8
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -113,7 +112,7 @@ class ProbeRewardModel:
             )
         check_text_ids(model, tokenizer)
         self.model, self.tokenizer, self.linear = model.eval().requires_grad_(False), tokenizer, linear
-        self.settings, self.rows_at_once = settings, settings.rows_at_once
+        self.settings, self.rows_at_once = settings, ROWS_AT_ONCE
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique per response: a span for each run of equally marked units, named in the feedback.
@@ -166,15 +165,15 @@ class ProbeRewardModel:
         write_atomically(directory / SETTINGS_FILE, to_json(asdict(self.settings)))
 
     @classmethod
-    def load(cls, directory: str | Path, *, trust_remote_code: bool = False, **changes: Any) -> "ProbeRewardModel":
-        """Load a saved probe and its base; `changes` replace attributes of its settings.
+    def load(cls, directory: str | Path, *, trust_remote_code: bool = False) -> "ProbeRewardModel":
+        """Load a saved probe and its base.
 
         Raises:
             ModelError: if there is no probe, or its base cannot be loaded, or has other states than in training.
         """
         from safetensors.torch import load_file
 
-        settings = replace(saved_probe(directory), **changes)
+        settings = saved_probe(directory)
         try:
             tensors = load_file(Path(directory) / WEIGHTS_FILE)
             witness = tensors.pop(WITNESS)
@@ -231,6 +230,7 @@ def saved_probe(directory: str | Path) -> ProbeSettings:
         )
     try:
         saved = json.loads(path.read_bytes())
+        saved.pop("rows_at_once", None)  # of version 0.2.0
         return ProbeSettings(**{**saved, "labels": tuple(saved["labels"])})
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"cannot read {path}: {error}; train the probe again") from error
@@ -251,28 +251,18 @@ class Row(NamedTuple):
 def rows_of(
     tokenizer: Any, examples: Sequence[Example], responses: Sequence[str], unit: Unit, prompt_format: PromptFormat
 ) -> list[Row]:
-    """Return what the base reads for each response."""
+    """Return what the base reads for each response; a unit without a token of its own has all tokens."""
     rows = []
     prompts = critique_prompts(tokenizer, examples, responses, prompt_format)
     for prompt, response in zip(prompts, responses, strict=True):
-        ids, units = range_tokens(tokenizer, response, SPLITS[unit](response))
-        tokens = None if units is None else [[len(prompt) + token for token in own] for own in units]
-        rows.append(Row([*prompt, *ids], tokens))
+        units = Critique("", tuple(Span(*place, "negative") for place in SPLITS[unit](response)))
+        rewards = label_tokens(tokenizer, response, units, AlignSettings())
+        if rewards is None:
+            rows.append(Row([*prompt, *encode(tokenizer, response)], None))
+            continue
+        tokens = [[len(prompt) + token for token in own or range(len(rewards.ids))] for own in rewards.tokens]
+        rows.append(Row([*prompt, *rewards.ids], tokens))
     return rows
-
-
-def range_tokens(
-    tokenizer: Any, response: str, ranges: Sequence[Range]
-) -> tuple[tuple[int, ...], list[list[int]] | None]:
-    """Return the ids of a response, and the positions of the tokens of each range; None if they decode to another text.
-
-    A range without a token of its own has all tokens.
-    """
-    marked = Critique("", tuple(Span(*place, "negative") for place in ranges))
-    rewards = label_tokens(tokenizer, response, marked, AlignSettings())
-    if rewards is None:
-        return encode(tokenizer, response), None
-    return rewards.ids, [list(own or range(len(rewards.ids))) for own in rewards.tokens]
 
 
 def fitting(rows: Sequence[Row], limit: float) -> tuple[list[int], dict[int, Critique]]:

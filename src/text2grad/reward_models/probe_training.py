@@ -15,6 +15,7 @@ from text2grad.feedback import Annotation
 from text2grad.models import best_device, check_text_ids, context_of, load_policy
 from text2grad.reward_models.probe import (
     LABELS,
+    ROWS_AT_ONCE,
     SPLITS,
     Linear,
     ProbeRewardModel,
@@ -36,7 +37,6 @@ PENALTIES = (0.2, 0.6, 2.0, 6.0, 20.0, 60.0, 200.0, 600.0, 2_000.0)
 PENALTY_OF_LAYERS = 2.0
 """The penalty with which layers are compared."""
 FOLDS = 4
-ROWS_AT_ONCE = 8  # responses per forward pass
 ITERATIONS = 100  # of L-BFGS
 
 

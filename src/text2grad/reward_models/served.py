@@ -98,11 +98,11 @@ class ServerRewardModel:
             return collect_critiques(session, numbered_items(examples, responses), self.tokens)
 
     def _warn_of_special_tokens(self, responses: Sequence[str]) -> None:
-        special = next((match[0] for response in responses if (match := SPECIAL.search(response))), None)
-        if special and not self._warned:
+        token = next((match[0] for response in responses if (match := SPECIAL.search(response))), None)
+        if token and not self._warned:
             self._warned = True
             note(
-                f"a response spells {special!r}. If this is a special token of {self.endpoint.model}, the server reads "
+                f"a response spells {token!r}. If this is a special token of {self.endpoint.model}, the server reads "
                 "it as the token, so that a response can end itself and go on as a critique: look at samples with it. "
                 'critic.kind = "vllm" or "generative" reads it as text',
                 warning=True,

@@ -74,9 +74,9 @@ class AdapterRole:
         self.shared.peft_config[self.adapter].save_pretrained(str(directory))
 
 
-def is_same_model(path: str, other: str) -> bool:
-    """Tell whether two hub names are equal, or two paths lead to one directory."""
-    return path == other or (Path(path).is_dir() and Path(path).resolve() == Path(other).resolve())
+def is_same_model(first: str, second: str) -> bool:
+    """Tell whether two hub names are equal, or two paths lead to the same directory."""
+    return first == second or (Path(first).is_dir() and Path(first).resolve() == Path(second).resolve())
 
 
 def add_role(policy: Any, directory: str | Path, adapter: str = CRITIC_ADAPTER) -> AdapterRole:

@@ -6,10 +6,10 @@ Decoding is greedy, or sampled for a vote. Each prompt carries the grammar of th
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from text2grad.errors import ConfigError, ModelError
 from text2grad.models import ADAPTER_CONFIG, base_named_by, check_vllm, load_tokenizer
@@ -17,9 +17,6 @@ from text2grad.reward_models.decoding.grammar import check_expressible, grammar_
 from text2grad.reward_models.format import CritiqueFormat, saved_format
 from text2grad.reward_models.generative import CritiqueDecoder
 from text2grad.types import Example
-
-EngineSettings = Mapping[str, Any] | Iterable[tuple[str, Any]]
-"""Arguments of vLLM's engine by name, as a mapping or as pairs; None leaves an argument out."""
 
 _DEFAULTS = {"dtype": "auto", "gpu_memory_utilization": 0.4}  # the policy trains in the rest of the memory
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the maximal adapter ranks that vLLM accepts
@@ -41,36 +38,24 @@ class Request(NamedTuple):
     draws: int = 1
 
 
-class Engine(Protocol):
-    """A loaded language model that decodes.
+class VLLMEngine:
+    """A language model or adapter, loaded by vLLM.
 
     Attributes:
         context: length limit of a prompt with its continuation, in tokens.
     """
 
-    context: int
-
-    def write(self, requests: Sequence[Request]) -> list[list[list[int]]]:
-        """Return the token ids of the continuations of each request, in order."""
-        ...
-
-
-class VLLMEngine:
-    """A language model or adapter, loaded by vLLM."""
-
-    def __init__(self, directory: str | Path, config: EngineSettings = (), *, trust_remote_code: bool = False) -> None:
-        """Load a model, or an adapter on the base that its configuration names.
+    def __init__(self, directory: str | Path, config: Mapping[str, Any], *, trust_remote_code: bool) -> None:
+        """Load a model, or an adapter on the base that its configuration names; None leaves an argument out.
 
         Raises:
-            ConfigError: if vLLM is not installed, or several processes share the run.
             ModelError: if vLLM cannot load it.
         """
-        check_vllm_here()
         from vllm import LLM
         from vllm.lora.request import LoRARequest
 
         base = base_named_by(directory)
-        settings = {name: value for name, value in {**_DEFAULTS, **dict(config)}.items() if value is not None}
+        settings = {name: value for name, value in {**_DEFAULTS, **config}.items() if value is not None}
         if base is not None:
             settings |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _rank(Path(directory))}
         try:
@@ -112,7 +97,7 @@ class VLLMEngine:
 class VLLMRewardModel(CritiqueDecoder):
     """A critic that is a language model in vLLM: `model(examples, responses)` returns critiques."""
 
-    def __init__(self, engine: Engine, tokenizer: Any, format: CritiqueFormat) -> None:
+    def __init__(self, engine: VLLMEngine, tokenizer: Any, format: CritiqueFormat) -> None:
         """Take an engine that has loaded a trained model, its tokenizer, and the format of its critiques.
 
         Raises:
@@ -139,7 +124,7 @@ class VLLMRewardModel(CritiqueDecoder):
 
     @classmethod
     def load(
-        cls, directory: str | Path, *, config: EngineSettings = (), trust_remote_code: bool = False, **changes: Any
+        cls, directory: str | Path, *, config: Mapping[str, Any], trust_remote_code: bool = False, **changes: Any
     ) -> "VLLMRewardModel":
         """Load a model or adapter that `GenerativeRewardModel.save` wrote, or any language model that writes critiques.
 
@@ -155,7 +140,7 @@ class VLLMRewardModel(CritiqueDecoder):
         """
         format = replace(saved_format(directory), **changes)
         check_expressible(format)
-        check_vllm_here()
+        _check_vllm()
         tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
         if format.constrain:
             _check_grammar_support(tokenizer)
@@ -163,7 +148,7 @@ class VLLMRewardModel(CritiqueDecoder):
         return cls(engine, tokenizer, format)
 
 
-def check_vllm_here() -> None:
+def _check_vllm() -> None:
     """Check that vLLM can be imported, and that this is the only process of the run.
 
     Raises:

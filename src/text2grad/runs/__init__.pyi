@@ -7,10 +7,9 @@ from .answers import (
     Answer as Answer,
     judge_answers as judge_answers,
     measure_answers as measure_answers,
-    sample_answers as sample_answers,
 )
 from .comparison import collect as collect, print_comparison as print_comparison, write_comparison as write_comparison
-from .evaluate_policy import Sampling as Sampling, sample_rollouts as sample_rollouts
+from .evaluate_policy import PolicySampler as PolicySampler, Sampling as Sampling, sample_rollouts as sample_rollouts
 from .evaluations import main_metric as main_metric
 from .jobs import Job as Job, run_jobs as run_jobs
 from .metric import lower_is_better as lower_is_better

@@ -55,7 +55,10 @@ def annotated_examples(recipe: Recipe, limit: int | None = None) -> list[Example
     examples = read_examples(str(data.train), unique_ids=True)[:limit]
     for example in examples:
         for key in ("response", "feedback"):
-            _text(example, key, str(data.train))
+            value = example.meta.get(key)
+            if value is not None and not isinstance(value, str):
+                place = f'{data.train}: "{key}" of the example {example.prompt_text[:60]!r}'
+                raise DataError(f"{place} must be a text, got {str(value)[:60]!r}")
     return examples
 
 
@@ -73,12 +76,17 @@ def items_of(recipe: Recipe, out: Path, store: Store, examples: Sequence[Example
         DataError: if the data cannot be used.
     """
     data = recipe.data
-    responses = [_text(example, "response") for example in examples]
+    responses: list[str | None] = [example.meta.get("response") for example in examples]
     if all(response is None for response in responses):
         examples, sampled = sampled_responses(recipe, examples, out / RESPONSES)
         responses = list(sampled)
     items = [
-        Item(_id(example, row), replace(example, meta={}), response, _feedback(example))
+        Item(
+            str(name if isinstance(name := example.meta.get("id"), str | int) else row),
+            replace(example, meta={}),
+            response,
+            _feedback(example),
+        )
         for row, (example, response) in enumerate(zip(examples, responses, strict=True), start=1)
         if response is not None
     ]
@@ -90,29 +98,12 @@ def items_of(recipe: Recipe, out: Path, store: Store, examples: Sequence[Example
     return add_test_outcomes(items, store) if recipe.annotate.template == "code" else items
 
 
-def _id(example: Example, row: int) -> str:
-    """Return the id of an example, or its row if it has none."""
-    name = example.meta.get("id")
-    return str(name) if isinstance(name, str | int) else str(row)
-
-
 def _feedback(example: Example) -> str | None:
     """Return the human feedback of an example: its own key, or the text of its critique."""
     critique = example.meta.get("critique")
     if "feedback" in example.meta or not isinstance(critique, dict):
-        return _text(example, "feedback")
+        return example.meta.get("feedback")
     return str(critique.get("feedback") or "") or None
-
-
-def _text(example: Example, key: str, where: str = "") -> str | None:
-    """Return a text in the metadata of an example, or None."""
-    value = example.meta.get(key)
-    if value is not None and not isinstance(value, str):
-        place = f"{where}: " if where else ""
-        raise DataError(
-            f'{place}"{key}" of the example {example.prompt_text[:60]!r} must be a text, got {str(value)[:60]!r}'
-        )
-    return value
 
 
 def sampled_responses(recipe: Recipe, examples: Sequence[Example], path: Path) -> tuple[list[Example], list[str]]:

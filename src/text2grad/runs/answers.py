@@ -9,9 +9,8 @@ from text2grad.feedback import Critic, ask
 from text2grad.models import best_device, load_tokenizer
 from text2grad.reward_models import LocalRewardModel
 from text2grad.rl import rewards_of
-from text2grad.runs.evaluate_policy import PolicySampler
 from text2grad.runs.metric import load_metric, measure
-from text2grad.types import Critique, Example, Rollout
+from text2grad.types import Critique, Rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +30,6 @@ class Answer:
     reward: float | None = None
     delta: Sequence[float] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
-
-
-def sample_answers(recipe: Recipe, policy: Path, examples: Sequence[Example], *, seed: int) -> list[Answer]:
-    """Return one answer to each example, sampled as in training, without critiques.
-
-    Args:
-        recipe: of the run.
-        policy: directory of the policy.
-        examples: the prompts.
-        seed: of the sampling.
-    """
-    return [Answer(rollout) for rollout in PolicySampler(recipe, str(policy))(examples, seed=seed)]
 
 
 def judge_answers(recipe: Recipe, policy: Path, answers: Sequence[Answer], critic: Critic) -> list[Answer]:

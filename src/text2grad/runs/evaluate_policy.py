@@ -37,28 +37,14 @@ def sample_rollouts(
     prompt_format: str,
     seed: int,
     step: int = 0,
-    too_long: str = "refuse",
 ) -> list[Rollout]:
-    """Sample one response per example, as in training.
+    """Sample a response to each example, as in training; `seed` and `step` select the random numbers.
 
-    Args:
-        policy: the language model.
-        tokenizer: the policy's.
-        examples: task instances.
-        sampling: settings of sampling.
-        prompt_format: as in `fitting_prompts`.
-        seed: of the sampling.
-        step: with the seed, selects the random numbers.
-        too_long: as in `fitting_prompts`; skipped examples have no rollout.
+    Raises:
+        DataError: if a prompt leaves no room for a response.
     """
-    fitting, prompts = fitting_prompts(
-        policy,
-        tokenizer,
-        examples,
-        prompt_format=prompt_format,
-        max_new_tokens=sampling.max_new_tokens,
-        too_long=too_long,
-    )
+    limits: dict[str, Any] = {"max_new_tokens": sampling.max_new_tokens, "too_long": "refuse"}
+    fitting, prompts = fitting_prompts(policy, tokenizer, examples, prompt_format=prompt_format, **limits)
     responses = sample(
         policy,
         prompts,
@@ -72,16 +58,10 @@ def sample_rollouts(
 
 
 class PolicySampler:
-    """A policy with the settings of [rollout]: samples one response per example."""
+    """A policy with the settings of [rollout]: samples a response to each example."""
 
     def __init__(self, recipe: Recipe, path: str, *, dtype: str = "auto") -> None:
-        """Load the policy.
-
-        Args:
-            recipe: its sections [rollout] and [model] are used.
-            path: directory or hub name of the policy.
-            dtype: of the weights.
-        """
+        """Load the policy of a directory or of the hub, its weights as `dtype`."""
         settings, code = recipe.rollout, recipe.model.trust_remote_code
         self.policy = load_policy(path, dtype=dtype, trust_remote_code=code).eval().to(best_device())
         self.tokenizer = load_tokenizer(path, trust_remote_code=code)
@@ -90,10 +70,12 @@ class PolicySampler:
         self.sampling = Sampling(settings.max_new_tokens, settings.temperature, eos, pad, rows)
         self.prompt_format = recipe.model.prompt_format
 
-    def __call__(self, examples: Sequence[Example], **more: Any) -> list[Rollout]:
-        """Sample responses; `more` are the seed and further arguments of `sample_rollouts`."""
-        how: dict[str, Any] = {"prompt_format": self.prompt_format, **more}
-        return sample_rollouts(self.policy, self.tokenizer, examples, self.sampling, **how)
+    def __call__(self, examples: Sequence[Example], *, seed: int, step: int = 0) -> list[Rollout]:
+        """Sample a response to each example; arguments and errors as in `sample_rollouts`."""
+        form = self.prompt_format
+        return sample_rollouts(
+            self.policy, self.tokenizer, examples, self.sampling, prompt_format=form, seed=seed, step=step
+        )
 
     def fitting(self, examples: Sequence[Example], too_long: str) -> list[Example]:
         """Return the examples whose prompts leave room for a response; `too_long` as in `fitting_prompts`."""

@@ -64,7 +64,7 @@ class Evaluations:
         metric: the user's metric, or None.
         annotator: judges the critic at both ends, or None.
         judge_all: ask the critic about every response; False asks about the first responses only.
-        revise: returns other responses in place of the sampled ones, or None.
+        revise: replaces the sampled responses, or None.
     """
 
     trainer: Text2GradTrainer
@@ -261,7 +261,7 @@ class Evaluations:
         return {**numbers, "logp_ref": logp_ref}
 
     def _reference_logp(self, batch: TokenBatch, scores: Scores) -> Tensor:
-        """Return log π_ref at temperature 1, [B, T]: of the scores, or of a pass of its own at another temperature."""
+        """Return log π_ref at temperature 1, [B, T]: of the scores at temperature 1, else of a further pass."""
         trainer = self.trainer
         if trainer.recipe.rollout.temperature == 1.0:
             return scores.logp_ref

@@ -87,9 +87,9 @@ def run_jobs(jobs: Mapping[str, Job], on_poll: Callable[[str], None], *, at_once
 
 
 def is_done(name: str, code: int, *, complete: Callable[[], bool], good: Collection[int] = (0,)) -> bool:
-    """Return whether a process has done its work: by its exit code, or before a signal ended it, which is told.
+    """Return whether a process has done its work: it says so by its exit code, or a signal ended it behind its files.
 
-    Libraries may crash at the exit of the interpreter, behind the last file.
+    Libraries may crash at the exit of the interpreter, when all files are written; a warning tells it.
 
     Args:
         name: of the job.
@@ -155,5 +155,5 @@ def _start(job: Job) -> "subprocess.Popen[bytes]":
             stdout=file,
             stderr=subprocess.STDOUT,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,  # Ctrl-C on a terminal reaches this process alone, which passes it on
+            start_new_session=True,  # Ctrl-C on a terminal reaches this process alone; it ends the jobs
         )

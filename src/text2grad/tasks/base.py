@@ -6,13 +6,13 @@ of prompts, answers and critiques, so that a word-level tokenizer knows all of t
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from random import Random
 from typing import ClassVar, Literal, NamedTuple, get_args
 
-from text2grad.errors import ConfigError, DataError
+from text2grad.errors import ConfigError, DataError, check_known
 from text2grad.tasks.program_critic import ProgramCritic, seeded_random
 from text2grad.tasks.tiny import count_tokens
 from text2grad.types import Example
@@ -74,32 +74,24 @@ class Task(ABC):
 
     Attributes:
         split: "train" or "held_out".
-        difficulty: a key of `difficulties`.
         seed: of the items.
         settings: length of the answers, faults of the demonstrations, truths in the critiques. Of these, only the
             length changes the items.
     """
 
     split: Split = "train"
-    difficulty: str = "normal"
     seed: int = 0
     settings: TaskSettings = TaskSettings()
 
     name: ClassVar[str]  # in recipes and results
     metric: ClassVar[str]  # the key of the main metric in the result of `score`
-    difficulties: ClassVar[Mapping[str, object]]
     judgements: ClassVar[Sequence[str]]  # every wording of a judgement
     unit: ClassVar[str] = "parts"  # of `TaskSettings.length`
     lengths: ClassVar[Sequence[int]] = ()  # the possible lengths beside 0
 
     def __post_init__(self) -> None:
         """Refuse unknown settings."""
-        for setting, value, known in (
-            ("split", self.split, get_args(Split)),
-            ("difficulty", self.difficulty, tuple(self.difficulties)),
-        ):
-            if value not in known:
-                raise ConfigError(f"{self.name} has no {setting} {value!r}; known: {', '.join(known)}")
+        check_known(f"the split of {self.name}", self.split, get_args(Split))
         length = self.settings.length
         if length and length not in self.lengths:
             possible = ", ".join(map(str, self.lengths))
@@ -151,7 +143,7 @@ class Task(ABC):
 
     def _random(self, purpose: str, seed: int) -> Random:
         length = (f"length {self.settings.length}",) if self.settings.length else ()
-        return seeded_random(purpose, self.split, self.difficulty, self.seed, seed, *length)
+        return seeded_random(purpose, self.split, "normal", self.seed, seed, *length)
 
     def errs(self, rate: float, rng: Random) -> bool:
         """Draw whether a demonstration has a fault whose usual rate is `rate`."""

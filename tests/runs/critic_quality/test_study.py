@@ -68,7 +68,7 @@ def test_a_sheet_holds_items_drawn_at_random_and_nothing_that_acts_as_a_formula(
     assert {(row["critique_correct"], row["spans_correct"], row["notes"]) for row in found} == {("", "", "")}
     page = (tmp_path / "study" / "sheet.html").read_text()
     assert "In Lyon <b>" not in page
-    assert '<span class="t p4" data-v="1">Lyon</span>' in page
+    assert '<span class="t p4" title="δ 1">Lyon</span>' in page
     study = json.loads((tmp_path / "study" / "study.json").read_text())
     assert sorted(study["items"].values()) == [1, 2, 3, 4, 5, 6]
     assert list(study["items"].values()) != [1, 2, 3, 4, 5, 6]

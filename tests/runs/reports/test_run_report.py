@@ -19,7 +19,7 @@ from text2grad.runs.reports.plots import (
     curve_panel,
     new_figure,
     panels_png,
-    smoothed,
+    smoothed_points,
 )
 from text2grad.runs.reports.run_report import PANELS, Run, read_run, run_panels, table, write_report
 
@@ -219,8 +219,8 @@ def test_the_picture_follows_the_numbers_and_names_the_metric() -> None:
 
 def test_smoothing_starts_at_the_first_value_and_forgets_slowly() -> None:
     # 1;  0.8·1 + 0.2·2 = 1.2;  0.8·1.2 + 0.2·0 = 0.96
-    assert smoothed([1.0, 2.0, 0.0]) == pytest.approx([1.0, 1.2, 0.96])
-    assert smoothed([]) == []
+    assert [y for _, y in smoothed_points([(0, 1.0), (1, 2.0), (2, 0.0)])] == pytest.approx([1.0, 1.2, 0.96])
+    assert smoothed_points([]) == []
 
 
 # The page.

@@ -16,11 +16,11 @@ from text2grad.tasks.facts import half_of_both
 from text2grad.tasks.summarization import posts, world
 from text2grad.tasks.summarization.critic import SummaryCritic
 from text2grad.tasks.summarization.metric import METRIC, rouge_l
-from text2grad.tasks.summarization.task import DIFFICULTIES, SummarizationTask
+from text2grad.tasks.summarization.task import CHATTER, DROP, SKIM, VAGUE, SummarizationTask
 from text2grad.types import Critique, Example
 
 TRAIN, HELD_OUT = SummarizationTask("train"), SummarizationTask("held_out")
-LEVELS = {(split, level): SummarizationTask(split, level) for split in ("train", "held_out") for level in DIFFICULTIES}
+SPLITS = {"train": TRAIN, "held_out": HELD_OUT}
 CRITIC = SummaryCritic()
 FACTS = {"who": "Maria Lopez", "did": "fixed", "what": "bike", "where": "park", "when": "Tuesday", "why": "race"}
 DISTRACTORS = {"who": ["Tom Chen"], "did": [], "what": [], "where": ["beach"], "when": ["Friday"], "why": []}
@@ -103,58 +103,42 @@ def sentences(task: SummarizationTask, n: int) -> list[list[str]]:
     return [re.findall(r"[^.\s][^.]*\.", example.prompt_text.split("\n")[0]) for example in task.examples(n)]
 
 
-@pytest.mark.parametrize("level", DIFFICULTIES)
-def test_each_held_out_post_has_a_template_that_training_never_sees(level: str) -> None:
-    tables = (posts.MAIN, posts.DETAILS, posts.CONFUSING if level == "hard" else posts.DISTRACTORS)
+def test_each_held_out_post_has_a_template_that_training_never_sees() -> None:
+    tables = (posts.MAIN, posts.DETAILS, posts.DISTRACTORS)
     assert not any(set(table["train"]) & set(table["held_out"]) for table in tables)
     fresh, opening = written(text for table in tables for text in table["held_out"]), written(posts.MAIN["held_out"])
-    assert all(any(opening.fullmatch(s) for s in post) for post in sentences(LEVELS["held_out", level], 300))
-    assert not any(fresh.fullmatch(s) for post in sentences(LEVELS["train", level], 500) for s in post)
+    assert all(any(opening.fullmatch(s) for s in post) for post in sentences(HELD_OUT, 300))
+    assert not any(fresh.fullmatch(s) for post in sentences(TRAIN, 500) for s in post)
 
 
-@pytest.mark.parametrize(("split", "level"), LEVELS)
-def test_every_sentence_is_of_a_template_of_its_split_and_difficulty_and_every_template_comes_up(
-    split: str, level: str
-) -> None:
-    pool = posts.CONFUSING if level == "hard" else posts.DISTRACTORS
+@pytest.mark.parametrize("split", SPLITS)
+def test_every_sentence_is_of_a_template_of_its_split_and_every_template_comes_up(split: str) -> None:
+    pool = posts.DISTRACTORS
     tables = [posts.DETAILS["train"], pool["train"]] + [posts.MAIN["train"]] * (split == "train")
     if split == "held_out":  # the sentence that says who did what is always of its own
         tables += [posts.MAIN["held_out"], posts.DETAILS["held_out"], pool["held_out"]]
     patterns = {text: written([text]) for table in tables for text in table}
     found = {
         s: {text for text, p in patterns.items() if p.fullmatch(s)}
-        for post in sentences(LEVELS[split, level], 250)
+        for post in sentences(SPLITS[split], 250)
         for s in post
     }
     assert all(found.values())
     assert set().union(*found.values()) == {*patterns}
 
 
-@pytest.mark.parametrize(("split", "level"), LEVELS)
-def test_hard_posts_alone_name_places_and_days_of_others_in_the_words_that_tell_the_event(
-    split: str, level: str
-) -> None:
-    confused = []
-    for example in LEVELS[split, level].examples(400):
-        facts, named = example.meta["facts"], example.meta["mentions"]
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_post_names_places_and_days_of_others_in_other_words_than_those_that_tell_the_event(split: str) -> None:
+    for example in SPLITS[split].examples(400):
+        facts = example.meta["facts"]
         at = re.findall(r"\bat the (\w+)", example.prompt_text, re.IGNORECASE)
         on = re.findall(r"\bon (\w+)", example.prompt_text, re.IGNORECASE)
-        loose = re.findall(r"\b(?:near|until|plan said)\b", example.prompt_text)
-        if level == "hard":
-            assert not loose
-            assert {*at} <= {*named["where"]}
-            assert {*on} <= {*named["when"]}
-            confused.append(at != [facts["where"]] or on not in ([], [facts["when"]]))  # "The day was" needs no "on"
-        else:
-            assert loose  # another's day is said somehow
-            assert at == [facts["where"]]
-            assert on in ([], [facts["when"]])
-    assert level != "hard" or fmean(confused) > 0.9
+        assert re.search(r"\b(?:near|until|plan said)\b", example.prompt_text)  # another's day is said somehow
+        assert at == [facts["where"]]
+        assert on in ([], [facts["when"]])
 
 
-@pytest.mark.parametrize(
-    "task", [TRAIN, HELD_OUT, SummarizationTask("train", "easy"), SummarizationTask("train", "hard")]
-)
+@pytest.mark.parametrize("task", [TRAIN, HELD_OUT])
 def test_a_post_tells_each_fact_once_and_names_others(task: SummarizationTask) -> None:
     for example in task.examples(400):
         post = example.prompt_text.removesuffix("\nTL;DR:")
@@ -175,14 +159,6 @@ def test_a_post_tells_each_fact_once_and_names_others(task: SummarizationTask) -
         assert len(people) == len(set(people))
 
 
-def test_harder_posts_hold_more_sentences_beside_the_event() -> None:
-    def distraction(level: str) -> float:
-        examples = SummarizationTask("train", level).examples(300)
-        return fmean(sum(map(len, example.meta["distractors"].values())) for example in examples)
-
-    assert distraction("easy") < distraction("normal") < distraction("hard")
-
-
 def test_the_vocabulary_is_small_and_covers_every_text_of_both_splits() -> None:
     words = TRAIN.vocabulary()
     assert words == HELD_OUT.vocabulary() == sorted(set(words))
@@ -191,7 +167,7 @@ def test_the_vocabulary_is_small_and_covers_every_text_of_both_splits() -> None:
     odd = [critique_of(response).feedback for response in ("", "Maria", "the the", "on Friday on Friday. on Friday.")]
     odd += [critique_of("Maria Lopez at the fixed the bike Tom Chen at").feedback, critique_of("What a " * 30).feedback]
     assert seen | {word for text in odd for word in split_words(text)} == set(words)
-    for task in LEVELS.values():
+    for task in SPLITS.values():
         assert task.vocabulary() == words
         assert {word for text in task.texts(400) for word in split_words(text)} <= set(words)
 
@@ -206,10 +182,8 @@ def test_a_text_holds_a_post_an_answer_and_its_critique() -> None:
 def test_the_task_fits_the_protocol_and_refuses_unknown_settings() -> None:
     task: Task = TRAIN
     assert (task.name, task.metric) == ("summarization", "fact_f1")
-    with pytest.raises(ConfigError, match=r"^summarization has no split 'test'; known: train, held_out$"):
+    with pytest.raises(ConfigError, match=r"^the split of summarization has no value 'test'"):
         SummarizationTask("test")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"^summarization has no difficulty 'mad'; known: easy, normal, hard$"):
-        SummarizationTask("train", "mad")
 
 
 def test_an_example_of_another_task_is_refused_by_name() -> None:
@@ -229,19 +203,18 @@ def test_demonstrations_err_as_often_as_the_difficulty_says() -> None:
     rng = Random(0)
     examples = TRAIN.examples(4000)
     answers = [TRAIN.demonstration(example, rng) for example in examples]
-    level = DIFFICULTIES["normal"]
     pairs = list(zip(examples, answers, strict=True))
     vague = fmean("somewhere" in answer for answer in answers)
     dropped = fmean("somewhere" not in answer and " at the " not in answer for answer in answers)
     chatty = fmean(bool(re.search("fun|happy|story|week", answer)) for answer in answers)
-    assert vague == pytest.approx((1 - level.skim) * level.vague * (1 - level.drop), abs=0.03)
-    assert dropped == pytest.approx(level.drop, abs=0.015)
-    assert chatty == pytest.approx(level.chatter, abs=0.03)
+    assert vague == pytest.approx((1 - SKIM) * VAGUE * (1 - DROP), abs=0.03)
+    assert dropped == pytest.approx(DROP, abs=0.015)
+    assert chatty == pytest.approx(CHATTER, abs=0.03)
     assert 0.7 <= fmean(fact_f1(example, answer) for example, answer in pairs) <= 0.8
     # Noise is systematic: where the true day is not the first in the post, the first is said more often.
     late = [(e, a) for e, a in pairs if e.meta["mentions"]["when"][0] != e.meta["facts"]["when"]]
     assert len(late) > 1000
-    assert fmean(f"on {e.meta['mentions']['when'][0]}" in a for e, a in late) == pytest.approx(level.skim, abs=0.04)
+    assert fmean(f"on {e.meta['mentions']['when'][0]}" in a for e, a in late) == pytest.approx(SKIM, abs=0.04)
     assert fmean(f"on {e.meta['facts']['when']}" in a for e, a in late) < 0.42
 
 
@@ -267,7 +240,7 @@ def mistaken(task: SummarizationTask, n: int) -> list[tuple[Example, str, tuple[
     return found
 
 
-@pytest.mark.parametrize("task", [TRAIN, HELD_OUT, LEVELS["train", "hard"]])
+@pytest.mark.parametrize("task", [TRAIN, HELD_OUT])
 def test_two_of_three_corruptions_state_six_facts_about_half_of_them_with_other_values(task: SummarizationTask) -> None:
     rng = Random(0)
     whole = fmean(WHOLE.fullmatch(task.corruption(example, rng)) is not None for example in task.examples(2000))
@@ -342,7 +315,7 @@ def test_the_third_corruption_is_a_demonstration_gone_wrong() -> None:
 
 
 def test_corruptions_depend_on_the_generator_alone_and_hold_known_words() -> None:
-    for task in LEVELS.values():
+    for task in SPLITS.values():
         corrupt = [task.corruption(example, Random(i)) for i, example in enumerate(task.examples(300))]
         assert corrupt == [task.corruption(example, Random(i)) for i, example in enumerate(task.examples(300))]
         assert {word for text in corrupt for word in split_words(text)} <= set(task.vocabulary())

@@ -11,7 +11,7 @@ import pytest
 
 from evidence.tasks.code import specs, task as code, world
 from evidence.tasks.code.critic import CodeCritic
-from evidence.tasks.code.task import DIFFICULTIES, CodeTask, lines_right, program_of
+from evidence.tasks.code.task import USUAL_FAULTS, CodeTask, lines_right, program_of
 from evidence.tasks.code.unit_tests import separated, write_tests
 from evidence.tasks.code.world import Step, steps_of
 from text2grad.errors import ConfigError, DataError
@@ -19,7 +19,7 @@ from text2grad.tasks.base import Task, split_words
 from text2grad.types import Example
 from text2grad_sandbox import Sandbox
 
-TRAIN, HELD_OUT, HARD = CodeTask("train"), CodeTask("held_out"), CodeTask("train", "hard")
+TRAIN, HELD_OUT = CodeTask("train"), CodeTask("held_out")
 STEPS = [Step("above", 3), Step("double", 0), Step("sum", 0)]
 BODY = "b = [b for b in a if b > 3]\n c = [c * 2 for c in b]\n d = sum(c)\n return d"
 EXAMPLE = Example(
@@ -102,7 +102,7 @@ def test_the_two_splits_share_no_sentence(name: str) -> None:
     assert not train & held_out
 
 
-@pytest.mark.parametrize(("task", "sizes"), [(TRAIN, {2, 3, 4, 5}), (HELD_OUT, {2, 3, 4, 5}), (HARD, {3, 4, 5})])
+@pytest.mark.parametrize(("task", "sizes"), [(TRAIN, {2, 3, 4, 5}), (HELD_OUT, {2, 3, 4, 5})])
 def test_a_prompt_names_its_steps_in_order_and_ends_with_the_head(task: CodeTask, sizes: set[int]) -> None:
     examples = task.examples(400)
     assert {len(steps_of(e)) for e in examples} == sizes
@@ -132,17 +132,9 @@ def test_it_is_a_task_with_its_names() -> None:
     assert isinstance(task.critic(), CodeCritic)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"split": "test"}, "code has no split 'test'; known: train, held_out"),
-        ({"difficulty": "mean"}, "code has no difficulty 'mean'; known: easy, normal, hard"),
-    ],
-)
-def test_unknown_settings_are_refused(settings: dict[str, str], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        CodeTask(**settings)  # type: ignore[arg-type]
-    assert str(caught.value) == message
+def test_an_unknown_split_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^the split of code has no value 'test'"):
+        CodeTask("test")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("steps", [None, 3, [["above", 3]], [["above", 3], ["sums", 0]], [["above"], ["sum", 0]]])
@@ -167,7 +159,7 @@ def test_every_word_is_in_the_vocabulary_and_the_vocabulary_is_small() -> None:
     known = set(TRAIN.vocabulary())
     assert TRAIN.vocabulary() == HELD_OUT.vocabulary() == sorted(known)
     assert 130 <= len(known) <= 200
-    seen = {word for task in (TRAIN, HELD_OUT, HARD) for text in task.texts(700) for word in split_words(text)}
+    seen = {word for task in (TRAIN, HELD_OUT) for text in task.texts(700) for word in split_words(text)}
     copies = [Example(prompt, BODY, meta=EXAMPLE.meta) for prompt in "abcdefgh"]
     programs = ["b = [b * 2 for b in a if b > 3]\n   c = b", "return a\n d"]
     odd = [critique for program in programs for critique in CodeCritic()(copies, [program] * 8)]
@@ -200,8 +192,8 @@ def test_demonstrations_slip_in_more_than_half_of_the_steps_that_have_a_habit() 
             right, slip = (world.right_side(s, place, source) for s in (step, world.slipped(step)))
             assert written in (right, slip)
             slips += [written == slip] if right != slip else []
-    assert fmean(slips) == pytest.approx(DIFFICULTIES["normal"].slip, abs=0.03)
-    assert fmean(taken) == pytest.approx(DIFFICULTIES["normal"].drop, abs=0.015)
+    assert fmean(slips) == pytest.approx(USUAL_FAULTS.slip, abs=0.03)
+    assert fmean(taken) == pytest.approx(USUAL_FAULTS.drop, abs=0.015)
 
 
 # What the line of a step can assign, by its place.
@@ -235,7 +227,7 @@ def assigned(program: str) -> list[str]:
     return [line.split(" = ", 1)[1] for line in lines]
 
 
-@pytest.mark.parametrize("task", [TRAIN, HELD_OUT, HARD])
+@pytest.mark.parametrize("task", [TRAIN, HELD_OUT])
 def test_two_of_three_corruptions_do_something_else_in_some_steps(task: CodeTask) -> None:
     n = 500
     found = mistaken(task, n)
@@ -271,7 +263,7 @@ def test_the_third_corruption_is_a_demonstration_gone_wrong() -> None:
 
 
 def test_corruptions_depend_on_the_generator_alone_and_hold_known_words() -> None:
-    for task in (TRAIN, HELD_OUT, HARD):
+    for task in (TRAIN, HELD_OUT):
         corrupt = [task.corruption(example, Random(i)) for i, example in enumerate(task.examples(200))]
         assert corrupt == [task.corruption(example, Random(i)) for i, example in enumerate(task.examples(200))]
         assert {word for text in corrupt for word in split_words(text)} <= {*task.vocabulary()}
@@ -289,7 +281,7 @@ def variants(steps: Sequence[Step]) -> list[str]:
 
 def test_the_reference_passes_and_every_demonstration_error_fails() -> None:
     jobs, expected = [], []
-    for example in [*TRAIN.examples(12), *HELD_OUT.examples(12), *HARD.examples(6)]:
+    for example in [*TRAIN.examples(12), *HELD_OUT.examples(12)]:
         bodies = variants(steps_of(example))
         assert bodies[0] == example.reference
         jobs += [(program_of(body), str(example.tests)) for body in bodies]

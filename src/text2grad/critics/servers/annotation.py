@@ -120,10 +120,9 @@ class Annotator:
         """Return the critique of one item, or why there is none."""
         messages = self.template.messages(item.example, item.response, feedback=item.feedback, tests=item.tests)
         schema = ResponseFormat("schema", self.template.schema(grounding=item.feedback is not None))
-        try:
-            answer = await client.complete(messages, schema)
-        except RequestError as error:
-            return AnnotationResult(failure=Failure(error.kind, error.detail))
+        answer, failure = await reply(client, Question(messages, schema))
+        if answer is None:
+            return AnnotationResult(failure=failure)
         result = read_answer_by(lambda text: critique_from_text(text, item.response, match=self.match), answer)
         critique = result.critique
         if critique is not None and item.feedback is not None:

@@ -48,27 +48,16 @@ class Forecast(NamedTuple):
         return f"{self.model}: {self.requests:,} requests{known}, {tokens}, {price}"
 
 
-def expected_expense(
-    endpoint: Endpoint, spending: Spending, store: Store | None, questions: Iterable[Question]
-) -> Forecast:
-    """Return the expected expense of some questions; equal questions count once. None: no answer is stored."""
+def expected_expense(endpoint: Endpoint, spending: Spending, store: Store, questions: Iterable[Question]) -> Forecast:
+    """Return the expected expense of some questions; equal questions count once."""
     asked = [request_for(endpoint, question.prompt, question.response_format) for question in questions]
     requests = {request.key: request for request in asked}
-    missing = [request for request in requests.values() if store is None or store.get(request) is None]
+    missing = [request for request in requests.values() if store.get(request) is None]
     read = sum(prompt_bytes(request.prompt) for request in missing) // BYTES_PER_TOKEN
-    known = store.mean_answer(endpoint.model) if store is not None else None
-    each = min(known or ANSWER_TOKENS, endpoint.max_tokens)
-    written = round(len(missing) * each)
-    priced = any(spending.prices)
-    return Forecast(
-        endpoint.model,
-        len(missing),
-        len(requests) - len(missing),
-        read,
-        written,
-        spending.cost(read, written) if priced else None,
-        spending.cost(*store.tokens(endpoint.model)) if store is not None else 0.0,
-    )
+    written = round(len(missing) * min(store.mean_answer(endpoint.model) or ANSWER_TOKENS, endpoint.max_tokens))
+    cost = spending.cost(read, written) if any(spending.prices) else None
+    spent = spending.cost(*store.tokens(endpoint.model))
+    return Forecast(endpoint.model, len(missing), len(requests) - len(missing), read, written, cost, spent)
 
 
 def refuse_beyond_budget(forecasts: Iterable[Forecast], max_cost: float | None) -> None:

@@ -53,14 +53,13 @@ class Pace:
     Attributes:
         limit: largest number of requests under way at present.
         active: number of requests under way.
-        slowed: how often the limit was halved.
         stopped: why no request starts any more; empty while requests may start.
     """
 
     def __init__(self, max_active: int, budget: Budget) -> None:
         """Take the largest number of requests under way, and the budget."""
         self.max_active, self.budget = max_active, budget
-        self.limit, self.active, self.slowed, self.stopped = float(max_active), 0, 0, ""
+        self.limit, self.active, self.stopped = float(max_active), 0, ""
         self._resume_at = self._slowed_at = float("-inf")
         self._freed, self._end = asyncio.Event(), asyncio.Event()
 
@@ -110,7 +109,7 @@ class Pace:
         now = asyncio.get_running_loop().time()
         self._resume_at = max(self._resume_at, now + pause_s)
         if sent_at >= self._slowed_at:
-            self.limit, self._slowed_at, self.slowed = max(1.0, self.limit / 2), now, self.slowed + 1
+            self.limit, self._slowed_at = max(1.0, self.limit / 2), now
 
     def speed_up(self) -> None:
         """Raise the limit after an answer."""

@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from text2grad.critics.servers.annotation import Failure, Question
+from text2grad.critics.servers.annotation import Failure, Question, reply
 from text2grad.critics.servers.cached_client import CachedClient, ResponseFormat
 from text2grad.critics.servers.store import Answer
 from text2grad.critics.servers.templates import tagged
-from text2grad.errors import RequestError
 from text2grad.feedback import read_objects
 
 Kind = Literal["critiques", "responses"]
@@ -112,13 +111,10 @@ async def prefer(client: CachedClient, comparison: Comparison) -> Preference:
         return Preference("tie")
     verdicts: list[Side] = []
     for swapped, question in zip((False, True), questions(comparison), strict=True):
-        try:
-            answer = await client.complete(*question)
-        except RequestError as error:
-            return Preference(None, tuple(verdicts), Failure(error.kind, error.detail))
-        side = read_verdict(answer)
+        answer, failure = await reply(client, question)
+        side = None if answer is None else read_verdict(answer)
         if side is None:
-            return Preference(None, tuple(verdicts), Failure.of(answer))
+            return Preference(None, tuple(verdicts), Failure.of(answer) if answer else failure)
         verdicts.append(_SWAPPED[side] if swapped else side)
     return Preference(verdicts[0] if len(set(verdicts)) == 1 else "tie", tuple(verdicts))
 

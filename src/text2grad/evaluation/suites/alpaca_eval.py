@@ -31,7 +31,7 @@ _FORMAT = ResponseFormat("logprobs", 5)  # of the five most likely tokens
 
 
 class AlpacaEvalSuite(AnsweredSuite):
-    """Answers compared with those of a baseline."""
+    """Answers compared with the answers of a baseline."""
 
     name = "alpaca_eval"
     max_new_tokens = 2048

@@ -1,7 +1,7 @@
 """Knowledge by lm-eval: ARC-Challenge (`arc`), and any of its tasks or groups (`lm-eval:TASK`).
 
 The loaded model, adapters merged, is given to lm-eval's `HFLM`; lm-eval makes the prompts, scores and per-question
-metrics of its task, whose names the figures keep: acc, acc_norm, exact_match/FILTER. Log-probabilities are those of the
+metrics of its task, whose names the figures keep: acc, acc_norm, exact_match/FILTER. Log-probabilities belong to the
 plain prompt, as in published figures; `prompt_format = "chat"` applies the model's chat template. A task reads its data
 from the hub, or all its splits from the file in `--data`: JSONL in the format of the data set on the hub.
 """
@@ -93,7 +93,7 @@ class LMEvalSuite(ExaminedSuite):
         return str(overriding)
 
     def _measures(self) -> Iterator[tuple[str, Measure]]:
-        """Yield the metrics of the task; of a group, those of all its tasks."""
+        """Yield the metrics of the task, or of all tasks of a group."""
         for task in self._tasks.values():
             filters = [each["name"] for each in task.config.filter_list or []] or ["none"]
             for metric, higher in task.higher_is_better().items():

@@ -4,7 +4,7 @@
 
 θ, ψ and φ are fitted by logistic regression with an L1 penalty whose strength is chosen by 5-fold cross-validation,
 on the preferences for the answers, and with little weight on those for two baselines whose lengths were changed on
-purpose (df_gamed.csv), which hold the length effect to that of gaming. The prediction sets Δ length to 0.
+purpose (df_gamed.csv), which hold the length effect to the effect of gaming. The prediction sets Δ length to 0.
 """
 
 import csv

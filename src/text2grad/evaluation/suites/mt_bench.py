@@ -94,7 +94,7 @@ def _scores(question: Question, ratings: Sequence[float | None]) -> Scores:
 
 
 def read_rating(reply: Reply) -> float | None:
-    """Return the rating of a judgement; ratings in its reasoning are drafts. None without a rating."""
+    """Return the rating after the reasoning of a judgement, which holds drafts; None without a rating."""
     if reply.answer is None or reply.answer.finish in ("refused", "too_long"):
         return None
     text = without_reasoning(reply.answer.text)

@@ -167,9 +167,9 @@ def _folded(label: str) -> str:
     return label.strip().lower()
 
 
-def critique(lines: list[str], spans: list[Span], outcome: float | None = None) -> Critique:
+def critique(lines: list[str], spans: list[Span]) -> Critique:
     """Return a critique of lines of feedback and of spans, each span once and in order."""
-    return Critique("\n".join(line for line in lines if line) or NO_ERRORS, tuple(sorted(set(spans))), outcome)
+    return Critique("\n".join(line for line in lines if line) or NO_ERRORS, tuple(sorted(set(spans))))
 
 
 def unjudged(

@@ -95,16 +95,15 @@ def read_mqm(row: Row) -> Iterator[Item]:
 
 def _translation_error(row: Row, error: object, source: str, target: str) -> tuple[str, Span | None]:
     """Return an error in words, and its span in the target; None if it has no span there."""
-    if not isinstance(error, dict) or error.get("side") not in ("source", "target"):
+    if not isinstance(error, dict) or error.get("side") not in _SIDES:
         raise row.bad('an error is an object with a "side", which is "source" or "target"')
     kind = f"{error.get('category') or 'Error'} ({error.get('severity') or 'no severity'})"
     if error.get("start") is None:
         return kind, None
-    of_source = error["side"] == "source"
-    text = source if of_source else target
+    text = source if error["side"] == "source" else target
     place = row.span(error["start"], error.get("end"), "negative", text)
     quote = quoted(text[place.start : place.end])
-    return (f"{kind}, of the source: {quote}", None) if of_source else (f"{kind}: {quote}", place)
+    return (f"{kind}: {quote}", place) if error["side"] == "target" else (f"{kind}, of the source: {quote}", None)
 
 
 def gather_mqm(entries: Iterator[Entry]) -> Iterator[Entry]:
@@ -112,8 +111,13 @@ def gather_mqm(entries: Iterator[Entry]) -> Iterator[Entry]:
 
     Rows that contradict each other yield their error as the record.
     """
-    for (is_row, *_), group in groupby(entries, key=_segment_key):
-        if not is_row:
+
+    def segment(entry: Entry) -> tuple[object, ...]:
+        is_row = isinstance(entry.record, dict) and "rater" in entry.record
+        return tuple(entry.record.get(key) for key in _SEGMENT) if is_row else ()
+
+    for shared, group in groupby(entries, key=segment):
+        if not shared:
             yield from group
             continue
         rows = list(group)
@@ -122,13 +126,6 @@ def gather_mqm(entries: Iterator[Entry]) -> Iterator[Entry]:
         except DataError as error:
             record = error
         yield rows[0]._replace(record=record)
-
-
-def _segment_key(entry: Entry) -> tuple[object, ...]:
-    """Return the key that the rows of one segment and rater share; its first entry is True for rows of a table."""
-    if not isinstance(entry.record, dict) or "rater" not in entry.record:
-        return (False,)
-    return (True, *(entry.record.get(key) for key in _SEGMENT))
 
 
 def _segment(rows: list[Entry]) -> Object:

@@ -69,13 +69,24 @@ def _objects(row: Row, values: list[Any]) -> list[Object]:
 
 def _regions(row: Row, results: list[Object], data: Object, response: str) -> tuple[list[str], list[Span], list[Loss]]:
     """Return the feedback lines, spans and losses of one annotator."""
-    lines, spans = list[str](), list[Span]()
-    losses = [loss for result in results if (loss := _loss(result, data, response))]
-    regions = [result for result in results if result.get("type") == "labels" and not _loss(result, data, response)]
-    marks = {region.get("id") for region in regions} - {None}
-    notes: dict[Any, list[str]] = {}
+    lines, spans, losses = list[str](), list[Span](), list[Loss]()
+    regions, notes = list[Object](), dict[Any, list[str]]()
     for result in results:
-        notes.setdefault(result.get("id"), []).extend(_words(result))
+        kind, value, other = result.get("type"), result.get("value") or {}, data.get(str(result.get("to_name")))
+        said = _texts(value.get("text")) if kind == "textarea" else []
+        if kind == "choices":
+            said = [f"{result.get('from_name')}: {', '.join(_texts(value.get('choices')))}"]
+        notes.setdefault(result.get("id"), []).extend(said)
+        if kind == "labels" and isinstance(other, str) and other != response:
+            text = f"{result['to_name']}: {shown(value.get('text'))}"
+            losses.append(Loss("regions of another text than the response", text))
+        elif kind == "labels" and not value.get("labels"):
+            losses.append(Loss("regions without a label", shown(value.get("text"))))
+        elif kind == "labels":
+            regions.append(result)
+        elif kind not in ("textarea", "choices"):
+            losses.append(Loss("answers that are neither labels of the text nor words", f"{kind}: {shown(value)}"))
+    marks = {region.get("id") for region in regions} - {None}
     for region in regions:
         span = _place(row, region["value"], response)
         said = notes[region.get("id")] if region.get("id") in marks else []
@@ -88,27 +99,6 @@ def _regions(row: Row, results: list[Object], data: Object, response: str) -> tu
             spans.append(Span(span.start, span.end, meaning))
             lines.append(line)
     return lines + [text for name, said in notes.items() if name not in marks for text in said], spans, losses
-
-
-def _loss(result: Object, data: Object, response: str) -> Loss | None:
-    """Return the loss of a result that is neither a region of the response nor text; else None."""
-    kind, value = result.get("type"), result.get("value") or {}
-    if kind in ("textarea", "choices"):
-        return None
-    if kind != "labels":
-        return Loss("answers that are neither labels of the text nor words", f"{kind}: {shown(value)}")
-    shown_there = data.get(str(result.get("to_name")))
-    if isinstance(shown_there, str) and shown_there != response:
-        return Loss("regions of another text than the response", f"{result['to_name']}: {shown(value.get('text'))}")
-    return None if value.get("labels") else Loss("regions without a label", shown(value.get("text")))
-
-
-def _words(result: Object) -> list[str]:
-    """Return the texts of a text area, or the choices."""
-    value = result.get("value") or {}
-    if result.get("type") == "choices":
-        return [f"{result.get('from_name')}: {', '.join(_texts(value.get('choices')))}"]
-    return _texts(value.get("text")) if result.get("type") == "textarea" else []
 
 
 def _texts(value: Any) -> list[str]:

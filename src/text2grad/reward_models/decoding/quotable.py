@@ -107,12 +107,8 @@ class Quotable:
 
     def may_end(self, quote: Quote, label: Label, listed: Listed) -> bool:
         """Return True if a quote may end here: `locate_spans` finds it after the quotes listed before."""
-        text = self.text(quote)
-        if (
-            text is None
-            or text.isspace()
-            or (self._quoted_in_feedback is not None and text not in self._quoted_in_feedback)
-        ):
+        text, quoted = self.text(quote), self._quoted_in_feedback
+        if text is None or text.isspace() or (quoted is not None and text not in quoted):
             return False
         if self.limits.whole_words and all(inside_word(self.response, self.character[end]) for end in quote.ends):
             return False
@@ -153,17 +149,17 @@ class Quotable:
                     seen.add(data)
                     yield data
 
-    def _search(self, quote: Quote | None, reached: Callable[[Quote], bool]) -> float:
-        """Return the least number of tokens until `reached` is True, by breadth-first search."""
+    def _search(self, quote: Quote | None, is_goal: Callable[[Quote], bool]) -> float:
+        """Return the least number of tokens to a goal, by breadth-first search."""
         waiting, seen = [quote], set()
         for depth in range(1, len(self.data) + 1):
             longer: list[Quote | None] = []
-            for begun in waiting:
-                for data in self.tokens(begun):
-                    further = self.advance(begun, data) if data in self.vocabulary.spelled else None
+            for shorter in waiting:
+                for data in self.tokens(shorter):
+                    further = self.advance(shorter, data) if data in self.vocabulary.spelled else None
                     if further is None or (further.ends[0], further.length) in seen:
                         continue
-                    if reached(further):
+                    if is_goal(further):
                         return depth
                     seen.add((further.ends[0], further.length))
                     longer.append(further)

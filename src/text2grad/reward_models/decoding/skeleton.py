@@ -211,31 +211,22 @@ class Skeleton(Automaton):
         elif has_outcome(form):
             closing = OUTCOME + NO_OUTCOME
         if form == "labelled_spans":
-            self._labelled(start, closing, goal)
+            self._list("positive", start, closing, goal, labelled=True)
         else:
-            poor = self._new()
-            self._list("positive", start, POOR, poor)
-            self._list("negative", poor, closing, goal)
+            between = self._new()
+            self._list("positive", start, POOR, between)
+            self._list("negative", between, closing, goal)
 
-    def _list(self, label: Label, start: int, close: str, goal: int) -> None:
-        """Let a state read a list of quotes; `close` is the text after the list, bracket included."""
-        after, inside = self._new(), self._new()
-        self._link(inside, ord('"'), ord('"'), after)
-        self._entries(label, start, '"', (inside, after), close, goal)
-
-    def _labelled(self, start: int, close: str, goal: int) -> None:
-        """Let a state read a list of pairs of quote and label."""
-        after, inside = self._new(), self._new()
-        label = self._chain(inside, '", "')
-        for word in WORDS.values():
-            self._chain(label, f'{word}"]', after)
-        self._entries("positive", start, '["', (inside, after), close, goal)
-
-    def _entries(
-        self, label: Label, start: int, begin: str, inside_after: tuple[int, int], close: str, goal: int
-    ) -> None:
-        """Let a state read entries that begin with `begin` and a quote, from whose end `inside` leads to `after`."""
-        (inside, after), opened = inside_after, self._new()
+    def _list(self, label: Label, start: int, close: str, goal: int, *, labelled: bool = False) -> None:
+        """Let a state read a list of quotes, or of pairs of quote and label; `close` is the text after the entries."""
+        after, inside, opened = self._new(), self._new(), self._new()
+        begin = '["' if labelled else '"'
+        if labelled:
+            between = self._chain(inside, '", "')
+            for word in WORDS.values():
+                self._chain(between, f'{word}"]', after)
+        else:
+            self._link(inside, ord('"'), ord('"'), after)
         self._link(opened, 0, 255, IN_QUOTE)
         self._chain(start, begin, opened)
         self._chain(after, f", {begin}", opened)

@@ -38,12 +38,8 @@ class Agreement(NamedTuple):
         return {**self._asdict(), "correct": self.correct._asdict() if self.correct else None}
 
 
-def measure_agreement(ratings: Ratings, *, seed: int = 0) -> Agreement:
-    """Measure the agreement between raters.
-
-    Args:
-        ratings: [raters][items].
-        seed: of the bootstrap resamples.
+def measure_agreement(ratings: Ratings) -> Agreement:
+    """Measure the agreement between raters; `ratings` are [raters][items].
 
     Raises:
         ConfigError: if `krippendorff` is not installed.
@@ -56,7 +52,7 @@ def measure_agreement(ratings: Ratings, *, seed: int = 0) -> Agreement:
         items=len(by_item),
         raters=len(ratings),
         ratings=int(counts.sum()),
-        correct=estimate(rows, {"correct": Ratio(("right",), ("all",))}, seed=seed).get("correct"),
+        correct=estimate(rows, {"correct": Ratio(("right",), ("all",))}).get("correct"),
         majority=float((rated[:, 0] > rated[:, 1]).mean()) if len(rated) else None,
         agreement=float(_pairs_alike(several).mean()) if len(several) else None,
         kappa=fleiss_kappa(counts[counts.sum(1) == len(ratings)]) if len(ratings) > 1 else None,

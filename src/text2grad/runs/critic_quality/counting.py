@@ -11,7 +11,7 @@ quote_overlap_90          share of the critic's quotes that share at least 90 % 
                           span with an annotated span of the same label (table 7)
 failure_rate              share of critiques that could not be parsed (table 15)
 unmatched_rate            share of quotes that do not occur in the response (table 15)
-accuracy                  share of predicted spans with at least half of their units labelled the same in truth, by
+accuracy                  share of predicted spans with at least half of their units in a true span of the label, by
                           quartile of span length (table 19)
 """
 
@@ -115,7 +115,7 @@ def _unit_sets(marks: Marks, label: Label) -> list[frozenset[int]]:
 
 
 def _overlap(span: Span, other: Span, text: str) -> float:
-    """Return the shared visible characters of two spans, as a share of those of the longer span."""
+    """Return the share of the longer span's visible characters that the other span holds, too."""
     start, end = max(span.start, other.start), min(span.end, other.end)
     longer = max(_visible(text[span.start : span.end]), _visible(text[other.start : other.end]))
     return _visible(text[start:end]) / longer if longer else 0.0

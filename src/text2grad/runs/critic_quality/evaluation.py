@@ -91,116 +91,96 @@ def evaluate(pairs: Sequence[Pair], units: Units, measures: Measures | None = No
         unit=units.name,
         marked=marked,
         left_out=[pair.where for pair, response in cut if response is None],
-        metrics=estimate(rows, counting.ratios() | RATIOS, draws=measures.draws, seed=measures.seed),
+        metrics=estimate(rows, counting.ratios() | RATIOS, draws=measures.draws),
         counts=dict(sums),
         bleu=bleu(kept) if measures.words else None,
         span_units={who: {label: quartiles(by[label]) for label in LABELS} for who, by in sizes.items()},
         statuses={who: {status: by[status] for status in get_args(Status)} for who, by in statuses.items()},
         worded=len(with_words(kept)),
-        settings={"draws": measures.draws, "level": LEVEL, "seed": measures.seed},
+        settings={"draws": measures.draws, "level": LEVEL, "seed": 0},
     )
 
 
 def tables(evaluation: Evaluation) -> list[Table]:
     """Return the tables of the paper, each rate with its interval in brackets."""
-    shown = [_token_table(evaluation), _span_table(evaluation), _quote_table(evaluation), _fidelity_table(evaluation)]
-    return [*shown, _length_table(evaluation), *_word_tables(evaluation)]
+    unit, statuses, read = evaluation.unit, get_args(Status), evaluation.statuses["predicted"]
 
+    def rates(*names: str, of: str = "") -> tuple[str, ...]:
+        return tuple(_rate(evaluation.metrics.get(name + of)) for name in names)
 
-def _token_table(evaluation: Evaluation) -> Table:
-    rows = [
-        (
-            label,
-            *(_rate(evaluation, f"{name}/{label}") for name in ("precision", "recall", "f1", "f1_everything")),
-            *_marked(evaluation, label),
+    def counts(*names: str, of: str = "") -> tuple[str, ...]:
+        return tuple(f"{evaluation.counts.get(name + of, 0):,.0f}" for name in names)
+
+    def of_label(label: str) -> tuple[tuple[str, ...], ...]:
+        quarters, of = evaluation.span_units["predicted"][label], f"/{label}"
+        return (
+            rates("precision", "recall", "f1", "f1_everything", of=of)
+            + counts(label, f"{label}_true", f"{label}_both"),
+            counts("true_spans", "spans", "exact", "partial", of=of) + rates("exact", "partial", "oui", of=of),
+            counts("quotes", of=of) + rates("quote_exact", "quote_overlap_90", of=of),
+            tuple(f"{quarter:g}" for quarter in quarters) if quarters else (NONE,) * 3,
+            rates(*(f"accuracy{of}/{bucket}" for bucket in counting.BUCKETS)),
         )
-        for label in LABELS
-    ]
-    of_all = "F1 of marking everything"
-    columns = ("label", "precision", "recall", "F1", of_all, "marked by critic", "marked in truth", "by both")
-    return Table(f"{evaluation.unit}: precision and recall (table 1 of the paper)", columns, rows)
 
-
-def _marked(evaluation: Evaluation, label: str) -> list[str]:
-    return [f"{evaluation.counts.get(name, 0):,.0f}" for name in (label, f"{label}_true", f"{label}_both")]
-
-
-def _span_table(evaluation: Evaluation) -> Table:
-    rows = [
-        (
-            label,
-            *(
-                f"{evaluation.counts.get(f'{name}/{label}', 0):,.0f}"
-                for name in ("true_spans", "spans", "exact", "partial")
+    tokens, spans, quotes, quarters, accuracies = zip(*map(of_label, LABELS), strict=True)
+    every = sum(evaluation.counts.get(name, 0) for name in ("quotes_lost", *(f"quotes/{label}" for label in LABELS)))
+    all_quotes = ("all", f"{every:,.0f}", *rates("quote_exact/all", "quote_overlap_90/all"))
+    fidelity = (f"{len(evaluation.marked):,}", *(f"{read[status]:,}" for status in statuses), *rates("failure_rate"))
+    return [
+        Table(
+            f"{unit}: precision and recall (table 1 of the paper)",
+            (
+                *("label", "precision", "recall", "F1", "F1 of marking everything"),
+                *("marked by critic", "marked in truth", "by both"),
             ),
-            *(_rate(evaluation, f"{name}/{label}") for name in ("exact", "partial", "oui")),
-        )
-        for label in LABELS
+            _labelled(tokens),
+        ),
+        Table(
+            f"Spans, matched in {unit} (table 6)",
+            ("label", "true", "predicted", "exact", "partial", "exact rate", "partial rate", "OUI"),
+            _labelled(spans),
+        ),
+        Table(
+            "Quotes, in characters; all: with those not found in the response (table 7)",
+            ("label", "quotes", "exact match", "at least 90 % overlap"),
+            [*_labelled(quotes), all_quotes],
+        ),
+        Table(
+            "Critiques that were read, and quotes that were found (table 15)",
+            ("responses", *statuses, "failure rate", "quotes", "not found"),
+            [fidelity + counts("quotes") + rates("unmatched_rate")],
+        ),
+        Table(
+            f"Predicted spans: length in {unit}, accuracy by length (tables 18, 19)",
+            ("label", "Q1", "Q2", "Q3", *counting.BUCKETS),
+            _labelled([q + accuracy for q, accuracy in zip(quarters, accuracies, strict=True)]),
+        ),
+        *_word_tables(evaluation),
     ]
-    columns = ("label", "true", "predicted", "exact", "partial", "exact rate", "partial rate", "OUI")
-    return Table(f"Spans, matched in {evaluation.unit} (table 6)", columns, rows)
 
 
-def _quote_table(evaluation: Evaluation) -> Table:
-    quotes: dict[str, float] = {label: evaluation.counts.get(f"quotes/{label}", 0) for label in LABELS}
-    number = {**quotes, "all": sum(quotes.values()) + evaluation.counts.get("quotes_lost", 0)}
-    rows = [
-        (
-            label,
-            f"{count:,.0f}",
-            _rate(evaluation, f"quote_exact/{label}"),
-            _rate(evaluation, f"quote_overlap_90/{label}"),
-        )
-        for label, count in number.items()
-    ]
-    columns = ("label", "quotes", "exact match", "at least 90 % overlap")
-    return Table("Quotes, in characters; all: with those not found in the response (table 7)", columns, rows)
-
-
-def _fidelity_table(evaluation: Evaluation) -> Table:
-    read = evaluation.statuses["predicted"]
-    row = (
-        f"{len(evaluation.marked):,}",
-        *(f"{read[status]:,}" for status in get_args(Status)),
-        _rate(evaluation, "failure_rate"),
-        f"{evaluation.counts.get('quotes', 0):,.0f}",
-        _rate(evaluation, "unmatched_rate"),
-    )
-    return Table(
-        "Critiques that were read, and quotes that were found (table 15)",
-        ("responses", *get_args(Status), "failure rate", "quotes", "not found"),
-        [row],
-    )
-
-
-def _length_table(evaluation: Evaluation) -> Table:
-    rows = []
-    for label in LABELS:
-        quarters = evaluation.span_units["predicted"][label]
-        accuracies = (_rate(evaluation, f"accuracy/{label}/{bucket}") for bucket in counting.BUCKETS)
-        rows.append((label, *(f"{q:g}" for q in quarters or ()), *([NONE] * (0 if quarters else 3)), *accuracies))
-    columns = ("label", "Q1", "Q2", "Q3", *counting.BUCKETS)
-    return Table(f"Predicted spans: length in {evaluation.unit}, accuracy by length (tables 18, 19)", columns, rows)
+def _labelled(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    return [(label, *row) for label, row in zip(LABELS, rows, strict=True)]
 
 
 def _word_tables(evaluation: Evaluation) -> list[Table]:
     """Return the table of words, or no table if nothing was measured."""
     names = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L", "bertscore": "BERTScore"}
     names |= {"perplexity/predicted": "perplexity", "perplexity/true": "perplexity of truth"}
-    cells = {title: _rate(evaluation, name) for name, title in names.items() if name in evaluation.metrics}
+    metrics = evaluation.metrics
+    cells = {title: _rate(metrics[name]) for name, title in names.items() if name in metrics}
     if evaluation.bleu is not None:
         cells["BLEU"] = f"{evaluation.bleu:.3f}"
     caption = f"Words of {evaluation.worded:,} critiques beside the annotator's (table 8)"
     return [Table(caption, tuple(cells), [tuple(cells.values())])] if cells else []
 
 
-def _rate(evaluation: Evaluation, name: str) -> str:
+def _rate(rate: Estimate | None) -> str:
     """Return a rate with its interval; a dash if its denominator is zero."""
-    if name not in evaluation.metrics:
+    if rate is None:
         return NONE
-    value, low, high = evaluation.metrics[name]
-    digits = 3 if value < 10 else 1
-    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+    digits = 3 if rate.value < 10 else 1
+    return "{} [{}, {}]".format(*(f"{bound:.{digits}f}" for bound in rate))
 
 
 def quartiles(values: Sequence[float]) -> list[float] | None:

@@ -1,4 +1,4 @@
-"""Pairs of texts → a rating sheet with hidden sides; filled sheets → verdicts of people, beside those of models.
+"""Pairs of texts → a rating sheet with hidden sides; filled sheets → verdicts of people.
 
 A rater sees "text 1" and "text 2" in an order that a random number decides for each pair, and writes 1, 2 or tie. The
 id of an item is a hash of the pair and its order: the sheet alone does not tell the order, both input files do.

@@ -3,7 +3,7 @@
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from text2grad.critics.servers import Comparison
 from text2grad.errors import DataError
@@ -85,24 +85,19 @@ def paired(truth: Sequence[CritiqueRecord], predicted: Iterable[Critique]) -> li
     return [Pair(record.where, record.prompt, record.response, critique, record.critique) for record, critique in pairs]
 
 
-def read_comparisons(
-    first: Path, second: Path, *, what: Literal["critiques", "responses"] | None = None, limit: int | None = None
-) -> list[Comparison]:
+def read_comparisons(first: Path, second: Path, *, limit: int | None = None) -> list[Comparison]:
     """Return the pairs of texts about the same prompts in two files.
 
     Args:
-        first: JSONL of critiques, or of responses with "prompt" and "response".
+        first: JSONL of critiques if its first record has a critique, else of responses with "prompt" and "response".
         second: the same about the same prompts, in any order.
-        what: compare critiques or responses; None: critiques if the first record of `first` has a critique.
         limit: number of pairs, in the order of `first`.
 
     Raises:
         DataError: if a file cannot be read, or the files are not about the same prompts.
     """
-    if what is None:
-        example = next(iter(read_examples(first)), None)
-        what = "critiques" if example is not None and "critique" in example.meta else "responses"
-    if what == "critiques":
+    example = next(iter(read_examples(first)), None)
+    if example is not None and "critique" in example.meta:
         truth = list(read_critique_records(first, limit=limit))
         pairs = read_predictions(second, truth, whole=limit is None)
         both = [(critique_target(p.true, p.response), critique_target(p.predicted, p.response)) for p in pairs]

@@ -17,6 +17,7 @@ from text2grad.files import to_json, write_atomically
 from text2grad.types import Critique, Example
 
 ANSWERS, IDENTITY = "answers.jsonl", "critic.json"
+BATCH_SIZE = 16  # responses per call of the critic; a killed evaluation repeats at most one batch
 
 
 def check_identity(out: Path, identity: Mapping[str, Any]) -> None:
@@ -50,7 +51,7 @@ def fingerprint(directory: Path) -> str:
 
 
 def predictions(
-    critic: Critic, truth: Sequence[CritiqueRecord], out: Path, *, batch_size: int = 16, match: Match = "exact"
+    critic: Critic, truth: Sequence[CritiqueRecord], out: Path, *, match: Match = "exact"
 ) -> Iterator[Critique]:
     """Yield the critic's critiques of the annotated responses, in order; critiques of an earlier run are reused.
 
@@ -58,13 +59,12 @@ def predictions(
         critic: the critic.
         truth: the annotated responses. The critic gets prompt and response, not the annotation.
         out: directory of the cached critiques.
-        batch_size: responses per call of the critic; a killed evaluation repeats at most one batch.
         match: how quotes are located in the response.
 
     Raises:
         CriticError: if the critic fails.
     """
     cached = CachedCritic(critic, out / ANSWERS, match=match)
-    for start in range(0, len(truth), batch_size):
-        batch = truth[start : start + batch_size]
+    for start in range(0, len(truth), BATCH_SIZE):
+        batch = truth[start : start + BATCH_SIZE]
         yield from cached([Example(record.prompt) for record in batch], [record.response for record in batch])

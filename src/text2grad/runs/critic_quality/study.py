@@ -38,18 +38,6 @@ class Item(NamedTuple):
     judged: CritiqueRecord
 
 
-class Sheet(NamedTuple):
-    """The ratings of one rater.
-
-    Attributes:
-        rater: name of the file.
-        answers: item → question → yes (True), no (False) or no answer (None).
-    """
-
-    rater: str
-    answers: dict[str, dict[str, bool | None]]
-
-
 def draw(judged: Sequence[CritiqueRecord], number: int, *, seed: int) -> list[Item]:
     """Return at most `number` critiques at random, in random order; critiques with a failed status are not drawn."""
     able = [record for record in judged if not record.critique.failed]
@@ -123,28 +111,31 @@ def _record(item: Item) -> dict[str, Any]:
     return {"item": item.id, "unit": "piece", **shown, "offsets": offsets, "delta": deltas}
 
 
+Sheet = dict[str, dict[str, bool | None]]
+"""The ratings of a rater: item → question → yes (True), no (False) or no answer (None)."""
+
+
 def read_sheets(paths: Sequence[Path]) -> list[Sheet]:
     """Return the ratings in filled sheets of one study.
 
     Raises:
         DataError: if a file is no sheet, an answer is neither yes nor no, or the sheets have different items.
     """
-    sheets = [_read_sheet(path) for path in paths]
+    sheets: list[Sheet] = [
+        {
+            item: {name: _answer(row[name], f"{path}: row {number}, {name}") for name in QUESTIONS}
+            for number, item, row in sheet_rows(path, QUESTIONS)
+        }
+        for path in paths
+    ]
     for path, sheet in zip(paths, sheets, strict=True):
-        differing = sheets[0].answers.keys() ^ sheet.answers.keys()
+        differing = sheets[0].keys() ^ sheet.keys()
         if differing:
             raise DataError(
                 f"{path} and {paths[0]} have different items, such as {min(differing)}. Import the sheets of one study "
                 "together, each with all its rows"
             )
     return sheets
-
-
-def _read_sheet(path: Path) -> Sheet:
-    answers: dict[str, dict[str, bool | None]] = {}
-    for number, item, row in sheet_rows(path, QUESTIONS):
-        answers[item] = {name: _answer(row[name], f"{path}: row {number}, {name}") for name in QUESTIONS}
-    return Sheet(path.stem, answers)
 
 
 def sheet_rows(path: Path, questions: Iterable[str]) -> Iterator[tuple[int, str, dict[str, str | None]]]:

@@ -22,12 +22,12 @@ _CODES: Mapping[Side | None, float | None] = {"second": 0.0, "tie": 1.0, "first"
 _PLURAL = {"win": "wins", "tie": "ties", "loss": "losses"}
 
 
-def summary(preferences: Sequence[Preference], *, seed: int) -> dict[str, Any]:
+def summary(preferences: Sequence[Preference]) -> dict[str, Any]:
     """Return wins, ties and losses of the first set, with intervals; pairs without a verdict are excluded."""
     judged = [preference for preference in preferences if preference.better is not None]
     rows = [_counts(preference) for preference in judged]
-    rates = estimate(rows, {name: Ratio((name,), ("pairs",)) for name in _SIDES}, seed=seed)
-    bias = estimate(rows, {"first_place": Ratio(("first place",), ("places",))}, seed=seed).get("first_place")
+    rates = estimate(rows, {name: Ratio((name,), ("pairs",)) for name in _SIDES})
+    bias = estimate(rows, {"first_place": Ratio(("first place",), ("places",))}).get("first_place")
     inconsistent = [preference for preference in judged if preference.inconsistent]
     contrary = Counter(preference.verdicts for preference in inconsistent)
     return {
@@ -74,7 +74,7 @@ def judges_agreement(verdicts: Mapping[str, Sequence[Preference]]) -> dict[str, 
 
 
 def verdict_tables(results: Mapping[str, Mapping[str, Any]], agreement: Mapping[str, Any] | None) -> list[Table]:
-    """Return the table of judges, and that of their agreement if there are several."""
+    """Return the table of judges, and for several judges the table of their agreement."""
     columns = ("judge", "win", "tie", "loss", "pairs", "inconsistent", "first place", "no verdict")
     rows = [
         (

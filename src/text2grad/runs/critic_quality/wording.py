@@ -26,21 +26,19 @@ RATIOS = {
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """Measurements besides spans, and settings of the intervals.
+    """Measurements besides spans, and the number of resamples.
 
     Attributes:
         words: measure ROUGE and BLEU.
         encoder: the model of BERTScore; None leaves it out.
         reader: the model of perplexity; None leaves it out.
         draws: number of bootstrap resamples.
-        seed: of the resamples.
     """
 
     words: bool = True
     encoder: Scorer | None = None
     reader: Scorer | None = None
     draws: int = DRAWS
-    seed: int = 0
 
 
 def check_words() -> None:
@@ -68,10 +66,10 @@ def word_counts(pairs: Sequence[Pair], measures: Measures) -> list[dict[str, flo
             counts[row] |= {"worded": 1.0, **{name: float(scores[name].fmeasure) for name in ROUGE}}
         if measures.encoder is not None:
             counts[row] |= {"worded": 1.0, "bertscore": bertscore(measures.encoder, predicted, true)}
-    if (reader := measures.reader) is not None:
+    if measures.reader is not None:
         for pair, row_counts in zip(pairs, counts, strict=True):
             for who in WHO:
-                nats, tokens = text_nats(reader, getattr(pair, who).feedback)
+                nats, tokens = text_nats(measures.reader, getattr(pair, who).feedback)
                 row_counts |= {f"nats/{who}": nats, f"tokens/{who}": float(tokens)}
     return counts
 

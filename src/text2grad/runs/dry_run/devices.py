@@ -1,4 +1,4 @@
-"""Devices that a run can be planned for, and what a process needs beyond its tensors.
+"""Devices that a run can be planned for, and the memory of a process beyond its tensors.
 
 A process on a CPU has its tokenizer and Python objects, one on a GPU CUDA's context and libraries (`OVERHEAD`), and the
 share of memory that the caching allocator of a GPU cannot use (`LOST`); the figures for a GPU are assumptions.

@@ -1,7 +1,5 @@
 """The look before a run: refuse bad input, plan the memory, price the critic, and with `judge` measure its signal."""
 
-import json
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from rich.console import Console
@@ -13,7 +11,7 @@ from text2grad.critics.servers import ANSWER_TOKENS
 from text2grad.feedback import Critic
 from text2grad.reward_models import critic_from_recipe
 from text2grad.runs.dry_run.devices import device_named, gigabytes
-from text2grad.runs.dry_run.plan import Advice, Lengths, Plan, Planner
+from text2grad.runs.dry_run.plan import Lengths, Plan, Planner
 from text2grad.runs.dry_run.signal import Signal, measure_signal, number
 from text2grad.runs.recipe_run import read_inputs
 from text2grad.runs.reports import plain, print_critique, print_figures
@@ -21,6 +19,13 @@ from text2grad.types import Example
 
 SHOWN = 8
 """Judged responses that are printed."""
+
+PIECES = {
+    **dict.fromkeys(("rollout", "critic"), "lower rollout.rows_at_once"),
+    **dict.fromkeys(("score", "update"), "lower ppo.micro_batch_tokens"),
+    "refresh": "raise refresh.accumulate",
+}
+"""Phase of the peak → the setting for smaller pieces, which change no result."""
 
 
 class Expense(NamedTuple):
@@ -37,7 +42,6 @@ class Report(NamedTuple):
     planner: Planner  # with recipe, device and prompts
     plan: Plan
     expense: Expense | None  # None for a critic in the run's processes
-    advice: Sequence[Advice] = ()  # with which the run fits, if it does not
     signal: Signal | None = None  # None where the critic was not asked
 
     @property
@@ -63,9 +67,7 @@ def dry_run(recipe: Recipe, *, device: str | None = None, processes: int = 1, ju
         critic = critic_from_recipe(recipe, task_critic=inputs.task_critic)
     planner = Planner(recipe, device_named(device), processes=processes)
     report = Report(planner, planner.plan(), critic_expense(recipe, critic, planner.lengths))
-    if not report.fits:
-        return report._replace(advice=planner.advice(planner.device.memory))
-    return report._replace(signal=measure_signal(recipe)) if judge else report
+    return report._replace(signal=measure_signal(recipe)) if judge and report.fits else report
 
 
 def critic_expense(recipe: Recipe, critic: Critic | None, lengths: Lengths) -> Expense | None:
@@ -105,11 +107,11 @@ def print_report(console: Console, report: Report) -> None:
     if device.kind == "cpu" and recipe.model.lora_r:
         heap = "with MALLOC_MMAP_THRESHOLD_=1048576 in the environment; without it the heap may grow to twice the peak"
         console.print(heap, highlight=False)
-    for index, advice in enumerate(report.advice):
-        settings = ", ".join(f"{name} = {json.dumps(value)}" for name, value in advice.settings.items())
-        console.print(f"{'or' if index else 'change'} {settings} → {gigabytes(advice.peak)}", highlight=False)
-    if not report.fits and not report.advice:
-        console.print("no setting makes it fit: take a smaller model, shorter responses, more memory, or FSDP 2")
+    if not report.fits:
+        pieces = PIECES.get(report.plan.peak_phase)
+        ways = [*([f"{pieces} (which changes no result)"] if pieces else []), "set model.gradient_checkpointing = true"]
+        more = 'model.lora_r = 16, model.dtype = "bfloat16"; or take a smaller model, more memory, or FSDP 2'
+        console.print(", ".join([*ways, more]), highlight=False)
     batch = recipe.rollout.batch_size
     lines = [
         ("parameters", f"{everything:,}, trained {trained:,}"),

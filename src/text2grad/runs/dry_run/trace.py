@@ -8,9 +8,9 @@ Rows of a pass have the same lengths: P prompt tokens and T response tokens. Byt
 
 import gc
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,13 +30,10 @@ from text2grad.models import (
     sample_inverse_cdf,
     tiles_as_on,
 )
-from text2grad.progress import note
 from text2grad.rl import prepare_policy
 
-T = TypeVar("T")
-
 CALLS_PER_COLLECTION = 100
-"""Recomputed tensors without data stay in circles of Python objects, which are collected too late otherwise."""
+"""Recomputed tensors without data stay in circles of Python objects; Python alone would collect them too late."""
 
 
 class Pass(NamedTuple):
@@ -59,7 +56,7 @@ def update_roles(update: Pass, gradients: int) -> dict[str, int]:
 
 
 class Weights(NamedTuple):
-    """Bytes of parameters by role, and of those that are trained; the last two are numbers."""
+    """Bytes of parameters by role, and two numbers of parameters."""
 
     policy: int  # base and adapters
     reference: int  # the frozen copy; 0 where adapters are switched off instead
@@ -226,7 +223,7 @@ class TracedModel:
             return Pass(counted.peak)
 
     def states(self, rows: int, tokens: int, *, all_layers: bool) -> Pass:
-        """Trace the last hidden states without gradient; or those of all layers, and a copy of a row's in 32 bits."""
+        """Trace the last hidden states without gradient; or those of all layers, with a copy of one row in 32 bits."""
         with torch.no_grad(), self._counting() as counted:
             ids = torch.zeros(rows, tokens, dtype=torch.long)
             trunk, mask = base_of(self.model.policy).base_model, torch.ones_like(ids)
@@ -267,19 +264,6 @@ class TracedModel:
         torch.full_like(scores, -torch.inf).scatter_(1, choice[:, None], 0.0)
 
 
-class Traces(dict[Hashable, Any]):
-    """Models and passes by what they depend on, so that variants of a recipe share them."""
-
-    def once(self, key: Hashable, trace: Callable[[], T], said: str = "") -> T:
-        """Return what `trace` gives, called once for a key; `said` goes to the log before."""
-        if key not in self:
-            if said:
-                note(said)
-            self[key] = trace()
-        kept: T = self[key]
-        return kept
-
-
 def _make_fake(module: nn.Module, mode: FakeTensorMode) -> None:
     """Give every parameter and buffer a shape-only tensor that says it is on a CPU."""
     made: dict[int, Any] = {}
@@ -304,5 +288,5 @@ def weights_type(config: Any, wanted: str) -> torch.dtype:
 
 
 def _size(tensors: Iterable[Tensor]) -> int:
-    """Return the bytes of tensors; each tensor counts once."""
+    """Return the bytes of tensors; a tensor that occurs twice counts once."""
     return sum({id(tensor): tensor.numel() * tensor.element_size() for tensor in tensors}.values())

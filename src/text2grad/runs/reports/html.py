@@ -1,15 +1,14 @@
 """Responses with tokens coloured by reward → one self-contained HTML file.
 
-In: the records of a run (`rl.response_records`). Out: a page for desktop and phone, light and
-dark mode, that needs no network: it contains style, script and pictures. Texts of models, critics and people are
-escaped, and a content security policy blocks every other style and script.
+In: the records of a run (`rl.response_records`). Out: a page for desktop and phone, light and dark mode, that needs no
+network and no script: it contains style and pictures. Texts of models, critics and people are escaped, and a content
+security policy blocks every script and every other style.
 
 The colour of a token is its δ: teal with a straight underline if positive, vermilion with a wavy underline if negative,
-in four strengths. Pointing at a token, tapping it or moving to it with the arrow keys shows its numbers.
+in four strengths. Pointing at a token shows its numbers.
 """
 
 import math
-import re
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
@@ -29,7 +28,7 @@ COLUMNS = {
     "kl": "KL",
     "value": "value",
     "advantage": "advantage",
-    "change": "Δ\u00a0log\u00a0p",  # page.js splits the names at ordinary spaces
+    "change": "Δ log p",
 }
 """Numbers per token that a record may have → their names on the page."""
 
@@ -41,7 +40,6 @@ GLOSSARY = {
     "advantage": "reward compared with the value function; the policy update follows it",
     "change": "change of the token's log-probability by this step's update, nats",
 }
-_IMPORT = re.compile(r"^import .*\n", re.MULTILINE)  # both modules become one inline script
 _LONG_PROMPT = 280  # characters; longer ones are folded
 
 
@@ -78,7 +76,7 @@ def rollouts_page(
 
     Example:
         >>> record = {"response": "Hi there", "offsets": [[0, 2], [2, 8]], "delta": [0.0, -1.0]}
-        >>> '<span class="t n4" data-v="-1"> there</span>' in rollouts_page("One answer", [record])
+        >>> '<span class="t n4" title="δ -1"> there</span>' in rollouts_page("One answer", [record])
         True
     """
     sections = [*([("", records)] if records else []), *groups]
@@ -95,8 +93,8 @@ def response_html(record: Record, columns: Sequence[str]) -> str:
 
     Args:
         record: with "response", "offsets" and numbers per token; without offsets it has no tokens. "shade", numbers
-            from −1 to 1, gives the colours in place of δ until the reader chooses another.
-        columns: the numbers to attach to each token.
+            from −1 to 1, gives the colours in place of δ.
+        columns: the numbers that a browser shows of the token at which a reader points.
     """
     text, offsets = record["response"], record.get("offsets", ())
     shades = record.get("shade", record.get("delta", [0.0] * len(offsets)))
@@ -106,13 +104,11 @@ def response_html(record: Record, columns: Sequence[str]) -> str:
         own = text[max(start, done) : end]
         html_of_own, done = _escape(shown[max(start, done) : end]), max(done, end)
         look = strength(shades[t] or 0.0) + _kind(own, shares=start < end)
-        values = " ".join(_attached(record[column][t]) if column in record else "-" for column in columns)
-        html.append(f'<span class="t{look}" data-v="{escape(values)}">{html_of_own}</span>')
+        numbers = [
+            f"{COLUMNS[name]} {record[name][t]:.4g}" for name in columns if record.get(name, {t: None})[t] is not None
+        ]
+        html.append(f'<span class="t{look}" title="{" · ".join(numbers)}">{html_of_own}</span>')
     return "".join(html) + _escape(shown[done:])
-
-
-def _attached(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"  # page.js shows a dash for it
 
 
 def _kind(own: str, *, shares: bool) -> str:
@@ -146,26 +142,17 @@ def _escape(shown: Sequence[str]) -> str:
 
 
 def _document(title: str, body: str) -> str:
-    page = files("text2grad.runs.reports").joinpath("page")
-    read = {name: page.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "tokens.js", "page.js")}
-    style, script = read["page.css"], _IMPORT.sub("", read["tokens.js"] + read["page.js"])
-    policy = (
-        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    style = files("text2grad.runs.reports").joinpath("page.css").read_text(encoding="utf-8")
+    allowed = b64encode(sha256(style.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'sha256-{allowed}'; base-uri 'none'; form-action 'none'"
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n<main>\n{body}</main>\n"
-        f'<div id="tip" role="status" hidden></div>\n<script type="module">{script}</script>\n</body>\n</html>\n'
+        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n"
+        f"<body>\n<main>\n{body}</main>\n</body>\n</html>\n"
     )
-
-
-def _hash(content: str) -> str:
-    """Return the hash by which a content security policy allows an inline style or script."""
-    return "sha256-" + b64encode(sha256(content.encode()).digest()).decode()
 
 
 def _header(title: str, intro: str, summary: Sequence[tuple[str, str]]) -> str:
@@ -186,23 +173,16 @@ def _tile(name: str, value: str) -> str:
 
 
 def _legend(columns: Sequence[str]) -> str:
-    """Return the legend of the colours, with buttons that choose the number to colour by."""
-    if not columns:
-        return ""
-    buttons = "".join(
-        f'<button type="button" data-column="{n}" aria-pressed="{str(n == 0).lower()}">{COLUMNS[column]}</button>'
-        for n, column in enumerate(columns)
-    )
-    names = " ".join(COLUMNS[column] for column in columns)
+    """Return the legend of the colours and of the numbers."""
     glossary = "".join(f"<div><dt>{COLUMNS[column]}</dt><dd>{GLOSSARY[column]}</dd></div>" for column in columns)
     return (
-        f'<section class="legend" data-names="{names}" aria-label="Legend"><p class="key">'
+        '<section class="legend" aria-label="Legend"><p class="key">'
         '<span><span class="t n4">negative</span> <span class="t n2">weaker</span> (wavy line)</span>'
         '<span><span class="t p4">positive</span> <span class="t p2">weaker</span> (straight line)</span>'
-        '<span class="how">Point at a token, tap it, or use the arrow keys.</span></p>'
-        f'<div class="by"{"" if len(columns) > 1 else " hidden"} role="group" aria-label="Colour tokens by">'
-        f"<span>Colour by</span>{buttons}</div>"
+        '<span class="how">Point at a token to see its numbers.</span></p>'
         f"<details><summary>What the numbers mean</summary><dl>{glossary}</dl></details></section>\n"
+        if columns
+        else ""
     )
 
 
@@ -250,10 +230,10 @@ def _card(record: Record, columns: Sequence[str]) -> str:
 
 def _answer(record: Record, columns: Sequence[str]) -> str:
     parts = count(len(record.get("offsets", ())), record.get("unit", "token"))
-    label = f"Response, {parts}; arrow keys move between them"
+    label = f"Response, {parts}"
     by = f'<p class="where as-is">{escape(record["by"])}</p>' if "by" in record else ""
     return (
-        f'<div class="answer">{by}<div class="text" dir="auto" tabindex="0" role="group" aria-label="{label}">'
+        f'<div class="answer">{by}<div class="text" dir="auto" role="group" aria-label="{label}">'
         f"{response_html(record, columns)}</div>{_facts(record)}</div>{_critique(record)}"
     )
 

@@ -1,6 +1,6 @@
 """Numbers → panels of lines with matplotlib, as PNG.
 
-A file holds all panels side by side; a page shows each panel as a picture of its own, which fits a phone. Lines differ
+A file holds all panels side by side; a page shows each panel as a separate picture, which fits a phone. Lines differ
 by colour, dashes and markers, and are named at their ends.
 """
 
@@ -93,27 +93,22 @@ def mean_curve(curves: Sequence[Sequence[Sequence[float]]]) -> list[tuple[int, f
     return [(int(points[0][0]), fmean(point[1] for point in points)) for points in zip(*curves, strict=True)]
 
 
-def smoothed(values: Sequence[float], weight: float = 0.8) -> list[float]:
-    """Return an exponential moving average that starts at the first value.
+def smoothed_points(points: Points) -> Points:
+    """Return points whose y is an exponential moving average that starts at the first y.
 
     Example:
-        >>> smoothed([0.0, 1.0], weight=0.5)
-        [0.0, 0.5]
+        >>> smoothed_points([(0, 0.0), (1, 1.0)])
+        [(0, 0.0), (1, 0.19999999999999996)]
     """
-    result: list[float] = []
-    for value in values:
-        result.append(weight * result[-1] + (1 - weight) * value if result else value)
-    return result
+    smoothed: list[tuple[float, float]] = []
+    for x, y in points:
+        smoothed.append((x, 0.8 * smoothed[-1][1] + (1 - 0.8) * y if smoothed else y))
+    return smoothed
 
 
 def metric_words(metric: str) -> str:
     """Return the name of a metric as a reader sees it."""
     return metric.replace("_at_", "@").replace("_", " ")
-
-
-def smoothed_points(points: Points) -> Points:
-    """Return points whose y is smoothed."""
-    return list(zip([x for x, _ in points], smoothed([y for _, y in points]), strict=True))
 
 
 def curve_panel(title: str, x: str, lines: Sequence[Line], *, level: tuple[str, float] | None = None) -> Draw:
@@ -204,7 +199,7 @@ def panels_png(panels: Sequence[Draw], *, columns: int | None = None, size: tupl
 
 
 def pictures(panels: Sequence[Draw], *, size: tuple[float, float] = _PANEL) -> list[Picture]:
-    """Return each panel as a picture of its own."""
+    """Return each panel as a separate picture."""
     return [Picture(draw.keywords["title"], panels_png([draw], size=size)) for draw in panels]
 
 

@@ -39,7 +39,7 @@ def read_run(directory: Path, name: str = "", *, without_steps: bool = False) ->
 
     Args:
         directory: of the run.
-        name: of the run; "" takes that of its directory.
+        name: of the run; "" takes the name of its directory.
         without_steps: accept a run that has not finished a step.
 
     Raises:
@@ -102,7 +102,7 @@ def _results(run: Run) -> dict[str, Any]:
 
 
 def run_panels(runs: Sequence[Run], metric: str = "") -> list[Draw]:
-    """Return the panels of at most seven runs; that of the held-out metric needs two evaluations of a run."""
+    """Return the panels of at most seven runs; the panel of the held-out metric needs two evaluations of a run."""
     panels, evaluated = [], []
     for look, run in enumerate(runs):
         points = [(each["step"], each["metrics"][metric]) for each in run.evaluations if metric in each["metrics"]]
@@ -151,7 +151,7 @@ def before_and_after(first: Mapping[str, Any], last: Mapping[str, Any]) -> list[
 
 
 def by_prompt(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], Mapping[str, Any]]:
-    """Return records by prompt, and by their number among those of the same prompt."""
+    """Return records by prompt and number; the records of a prompt are numbered from 0."""
     seen: Counter[str] = Counter()
     by_place = {}
     for record in records:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import ClassVar, NamedTuple
 
-from text2grad.tasks.facts.parts import Line, lines_of, parts_of
 from text2grad.tasks.facts.reading import HALVES, FactReader, Facts, Reading
 from text2grad.tasks.program_critic import STYLES, Finding, Judgement, ProgramCritic, bare, sentences
 from text2grad.types import Example
@@ -15,8 +14,6 @@ MISSING = ("it is missing", "nothing names it")
 MISSING_UNSTATED = ("The {noun} is missing", "The {noun}: nothing names it")  # where the truth is not stated
 UNFINISHED = "The sentence breaks off."
 MORE = "There is more like this."
-LINE = "Line {label}."
-LINE_MISSING = ("Line {label} is missing", "Line {label}: nothing names it")
 VERDICTS = {
     "right": ("{quote} is right", "{quote} is correct"),
     "wrong": ("{quote} is wrong", "{quote} is the wrong {noun}"),
@@ -88,44 +85,34 @@ class FactWriter:
         """Return every wording of a judgement."""
         return [wording for choices in self.verdicts.values() for wording in choices]
 
-    def words(self, *, labelled: bool = False) -> list[str]:
-        """Return texts that hold every word of critiques, apart from facts, quotes and labels.
-
-        Args:
-            labelled: whether the answers have several lines.
-        """
+    def words(self) -> list[str]:
+        """Return texts that hold every word of critiques, apart from facts and quotes."""
         truths = [wording for choices in self.truths.values() for wording in choices]
         wordings = [*truths, *self.judgements(), *MISSING, *MISSING_UNSTATED]
-        parts = [*LINE_MISSING, LINE] if labelled else []
-        return [*map(bare, [*wordings, *parts]), *self.nouns.values(), UNFINISHED, self.empty, MORE, '" and: ']
+        return [*map(bare, wordings), *self.nouns.values(), UNFINISHED, self.empty, MORE, '" and: ']
 
 
-class _Judged(NamedTuple):
-    text: list[str]  # sentences
+class JudgedSentence(NamedTuple):
+    """The critique of a sentence, in sentences, the findings that it quotes, and the number of omissions."""
+
+    text: list[str]
     findings: list[Finding]
     omissions: int
 
 
 @dataclass(frozen=True, slots=True)
 class FactCritic(ProgramCritic):
-    """Judges each phrase of an answer against the facts; a fact without a phrase is an omission.
-
-    An answer of several parts has a line for each, with its label. A line without a label, or with a label that is
-    unknown, repeated or out of order, is out of place.
-    """
+    """Judges each phrase of an answer against the facts; a fact without a phrase is an omission."""
 
     reader: ClassVar[FactReader]
     writer: ClassVar[FactWriter]
 
     def judge(self, example: Example, response: str, rng: Random) -> Judgement:
         """Judge one answer."""
-        style, parts = rng.randrange(STYLES), parts_of(example)
-        if parts:
-            return self._judge_lines(parts, response, style)
-        judged = self._judge_sentence(example, response, 0, len(response), style)
+        judged = self.judge_sentence(example, response, 0, len(response), rng.randrange(STYLES))
         return Judgement(" ".join(judged.text), judged.findings, judged.omissions)
 
-    def _judge_sentence(self, example: Example, response: str, start: int, end: int, style: int) -> _Judged:
+    def judge_sentence(self, example: Example, response: str, start: int, end: int, style: int) -> JudgedSentence:
         """Judge characters [start, end) of a response: an answer of one sentence."""
         facts = self.facts(example)
         read = self.reader.read(response[start:end], facts)
@@ -134,37 +121,7 @@ class FactCritic(ProgramCritic):
         text = [self.writer.empty]
         if response[start:end].strip():
             text = self.writer.write(reading, response, facts, style, truths=self.truths)
-        return _Judged(text, self.writer.quotable(reading), len(reading.missing))
-
-    def _judge_lines(self, parts: Mapping[str, Example], response: str, style: int) -> Judgement:
-        """Judge each line by its label; a part without a line has as many omissions as facts."""
-        if not response.strip():
-            return Judgement(self.writer.empty, (), sum(len(self.facts(part)) for part in parts.values()))
-        text: list[str] = []
-        findings: list[Finding] = []
-        omissions, ahead, seen = 0, list(parts), set[str]()
-        for line in lines_of(response):
-            if line.label in ahead:
-                del ahead[: ahead.index(line.label) + 1]
-                seen.add(line.label)
-                judged = self._judge_sentence(parts[line.label], response, line.text, line.end, style)
-                text.append(LINE.format(label=line.label))
-            else:
-                judged = self._misplaced(response, line, style)
-            text += judged.text
-            findings += judged.findings
-            omissions += judged.omissions
-        missing = [label for label in parts if label not in seen]
-        text += [f"{LINE_MISSING[style].format(label=label)}." for label in missing]
-        omissions += sum(len(self.facts(parts[label])) for label in missing)
-        return Judgement(" ".join(text), findings, omissions)
-
-    def _misplaced(self, response: str, line: Line, style: int) -> _Judged:
-        """Judge a line without a label, or with a label that is unknown, repeated or out of order."""
-        pieces = list(self.reader.pieces(response, line.start, line.end))
-        misplaced = [Finding("misplaced", start, end) for start, end in pieces[: self.writer.most_faults]]
-        text = [f"{self.writer.verdict(finding, response, style)}." for finding in misplaced]
-        return _Judged(text + [MORE] * (len(misplaced) < len(pieces)), misplaced, 0)
+        return JudgedSentence(text, self.writer.quotable(reading), len(reading.missing))
 
     @abstractmethod
     def facts(self, example: Example) -> Facts:

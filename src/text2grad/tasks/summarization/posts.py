@@ -70,27 +70,6 @@ DISTRACTORS = {
         "Nobody wanted to {do} the {what}.",
     ),
 }
-# Distractors of hard posts: places and days have the same prepositions as in the event; only the verb differs.
-CONFUSING = {
-    "train": (
-        "{who} stayed at the {where}.",
-        "{who} was busy on {when}.",
-        "{who} was at the {where} on {when}.",
-        "{who} wanted to {do} the {what}.",
-        "{who} talked about the {why}.",
-        "The first plan was {when}.",
-        "The {where} was closed.",
-        "The {where} was closed on {when}.",
-        "The {why} was not the reason.",
-        "Nobody {did} the {what}.",
-    ),
-    "held_out": (
-        "{who} was at the {where}.",
-        "{who} stayed at the {where} on {when}.",
-        "{who} talked about the {why} on {when}.",
-        "Nobody wanted to {do} the {what}.",
-    ),
-}
 CUE = "\nTL;DR:"
 NEEDED = ("who", "where", "when")  # the distractors of a post name at least one other value of each
 SHORTEST = 5  # sentences
@@ -123,7 +102,6 @@ def write_post(
     distractors: tuple[int, int],
     rng: Random,
     *,
-    confusing: bool = False,
     short: bool = False,
 ) -> Post:
     """Write a post of an event and other sentences.
@@ -133,13 +111,12 @@ def write_post(
         split: of the templates.
         distractors: the fewest and the most sentences beside the event; more if the post has less than five in all.
         rng: makes the choices.
-        confusing: whether the distractors have the prepositions of the event.
         short: whether a post may have less than five sentences. Half of these begin with a distractor, so that a hasty
             reader takes as many wrong values as from a longer post.
     """
     telling = _fact_templates(split, rng)
     fewest = distractors[0] if short else max(distractors[0], SHORTEST - len(telling))
-    pool = _known(CONFUSING if confusing else DISTRACTORS, split)
+    pool = _known(DISTRACTORS, split)
     others = _distractor_templates(pool, rng.randint(fewest, max(fewest, distractors[1])), rng)
     opening = others[:1] if short and rng.random() < 0.5 else []
     order = opening + _interleave(telling, others[len(opening) :], rng)
@@ -214,7 +191,7 @@ def _render(templates: list[str], telling: set[str], facts: Facts, strangers: St
 
 def words() -> list[str]:
     """Return texts that hold every word of posts and summaries."""
-    tables = (MAIN, DETAILS, DISTRACTORS, CONFUSING)
+    tables = (MAIN, DETAILS, DISTRACTORS)
     templates = [text for table in tables for texts in table.values() for text in texts]
     values = [value for pool in VALUES.values() for value in pool]
     return [*map(bare, templates), *values, *NAMES.left, *NAMES.right, *BASE_FORMS.values(), *ANSWER_WORDS, CUE]

@@ -26,114 +26,68 @@ Example:
 from dataclasses import dataclass
 from random import Random
 
-from text2grad.tasks.base import pairs
-from text2grad.tasks.facts import Facts, FactTask, chatty, half_of_both, same_words, scrambled
+from text2grad.tasks.base import Task, pairs
+from text2grad.tasks.facts import chatty, half_of_both, same_words, scrambled
 from text2grad.tasks.summarization import posts, world
 from text2grad.tasks.summarization.critic import WRITER, SummaryCritic
 from text2grad.tasks.summarization.metric import METRIC, rouge_l
 from text2grad.types import Example
 
-SHORT_DISTRACTORS = (1, 2)  # the fewest and the most of a post among several
+DISTRACTORS = (2, 4)  # the fewest and the most sentences of a post beside the event
+SKIM, VAGUE, DROP, CHATTER = 0.6, 0.35, 0.02, 0.3
+"""Rates of faults in demonstrations: the value that the post names first, a filler such as "somewhere" for a fact that
+is not skimmed, a fact left out, and an added phrase or sentence that states nothing."""
 TOGETHER = (("who",), ("did", "what"), ("where",), ("when",), ("why",))  # the slots of a group are wrong together
 
 
 @dataclass(frozen=True, slots=True)
-class Difficulty:
-    """The sentences of the posts, and the rates of faults in demonstrations, each in [0, 1].
-
-    Attributes:
-        distractors: the fewest and the most sentences beside the event.
-        skim: rate at which a demonstration takes the value that the post names first.
-        vague: rate of a filler such as "somewhere" for a fact that is not skimmed.
-        drop: rate at which a fact is left out.
-        chatter: rate of an added phrase or sentence that states nothing.
-        confusing: whether the distractors name places and days with the same prepositions as the event.
-    """
-
-    distractors: tuple[int, int]
-    skim: float
-    vague: float
-    drop: float = 0.02
-    chatter: float = 0.3
-    confusing: bool = False
-
-
-DIFFICULTIES = {
-    "easy": Difficulty((2, 3), skim=0.5, vague=0.3),
-    "normal": Difficulty((2, 4), skim=0.6, vague=0.35),
-    "hard": Difficulty((4, 4), skim=0.65, vague=0.4, confusing=True),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class SummarizationTask(FactTask):
-    """Posts and their summaries; the events of the two splits share no full name and no pair of verb and object.
-
-    With `settings.length` an item has so many short posts, each with a label, and the answer a labelled sentence for
-    each post.
-    """
+class SummarizationTask(Task):
+    """Posts and their summaries; the events of the two splits share no full name and no pair of verb and object."""
 
     name = "summarization"
     metric = "fact_f1"
-    difficulties = DIFFICULTIES
     judgements = WRITER.judgements()
-    unit = "posts"
-    lengths = (1, 2, 4, 8)
-    cue = posts.CUE
-    claim_metric = METRIC
 
     def critic(self) -> SummaryCritic:
         """Return the program critic."""
         return SummaryCritic(truths=self.settings.truths)
 
-    @property
-    def parts(self) -> int:
-        """The number of posts under labels; 0 for a post of the usual length without a label."""
-        return self.settings.length
-
-    def facts(self, example: Example) -> Facts:
-        """Return the event behind one post, by slot."""
-        return world.facts_of(example)
-
-    def state(self, facts: Facts) -> str:
-        """Return the perfect summary of an event."""
-        return world.summary_of(facts)
-
-    def draw_part(self, rng: Random) -> Example:
+    def draw(self, rng: Random) -> Example:
         """Draw one post and its summary."""
+        return self.draw_post(rng, DISTRACTORS)
+
+    def draw_post(self, rng: Random, distractors: tuple[int, int], *, short: bool = False) -> Example:
+        """Draw one post, with so many sentences beside the event as `posts.write_post` takes, and its summary."""
         facts = world.draw_facts(self.split, rng)
-        level = DIFFICULTIES[self.difficulty]
-        distractors, short = (SHORT_DISTRACTORS, True) if self.parts else (level.distractors, False)
-        post = posts.write_post(facts, self.split, distractors, rng, confusing=level.confusing, short=short)
+        post = posts.write_post(facts, self.split, distractors, rng, short=short)
         meta = {"facts": facts, "distractors": post.distractors, "mentions": post.mentions}
         return Example(post.text + posts.CUE, world.summary_of(facts), meta=meta)
 
-    def label_prompt(self, label: str, prompt: str) -> str:
-        """Return a post with the label before each sentence, by which a small model tells posts apart."""
-        return f"{label}: {prompt.replace('. ', f'. {label}: ')}"
-
-    def demonstrate_part(self, part: Example, rng: Random) -> str:
+    def demonstration(self, example: Example, rng: Random) -> str:
         """Return a summary with the values that the post names first, vague fillers, omissions and chatter."""
-        level = DIFFICULTIES[self.difficulty]
         phrases = []
         for slots in TOGETHER:
-            skims, vague, drops = (self.errs(p, rng) for p in (level.skim, level.vague, level.drop))
+            skims, vague, drops = (self.errs(rate, rng) for rate in (SKIM, VAGUE, DROP))
             for slot in slots:
-                value = part.meta["mentions" if skims else "facts"][slot]
+                value = example.meta["mentions" if skims else "facts"][slot]
                 words = world.phrase(slot, value[0] if skims else value)
                 if vague and not skims and slot in world.FILLERS:
                     words = world.FILLERS[slot]
                 if not (drops and slot in ("where", "when", "why")):
                     phrases.append(words)
-        if self.errs(level.chatter, rng):
+        if self.errs(CHATTER, rng):
             return chatty(" ".join(phrases), world.CHATTER, world.EXTRA_LINE, rng)
         return " ".join(phrases) + "."
 
-    def corrupt_part(self, part: Example, rng: Random) -> str:
-        """Return a summary with wrong values, or a garbled one."""
+    def corruption(self, example: Example, rng: Random) -> str:
+        """Return a summary with wrong values, or a garbled one.
+
+        Two thirds replace some values by other valid ones: a reward model must compare them with the prompt to find the
+        faults. One third is garbled: cut, shuffled, doubled, or spliced with another answer.
+        """
         if rng.random() < 2 / 3:
-            return self._mistaken(part, rng)
-        return scrambled(self.demonstrate_part(part, rng), world.summary_of(world.draw_facts(self.split, rng)), rng)
+            return self._mistaken(example, rng)
+        return scrambled(self.demonstration(example, rng), world.summary_of(world.draw_facts(self.split, rng)), rng)
 
     def _mistaken(self, example: Example, rng: Random) -> str:
         """Replace each value with probability 1/2: by another value of the post or of another event."""
@@ -144,6 +98,14 @@ class SummarizationTask(FactTask):
                 value = rng.choice([*example.meta["distractors"][slot], other[slot]])
                 facts[slot] = half_of_both(facts[slot], value, rng, unseen) if slot == "who" else value
         return world.summary_of(facts)
+
+    def reference(self, example: Example) -> str:
+        """Return the perfect summary, from the facts."""
+        return world.summary_of(world.facts_of(example))
+
+    def claims(self, example: Example, response: str) -> dict[str, float]:
+        """Return F1, precision and recall of the claimed facts."""
+        return METRIC.scores(world.facts_of(example), response)
 
     def score(self, example: Example, response: str) -> dict[str, float]:
         """Return fact F1 and ROUGE-L, and 1.0 as `exact` if the summary is the reference."""
@@ -156,4 +118,4 @@ class SummarizationTask(FactTask):
 
     def all_words(self) -> list[str]:
         """Return texts that together hold every word of posts, summaries and critiques."""
-        return [*posts.words(), *WRITER.words(labelled=bool(self.parts)), *self.labels()]
+        return [*posts.words(), *WRITER.words()]

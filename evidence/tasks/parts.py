@@ -15,10 +15,14 @@ from typing import Any, ClassVar, NamedTuple
 
 from text2grad.errors import DataError
 from text2grad.tasks.base import WORD, Task
+from text2grad.tasks.facts.critic import MORE, FactCritic, JudgedSentence
 from text2grad.tasks.facts.metric import ClaimMetric
+from text2grad.tasks.program_critic import STYLES, Finding, Judgement, bare
 from text2grad.types import Example
 
 LABELS = tuple("ABCDEFGH")
+LINE = "Line {label}."
+LINE_MISSING = ("Line {label} is missing", "Line {label}: nothing names it")
 MEDDLED = 1 / 4  # share of the corruptions with a line left out, twice, out of order or without its label
 
 
@@ -139,9 +143,9 @@ class FactTask(Task):
             return self.state(self.facts(example))
         return joined([self.state(self.facts(part)) for part in parts.values()])
 
-    def labels(self) -> Sequence[str]:
-        """Return the labels of the lines; none for answers of one sentence."""
-        return LABELS[: self.parts]
+    def label_words(self) -> list[str]:
+        """Return texts with the words of lines and their critiques; none for answers of one sentence."""
+        return [*map(bare, [*LINE_MISSING, LINE]), *LABELS[: self.parts]] if self.parts else []
 
     def claims(self, example: Example, response: str) -> dict[str, float]:
         """Return F1, precision and recall of the claims; a claim counts for the part whose label its line has.
@@ -175,3 +179,50 @@ def _meddled(lines: list[str], rng: Random) -> list[str]:
         [*lines[:i], lines[i].partition(": ")[2], *lines[i + 1 :]],
     )
     return rng.choice(kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledFactCritic(FactCritic):
+    """Judges an answer of several parts, too, which has a line for each part, with its label.
+
+    A line without a label, or with a label that is unknown, repeated or out of order, is out of place.
+    """
+
+    def judge(self, example: Example, response: str, rng: Random) -> Judgement:
+        """Judge one answer."""
+        parts = parts_of(example)
+        return (
+            self._judge_lines(parts, response, rng.randrange(STYLES))
+            if parts
+            else FactCritic.judge(self, example, response, rng)
+        )
+
+    def _judge_lines(self, parts: Mapping[str, Example], response: str, style: int) -> Judgement:
+        """Judge each line by its label; a part without a line has as many omissions as facts."""
+        if not response.strip():
+            return Judgement(self.writer.empty, (), sum(len(self.facts(part)) for part in parts.values()))
+        text: list[str] = []
+        findings: list[Finding] = []
+        omissions, ahead, seen = 0, list(parts), set[str]()
+        for line in lines_of(response):
+            if line.label in ahead:
+                del ahead[: ahead.index(line.label) + 1]
+                seen.add(line.label)
+                judged = self.judge_sentence(parts[line.label], response, line.text, line.end, style)
+                text.append(LINE.format(label=line.label))
+            else:
+                judged = self._misplaced(response, line, style)
+            text += judged.text
+            findings += judged.findings
+            omissions += judged.omissions
+        missing = [label for label in parts if label not in seen]
+        text += [f"{LINE_MISSING[style].format(label=label)}." for label in missing]
+        omissions += sum(len(self.facts(parts[label])) for label in missing)
+        return Judgement(" ".join(text), findings, omissions)
+
+    def _misplaced(self, response: str, line: Line, style: int) -> JudgedSentence:
+        """Judge a line without a label, or with a label that is unknown, repeated or out of order."""
+        pieces = list(self.reader.pieces(response, line.start, line.end))
+        misplaced = [Finding("misplaced", start, end) for start, end in pieces[: self.writer.most_faults]]
+        text = [f"{self.writer.verdict(finding, response, style)}." for finding in misplaced]
+        return JudgedSentence(text + [MORE] * (len(misplaced) < len(pieces)), misplaced, 0)

@@ -1,4 +1,4 @@
-// Tokens on a page: their colours, their numbers in a tip, and text that cannot act. Reports and the studio share it.
+// Tokens on a page: their colours, their numbers in a tip, and text that cannot act.
 
 const JOINING = "\\u0600-\\u109f\\u1780-\\u18aa\\u1a20-\\u1cff\\ua800-\\uabff\\ufb50-\\ufdff\\ufe70-\\ufefc\\u{10a00}-\\u{11fff}\\u{1e900}-\\u{1e95f}";
 const EMOJI = "\\u2190-\\u2bff\\ufe0f\\u{1f000}-\\u{1faff}";

@@ -1,0 +1,72 @@
+"""Summaries of several short posts, each under a label: the product's task with a length."""
+
+from dataclasses import dataclass
+from random import Random
+
+from evidence.tasks.parts import FactTask, LabelledFactCritic
+from text2grad.tasks.facts import Facts
+from text2grad.tasks.summarization import posts, world
+from text2grad.tasks.summarization.critic import SummaryCritic
+from text2grad.tasks.summarization.metric import METRIC
+from text2grad.tasks.summarization.task import SummarizationTask
+from text2grad.types import Example
+
+SHORT_DISTRACTORS = (1, 2)  # the fewest and the most sentences beside the event, in a post among several
+
+
+@dataclass(frozen=True, slots=True)
+class PostsCritic(LabelledFactCritic, SummaryCritic):
+    """Judges summaries in words, each fact against the event of its post."""
+
+
+@dataclass(frozen=True, slots=True)
+class PostsTask(FactTask, SummarizationTask):
+    """Posts and their summaries.
+
+    With `settings.length` an item has so many short posts, each with a label, and the answer a labelled sentence for
+    each post.
+    """
+
+    unit = "posts"
+    lengths = (1, 2, 4, 8)
+    cue = posts.CUE
+    claim_metric = METRIC
+
+    def critic(self) -> PostsCritic:
+        """Return the program critic."""
+        return PostsCritic(truths=self.settings.truths)
+
+    @property
+    def parts(self) -> int:
+        """The number of posts under labels; 0 for a post of the usual length without a label."""
+        return self.settings.length
+
+    def facts(self, example: Example) -> Facts:
+        """Return the event behind one post, by slot."""
+        return world.facts_of(example)
+
+    def state(self, facts: Facts) -> str:
+        """Return the perfect summary of an event."""
+        return world.summary_of(facts)
+
+    def draw_part(self, rng: Random) -> Example:
+        """Draw one post and its summary."""
+        if self.parts:
+            return self.draw_post(rng, SHORT_DISTRACTORS, short=True)
+        return SummarizationTask.draw(self, rng)
+
+    def label_prompt(self, label: str, prompt: str) -> str:
+        """Return a post with the label before each sentence, by which a small model tells posts apart."""
+        return f"{label}: {prompt.replace('. ', f'. {label}: ')}"
+
+    def demonstrate_part(self, part: Example, rng: Random) -> str:
+        """Return a summary with the values that the post names first, vague fillers, omissions and chatter."""
+        return SummarizationTask.demonstration(self, part, rng)
+
+    def corrupt_part(self, part: Example, rng: Random) -> str:
+        """Return a summary with wrong values, or a garbled one."""
+        return SummarizationTask.corruption(self, part, rng)
+
+    def all_words(self) -> list[str]:
+        """Return texts that together hold every word of posts, summaries and critiques."""
+        return [*SummarizationTask.all_words(self), *self.label_words()]
