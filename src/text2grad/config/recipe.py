@@ -120,7 +120,7 @@ _kind: type[Recipe] = Recipe
 
 
 def register_section(name: str, section: type[Section]) -> None:
-    """Add a section to the recipes that this process reads; every setting of the section needs a default."""
+    """Add a section to the recipes that this process reads; all its settings need defaults."""
     global _kind
     if name not in _kind.model_fields:
         _kind = create_model("Recipe", __base__=_kind, **{name: (section, section())})  # type: ignore[call-overload]

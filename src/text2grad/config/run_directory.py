@@ -185,7 +185,7 @@ def best_checkpoint(directory: Path) -> Path | None:
 def read_best(directory: Path) -> dict[str, Any]:
     """Return `step` and `value` of the best evaluation, from a run's `checkpoints`.
 
-    The dictionary is empty without `run.keep_best`, and if the best checkpoint was deleted.
+    The result is empty without `run.keep_best`, or if the best checkpoint was removed.
 
     Raises:
         CheckpointError: if the file cannot be read.

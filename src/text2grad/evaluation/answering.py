@@ -31,7 +31,7 @@ from text2grad.models import context_of, encode_prompts, sample
 from text2grad.progress import Progress
 from text2grad.types import Example, Message
 
-_TAIL_TOKENS = 32  # last tokens of a response, in which a text that ends it is looked for
+_TAIL_TOKENS = 32  # last tokens of a response, searched for a text that ends it
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ class Subject:
         return self.path.startswith(_SERVER)
 
     def identity(self, dtype: str = "auto") -> dict[str, Any]:
-        """Return the identity of the model: digests of its files, or its name on the server or the hub.
+        """Return the identity of this model: digests of its files, or its name on the server or the hub.
 
         The `dtype` of the weights is left out if it is "auto", the type as saved.
         """

@@ -128,7 +128,7 @@ def _escaped_twice(text: str) -> Iterator[Reading]:
 
 
 def _choose(readings: Iterator[Reading]) -> Reading | None:
-    """Return the first JSON object, at any depth, with spans; else the first with a known key."""
+    """Return the first object with spans, at any depth; else the first object with a known key."""
     second: Reading | None = None
     for outer in readings:
         for item in _objects(outer.value):
@@ -227,7 +227,7 @@ def _entry(entry: Any, label: Label | None) -> Iterator[tuple[str, Label | None]
 
 
 def _label(values: list[Any]) -> Label | None:
-    """Return the first label among values: a word, or the sign of a number; None without one, or for a neutral one."""
+    """Return the label of the first value that is a known word or a number's sign; None without a label."""
     for value in values:
         if is_finite(value) and value != 0:
             return "positive" if value > 0 else "negative"

@@ -36,7 +36,7 @@ class FineTuning:
     batch_size: int = 32  # rows per step, over all processes and micro-batches
     learning_rate: float = 1e-5  # peak of the schedule
     max_tokens: int = 1_024  # longest prompt with its answer; `fine_tune` cuts the rest
-    seed: int = 0  # decides the order of the rows
+    seed: int = 0  # seed of the order of the rows
     optimizer: Optimizer = "adamw"  # or Muon for the hidden matrices: a small model learns several times as fast
     prompt_format: PromptFormat = "plain"  # the prompt as it is; "chat": with the tokenizer's chat template
     epochs: float | None = None  # passes over the rows; replaces `steps`

@@ -45,7 +45,7 @@ OnMeasured = Callable[[int, int, dict[str, float]], None]  # step, number of ste
 class Evaluation:
     """Measurements and checkpoints during a training."""
 
-    directory: Path  # the run's directory
+    directory: Path  # of the run
     section: str  # name of the recipe's section, for messages
     measure: Callable[[Any], dict[str, float]] | None  # the trainer → measurements; called on every process
     metric: str  # the measurement that selects the best checkpoint
@@ -63,9 +63,9 @@ class SavedTraining(NamedTuple):
     steps: int
     best_step: int  # 0 before the first checkpoint
     epochs: float  # passes over the rows
-    seconds: float  # time of training and measurements, summed over the interrupted and resumed processes
-    tokens: int  # number of tokens read in training, summed likewise
-    peak_memory_bytes: int  # largest peak of these processes
+    seconds: float  # wall time of training and measurements, summed over resumed processes
+    tokens: int  # read in training, likewise
+    peak_memory_bytes: int  # likewise
 
 
 def load_trainable(
@@ -342,7 +342,7 @@ class _Journal(TrainerCallback):
         self.peak_before = last.peak_memory_bytes if last else 0
         self.interruption = Interruption()
         self.interrupted: Interrupted | None = None
-        self.display = ExitStack()  # closes the progress bar, which starts when the number of steps is known
+        self.display = ExitStack()  # holds the progress, whose total is known once the training begins
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         name, main = self.evaluation.section.replace("_", " "), state.is_world_process_zero

@@ -159,7 +159,7 @@ def prefill(model: Any, rows: Sequence[Sequence[int]], groups: Sequence[Hashable
 def _of_similar_length(rows: Sequence[Sequence[int]]) -> list[list[int]]:
     """Return the rows in runs, the longest first; each row of a run has at least two thirds of the tokens of the first.
 
-    The last rows form one run if the first of them is shorter than LEAST_APART: every forward pass has a fixed cost.
+    Rows with few tokens form one run, since every forward pass has a fixed cost.
     """
     lengths = list(map(len, rows))
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
@@ -233,7 +233,7 @@ def _read_runs(
 def _beginning(rows: Sequence[Sequence[int]]) -> list[int]:
     """Return the common prefix of rows, without the last token of the shortest: `generate` needs one token to start."""
     lists = [list(row) for row in rows]
-    first, last = min(lists), max(lists)  # in lexicographic order, all lists lie between these two
+    first, last = min(lists), max(lists)  # in lexicographic order: all other lists lie between them
     alike = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
     return first[: min(alike, *(len(row) - 1 for row in rows))]
 

@@ -194,7 +194,7 @@ class ProbeRewardModel:
         return probe
 
     def _check_base(self, witness: Any, directory: str) -> None:
-        """Refuse a base whose hidden states differ from the states in training."""
+        """Refuse a base whose states differ from the states in training."""
         now, centre = self._witness(), self.linear.mean
         difference = float((now - witness).norm() / (witness - centre).norm()) if now.shape == witness.shape else 1.0
         if not difference <= WITNESS_TOLERANCE:  # true of NaN, too

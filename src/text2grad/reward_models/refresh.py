@@ -173,7 +173,7 @@ class Refresher:
         device = critic.model.device  # a trainer of transformers moves the model to its own
         try:
             critic.train_further(annotations, training)
-        except DataError as error:  # no annotation is short enough, nor would be after a --resume
+        except DataError as error:  # no annotation is short enough; an error here would stop every resumed run again
             if PartialState().is_main_process:
                 note(f"step {step}: the critic stays as it is: {error}", warning=True)
             return False

@@ -31,7 +31,7 @@ from text2grad.rl.sharding import as_sharded, whole
 
 STATE = ("step", "beta", "statuses", "log", "critic", "random")
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
-PART_BYTES = 4 * 2**30  # largest file of optimizer moments; the first process gathers no more at once
+PART_BYTES = 4 * 2**30  # largest file of moments, and the most that the first process gathers at once
 
 
 def save_checkpoint(
@@ -113,7 +113,7 @@ def _moments(trainable: Mapping[str, nn.Parameter], optimizers: Optimizers) -> I
 def _exported(
     policy: Any, trainable: Mapping[str, nn.Parameter], weights: Mapping[str, Tensor] | None
 ) -> dict[str, Tensor]:
-    """Return the gathered weights of a sharded policy, with peft only those of adapters; empty without `weights`."""
+    """Return the gathered weights of a sharded policy, for peft's files; empty without `weights`."""
     known = {id(parameter): name for name, parameter in trainable.items()}
     kept: dict[int, Tensor] = {}  # tied weights stay one tensor
     exported = {}
@@ -152,7 +152,7 @@ def load_checkpoint(path: Path, *, trainable: Mapping[str, nn.Parameter], optimi
     """Restore parameters and optimizers in place and return the state.
 
     Raises:
-        CheckpointError: if the checkpoint cannot be read, or holds other parameters than this run trains.
+        CheckpointError: if the checkpoint cannot be read or holds other parameters than the run trains.
     """
     state = _read_state(path)
     with ExitStack() as opened:

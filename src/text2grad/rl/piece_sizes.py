@@ -161,7 +161,7 @@ class PieceSizes:
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            traceback.clear_frames(error.__traceback__)  # the frames of the traceback hold tensors
+            traceback.clear_frames(error.__traceback__)  # the frames hold tensors
             reason: Any = error
             detail = (str(error).strip().splitlines() or [type(error).__name__])[0]
             alone = "" if self.may_halve else "; with several processes the sizes are not halved during the run"

@@ -25,7 +25,7 @@ from text2grad.feedback import critique_from_json, critique_to_json
 from text2grad.files import to_json, write_atomically
 from text2grad.types import Critique, Rollout
 
-OF_ENGINE = ("ids", "engine_logp")  # keys saved beside the critique if an engine sampled the response
+OF_ENGINE = ("ids", "engine_logp")  # saved beside the critique of a response that an engine sampled
 RANDOM = ".random"  # suffix of the states of the random generators, beside the critiques
 BEGINNING = {"metrics_bytes": 0, "rollout_files": 0, "rollout_bytes": 0}
 

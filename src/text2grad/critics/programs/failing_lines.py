@@ -188,7 +188,7 @@ def count_tests(tests: str) -> int:
 
 
 def _with_setup(tests: dict[int, bool], runs: dict[int, StatementRun]) -> list[StatementRun]:
-    """Return the failed tests or set-up, together with the lines that assigned the values they read."""
+    """Return the failed tests or set-up, with the lines that assigned the values they read."""
     made_by: dict[str, frozenset[int]] = {}
     with_lines = []
     for number, run in sorted(runs.items()):

@@ -95,7 +95,7 @@ class CachedClient:
     """Requests completions of one model for one run. It belongs to one event loop."""
 
     def __init__(self, endpoint: Endpoint, spending: Spending, store: Store, budget: Budget | None = None) -> None:
-        """Open a client; without `budget` it makes one that includes the cost of the stored answers.
+        """Open a client; without a budget, it makes a budget that counts the answers in the store.
 
         Raises:
             ConfigError: if the endpoint is incomplete or its key is missing.

@@ -30,7 +30,7 @@ class GamedRows(NamedTuple):
     features: np.ndarray  # tanh(Δ length / σ), difficulty, 1 for a model's own answers and 0 for gamed ones, [rows, 3]
     preferences: np.ndarray  # in [0, 1]; NaN where the judge gave no preference, [rows]
     weights: np.ndarray  # [rows]
-    difficulty: Mapping[int, float]  # number of an instruction → its difficulty
+    difficulty: Mapping[int, float]  # instruction number → difficulty
 
     def digest(self) -> str:
         """Return a hash of the rows."""
