@@ -22,9 +22,6 @@ from text2grad.files import to_json, write_atomically
 from text2grad.progress import note
 
 MARK, PROJECT = "tracker.json", "text2grad"
-COLUMNS = ("prompt", "response", "critique", "reward")
-ROWS = 12  # most rows of a table
-TABLE_EVERY = 10  # steps between tables of rollouts
 # gloo's thread needs the interpreter lock to drop its last work, and the destructor of the process group, which holds
 # the lock, waits for that thread for ever (torch 2.13): the thread gets time before.
 LAST_WORK_S = 0.5
