@@ -45,7 +45,7 @@ OnMeasured = Callable[[int, int, dict[str, float]], None]  # step, number of ste
 class Evaluation:
     """Measurements and checkpoints during a training."""
 
-    directory: Path  # of the run
+    directory: Path  # the run's directory
     section: str  # name of the recipe's section, for messages
     measure: Callable[[Any], dict[str, float]] | None  # the trainer → measurements; called on every process
     metric: str  # the measurement that selects the best checkpoint
@@ -64,8 +64,8 @@ class SavedTraining(NamedTuple):
     best_step: int  # 0 before the first checkpoint
     epochs: float  # passes over the rows
     seconds: float  # wall time of training and measurements, summed over resumed processes
-    tokens: int  # read in training, likewise
-    peak_memory_bytes: int  # likewise
+    tokens: int  # number of tokens read in training, summed likewise
+    peak_memory_bytes: int  # largest peak of these processes
 
 
 def load_trainable(

@@ -88,7 +88,7 @@ def add_role(policy: Any, directory: str | Path) -> AdapterRole:
     trainable = {name: p.requires_grad for name, p in policy.named_parameters()}
     with _quiet(), readable_adapter(str(directory)):
         policy.load_adapter(str(directory), adapter_name=CRITIC_ADAPTER, is_trainable=False)
-    for module in policy.modules():  # where the policy has no adapter, the new one would be on
+    for module in policy.modules():  # a new adapter is active where the policy has none: switch it off
         if hasattr(module, "_active_adapter"):
             module._active_adapter = [POLICY_ADAPTER]
     for name, parameter in policy.named_parameters():

@@ -123,7 +123,7 @@ def correlation(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> float:
 
 
 WARN_OF_SILENCE = (1, 3, 10, 30, 100, 300, 1000)
-FAILURE_WINDOW = 100  # critiques over which critic.max_failure_rate is judged, at least
+FAILURE_WINDOW = 100  # least number of latest critiques to which critic.max_failure_rate applies
 ALL_FAILED = 8  # a run stops if none of so many first critiques could be read
 
 

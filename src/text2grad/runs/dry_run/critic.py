@@ -27,7 +27,7 @@ class CriticPlanner:
         """Take the recipe, the config of the policy, the device, the processes, and the longest prompt in tokens."""
         self.recipe, self.config, self.device, self.processes = recipe, config, device, processes
         self.longest_prompt, self.exists = longest_prompt, Path(recipe.critic.model).exists()
-        self.here = recipe.critic.learned and recipe.critic.kind not in SERVERS  # in this process itself
+        self.here = recipe.critic.learned and recipe.critic.kind not in SERVERS  # loaded by this process
         self.model = self._model() if self.here else None
 
     def weights(self) -> dict[str, int]:
