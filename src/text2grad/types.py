@@ -21,7 +21,7 @@ Optimizer = Literal["adamw", "muon"]
 _JOINING = "\u0600-\u109f\u1780-\u18aa\u1a20-\u1cff\ua800-\uabff\ufb50-\ufdff\ufe70-\ufefc"
 _JOINING += "\U00010a00-\U00011fff\U0001e900-\U0001e95f"
 _EMOJI = "\u2190-\u2bff\ufe0f\U0001f000-\U0001faff"
-_INVISIBLE = re.compile(  # tokens.js has the same
+_INVISIBLE = re.compile(  # tokens.js has the same pattern
     "\U0001f3f4[\U000e0020-\U000e007e]{3,6}\U000e007f|"
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0"
     "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]|"

@@ -243,7 +243,7 @@ class _Reader:
         return unescape(self.text[body:end])
 
     def _end_of_string(self, body: int, closing: str, follow: re.Pattern[str]) -> int:
-        """Return the index of the closing delimiter, or -1: the first unescaped one, if lenient one before `follow`."""
+        """Return the index of the first unescaped delimiter (if lenient, before a match of `follow`), or -1."""
         if not self._lenient:
             match = _STRICT_BODY[closing].match(self.text, body)
             return match.end(1) if match else -1

@@ -165,9 +165,9 @@ class _Listing(NamedTuple):
 def _in_order(
     finder: "_Finder", positive: Sequence[str], negative: Sequence[str], order: Sequence[Label]
 ) -> Iterator[_Listing]:
-    """Yield the listings of all quotes in their order; without one, positive before negative listings."""
+    """Yield the listings of all quotes in the critic's order; if it is unknown, positive before negative listings."""
     for name, quotes in (("positive", positive), ("negative", negative)):
-        if isinstance(quotes, str):  # each of its letters would be a quote
+        if isinstance(quotes, str):  # a text instead of a list: each letter would be a quote
             raise CriticError(f"{name} is a list of quotes, got one text: {quotes[:80]!r}. Write [{quotes[:80]!r}]")
     known: list[Label] = ["positive" for _ in positive]
     known += ["negative" for _ in negative]
