@@ -3,6 +3,7 @@
 import argparse
 from dataclasses import replace
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
@@ -15,7 +16,7 @@ from text2grad.align.delta import Mode, Overlap, SpanMass
 from text2grad.cli.options import add_command, add_shared, at_least, finite, print_end, refuse_bad, refuse_overwriting
 from text2grad.errors import AlignmentError, DataError
 from text2grad.feedback import WAY_OUT, Match, read_critique_records
-from text2grad.files import open_atomically, to_json
+from text2grad.files import to_json, write_atomically
 
 NOT_ALL_ALIGNED = 3
 """Exit status if some responses have no rewards, because their tokens decode to another text."""
@@ -114,8 +115,9 @@ def run(args: argparse.Namespace) -> int:
         path = args.out / "rewards.jsonl"
         try:
             args.out.mkdir(parents=True, exist_ok=True)
-            with open_atomically(path) as file:
-                _gather(args, tokenizer, settings, gathered, file)
+            lines = BytesIO()
+            _gather(args, tokenizer, settings, gathered, lines)
+            write_atomically(path, lines.getvalue())
         except OSError as error:
             raise DataError(f"cannot write {path}: {error.strerror}") from error
         write_reports(args, settings, gathered)

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from text2grad.errors import ConfigError, DataError
 
@@ -15,24 +15,17 @@ _BOM = b"\xef\xbb\xbf"
 _LOCKS: dict[Path, int] = {}  # directories that this process has locked, with their open lock files
 
 
-@contextmanager
-def open_atomically(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file to write it atomically: after the block it is complete, after an error in the block unchanged."""
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file atomically: it is complete, or unchanged after an error."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("wb") as file:
-            yield file
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file atomically: it is complete, or unchanged after an error."""
-    with open_atomically(path) as file:
-        file.write(data)
 
 
 def write_files(directory: Path, contents: Mapping[str, bytes]) -> None:

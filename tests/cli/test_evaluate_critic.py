@@ -260,8 +260,7 @@ def test_the_reward_model_of_a_recipe_decodes_as_the_recipe_says(here: Path) -> 
 
     whose = decoded("two")
     assert (whose["votes"], whose["constrain"]) == (2, True)
-    whose = decoded("three", "--set", "critic.votes=3")
-    assert whose["votes"] == 3
+    assert decoded("three", "--set", "critic.votes=3")["votes"] == 3
     assert decoded("free", "--set", "critic.constrain=false")["constrain"] is False
     assert decoded("whole", "--set", "critic.whole_words=true")["limits"]["whole_words"] is True
     again = ["evaluate", "critic", "my.toml", "--no-words", "--out", "two", "--set", "critic.whole_words=true"]

@@ -36,7 +36,7 @@ RUN: dict[str, dict[str, Any]] = {
 
 
 def remark(response: str) -> Critique:
-    """Praise the first " red", blame the first " two"."""
+    """Mark the first " red" as positive and the first " two" as negative."""
     marks = [(response.find(word), word, label) for word, label in ((" red", "positive"), (" two", "negative"))]
     spans = tuple(Span(at, at + len(word), label) for at, word, label in marks if at >= 0)  # type: ignore[arg-type]
     return Critique("Too[bold] :heart: said.", spans)

@@ -224,7 +224,7 @@ def recipe(path: Path, server: Running, more: str = "") -> Path:
 def test_the_command_rates_a_model_and_keeps_every_judgement(
     server: Running, policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = recipe(tmp_path, server, "input_price = 1000\noutput_price = 1000\n")
+    file = recipe(tmp_path, server, "prices = [1000, 1000]\n")
     limits = ["--limit", "3", "--max-new-tokens", "4", "--set", "data.too_long=skip"]
     command = [
         "evaluate",

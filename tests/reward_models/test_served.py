@@ -186,17 +186,13 @@ def test_a_form_with_labels_has_its_own_request_grammar_and_reading(tmp_path: Pa
     assert (failed.critique, failed.failure.kind) == (None, "unreadable")
 
 
-def test_a_recipe_names_the_form(tmp_path: Path) -> None:
-    named = make_recipe(
-        {
-            "critic": {"kind": "server", "model": "rm"},
-            "server": {"form": "labelled_spans", "prompt_format": "chat"},
-            "run": {"out": str(tmp_path)},
-        }
-    )
-    found = critic_from_recipe(named)
-    assert isinstance(found, ServerRewardModel)
-    assert found.format == CritiqueFormat("labelled_spans", prompt_format="chat")
+def test_the_directory_that_is_served_tells_the_form(tmp_path: Path) -> None:
+    saved = CritiqueFormat("labelled_spans", prompt_format="chat")
+    (tmp_path / "reward_model.json").write_text(json.dumps(saved.as_json()))
+    named = make_recipe({"critic": {"kind": "server", "model": str(tmp_path)}, "run": {"out": str(tmp_path)}})
+    critic = critic_from_recipe(named)
+    assert isinstance(critic, ServerRewardModel)
+    assert critic.format == saved
 
 
 # In a run.
@@ -212,7 +208,7 @@ def test_a_recipe_names_the_server_and_the_loop_learns_from_it(server: Running, 
     found = critic_from_recipe(recipe)
     assert isinstance(found, ServerRewardModel)
     assert (found.format.write_feedback, found.format.limits, found.path) == (
-        False,
+        True,
         QuoteLimits(whole_words=True),
         tmp_path / "run" / "critic" / "server.sqlite",
     )

@@ -121,7 +121,7 @@ def test_each_response_gets_its_own_deltas_and_a_failed_critique_zeros(words: An
 
 @pytest.mark.parametrize(
     ("settings", "expected"),
-    [  # tokens "red", " cat", " runs"; spans: "red cat" good, " cat" poor, "uns" good
+    [  # tokens "red", " cat", " runs"; spans: "red cat" positive, " cat" negative, "uns" positive
         ({}, [1.0, 0.0, 1.0]),
         ({"overlap": "negative_wins"}, [1.0, -1.0, 1.0]),
         ({"overlap": "last_wins"}, [1.0, -1.0, 1.0]),

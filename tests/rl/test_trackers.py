@@ -11,7 +11,7 @@ import pytest
 from small_run import recipe, trainer
 from text2grad.config.recipe import make_recipe
 from text2grad.errors import ConfigError
-from text2grad.rl.trackers import COLUMNS, RunTracker, check_tracker, flat_settings
+from text2grad.rl.trackers import RunTracker, check_tracker, flat_settings
 from text2grad.runs.recipe_run import run_recipe
 
 
@@ -62,34 +62,16 @@ def texts(found: Any, name: str) -> dict[int, str]:
     return {event.step: event.tensor_proto.string_val[0].decode() for event in found.Tensors(f"{name}/text_summary")}
 
 
-def test_tensorboard_gets_metrics_settings_and_tables(tmp_path: Path) -> None:
+def test_tensorboard_gets_metrics_and_settings_and_no_text_of_the_run(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    trainer(out, run={"tracker": "tensorboard", "steps": 11}).train()
-    found = events(out)
+    trainer(out, run={"tracker": "tensorboard", "steps": 2}).train()
+    logged = events(out)
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    rewards = [(event.step, event.value) for event in found.Scalars("reward/per_response")]
+    rewards = [(event.step, event.value) for event in logged.Scalars("reward/per_response")]
     assert rewards == [(line["step"], pytest.approx(line["reward/per_response"])) for line in lines]
-    assert r"| ppo.gamma | 0.5 |" in texts(found, "settings")[0]
-    assert (
-        "_hparams_/session_start_info" in found.SummaryMetadata("_hparams_/session_start_info").plugin_data.plugin_name
-        or True
-    )
+    assert "    ppo.gamma = 0.5" in texts(logged, "settings")[0]
+    assert logged.Tags()["tensors"] == ["settings/text_summary"]
     assert sorted(path.is_dir() for path in (out / "text2grad").iterdir()) == [False], "no further runs beside the run"
-    tables = texts(found, "rollouts")
-    assert list(tables) == [0, 10]
-    rollouts = [json.loads(line) for line in (out / "rollouts" / "00000.jsonl").read_text().splitlines()]
-    (header, _, first, *_) = tables[0].splitlines()
-    assert header == f"| {' | '.join(COLUMNS)} |"
-    assert first.split(" | ")[:2] == [f"| {rollouts[0]['prompt']}", rollouts[0]["response"]]
-    assert float(first.split(" | ")[3].strip(" |").replace("\\", "")) == pytest.approx(
-        sum(rollouts[0]["reward"]), abs=1e-3
-    )
-
-
-def test_text_of_models_is_no_markup_in_a_table(tmp_path: Path) -> None:
-    from text2grad.rl.trackers import _cell
-
-    assert _cell("a | b\n<b>*c*</b>") == r"a \| b<br>&lt;b&gt;\*c\*&lt;/b&gt;"
 
 
 def test_a_resumed_run_goes_on_in_tensorboard_without_the_lost_steps(tmp_path: Path) -> None:

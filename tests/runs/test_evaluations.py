@@ -29,7 +29,7 @@ from text2grad.runs.evaluations import SHOWN, main_metric
 from text2grad.runs.recipe_run import run_recipe
 from text2grad.types import Critique, Example
 
-GOOD, POOR = set(WORDS[:3]), set(WORDS[3:6])
+POSITIVE, NEGATIVE = set(WORDS[:3]), set(WORDS[3:6])
 USER = """\
 from small_run import ColourCritic
 
@@ -123,9 +123,9 @@ def test_the_numbers_follow_from_the_responses(run: Path) -> None:
         rows, metrics = one["responses"], one["metrics"]
         for row in rows:
             words = row["response"].split()
-            good, poor = (sum(word in known for word in words) for known in (GOOD, POOR))
-            assert (row["positive_tokens"], row["negative_tokens"]) == (good, poor)
-            assert row["reward"] == pytest.approx(0.5 * good - 2.0 * poor - 0.25 * row["truncated"])
+            positive, negative = (sum(word in known for word in words) for known in (POSITIVE, NEGATIVE))
+            assert (row["positive_tokens"], row["negative_tokens"]) == (positive, negative)
+            assert row["reward"] == pytest.approx(0.5 * positive - 2.0 * negative - 0.25 * row["truncated"])
             assert row["metrics"]["cats"] == words.count("cat")
             assert row["tokens"] >= len(words) + (not row["truncated"])  # the end is a token without a word
             assert (row["status"], row["failed"]) == ("ok", False)

@@ -139,6 +139,7 @@ def test_a_step_of_the_trainer_allocates_what_is_planned(
 
     monkeypatch.setattr(SFTTrainer, "training_step", counted)
     monkeypatch.setattr("text2grad.models.fine_tuning.WHOLE_LOGITS_BYTES", 0)  # as of a real vocabulary
+    monkeypatch.setattr("trl.trainer.utils._CHUNKED_LOGPROB_CHUNK_SIZE", 128)  # a tile of about our bytes
     SFTRun(made).run()
     assert len(peaks) == 2
     own = sum(planned[role] for role in ("activations", "gradients", "working"))

@@ -189,7 +189,7 @@ def _by_prefixes(
 ) -> list[Range]:
     """Return the range of each id by decoding every prefix of the ids, for any decoder.
 
-    Ids between two decoded prefixes that are prefixes of the text share the characters between them.
+    If a decoded prefix is not a prefix of the text, its last id shares its characters with the ids after it.
     """
     ranges: list[Range] = []
     at = waiting = 0
@@ -205,7 +205,7 @@ def _by_prefixes(
 
 
 def _with_empty(visible: dict[int, Range], total: int) -> list[Range]:
-    """Return the ranges with an empty range for each id that has none, at the end of the previous range."""
+    """Return a range for each id: an id without text gets an empty range at the end of the previous range."""
     ranges, end = [], 0
     for k in range(total):
         ranges.append(visible.get(k, (end, end)))

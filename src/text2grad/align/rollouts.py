@@ -41,7 +41,7 @@ def step_ends(response: str, offsets: Sequence[tuple[int, int]], rule: StepRule)
     r"""Return the index of the last token of each token's line, sentence or clause, [T].
 
     A token belongs to the step in which it begins, also if it ends in the next one, as `"}\n"` does. White space before
-    a step belongs to it; what follows the last step, such as an end of sequence, to the last one.
+    a step belongs to it; an end of sequence, or text after the last step, belongs to the last step.
 
     Args:
         response: the decoded response.
@@ -61,8 +61,8 @@ def step_ends(response: str, offsets: Sequence[tuple[int, int]], rule: StepRule)
 def policy_offsets(tokenizer: Any, ids: Sequence[int]) -> Offsets:
     """Return the character range of each sampled id.
 
-    The embedding of many models has more rows than the tokenizer has tokens: behind the last token, or between two
-    tokens whose ids have a gap. A policy can sample such a row; it adds no text, so its range is empty.
+    The embedding of many models has more rows than the tokenizer has tokens: behind the last token, or where the ids
+    have a gap. A policy can sample such an id. The id adds no text, so its range is empty.
     """
     tokens = {i for i in set(ids) if has_token(tokenizer, i)}
     known = [i in tokens for i in ids]

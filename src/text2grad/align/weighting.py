@@ -5,7 +5,7 @@ In: the texts of the n tokens of one span, in order. Out: their n weights in [0,
     uniform        w_i = 1, as in the paper's main results
     linear_decay   w_i = 1 − (i − 1)·0.9 / (n − 1), i = 1..n: from 1 down to 0.1; 1 if n = 1
 
-Other packages register further ones.
+Other packages register further weightings.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ _WEIGHTINGS: dict[str, Callable[[], Weigh]] = {"uniform": lambda: uniform, "line
 
 
 def register_weighting(name: str, make: Callable[[], Weigh]) -> None:
-    """Add a weighting under the name that `reward.weighting` gives; `make` refuses what it lacks, such as a package."""
+    """Add a weighting under its name in `reward.weighting`; `make` returns it, or raises if a package is missing."""
     _WEIGHTINGS[name] = make
 
 

@@ -98,7 +98,7 @@ def parser(more: Iterable[Any] = (), *, prog: str = "text2grad") -> argparse.Arg
     loudness.add_argument("-q", "--quiet", action="store_true", help="only results and warnings, without bars and log")
     loudness.add_argument("-v", "--verbose", action="store_true", help="a line for every step, and libraries' notes")
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
-    installed = [entry.load() for entry in entry_points(group="text2grad.commands")]  # of packages beside this one
+    installed = [entry.load() for entry in entry_points(group="text2grad.commands")]  # commands of other packages
     quickstart.add_parser(commands)
     about = "annotations from data sets and other formats, and to the Hugging Face hub"
     _add_group(commands, "feedback", about, FEEDBACK)

@@ -68,7 +68,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check the settings and all files, tell the cost, then compare.
+    """Check the settings and all files, print the expected cost, then compare.
 
     Raises:
         Text2GradError: if a file or a setting cannot be used; nothing was requested then.

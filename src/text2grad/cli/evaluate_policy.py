@@ -3,13 +3,10 @@
 import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from text2grad.cli.options import add_command, add_shared, at_least, finite, print_end, refuse_full_directory
 from text2grad.errors import ConfigError, require
-
-if TYPE_CHECKING:
-    from text2grad.config import Recipe
 
 DESCRIPTION = """\
 Measure models on benchmarks: sample answers, score them, and print every figure with a 95 % interval. MODEL is a
@@ -75,9 +72,11 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if a file, a model or an option cannot be used; files and options are checked first.
     """
+    from text2grad.config import load_recipe
     from text2grad.critics.servers import Endpoint
     from text2grad.evaluation import (
         EvaluationSettings,
+        Judge,
         Sampling,
         SuiteOptions,
         evaluate_models,
@@ -86,10 +85,11 @@ def run(args: argparse.Namespace) -> int:
     )
     from text2grad.files import write_files
     from text2grad.progress import CONSOLE
+    from text2grad.runs import endpoint_values
     from text2grad.runs.reports import policy_page, print_evaluation
 
     refuse_full_directory(args.out, "answers", force=args.force)
-    recipe = _recipe(args)
+    recipe = load_recipe(args.judge, args.overrides)
     subjects = read_subjects(
         args.models,
         model_names=args.model_name,
@@ -106,6 +106,10 @@ def run(args: argparse.Namespace) -> int:
             )
     elif args.model_name:
         raise ConfigError(f"--model-name {args.model_name[0]}: no model is on a server; give http://HOST:PORT/v1")
+    judge = None
+    if args.judge is not None:
+        require("openai", "aiohttp", "tenacity", extra="annotate", purpose="a judge on a server")
+        judge = Judge(*endpoint_values(recipe.annotate))
     options = SuiteOptions(
         split=args.split,
         limit=args.limit,
@@ -114,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
         accept_weaker=args.accept_weaker,
         perplexity_model=args.perplexity,
         bertscore=args.bertscore,
-        judge=_judge(args, recipe),
+        judge=judge,
     )
     sampling = Sampling(
         temperature=args.temperature,
@@ -132,21 +136,3 @@ def run(args: argparse.Namespace) -> int:
     write_files(args.out, {"evaluation.html": policy_page(evaluation).encode()})
     print_end(f"{args.out}/evaluation.json, evaluation.html, answers/, scores/")
     return 0
-
-
-def _recipe(args: argparse.Namespace) -> "Recipe":
-    """Return the settings: those of the judge's file, or the defaults, with --set."""
-    from text2grad.config import load_recipe
-
-    return load_recipe(args.judge, args.overrides)
-
-
-def _judge(args: argparse.Namespace, recipe: "Recipe") -> Any:
-    """Return the judge of chat suites; None if none is named."""
-    from text2grad.evaluation import Judge
-    from text2grad.runs import endpoint_values
-
-    if args.judge is None:
-        return None
-    require("openai", "aiohttp", "tenacity", extra="annotate", purpose="a judge on a server")
-    return Judge(*endpoint_values(recipe.annotate))

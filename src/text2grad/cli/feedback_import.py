@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from text2grad.cli.options import (
@@ -36,6 +37,7 @@ examples:
 
 If a source has annotations and examples, the examples go to OUT.examples.jsonl. docs/feedback.md shows each format."""
 
+SHOWN_CHARACTERS = 200  # of the example of a loss
 SEPARATE = (
     "import again with --ungrounded WORDS.jsonl --force, and ground WORDS.jsonl with `text2grad annotate`: OUT holds "
     "marks and words without a place"
@@ -146,7 +148,7 @@ def _write(files: Mapping[Path, Sequence[Annotation]], examples: Sequence[Exampl
 
 
 def _next(out: Path, first: Path, annotations: Sequence[Annotation], words: Sequence[Annotation]) -> tuple[str, ...]:
-    """Return the next command: `reward`, or `annotate` for a file of which no token would get a reward."""
+    """Return the next command: `reward`, or `annotate` if the annotations would give no token a reward."""
     judged = _has_rewards(annotations) or (annotations and first.suffix != ".jsonl")
     if judged and not words:
         return ("text2grad", "reward", "RECIPE.toml", "--annotations", str(out))
@@ -165,7 +167,7 @@ def _print_account(account: Any, unmet: list[str], met: set[str]) -> None:
     for reason, count in account.losses.most_common():
         say(f"\n{count:,} × {reason}", style="yellow")
         for example in account.shown[reason]:
-            say(f"  {_line(example)}")
+            say(f"  {shorten(example, SHOWN_CHARACTERS, placeholder=' …')}")
         if count > len(account.shown[reason]):
             say(f"  and {count - len(account.shown[reason]):,} more")
     if account.unread:
@@ -174,9 +176,3 @@ def _print_account(account: Any, unmet: list[str], met: set[str]) -> None:
     if unmet:
         there = ", ".join(sorted(met)) or "none"
         note(f"--label gives a meaning to {', '.join(unmet)}, which no record has; its labels: {there}", warning=True)
-
-
-def _line(text: str) -> str:
-    """Return a text on one line of at most 200 characters."""
-    text = " ".join(text.split())
-    return text if len(text) <= 200 else text[:198] + " …"

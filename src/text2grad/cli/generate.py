@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
     """Load the run's policy and critic, and print answers and critiques."""
     from text2grad.config import latest_checkpoint, recipe_of_run
     from text2grad.runs import Answer, PolicySampler, critic_of_run, judge_answers, measure_answers
+    from text2grad.runs.reports import print_critique
     from text2grad.tasks import ProgramCritic
 
     checkpoint = latest_checkpoint(args.directory / "checkpoints")
@@ -69,7 +70,11 @@ def run(args: argparse.Namespace) -> int:
             answers = judge_answers(recipe, policy, answers, critic)
     finally:  # the answers are printed, even if the metric or the critic fails
         for answer in answers:
-            _print_answer(answer)
+            say(answer.rollout.example.prompt_text, style="dim")
+            if answer.critique is None:
+                say(answer.rollout.response)
+            else:
+                print_critique(CONSOLE, answer.rollout.response, answer.critique)
     _print_summary(answers)
     named = recipe.critic.use or recipe.critic.model or f"of the task {recipe.data.task}"
     step = int(checkpoint.name.removeprefix("step-"))
@@ -103,16 +108,6 @@ def _examples(args: argparse.Namespace, recipe: "Recipe") -> list["Example"]:
     except DataError as error:
         raise DataError(f"the run's prompts cannot be read: {error}; {others}") from error
     return examples
-
-
-def _print_answer(answer: "Answer") -> None:
-    from text2grad.runs.reports import print_critique
-
-    say(answer.rollout.example.prompt_text, style="dim")
-    if answer.critique is None:
-        say(answer.rollout.response)
-    else:
-        print_critique(CONSOLE, answer.rollout.response, answer.critique)
 
 
 def _print_summary(answers: Sequence["Answer"]) -> None:

@@ -172,7 +172,7 @@ def shorthands(values: Mapping[str, object]) -> list[str]:
         values: texts, lists and numbers by the name of their setting; JSON is also TOML for these types.
 
     Raises:
-        ConfigError: if a text is empty, as that of a shell variable which is not set.
+        ConfigError: if a text is empty, for example because a shell variable is not set.
 
     Example:
         >>> shorthands({"run.out": "runs/a", "model.path": None, "annotate.max_cost": 5.0})

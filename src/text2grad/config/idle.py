@@ -1,7 +1,7 @@
 """Settings of a recipe that have no effect on `text2grad train`, because of its other settings.
 
 A contradiction is refused (`recipe.py`, and the sections' classes). A setting that waits for another one is not:
-recipes keep it for methods that use it, and `--set` changes one setting at a time. The user is told.
+recipes keep it for methods that use it, and `--set` changes one setting at a time. A warning names the setting.
 """
 
 from collections.abc import Callable

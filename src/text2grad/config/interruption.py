@@ -12,7 +12,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interruption:
-    """A context in which the first SIGINT, SIGTERM or SIGHUP is recorded and told; the second one acts as usual.
+    """A context that records and prints the first SIGINT, SIGTERM or SIGHUP; a second signal has its usual effect.
 
     SIGHUP stays ignored where it is (nohup). SIGINT does not: a shell's script starts jobs in the background with
     SIGINT ignored. The second signal then acts as Ctrl-C does.

@@ -120,7 +120,7 @@ _kind: type[Recipe] = Recipe
 
 
 def register_section(name: str, section: type[Section]) -> None:
-    """Let the recipes that this process reads have a further section of settings, all of which have defaults."""
+    """Add a section to the recipes that this process reads; all its settings need defaults."""
     global _kind
     if name not in _kind.model_fields:
         _kind = create_model("Recipe", __base__=_kind, **{name: (section, section())})  # type: ignore[call-overload]
@@ -166,7 +166,7 @@ def make_recipe(data: Mapping[str, Any], *, where: str = "recipe", warn: bool = 
         return _kind.model_validate(data, context={OF_A_RUN: not warn})
     except ValidationError as error:
         reasons: dict[tuple[int | str, ...], str] = {}
-        for item in error.errors():  # of a setting with several types the reason of the first type
+        for item in error.errors():  # a setting with several types has several errors: the first is kept
             reasons.setdefault(item["loc"][:2], _explain(dict(item)))
         raise ConfigError("\n".join(f"{where}: {reason}" for reason in reasons.values())) from error
 

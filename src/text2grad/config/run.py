@@ -62,4 +62,4 @@ class RunConfig(Section):
     threads: Annotated[int, Field(ge=0, le=4096)] = 0
     """CPU threads of torch; 0 for torch's default. Exact resume needs the same number."""
     tracker: Literal["tensorboard", "wandb", "trackio", "none"] = "tensorboard"
-    """Tracker of metrics, settings and tables of responses, beside the files of the run."""
+    """Tracker of metrics and settings, beside the files of the run."""

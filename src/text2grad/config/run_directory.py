@@ -2,7 +2,7 @@
 
 A run is resumed only with what decided its finished steps: the settings, the prompts, the files and models that the
 settings name. Other versions of Python, torch, transformers or text2grad, or other numbers of threads or processes, can
-change the last bits of what follows; they are named in a warning.
+change the last bits of later steps; a warning names them.
 """
 
 import json
@@ -40,7 +40,7 @@ INPUTS = (
 )
 OWN_FILES = ("metrics.jsonl", "rollouts", "checkpoints", "results.json", "report.html", "curves.png", "model")
 BEST = "best.json"  # in `checkpoints`: step and value of the best evaluation
-READ_WHOLE_BYTES = 64 * 2**20  # of larger files blocks are read
+READ_WHOLE_BYTES = 64 * 2**20  # files up to this size are hashed whole, larger ones in blocks
 BLOCK_BYTES, BLOCKS = 2**16, 256
 
 
@@ -101,7 +101,7 @@ def open_run(
         processes: number of processes of the run.
         inputs: digests of further inputs by name.
         fixed_steps: `run.steps` decides finished steps, as the length of a learning rate schedule does.
-        sections: of the recipe, whose settings decide the result and are compared.
+        sections: names of the sections whose settings decide the result and are compared.
 
     Raises:
         ConfigError: as `check_directory`, or if another process is writing to the directory.
@@ -185,7 +185,7 @@ def best_checkpoint(directory: Path) -> Path | None:
 def read_best(directory: Path) -> dict[str, Any]:
     """Return `step` and `value` of the best evaluation, from a run's `checkpoints`.
 
-    Empty without `run.keep_best`, and where the checkpoint is gone.
+    The result is empty without `run.keep_best`, or if the best checkpoint was removed.
 
     Raises:
         CheckpointError: if the file cannot be read.
@@ -261,8 +261,8 @@ def inputs_of(recipe: Recipe, sections: Sequence[str], directory: Path) -> dict[
 
     Args:
         recipe: the settings.
-        sections: of the recipe.
-        directory: of the run; what the run itself writes into it has no digest. Nor have names of the hub.
+        sections: names of sections of the recipe.
+        directory: the run's directory. Files that the run writes there, and names of the hub, have no digest.
     """
     settings = recipe.model_dump(mode="json")
     named = {f"{section}.{key}": settings[section].get(key) for section, key in INPUTS if section in sections}

@@ -40,7 +40,7 @@ class Section(BaseModel):
             field.description = field.description or next((f.description for f in blocks if f and f.description), None)
 
     def changed(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return those of some settings that differ from their defaults, by name."""
+        """Return name → value of the named settings that differ from their defaults."""
         fields = type(self).model_fields
         return {name: value for name in names if (value := getattr(self, name)) != fields[name].default}
 

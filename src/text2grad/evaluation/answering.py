@@ -31,7 +31,7 @@ from text2grad.models import context_of, encode_prompts, sample
 from text2grad.progress import Progress
 from text2grad.types import Example, Message
 
-_TAIL_TOKENS = 32  # of a response that are searched for a text that ends it
+_TAIL_TOKENS = 32  # last tokens of a response, searched for a text that ends it
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class AnswerFile:
         """Return the whole lines that are on disk; create the files if there are none.
 
         Raises:
-            ConfigError: if the answers there are of others, unless `force` removes them, or the files cannot be used.
+            ConfigError: if the file cannot be used, or without `force` holds answers of another model or sampling.
         """
         settings = asdict(self.sampling) | {"max_new_tokens": self.sampling.length(self.suite)}
         if self.subject.served:
@@ -224,7 +224,7 @@ def _sample_batch(model: LoadedModel, file: AnswerFile, batch: Sequence[Turn], s
     responses = sample(
         model.model,
         prompts,
-        torch.stack([torch.rand(most, generator=generator) for generator in generators]),  # of each row its own
+        torch.stack([torch.rand(most, generator=generator) for generator in generators]),  # a generator for each row
         eos_ids=model.eos_ids,
         pad_id=model.pad_id,
         temperature=file.sampling.heat(batch[0].question),

@@ -42,7 +42,7 @@ class EvaluationSettings:
     server: Endpoint = field(default_factory=lambda: Endpoint("", api_key_env=""))  # key, concurrency, time limit
     baseline: str = ""  # name of the model from which differences are taken
     draws: int = DRAWS  # resamples of the intervals
-    dtype: str = "auto"  # of the weights, as transformers names it
+    dtype: str = "auto"  # type of the weights, as transformers names it
     force: bool = False  # replace answers of other models or settings in `out`
 
 
@@ -54,7 +54,7 @@ class SuiteResult:
     questions: list[str] = field(default_factory=list)
     counts: dict[str, list[Counts]] = field(default_factory=dict)
     figures: dict[str, dict[str, Estimate]] = field(default_factory=dict)
-    differences: dict[str, dict[str, Estimate]] = field(default_factory=dict)  # from the baseline
+    differences: dict[str, dict[str, Estimate]] = field(default_factory=dict)  # differences from the baseline
     answers: dict[str, list[Answer]] = field(default_factory=dict)  # empty for a suite that reads the model itself
     scores: dict[str, list[Scores]] = field(default_factory=dict)
 
@@ -112,8 +112,8 @@ def evaluate_models(
     """Answer, score and sum up; write `evaluation.json`.
 
     Raises:
-        Text2GradError: if models, suites and settings do not fit each other or the directory, or a prompt is too long;
-            this is told before the first answer. If a server did not answer.
+        Text2GradError: before the first answer, if models, suites and settings do not fit each other or the directory,
+            or a prompt is too long; later, if a server did not answer.
     """
     if settings.baseline:
         check_known("--baseline", settings.baseline, [subject.name for subject in subjects])
@@ -168,7 +168,7 @@ class _Work:
                     answering.check_room(self._outline, file)
 
     def answer(self, result: SuiteResult, meter: Meter) -> None:
-        """Answer a suite: sample or request what is missing; a suite that reads the model is scored here."""
+        """Sample or request the missing answers of a suite; suites without answers (perplexity, lm-eval) are scored."""
         suite, name = result.suite, self.subject.name
         if isinstance(suite, AnsweredSuite):
             file, said = self._files[suite.name]

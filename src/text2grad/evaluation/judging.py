@@ -1,4 +1,4 @@
-"""Questions to a judge, a language model on a server: told beforehand, paid once, on disk before they are used."""
+"""Questions to a judge, a language model on a server: each reply is paid once, and on disk before it is used."""
 
 import re
 from collections import Counter
@@ -35,7 +35,7 @@ class Judge:
     def ask(
         self, prompts: Sequence[Prompt], folder: Path, *, phase: str, response_format: ResponseFormat | None = None
     ) -> list[Reply]:
-        """Return the reply to each prompt, also on disk in `folder`; the expense is told first.
+        """Return the reply to each prompt, also on disk in `folder`; the expected cost is printed first.
 
         Equal prompts are requested once. `phase` names the work in the progress.
 

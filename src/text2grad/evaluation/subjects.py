@@ -33,7 +33,7 @@ _INNER = {"policy", "model", "merged", "final", "v1"}  # last parts of paths tha
 class Subject:
     """One model that is evaluated."""
 
-    name: str  # in tables and file names
+    name: str  # its name in tables and files
     path: str  # directory, hub name, or address of a server up to /v1
     model_name: str = ""  # on the server; empty for a model that is loaded here
     prompt_format: str = "auto"  # "chat", "plain", or "auto": chat where the model has a chat template
@@ -46,7 +46,7 @@ class Subject:
         return self.path.startswith(_SERVER)
 
     def identity(self, dtype: str = "auto") -> dict[str, Any]:
-        """Return what tells this model from others: digests of its files, or its name on the server or the hub.
+        """Return the identity of this model: digests of its files, or its name on the server or the hub.
 
         The `dtype` of the weights is left out if it is "auto", the type as saved.
         """

@@ -44,7 +44,7 @@ class Question:
     continuation: str | None = None  # text that a base model continues; None gives it the prompt as plain text
     then: tuple[str, ...] = ()  # user messages of later turns; each is asked after the answer to the turn before
     stop: tuple[str, ...] = ()  # an answer that continues a text is cut before the first of these
-    temperature: float | None = None  # of sampling; None takes the evaluation's
+    temperature: float | None = None  # temperature of sampling; None takes the evaluation's
     data: Mapping[str, Any] = field(default_factory=dict)  # what scoring needs: references, tests, sources
 
     @property
@@ -100,9 +100,9 @@ def mean_of(
 class SuiteOptions:
     """Options of all suites; each reads its own."""
 
-    suite: str = ""  # its name
+    suite: str = ""  # name of the suite
     data: str = ""  # a file, a directory of `datasets`, or a name on the hub; "" takes the suite's own on the hub
-    split: str = ""  # of a data set; "" takes the test split
+    split: str = ""  # split of a data set; "" takes the test split
     limit: int | None = None  # only the first questions
     samples: int = 1  # answers to each question
     shots: int | None = None  # examples before each question of lm-eval; None takes the task's own
@@ -175,7 +175,7 @@ class Source(NamedTuple):
     """Where the data of a suite comes from."""
 
     what: str  # the file to provide, for messages
-    project: str  # who publishes it
+    project: str  # its publisher
     hub: str = ""  # its name on the Hugging Face hub, OWNER/NAME or OWNER/NAME:CONFIG
 
 

@@ -19,7 +19,7 @@ from text2grad.models import best_device, context_of
 ROUGE = ("rouge1", "rouge2", "rougeL")
 MOST_TOKENS = 2048  # scored together: the logits of more would not fit beside a large model
 _ONE_WORD = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"  # kana and Chinese characters: no spaces between words
-_WORD = re.compile(rf"[{_ONE_WORD}]|[^\W{_ONE_WORD}][^{_ONE_WORD}]*")  # in a run of letters
+_WORD = re.compile(rf"[{_ONE_WORD}]|[^\W{_ONE_WORD}][^{_ONE_WORD}]*")  # a word in a run of letters
 
 
 def rouge_scorer() -> Any:

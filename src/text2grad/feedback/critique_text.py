@@ -45,7 +45,7 @@ class ParsedCritique:
     Attributes:
         feedback: the critique c in words; the whole text if it is unparsable.
         positive: positive quotes, as written, in order; without blank quotes.
-        negative: negative quotes, likewise.
+        negative: negative quotes, in the same way.
         status: `ok` for JSON with any text around it; `repaired` for any other form that could be parsed.
         outcome: the critic's finite number for the whole response; None without one.
         order: the labels of all quotes in the critic's order, if they stand in one list; empty for two lists.
@@ -128,7 +128,7 @@ def _escaped_twice(text: str) -> Iterator[Reading]:
 
 
 def _choose(readings: Iterator[Reading]) -> Reading | None:
-    """Return the first object, at any depth, that has spans; else the first that has a known key."""
+    """Return the first object with spans, at any depth; else the first object with a known key."""
     second: Reading | None = None
     for outer in readings:
         for item in _objects(outer.value):
@@ -227,7 +227,7 @@ def _entry(entry: Any, label: Label | None) -> Iterator[tuple[str, Label | None]
 
 
 def _label(values: list[Any]) -> Label | None:
-    """Return the first label among values: a word or the sign of a number; None without one, or if neutral."""
+    """Return the label of the first value that is a known word or a number's sign; None without a label."""
     for value in values:
         if is_finite(value) and value != 0:
             return "positive" if value > 0 else "negative"

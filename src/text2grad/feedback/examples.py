@@ -1,8 +1,8 @@
 """JSONL files → examples: {"prompt": ..., "reference": ..., "tests": ..., "meta": {...}} on each line.
 
 A whole chat, {"messages": [...]}, is read too: its last assistant message is the reference, the messages before it are
-the prompt. Demonstrations, which supervised fine-tuning learns, are examples with a reference, or chats of which each
-assistant message is an answer to the messages before it.
+the prompt. Supervised fine-tuning learns demonstrations: examples with a reference, or chats. Each assistant message of
+a chat is an answer to the messages before it.
 """
 
 import json

@@ -12,7 +12,7 @@ from itertools import accumulate, groupby
 from text2grad.errors import ConfigError
 from text2grad.types import LABELS, Critique, Label, Span
 
-Marks = list[Label | None]  # of each character
+Marks = list[Label | None]  # label of each character of a response
 
 
 def vote(critiques: Sequence[Critique], response: str, *, threshold: float = 0.5) -> Critique:

@@ -10,7 +10,7 @@ _SPACELESS = (  # Thai, Lao, Burmese, Khmer, Chinese, Japanese; Korean, whose pa
 _LETTER = re.compile(rf"[^\W{_SPACELESS}]")
 _RUN = re.compile(r"\w++|[^\w\s]")
 
-_MOST_MARKS = 64  # of one letter: bounds the search for the letter before a run of marks
+_MOST_MARKS = 64  # most combining marks after a letter: bounds the search for that letter
 
 
 def inside_word(text: str, position: int) -> bool:

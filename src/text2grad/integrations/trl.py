@@ -80,7 +80,7 @@ class SpanGRPOTrainer(GRPOTrainer):
         )
         self.responses: list[str] = []
         self.critiques: list[Critique] = []
-        self.token_rewards = torch.zeros(0, 0)  # of this process's newest responses, [B, T]
+        self.token_rewards = torch.zeros(0, 0)  # rewards of this process's newest responses, [B, T]
         self.response_mask = torch.zeros(0, 0, dtype=torch.bool)
         self.whole_rewards = torch.zeros(0)  # the part of the last token's reward that judges the response, [B]
 

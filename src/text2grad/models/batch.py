@@ -34,7 +34,7 @@ class TokenBatch(NamedTuple):
         response_ids: y, int64 [B, T].
         response_mask: True on response tokens, bool [B, T].
         truncated: True if the length limit ended the response, bool [B].
-        prompts: the number of each row's prompt, equal for equal prompts, if rows may share it; else empty.
+        prompts: index of each row's prompt (equal prompts, equal indices) if rows may share a prefix; else empty.
     """
 
     ids: Tensor

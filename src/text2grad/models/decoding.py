@@ -54,7 +54,7 @@ def decode(
         pad_id: fills the left of short prompts.
         groups: the group of each row. The common beginning of a group's prompts is computed once (`shared_prefix`),
             which changes results by rounding only.
-        ended: told the new tokens of a row after each; True ends the row.
+        ended: called with the new tokens of a row after each token; True ends the row.
     """
     was_training = model.training
     model.eval()

@@ -22,7 +22,7 @@ from text2grad.models.prompts import encode_prompts, padding_id, plain_ids
 from text2grad.types import Example, Message, Optimizer, PromptFormat
 
 NO_LOSS = -100  # the label that transformers leaves out of a loss
-WHOLE_LOGITS_BYTES = 2**28  # of one batch in 32 bits; above it TRL's loss in chunks saves memory
+WHOLE_LOGITS_BYTES = 2**28  # a batch with larger logits (in 32 bits) takes TRL's loss in chunks, to save memory
 
 Row = dict[str, list[int]]  # "input_ids" and "labels", of one length
 OnStep = Callable[[int], None]  # called with the number of finished steps after each step
@@ -32,11 +32,11 @@ OnStep = Callable[[int], None]  # called with the number of finished steps after
 class FineTuning:
     """Settings of a supervised training."""
 
-    steps: int  # of the optimizer
+    steps: int  # optimizer steps
     batch_size: int = 32  # rows per step, over all processes and micro-batches
     learning_rate: float = 1e-5  # peak of the schedule
     max_tokens: int = 1_024  # longest prompt with its answer; `fine_tune` cuts the rest
-    seed: int = 0  # of the order of the rows
+    seed: int = 0  # seed of the order of the rows
     optimizer: Optimizer = "adamw"  # or Muon for the hidden matrices: a small model learns several times as fast
     prompt_format: PromptFormat = "plain"  # the prompt as it is; "chat": with the tokenizer's chat template
     epochs: float | None = None  # passes over the rows; replaces `steps`

@@ -34,7 +34,7 @@ from text2grad.progress import Progress
 from text2grad.types import Optimizer
 
 METRICS_FILE = "metrics.jsonl"
-MARK = "text2grad.json"  # in a complete checkpoint: the length of metrics.jsonl then, and the costs until then
+MARK = "text2grad.json"  # file that completes a checkpoint: length of metrics.jsonl, and costs so far
 COSTS = ("seconds", "tokens", "peak_memory_bytes")
 LOGGED = {"loss": "loss", "grad_norm": "grad_norm", "learning_rate": "lr", "mean_token_accuracy": "token_accuracy"}
 
@@ -46,7 +46,7 @@ class Evaluation:
     """Measurements and checkpoints during a training."""
 
     directory: Path  # of the run
-    section: str  # of the recipe, for messages
+    section: str  # name of the recipe's section, for messages
     measure: Callable[[Any], dict[str, float]] | None  # the trainer → measurements; called on every process
     metric: str  # the measurement that selects the best checkpoint
     greater_is_better: bool
@@ -63,7 +63,7 @@ class SavedTraining(NamedTuple):
     steps: int
     best_step: int  # 0 before the first checkpoint
     epochs: float  # passes over the rows
-    seconds: float  # of training and measurements, over all processes that the run had one after another
+    seconds: float  # wall time of training and measurements, summed over resumed processes
     tokens: int  # read in training, likewise
     peak_memory_bytes: int  # likewise
 
@@ -342,7 +342,7 @@ class _Journal(TrainerCallback):
         self.peak_before = last.peak_memory_bytes if last else 0
         self.interruption = Interruption()
         self.interrupted: Interrupted | None = None
-        self.display = ExitStack()  # of the progress, whose total is known once the training begins
+        self.display = ExitStack()  # holds the progress, whose total is known once the training begins
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         name, main = self.evaluation.section.replace("_", " "), state.is_world_process_zero

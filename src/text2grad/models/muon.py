@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 MOMENTUM = 0.95
 ITERATIONS = 5
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the odd polynomial that brings singular values from (0, 1] near 1
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a, b, c: a x + b x³ + c x⁵ brings singular values from (0, 1] near 1
 
 
 class Muon(torch.optim.Optimizer):
@@ -76,7 +76,7 @@ class MuonAdamW(torch.optim.Optimizer):
         """Take the trainable parameters of a model.
 
         Args:
-            model: an embedding or output layer is told by its type and by `get_output_embeddings`.
+            model: embedding and output layers are known by type and by `get_output_embeddings`.
             lr: peak learning rate of both.
         """
         outer = {id(p) for module in model.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}

@@ -272,7 +272,7 @@ def check_model(policy: Any) -> None:
     ours = token_logprobs(hidden, head_of(policy), ids[0, 1:]).logp
     policy.train(was_training)
     worst = float((own - ours).abs().max())
-    rounding = float(logits.abs().max()) * 2**-8  # of the model's own logits in bfloat16
+    rounding = float(logits.abs().max()) * 2**-8  # largest rounding error of the model's own logits in bfloat16
     if not worst < (max(0.1, rounding) if half_precision(policy) else 1e-3):
         raise ModelError(
             f"{type(base_of(policy)).__name__}: log-probs from its hidden states differ from its own by {worst:.2g} "

@@ -44,8 +44,8 @@ def sample(
         pad_id: fills the left of short prompts.
         temperature: divides the logits; 0 takes the most likely token, without random numbers.
         rows_at_once: rows of one batch; changes memory, and results by rounding only.
-        ended: told the ids of a row after each token; True ends the row with this token.
-        on_part: told the responses of each batch, in order.
+        ended: called with the ids of a row after each token; True ends the row with this token.
+        on_part: called with the responses of each batch, in order.
     """
     responses: list[tuple[int, ...]] = []
     for start in range(0, len(prompt_ids), rows_at_once):

@@ -144,7 +144,7 @@ def prefill(model: Any, rows: Sequence[Sequence[int]], groups: Sequence[Hashable
     ids, mask = left_padded(heads, pad_id, model.device)
     if len(runs_of_heads) > 1:
         cache = _read_runs(model, heads, runs_of_heads, pad_id)
-    else:  # in place: runs are copied together
+    else:  # a single run needs no copies
         cache = empty_cache(model)
         read_tokens(model, ids, mask, (mask.cumsum(1) - 1).clamp(min=0), cache)
     own = torch.tensor([numbers[group] for group in groups], device=model.device)
@@ -157,9 +157,9 @@ def prefill(model: Any, rows: Sequence[Sequence[int]], groups: Sequence[Hashable
 
 
 def _of_similar_length(rows: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the rows in runs, the longest first; in a run no row has less than two thirds of the first one's tokens.
+    """Return the rows in runs, the longest first; each row of a run has at least two thirds of the tokens of the first.
 
-    What is left when few tokens remain is one run, for a pass has costs of its own.
+    Rows with few tokens form one run, since every forward pass has a fixed cost.
     """
     lengths = list(map(len, rows))
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
@@ -233,7 +233,7 @@ def _read_runs(
 def _beginning(rows: Sequence[Sequence[int]]) -> list[int]:
     """Return the common prefix of rows, without the last token of the shortest: `generate` needs one token to start."""
     lists = [list(row) for row in rows]
-    first, last = min(lists), max(lists)  # in the order of words in a dictionary: all others lie between
+    first, last = min(lists), max(lists)  # in lexicographic order: all other lists lie between them
     alike = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
     return first[: min(alike, *(len(row) - 1 for row in rows))]
 

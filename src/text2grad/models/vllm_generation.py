@@ -72,7 +72,7 @@ class PolicyGeneration(vllm_generation.VLLMGeneration):
 def merged_weights(policy: Any) -> Iterator[tuple[str, Tensor]]:
     """Yield each weight of a policy by its name in a checkpoint; sharded weights whole, the active adapter added.
 
-    The policy stays as it is. Every process of a run iterates, since a sharded weight is gathered from all.
+    The policy stays as it is. Every process must iterate, since gathering a sharded weight needs all of them.
     """
     modules = dict(policy.named_modules()) if is_peft(policy) else {}
     for name, parameter in policy.named_parameters():

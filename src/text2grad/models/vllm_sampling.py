@@ -87,7 +87,7 @@ class VLLMSampler:
                 trust_remote_code=trust_remote_code,
                 temperature=rollout.temperature,
                 max_completion_length=rollout.max_new_tokens,
-                logprobs=0,  # of the sampled token alone
+                logprobs=0,  # log-prob of the sampled token alone
                 generation_kwargs={**IDS_ONLY, "stop_token_ids": list(self.eos_ids)},
             )
         except ModelError:
@@ -109,7 +109,7 @@ class VLLMSampler:
         Args:
             prompt_ids: token ids of each prompt.
             step: number of the batch; with the run's seed it decides vLLM's random numbers (colocate).
-            on_part: told responses and the log-prob of each of their ids at the temperature, in the order of prompts.
+            on_part: called with responses and the log-prob of each id at the temperature, in the order of prompts.
 
         Raises:
             ModelError: if vLLM returns no log-prob for an id.
@@ -189,7 +189,7 @@ def check_vllm(setting: str, *, otherwise: str) -> None:
 
 
 def _check_server(settings: EngineConfig, accelerator: Any, longest: int) -> None:
-    """Refuse a server that does not answer, takes no weights, tells other log-probs, or is too short."""
+    """Refuse a server that does not answer, takes no weights, returns other log-probs, or has a short context."""
     if accelerator.device.type != "cuda":
         raise ConfigError(
             f"engine.base_url names a server, to which weights go by NCCL, and this run is on {accelerator.device}, "

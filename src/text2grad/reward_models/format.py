@@ -69,7 +69,7 @@ def read_critique(text: str, response: str, format: CritiqueFormat) -> Critique:
     """Parse the text of a critique.
 
     A quote marks one occurrence for each time that it is listed, as in the training targets: if it marked every
-    occurrence, a policy would get more reward for each repetition of a good phrase.
+    occurrence, a policy would get more reward for each repetition of a phrase with a positive label.
     """
     if format.form not in QUOTING:
         return critique_from_labels(text, response, LABEL_FORMS[format.form])

@@ -275,12 +275,8 @@ class GenerativeRewardModel(CritiqueDecoder):
     ) -> "GenerativeRewardModel":
         """Load a saved reward model, or any causal language model or adapter that writes critiques.
 
-        Args:
-            directory: of the model.
-            trust_remote_code: run code that comes with the model.
-            model: the model if it is already loaded, such as an adapter on the policy's base.
-            rows_at_once: critiques per batch.
-            changes: attributes of `CritiqueFormat` that replace the saved ones.
+        `model` is the model if it is already loaded, such as an adapter on the policy's base. `changes` are attributes
+        of `CritiqueFormat` that replace the saved ones.
 
         Raises:
             ModelError: if there is no such model.

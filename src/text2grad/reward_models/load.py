@@ -145,7 +145,7 @@ def _served(recipe: Recipe) -> Critic:
     from text2grad.reward_models.served import ServerRewardModel  # the extra [annotate] brings its client
 
     store = Path(recipe.run.out) / "critic" / "server.sqlite"  # one per run: the weights behind a name may change
-    saved = saved_format(recipe.critic.model)  # of the directory that is served, if the name is that of one
+    saved = saved_format(recipe.critic.model)  # the served name may be a local directory with a format
     own = {name: getattr(saved, name) for name in ("form", "write_feedback", "outcomes", "prompt_format")}
     return ServerRewardModel(
         recipe.critic.model, store=store, format=format_from_recipe(recipe, **own), **recipe.server.model_dump()

@@ -194,7 +194,7 @@ class ProbeRewardModel:
         return probe
 
     def _check_base(self, witness: Any, directory: str) -> None:
-        """Refuse a base whose states are not those of the training."""
+        """Refuse a base whose states differ from the states in training."""
         now, centre = self._witness(), self.linear.mean
         difference = float((now - witness).norm() / (witness - centre).norm()) if now.shape == witness.shape else 1.0
         if not difference <= WITNESS_TOLERANCE:  # true of NaN, too
@@ -230,7 +230,7 @@ def saved_probe(directory: str | Path) -> ProbeSettings:
         )
     try:
         saved = json.loads(path.read_bytes())
-        saved.pop("rows_at_once", None)  # of version 0.2.0
+        saved.pop("rows_at_once", None)  # probes of version 0.2.0 have it
         return ProbeSettings(**{**saved, "labels": tuple(saved["labels"])})
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"cannot read {path}: {error}; train the probe again") from error

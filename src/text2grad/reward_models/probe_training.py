@@ -37,7 +37,7 @@ PENALTIES = (0.2, 0.6, 2.0, 6.0, 20.0, 60.0, 200.0, 600.0, 2_000.0)
 PENALTY_OF_LAYERS = 2.0
 """The penalty with which layers are compared."""
 FOLDS = 4
-ITERATIONS = 100  # of L-BFGS
+ITERATIONS = 100  # most iterations of L-BFGS
 
 
 class ProbeReport(NamedTuple):
@@ -47,12 +47,12 @@ class ProbeReport(NamedTuple):
     units: dict[str, int]  # training units, by their most frequent label
     without_units: int  # annotations without a unit, with a failed critique, or whose tokens decode to another text
     too_long: int  # annotations left out: longer than the limit or than the context
-    tokens: int  # read by the base
-    layer: int  # of the base, from 1
-    penalty: float  # per dimension
-    vote_threshold: float  # of the best F1 of marked words in cross-validation
+    tokens: int  # number of tokens that the base read
+    layer: int  # layer of the base, from 1
+    penalty: float  # L2 penalty per dimension
+    vote_threshold: float  # threshold with the best F1 of marked words in cross-validation
     loss: float  # cross-validated cross-entropy in nats per word
-    loss_of_shares: float  # the same for the shares of the labels alone
+    loss_of_shares: float  # cross-entropy if each word gets the labels' shares
     held_out: dict[str, int]  # held-out units, by label
     right: dict[str, int]  # held-out units that it marks as people did, with the saved threshold, by label
 
@@ -77,9 +77,9 @@ class _Reading(NamedTuple):
     """What a base read of the annotations that can be learned."""
 
     annotations: list[Annotation]
-    states: list[Any]  # of each annotation's units, [units, layers, F]
+    states: list[Any]  # hidden states of each annotation's units, [units, layers, F]
     layers: list[int]
-    tokens: int  # of distinct rows
+    tokens: int  # number of tokens in distinct rows
     too_long: int  # annotations left out: longer than the limit
     without_units: int  # annotations left out for another reason
 

@@ -103,7 +103,7 @@ class Refresher:
         if not n or annotator is None:
             return {}
         mine = list(zip(rollouts[:n], deltas[:n], critiques[:n], strict=True))
-        first = gather_object(mine)[:n]  # of the whole batch
+        first = gather_object(mine)[:n]  # first items of the whole batch
 
         def agreement() -> Agreement:
             some, of_critic, said = zip(*first, strict=True)
@@ -173,7 +173,7 @@ class Refresher:
         device = critic.model.device  # a trainer of transformers moves the model to its own
         try:
             critic.train_further(annotations, training)
-        except DataError as error:  # none is short enough; the same step would fail again after a --resume
+        except DataError as error:  # no annotation is short enough; an error here would stop every resumed run again
             if PartialState().is_main_process:
                 note(f"step {step}: the critic stays as it is: {error}", warning=True)
             return False

@@ -79,7 +79,7 @@ def is_same_model(first: str, second: str) -> bool:
     return first == second or (Path(first).is_dir() and Path(first).resolve() == Path(second).resolve())
 
 
-def add_role(policy: Any, directory: str | Path, adapter: str = CRITIC_ADAPTER) -> AdapterRole:
+def add_role(policy: Any, directory: str | Path) -> AdapterRole:
     """Load an adapter onto the base of a peft policy, frozen and inactive, and return its role.
 
     Raises:
@@ -87,13 +87,13 @@ def add_role(policy: Any, directory: str | Path, adapter: str = CRITIC_ADAPTER) 
     """
     trainable = {name: p.requires_grad for name, p in policy.named_parameters()}
     with _quiet(), readable_adapter(str(directory)):
-        policy.load_adapter(str(directory), adapter_name=adapter, is_trainable=False)
+        policy.load_adapter(str(directory), adapter_name=CRITIC_ADAPTER, is_trainable=False)
     for module in policy.modules():  # where the policy has no adapter, the new one would be on
         if hasattr(module, "_active_adapter"):
             module._active_adapter = [POLICY_ADAPTER]
     for name, parameter in policy.named_parameters():
         parameter.requires_grad_(trainable.get(name, False))
-    return AdapterRole(policy, adapter)
+    return AdapterRole(policy, CRITIC_ADAPTER)
 
 
 @contextmanager

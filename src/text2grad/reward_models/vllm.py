@@ -128,11 +128,8 @@ class VLLMRewardModel(CritiqueDecoder):
     ) -> "VLLMRewardModel":
         """Load a model or adapter that `GenerativeRewardModel.save` wrote, or any language model that writes critiques.
 
-        Args:
-            directory: of the model or adapter.
-            config: arguments of vLLM's engine.
-            trust_remote_code: run code that comes with the model.
-            changes: attributes of `CritiqueFormat` that replace the saved ones.
+        `config` holds the arguments of vLLM's engine. `changes` are attributes of `CritiqueFormat` that replace the
+        saved ones.
 
         Raises:
             ConfigError: if vLLM is not installed, or a setting is wrong.

@@ -24,7 +24,7 @@ from text2grad.rl.nl_gradient import check_same_shape, is_last_token
 
 Baseline = Literal["value", "group", "leave_one_out"]
 
-GROUP_EPS = 1e-4  # keeps a group of nearly equal returns from being blown up
+GROUP_EPS = 1e-4  # keeps the division by a deviation near zero finite
 
 
 class Advantages(NamedTuple):
@@ -108,8 +108,8 @@ def group_advantages(
         lam: multiplied with γ; 1 leaves the discounted sum.
         leave_one_out: subtract the mean of the other responses, which makes the baseline independent of the response.
         scale: divide by the deviation within the group (Bessel's correction over responses).
-        gather: one number per row of this process → those of all processes, in order, [B'] → [B]; for groups whose rows
-            lie in several processes. None for rows that are all here.
+        gather: one number per row of this process → the numbers of all processes, in order, [B'] → [B]; for groups
+            whose rows lie in several processes. None if this process has all rows.
         first_row: index of this process's first row among those of all processes.
 
     Returns:
@@ -165,7 +165,7 @@ def advantages_over_baseline(
 
     Args:
         rewards: r_t, [B, T]; the responses of a group are neighbours.
-        values: V_t, [B, T], which the baseline of a group does not use.
+        values: V_t, [B, T]; a group's baseline does not use them.
         response_mask: True on response tokens, bool [B, T].
         baseline: "value" for `gae`; "group" or "leave_one_out" for `group_advantages`.
         gamma: discount γ in [0, 1].
@@ -208,7 +208,7 @@ def whiten(x: Tensor, response_mask: Tensor, over: Moments | None = None, *, cen
         x: [B, T].
         response_mask: True on response tokens, bool [B, T].
         over: the moments of the whole global batch; None takes those of x alone.
-        center: subtract the mean too. Without, the sign of every advantage is kept.
+        center: subtract the mean too; False keeps the sign of every advantage.
 
     Returns:
         Whitened x, [B, T] fp32, zero outside the mask. With fewer than two tokens, or a deviation of zero, nothing can

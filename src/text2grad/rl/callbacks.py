@@ -15,7 +15,7 @@ from text2grad.rl.step import Instrument, Step
 
 
 def training_arguments(recipe: Recipe) -> Any:
-    """Return transformers' arguments of a run; made before the run's `Accelerator`, whose state they would reset."""
+    """Return transformers' arguments of a run. They reset accelerate's state, so the `Accelerator` comes later."""
     from transformers.training_args import TrainingArguments
 
     return TrainingArguments(
@@ -35,8 +35,8 @@ class Callbacks(Instrument):
     """Calls transformers' callbacks.
 
     Attributes:
-        control: what the callbacks ask for.
-        state: what they see of the run; `log_history` has all metrics.
+        control: transformers' flags by which the callbacks ask for a save, an evaluation or the end.
+        state: transformers' view of the run, which the callbacks read; `log_history` has all metrics.
     """
 
     def __init__(self, trainer: Any, callbacks: Sequence[Any], args: Any) -> None:
@@ -55,7 +55,7 @@ class Callbacks(Instrument):
             is_world_process_zero=trainer.accelerator.is_main_process,
         )
         self.control = TrainerControl()
-        self.prompts = recipe.rollout.batch_size // recipe.rollout.group_size  # of a step
+        self.prompts = recipe.rollout.batch_size // recipe.rollout.group_size  # prompts of a step
         self.call("on_init_end")
 
     def call(self, event: str, **what: Any) -> None:
@@ -79,17 +79,17 @@ class Callbacks(Instrument):
             self.control = returned or self.control
 
     def before_step(self, number: int) -> None:
-        """Begin a step."""
+        """Tell the callbacks that a step begins."""
         self.control.should_save = self.control.should_evaluate = self.control.should_log = False
         self.call("on_step_begin")
 
     def after_step(self, step: Step) -> None:
-        """Give the metrics of a step."""
+        """Tell the callbacks that a step ended, and log its metrics."""
         self.call("on_step_end")
         self.log(step.metrics)
 
     def log(self, metrics: Mapping[str, float]) -> None:
-        """Give metrics, which stay in `state.log_history`."""
+        """Add metrics to `state.log_history`, and pass them to the callbacks."""
         logs = {**metrics, "step": self.trainer.step}
         self.state.log_history.append(logs)
         self.call("on_log", logs=logs)

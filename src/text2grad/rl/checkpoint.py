@@ -31,7 +31,7 @@ from text2grad.rl.sharding import as_sharded, whole
 
 STATE = ("step", "beta", "statuses", "log", "critic", "random")
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
-PART_BYTES = 4 * 2**30  # of a file of moments: the first process holds no more of them at once
+PART_BYTES = 4 * 2**30  # largest file of moments, and the most that the first process gathers at once
 
 
 def save_checkpoint(
@@ -54,7 +54,7 @@ def save_checkpoint(
         policy: the model to export.
         tokenizer: exported beside it.
         trainable: every trainable parameter by name.
-        optimizers: their optimizers.
+        optimizers: the optimizers of these parameters.
         state: JSON data; `step` names the checkpoint.
         keep: number of the newest checkpoints to keep.
         sharded: each process holds a shard of the model.
@@ -96,7 +96,7 @@ def remove_old_checkpoints(directory: Path, keep: int) -> None:
 
 
 def join_checkpoint(policy: Any, trainable: Mapping[str, nn.Parameter], optimizers: Optimizers) -> None:
-    """Give this process's shards to the first process, which is in `save_checkpoint`."""
+    """Give this process's shards to the first process, while that process runs `save_checkpoint`."""
     for parameter in trainable.values():
         whole(parameter.detach())
     _exported(policy, trainable, None)
@@ -113,7 +113,7 @@ def _moments(trainable: Mapping[str, nn.Parameter], optimizers: Optimizers) -> I
 def _exported(
     policy: Any, trainable: Mapping[str, nn.Parameter], weights: Mapping[str, Tensor] | None
 ) -> dict[str, Tensor]:
-    """Return the whole weights of a sharded policy, of which peft writes adapters only; empty without `weights`."""
+    """Return the gathered weights of a sharded policy, for peft's files; empty without `weights`."""
     known = {id(parameter): name for name, parameter in trainable.items()}
     kept: dict[int, Tensor] = {}  # tied weights stay one tensor
     exported = {}
@@ -128,7 +128,7 @@ def _exported(
 
 
 def _on_disk(tensor: Tensor, sharded: bool) -> Tensor:
-    """Return a tensor as safetensors writes it; whole and in the memory of the CPU where it is in shards."""
+    """Return a contiguous tensor for safetensors; a sharded tensor is gathered, and moved to the CPU."""
     full = whole(tensor.detach())
     return (full.cpu() if sharded else full).contiguous()
 
@@ -152,7 +152,7 @@ def load_checkpoint(path: Path, *, trainable: Mapping[str, nn.Parameter], optimi
     """Restore parameters and optimizers in place and return the state.
 
     Raises:
-        CheckpointError: if the checkpoint cannot be read or is one of other parameters.
+        CheckpointError: if the checkpoint cannot be read or holds other parameters than the run trains.
     """
     state = _read_state(path)
     with ExitStack() as opened:
@@ -196,7 +196,7 @@ def _open_parts(path: Path, stem: str, opened: ExitStack) -> dict[str, Any]:
 
 
 def checkpoint_critics(directory: Path) -> set[str]:
-    """Return the names of the learned critics that the checkpoints go on with."""
+    """Return the names of the learned critics that a run resumed from one of the checkpoints needs."""
     states = [_read_state(path) for path in all_checkpoints(directory)]
     return {state["critic"]["current"] for state in states if "critic" in state}
 

@@ -1,7 +1,7 @@
 """The reward on held-out prompts, measured by a trainer in a script.
 
-The same critic, δ and rewards as in training, on responses that are never trained on. `text2grad train` evaluates with
-the metric of its task instead (`runs`).
+Critic, δ and rewards are those of training; the policy is never trained on these responses. `text2grad train` evaluates
+with the metric of its task instead (`runs`).
 """
 
 from accelerate.utils import gather_object
@@ -20,7 +20,7 @@ SEED = 20_250_522  # keeps the random numbers of evaluations apart from those of
 def held_out_metrics(run: PreparedRun) -> dict[str, float]:
     """Return the metrics of all held-out prompts, with one response each, as "eval/NAME".
 
-    The random numbers are those of every evaluation of the run, and training draws the same with and without it.
+    All evaluations of a run draw the same random numbers, and training draws the same numbers without evaluations.
 
     Raises:
         CriticError: if the critic breaks its contract.
@@ -38,7 +38,7 @@ def held_out_metrics(run: PreparedRun) -> dict[str, float]:
     tokens = {"reward": rewards, "kl": scores.kl}
     records = gather_object(response_records(0, rollouts, critiques, deltas, offsets, tokens))
     metrics = step_metrics(records, scores, scores.values, batch.response_mask)
-    del metrics["value/explained_variance"]  # of the targets of an update
+    del metrics["value/explained_variance"]  # its targets exist in an update only
     return {f"eval/{name}": value for name, value in metrics.items()}
 
 

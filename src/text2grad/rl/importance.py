@@ -29,10 +29,10 @@ def engine_weights(
     """Return the factor of each token's advantage, and metrics over all processes.
 
     Args:
-        rollouts: with `engine_logp`.
+        rollouts: responses with `engine_logp`.
         logp: log π_old from the trainer, [B, T], at the temperature of the rollouts.
         mask: True on response tokens, bool [B, T].
-        accelerator: accelerate's.
+        accelerator: accelerate's view of the processes.
         cap: largest factor.
 
     Returns:

@@ -1,13 +1,13 @@
 """What stands around the lines of Algorithm 4: clock, memory, records, audit of the critic, and the logs.
 
 An instrument watches each step of a trainer through one protocol and changes nothing of the training. Packages outside
-text2grad register further ones.
+text2grad register further instruments.
 """
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 from accelerate.utils import gather_object
@@ -18,11 +18,6 @@ from text2grad.errors import CriticError
 from text2grad.progress import note
 from text2grad.rl.metrics import response_records, step_metrics
 from text2grad.rl.step import Instrument, Step, watched
-from text2grad.rl.trackers import TABLE_EVERY
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
 
 _MAKERS: list[Callable[[Any], Instrument | None]] = []
 
@@ -34,7 +29,7 @@ def register_instrument(make: Callable[[Any], Instrument | None]) -> None:
 
 
 def instruments_of(trainer: Any) -> list[Instrument]:
-    """Return the instruments of a trainer that is built."""
+    """Return the instruments of a trainer, which is already built."""
     own = [CriticErrors(trainer), Memory(trainer), Clock(trainer), Tokens(trainer), Records(trainer), Audit(trainer)]
     registered = [instrument for make in _MAKERS if (instrument := make(trainer)) is not None]
     return [*own, *registered, *([trainer.callbacks] if trainer.callbacks else []), FailureLimit(trainer)]
@@ -65,7 +60,7 @@ class Clock(Instrument):
         self.seconds[key] = self.seconds.get(key, 0.0) + time.perf_counter() - start
 
     def after_step(self, step: Step) -> None:
-        """Add both to the metrics."""
+        """Add the seconds and the bytes to the metrics."""
         peak = max([float(peak_memory()), *self.memory.values()])
         step.metrics |= {**self.seconds, **self.memory, "memory/peak_bytes": peak}
 
@@ -74,7 +69,7 @@ class Tokens(Instrument):
     """Tokens that policy and critic read and wrote in a step, of all processes."""
 
     def __init__(self, trainer: Any) -> None:
-        """Take the trainer."""
+        """Take the trainer, already built."""
         super().__init__(trainer)
         self.before = TokenCount()
 
@@ -130,7 +125,7 @@ class Records(Instrument):
     """The records of the responses and the metrics of a step, on disk and in the tracker."""
 
     def before_update(self, step: Step) -> None:
-        """Make both; all processes have the records of all."""
+        """Make records and metrics; every process gets the records of all processes."""
         tokens = {
             "reward": step.span_rewards,
             "kl": step.scores.kl,
@@ -149,14 +144,12 @@ class Records(Instrument):
         return torch.cat(gather_object([columns.cpu()]), 1)
 
     def after_step(self, step: Step) -> None:
-        """Write both, and warn of a critic that says nothing."""
+        """Write records and metrics, and warn of a critic that says nothing."""
         trainer = self.trainer
         if trainer.accelerator.is_main_process:
             trainer.log.write_rollouts(step.records)
             trainer.log.write_metrics({"step": step.number, **step.metrics})
         trainer.tracker.log(step.metrics, step.number)
-        if step.number % TABLE_EVERY == 0:
-            trainer.tracker.log_table("rollouts", step.records, step.number)
         trainer.silence.count(step.metrics)
         if trainer.accelerator.is_main_process and (warning := trainer.silence.warning()):
             note(f"step {step.number + 1}: {warning}", warning=True)

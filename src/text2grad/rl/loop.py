@@ -78,7 +78,7 @@ class TrainingLoop(PreparedRun):
             refresher=refresher,
             resume=resume,
         )
-        self.step, self.saved_step = 0, -1  # finished steps, and those of the last checkpoint; none yet
+        self.step, self.saved_step = 0, -1  # finished steps; steps of the last checkpoint, -1 without one
         self.callbacks = Callbacks(self, callbacks, arguments) if callbacks else None
         self.instruments: list[Instrument] = instruments_of(self)
         self._restore()
@@ -113,7 +113,7 @@ class TrainingLoop(PreparedRun):
                 progress.advance(**figures | ({"critic": "labels nothing"} if self.silence.whole else {}))
                 due = self.step % self.recipe.run.save_every == 0 or self.step == total
                 if due or self.sizes.changed or self._asked_for("should_save"):
-                    self.save()  # also new sizes of pieces, which a resumed run takes
+                    self.save()  # new sizes of pieces, too: a resumed run uses them
                 if self._interrupted(interruption) and self.step < total:
                     self.save()
                     self._end()
@@ -134,7 +134,7 @@ class TrainingLoop(PreparedRun):
 
     @property
     def policy_is_new(self) -> bool:
-        """Whether the last step changed the policy: False within a round of a rival."""
+        """Whether the last step changed the policy: False within a round of several steps, as a rival has them."""
         return True
 
     def evaluate_if_due(self) -> None:
@@ -162,7 +162,7 @@ class TrainingLoop(PreparedRun):
         """Keep the checkpoint of the last finished step in place of the best one so far if its evaluation is better.
 
         Args:
-            value: of the main metric; in the first process.
+            value: value of the main metric; only the value in the first process counts.
 
         Raises:
             CheckpointError: if it cannot be written.
@@ -188,7 +188,7 @@ class TrainingLoop(PreparedRun):
         return bool(self.accelerator.reduce(received, reduction="sum") > 0)
 
     def _restore(self) -> None:
-        """Restore the newest checkpoint, or the beginning."""
+        """Restore the newest checkpoint, or the state at the start."""
         self.step = on_disk.restore(self)
         self.saved_step = self.step if latest_checkpoint(self.directory / "checkpoints") else -1
 
@@ -207,7 +207,7 @@ class TrainingLoop(PreparedRun):
         return self.callbacks is not None and bool(getattr(self.callbacks.control, what))
 
     def _end(self) -> None:
-        """End vLLM before the group of processes, which the tracker ends."""
+        """End vLLM, then the tracker, and with it the group of processes."""
         self._call("on_train_end")
         if self.vllm is not None:
             self.accelerator.wait_for_everyone()

@@ -41,9 +41,9 @@ def response_records(
     Args:
         step: number of the batch of rollouts.
         rollouts: the responses.
-        critiques: one each.
-        deltas: δ of each, one number per sampled token.
-        offsets: character range of each token in its response.
+        critiques: one per response.
+        deltas: δ of each response, one number per sampled token.
+        offsets: character range of each sampled token.
         tokens: further numbers per token by name, each [B, T].
     """
     columns = {name: values.tolist() for name, values in tokens.items()}
@@ -76,8 +76,8 @@ def step_metrics(
     """Return the metrics of one step.
 
     Args:
-        records: of all responses of all processes.
-        scores: this process's, for the entropy and the value function's fit.
+        records: one per response of all processes.
+        scores: this process's scores, for the entropy and the value function's fit.
         returns: this process's value targets, [B, T].
         mask: True on response tokens, bool [B, T].
         gather: joins the columns of all processes, [3, N].
@@ -124,7 +124,7 @@ def correlation(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> float:
 
 WARN_OF_SILENCE = (1, 3, 10, 30, 100, 300, 1000)
 FAILURE_WINDOW = 100  # critiques over which critic.max_failure_rate is judged, at least
-ALL_FAILED = 8  # first critiques of which none could be read: enough to stop a run
+ALL_FAILED = 8  # a run stops if none of so many first critiques could be read
 
 
 class FailureRate:
@@ -184,7 +184,7 @@ class Silence:
         return self.steps > 0 and not self.ended
 
     def warning(self) -> str:
-        """Return a warning after the first step, the third, the tenth and so on; empty if there is none to give."""
+        """Return a warning after the first step, the third, the tenth and so on; empty after other steps."""
         if self.ended or self.steps not in WARN_OF_SILENCE:
             return ""
         count = "the first step" if self.steps == 1 else f"the first {self.steps} steps"

@@ -40,7 +40,7 @@ class Optimizers:
     """The optimizers of policy and value function, stepped together.
 
     Attributes:
-        stepped: optimizer steps begun on the current rollouts; with 0 the weights are those of the step before.
+        stepped: number of optimizer steps on the current rollouts; with 0 the weights have not changed since sampling.
     """
 
     def __init__(

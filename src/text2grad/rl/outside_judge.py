@@ -21,7 +21,7 @@ class JudgedIds(NamedTuple):
     Attributes:
         responses: the texts that the critic read; spans count their characters.
         critiques: one per response.
-        rewards: of each id, [B, T].
+        rewards: reward of each id, [B, T].
         response_mask: True on ids, bool [B, T].
         whole: the part of the last id's reward that judges the response as a whole, [B].
     """
@@ -55,7 +55,7 @@ class OutsideJudge:
         Args:
             critic: the critic, or "module:name" of one, which is loaded after the checks of the settings.
             reward: the section [reward] of a recipe.
-            match: how the quotes of critiques in text form are found.
+            match: how the quotes of critiques in text form are located.
             max_failure_rate: share of unreadable critiques, of the last 100, above which the run stops.
             way_out: end of the error's message: how the run goes on.
             whose: which critiques are counted, for the error's message.
@@ -81,11 +81,11 @@ class OutsideJudge:
         """Return critiques and rewards of responses.
 
         Args:
-            tokenizer: the policy's.
+            tokenizer: the policy's tokenizer.
             examples: the task instances.
             ids: the sampled ids of each response, at least one.
             truncated: True where the length limit ended the response.
-            device: of the tensors.
+            device: device of the tensors.
 
         Raises:
             CriticError: if the critic fails, or too many of its critiques could not be read.

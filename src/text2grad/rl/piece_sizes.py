@@ -5,8 +5,8 @@ order of fp32 sums. Rows of one generate call do not depend on each other, since
 A minibatch, a scoring pass or a rollout that ran out of memory is dropped whole and begun anew; the smaller size stays
 for the rest of the run and is saved in its checkpoints, so that a resumed run computes in the same pieces.
 
-With several processes nothing is halved: one of them would leave a collective operation that the others wait in. Where
-weights are sharded every pass is such an operation, so the processes agree on the number of pieces.
+With several processes nothing is halved: a process that repeats its work would miss a collective operation in which the
+others wait. With sharded weights every pass is a collective operation, so the processes agree on the number of pieces.
 """
 
 import gc
@@ -56,8 +56,8 @@ class PieceSizes:
         Args:
             micro_batch_tokens: most padded tokens of one forward pass of scoring and update.
             rows_at_once: rows of one generate call.
-            may_halve: False where several processes must agree.
-            largest: returns the largest of each number over all processes, where all make equally many passes.
+            may_halve: False with several processes; a lack of memory then ends the run.
+            largest: numbers → the largest of each over all processes; None if their numbers of passes may differ.
         """
         self.micro_batch_tokens, self.rows_at_once, self.may_halve = micro_batch_tokens, rows_at_once, may_halve
         self.largest = largest
@@ -78,9 +78,9 @@ class PieceSizes:
     def pieces(self, batch: TokenBatch) -> tuple[TokenBatch, list[Tensor]]:
         """Return the batch, and the rows of each forward pass: of similar length, at most `micro_batch_tokens` each.
 
-        Where all processes make equally many passes, the largest pieces are halved until there are as many as anywhere;
-        with fewer rows than that, the last piece stands there several times. Prompts are shared by all passes of all
-        processes or by none, because a shared prompt is a pass of its own.
+        Where all processes must make equally many passes, the largest pieces are halved until this process has as many
+        as any other; with too few rows, a piece is repeated. Prompts are shared by all passes of all processes or by
+        none, because a shared prompt is a pass of its own.
         """
         groups = batch.groups(self.micro_batch_tokens)
         if self.largest is None:
@@ -96,7 +96,7 @@ class PieceSizes:
 
     @staticmethod
     def _as_many(groups: list[Tensor], largest: Callable[[Iterable[int]], list[int]]) -> list[Tensor]:
-        """Return as many groups of rows as the process with the most."""
+        """Return as many groups of rows as the process with the most groups has."""
         [count] = largest([len(groups)])
         groups = list(groups)
         while len(groups) < count:
@@ -151,7 +151,7 @@ class PieceSizes:
         Args:
             phase: a key of `HELP`.
             step: number of the step under way.
-            saved: saves what can be saved, and says it.
+            saved: saves the finished steps if possible, and returns a sentence about it.
 
         Raises:
             OutOfMemory: in place of torch's and Python's errors.
@@ -161,7 +161,7 @@ class PieceSizes:
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            traceback.clear_frames(error.__traceback__)  # which hold tensors
+            traceback.clear_frames(error.__traceback__)  # the frames hold tensors
             reason: Any = error
             detail = (str(error).strip().splitlines() or [type(error).__name__])[0]
             alone = "" if self.may_halve else "; with several processes the sizes are not halved during the run"

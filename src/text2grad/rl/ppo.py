@@ -139,7 +139,7 @@ def kl_loss(logp: Tensor, logp_ref: Tensor, response_mask: Tensor, weights: Tens
         logp: log π_θ(y_t), [B, T], differentiable.
         logp_ref: log π_ref(y_t), [B, T].
         response_mask: True on response tokens, bool [B, T].
-        weights: of the tokens in the mean, [B, T], see `TokenMean`.
+        weights: weight of each token in the mean, [B, T], see `TokenMean`.
         token_count: response tokens in the whole optimizer batch.
 
     Raises:

@@ -1,7 +1,7 @@
 """The trainer's view of a learned critic that is audited and retrained during the run.
 
-The trainer knows critics as callables only. `reward_models.Refresher` implements this protocol and is passed to the
-trainer when [refresh] is set; `FixedCritic` implements it for a critic that never changes.
+The trainer knows critics as callables only. `reward_models.Refresher` has these methods, and is passed to the trainer
+where [refresh] is set; a critic that never changes has this one.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from text2grad.types import Critique, Example, Rollout
 
 
 class CriticRefresher(Protocol):
-    """Audits and retrains a learned critic between the steps of Algorithm 4."""
+    """Audits and retrains a learned critic between the steps of Algorithm 4; a method that is left out does nothing."""
 
     def audit(
         self,
@@ -21,43 +21,28 @@ class CriticRefresher(Protocol):
         critiques: Sequence[Critique],
     ) -> dict[str, float]:
         """Return metrics of the critic's agreement with an annotator on some responses of this step."""
+        return {}
 
     def observe(self, examples: Sequence[Example], responses: Sequence[str]) -> None:
         """Remember the responses of a step, of all processes, in the order of the batch."""
+        return None
 
     def refresh_if_due(self, step: int) -> dict[str, float]:
         """Retrain the critic if it is due after `step` finished steps; return metrics."""
+        return {}
 
     def state(self) -> dict[str, Any]:
         """Return the state that a checkpoint keeps, as JSON data."""
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Restore a state from a checkpoint."""
-
-    def prune(self, needed: set[str]) -> None:
-        """Delete stored versions of the critic that no checkpoint names."""
-
-
-class FixedCritic:
-    """The refresher of a critic that never changes: it measures, remembers and writes nothing."""
-
-    def audit(self, *_: Any) -> dict[str, float]:
-        """Return no metrics."""
-        return {}
-
-    def observe(self, *_: Any) -> None:
-        """Remember nothing."""
-
-    def refresh_if_due(self, *_: Any) -> dict[str, float]:
-        """Change nothing."""
-        return {}
-
-    def state(self) -> dict[str, Any]:
-        """Return the state of a critic that was never retrained."""
         return {"current": ""}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore nothing."""
+        """Restore a state from a checkpoint."""
+        return None
 
     def prune(self, needed: set[str]) -> None:
-        """Delete nothing."""
+        """Delete stored versions of the critic that no checkpoint names."""
+        return None
+
+
+class FixedCritic(CriticRefresher):
+    """The refresher of a critic that never changes."""

@@ -28,7 +28,7 @@ def save(run: PreparedRun, step: int) -> None:
     Raises:
         CheckpointError: if it cannot be written.
     """
-    drawn, *of_others = gather_object([random_states()])  # a critic draws in each process on its own
+    drawn, *of_others = gather_object([random_states()])  # each process's critic draws its own random numbers
     directory = run.directory / "checkpoints"
     if run.accelerator.is_main_process:
         save_checkpoint(
@@ -63,7 +63,7 @@ def is_best(run: PreparedRun, value: float) -> bool:
 
     Args:
         run: the run.
-        value: in the first process.
+        value: value of the main metric; only the value in the first process counts.
     """
     best = read_best(run.directory / "checkpoints") if run.accelerator.is_main_process else {}
     sign = 1.0 if run.recipe.run.keep_best == "highest" else -1.0
@@ -71,7 +71,7 @@ def is_best(run: PreparedRun, value: float) -> bool:
 
 
 def name_best(run: PreparedRun, step: int, value: float) -> None:
-    """Write down that the checkpoint of a step is the best one, and remove the best one before it."""
+    """Record that the checkpoint of a step is the best one, and remove the former best one."""
     directory = run.directory / "checkpoints"
     if run.accelerator.is_main_process:
         write_atomically(directory / BEST, to_json({"step": step, "value": value}) + b"\n")
@@ -80,7 +80,7 @@ def name_best(run: PreparedRun, step: int, value: float) -> None:
 
 
 def restore(run: PreparedRun) -> int:
-    """Restore the newest checkpoint, or the beginning; cut off what was logged after it.
+    """Restore the newest checkpoint, or the state at the start; cut the log back to that step.
 
     Returns:
         The number of finished steps.
@@ -98,7 +98,7 @@ def restore(run: PreparedRun) -> int:
         run.sizes.restore(state["sizes"])
         run.refresher.restore(state["critic"])
         restore_random_states(_own_random_states(run, state, str(checkpoint)))
-    run.accelerator.wait_for_everyone()  # the logs are read before they are cut
+    run.accelerator.wait_for_everyone()  # every process has read the log before the first one cuts it
     if run.accelerator.is_main_process:
         run.log.rewind(written)
     run.accelerator.wait_for_everyone()
@@ -113,7 +113,7 @@ def restore(run: PreparedRun) -> int:
 def _refuse_lost_steps(run: PreparedRun) -> None:
     """Refuse a run whose checkpoints are gone; warn of one that was killed before its first checkpoint."""
     settings, lost = run.recipe.run, run.log.steps_written()
-    # The first whole checkpoint removes the critiques of step 0: where they are, a kill came before it.
+    # The first checkpoint removes the critiques of step 0: if they exist, the run was killed before it.
     if lost >= settings.steps and not run.log.keeps_critiques(0):
         raise CheckpointError(
             f"{run.directory} has {lost} finished steps in metrics.jsonl, and their checkpoints are gone: restore "
@@ -127,7 +127,7 @@ def _refuse_lost_steps(run: PreparedRun) -> None:
 
 
 def _own_random_states(run: PreparedRun, state: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-    """Return this process's random states of a checkpoint; the first's where it has those of another number."""
+    """Return this process's random states; if the number of processes has changed, those of the first process."""
     saved: list[Mapping[str, Any]] = [state["random"], *state["random_of_others"]]
     processes = run.accelerator.num_processes
     if len(saved) == processes:

@@ -41,9 +41,10 @@ def reward_tensor(
         negative: reward of a token with δ = −1.
         unlabelled: reward of a token with δ = 0.
         truncation: reward on the last token of a truncated response.
-        placement: "spans" leaves each reward on its token, "last_token" sums them on the last one (scalar PPO); the
-            index of the last token of each token's step sums them there (PRM-PPO), one list per response. "verdict"
-            puts `negative` on the last token of a response with a negative δ, else `positive` if it has a positive δ.
+        placement: "spans" leaves each reward on its token. "last_token" sums a response's rewards on its last token
+            (scalar PPO). A list per response, with the index of the last token of each token's step, sums each step's
+            rewards there (PRM-PPO). "verdict" puts `negative` on the last token of a response with a negative δ, else
+            `positive` if it has a positive δ.
     """
     delta = torch.zeros(response_mask.shape)
     for row, values in enumerate(deltas):
@@ -87,7 +88,7 @@ def token_rewards(
         deltas: δ of each response.
         critiques: one per response.
         batch: the collated rollouts.
-        responses: their texts.
+        responses: the texts of the responses.
         offsets: character range of each sampled token.
     """
     place: Literal["spans", "last_token", "verdict"] | list[list[int]]
@@ -115,7 +116,7 @@ class Rewarded(NamedTuple):
         deltas: δ of each response.
         offsets: character range of each sampled token.
         batch: the collated rollouts.
-        rewards: before the KL term, [B, T].
+        rewards: reward of each token before the KL term, [B, T].
     """
 
     deltas: list[list[float]]

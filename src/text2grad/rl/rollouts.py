@@ -2,8 +2,8 @@
 
 A critic with an attribute `overlap` of n > 0 is asked while the policy still samples: it has n parts of the step at a
 time, each in a thread. A part is the responses that the policy samples at once. So the last critique arrives no later
-than the critic's own latency after the last response. The critiques are those of a critic that is asked about the whole
-step afterwards, if each critique depends on its own response alone.
+than the critic's own latency after the last response. If each critique depends on its own response alone, the critiques
+are the same as if the critic were asked about the whole step afterwards.
 
 Critiques are on disk before anything uses them: a run that was killed asks for none of them again.
 """
@@ -31,7 +31,7 @@ class EarlyCritiques:
     """The critiques of a step that are asked for in threads, part by part, while other responses are sampled."""
 
     def __init__(self, critic: Critic, match: Match, pool: ThreadPoolExecutor) -> None:
-        """Take the critic; the pool has as many threads as parts may be with the critic at a time."""
+        """Take the critic; the pool has one thread for each part that the critic may have at a time."""
         self.critic, self.match = critic, match
         self._pool, self._parts = pool, list[Future[list[Critique]]]()
 
@@ -57,9 +57,9 @@ class EarlyCritiques:
 
 @contextmanager
 def early_critiques(critic: Critic, *, match: Match, parts: int) -> Iterator[EarlyCritiques | None]:
-    """Yield the early critiques of a step; None for `parts` = 0, where the critic is asked when all is sampled.
+    """Yield the early critiques of a step; None for `parts` = 0: then the critic is asked after the sampling.
 
-    At the end it waits for the parts that are with the critic, and begins no others.
+    At the end it waits for the parts that the critic has, and starts no others.
     """
     if not parts:
         yield None
@@ -80,7 +80,7 @@ def chosen_examples(run: PreparedRun, step: int) -> list[int]:
 
 
 def sample_rollouts(run: PreparedRun, step: int, early: EarlyCritiques | None = None) -> list[Rollout]:
-    """Return this process's responses of a step; each part of them goes to `early` as soon as it is sampled."""
+    """Return this process's responses of a step; each batch of them goes to `early` as soon as it is sampled."""
     rollout, rank = run.recipe.rollout, run.accelerator.process_index
     share = rollout.batch_size // run.accelerator.num_processes
     mine = slice(rank * share, (rank + 1) * share)
@@ -127,7 +127,7 @@ def sample_rollouts(run: PreparedRun, step: int, early: EarlyCritiques | None = 
 def _kept_samples(
     run: PreparedRun, step: int, count: int
 ) -> tuple[list[tuple[int, ...]], list[tuple[float, ...]]] | None:
-    """Return vLLM's responses of a step that a killed run had judged, if every process has its own."""
+    """Return vLLM's responses of a step whose critiques a killed run left; None unless every process has some."""
     kept = run.log.kept_samples(step, run.accelerator.process_index, count)
     having = torch.tensor([float(kept is not None)], device=run.accelerator.device)
     if bool(run.accelerator.reduce(having, reduction="sum") == run.accelerator.num_processes):
@@ -148,7 +148,7 @@ def critiques_of(
     kept = run.log.kept_critiques(step, rank, rollouts)
     if kept is not None:
         if (states := run.log.kept_random_states(step, rank)) is not None:
-            restore_random_states(states)  # as after the critic's own draws
+            restore_random_states(states)  # the critic of the killed run drew random numbers, too
         return kept
     if early is None:
         examples, responses = [r.example for r in rollouts], [r.response for r in rollouts]

@@ -6,8 +6,8 @@
     critiques/000012-0.json     the critiques of one step and process, written before anything uses them; found by their
                                 rows, also by another number of processes
 
-A checkpoint stores the sizes of the first two. On resume `rewind` truncates them to these sizes; repeated steps read
-their critiques from the last, so that the critic is not called (and paid) twice. A checkpoint deletes older critiques.
+A checkpoint stores the sizes of metrics.jsonl and rollouts/, and deletes the critiques of its steps. On resume `rewind`
+truncates both to these sizes; repeated steps read their critiques, so that the critic is not called (and paid) twice.
 """
 
 import json
@@ -25,7 +25,7 @@ from text2grad.feedback import critique_from_json, critique_to_json
 from text2grad.files import to_json, write_atomically
 from text2grad.types import Critique, Rollout
 
-OF_ENGINE = ("ids", "engine_logp")  # of a response that an engine sampled, beside its critique
+OF_ENGINE = ("ids", "engine_logp")  # saved beside the critique of a response that an engine sampled
 RANDOM = ".random"  # suffix of the states of the random generators, beside the critiques
 BEGINNING = {"metrics_bytes": 0, "rollout_files": 0, "rollout_bytes": 0}
 
@@ -95,7 +95,7 @@ class RunLog:
                 yield step, list(of_step)
 
     def position(self) -> dict[str, int]:
-        """Return how much has been written: bytes of the metrics, files of rollouts, bytes of the last of them."""
+        """Return how much has been written: bytes of the metrics, files of rollouts, bytes of the last such file."""
         files = self._rollout_files()
         return {
             "metrics_bytes": self._metrics.stat().st_size if self._metrics.exists() else 0,
@@ -120,14 +120,14 @@ class RunLog:
         critiques: Sequence[Critique],
         states: Mapping[str, Any],
     ) -> None:
-        """Write a step's critiques down before anything uses them; with the ids that an engine sampled.
+        """Write the critiques of a step, before anything uses them, and the ids that an engine sampled.
 
         Args:
             step: number of the step.
             rank: number of this process.
-            rollouts: this process's.
-            critiques: of these responses.
-            states: of the random generators after the critic, which may draw from them.
+            rollouts: this process's responses.
+            critiques: one per response.
+            states: states of the random generators after the critic, which may draw random numbers.
         """
         records = [
             {"response": rollout.response, **critique_to_json(critique)}
@@ -149,7 +149,7 @@ class RunLog:
             DataError: if the file is damaged.
         """
         path = self._critique_file(step, rank).with_suffix(RANDOM)
-        if not path.exists():  # another number of processes
+        if not path.exists():  # written by another number of processes
             return None
         try:
             states: dict[str, Any] = json.loads(path.read_bytes())
@@ -158,7 +158,7 @@ class RunLog:
         return states
 
     def keeps_critiques(self, step: int) -> bool:
-        """Return whether critiques of a step are kept that a killed run asked for."""
+        """Return whether a killed run has left critiques of a step."""
         return bool(self._critique_files(step))
 
     def kept_samples(
@@ -193,12 +193,12 @@ class RunLog:
         Args:
             step: number of the step.
             rank: number of this process; all processes have as many responses as this one.
-            rollouts: this process's.
+            rollouts: this process's responses.
 
         Raises:
             DataError: if critiques were kept for other responses, so that this is not the run that wrote them.
         """
-        kept: dict[int, tuple[Path, str, Any]] = {}  # by row in the batch of all processes
+        kept: dict[int, tuple[Path, str, Any]] = {}  # row of the global batch → file, response, critique as JSON
         for path in self._critique_files(step):
             try:
                 records = json.loads(path.read_bytes())
@@ -252,5 +252,5 @@ def _append(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _truncate(path: Path, size: int) -> None:
-    if path.exists() and path.stat().st_size > size:  # a shorter one would be filled up with NULs
+    if path.exists() and path.stat().st_size > size:  # a shorter file would be filled up with NULs
         os.truncate(path, size)

@@ -1,6 +1,6 @@
 """FSDP 2: weights, gradients and optimizer states in shards, one per process (torch's `fully_shard`).
 
-accelerate's configuration decides (`recipes/accelerate/fsdp2.yaml`), and what it asks for is done or refused:
+accelerate's configuration decides (`recipes/accelerate/fsdp2.yaml`); settings that would have no effect are refused:
 
     policy and value function   each layer gathers its weights for its own passes, the rest for the whole pass
     reference                   the same, without gradients
@@ -47,7 +47,7 @@ COMPARED = 256  # entries of each parameter that the processes compare
 
 
 def check_launch() -> None:
-    """Refuse launchers of other engines, before accelerate starts one or, on a CPU, leaves it out.
+    """Refuse launchers of other engines, before accelerate starts the engine or, on a CPU, ignores it.
 
     Raises:
         ConfigError: naming FSDP 2, which does the same.
@@ -68,10 +68,10 @@ def _other_engine(engine: str) -> ConfigError:
 def sharding_of(accelerator: Accelerator) -> "Sharding | None":
     """Return how accelerate's configuration asks to shard a run; None for one process and for plain data parallelism.
 
-    On a CPU accelerate itself makes plain data parallelism of an FSDP configuration; here it is FSDP there, too.
+    On a CPU accelerate itself ignores FSDP and runs plain data parallelism; this function returns FSDP there, too.
 
     Raises:
-        ConfigError: if the configuration asks for what would not be done.
+        ConfigError: if a setting of the configuration would have no effect.
     """
     kind, asked = accelerator.distributed_type, asks_for_fsdp()
     if kind not in (*PLAIN, DistributedType.FSDP):
@@ -135,7 +135,7 @@ class Sharding:
     """Shards the models of a run over all processes, and gathers them where whole weights are needed.
 
     Attributes:
-        half_precision: True where passes compute in fewer than 32 bits.
+        half_precision: True if forward passes compute in fewer than 32 bits.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Sharding:
         """Replace the parameters of policy, value function and reference by their shards; they move to the device.
 
         Raises:
-            ConfigError: if the names of layers in accelerate's configuration fit none of the model, or the critic is an
+            ConfigError: if no layer of the model has a class that accelerate's configuration names, or the critic is an
                 adapter of the same model.
             ModelError: if the processes hold different weights.
         """
@@ -173,7 +173,7 @@ class Sharding:
         names = self._layer_names(model.policy)
         if reference.trunk is not None:
             self._shard(reference.trunk, names)
-        if model.value_head is not None:  # fp32, whatever the policy's type: a group has one type
+        if model.value_head is not None:  # the head is fp32, and all weights of one group have one type
             self._fully_shard(model.value_head)
         self._shard(model, names, [] if model.value_trunk is None else [model.value_trunk])
         sharded = set(self.layers)
@@ -252,13 +252,13 @@ class Sharding:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return a sharded tensor whole; all processes have to ask. Others are returned as they are."""
+    """Return a sharded tensor whole; all processes must call this. Other tensors are returned as they are."""
     full = getattr(tensor, "full_tensor", None)
     return tensor if full is None else full()
 
 
 def as_sharded(value: Tensor, like: Tensor) -> Tensor:
-    """Return a whole tensor on the device of another, and in shards where the other is; each process cuts its own."""
+    """Return a whole tensor on the device of `like`, in shards if `like` is; each process cuts its own shard."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     if not isinstance(like, DTensor):
@@ -267,7 +267,7 @@ def as_sharded(value: Tensor, like: Tensor) -> Tensor:
 
 
 def _refuse_differing(model: nn.Module) -> None:
-    """Refuse models that were made or loaded differently: shards of them would be mixed."""
+    """Refuse models whose weights differ between processes: their shards would be mixed."""
     hashed = sha256()
     for parameter in model.parameters():
         hashed.update(parameter.detach().flatten()[:COMPARED].cpu().contiguous().view(torch.uint8).numpy().tobytes())

@@ -69,7 +69,7 @@ class PreparedRun:
         recipe: the settings.
         examples: the prompts x, and `prompt_ids` their token ids; likewise `held_out` and `held_out_ids`.
         model: policy and value function; `reference` is the frozen policy of the KL term.
-        optimizers: of policy and value function.
+        optimizers: the optimizers of policy and value function.
         gradient: accumulates the gradient of one minibatch.
         kl: β of the KL term.
         sizes: the sizes of the pieces of a step that fit into memory.
@@ -122,7 +122,7 @@ class PreparedRun:
         self._build(policy if self.sharding else policy.to(self.accelerator.device))
 
     def _refuse_with_shards(self, held_out: Sequence[Example]) -> None:
-        """Refuse what needs whole weights or gradients, or a pass that one process alone would make."""
+        """Refuse settings that need whole weights or gradients, or passes of one process alone."""
         if self.sharding is None:
             return
         if self.recipe.rollout.engine == "vllm":
@@ -243,7 +243,7 @@ class PreparedRun:
 
     @contextmanager
     def whole_policy(self) -> Iterator[Any]:
-        """Yield the policy with whole weights, to sample from; where they are in shards, each device holds them now."""
+        """Yield the policy with whole weights, to sample from; sharded weights are gathered on all devices."""
         with nullcontext() if self.sharding is None else self.sharding.gathered(self.model):
             yield self.model.policy
 
@@ -258,7 +258,7 @@ class PreparedRun:
         temperature = self.recipe.rollout.temperature
         scores = score_batch(self.model, self.reference, batch, self.sizes, temperature=temperature, kl=kl)
         if self.sharding is not None:
-            self.sharding.reshard()  # what the models' output layers gathered
+            self.sharding.reshard()  # frees the weights that the output layers gathered
         return scores
 
     def _vllm(self, policy: Any) -> VLLMSampler:
@@ -276,7 +276,7 @@ class PreparedRun:
 
 
 def _warnings_of(policy: Any, recipe: Recipe) -> Iterator[str]:
-    """Yield the warnings about settings under which a run does not train its policy as most people mean it."""
+    """Yield warnings of settings with which a run trains its policy hardly, or not as most people expect."""
     if not is_peft(policy) and half_precision(policy):
         yield (
             "all weights are trained in 16 bits: most of an AdamW update is rounded away (bfloat16), or the update "
@@ -330,7 +330,7 @@ def make_accelerator(*, out: str, tracker: str, batch_size: int, minibatches: in
     """Return accelerate's view of the processes and trackers of a run.
 
     Args:
-        out: the run's directory, for trackers.
+        out: the run's directory, where trackers write.
         tracker: "tensorboard", "wandb", "trackio" or "none".
         batch_size: responses per step, over all processes.
         minibatches: optimizer steps per epoch.

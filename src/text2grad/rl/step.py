@@ -25,15 +25,15 @@ class Step:
     """One step of Algorithm 4. Shapes: B responses of this process, T response tokens.
 
     Attributes:
-        number: of the step, from 0.
+        number: number of the step, from 0.
         rollouts: the responses, and `batch` the same as tensors.
         scores: log π_old, log π_ref, KL, entropy and values, [B, T].
         critiques: one per response.
         deltas: δ of each response, one number per sampled token; `offsets` are the tokens' character ranges.
         span_rewards: rewards before the KL term, [B, T].
         advantages: A_t, and `returns` R_t, [B, T].
-        metrics: by name.
-        records: JSON-ready, one per response of all processes.
+        metrics: name → value.
+        records: JSON-ready records, one per response of all processes.
     """
 
     number: int
@@ -54,7 +54,7 @@ class Instrument:
     """Watches the steps of a trainer; each method may be left as it is."""
 
     def __init__(self, trainer: Any) -> None:
-        """Take the trainer, which is built."""
+        """Take the trainer, already built."""
         self.trainer = trainer
 
     def before_step(self, number: int) -> None:
@@ -75,7 +75,7 @@ class Instrument:
 
 
 def observed(train_step: Callable[[Any], Step]) -> Callable[[Any], Step]:
-    """Let the instruments of a trainer see the beginning and the end of a step, which is counted between."""
+    """Let the instruments of a trainer see the beginning and the end of a step, which counts as finished at its end."""
 
     @functools.wraps(train_step)
     def in_sight(trainer: Any) -> Step:
@@ -91,7 +91,7 @@ def observed(train_step: Callable[[Any], Step]) -> Callable[[Any], Step]:
 
 
 def phase(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Let the instruments of a method's object stand around the method, as a phase of the step."""
+    """Make a method a phase of the step: the contexts of its object's instruments surround it."""
 
     def decorate(method: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(method)
@@ -106,7 +106,7 @@ def phase(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 @contextmanager
 def watched(trainer: Any, name: str) -> Iterator[None]:
-    """Stand the instruments of a trainer around a phase."""
+    """Surround a phase with the contexts of a trainer's instruments."""
     with ExitStack() as stack:
         for instrument in trainer.instruments:
             stack.enter_context(instrument.phase(name))

@@ -1,7 +1,7 @@
-"""The tracker of a run: metrics and settings for TensorBoard, wandb or trackio; responses for TensorBoard alone.
+"""The tracker of a run: metrics and settings for TensorBoard, wandb or trackio; no prompt, response or critique.
 
 accelerate starts the tracker and sends the metrics. `tracker.json` in the run's directory names the tracker's run, and
-a resumed run goes on with it. The files of the run hold everything that is sent.
+a resumed run goes on with it. The files of the run hold everything that is sent, and all texts.
 """
 
 import json
@@ -9,8 +9,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from html import escape
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,6 @@ from text2grad.files import to_json, write_atomically
 from text2grad.progress import note
 
 MARK, PROJECT = "tracker.json", "text2grad"
-COLUMNS = ("prompt", "response", "critique", "reward")
-ROWS = 12  # of one table
-TABLE_EVERY = 10  # steps between tables of rollouts
 # gloo's thread needs the interpreter lock to drop its last work, and the destructor of the process group, which holds
 # the lock, waits for that thread for ever (torch 2.13): the thread gets time before.
 LAST_WORK_S = 0.5
@@ -107,27 +103,13 @@ class RunTracker:
         self._started = True
         write_atomically(mark, to_json(now))
         if self.name == "tensorboard" and not resumed:
-            self._send(lambda: _write_settings(self._run, settings))
+            text = "\n".join(f"    {name} = {json.dumps(value)}" for name, value in settings.items())
+            self._send(lambda: self._run.add_text("settings", text, global_step=0))
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Send metrics; `step` is the number of steps that were finished when they were measured."""
         if self._is_new(step):
             self._send(lambda: self.accelerator.log(dict(metrics), step=step))
-
-    def log_table(self, name: str, records: Sequence[Mapping[str, Any]], step: int) -> None:
-        """Show prompt, response, critique and reward of the first responses in TensorBoard, whose files stay here.
-
-        Args:
-            name: of the table.
-            records: as `response_records` returns them, with "reward" per token.
-            step: the number of finished steps.
-        """
-        rows = [
-            [row["prompt"], row["response"], row["critique"]["feedback"], round(sum(row.get("reward", ())), 4)]
-            for row in records[:ROWS]
-        ]
-        if self.name == "tensorboard" and self._started:
-            self._send(lambda: self._run.add_text(name, _markdown(COLUMNS, rows), global_step=step))
 
     def finish(self) -> None:
         """End the tracker's run, and the group of processes."""
@@ -139,7 +121,7 @@ class RunTracker:
         self.accelerator.end_training()
 
     def _is_new(self, step: int) -> bool:
-        """Return whether a step can be sent: wandb refuses steps that it has, which a resumed run repeats."""
+        """Return whether a step can be sent: a resumed run repeats steps, and wandb refuses steps that it has."""
         return self._started and not (self.name == "wandb" and step < self._run.starting_step)
 
     @property
@@ -173,23 +155,3 @@ def flat_settings(recipe: Recipe) -> dict[str, str | int | float | bool]:
             text = "" if value is None else json.dumps(value) if isinstance(value, list) else value
             settings[f"{section}.{key}"] = _PASSWORD.sub("***@", text) if isinstance(text, str) else text
     return settings
-
-
-def _write_settings(writer: Any, settings: Mapping[str, Any]) -> None:
-    """Write the settings for TensorBoard's tabs HPARAMS and TEXT, into the events of the run itself."""
-    from torch.utils.tensorboard.summary import hparams
-
-    for summary in hparams(dict(settings), {}):  # type: ignore[no-untyped-call]
-        writer.file_writer.add_summary(summary)
-    writer.add_text("settings", _markdown(("setting", "value"), list(settings.items())), global_step=0)
-
-
-def _markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return a table in markdown; texts are shown as they are."""
-    lines = [columns, ["---"] * len(columns), *([_cell(value) for value in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _cell(value: Any) -> str:
-    text = re.sub(r"([\\`*_{}\[\]()#+\-!|~])", r"\\\1", escape(str(value), quote=False))
-    return text.replace("\r", "").replace("\n", "<br>")

@@ -52,13 +52,13 @@ class Text2GradTrainer(TrainingLoop):
 
     def early_critiques(self) -> AbstractContextManager[EarlyCritiques | None]:
         """Return the context in which a critic that allows it is asked while the policy still samples."""
-        kept = self.log.keeps_critiques(self.step)  # by a run that was killed: nothing is asked again
+        kept = self.log.keeps_critiques(self.step)  # a killed run left critiques: nothing is asked again
         parts = 0 if kept else int(getattr(self.critic, "overlap", 0))
         return early_critiques(self.critic, match=self.recipe.critic.match, parts=parts)
 
     @phase("rollout")
     def sample(self, early: EarlyCritiques | None = None) -> list[Rollout]:
-        """Return this process's responses of the step; each part of them goes to `early` as soon as it is sampled."""
+        """Return this process's responses of the step; each batch of them goes to `early` as soon as it is sampled."""
         return sample_rollouts(self, self.step, early)
 
     @phase("critic")

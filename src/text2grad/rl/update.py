@@ -22,9 +22,9 @@ from text2grad.rl.optimizers import Optimizers
 from text2grad.rl.piece_sizes import PieceSizes
 from text2grad.rl.ppo import TOKEN_MEAN, TokenMean, kl_loss, masked_token_mean, policy_loss, value_loss
 
-MOST_RATIO = 10.0  # of a minibatch's mean ratio: beyond it the policy is far from π_old
+MOST_RATIO = 10.0  # largest mean ratio of a minibatch: beyond it the policy is far from π_old
 RATIO_TOLERANCE = 1e-4  # before the first optimizer step π_θ = π_old, so the ratio is 1 up to fp32 noise
-RATIO_TOLERANCE_HALF = 0.1  # of the mean: 0.03 where SmolLM2 in bf16 reads rows in other batches, and single tokens 0.3
+RATIO_TOLERANCE_HALF = 0.1  # mean |log ρ| in 16 bits: SmolLM2 in bf16 gives 0.03 if rows are batched differently
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class PPOBatch:
 
     Attributes:
         batch: the rollouts.
-        scores: log π_old and the others.
+        scores: log π_old, log π_ref, KL, entropy and values.
         advantages: A_t.
         returns: targets of the value function.
         kl_coef: β of the KL term in the loss, per nat; 0 with the KL in the reward.
@@ -46,7 +46,7 @@ class PPOBatch:
     kl_coef: float = 0.0
 
     def rows(self, index: Tensor) -> "PPOBatch":
-        """Return some rows, trimmed to the longest of them."""
+        """Return the rows of an index, trimmed to the longest of them."""
         batch = self.batch.rows(index)
         width = batch.response_mask.shape[1]
         scores = Scores(*(x[index, :width] if x.ndim == 2 else x[index] for x in self.scores))
@@ -74,7 +74,7 @@ def minibatch_rows(rows: int, minibatches: int, *, seed: int, rank: int = 0, pro
 
 
 class Totals(NamedTuple):
-    """Sums over the tokens of a minibatch, each [] fp64; divided by their number, its means.
+    """Sums over the tokens of a minibatch, each [] fp64; divided by the number of tokens they are means.
 
     Attributes:
         policy_loss: −min(ρ A, clip(ρ) A), weighted.
@@ -128,7 +128,7 @@ class MinibatchGradient:
 
         Args:
             model: `PolicyWithValue`, wrapped for several processes where there are several.
-            accelerator: accelerate's.
+            accelerator: accelerate's view of the processes.
             clip_range: ε of the clipped surrogate.
             value_clip_range: ε_v of the value loss, in units of reward; None or 0 leaves it unclipped.
             vf_coef: c_v, weight of the value loss.
@@ -136,8 +136,8 @@ class MinibatchGradient:
             temperature: divides the logits, as in the rollout.
             loss_mean: the mean of the surrogate and of the KL term in the loss.
             sizes: the most tokens of one forward pass, padding included; halved where memory runs out.
-            half_precision: True for weights of fewer than 32 bits, whose log-probs depend on the rows beside them: the
-                mean of the first log-ratios is compared, not the largest.
+            half_precision: True for weights of fewer than 32 bits. Their log-probs depend on the other rows of a batch,
+                so the mean of the first |log ρ| is checked, not the largest.
         """
         self.model, self.accelerator = model, accelerator
         self.clip_range, self.value_clip_range = clip_range, value_clip_range or None
@@ -151,7 +151,7 @@ class MinibatchGradient:
         """Add the gradient of one minibatch to the parameters and return its metrics.
 
         Args:
-            minibatch: this process's rows of it.
+            minibatch: this process's rows of the minibatch.
             first: True before the first optimizer step on these rollouts, when every ratio must be 1.
 
         Raises:
@@ -160,7 +160,7 @@ class MinibatchGradient:
         return self.sizes.in_micro_batches(minibatch.batch, lambda: self._minibatch(minibatch, first))
 
     def _minibatch(self, minibatch: PPOBatch, first: bool) -> dict[str, float]:
-        """Do the work of `__call__` in the micro-batches of now; an earlier attempt leaves no gradient."""
+        """Do the work of `__call__` in micro-batches of the present size; a failed attempt leaves no gradient."""
         self.model.zero_grad(set_to_none=True)
         mask = minibatch.batch.response_mask
         counts = torch.tensor([float(mask.sum()), len(mask)], dtype=torch.float64, device=mask.device)
@@ -260,11 +260,11 @@ def ppo_epochs(
 
     Args:
         gradient: accumulates the gradient of one minibatch.
-        optimizers: of policy and value function.
+        optimizers: the optimizers of policy and value function.
         data: this process's rollouts.
-        epochs: passes over them.
+        epochs: passes over the rollouts.
         minibatches: optimizer steps per pass.
-        seed: assigns rows to minibatches, anew in each pass.
+        seed: decides which rows each minibatch holds, anew in each pass.
         max_ratio: a minibatch with a larger mean ratio is skipped: no optimizer step is made, and it is counted.
 
     Raises:

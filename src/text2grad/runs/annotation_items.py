@@ -112,7 +112,7 @@ def sampled_responses(recipe: Recipe, examples: Sequence[Example], path: Path) -
     Responses to one prompt are sampled in one batch, which computes the prompt once, and saved after each batch.
 
     Args:
-        recipe: its policy, [rollout] and data.too_long, by which examples may be left out.
+        recipe: names the policy, [rollout], and data.too_long, which may leave examples out.
         examples: the task instances; the same ones as before, and perhaps further ones.
         path: the file of the responses.
 

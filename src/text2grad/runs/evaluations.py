@@ -95,7 +95,6 @@ class Evaluations:
         if is_main:  # an evaluation of an earlier process, too, which TensorBoard drops on resume
             metrics, main_value = evaluation["metrics"], evaluation["metrics"][evaluation["metric"]]
             trainer.tracker.log({f"eval/{name}": value for name, value in metrics.items()}, step)
-            trainer.tracker.log_table("held_out", evaluation["records"], step)
         if step and trainer.recipe.run.keep_best != "none":
             trainer.keep_if_best(main_value)
 

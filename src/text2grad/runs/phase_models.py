@@ -16,7 +16,7 @@ def refuse_other_settings(out: Path, recipe: Recipe, *, way_out: str) -> None:
 
     Args:
         out: directory of the models.
-        recipe: their settings.
+        recipe: the settings of the models.
         way_out: the advice at the end of the error.
 
     Raises:

@@ -400,7 +400,7 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
 
 
 def warnings(results: Mapping[str, Any]) -> list[str]:
-    """Return what a reader must know before the tables: the tasks differ."""
+    """Return the warnings above the tables: the tasks differ."""
     tasks: Mapping[str, str] = results["tasks"]
     if len(set(tasks.values())) < 2:
         return []
@@ -409,7 +409,7 @@ def warnings(results: Mapping[str, Any]) -> list[str]:
 
 
 def notes(results: Mapping[str, Any]) -> list[str]:
-    """Return what the tables cannot say: missing pairs, unfinished runs, evaluations at different steps."""
+    """Return notes on missing pairs, unfinished runs, and evaluations at different steps."""
     said = [f"No paired comparison of {name}: {reason}." for name, reason in results["not_paired"].items()]
     runs = [run for method in results["methods"].values() for run in method["runs"]]
     steps = {run["evaluated_at"] for run in runs} - {None}

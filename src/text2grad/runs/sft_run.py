@@ -48,7 +48,7 @@ from text2grad.runs.run_examples import held_out_prompts
 from text2grad.types import PromptFormat
 
 MODEL, MERGED, RESULTS_FILE = "model", "merged", "results.json"
-SECTIONS = ("model", "sft", "run")  # of the recipe, whose settings decide the result
+SECTIONS = ("model", "sft", "run")  # sections of the recipe whose settings decide the result
 
 
 class SFTRun:

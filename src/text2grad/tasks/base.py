@@ -71,7 +71,7 @@ class Task(ABC):
 
     Attributes:
         split: "train" or "held_out".
-        seed: of the items.
+        seed: decides the items.
         settings: length of the answers, faults of the demonstrations, truths in the critiques. Of these, only the
             length changes the items.
     """
@@ -80,10 +80,10 @@ class Task(ABC):
     seed: int = 0
     settings: TaskSettings = TaskSettings()
 
-    name: ClassVar[str]  # in recipes and results
+    name: ClassVar[str]  # name in recipes and results
     metric: ClassVar[str]  # the key of the main metric in the result of `score`
     judgements: ClassVar[Sequence[str]]  # every wording of a judgement
-    unit: ClassVar[str] = "parts"  # of `TaskSettings.length`
+    unit: ClassVar[str] = "parts"  # what `TaskSettings.length` counts
     lengths: ClassVar[Sequence[int]] = ()  # the possible lengths beside 0
 
     def __post_init__(self) -> None:

@@ -16,23 +16,23 @@ const sign = character => {
   return code < 0x20 ? String.fromCodePoint(0x2400 + code) : `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
 };
 
-const isOne = found => found.length <= 2; // code units; a flag has more
+const isOne = hidden => hidden.length <= 2; // code units; a flag has more
 
 /** Text in which characters that act on a page, or that nobody would see, are visible; as `visible` in types.py. */
-export const visible = text => text.replace(INVISIBLE, found => (isOne(found) ? sign(found) : found));
+export const visible = text => text.replace(INVISIBLE, hidden => (isOne(hidden) ? sign(hidden) : hidden));
 
 /** The characters (code points) of a text as `visible` shows them, one by one. */
 export const signs = text => {
-  const found = [];
+  const characters = [];
   let done = 0;
   for (const { 0: hidden, index } of text.matchAll(INVISIBLE)) {
     if (!isOne(hidden)) continue;
-    for (const character of text.slice(done, index)) found.push(character);
-    found.push(sign(hidden));
+    for (const character of text.slice(done, index)) characters.push(character);
+    characters.push(sign(hidden));
     done = index + hidden.length;
   }
-  for (const character of text.slice(done)) found.push(character);
-  return found;
+  for (const character of text.slice(done)) characters.push(character);
+  return characters;
 };
 
 /** A number with three digits and a true minus sign. */

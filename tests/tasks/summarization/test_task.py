@@ -182,9 +182,7 @@ def test_a_text_holds_a_post_an_answer_and_its_critique() -> None:
 def test_the_task_fits_the_protocol_and_refuses_unknown_settings() -> None:
     task: Task = TRAIN
     assert (task.name, task.metric) == ("summarization", "fact_f1")
-    with pytest.raises(
-        ConfigError, match=r"^the split of summarization has no value 'test'"
-    ):
+    with pytest.raises(ConfigError, match=r"^the split of summarization has no value 'test'"):
         SummarizationTask("test")  # type: ignore[arg-type]
 
 

@@ -188,7 +188,7 @@ def count_tests(tests: str) -> int:
 
 
 def _with_setup(tests: dict[int, bool], runs: dict[int, StatementRun]) -> list[StatementRun]:
-    """Return the tests, and the set-up that failed, with the lines that made the values whose names they read."""
+    """Return the failed tests or set-up, with the lines that assigned the values they read."""
     made_by: dict[str, frozenset[int]] = {}
     with_lines = []
     for number, run in sorted(runs.items()):
@@ -201,7 +201,7 @@ def _with_setup(tests: dict[int, bool], runs: dict[int, StatementRun]) -> list[S
 
 
 def _names(source: str) -> tuple[set[str], set[str]]:
-    """Return the names whose values a statement reads, and those that it gives or changes by an assignment."""
+    """Return the names that a statement reads, and the names that it assigns."""
     read, made = set[str](), set[str]()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Name):

@@ -44,7 +44,7 @@ _ENDS = {
 }
 ONE_LINE = "failing tests run no other line"
 _SHOWN_CHARS = 200
-_RECORDS_CHARS = 2**20  # of the records of statements
+_RECORDS_CHARS = 2**20  # most characters of the records of statements
 _FRAME = re.compile(
     r'^  File "solution\.py", line (\d+).*\n(?:    (\S.*)\n)?(?:    ([ ]*)([~^]+)[ ]*\n)?', re.MULTILINE
 )
@@ -99,7 +99,7 @@ class UnitTestCritic(AbstractContextManager["UnitTestCritic"]):
         self._sandbox = Sandbox(workers=self.workers, accept_weaker=self.accept_weaker)
 
     def close(self) -> None:
-        """End the sandbox's workers, and tell how many verdicts rest on a program's word."""
+        """End the sandbox's workers, and log how many verdicts rest on a program's word."""
         if self._forgeable:
             note(FORGEABLE.format(forgeable=self._forgeable, passed=self._passed), warning=True)
             self._passed = self._forgeable = 0

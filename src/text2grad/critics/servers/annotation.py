@@ -94,8 +94,8 @@ class AnnotationResult:
     Attributes:
         critique: None if no answer could be used.
         failure: None if nothing failed.
-        prompt_tokens: of all answers about this item.
-        completion_tokens: likewise.
+        prompt_tokens: sum over all answers about this item.
+        completion_tokens: the same sum for the tokens that the model wrote.
     """
 
     critique: Critique | None = None

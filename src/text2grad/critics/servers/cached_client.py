@@ -18,10 +18,10 @@ from text2grad.critics.servers.pace import Budget, Pace
 from text2grad.critics.servers.store import Answer, Prompt, Request, Store
 from text2grad.errors import RequestError
 
-RETRIES = 6  # of a request without an answer
+RETRIES = 6  # most repetitions of a request without an answer
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0  # bounds of the wait before a request is repeated; part of it is random
 GIVE_UP_AFTER = 20  # requests in a row without an answer after all retries: the server is down
-NEWER_NAME = "max_completion_tokens"  # of `max_tokens`; OpenAI's reasoning models name it when they refuse the older
+NEWER_NAME = "max_completion_tokens"  # OpenAI's reasoning models refuse `max_tokens`, and name this in the error
 _TEMPLATE_BYTES = 100  # upper bound of the tokens that a chat template adds to a message
 
 
@@ -95,7 +95,7 @@ class CachedClient:
     """Requests completions of one model for one run. It belongs to one event loop."""
 
     def __init__(self, endpoint: Endpoint, spending: Spending, store: Store, budget: Budget | None = None) -> None:
-        """Open a client; without a budget, it begins one to which the answers in the store count.
+        """Open a client; without a budget, it makes a budget that counts the answers in the store.
 
         Raises:
             ConfigError: if the endpoint is incomplete or its key is missing.

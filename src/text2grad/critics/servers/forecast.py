@@ -1,4 +1,4 @@
-"""Requests that are not answered yet → number, tokens and price of a run, told before the first request.
+"""Requests that are not answered yet → number, tokens and price of the requests of a run, printed before the first one.
 
 A token has about four bytes of English. An answer is taken to be as long as the model's stored answers in the mean, or
 `ANSWER_TOKENS` before there are any, and never longer than the endpoint allows.

@@ -61,7 +61,7 @@ class LLMCritic:
         self.annotator = Annotator(Template(template, reasoning), match)
         self.path, self.tokens = Path(store), TokenCount()
         self.overlap = 4 if self.spending.max_cost is None else 0
-        self._budget: Budget | None = None  # of the whole run; the store is read at the first call
+        self._budget: Budget | None = None  # budget of the run; the store is read at the first call
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique per response.

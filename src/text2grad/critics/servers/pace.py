@@ -39,7 +39,7 @@ class Budget:
 
     @classmethod
     def of(cls, spending: Spending, store: Store) -> "Budget":
-        """Return the budget of a run, from whose cost the answers that the store already holds are taken."""
+        """Return the budget of a run; the stored answers are its cost so far."""
         return cls(spending.max_cost, cost=spending.cost(*store.tokens()))
 
     def has_room(self, max_cost: float) -> bool:

@@ -27,7 +27,7 @@ from text2grad.progress import note
 PROMPT, GAMED = "alpaca_eval_clf.txt", "df_gamed.csv"
 DATA = ("alpaca_eval.json", "alpaca_eval_gpt4_baseline.json", "alpaca_eval.jsonl")
 _IN_PACKAGE = "evaluators_configs/alpaca_eval_clf_gpt4_turbo"
-_FORMAT = ResponseFormat("logprobs", 5)  # of the five most likely tokens
+_FORMAT = ResponseFormat("logprobs", 5)  # log-probabilities of the five most likely tokens
 
 
 class AlpacaEvalSuite(AnsweredSuite):

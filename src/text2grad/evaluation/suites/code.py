@@ -1,6 +1,6 @@
 """Programs: HumanEval, MBPP and their plus versions, judged by tests in the sandbox.
 
-pass@k          share of questions that k answers solve: of n answers, c of which pass, 1 - C(n - c, k) / C(n, k), the
+pass@k          probability that one of k answers passes; from n answers with c passes 1 - C(n - c, k) / C(n, k), the
                 unbiased estimator of arXiv 2107.03374; mean over questions
 parses          share of programs that Python can parse
 timeout         share of programs that exceed the time limit
@@ -42,8 +42,8 @@ from text2grad_sandbox import Result, Sandbox
 
 KS = (1, 2, 5, 10, 20, 50, 100)
 _AT_ONCE = 64  # programs between two steps of the progress bar
-_MEMORY_MB = 4096  # of one program
-TIMEOUT_S, LONG_TIMEOUT_S = 10.0, 60.0  # of one program with its tests; of a plus version
+_MEMORY_MB = 4096  # address space of a program
+TIMEOUT_S, LONG_TIMEOUT_S = 10.0, 60.0  # seconds of a program with its tests; the plus versions have the long limit
 
 SOURCES: Mapping[str, Source] = {
     "code": Source("a JSONL file of HumanEval or MBPP", "their authors"),
@@ -63,7 +63,7 @@ _STOPS_OF_MBPP = ('\n"""', "\nassert", "\nprint(", "\nif __name__", "\n```")
 class Problem(NamedTuple):
     """What judges a question's answers."""
 
-    function: str  # its name
+    function: str  # name of the function under test
     head: str  # imports and helpers in the prompt, which stand before an answer's program
     body_of: str  # beginning of the program that an indented body continues
     tests: str

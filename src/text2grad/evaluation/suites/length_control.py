@@ -28,9 +28,9 @@ class GamedRows(NamedTuple):
     """Judgements of baselines with changed lengths."""
 
     features: np.ndarray  # tanh(Δ length / σ), difficulty, 1 for a model's own answers and 0 for gamed ones, [rows, 3]
-    preferences: np.ndarray  # in [0, 1]; NaN where the judge gave none, [rows]
+    preferences: np.ndarray  # in [0, 1]; NaN where the judge gave no preference, [rows]
     weights: np.ndarray  # [rows]
-    difficulty: Mapping[int, float]  # of each instruction by its number
+    difficulty: Mapping[int, float]  # instruction number → difficulty
 
     def digest(self) -> str:
         """Return a hash of the rows."""

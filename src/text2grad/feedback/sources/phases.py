@@ -74,7 +74,7 @@ class Phases(NamedTuple):
 def read_problems(
     path: str | Path, name: str, *, splits: Sequence[str] = ("train",), without: Collection[str] = ()
 ) -> Problems:
-    """Return the problems of a data set, those of one prompt joined.
+    """Return the problems of a data set; problems with the same prompt are joined.
 
     Args:
         path: a file, a directory of `datasets`, or the name of a data set on the Hugging Face hub.

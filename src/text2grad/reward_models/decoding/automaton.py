@@ -2,14 +2,14 @@
 
 from itertools import pairwise
 
-DIGITS, DECIMALS = 6, 2  # of an outcome
+DIGITS, DECIMALS = 6, 2  # most of an outcome
 
 
 class Automaton:
     """States as small integers, and the state after each byte; a byte without a next state is invalid."""
 
     def __init__(self, states: int) -> None:
-        """Begin with so many states, none of which reads a byte."""
+        """Create so many states, without transitions."""
         self._rows: list[dict[int, int]] = [{} for _ in range(states)]
 
     def _new(self) -> int:

@@ -173,7 +173,7 @@ class Skeleton(Automaton):
         spelled = self.vocabulary.data
         marked = np.zeros(self.vocabulary.size, np.bool_)
         marked[[i for i, data in spelled.items() if MARK in data]] = True
-        ending = np.zeros(self.vocabulary.size, np.bool_)  # of a mark whose first half is the token before
+        ending = np.zeros(self.vocabulary.size, np.bool_)  # tokens that end a mark begun by the token before
         ending[[i for i, data in spelled.items() if data[:1] == MARK[1:]]] = True
         edges = {}
         for state in reversed(range(START, len(self._rows))):  # last states first

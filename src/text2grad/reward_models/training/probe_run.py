@@ -24,10 +24,9 @@ from text2grad.reward_models.training.run import HELD_OUT_FILE, MODEL, RESULTS_F
 def train_probe_of(recipe: Recipe, *, unit: Unit, resume: bool = False) -> tuple[Path, ProbeReport]:
     """Train the probe of a recipe and return its directory and its report.
 
-    Args:
-        recipe: [reward_model] names the annotations, the base (or [model] path), and what is held out.
-        unit: what the probe labels.
-        resume: repeat an interrupted training in its directory; a finished one returns its report.
+    [reward_model] of the recipe names the annotations, the base (or [model] path), and what is held out; the probe
+    labels each `unit`. `resume` repeats an interrupted training in its directory, and returns the report of a finished
+    training.
 
     Raises:
         ConfigError: if a setting is missing, or the directory holds another run.

@@ -52,7 +52,7 @@ from text2grad.reward_models.writing import has_outcome, has_outcomes
 from text2grad.types import PromptFormat
 
 MODEL, MERGED, RESULTS_FILE, HELD_OUT_FILE = "model", "merged", "results.json", "held_out.jsonl"
-SECTIONS = ("model", "reward_model", "critic", "run")  # of the recipe, whose settings decide the result
+SECTIONS = ("model", "reward_model", "critic", "run")  # sections of the recipe whose settings decide the result
 
 
 def train_reward_model(
@@ -117,10 +117,8 @@ class RewardRun:
     def __init__(self, recipe: Recipe, *, resume: bool = False) -> None:
         """Read the annotations, load the model, and create or open the run's directory.
 
-        Args:
-            recipe: [model] or reward_model.model names the model to train, [reward_model] sets the training, [critic]
-                the decoding.
-            resume: continue the run in its directory.
+        [model] or reward_model.model of the recipe names the model to train, [reward_model] sets the training, [critic]
+        the decoding. `resume` continues the run in its directory.
 
         Raises:
             ConfigError: if a setting is missing, or the directory holds another run.
@@ -165,8 +163,7 @@ class RewardRun:
     def run(self, on_measured: OnMeasured = lambda *_: None) -> Path:
         """Train, publish the best checkpoint, and return its directory; parts that are finished are skipped.
 
-        Args:
-            on_measured: called with step, number of steps and measurements after each measurement.
+        `on_measured` is called with step, number of steps and measurements after each measurement.
         """
         out = self.directory / MODEL
         if not out.exists():

@@ -83,7 +83,7 @@ def lengths(marks: Sequence[Marks]) -> dict[Label, list[int]]:
 
 
 def ratios() -> dict[str, Ratio]:
-    """Return the rates by name: which counts each divides by which."""
+    """Return name of a rate → the counts that it divides."""
     rates: dict[str, Ratio] = {}
     for label in LABELS:
         both, true = f"{label}_both", f"{label}_true"

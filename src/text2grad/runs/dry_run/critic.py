@@ -27,7 +27,7 @@ class CriticPlanner:
         """Take the recipe, the config of the policy, the device, the processes, and the longest prompt in tokens."""
         self.recipe, self.config, self.device, self.processes = recipe, config, device, processes
         self.longest_prompt, self.exists = longest_prompt, Path(recipe.critic.model).exists()
-        self.here = recipe.critic.learned and recipe.critic.kind not in SERVERS  # in this process
+        self.here = recipe.critic.learned and recipe.critic.kind not in SERVERS  # in this process itself
         self.model = self._model() if self.here else None
 
     def weights(self) -> dict[str, int]:
@@ -55,7 +55,7 @@ class CriticPlanner:
         return (self.model.states(rows, tokens, all_layers=all_layers),)
 
     def refresh(self) -> dict[str, int]:
-        """Return the bytes by role of training the reward model of this process again; none if that never happens.
+        """Return the bytes by role of training the reward model of this process again; empty if the run never does.
 
         The loss is taken as that of the policy's update; an adapter as one of the policy's kind, of its own rank.
         """

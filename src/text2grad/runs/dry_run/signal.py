@@ -212,8 +212,8 @@ def warnings_of(figures: dict[str, Any], recipe: Recipe) -> list[str]:
     faults = {
         f"the critic fails: {failed:.0%} of its critiques cannot be read. Raise server.max_tokens or "
         "annotate.max_tokens if answers are cut, or set critic.constrain = true.": fails,
-        f"the critic says nothing: {labelled:.1%} of the tokens have a label. Ask it for short quotes of good and poor "
-        'parts, and look for quotes with other spelling (critic.match = "normalized").': silent,
+        f"the critic says nothing: {labelled:.1%} of the tokens have a label. Ask it for short quotes of right and "
+        'wrong parts, and look for quotes with other spelling (critic.match = "normalized").': silent,
         f'{unmatched:.0%} of the quotes are not in the response. Set critic.match = "normalized", or take a '
         "constrained reward model (critic.constrain = true).": unmatched > MANY_UNMATCHED,
         f"the critic contradicts itself: κ {number(kappa)}, reliability of the advantages {number(reliable)}. Lower "

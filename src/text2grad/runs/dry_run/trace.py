@@ -61,8 +61,8 @@ class Weights(NamedTuple):
     policy: int  # base and adapters
     reference: int  # the frozen copy; 0 where adapters are switched off instead
     value: int  # the value function's own weights
-    trainable: int  # of policy and value function: the size of one set of gradients
-    largest: int  # trainable parameter
+    trainable: int  # trainable weights of policy and value function: the size of one set of gradients
+    largest: int  # the largest trainable parameter
     parameters: int
     trained_parameters: int
 

@@ -282,5 +282,5 @@ def _critique(record: Record) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number with its noun, in singular or plural."""
+    """Return text such as "1 response" or "3 responses"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

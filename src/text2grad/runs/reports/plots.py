@@ -18,7 +18,7 @@ HATCHES = ("", "///", "...")
 INK, GRID, PAPER = "#24292f", "#e3e6ea", "#ffffff"
 
 _PANEL, TASK_PANEL = (4.4, 3.5), (6.4, 3.8)  # inches
-_NAME_CHARS = 16  # in a line
+_NAME_CHARS = 16  # most characters in a line of a name
 _LABEL_GAP = 0.062  # least distance of two names at the ends of lines, as a share of the height
 
 Points = Sequence[tuple[float, float]]

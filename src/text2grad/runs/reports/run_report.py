@@ -16,7 +16,7 @@ from text2grad.files import to_json, write_files
 from text2grad.runs.reports.html import count, rollouts_page
 from text2grad.runs.reports.plots import Draw, Line, curve_panel, metric_words, panels_png, pictures, smoothed_points
 
-SHOWN_ROLLOUTS = 6  # of the first and of the last step
+SHOWN_ROLLOUTS = 6  # rollouts on the page, of the first and of the last step
 PANELS = (
     ("reward/per_response", "reward per response"),
     ("delta/negative_share", "share of tokens in negative spans"),

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from text2grad.tasks.base import WORD, split_words
 from text2grad.tasks.program_critic import Finding
 
-HALVES = ("first", "last")  # of a name
+HALVES = ("first", "last")  # parts of a name
 STOPS = frozenset(".!?")
 
 
