@@ -1,4 +1,4 @@
-"""Seconds that a training step waits for a slow critic, asked meanwhile (`critic.overlap`) or afterwards; one thread.
+"""Seconds that a training step waits for a slow critic, asked meanwhile (its attribute `overlap`) or afterwards.
 
     python benchmarks/slow_critic.py --json evidence/results/slow_critic.json
 
@@ -45,12 +45,12 @@ def trainer(directory: Path, critic: Any, *, overlap: int, width: int) -> Any:
     prompt = " ".join(words[:SEQUENCE])
     recipe = make_recipe(
         {
-            "critic": {"overlap": overlap},
             "rollout": {"batch_size": ROWS, "max_new_tokens": SEQUENCE, "rows_at_once": PART},
             "ppo": {"epochs": 1, "minibatches": 2},
             "run": {"steps": 100, "out": str(directory), "threads": 1, "tracker": "none"},
         }
     )
+    critic.overlap = overlap
     model = tiny_llama(tokenizer, seed=0, width=width, layers=4, context=2 * SEQUENCE)
     return Text2GradTrainer(model, critic, [Example(prompt)], recipe, processing_class=tokenizer)
 
