@@ -9,7 +9,7 @@ from evidence.rivals.refiners import log_refinements, logged_refinements, refine
 from evidence.rivals.trainer import RivalTrainer
 from text2grad.config import Recipe
 from text2grad.costs import tokens_of
-from text2grad.rl import Clock
+from text2grad.rl.instruments import Clock
 from text2grad.runs.recipe_run import prepare_run
 from text2grad.types import Rollout
 
