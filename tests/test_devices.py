@@ -142,7 +142,7 @@ def test_the_device_is_gone_when_the_context_ends() -> None:
 # Training of a policy.
 
 RUNS: dict[str, dict[str, dict[str, Any]]] = {
-    "value head": {"ppo": {"entropy_coef": 0.01, "kl": "full", "target_kl": 1.0, "stop_kl": 1.0}},
+    "value head": {"ppo": {"entropy_coef": 0.01, "kl": "full", "target_kl": 1.0}},
     "value model": {
         "model": {"value": "model", "gradient_checkpointing": True},
         "reward": {"placement": "last_token"},
@@ -156,7 +156,7 @@ RUNS: dict[str, dict[str, dict[str, Any]]] = {
     "adapters": {
         "model": {"value": "adapter", "lora_r": 2},
         "ppo": {"minibatches": 1, "micro_batch_tokens": 64},
-        "reward": {"weighting": "linear_decay", "span_mass": "span", "balance": True},
+        "reward": {"weighting": "linear_decay", "span_mass": "span"},
     },
 }
 

@@ -8,8 +8,7 @@ from typing import Any
 from evidence.rivals.refiners import log_refinements, logged_refinements, refine
 from evidence.rivals.trainer import RivalTrainer
 from text2grad.config import Recipe
-from text2grad.costs import tokens_of
-from text2grad.rl.instruments import Clock
+from text2grad.rl.step import Step, observed, watched
 from text2grad.runs.recipe_run import prepare_run
 from text2grad.types import Rollout
 
@@ -23,23 +22,22 @@ class ReflectionTrainer(RivalTrainer):
 
     answer: Callable[[], list[Rollout]]
 
-    def train_step(self) -> dict[str, float]:
+    @observed
+    def train_step(self) -> Step:
         """Answer, ask the critic, and answer again."""
-        clock = Clock()
-        with self.within_memory("rollout"), clock.phase("rollout"):
+        with watched(self, "rollout"):
             rollouts = self.answer()
-        told = tokens_of(self.critic)
-        metrics, records = self._judged(rollouts, clock)
-        with self.within_memory("rollout"), clock.phase("refine"):
-            refined = refine(self, rollouts, [one.critique for one in self.judged])
+        step = self.judged_step(rollouts)
+        self.add_judged(step)
+        with watched(self, "refine"):
+            refined = refine(self, rollouts, [judged.critique for judged in self.judged])
             log_refinements(self, self.judged, refined)
         changed = sum(new.response != old.response for old, new in zip(rollouts, refined, strict=True))
-        metrics |= {"rival/rollouts": 0.0, "rival/refined": float(changed), **clock.seconds}
-        metrics["rival/critiques_at_inference"] = float(len(rollouts))
-        metrics["length/mean"] = 0.0  # no token is sampled in training
-        metrics |= self.step_costs([*rollouts, *refined], told, clock)
-        self._finish(records, metrics)
-        return metrics
+        step.metrics |= {"rival/rollouts": 0.0, "rival/refined": float(changed)}
+        step.metrics["rival/critiques_at_inference"] = float(len(rollouts))
+        step.metrics["length/mean"] = 0.0  # no token is sampled in training
+        step.rollouts = [*rollouts, *refined]  # whose tokens are counted
+        return step
 
     def revise(self, rollouts: list[Rollout]) -> list[Rollout]:
         """Return the answers written again."""

@@ -64,32 +64,39 @@ class RivalTrainer(Text2GradTrainer):
     @observed
     def train_step(self) -> Step:
         """Sample and judge one batch; at the end of a round, learn."""
-        rollouts = self.sample()
+        step = self.judged_step(self.sample())
+        self.update(step)
+        self.follow(step)
+        step.metrics["rival/rollouts"] = float((step.number + 1) * len(step.rollouts))
+        return step
+
+    def judged_step(self, rollouts: list[Rollout]) -> Step:
+        """Return a step of rollouts with their critiques and rewards, and without advantages."""
         critiques = self.criticize(rollouts)
         batch = self.collate(rollouts)
         scores = self.score(batch, kl=self.recipe.ppo.kl)
         deltas, offsets = self.align(rollouts, critiques)
         rewards = self.rewards(rollouts, critiques, batch, deltas, offsets)
         nothing = torch.zeros_like(rewards)
-        step = Step(
+        return Step(
             self.step, rollouts, batch, scores, critiques, deltas, offsets, rewards, advantages=nothing, returns=nothing
         )
-        self.update(step)
-        self.follow(step)
-        step.metrics["rival/rollouts"] = float((step.number + 1) * len(rollouts))
-        return step
 
     def update(self, step: Step) -> None:
         """Add the judged responses to the round; at its end, learn from all of them."""
+        self.add_judged(step)
+        if self.round_of(step.number)[1] == step.number + 1:
+            step.metrics |= self._learned()
+            self.judged = []
+
+    def add_judged(self, step: Step) -> None:
+        """Make the records of a step, and add its responses to the round."""
         self._tell("before_update", step)
         del step.metrics["value/explained_variance"]  # there is no value function
         self.judged += [
             Judged(rollout, critique, sum(record["reward"]))
             for rollout, critique, record in zip(step.rollouts, step.critiques, step.records, strict=True)
         ]
-        if self.round_of(step.number)[1] == step.number + 1:
-            step.metrics |= self._learned()
-            self.judged = []
 
     @phase("update")
     def _learned(self) -> dict[str, float]:

@@ -215,7 +215,7 @@ def test_rewards_follow_the_section_of_a_recipe(trainer: Callable[..., SpanGRPOT
     assert rewards.tolist() == [[0.125, 0.5, -3.0], [0.125, -2.0, 0.125]]
     assert mask.all()
     assert judged.whole.tolist() == [-1.0, 0.0]
-    one = trainer(reward={"placement": "last_token", "outcome": 3.0})
+    one = trainer(reward={"placement": "last_token"})
     judged = one._judge([{"prompt": "yes"}] * 2, ids)
     assert judged.whole.tolist() == judged.rewards.sum(dim=1).tolist() == [0.0, -1.0]
 
@@ -233,7 +233,7 @@ def test_quotes_are_matched_and_spans_weighed_as_asked(trainer: Callable[..., Sp
 
 
 def test_a_critic_that_cannot_be_read_stops_the_training(trainer: Callable[..., SpanGRPOTrainer]) -> None:
-    one = trainer(lambda examples, responses: ["no critique at all {"] * len(responses), max_steps=3)
+    one = trainer(lambda examples, responses: ['{"feedback": "cut'] * len(responses), max_steps=3)
     with pytest.raises(CriticError, match="100% of the last 8 critiques could not be read"):
         one.train()
 

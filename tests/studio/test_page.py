@@ -1819,8 +1819,7 @@ def test_the_exported_page_opens_from_disk(browser: Any, server: Served, tmp_pat
             page.get_by_role("link", name="one page").click()
         download.value.save_as(tmp_path / "marks.html")
         page.goto((tmp_path / "marks.html").as_uri())
-        page.locator(".text .t", has_text="cat").click()
-        assert "δ" in page.locator("#tip").inner_text()
+        assert "δ" in (page.locator(".text .t", has_text="cat").get_attribute("title") or "")
 
 
 def axe_finds(page: Any) -> list[tuple[str, str]]:

@@ -24,7 +24,7 @@ def trainer(out: Path, method: str, judge: Any = None, *, resume: bool = False, 
     tokenizer, model = small_run.tokenizer_and_model()
     recipe = small_run.recipe(out, **given)
     critic = judge or small_run.ColourCritic()
-    return RivalTrainer(model, critic, tokenizer, small_run.EXAMPLES, recipe, resume=resume)
+    return RivalTrainer(model, critic, small_run.EXAMPLES, recipe, processing_class=tokenizer, resume=resume)
 
 
 def judged(reward: float, response: str = "", *, prompt: tuple[int, ...] = (1,), failed: bool = False) -> Judged:

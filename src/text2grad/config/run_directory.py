@@ -35,7 +35,7 @@ STEPS = ("run", "steps")
 
 # Settings that name a file or the directory of a model, whose contents are compared.
 INPUTS = (
-    *(("data", "train"), ("data", "held_out")),
+    *(("data", "train"), ("data", "held_out"), ("refresh", "replay_from")),
     *(("model", "path"), ("critic", "model"), ("sft", "model"), ("reward_model", "model")),
 )
 OWN_FILES = ("metrics.jsonl", "rollouts", "checkpoints", "results.json", "report.html", "curves.png", "model")

@@ -230,7 +230,6 @@ def saved_probe(directory: str | Path) -> ProbeSettings:
         )
     try:
         saved = json.loads(path.read_bytes())
-        saved.pop("rows_at_once", None)  # probes of version 0.2.0 have it
         return ProbeSettings(**{**saved, "labels": tuple(saved["labels"])})
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"cannot read {path}: {error}; train the probe again") from error

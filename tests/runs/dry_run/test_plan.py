@@ -214,12 +214,12 @@ def allocated(model: Any, work: Callable[[], object]) -> int:
 def test_a_probe_reads_in_the_memory_that_is_planned(folder: Path) -> None:
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)).eval()
     model.save_pretrained(folder / "base")
-    probe = {"base": str(folder / "base"), "layer": 1, "labels": [-1, 0, 1], "rows_at_once": 4}
+    probe = {"base": str(folder / "base"), "layer": 1, "labels": [-1, 0, 1]}
     (folder / "probe.json").write_text(json.dumps(probe))
     critic = {"model": str(folder), "kind": "probe"}
     planned = Planner(recipe(folder, critic=critic), CPU, prompt_tokens=40).plan().phases["critic"]["working"]
     rows = [Row([1] * (40 + 2 * 24 - short), [[3, 4]]) for short in range(8)]  # the response twice
-    assert planned == pytest.approx(allocated(model, lambda: list(states_of(model, rows, range(8), [1], 4))), rel=0.1)
+    assert planned == pytest.approx(allocated(model, lambda: list(states_of(model, rows, range(8), [1], 8))), rel=0.1)
 
 
 def test_a_policy_that_is_an_adapter_is_planned_as_its_base(folder: Path) -> None:
