@@ -77,7 +77,7 @@ def first_step(tmp_path: Path) -> tuple[Text2GradTrainer, Text2GradTrainer, list
     before = small_run.trainer(tmp_path / "before")
     rollouts = before.sample()
     after = small_run.trainer(tmp_path / "after", run=STEPS, analysis={"track_update": 1})
-    return before, after, rollouts, after.train_step()
+    return before, after, rollouts, after.train_step().metrics
 
 
 def test_log_probs_before_and_after_are_those_of_transformers_alone_and_unpadded(tmp_path: Path) -> None:

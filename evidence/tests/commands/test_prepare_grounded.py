@@ -181,7 +181,7 @@ def test_its_program_annotates_samples_for_a_reward_model(
     for more, words in (
         (
             ("--max-cost", "1", "--set", "annotate.prices=[1.0, 0.0]"),
-            "belong to a server; leave them out with --own-critic",
+            "belongs to a server; leave it out with --own-critic",
         ),
         (("--set", "data.task=''"), "the recipe names no critic in Python"),
     ):
