@@ -223,7 +223,9 @@ def test_the_task_has_no_prompts_of_its_own_and_refuses_other_tasks_knobs() -> N
     assert task.critic() == GroundedCritic(truths=False)
     with pytest.raises(ConfigError, match=r"name files in data\.train and data\.held_out; `python -m evidence"):
         task.train(1, 0)
-    with pytest.raises(ConfigError, match=r"world\.length = 2: the task grounded has no such setting; the length of an"):
+    with pytest.raises(
+        ConfigError, match=r"world\.length = 2: the task grounded has no such setting; the length of an"
+    ):
         built_in("grounded", TaskSettings(length=2))
 
 

@@ -62,7 +62,9 @@ def test_openings_that_do_not_exist_are_refused() -> None:
     held_out = r"^cannot draw 4000 different held_out openings: there are 3115; lower data\.eval_examples$"
     with pytest.raises(ConfigError, match=held_out):
         story_openings("held_out", 4000, seed=0)
-    with pytest.raises(ConfigError, match=r"^cannot draw 9049 .* openings: there are 9048; lower quickstart\.examples$"):
+    with pytest.raises(
+        ConfigError, match=r"^cannot draw 9049 .* openings: there are 9048; lower quickstart\.examples$"
+    ):
         story_openings("train", 9049, seed=0)
     with pytest.raises(ConfigError, match=r"^cannot draw -1 different train openings"):
         story_openings("train", -1, seed=0)
