@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from text2grad.critics.servers.cached_client import CachedClient, ResponseFormat
 from text2grad.critics.servers.endpoint import Endpoint, Spending
@@ -34,14 +35,22 @@ def complete_answers(endpoint: Endpoint, spending: Spending, store: Path, prompt
     """
     with Store(store) as opened:
         session = AnnotationSession(endpoint, opened, _answer, spending)
-        return asyncio.run(session.run(prompts))[0]
+        return [result.text for result in asyncio.run(session.run(prompts))[0]]
 
 
-async def _answer(client: CachedClient, prompt: str) -> str | None:
+class Refined(NamedTuple):
+    """The answer of a request, or the failure in place of it."""
+
+    text: str | None
+    failure: str | None = None
+
+
+async def _answer(client: CachedClient, prompt: str) -> Refined:
     chat = ({"role": "user", "content": f"{prompt}\n\n{FORM}"},)
     try:
         answer = await client.complete(chat, ResponseFormat("schema", SCHEMA))
-    except RequestError:
-        return None
-    found = [one.value["answer"] for one in read_objects(answer.text) if isinstance(one.value.get("answer"), str)]
-    return found[-1] if found else None
+    except RequestError as error:
+        return Refined(None, error.detail)
+    values = [reading.value.get("answer") for reading in read_objects(answer.text)]
+    texts = [value for value in values if isinstance(value, str)]
+    return Refined(texts[-1] if texts else None)
