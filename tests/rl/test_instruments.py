@@ -1,7 +1,11 @@
 """What stands around the lines of Algorithm 4."""
 
+from pathlib import Path
+
 import pytest
 
+import small_run
+from text2grad.errors import CriticError
 from text2grad.rl import instruments as module
 from text2grad.rl.instruments import Clock
 
@@ -27,3 +31,17 @@ def test_the_clock_keeps_the_highest_peak_of_each_phase(monkeypatch: pytest.Monk
             pass
     assert clock.memory == {"memory/rollout": 300.0, "memory/update": 50.0}
     assert len(resets) == 3
+
+
+def test_an_error_of_the_annotator_after_the_update_saves_no_half_step(tmp_path: Path) -> None:
+    run = small_run.trainer(tmp_path / "run")
+
+    def fails(step: int) -> dict[str, float]:
+        raise CriticError("the annotator is gone")
+
+    run.refresher.refresh_if_due = fails  # type: ignore[method-assign]
+    with pytest.raises(CriticError, match=r"gone\. The traceback .*Steps after the last checkpoint are repeated"):
+        run.train()
+    assert (
+        list((tmp_path / "run" / "checkpoints").glob("step-*")) == []
+    )  # the weights have changed, the step is not done
