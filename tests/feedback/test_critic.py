@@ -142,6 +142,8 @@ QUOTED = Critique("Wrong city.", (Span(4, 8, "negative"),))
         ("Use {name}, not Lyon.", Critique("Use {name}, not Lyon.")),
         ((0.5, "Wrong city."), Critique("Wrong city.", (), 0.5)),
         ([1, '{"feedback": "Wrong city.", "negative": ["Lyon"]}'], Critique("Wrong city.", QUOTED.spans, 1.0)),
+        ((0.5, ""), Critique("", (), 0.5)),
+        ((0.5, "The set {a: b} is wrong."), Critique("The set {a: b} is wrong.", (), 0.5)),
         (0.75, Critique("", (), 0.75)),
         (np.float32(0.5), Critique("", (), 0.5)),
         (True, Critique("", (), 1.0)),

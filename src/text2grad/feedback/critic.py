@@ -30,7 +30,7 @@ LARGEST_OUTCOME = 1e9  # squares of larger rewards are beyond float32
 
 Answer = Critique | Mapping[str, Any] | str | tuple[float, str] | float
 
-_OBJECT = re.compile(r"[{]\s*[\"']?\w[^{}:\n]*[\"']?\s*:")  # the beginning of a critique in JSON, read or not
+_OBJECT = re.compile(r"[{]\s*([\"'])\w[^{}:\n]*\1\s*:")  # a quoted key: JSON that was meant to be read, not prose
 
 
 @runtime_checkable
@@ -131,7 +131,8 @@ def _critique(answer: object, response: str, *, match: Match, name: str) -> Crit
         words_only = critique.status == "unparsable" and answer.strip() and not _OBJECT.search(answer)
         return Critique(critique.feedback) if words_only else critique
     if isinstance(answer, tuple | list) and len(answer) == 2 and isinstance(answer[1], str):
-        number, critique = _number(answer[0]), _critique(answer[1], response, match=match, name=name)
+        blank, number = not answer[1].strip(), _number(answer[0])
+        critique = Critique("") if blank else _critique(answer[1], response, match=match, name=name)
     else:
         number, critique = _number(answer), Critique("")
     if number is None:
