@@ -1,33 +1,16 @@
 """The models before RL: the phases, and what is refused."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from places import ROOT
-from text2grad.config import Recipe, load_recipe
+from small_pipeline import SHORT, assert_start_is_fine_tuned, recipe_of
 from text2grad.errors import ConfigError
 from text2grad.runs.pipeline import (
     WITHOUT_REWARD_MODEL,
     Phase,
     Pipeline,
 )
-
-SHORT = [
-    "sft.steps=2",
-    "sft.batch_size=4",
-    "quickstart.after_reward_model=0",
-    "quickstart.examples=12",
-    "data.eval_examples=8",
-    "quickstart.responses=8",
-    "reward_model.steps=1",
-    "reward_model.batch_size=2",
-]
-
-
-def recipe_of(*overrides: str) -> Recipe:
-    return load_recipe(ROOT / "recipes" / "quickstart.toml", overrides)
 
 
 def pipeline_of(out: Path, *overrides: str) -> Pipeline:
@@ -44,11 +27,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_two_phases_make_the_start_of_a_run_with_a_program_critic(made: Path) -> None:
-    assert sorted(path.name for path in made.iterdir()) == ["phases.json", "sft", "sft_evaluation.json", "start"]
-    assert [*json.loads((made / "phases.json").read_bytes())] == ["sft", "start"]
-    assert (made / "start" / "model.safetensors").read_bytes() == (made / "sft" / "model.safetensors").read_bytes()
-    scores = json.loads((made / "sft_evaluation.json").read_bytes())
-    assert {*scores} == {"fact_f1", "rouge_l", "exact"}
+    assert_start_is_fine_tuned(made)
 
 
 def write_place(pipeline: Pipeline, path: Path) -> None:

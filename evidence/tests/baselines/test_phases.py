@@ -8,29 +8,16 @@ import torch
 from evidence.baselines import register
 from evidence.baselines.phases import PHASES
 from evidence.baselines.scalar import ScalarRewardModel
-from places import ROOT
-from text2grad.config.recipe import load_recipe
+from small_pipeline import SHORT, recipe_of
 from text2grad.feedback.records import read_annotations
 from text2grad.models.pretrained import load_policy, load_tokenizer
 from text2grad.reward_models.load import critic_from_recipe
 from text2grad.reward_models.writing import critique_target
 from text2grad.runs.pipeline import Pipeline
 
-SHORT = [
-    "sft.steps=2",
-    "sft.batch_size=4",
-    "quickstart.after_reward_model=0",
-    "quickstart.examples=12",
-    "data.eval_examples=8",
-    "quickstart.responses=8",
-    "reward_model.steps=1",
-    "reward_model.batch_size=2",
-]
-
 
 def pipeline_of(out: Path, *overrides: str) -> Pipeline:
-    recipe = load_recipe(ROOT / "recipes" / "quickstart.toml", overrides)
-    return Pipeline(recipe, out, lambda *_: None, PHASES)
+    return Pipeline(recipe_of(*overrides), out, lambda *_: None, PHASES)
 
 
 def test_a_scalar_reward_model_learns_from_the_annotations_and_is_a_critic(tmp_path: Path) -> None:
@@ -38,7 +25,7 @@ def test_a_scalar_reward_model_learns_from_the_annotations_and_is_a_critic(tmp_p
     pipeline.run(["reward_head"], phases=("sft", "annotations"))
     register()
     named = [f"critic.model={tmp_path / 'reward_head'}", "critic.kind=scalar", "rollout.rows_at_once=2"]
-    critic = critic_from_recipe(load_recipe(ROOT / "recipes" / "quickstart.toml", named))
+    critic = critic_from_recipe(recipe_of(*named))
     assert isinstance(critic, ScalarRewardModel)
     assert critic.rows_at_once == 2
     assert "reward_head_left_out" in json.loads((tmp_path / "phases.json").read_bytes())

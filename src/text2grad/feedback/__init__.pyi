@@ -30,7 +30,7 @@ from .lenient_json import (
     printable as printable,
     read_objects as read_objects,
 )
-from .preferences import split_by_prompt as split_by_prompt
+from .preferences import hold_out as hold_out, split_by_prompt as split_by_prompt
 from .reasoning import without_reasoning as without_reasoning
 from .record_files import (
     WAY_OUT as WAY_OUT,

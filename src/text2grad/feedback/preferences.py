@@ -42,5 +42,30 @@ def split_by_prompt(
     return [item for item in items if key(item) not in held_out], [item for item in items if key(item) in held_out]
 
 
+def hold_out(
+    items: Sequence[Item],
+    held_out: float | str,
+    seed: int,
+    *,
+    read: Callable[[str], list[Item]],
+    key: Callable[[Item], str] = lambda item: item.prompt,
+) -> tuple[list[Item], list[Item], int]:
+    """Return the training items, the held-out items, and the number of items removed because their prompt is held out.
+
+    Args:
+        items: items to train on; both parts keep their order.
+        held_out: a share of the prompts of `items`, or the file of the held-out items, as settings `held_out` have it.
+        seed: chooses the share, as in `split_by_prompt`.
+        read: reads the file.
+        key: the property that the two parts must not share, by default the prompt.
+    """
+    if not isinstance(held_out, str):
+        return (*split_by_prompt(items, held_out, seed, key=key), 0)
+    test = read(held_out)
+    prompts = set(map(key, test))
+    train = [item for item in items if key(item) not in prompts]
+    return train, test, len(items) - len(train)
+
+
 def _rank(prompt: str, seed: int) -> str:
     return hashlib.sha256(f"{seed} {prompt}".encode(errors="surrogatepass")).hexdigest()

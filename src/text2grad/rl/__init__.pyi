@@ -6,6 +6,11 @@ from .advantages import (
     moments as moments,
     whiten as whiten,
 )
+from .evaluation import (
+    EVALUATION_SEED as EVALUATION_SEED,
+    held_out_responses as held_out_responses,
+    own_held_out as own_held_out,
+)
 from .instruments import register_instrument as register_instrument
 from .metrics import (
     correlation as correlation,

@@ -66,7 +66,7 @@ def _short_names() -> dict[str, list[str]]:
     """Return the sections of each key in the sections of `SHORT`."""
     sections: dict[str, list[str]] = {}
     for section in SHORT:
-        for key in type(getattr(Recipe(), section)).model_fields:
+        for key in type(Recipe.model_fields[section].default).model_fields:
             sections.setdefault(key, []).append(section)
     return sections
 

@@ -6,7 +6,7 @@
 one batch of rollouts, with all its optimizer steps.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from text2grad.config import Recipe
@@ -84,12 +84,8 @@ class Callbacks(Instrument):
         self.call("on_step_begin")
 
     def after_step(self, step: Step) -> None:
-        """Tell the callbacks that a step ended, and log its metrics."""
+        """Tell the callbacks that a step ended; add its metrics to `state.log_history`, and pass them on."""
         self.call("on_step_end")
-        self.log(step.metrics)
-
-    def log(self, metrics: Mapping[str, float]) -> None:
-        """Add metrics to `state.log_history`, and pass them to the callbacks."""
-        logs = {**metrics, "step": self.trainer.step}
+        logs = {**step.metrics, "step": self.trainer.step}
         self.state.log_history.append(logs)
         self.call("on_log", logs=logs)

@@ -1,7 +1,7 @@
-"""The reward on held-out prompts, measured by a trainer in a script.
+"""The responses to the held-out prompts, and the reward on them, as a trainer in a script measures it.
 
-Critic, δ and rewards are those of training; the policy is never trained on these responses. `text2grad train` evaluates
-with the metric of its task instead (`runs`).
+Critic, δ and rewards are those of training; the policy is never trained on these responses. `text2grad train` samples
+the same responses, and evaluates them with the metric of its task instead (`runs`).
 """
 
 from accelerate.utils import gather_object
@@ -9,12 +9,13 @@ from accelerate.utils import gather_object
 from text2grad.align import response_deltas
 from text2grad.feedback import ask
 from text2grad.models import draws_apart, make_rollouts, sample, step_uniforms
+from text2grad.progress import Progress
 from text2grad.rl.metrics import response_records, step_metrics
 from text2grad.rl.rewards import token_rewards
 from text2grad.rl.start import PreparedRun
 from text2grad.types import Rollout
 
-SEED = 20_250_522  # keeps the random numbers of evaluations apart from those of training
+EVALUATION_SEED = 20_250_522  # keeps the random numbers of evaluations apart from those of training
 
 
 def held_out_metrics(run: PreparedRun) -> dict[str, float]:
@@ -25,10 +26,8 @@ def held_out_metrics(run: PreparedRun) -> dict[str, float]:
     Raises:
         CriticError: if the critic breaks its contract.
     """
-    count, processes, rank = len(run.held_out), run.accelerator.num_processes, run.accelerator.process_index
-    mine = slice(rank * count // processes, (rank + 1) * count // processes)
-    with draws_apart(run.recipe.run.seed + SEED):
-        rollouts = _sampled(run, mine)
+    with draws_apart(run.recipe.run.seed + EVALUATION_SEED):
+        rollouts = held_out_responses(run, own_held_out(run))
         examples, responses = [r.example for r in rollouts], [r.response for r in rollouts]
         critiques = ask(run.critic, examples, responses, match=run.recipe.critic.match)
     deltas, offsets = response_deltas(run.tokenizer, rollouts, critiques, run.delta_settings)
@@ -42,20 +41,40 @@ def held_out_metrics(run: PreparedRun) -> dict[str, float]:
     return {f"eval/{name}": value for name, value in metrics.items()}
 
 
-def _sampled(run: PreparedRun, mine: slice) -> list[Rollout]:
-    """Return this process's responses to the held-out prompts."""
-    settings, prompts = run.recipe.rollout, run.held_out_ids[mine]
-    uniforms = step_uniforms(
-        seed=run.recipe.run.seed + SEED, step=0, rows=len(run.held_out_ids), tokens=settings.max_new_tokens
-    )
-    with run.whole_policy() as policy:
-        responses = sample(
-            policy,
-            prompts,
-            uniforms[mine],
-            eos_ids=run.eos_ids,
-            pad_id=run.pad_id,
-            temperature=settings.temperature,
-            rows_at_once=run.sizes.rows_at_once,
-        )
-    return make_rollouts(run.tokenizer, run.held_out[mine], prompts, responses, run.eos_ids)
+def own_held_out(run: PreparedRun) -> range:
+    """Return the positions of this process's share of the held-out prompts."""
+    count, processes, rank = len(run.held_out), run.accelerator.num_processes, run.accelerator.process_index
+    return range(rank * count // processes, (rank + 1) * count // processes)
+
+
+def held_out_responses(run: PreparedRun, rows: range, title: str | None = None) -> list[Rollout]:
+    """Return one response to each held-out prompt of `rows`; batches that do not fit into memory are halved.
+
+    All calls draw the same random numbers for a prompt, whatever `rows` are.
+
+    Args:
+        run: policy, tokenizer and held-out prompts.
+        rows: positions of prompts.
+        title: of the progress that is shown; None shows none.
+    """
+    settings, here = run.recipe.rollout, slice(rows.start, rows.stop)
+    seed, prompts = run.recipe.run.seed + EVALUATION_SEED, run.held_out_ids[here]
+    uniforms = step_uniforms(seed=seed, step=0, rows=len(run.held_out), tokens=settings.max_new_tokens)
+    shown = title is not None and run.accelerator.is_main_process
+
+    def sample_all() -> list[tuple[int, ...]]:
+        progress = Progress(title or "", len(rows), unit="response", enabled=shown)
+        with progress, run.whole_policy() as policy:
+            return sample(
+                policy,
+                prompts,
+                uniforms[here],
+                eos_ids=run.eos_ids,
+                pad_id=run.pad_id,
+                temperature=settings.temperature,
+                rows_at_once=run.sizes.rows_at_once,
+                on_part=lambda part: progress.advance(len(part)),
+            )
+
+    responses = run.sizes.in_rows(len(rows), sample_all)
+    return make_rollouts(run.tokenizer, run.held_out[here], prompts, responses, run.eos_ids)

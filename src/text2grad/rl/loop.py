@@ -137,11 +137,16 @@ class TrainingLoop(PreparedRun):
         """Whether the last step changed the policy: False within a round of several steps, as a rival has them."""
         return True
 
-    def evaluate_if_due(self) -> None:
-        """Measure the reward on the held-out prompts, if there are any and this step is due."""
+    @property
+    def evaluation_is_due(self) -> bool:
+        """Whether the held-out prompts are to be evaluated after this step, by the recipe or a callback's wish."""
         every, ends = self.recipe.data.eval_every, (0, self.recipe.run.steps)
         due = self.step in ends or (every and self.step % every == 0) or self._asked_for("should_evaluate")
-        if not self.held_out or not due:
+        return bool(self.held_out and self.policy_is_new and due)
+
+    def evaluate_if_due(self) -> None:
+        """Measure the reward on the held-out prompts, if there are any and this step is due."""
+        if not self.evaluation_is_due:
             return
         metrics = held_out_metrics(self)
         self.tracker.log(metrics, self.step)

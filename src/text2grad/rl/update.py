@@ -285,4 +285,4 @@ def ppo_epochs(
                 values[name].append(value)
     skips = sum(values.pop("update/skipped"))
     means = {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
-    return {**means, "update/skipped": skips, "update/epochs": float(epoch + 1)}
+    return {**means, "update/skipped": skips, "update/epochs": float(epochs)}

@@ -36,20 +36,27 @@ from text2grad.models import (
     Scores,
     TokenBatch,
     draws_apart,
-    make_rollouts,
-    sample,
-    step_uniforms,
 )
 from text2grad.progress import Progress, note
 from text2grad.reward_models import Agreement, judge
-from text2grad.rl import Text2GradTrainer, gae, response_records, score_batch, token_rewards, total_rewards, whiten
+from text2grad.rl import (
+    EVALUATION_SEED,
+    Text2GradTrainer,
+    gae,
+    held_out_responses,
+    own_held_out,
+    response_records,
+    score_batch,
+    token_rewards,
+    total_rewards,
+    whiten,
+)
 from text2grad.runs.metric import WAY_OUT, Metric, measure
 from text2grad.tasks import BuiltIn
 from text2grad.types import Critique, Rollout
 
 DIRECTORY = "evaluations"
 SHOWN = 12  # responses whose records are kept whole
-EVALUATION_SEED = 20_250_522  # keeps its random numbers apart from the numbers of training steps
 
 Row = dict[str, Any]
 
@@ -82,10 +89,9 @@ class Evaluations:
             MetricError: if the metric does; finished steps are saved.
             OutOfMemory: if memory runs out where no smaller batch helps; finished steps are saved if possible.
         """
-        every, step = trainer.recipe.data.eval_every, trainer.step
-        due = step in (0, trainer.recipe.run.steps) or (every and step % every == 0)
-        if not due or not trainer.policy_is_new:
+        if not trainer.evaluation_is_due:
             return
+        step = trainer.step
         path = trainer.directory / DIRECTORY / f"{step:06d}.json"
         is_main, main_value = trainer.accelerator.is_main_process, 0.0
         if gather_object([path.exists()])[0]:
@@ -117,15 +123,13 @@ class Evaluations:
 
     def _evaluate(self, step: int) -> dict[str, Any]:
         trainer = self.trainer
-        rank, processes = trainer.accelerator.process_index, trainer.accelerator.num_processes
-        count = len(trainer.held_out)
-        mine = range(rank * count // processes, (rank + 1) * count // processes)
+        mine = own_held_out(trainer)
         annotator = self.annotator if step in (0, trainer.recipe.run.steps) else None
         judged = len(mine) if self.judge_all or annotator is not None else len(mine[: max(0, SHOWN - mine.start)])
         rows, records, agreement = list[Row](), list[Row](), Agreement()
         if mine:
             with trainer.within_memory("rollout"):
-                rollouts = self._sample(mine, "evaluate: sample")
+                rollouts = held_out_responses(trainer, mine, "evaluate: sample")
             rollouts = rollouts if self.revise is None else self.revise(rollouts)
             rows = self._rows(rollouts, first=mine.start)
             with trainer.within_memory("critic"):
@@ -161,34 +165,7 @@ class Evaluations:
 
     def answers(self) -> list[Rollout]:
         """Return one response to each held-out example, the same as in the evaluation of these weights."""
-        return self._sample(range(len(self.trainer.held_out)), "answer")
-
-    def _sample(self, mine: range, phase: str) -> list[Rollout]:
-        """Return one response to each of this process's held-out examples; too large batches are halved."""
-        trainer, rollout = self.trainer, self.trainer.recipe.rollout
-        seed, rows = trainer.recipe.run.seed + EVALUATION_SEED, len(trainer.held_out)
-        uniforms = step_uniforms(seed=seed, step=0, rows=rows, tokens=rollout.max_new_tokens)
-
-        def sample_all() -> list[Rollout]:
-            rollouts: list[Rollout] = []
-            with self._progress(phase, len(mine)) as progress, trainer.whole_policy() as policy:
-                for part in _parts(mine, trainer.sizes.rows_at_once):
-                    prompts = [trainer.held_out_ids[row] for row in part]
-                    responses = sample(
-                        policy,
-                        prompts,
-                        uniforms[part.start : part.stop],
-                        eos_ids=trainer.eos_ids,
-                        pad_id=trainer.pad_id,
-                        temperature=rollout.temperature,
-                        rows_at_once=len(part),
-                    )
-                    examples = [trainer.held_out[row] for row in part]
-                    rollouts += make_rollouts(trainer.tokenizer, examples, prompts, responses, trainer.eos_ids)
-                    progress.advance(len(part))
-            return rollouts
-
-        return trainer.sizes.in_rows(len(mine), sample_all)
+        return held_out_responses(self.trainer, range(len(self.trainer.held_out)), "answer")
 
     def _progress(self, phase: str, responses: int) -> Progress:
         return Progress(phase, responses, unit="response", enabled=self.trainer.accelerator.is_main_process)

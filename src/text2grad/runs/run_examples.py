@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from text2grad.config import Recipe
 from text2grad.errors import ConfigError, DataError
-from text2grad.feedback import read_examples, split_by_prompt
+from text2grad.feedback import hold_out, read_examples, split_by_prompt
 from text2grad.tasks import BuiltIn, TaskSettings, built_in
 from text2grad.types import Example
 
@@ -83,23 +83,18 @@ def run_examples(recipe: Recipe) -> RunExamples:
         held_out = task.held_out(data.eval_examples, seed) if data.eval_examples else []
         return RunExamples(task.train(recipe.quickstart.examples, recipe.run.seed), held_out)
     examples = read_examples(str(data.train))
-    if isinstance(data.held_out, str):
-        held_out = read_examples(data.held_out)
-        prompts = {example.prompt_text for example in held_out}
-        train = [example for example in examples if example.prompt_text not in prompts]
-        if not train:
-            raise DataError(
-                f"all {len(examples)} prompts of {data.train} are in {data.held_out}, too, so none is left to train "
-                "on; name other files in data.train and data.held_out"
-            )
-        return RunExamples(train, _first(held_out, data.eval_examples, seed), len(examples) - len(train))
-    train, held_out = split_by_prompt(examples, data.held_out, seed, key=_prompt)
+    train, held_out, removed = hold_out(examples, data.held_out, seed, read=read_examples, key=_prompt)
+    if not train:
+        raise DataError(
+            f"all {len(examples)} prompts of {data.train} are in {data.held_out}, too, so none is left to train "
+            "on; name other files in data.train and data.held_out"
+        )
     if data.held_out and not held_out:
         raise DataError(
             f"data.held_out = {data.held_out}: {data.train} has one prompt only, and it cannot be trained on and held "
             "out; add prompts, or name a file in data.held_out"
         )
-    return RunExamples(train, _first(held_out, data.eval_examples, seed))
+    return RunExamples(train, _first(held_out, data.eval_examples, seed), removed)
 
 
 def held_out_prompts(recipe: Recipe) -> set[str]:

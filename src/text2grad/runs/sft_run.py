@@ -19,7 +19,7 @@ import torch
 from text2grad.config import Recipe, check_directory, check_world_size, open_run
 from text2grad.costs import Cost, write_cost
 from text2grad.errors import CheckpointError, ConfigError, DataError, ModelError
-from text2grad.feedback import Demonstration, read_demonstrations, split_by_prompt
+from text2grad.feedback import Demonstration, hold_out, read_demonstrations
 from text2grad.files import published, to_json, write_atomically
 from text2grad.models import (
     NO_LOSS,
@@ -230,14 +230,11 @@ def read_demonstration_split(recipe: Recipe) -> tuple[list[Demonstration], list[
     evaluated = held_out_prompts(recipe)
     learned = [demonstration for demonstration in demonstrations if demonstration.prompt not in evaluated]
     held_out = [demonstration for demonstration in demonstrations if demonstration.prompt in evaluated]
-    shared = 0
-    if isinstance(settings.held_out, str):
-        held_out = read_demonstrations([settings.held_out])
-        prompts = {demonstration.prompt for demonstration in held_out}
-        learned = [demonstration for demonstration in learned if demonstration.prompt not in prompts]
-        shared = len(demonstrations) - len(learned)
-    elif not held_out:
-        learned, held_out = split_by_prompt(learned, settings.held_out, recipe.run.seed)
+    if isinstance(settings.held_out, str) or not held_out:
+        learned, held_out, _ = hold_out(
+            learned, settings.held_out, recipe.run.seed, read=lambda path: read_demonstrations([path])
+        )
+    shared = len(demonstrations) - len(learned) if isinstance(settings.held_out, str) else 0
     if not learned or not held_out:
         raise DataError(
             f"the {len(demonstrations)} demonstrations of {', '.join(files)} leave {len(learned)} to train on and "

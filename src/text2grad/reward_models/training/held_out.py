@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from text2grad.align import AlignSettings, label_tokens
 from text2grad.config import Recipe
 from text2grad.errors import DataError
-from text2grad.feedback import Annotation, Critic, annotation_to_json, ask, read_annotations, split_by_prompt, vote
+from text2grad.feedback import Annotation, Critic, annotation_to_json, ask, hold_out, read_annotations, vote
 from text2grad.files import to_json
 from text2grad.models import share_of_process
 from text2grad.progress import note
@@ -45,16 +45,10 @@ def read_split(recipe: Recipe) -> Split:
             "wrote with --annotations FILE.jsonl, or in the recipe as reward_model.annotations"
         )
     annotations = [annotation for path in data.annotations for annotation in read_annotations(path, to_encode=True)]
-    usable = [annotation for annotation in annotations if not annotation.critique.failed]
-    shared = 0
-    if isinstance(data.held_out, str):
-        given = read_annotations(data.held_out, to_encode=True)
-        test = [annotation for annotation in given if not annotation.critique.failed]
-        held_out_prompts = {annotation.prompt for annotation in test}
-        train = [annotation for annotation in usable if annotation.prompt not in held_out_prompts]
-        shared = len(usable) - len(train)
-    else:
-        train, test = split_by_prompt(usable, data.held_out, recipe.run.seed)
+    usable = _usable(annotations)
+    train, test, shared = hold_out(
+        usable, data.held_out, recipe.run.seed, read=lambda path: _usable(read_annotations(path, to_encode=True))
+    )
     for name, part in (("annotations to train on", train), ("held-out annotations", test)):
         if not any(annotation.critique.spans for annotation in part):
             raise DataError(
@@ -62,6 +56,10 @@ def read_split(recipe: Recipe) -> Split:
                 "import feedback with spans with `text2grad feedback import`, or change reward_model.held_out"
             )
     return Split(train, test, shared, len(annotations) - len(usable))
+
+
+def _usable(annotations: Sequence[Annotation]) -> list[Annotation]:
+    return [annotation for annotation in annotations if not annotation.critique.failed]
 
 
 class HeldOutSet:
