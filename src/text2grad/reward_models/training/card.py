@@ -8,7 +8,7 @@ from typing import Any
 from text2grad.config import Recipe
 from text2grad.errors import ConfigError
 from text2grad.reward_models.format import CritiqueFormat
-from text2grad.reward_models.writing import QUOTING
+from text2grad.reward_models.writing import FORMS
 
 _CARD = """---
 {base_line}library_name: {library}
@@ -100,7 +100,7 @@ def model_card(results: Mapping[str, Any], format: CritiqueFormat, recipe: Recip
     """
     base, model, settings = base_of(recipe), recipe.model, recipe.reward_model
     local = Path(base).exists()
-    constraint = "verbatim quotes" if format.form in QUOTING else "a label for each word"
+    constraint = "verbatim quotes" if FORMS[format.form].quotes else "a label for each word"
     return _CARD.format(
         base_line="" if local else f"base_model: {json.dumps(base)}\n",
         library="peft" if adapter else "transformers",
