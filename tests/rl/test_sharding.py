@@ -17,7 +17,7 @@ from tests.helpers import sharded_runs, small_run
 from text2grad.config import latest_checkpoint
 from text2grad.errors import ConfigError, ModelError
 from text2grad.models import CRITIC_ADAPTER, TokenBatch, collate, load_lora
-from text2grad.rl import checkpoint, sharding
+from text2grad.rl import sharding
 from text2grad.rl.piece_sizes import PieceSizes
 from text2grad.rl.sharding import Sharding, sharding_of
 from text2grad.rl.start import make_accelerator
@@ -166,21 +166,6 @@ def test_a_critic_that_draws_goes_on_with_the_draws_of_each_process(home: Path) 
     state = json.loads((found / "state.json").read_bytes())
     assert [states.keys() for states in state["random_of_others"]] == [state["random"].keys()]
     assert all(state["random"][name] != state["random_of_others"][0][name] for name in state["random"])
-
-
-def test_moments_in_several_files_are_restored(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "PART_BYTES", 20_000)
-    sharded_runs.run(tmp_path, "full")
-    found = latest_checkpoint(tmp_path / "full" / "checkpoints")
-    assert found is not None
-    files = sorted(found.glob("optimizer*.safetensors"))
-    assert [file.name for file in files[:2]] == ["optimizer-00000.safetensors", "optimizer-00001.safetensors"]
-    assert files[-1].name == "optimizer.safetensors"
-    assert max(file.stat().st_size for file in files) < 30_000  # with the headers
-    parts = [set(load_file(file)) for file in files]
-    assert sum(map(len, parts)) == len(set.union(*parts)) == len(moments(home / "one" / "full"))
-    sharded_runs.run(tmp_path, "full", steps=4)
-    small_run.assert_same_run(tmp_path / "full", home / "one" / "full")
 
 
 def test_sharded_weights_are_exported_as_an_ordinary_model(home: Path) -> None:

@@ -10,13 +10,7 @@ from text2grad.errors import CheckpointError
 from text2grad.files import to_json, write_atomically
 from text2grad.models import random_states, restore_random_states
 from text2grad.progress import note
-from text2grad.rl.checkpoint import (
-    checkpoint_critics,
-    join_checkpoint,
-    load_checkpoint,
-    remove_old_checkpoints,
-    save_checkpoint,
-)
+from text2grad.rl.checkpoint import checkpoint_critics, load_checkpoint, remove_old_checkpoints, save_checkpoint
 from text2grad.rl.rollouts import chosen_examples
 from text2grad.rl.run_log import BEGINNING
 from text2grad.rl.start import PreparedRun
@@ -29,8 +23,8 @@ def save(run: PreparedRun, step: int) -> None:
         CheckpointError: if it cannot be written.
     """
     drawn, *of_others = gather_object([random_states()])  # each process's critic draws its own random numbers
-    directory = run.directory / "checkpoints"
-    if run.accelerator.is_main_process:
+    directory, is_main, sharded = run.directory / "checkpoints", run.accelerator.is_main_process, bool(run.sharding)
+    if is_main or sharded:
         save_checkpoint(
             directory,
             policy=run.model.policy,
@@ -48,13 +42,13 @@ def save(run: PreparedRun, step: int) -> None:
                 "random_of_others": of_others,
             },
             keep=run.recipe.run.keep_checkpoints,
-            sharded=run.sharding is not None,
+            sharded=sharded,
+            writes=is_main,
         )
-        run.sizes.changed = False
+    if is_main:
         run.log.forget_critiques(step)
         run.refresher.prune(checkpoint_critics(directory))
-    elif run.sharding is not None:
-        join_checkpoint(run.model.policy, run.trainable, run.optimizers)
+    run.sizes.changed = False
     run.accelerator.wait_for_everyone()
 
 
@@ -105,8 +99,9 @@ def restore(run: PreparedRun) -> int:
     for metrics in run.log.metrics():
         run.silence.count(metrics)
     batches = -(-run.recipe.refresh.window // run.recipe.rollout.batch_size)
-    for past, responses in run.log.responses(since=step - batches):
-        run.refresher.observe([run.examples[index] for index in chosen_examples(run, past)], responses)
+    for past, records in run.log.rollouts(since=step - batches):
+        examples = [run.examples[index] for index in chosen_examples(run, past)]
+        run.refresher.observe(examples, [record["response"] for record in records])
     return step
 
 

@@ -215,10 +215,7 @@ class PreparedRun:
         self.gradient = MinibatchGradient(
             self.model if self.sharding else self.accelerator.prepare_model(self.model),
             self.accelerator,
-            clip_range=ppo.clip_range,
-            value_clip_range=ppo.value_clip_range,
-            vf_coef=ppo.vf_coef,
-            entropy_coef=ppo.entropy_coef,
+            ppo,
             temperature=recipe.rollout.temperature,
             loss_mean=TokenMean(ppo.loss_mean, recipe.rollout.max_new_tokens),
             sizes=self.sizes,
