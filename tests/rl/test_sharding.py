@@ -14,7 +14,7 @@ from accelerate.utils import DistributedType
 from safetensors.torch import load_file
 
 from tests.helpers import sharded_runs, small_run
-from text2grad.config import latest_checkpoint
+from text2grad.config import Recipe, latest_checkpoint
 from text2grad.errors import ConfigError, ModelError
 from text2grad.models import CRITIC_ADAPTER, TokenBatch, collate, load_lora
 from text2grad.rl import sharding
@@ -316,7 +316,7 @@ def test_shards_without_processes_and_other_engines_are_refused(monkeypatch: pyt
         with monkeypatch.context() as launched:
             launched.setenv(variable, "true")
             with pytest.raises(ConfigError, match=f"accelerate was launched with {engine}, which this loop does not"):
-                make_accelerator(out="runs", tracker="none", batch_size=8, minibatches=1)
+                make_accelerator(Recipe())
     assert refused(monkeypatch, ACCELERATE_MIXED_PRECISION="bf16") == (
         "accelerate's configuration has mixed_precision: bf16, which is for FSDP here; without it the type of the "
         'weights decides: set mixed_precision: "no" and model.dtype = "bfloat16"'
@@ -384,7 +384,7 @@ def test_what_shards_cannot_do_is_refused(
 ) -> None:
     from text2grad.rl import start, trainer
 
-    monkeypatch.setattr(start, "make_accelerator", lambda **_: SimpleNamespace(num_processes=2))
+    monkeypatch.setattr(start, "make_accelerator", lambda recipe: SimpleNamespace(num_processes=2))
     monkeypatch.setattr(start, "sharding_of", lambda accelerator: object())
     tokenizer, model = small_run.tokenizer_and_model()
     with pytest.raises(ConfigError, match=told):

@@ -161,12 +161,16 @@ def advantages_over_baseline(
 
     A group's baseline does not use `values`, and its responses are neighbours. See `gae` and `group_advantages`.
     """
-    how = {"gamma": ppo.gamma, "lam": ppo.lam}
     if ppo.baseline == "value":
-        return gae(rewards, values, response_mask, **how, bootstrap=bootstrap)
-    scale, leave_one_out = ppo.whiten == "group", ppo.baseline == "leave_one_out"
+        return gae(rewards, values, response_mask, gamma=ppo.gamma, lam=ppo.lam, bootstrap=bootstrap)
     return group_advantages(
-        rewards, response_mask, **how, group_size=group_size, leave_one_out=leave_one_out, scale=scale
+        rewards,
+        response_mask,
+        group_size=group_size,
+        gamma=ppo.gamma,
+        lam=ppo.lam,
+        leave_one_out=ppo.baseline == "leave_one_out",
+        scale=ppo.whiten == "group",
     )
 
 

@@ -5,12 +5,11 @@ from typing import Any
 
 from accelerate.utils import gather_object
 
-from text2grad.config import BEST, latest_checkpoint, read_best
+from text2grad.config import latest_checkpoint
 from text2grad.errors import CheckpointError
-from text2grad.files import to_json, write_atomically
 from text2grad.models import random_states, restore_random_states
 from text2grad.progress import note
-from text2grad.rl.checkpoint import checkpoint_critics, load_checkpoint, remove_old_checkpoints, save_checkpoint
+from text2grad.rl.checkpoint import checkpoint_critics, load_checkpoint, save_checkpoint
 from text2grad.rl.rollouts import chosen_examples
 from text2grad.rl.run_log import BEGINNING
 from text2grad.rl.start import PreparedRun
@@ -52,27 +51,6 @@ def save(run: PreparedRun, step: int) -> None:
     run.accelerator.wait_for_everyone()
 
 
-def is_best(run: PreparedRun, value: float) -> bool:
-    """Return whether a value of the main metric is better than that of the best checkpoint, in all processes.
-
-    Args:
-        run: the run.
-        value: value of the main metric; only the value in the first process counts.
-    """
-    best = read_best(run.directory / "checkpoints") if run.accelerator.is_main_process else {}
-    sign = 1.0 if run.recipe.run.keep_best == "highest" else -1.0
-    return bool(gather_object([not best or sign * value > sign * best["value"]])[0])
-
-
-def name_best(run: PreparedRun, step: int, value: float) -> None:
-    """Record that the checkpoint of a step is the best one, and remove the former best one."""
-    directory = run.directory / "checkpoints"
-    if run.accelerator.is_main_process:
-        write_atomically(directory / BEST, to_json({"step": step, "value": value}) + b"\n")
-        remove_old_checkpoints(directory, run.recipe.run.keep_checkpoints)
-    run.accelerator.wait_for_everyone()
-
-
 def restore(run: PreparedRun) -> int:
     """Restore the newest checkpoint, or the state at the start; cut the log back to that step.
 
@@ -96,8 +74,7 @@ def restore(run: PreparedRun) -> int:
     if run.accelerator.is_main_process:
         run.log.rewind(written)
     run.accelerator.wait_for_everyone()
-    for metrics in run.log.metrics():
-        run.silence.count(metrics)
+    run.silence.count(run.log.metrics())
     batches = -(-run.recipe.refresh.window // run.recipe.rollout.batch_size)
     for past, records in run.log.rollouts(since=step - batches):
         examples = [run.examples[index] for index in chosen_examples(run, past)]
