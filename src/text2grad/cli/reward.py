@@ -30,7 +30,7 @@ hundred annotations; the model itself is not trained."""
 
 EPILOG = """\
 examples:
-  text2grad reward my.toml --annotations qa.jsonl --annotations mqm.jsonl --set model.lora_r=16
+  text2grad reward my.toml --annotations qa.jsonl --annotations team.jsonl --set model.lora_r=16
   text2grad reward my.toml --kind probe --unit words --model models/policy --out runs/probe
   text2grad reward my.toml --resume                       # after any interruption; same weights, bit for bit (CPU)
   torchrun --nproc-per-node 8 -m text2grad.cli reward my.toml
