@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from text2grad.cli.options import add_command, add_shared, at_least, print_lines
+from text2grad.cli.train import write_page
 from text2grad.files import lock_directory
 from text2grad.progress import CONSOLE, duration, note
 
@@ -85,8 +86,7 @@ def run(args: argparse.Namespace) -> int:
 def train(models: Path, method: str, overrides: Sequence[str]) -> None:
     """Train one policy from the models in a directory, or resume its run; write the report of the run."""
     from text2grad.config import load_recipe
-    from text2grad.runs import main_metric, run_recipe
-    from text2grad.runs.reports import read_run, write_report
+    from text2grad.runs import run_recipe
 
     out = models / method
     if (out / "results.json").exists():
@@ -100,8 +100,7 @@ def train(models: Path, method: str, overrides: Sequence[str]) -> None:
     own = [*(f"{setting}='{path}'" for setting, path in paths.items()), *METHODS[method].settings]
     note(f"{models.name}: policy of {METHODS[method].label}")
     run_recipe(load_recipe(recipe_path(), [*overrides, *own]), resume=(out / "run.json").exists())
-    finished = read_run(out)
-    write_report([finished], out, metric=main_metric(finished.evaluations), title=f"Text2Grad: {method}")
+    write_page(out, "Text2Grad")
 
 
 def report(out: Path, seeds: Sequence[int]) -> None:

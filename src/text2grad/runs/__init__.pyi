@@ -3,11 +3,7 @@ from .annotation_items import (
     endpoint_values as endpoint_values,
     items_of as items_of,
 )
-from .answers import (
-    Answer as Answer,
-    judge_answers as judge_answers,
-    measure_answers as measure_answers,
-)
+from .answers import judge_answers as judge_answers, measure_answers as measure_answers
 from .comparison import collect as collect, print_comparison as print_comparison, write_comparison as write_comparison
 from .evaluate_policy import PolicySampler as PolicySampler, sample_rollouts as sample_rollouts
 from .evaluations import main_metric as main_metric
