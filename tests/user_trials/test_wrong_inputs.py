@@ -441,7 +441,6 @@ NEW = [
     Trial("dry run with a critic that raises", "train my.toml --dry-run --judge --critic mine:critic", (r"mine\.py:2",),
           files={"mine.py": "def critic(examples, responses):\n    return 1 / 0\n"}, writes=True),
     Trial("judge without a dry run", "train my.toml --judge", ("add --dry-run",)),
-    Trial("a former command", "plan my.toml", ("`plan` is now `text2grad train RECIPE --dry-run`",)),
     Trial("compare", "compare runs/done runs/again --out c", ("again",), 0, writes=True, prepare=another_rate),
     Trial("compare a run with itself", "compare runs/done runs/done --out c", ("runs/done",)),
     Trial("compare what is no run", "compare runs/done policy --out c", ("policy",)),

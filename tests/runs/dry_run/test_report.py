@@ -107,14 +107,6 @@ def test_options_of_a_dry_run_belong_to_one(place: Path, capsys: pytest.CaptureF
         assert f"{option[0]} belongs to --dry-run" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("former", "now"), [("plan", "--dry-run"), ("rehearse", "--dry-run --judge")])
-def test_a_former_command_names_what_it_became(former: str, now: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([former, "my.toml"])
-    assert ended.value.code == 2
-    assert f"error: `{former}` is now `text2grad train RECIPE {now}`" in capsys.readouterr().err
-
-
 def test_a_trained_critic_is_counted_and_has_no_price(place: Path) -> None:
     (place / "critic").mkdir()
     (place / "critic" / "config.json").write_text(json.dumps(CONFIG))
