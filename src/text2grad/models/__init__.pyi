@@ -85,4 +85,9 @@ from .randomness import (
 )
 from .sampling import make_rollouts as make_rollouts, sample as sample
 from .shared_prefix import can_share_prompts as can_share_prompts
-from .vllm_sampling import VLLMSampler as VLLMSampler, check_engine as check_engine, check_vllm as check_vllm
+from .vllm_sampling import (
+    VLLMSampler as VLLMSampler,
+    check_engine as check_engine,
+    check_trl as check_trl,
+    check_vllm as check_vllm,
+)

@@ -11,7 +11,7 @@ from text2grad.config import make_recipe
 from text2grad.errors import CriticError, check_known
 from text2grad.feedback import Critic, Match, ask, load_critic
 from text2grad.rl.metrics import FailureRate
-from text2grad.rl.rewards import reward_tensor, rewards_of
+from text2grad.rl.rewards import rewards_of
 from text2grad.types import Critique, Example, Rollout
 
 
@@ -23,14 +23,12 @@ class JudgedIds(NamedTuple):
         critiques: one per response.
         rewards: reward of each id, [B, T].
         response_mask: True on ids, bool [B, T].
-        whole: the part of the last id's reward that judges the response as a whole, [B].
     """
 
     responses: list[str]
     critiques: list[Critique]
     rewards: Tensor
     response_mask: Tensor
-    whole: Tensor
 
 
 class OutsideJudge:
@@ -105,11 +103,4 @@ class OutsideJudge:
                     f"{self.failures.limit:.0%}). Mend the critic, and {self._way_out}"
                 )
         _, _, batch, rewards = rewards_of(self.reward, tokenizer, rollouts, critiques, device=device)
-        if self.reward.placement in ("last_token", "verdict"):
-            whole = rewards
-        else:
-            unlabelled: list[list[float]] = [[] for _ in ids]
-            whole = reward_tensor(
-                unlabelled, critiques, batch.response_mask, batch.truncated, truncation=self.reward.truncated
-            )
-        return JudgedIds(texts, critiques, rewards, batch.response_mask, whole.sum(dim=1))
+        return JudgedIds(texts, critiques, rewards, batch.response_mask)
