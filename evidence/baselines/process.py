@@ -20,8 +20,9 @@ from text2grad.feedback.records import Annotation
 from text2grad.feedback.steps import StepRule, split_steps
 from text2grad.files import to_json, write_atomically
 from text2grad.models.fine_tuning import NO_LOSS, FineTuning, OnStep
-from text2grad.models.measured_training import Evaluation, check_text_ids, measured_at
+from text2grad.models.measured_training import Evaluation, measured_at
 from text2grad.models.pretrained import context_of, load_model, load_tokenizer
+from text2grad.models.prompts import check_text_ids
 from text2grad.reward_models.prompts import too_long
 from text2grad.reward_models.writing import inputs_of
 from text2grad.types import Critique, Example, Span

@@ -24,6 +24,7 @@ from .fine_tuning import (
     conversation_rows as conversation_rows,
     fine_tune as fine_tune,
     row_of_ids as row_of_ids,
+    supervised_trainer as supervised_trainer,
     train_on_rows as train_on_rows,
     with_end as with_end,
 )
@@ -33,9 +34,7 @@ from .measured_training import (
     Evaluation as Evaluation,
     OnMeasured as OnMeasured,
     check_batch_size as check_batch_size,
-    check_ids as check_ids,
     check_same_data as check_same_data,
-    check_text_ids as check_text_ids,
     checkpoint_path as checkpoint_path,
     held_out_loss as held_out_loss,
     last_saved as last_saved,
@@ -69,8 +68,11 @@ from .pretrained import (
 )
 from .prompts import (
     chat_texts as chat_texts,
+    check_ids as check_ids,
+    check_text_ids as check_text_ids,
     encode_prompts as encode_prompts,
     fitting_prompts as fitting_prompts,
+    format_of as format_of,
     padding_id as padding_id,
     plain_ids as plain_ids,
     stop_ids as stop_ids,

@@ -288,7 +288,7 @@ def read_states(
         ModelError: if the base's embedding does not have an id of the rows; none is read then.
     """
     distinct = {repr(rows[row]): row for row in kept}
-    check_ids(model, [{"input_ids": rows[row].ids} for row in distinct.values()])
+    check_ids(model, [rows[row].ids for row in distinct.values()])
     states: dict[str, Any] = {}
     with Progress(title, len(distinct), unit="response") if title else nullcontext() as bar:
         for row, read in states_of(model, rows, list(distinct.values()), layers, rows_at_once):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, get_args
 
 from text2grad.errors import DataError, check_known
 from text2grad.feedback import Annotation
-from text2grad.models import best_device, check_text_ids, context_of, load_policy
+from text2grad.models import best_device, check_text_ids, context_of, format_of, load_policy
 from text2grad.reward_models.probe import (
     LABELS,
     ROWS_AT_ONCE,
@@ -26,7 +26,6 @@ from text2grad.reward_models.probe import (
     read_states,
     rows_of,
 )
-from text2grad.reward_models.prompts import format_of
 from text2grad.reward_models.writing import inputs_of, labels_within
 from text2grad.types import Critique
 
