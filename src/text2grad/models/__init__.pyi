@@ -69,7 +69,6 @@ from .pretrained import (
 from .prompts import (
     chat_texts as chat_texts,
     check_ids as check_ids,
-    check_text_ids as check_text_ids,
     encode_prompts as encode_prompts,
     fitting_prompts as fitting_prompts,
     format_of as format_of,

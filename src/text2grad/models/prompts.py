@@ -167,18 +167,6 @@ def check_ids(model: Any, rows: Iterable[Sequence[int]]) -> None:
         )
 
 
-def check_text_ids(model: Any, tokenizer: Any) -> None:
-    """Refuse a tokenizer that reads text as ids which the model's embedding does not have.
-
-    Special tokens may lie beyond the embedding, as many tokens of padding do, until a row holds them (`check_ids`).
-
-    Raises:
-        ModelError: if there is such an id.
-    """
-    special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-    check_ids(model, [[number for number in tokenizer.get_vocab().values() if number not in special]])
-
-
 def stop_ids(model: Any, tokenizer: Any, override: Sequence[int] = ()) -> tuple[int, ...]:
     """Return the ids that end a response: the override, or what the generation config and the tokenizer name.
 
