@@ -79,7 +79,7 @@ class Recipe(Section):
 
     def _check_engine(self) -> None:
         """Refuse a share of the GPU's memory for vLLM that the critic's vLLM has already."""
-        if self.rollout.engine != "vllm" or self.engine.base_url:
+        if self.rollout.engine != "vllm":
             return
         critic_in_vllm = self.critic.kind == "vllm" and self.critic.learned
         both = self.engine.gpu_memory_utilization + self.vllm.gpu_memory_utilization
