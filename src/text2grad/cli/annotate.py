@@ -84,12 +84,12 @@ def run(args: argparse.Namespace) -> int:
     refuse_full_directory(out, "answers.sqlite", force=args.force)
     examples = annotated_examples(recipe, args.limit)
     lock_directory(out)
-    with Store(out / "answers.sqlite") as store, metered(out, "annotate") as meter:
+    with Store(out / "answers.sqlite") as store, metered(out, "annotate") as tokens:
         items = items_of(recipe, out, store, examples)
         if not args.force:
             _refuse_other_annotations(out, recipe, items)
         results, usage = run_session(endpoint, store, annotator.annotate, items)
-        meter.add(usage.prompt_tokens, usage.completion_tokens)
+        tokens.add(usage.prompt_tokens, usage.completion_tokens)
     _write(out, recipe, items, results)
     print_lines(_figures(recipe, results, usage))
     _print_end(out, items, results, str(args.recipe))

@@ -19,7 +19,7 @@ from text2grad.cli.options import (
     say,
     shorthands,
 )
-from text2grad.costs import Meter, metered
+from text2grad.costs import TokenCount, metered
 from text2grad.errors import ConfigError
 from text2grad.files import lock_directory
 
@@ -93,8 +93,8 @@ def run(args: argparse.Namespace) -> int:
             return 0
         refuse_beyond_budget(forecasts, max((judge.max_cost or 0.0 for judge in judges.values()), default=0.0) or None)
         costs = {forecast.model: forecast.spent for forecast in forecasts}
-        with metered(args.out, "evaluate pairs") as meter:
-            verdicts, spent = _ask(judges, costs, store, comparisons, meter)
+        with metered(args.out, "evaluate pairs") as tokens:
+            verdicts, spent = _ask(judges, costs, store, comparisons, tokens)
     verdicts |= people
     results = {name: summary(preferences) for name, preferences in verdicts.items()}
     first = next(iter(verdicts))
@@ -139,7 +139,7 @@ def _ask(
     costs: dict[str, float],
     store: "Store",
     comparisons: Sequence["Comparison"],
-    meter: Meter,
+    tokens: TokenCount,
 ) -> tuple[dict[str, list["Preference"]], dict[str, Any]]:
     """Return the preferences of each judge, and what was spent; `costs` are those of each judge so far.
 
@@ -158,7 +158,7 @@ def _ask(
             endpoint = replace(endpoint, max_cost=max(0.0, endpoint.max_cost + others - elsewhere))
         verdicts[model], usage = run_session(endpoint, store, prefer, comparisons, phase=f"ask {model}")
         costs[model] = usage.cost - others + (elsewhere if len(judges) == 1 else 0.0)
-        meter.add(usage.prompt_tokens, usage.completion_tokens)
+        tokens.add(usage.prompt_tokens, usage.completion_tokens)
         spent["requests"] += usage.requests
         spent["answers_from_before"] += usage.reused
     return verdicts, {**spent, "cost_usd": sum(costs.values())}

@@ -21,7 +21,7 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from text2grad.costs import Meter
+from text2grad.costs import TokenCount
 from text2grad.critics.servers import CachedClient, Endpoint, Failure, Prompt, Request, Store, run_session
 from text2grad.errors import ConfigError, DataError, RequestError
 from text2grad.evaluation.subjects import LoadedModel, Subject
@@ -174,7 +174,7 @@ class AnswerFile:
         return answers
 
 
-def sample_answers(model: LoadedModel, file: AnswerFile, said: Said, meter: Meter) -> None:
+def sample_answers(model: LoadedModel, file: AnswerFile, said: Said, tokens: TokenCount) -> None:
     """Sample the answers of a loaded model that are missing; they are added to `said`, to the file and to the costs."""
     turns = file.turns()
     missing = sum(turn.key not in said for turn in turns)
@@ -189,7 +189,7 @@ def sample_answers(model: LoadedModel, file: AnswerFile, said: Said, meter: Mete
             said |= _by_key(lines)
             for line in lines:
                 progress.advance(tokens=line["tokens"])
-                meter.add(0, line["tokens"])
+                tokens.add(0, line["tokens"])
 
 
 def _batches(turns: Sequence[Turn], sampling: Sampling, *, chat: bool) -> Iterator[list[Turn]]:
@@ -318,13 +318,13 @@ def endpoint_of(file: AnswerFile, server: Endpoint) -> Endpoint:
     return replace(server, model=model, base_url=address, temperature=heat, max_tokens=length)
 
 
-def request_answers(file: AnswerFile, out: Path, server: Endpoint, meter: Meter) -> Said:
+def request_answers(file: AnswerFile, out: Path, server: Endpoint, tokens: TokenCount) -> Said:
     """Return all answers of a model on a server; each is stored in `out`, the file is written when all are there."""
     items = [Turn(question, number, 0) for question in file.suite.questions for number in range(file.sampling.samples)]
     converse = partial(_converse, file=file, chat=file.subject.prompt_format != "plain")
     with Store(out / "answers.sqlite") as store:
         conversations, usage = run_session(endpoint_of(file, server), store, converse, items)
-    meter.add(usage.prompt_tokens, usage.completion_tokens)
+    tokens.add(usage.prompt_tokens, usage.completion_tokens)
     failures = [conversation.failure for conversation in conversations if conversation.failure is not None]
     if failures:
         raise RequestError(

@@ -46,9 +46,9 @@ class Judge:
             if expense.requests:
                 note(f"{phase}: {expense}")
             refuse_beyond_budget([expense], self.endpoint.max_cost)
-            with metered(folder, "judge") as meter:
+            with metered(folder, "judge") as tokens:
                 replies, usage = run_session(self.endpoint, store, CachedClient.reply, questions, phase=phase)
-                meter.add(usage.prompt_tokens, usage.completion_tokens)
+                tokens.add(usage.prompt_tokens, usage.completion_tokens)
         failures = [answer.failure for answer in replies if answer.failure is not None]
         if failures:
             kinds = ", ".join(f"{kind} {count:,} times" for kind, count in Counter(f.kind for f in failures).items())

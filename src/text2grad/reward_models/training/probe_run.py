@@ -43,7 +43,7 @@ def train_probe_of(recipe: Recipe, *, unit: Unit, resume: bool = False) -> tuple
     if (directory / RESULTS_FILE).exists():
         return directory / MODEL, ProbeReport(**json.loads((directory / RESULTS_FILE).read_bytes()))
     write_annotations(directory / HELD_OUT_FILE, split.held_out)
-    with metered(directory, "reward") as meter:
+    with metered(directory, "reward") as tokens:
         probe, report = train_probe(
             base,
             tokenizer,
@@ -53,7 +53,7 @@ def train_probe_of(recipe: Recipe, *, unit: Unit, resume: bool = False) -> tuple
             seed=recipe.run.seed,
             held_out=split.held_out[: recipe.reward_model.eval_limit],
         )
-        meter.add(report.tokens, 0)
+        tokens.add(report.tokens, 0)
     if not (directory / MODEL).exists():
         with published(directory / MODEL) as temporary:
             probe.save(temporary)
