@@ -169,7 +169,7 @@ def test_what_a_run_cannot_use_is_refused_before_the_weights_are_loaded(
     with pytest.raises(ConfigError) as caught:
         start(path, tokenizer, "red cat", monkeypatch)
     assert str(caught.value) == (
-        f"{tmp_path / 'run'}: {tmp_path / 'run'} is a file, not a directory; choose another with --out DIR"
+        f"{tmp_path / 'run'} cannot be made in {tmp_path / 'run'}: it is a file; choose another with --out DIR"
     )
 
 

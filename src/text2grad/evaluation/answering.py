@@ -21,8 +21,8 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from text2grad.costs import Meter
-from text2grad.critics.servers import AnnotationSession, CachedClient, Endpoint, Prompt, Spending, Store, run_session
+from text2grad.costs import TokenCount
+from text2grad.critics.servers import CachedClient, Endpoint, Failure, Prompt, Request, Store, run_session
 from text2grad.errors import ConfigError, DataError, RequestError
 from text2grad.evaluation.subjects import LoadedModel, Subject
 from text2grad.evaluation.suite import Answer, AnsweredSuite, Question, Suite, digest_of_questions
@@ -174,7 +174,7 @@ class AnswerFile:
         return answers
 
 
-def sample_answers(model: LoadedModel, file: AnswerFile, said: Said, meter: Meter) -> None:
+def sample_answers(model: LoadedModel, file: AnswerFile, said: Said, tokens: TokenCount) -> None:
     """Sample the answers of a loaded model that are missing; they are added to `said`, to the file and to the costs."""
     turns = file.turns()
     missing = sum(turn.key not in said for turn in turns)
@@ -189,7 +189,7 @@ def sample_answers(model: LoadedModel, file: AnswerFile, said: Said, meter: Mete
             said |= _by_key(lines)
             for line in lines:
                 progress.advance(tokens=line["tokens"])
-                meter.add(0, line["tokens"])
+                tokens.add(0, line["tokens"])
 
 
 def _batches(turns: Sequence[Turn], sampling: Sampling, *, chat: bool) -> Iterator[list[Turn]]:
@@ -308,7 +308,7 @@ class Served(NamedTuple):
     """A conversation with a server, or the reason why it did not end."""
 
     lines: list[Line]
-    failure: RequestError | None
+    failure: Failure | None
 
 
 def endpoint_of(file: AnswerFile, server: Endpoint) -> Endpoint:
@@ -318,14 +318,13 @@ def endpoint_of(file: AnswerFile, server: Endpoint) -> Endpoint:
     return replace(server, model=model, base_url=address, temperature=heat, max_tokens=length)
 
 
-def request_answers(file: AnswerFile, out: Path, server: Endpoint, meter: Meter) -> Said:
+def request_answers(file: AnswerFile, out: Path, server: Endpoint, tokens: TokenCount) -> Said:
     """Return all answers of a model on a server; each is stored in `out`, the file is written when all are there."""
     items = [Turn(question, number, 0) for question in file.suite.questions for number in range(file.sampling.samples)]
     converse = partial(_converse, file=file, chat=file.subject.prompt_format != "plain")
     with Store(out / "answers.sqlite") as store:
-        session = AnnotationSession(endpoint_of(file, server), store, converse, Spending())
-        conversations, usage, _ = run_session(session, items)
-    meter.add(usage.prompt_tokens, usage.completion_tokens)
+        conversations, usage = run_session(endpoint_of(file, server), store, converse, items)
+    tokens.add(usage.prompt_tokens, usage.completion_tokens)
     failures = [conversation.failure for conversation in conversations if conversation.failure is not None]
     if failures:
         raise RequestError(
@@ -353,10 +352,9 @@ async def _converse(client: CachedClient, first: Turn, *, file: AnswerFile, chat
         prompt = _prompt(current, said, chat=chat)
         messages: Sequence[Message] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         sent: Prompt = tuple(map(dict, messages)) if chat else Example(prompt).prompt_text
-        try:
-            answer = await client.complete(sent, sample=current.sample, more=more)
-        except RequestError as error:
-            return Served([], error)
+        answer, failure = await client.reply(Request(sent, sample=current.sample, more=more))
+        if answer is None:
+            return Served([], failure)
         text = answer.text if chat else cut_at(answer.text, question.stop)
         finish = "stop" if text != answer.text else answer.finish
         said[current.key] = current.line(text, answer.completion_tokens or 0, finish)

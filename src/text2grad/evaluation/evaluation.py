@@ -20,7 +20,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from text2grad.costs import Meter, metered
+from text2grad.costs import TokenCount, metered
 from text2grad.critics.servers import Endpoint
 from text2grad.errors import ConfigError, check_known
 from text2grad.evaluation import answering
@@ -129,10 +129,10 @@ def evaluate_models(
     lock_directory(settings.out)
     results = [SuiteResult(suite) for suite in suites]
     try:
-        with metered(settings.out, "evaluate") as meter:
+        with metered(settings.out, "evaluate") as tokens:
             for work in [_Work(subject, suites, settings) for subject in subjects]:  # all are checked before the first
                 for result in results:
-                    work.answer(result, meter)
+                    work.answer(result, tokens)
                 work.release()
             for result in results:
                 for name in result.answers:
@@ -167,15 +167,15 @@ class _Work:
                 else:
                     answering.check_room(self._outline, file)
 
-    def answer(self, result: SuiteResult, meter: Meter) -> None:
+    def answer(self, result: SuiteResult, tokens: TokenCount) -> None:
         """Sample or request the missing answers of a suite; suites without answers (perplexity, lm-eval) are scored."""
         suite, name = result.suite, self.subject.name
         if isinstance(suite, AnsweredSuite):
             file, said = self._files[suite.name]
             if not file.is_complete(said) and self.subject.served:
-                said = answering.request_answers(file, self.settings.out, self.settings.server, meter)
+                said = answering.request_answers(file, self.settings.out, self.settings.server, tokens)
             elif not file.is_complete(said):
-                answering.sample_answers(self._model(), file, said, meter)
+                answering.sample_answers(self._model(), file, said, tokens)
             chat = self.subject.prompt_format != "plain" if self._outline is None else self._outline.chat
             result.answers[name] = file.answers(said, chat=chat)
         elif isinstance(suite, ExaminedSuite):

@@ -8,17 +8,15 @@ from pathlib import Path
 
 from text2grad.costs import metered
 from text2grad.critics.servers import (
-    AnnotationSession,
+    CachedClient,
     Endpoint,
     Prompt,
-    Question,
     Reply,
+    Request,
     ResponseFormat,
-    Spending,
     Store,
     expected_expense,
     refuse_beyond_budget,
-    reply,
     run_session,
 )
 from text2grad.errors import ConfigError, DataError, RequestError
@@ -27,10 +25,9 @@ from text2grad.progress import note
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """A model that judges answers, and what may be spent on it."""
+    """A model that judges answers."""
 
     endpoint: Endpoint  # suites set temperature and length of its answers
-    spending: Spending
 
     def ask(
         self, prompts: Sequence[Prompt], folder: Path, *, phase: str, response_format: ResponseFormat | None = None
@@ -43,16 +40,15 @@ class Judge:
             ConfigError: if the expected cost is beyond the budget; nothing is requested then.
             RequestError: if answers did not arrive; those that did are stored.
         """
-        questions = [Question(prompt, response_format) for prompt in prompts]
+        questions = [Request(prompt, response_format) for prompt in prompts]
         with Store(folder / "answers.sqlite") as store:
-            expense = expected_expense(self.endpoint, self.spending, store, questions)
+            expense = expected_expense(self.endpoint, store, questions)
             if expense.requests:
                 note(f"{phase}: {expense}")
-            refuse_beyond_budget([expense], self.spending.max_cost)
-            with metered(folder, "judge") as meter:
-                session = AnnotationSession(self.endpoint, store, reply, self.spending)
-                replies, usage, _ = run_session(session, questions, phase=phase)
-                meter.add(usage.prompt_tokens, usage.completion_tokens)
+            refuse_beyond_budget([expense], self.endpoint.max_cost)
+            with metered(folder, "judge") as tokens:
+                replies, usage = run_session(self.endpoint, store, CachedClient.reply, questions, phase=phase)
+                tokens.add(usage.prompt_tokens, usage.completion_tokens)
         failures = [answer.failure for answer in replies if answer.failure is not None]
         if failures:
             kinds = ", ".join(f"{kind} {count:,} times" for kind, count in Counter(f.kind for f in failures).items())
@@ -72,7 +68,7 @@ def judge_of(suite: str, judge: Judge | None, *, temperature: float, max_tokens:
             "OpenAI-compatible server"
         )
     heat = None if judge.endpoint.temperature is None else temperature
-    return replace(judge, endpoint=replace(judge.endpoint, temperature=heat, max_tokens=max_tokens))
+    return Judge(replace(judge.endpoint, temperature=heat, max_tokens=max_tokens))
 
 
 def fill(template: str, fields: Mapping[str, str], where: str) -> str:
