@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from text2grad.costs import metered
+from text2grad.costs import Meter, metered
 from text2grad.critics.servers import (
     AnnotationSession,
+    Answer,
     Endpoint,
     Prompt,
     Question,
-    Reply,
     ResponseFormat,
     Spending,
     Store,
@@ -25,6 +25,27 @@ from text2grad.errors import ConfigError, DataError, RequestError
 from text2grad.progress import note
 
 
+def all_answers(
+    endpoint: Endpoint, spending: Spending, store: Store, questions: Sequence[Question], meter: Meter, what: str
+) -> list[Answer]:
+    """Return the answer to each question, also in the store; `what` names them in progress and errors.
+
+    Raises:
+        RequestError: if answers did not arrive; those that did are stored.
+    """
+    replies, usage, _ = run_session(AnnotationSession(endpoint, store, reply, spending), questions, phase=what)
+    meter.add(usage.prompt_tokens, usage.completion_tokens)
+    failures = [failure for _, failure in replies if failure is not None]
+    if failures:
+        kinds = ", ".join(f"{kind} {count:,} times" for kind, count in Counter(f.kind for f in failures).items())
+        raise RequestError(
+            failures[0].kind,
+            f"{len(failures):,} of {len(replies):,} {what} did not arrive ({kinds}); the first: {failures[0].detail}. "
+            "Run the same command again: it requests the missing ones only",
+        )
+    return [answer for answer, _ in replies if answer is not None]
+
+
 @dataclass(frozen=True, slots=True)
 class Judge:
     """A model that judges answers, and what may be spent on it."""
@@ -33,11 +54,11 @@ class Judge:
     spending: Spending
 
     def ask(
-        self, prompts: Sequence[Prompt], folder: Path, *, phase: str, response_format: ResponseFormat | None = None
-    ) -> list[Reply]:
+        self, prompts: Sequence[Prompt], folder: Path, response_format: ResponseFormat | None = None
+    ) -> list[Answer]:
         """Return the reply to each prompt, also on disk in `folder`; the expected cost is printed first.
 
-        Equal prompts are requested once. `phase` names the work in the progress.
+        Equal prompts are requested once.
 
         Raises:
             ConfigError: if the expected cost is beyond the budget; nothing is requested then.
@@ -47,21 +68,11 @@ class Judge:
         with Store(folder / "answers.sqlite") as store:
             expense = expected_expense(self.endpoint, self.spending, store, questions)
             if expense.requests:
-                note(f"{phase}: {expense}")
+                note(f"judgements: {expense}")
             refuse_beyond_budget([expense], self.spending.max_cost)
             with metered(folder, "judge") as meter:
-                session = AnnotationSession(self.endpoint, store, reply, self.spending)
-                replies, usage, _ = run_session(session, questions, phase=phase)
-                meter.add(usage.prompt_tokens, usage.completion_tokens)
-        failures = [answer.failure for answer in replies if answer.failure is not None]
-        if failures:
-            kinds = ", ".join(f"{kind} {count:,} times" for kind, count in Counter(f.kind for f in failures).items())
-            raise RequestError(
-                failures[0].kind,
-                f"{len(failures):,} of {len(replies):,} judgements of {self.endpoint.model} did not arrive ({kinds}; "
-                f"the first: {failures[0].detail}). Run the same command again: it requests the missing ones only",
-            )
-        return replies
+                what = f"judgements of {self.endpoint.model}"
+                return all_answers(self.endpoint, self.spending, store, questions, meter, what)
 
 
 def judge_of(suite: str, judge: Judge | None, *, temperature: float, max_tokens: int) -> Judge:
@@ -77,10 +88,8 @@ def judge_of(suite: str, judge: Judge | None, *, temperature: float, max_tokens:
 
 def fill(template: str, fields: Mapping[str, str], where: str) -> str:
     """Return a template with its {fields} filled; texts of models are never read as templates."""
-
-    def text_of(match: re.Match[str]) -> str:
-        if match[1] not in fields:
-            raise DataError(f"{where}: the prompt has the unknown field {match[0]}; known: {', '.join(fields)}")
-        return fields[match[1]]
-
-    return re.sub(r"\{(\w+)\}", text_of, template)
+    try:
+        return re.sub(r"\{(\w+)\}", lambda match: fields[match[1]], template)
+    except KeyError as error:
+        known = ", ".join(fields)
+        raise DataError(f"{where}: the prompt has the unknown field {{{error.args[0]}}}; known: {known}") from error

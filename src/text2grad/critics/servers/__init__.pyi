@@ -32,6 +32,11 @@ from .preference import (
     questions as questions,
 )
 from .session import AnnotationSession as AnnotationSession, run_session as run_session
-from .store import Prompt as Prompt, Store as Store, hash_of as hash_of
+from .store import (
+    Answer as Answer,
+    Prompt as Prompt,
+    Store as Store,
+    hash_of as hash_of,
+)
 from .templates import Template as Template
 from .unit_test_outcomes import add_test_outcomes as add_test_outcomes

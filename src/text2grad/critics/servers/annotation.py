@@ -16,10 +16,11 @@ next run. A failure is not an exception: it is counted and listed.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from text2grad.costs import TokenCount
 from text2grad.critics.servers.cached_client import CachedClient, ResponseFormat
@@ -66,10 +67,12 @@ class Failure(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A prompt, and the format of its answer; None requests free text."""
+    """The arguments of `CachedClient.complete`."""
 
     prompt: Prompt
     response_format: ResponseFormat | None = None
+    sample: int = 0
+    more: Mapping[str, Any] = MappingProxyType({})
 
 
 class Reply(NamedTuple):
@@ -82,7 +85,7 @@ class Reply(NamedTuple):
 async def reply(client: CachedClient, question: Question) -> Reply:
     """Return the answer to a question: `AnnotationSession(endpoint, store, reply)`."""
     try:
-        return Reply(await client.complete(question.prompt, question.response_format))
+        return Reply(await client.complete(*question))
     except RequestError as error:
         return Reply(None, Failure(error.kind, error.detail))
 

@@ -53,7 +53,6 @@ def request_for(
     endpoint: Endpoint,
     prompt: Prompt,
     response_format: ResponseFormat | None,
-    *,
     sample: int = 0,
     more: Mapping[str, Any] = MappingProxyType({}),
 ) -> Request:
@@ -113,7 +112,6 @@ class CachedClient:
         self,
         prompt: Prompt,
         response_format: ResponseFormat | None = None,
-        *,
         sample: int = 0,
         more: Mapping[str, Any] = MappingProxyType({}),
     ) -> Answer:

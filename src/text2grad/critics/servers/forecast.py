@@ -50,7 +50,7 @@ class Forecast(NamedTuple):
 
 def expected_expense(endpoint: Endpoint, spending: Spending, store: Store, questions: Iterable[Question]) -> Forecast:
     """Return the expected expense of some questions; equal questions count once."""
-    asked = [request_for(endpoint, question.prompt, question.response_format) for question in questions]
+    asked = [request_for(endpoint, *question) for question in questions]
     requests = {request.key: request for request in asked}
     missing = [request for request in requests.values() if store.get(request) is None]
     read = sum(prompt_bytes(request.prompt) for request in missing) // BYTES_PER_TOKEN
