@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
-from evidence.baselines.encoding import encode_chats, encode_responses
+from evidence.baselines.encoding import check_text_ids, encode_chats, encode_responses
 from evidence.baselines.span_reward import span_reward
 from text2grad.errors import DataError, ModelError
 from text2grad.feedback.records import Annotation
@@ -21,7 +21,6 @@ from text2grad.models.fine_tuning import FineTuning, OnStep, optimizers, train_w
 from text2grad.models.measured_training import (
     Evaluation,
     check_ids,
-    check_text_ids,
     checkpoint_path,
     last_saved,
     train_saved,

@@ -207,7 +207,7 @@ def test_a_critic_is_refreshed_where_a_step_is_named() -> None:
     assert make_recipe({"refresh": {"steps": [10, 25]}}).refresh.active
 
 
-@pytest.mark.parametrize("kind", ["vllm", "server", "probe"])
+@pytest.mark.parametrize("kind", ["vllm", "server"])
 def test_a_critic_that_cannot_be_trained_here_is_not_refreshed(kind: str) -> None:
     critic, refresh = {"model": "rm", "kind": kind}, {"steps": [4]}
     assert refusal({"critic": critic, "refresh": refresh}) == (
@@ -218,7 +218,7 @@ def test_a_critic_that_cannot_be_trained_here_is_not_refreshed(kind: str) -> Non
     assert make_recipe({"critic": {**critic, "use": "my:critic"}, "refresh": refresh}).refresh.active
 
 
-@pytest.mark.parametrize("kind", ["scalar", "server", "probe"])
+@pytest.mark.parametrize("kind", ["scalar", "server"])
 def test_votes_of_a_critic_that_samples_no_critiques_are_refused(kind: str) -> None:
     critic = {"model": "rm", "kind": kind, "votes": 1}
     assert refusal({"critic": critic}).endswith(

@@ -61,7 +61,7 @@ class Recipe(Section):
             )
         self._check_groups()
         self._check_engine()
-        if self.refresh.active and self.critic.learned and self.critic.kind in ("vllm", "server", "probe"):
+        if self.refresh.active and self.critic.learned and self.critic.kind in ("vllm", "server"):
             raise ValueError(
                 f'[refresh] trains the critic again, and one of critic.kind = "{self.critic.kind}" cannot be; choose '
                 '"generative", or leave refresh.steps out'

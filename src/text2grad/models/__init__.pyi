@@ -35,7 +35,6 @@ from .measured_training import (
     check_batch_size as check_batch_size,
     check_ids as check_ids,
     check_same_data as check_same_data,
-    check_text_ids as check_text_ids,
     checkpoint_path as checkpoint_path,
     held_out_loss as held_out_loss,
     last_saved as last_saved,

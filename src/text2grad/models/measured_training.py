@@ -151,19 +151,6 @@ def check_ids(model: Any, rows: Sequence[Mapping[str, Sequence[int]]]) -> None:
         )
 
 
-def check_text_ids(model: Any, tokenizer: Any) -> None:
-    """Refuse a tokenizer that reads text as ids which the model's embedding does not have.
-
-    Special tokens may lie beyond the embedding, as many tokens of padding do, until a row holds them (`check_ids`).
-
-    Raises:
-        ModelError: if there is such an id.
-    """
-    special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-    ids = [number for number in tokenizer.get_vocab().values() if number not in special]
-    check_ids(model, [{"input_ids": [max(ids, default=0)]}])
-
-
 def train_measured(
     model: Any, tokenizer: Any, rows: Sequence[Row], settings: FineTuning, evaluation: Evaluation
 ) -> None:

@@ -4,17 +4,12 @@ import gc
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-)
 
 from places import ROOT
 from planned import CONFIG, CPU, PARAMETERS, recipe
@@ -23,10 +18,9 @@ from text2grad.errors import ConfigError
 from text2grad.models import policy_config
 from text2grad.models.adapters import enable_checkpointing
 from text2grad.models.policy import PolicyWithValue
-from text2grad.reward_models.probe import Row, states_of
 from text2grad.rl.start import prepare_policy
 from text2grad.runs.dry_run.plan import Planner
-from text2grad.runs.dry_run.trace import Allocations, TracedModel
+from text2grad.runs.dry_run.trace import TracedModel
 from tiny_models import batch_of, tiny
 
 
@@ -201,25 +195,6 @@ def test_a_reward_model_decodes_the_rows_of_a_rollout_at_once_and_votes_are_rows
     assert cache(64) == 8 * row
     assert cache(64, votes=3) == 24 * row
     assert cache(10, votes=3) == 10 * row
-
-
-def allocated(model: Any, work: Callable[[], object]) -> int:
-    """Return the most bytes that a pass allocates beside the weights."""
-    known = {one.untyped_storage()._cdata: one for one in (*model.parameters(), *model.buffers())}
-    with Allocations(known) as counted:
-        work()
-    return counted.peak
-
-
-def test_a_probe_reads_in_the_memory_that_is_planned(folder: Path) -> None:
-    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)).eval()
-    model.save_pretrained(folder / "base")
-    probe = {"base": str(folder / "base"), "layer": 1, "labels": [-1, 0, 1]}
-    (folder / "probe.json").write_text(json.dumps(probe))
-    critic = {"model": str(folder), "kind": "probe"}
-    planned = Planner(recipe(folder, critic=critic), CPU, prompt_tokens=40).plan().phases["critic"]["working"]
-    rows = [Row([1] * (40 + 2 * 24 - short), [[3, 4]]) for short in range(8)]  # the response twice
-    assert planned == pytest.approx(allocated(model, lambda: list(states_of(model, rows, range(8), [1], 8))), rel=0.1)
 
 
 def test_a_policy_that_is_an_adapter_is_planned_as_its_base(folder: Path) -> None:

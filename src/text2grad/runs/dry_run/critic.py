@@ -1,8 +1,8 @@
 """The memory of a reward model in the processes of a run: its weights, its work in a step, and its refreshes.
 
 A generative reward model reads the longest prompt and response, and decodes a critique of the longest length. A reward
-model that only reads has rows of the longest prompt and response, up to its context, in the policy's tokens; a probe of
-hidden states reads the response twice. A reward model that is not made yet is planned like the policy.
+model that only reads has rows of the longest prompt and response, up to its context, in the policy's tokens. A reward
+model that is not made yet is planned like the policy.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 from text2grad.config import ModelConfig, Recipe
 from text2grad.models import ADAPTER_CONFIG, context_of, dtype_to_train, policy_config
 from text2grad.progress import note
-from text2grad.reward_models import reading_kind, saved_format, saved_probe, shares_base
+from text2grad.reward_models import reading_kind, saved_format, shares_base
 from text2grad.runs.dry_run.devices import Device
 from text2grad.runs.dry_run.trace import Pass, TracedModel, update_roles, weights_type
 
@@ -49,10 +49,8 @@ class CriticPlanner:
         note(f"tracing the critic on {rows} {'critiques' if kind == 'generative' else 'responses'}")
         if kind == "generative":
             return self.model.rollout(rows, *self._lengths())
-        all_layers = kind == "probe"
-        tokens = self.longest_prompt + self.recipe.rollout.max_new_tokens * (1 + all_layers)
-        tokens = int(min(tokens, context_of(self.model.config)))
-        return (self.model.states(rows, tokens, all_layers=all_layers),)
+        tokens = min(self.longest_prompt + self.recipe.rollout.max_new_tokens, context_of(self.model.config))
+        return (self.model.states(rows, int(tokens)),)
 
     def refresh(self) -> dict[str, int]:
         """Return the bytes by role of training the reward model of this process again; empty if the run never does.
@@ -91,8 +89,7 @@ class CriticPlanner:
         path, settings = self.recipe.critic.model, self.recipe.model
         config, saved_as = self.config, dtype_to_train(settings.dtype, settings.lora_r)
         if self.exists:
-            base = saved_probe(path).base if self.recipe.critic.kind == "probe" else path
-            config, saved_as = policy_config(base, trust_remote_code=settings.trust_remote_code), "auto"
+            config, saved_as = policy_config(path, trust_remote_code=settings.trust_remote_code), "auto"
         elif not trained:
             note(f"critic.model = {path!r} does not exist yet: planned as a model like the policy", warning=True)
         dtype = str(weights_type(config, saved_as)).removeprefix("torch.")

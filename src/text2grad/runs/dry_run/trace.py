@@ -222,14 +222,12 @@ class TracedModel:
             self.model.score(self._batch(rows, prompt, response), self.reference, temperature=1.0, kl=kl)
             return Pass(counted.peak)
 
-    def states(self, rows: int, tokens: int, *, all_layers: bool) -> Pass:
-        """Trace the last hidden states without gradient; or those of all layers, with a copy of one row in 32 bits."""
+    def states(self, rows: int, tokens: int) -> Pass:
+        """Trace the last hidden states without gradient."""
         with torch.no_grad(), self._counting() as counted:
             ids = torch.zeros(rows, tokens, dtype=torch.long)
             trunk, mask = base_of(self.model.policy).base_model, torch.ones_like(ids)
-            read = trunk(input_ids=ids, attention_mask=mask, use_cache=False, output_hidden_states=all_layers)
-            if all_layers:
-                torch.stack([read.hidden_states[-2][0]], 1).float()
+            trunk(input_ids=ids, attention_mask=mask, use_cache=False)
             return Pass(counted.peak)
 
     def rollout(self, rows: int, prompt: int, response: int) -> tuple[Pass, Pass]:
