@@ -112,11 +112,20 @@ def check_known(setting: str, value: object, known: Sequence[str]) -> None:
     Raises:
         ConfigError: if it is unknown; the message lists the known values and suggests the most similar.
     """
-    if value in known:
-        return
-    near = get_close_matches(str(value), known, n=1)
+    if value not in known:
+        raise ConfigError(f"{setting} has no value {value!r}.{known_names('value', str(value), known)}")
+
+
+def known_names(kind: str, name: str, known: Sequence[str]) -> str:
+    """Return the end of a message about an unknown name: the most similar known name, and all of them.
+
+    Example:
+        >>> known_names("key", "betta", ["beta", "gamma"])
+        ' Did you mean "beta"? Known keys: beta, gamma'
+    """
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f' Did you mean "{near[0]}"?' if near else ""
-    raise ConfigError(f"{setting} has no value {value!r}.{hint} Known values: {', '.join(known)}")
+    return f"{hint} Known {kind}s: {', '.join(known)}"
 
 
 INSTALL = 'pip install -e ".[{extra}]"'

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from places import STORIES
-from text2grad.costs import Meter
+from text2grad.costs import TokenCount
 from text2grad.errors import ConfigError, DataError
 from text2grad.evaluation import answering
 from text2grad.evaluation.answering import (
@@ -53,7 +53,7 @@ def asked(path: Path, out: Path, suite: Talk, sampling: Sampling = HOT) -> Answe
     file.open(force=False)
     if not file.complete:
         check_room(outline(subject), file)
-        sample_answers(load(outline(subject)), file, Meter(out, "evaluate"))
+        sample_answers(load(outline(subject)), file, TokenCount())
     file.answers(chat=False)
     return file
 

@@ -11,11 +11,11 @@ from fault_server import LOGPROBS, SECRET, Running, running
 from judged_chats import CHATML, alpaca
 from places import DATA, SHARED
 from text2grad.cli.__main__ import main
-from text2grad.critics.servers import Endpoint, Spending
+from text2grad.critics.servers import Endpoint
 from text2grad.critics.servers.store import Answer as Said
 from text2grad.errors import ConfigError, DataError, RequestError
 from text2grad.evaluation.intervals import estimate
-from text2grad.evaluation.judging import Judge, fill
+from text2grad.evaluation.judging import fill
 from text2grad.evaluation.suite import Answer, Question, SuiteOptions
 from text2grad.evaluation.suites.alpaca_eval import AlpacaEvalSuite, messages_of, read_preference
 from text2grad.evaluation.suites.length_control import length_controlled, read_gamed
@@ -28,8 +28,8 @@ THREE_OF_FOUR = 0.75
 """Share of the better output by `LOGPROBS`: 1 / (1 + 1/3)."""
 
 
-def judge_at(server: Running, **settings: Any) -> Judge:
-    return Judge(Endpoint("judge", server.url, api_key_env="SOME_KEY", **settings), Spending())
+def judge_at(server: Running, **settings: Any) -> Endpoint:
+    return Endpoint("judge", server.url, api_key_env="SOME_KEY", **settings)
 
 
 def answers_to(questions: Sequence[Question], texts: Sequence[Sequence[str]]) -> list[Answer]:

@@ -161,12 +161,12 @@ def _judged(args: argparse.Namespace, critic: Any, truth: Sequence[Any], match: 
     from text2grad.runs.critic_quality import paired, predictions
 
     critiques, counted = [], tokens_of(critic)
-    with metered(args.out, "evaluate critic") as meter, Progress("run the critic", len(truth), unit="response") as bar:
+    with metered(args.out, "evaluate critic") as tokens, Progress("run the critic", len(truth), unit="response") as bar:
         for critique in predictions(critic, truth, args.out, match=match):
             critiques.append(critique)
             bar.advance()
             now = tokens_of(critic)
-            meter.add(now.prompt - counted.prompt, now.generated - counted.generated)
+            tokens.add(now.prompt - counted.prompt, now.generated - counted.generated)
             counted = now
     return paired(truth, critiques)
 

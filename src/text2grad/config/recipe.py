@@ -4,7 +4,6 @@ A recipe is a TOML file of sections; each section is a class of this package. `-
 and `text2grad recipe` prints every setting with its documentation.
 """
 
-import difflib
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from text2grad.config.run import DataConfig, RunConfig
 from text2grad.config.section import OF_A_RUN, Section, is_of_a_run
 from text2grad.config.server import AnnotateConfig, EngineConfig, ServerConfig, VLLMConfig
 from text2grad.config.training import QuickstartConfig, RefreshConfig, RewardModelConfig, SFTConfig
-from text2grad.errors import ConfigError, DataError
+from text2grad.errors import ConfigError, DataError, known_names
 from text2grad.files import read_text
 
 
@@ -197,9 +196,7 @@ def _refuse_unknown(data: Mapping[str, Any], where: str) -> None:
 
 
 def _unknown(kind: str, name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    guess = f' Did you mean "{near[0]}"?' if near else ""
-    return f'no {kind} "{name}".{guess} Known {kind}s: {", ".join(sorted(known))}'
+    return f'no {kind} "{name}".{known_names(kind, name, sorted(known))}'
 
 
 def _apply(data: dict[str, Any], override: str) -> None:

@@ -14,7 +14,6 @@ from .intervals import (
     estimate as estimate,
     mean_interval as mean_interval,
 )
-from .judging import Judge as Judge
 from .registry import SUITES as SUITES, make_suites as make_suites, register_suite as register_suite
 from .subjects import read_subjects as read_subjects
 from .suite import SuiteOptions as SuiteOptions

@@ -19,8 +19,8 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from text2grad.costs import Meter
-from text2grad.critics.servers import Endpoint, Question as Request, Spending, Store
+from text2grad.costs import TokenCount
+from text2grad.critics.servers import Endpoint, Request, Store
 from text2grad.errors import ConfigError, DataError
 from text2grad.evaluation.judging import all_answers
 from text2grad.evaluation.subjects import LoadedModel, Subject
@@ -166,7 +166,7 @@ class AnswerFile:
         return messages
 
 
-def sample_answers(model: LoadedModel, file: AnswerFile, meter: Meter) -> None:
+def sample_answers(model: LoadedModel, file: AnswerFile, tokens: TokenCount) -> None:
     """Sample the answers of a loaded model that are missing; each batch goes to the file and to the costs."""
     missing = [batch for batch in _batches(model, file) if any(turn.key not in file.said for turn in batch)]
     phase, done = f"{file.suite.name}: answers of {file.subject.name}", len(file.turns) - sum(map(len, missing))
@@ -176,7 +176,7 @@ def sample_answers(model: LoadedModel, file: AnswerFile, meter: Meter) -> None:
             file.add(lines)
             for line in lines:
                 progress.advance(tokens=line["tokens"])
-                meter.add(0, line["tokens"])
+                tokens.add(0, line["tokens"])
 
 
 def _batches(model: LoadedModel, file: AnswerFile) -> Iterator[list[Turn]]:
@@ -281,7 +281,7 @@ def endpoint_of(file: AnswerFile, server: Endpoint) -> Endpoint:
     return replace(server, model=model, base_url=address, temperature=heat, max_tokens=file.length)
 
 
-def request_answers(file: AnswerFile, out: Path, server: Endpoint, meter: Meter) -> None:
+def request_answers(file: AnswerFile, out: Path, server: Endpoint, tokens: TokenCount) -> None:
     """Request the missing answers of a model on a server, turn by turn; each is stored in `out`."""
     endpoint, chat = endpoint_of(file, server), file.subject.prompt_format != "plain"
     what = f"answers of {file.subject.name} to suite {file.suite.name}"
@@ -290,9 +290,7 @@ def request_answers(file: AnswerFile, out: Path, server: Endpoint, meter: Meter)
         for _, group in groupby(missing, lambda turn: turn.turn):
             turns, lines = list(group), []
             requests = [_request(file, turn, chat=chat) for turn in turns]
-            for turn, answer in zip(
-                turns, all_answers(endpoint, Spending(), store, requests, meter, what), strict=True
-            ):
+            for turn, answer in zip(turns, all_answers(endpoint, store, requests, tokens, what), strict=True):
                 text = answer.text if chat else cut_at(answer.text, turn.question.stop)
                 finish = "stop" if text != answer.text else answer.finish
                 lines.append(turn.line(text, answer.completion_tokens or 0, finish))

@@ -21,7 +21,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from text2grad.costs import Meter, metered
+from text2grad.costs import TokenCount, metered
 from text2grad.critics.servers import Endpoint
 from text2grad.errors import ConfigError, check_known
 from text2grad.evaluation import answering
@@ -129,12 +129,12 @@ def evaluate_models(
         suite.check()
     lock_directory(settings.out)
     results = [SuiteResult(suite) for suite in suites]
-    with metered(settings.out, "evaluate") as meter:
+    with metered(settings.out, "evaluate") as tokens:
         waiting = [_Work(subject, suites, settings) for subject in subjects]  # all are checked before the first
         while waiting:
             work = waiting.pop(0)
             for result in results:
-                work.answer(result, meter)
+                work.answer(result, tokens)
             del work
             gc.collect()  # frees the memory of the weights
         for result in results:
@@ -169,15 +169,15 @@ class _Work:
         assert self._outline is not None
         return load(self._outline, dtype=self.settings.dtype)
 
-    def answer(self, result: SuiteResult, meter: Meter) -> None:
+    def answer(self, result: SuiteResult, tokens: TokenCount) -> None:
         """Sample or request the missing answers of a suite; suites without answers (perplexity, lm-eval) are scored."""
         suite, name = result.suite, self.subject.name
         if isinstance(suite, AnsweredSuite):
             file = self._files[suite.name]
             if self.subject.served:
-                answering.request_answers(file, self.settings.out, self.settings.server, meter)
+                answering.request_answers(file, self.settings.out, self.settings.server, tokens)
             elif not file.complete:
-                answering.sample_answers(self._model, file, meter)
+                answering.sample_answers(self._model, file, tokens)
             chat = self.subject.prompt_format != "plain" if self._outline is None else self._outline.chat
             result.answers[name] = file.answers(chat=chat)
         elif isinstance(suite, ExaminedSuite):

@@ -1,24 +1,22 @@
-"""Questions to a judge, a language model on a server: each reply is paid once, and on disk before it is used."""
+"""Requests to a model on a server, to answer or to judge: each answer is paid once, and on disk before it is used."""
 
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from text2grad.costs import Meter, metered
+from text2grad.costs import TokenCount, metered
 from text2grad.critics.servers import (
-    AnnotationSession,
     Answer,
+    CachedClient,
     Endpoint,
     Prompt,
-    Question,
+    Request,
     ResponseFormat,
-    Spending,
     Store,
     expected_expense,
     refuse_beyond_budget,
-    reply,
     run_session,
 )
 from text2grad.errors import ConfigError, DataError, RequestError
@@ -26,15 +24,15 @@ from text2grad.progress import note
 
 
 def all_answers(
-    endpoint: Endpoint, spending: Spending, store: Store, questions: Sequence[Question], meter: Meter, what: str
+    endpoint: Endpoint, store: Store, requests: Sequence[Request], tokens: TokenCount, what: str
 ) -> list[Answer]:
-    """Return the answer to each question, also in the store; `what` names them in progress and errors.
+    """Return the answer to each request, also in the store; `what` names them in progress and errors.
 
     Raises:
         RequestError: if answers did not arrive; those that did are stored.
     """
-    replies, usage, _ = run_session(AnnotationSession(endpoint, store, reply, spending), questions, phase=what)
-    meter.add(usage.prompt_tokens, usage.completion_tokens)
+    replies, usage = run_session(endpoint, store, CachedClient.reply, requests, phase=what)
+    tokens.add(usage.prompt_tokens, usage.completion_tokens)
     failures = [failure for _, failure in replies if failure is not None]
     if failures:
         kinds = ", ".join(f"{kind} {count:,} times" for kind, count in Counter(f.kind for f in failures).items())
@@ -46,44 +44,36 @@ def all_answers(
     return [answer for answer, _ in replies if answer is not None]
 
 
-@dataclass(frozen=True, slots=True)
-class Judge:
-    """A model that judges answers, and what may be spent on it."""
-
-    endpoint: Endpoint  # suites set temperature and length of its answers
-    spending: Spending
-
-    def ask(
-        self, prompts: Sequence[Prompt], folder: Path, response_format: ResponseFormat | None = None
-    ) -> list[Answer]:
-        """Return the reply to each prompt, also on disk in `folder`; the expected cost is printed first.
-
-        Equal prompts are requested once.
-
-        Raises:
-            ConfigError: if the expected cost is beyond the budget; nothing is requested then.
-            RequestError: if answers did not arrive; those that did are stored.
-        """
-        questions = [Question(prompt, response_format) for prompt in prompts]
-        with Store(folder / "answers.sqlite") as store:
-            expense = expected_expense(self.endpoint, self.spending, store, questions)
-            if expense.requests:
-                note(f"judgements: {expense}")
-            refuse_beyond_budget([expense], self.spending.max_cost)
-            with metered(folder, "judge") as meter:
-                what = f"judgements of {self.endpoint.model}"
-                return all_answers(self.endpoint, self.spending, store, questions, meter, what)
-
-
-def judge_of(suite: str, judge: Judge | None, *, temperature: float, max_tokens: int) -> Judge:
+def judge_of(suite: str, judge: Endpoint | None, *, temperature: float, max_tokens: int) -> Endpoint:
     """Return the judge of a suite, with the suite's sampling; a server without temperatures (None) keeps that."""
     if judge is None:
         raise ConfigError(
             f"suite {suite} needs a judge: give --judge FILE.toml, a recipe whose [annotate] names a model on an "
             "OpenAI-compatible server"
         )
-    heat = None if judge.endpoint.temperature is None else temperature
-    return replace(judge, endpoint=replace(judge.endpoint, temperature=heat, max_tokens=max_tokens))
+    heat = None if judge.temperature is None else temperature
+    return replace(judge, temperature=heat, max_tokens=max_tokens)
+
+
+def judgements(
+    judge: Endpoint, prompts: Sequence[Prompt], folder: Path, response_format: ResponseFormat | None = None
+) -> list[Answer]:
+    """Return the judge's reply to each prompt, also on disk in `folder`; the expected cost is printed first.
+
+    Equal prompts are requested once.
+
+    Raises:
+        ConfigError: if the expected cost is beyond the budget; nothing is requested then.
+        RequestError: if answers did not arrive; those that did are stored.
+    """
+    requests = [Request(prompt, response_format) for prompt in prompts]
+    with Store(folder / "answers.sqlite") as store:
+        expense = expected_expense(judge, store, requests)
+        if expense.requests:
+            note(f"judgements: {expense}")
+        refuse_beyond_budget([expense], judge.max_cost)
+        with metered(folder, "judge") as tokens:
+            return all_answers(judge, store, requests, tokens, f"judgements of {judge.model}")
 
 
 def fill(template: str, fields: Mapping[str, str], where: str) -> str:

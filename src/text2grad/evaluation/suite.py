@@ -24,7 +24,7 @@ from text2grad.files import to_json
 from text2grad.types import Message
 
 if TYPE_CHECKING:
-    from text2grad.evaluation.judging import Judge
+    from text2grad.critics.servers import Endpoint
     from text2grad.evaluation.subjects import LoadedModel
 
 Better = Literal["higher", "lower", ""]
@@ -102,7 +102,7 @@ class SuiteOptions:
     accept_weaker: bool = False  # run programs without protection of files if no stronger isolation works
     perplexity_model: str = ""  # causal language model that reads the answers
     bertscore: str = ""  # encoder of BERTScore
-    judge: "Judge | None" = None  # model that judges answers of chat suites
+    judge: "Endpoint | None" = None  # model that judges answers of chat suites
 
 
 class Suite(ABC):

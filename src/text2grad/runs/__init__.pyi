@@ -1,6 +1,6 @@
 from .annotation_items import (
     annotated_examples as annotated_examples,
-    endpoint_values as endpoint_values,
+    annotator_endpoint as annotator_endpoint,
     items_of as items_of,
 )
 from .answers import (

@@ -1,4 +1,4 @@
-"""Critics that are programs: unit tests and the linter ruff."""
+"""A critic that is a program: unit tests."""
 
 import lazy_loader
 

@@ -1,3 +1,2 @@
-from .program_text import fenced_blocks as fenced_blocks
-from .ruff_critic import RuffCritic as RuffCritic
+from .program_text import fenced_blocks as fenced_blocks, program_in as program_in
 from .unit_tests import UnitTestCritic as UnitTestCritic

@@ -14,9 +14,11 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
 from text2grad.critics.servers.endpoint import Endpoint
-from text2grad.critics.servers.store import Answer, Prompt
+from text2grad.critics.servers.store import Answer
 from text2grad.errors import RequestError, require
 
+Prompt = tuple[Mapping[str, str], ...] | str
+"""Chat messages, or a text to continue."""
 LONGEST_WAIT_S = 600.0  # a server that asks for a longer pause ends the run
 REDACTED = "[key]"
 _DETAIL_CHARS = 300
@@ -79,7 +81,7 @@ class ServerClient:
                 body = {"prompt": prompt, **parameters}
                 texts = self._client.completions.with_raw_response
                 return (await texts.create(model=model, prompt="", extra_body=body)).content
-            body = {"messages": [dict(message) for message in prompt], **parameters}
+            body = {"messages": list(map(dict, prompt)), **parameters}
             chats = self._client.chat.completions.with_raw_response
             return (await chats.create(model=model, messages=[], extra_body=body)).content
         except openai.APIStatusError as error:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from text2grad.critics.servers import Answer as Reply, Prompt, ResponseFormat
 from text2grad.errors import DataError
-from text2grad.evaluation.judging import fill, judge_of
+from text2grad.evaluation.judging import fill, judge_of, judgements
 from text2grad.evaluation.suite import (
     Answer,
     AnsweredSuite,
@@ -68,7 +68,7 @@ class AlpacaEvalSuite(AnsweredSuite):
             note(f"suite {self.name}: without {gamed} ({GAMED} {told}", warning=True)
         self.settings = {
             "prompt": sha256(self._template.encode()).hexdigest()[:16],
-            "judge": self.judge.endpoint.model,
+            "judge": self.judge.model,
             "length_control": self.gamed and self.gamed.digest(),
         }
         about = "win rate predicted for outputs of equal length"
@@ -86,7 +86,7 @@ class AlpacaEvalSuite(AnsweredSuite):
         """Return the preference for each answer, also length-controlled."""
         asked = [answer for answer in answers if answer.text != answer.question.data["baseline"]]
         prompts = [self._prompt(answer, swapped=swapped) for answer in asked for swapped in (False, True)]
-        replies = iter(self.judge.ask(prompts, folder, _FORMAT))
+        replies = iter(judgements(self.judge, prompts, folder, _FORMAT))
         counts: list[Counts] = []
         for answer in answers:
             if answer.text == answer.question.data["baseline"]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from text2grad.critics.servers import Answer as Reply, Prompt
 from text2grad.errors import DataError
-from text2grad.evaluation.judging import fill, judge_of
+from text2grad.evaluation.judging import fill, judge_of, judgements
 from text2grad.evaluation.suite import (
     Answer,
     AnsweredSuite,
@@ -60,7 +60,7 @@ class MTBenchSuite(AnsweredSuite):
         self.questions = list(_questions(questions, dict(_references(references))))[: options.limit]
         self.settings = {
             "prompts": sha256(repr(sorted(self._templates.items())).encode()).hexdigest()[:16],
-            "judge": self.judge.endpoint.model,
+            "judge": self.judge.model,
         }
         parts = {f"turn_{n}": (str(n), f"turn {n}") for n in (1, 2)}
         parts |= {name: (name, f"category {name}") for name in sorted({q.data["category"] for q in self.questions})}
@@ -77,7 +77,7 @@ class MTBenchSuite(AnsweredSuite):
     def score(self, answers: Sequence[Answer], folder: Path) -> list[Scores]:
         """Return ratings of both turns, and how many there are."""
         prompts = [self._prompt(answer, turn) for answer in answers for turn in range(answer.question.turns)]
-        replies = iter(self.judge.ask(prompts, folder))
+        replies = iter(judgements(self.judge, prompts, folder))
         return [_scores(answer.question, [read_rating(next(replies)) for _ in answer.texts]) for answer in answers]
 
     def _prompt(self, answer: Answer, turn: int) -> Prompt:
