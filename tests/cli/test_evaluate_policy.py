@@ -152,10 +152,10 @@ def test_answers_that_do_not_arrive_are_told(
     assert main([*arguments, "--out", str(tmp_path / "out")]) == 2
     told = capsys.readouterr().err
     assert (
-        "RequestError: rejected: 1 of 2 answers of m to suite summarization did not arrive; the first: status 400"
+        "RequestError: rejected: 1 of 2 answers of m to suite summarization did not arrive (rejected 1 times); "
         in told
     )
-    assert "Run the same command again: it requests the missing answers only" in told
+    assert "Run the same command again: it requests the missing ones only" in told
 
 
 def test_all_models_are_checked_before_the_first_answers(

@@ -87,20 +87,18 @@ def read_subjects(
         ConfigError: if a path is empty, two models have one name, or a server's model has no name.
         DataError: if a directory holds a run without a checkpoint.
     """
-    for_all = [name for name in model_names if not _NAMED.fullmatch(name)]
-    by_name = dict(name.split("=", 1) for name in model_names if _NAMED.fullmatch(name))
-    if len(for_all) > 1:
+    names = dict(map(_named, model_names))
+    if len(names) < len(model_names):
         raise ConfigError(
-            f"--model-name names {' and '.join(for_all)} for all servers; say which is whose by --model-name NAME=MODEL"
+            f"--model-name {model_names[-1]}: say which is whose by --model-name NAME=MODEL, once for each"
         )
     subjects: dict[str, Subject] = {}
     for text in given:
-        named = None if text.startswith(_SERVER) else _NAMED.fullmatch(text)
-        name, path = (named["name"], named["path"]) if named and not Path(text).exists() else ("", text)
+        name, path = _named(text)
         if not path.strip():
             raise ConfigError("a model is an empty text; give a directory, a name on the hub, or an address")
         if path.startswith(_SERVER):
-            model = by_name.pop(name, "") or "".join(for_all)
+            model = names.get(name) or names.get("", "")
             if not model:
                 raise ConfigError(f"{path}: name the model on this server with --model-name MODEL")
             subject = Subject(name or _short(model), path, model, prompt_format)
@@ -111,9 +109,15 @@ def read_subjects(
             raise ConfigError(
                 f"{before.path} and {path} are both called {subject.name!r}; give them names: NAME={path}"
             )
-    if by_name:
-        raise ConfigError(f"--model-name {next(iter(by_name))}=…: no server among the models has this name")
+    if unused := names.keys() - {"", *(name for name, subject in subjects.items() if subject.served)}:
+        raise ConfigError(f"--model-name {min(unused)}=…: no server among the models has this name")
     return list(subjects.values())
+
+
+def _named(text: str) -> tuple[str, str]:
+    """Return the name in front of NAME=PATH, "" for a bare path, and the path."""
+    match = None if text.startswith(_SERVER) or Path(text).exists() else _NAMED.fullmatch(text)
+    return (match["name"], match["path"]) if match else ("", text)
 
 
 def _local(subject: Subject) -> Subject:
