@@ -125,7 +125,7 @@ def test_regions_without_a_label_or_of_the_prompt_are_losses_and_keep_their_note
 
 def test_drafts_are_losses_and_results_that_are_no_objects_are_refused(tmp_path: Path) -> None:
     assert one(tmp_path, "label_studio", task(drafts=[{"result": []}])).losses == (Loss(UNSUBMITTED),)
-    with pytest.raises(DataError, match=r"record 1: annotations, results and answers are objects, got 3\. Mend"):
+    with pytest.raises(DataError, match=r"record 1: each of the annotations and results is an object, got 3\. Mend"):
         one(tmp_path, "label_studio", {**task(), "annotations": [3]})
 
 
