@@ -18,16 +18,18 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, TypeVar
 
 from text2grad.errors import DataError, require
 from text2grad.files import refuse_utf16
 from text2grad.types import HALF_PAIR
 
 Object = dict[str, Any]
+T = TypeVar("T")
 
 WAY_OUT = "Mend or remove the record"
 
@@ -87,6 +89,41 @@ def read_lines(path: Path) -> Iterator[Entry]:
                 yield Entry(number, f"{path}:{number}", text)
 
 
+def read_each(
+    path: str | Path,
+    entries: Iterable[Entry],
+    read: Callable[[Entry, Object], T],
+    *,
+    limit: int | None = None,
+    on_bad: Callable[[DataError], None] | None = None,
+) -> Iterator[T]:
+    """Yield what a function makes of each record.
+
+    Args:
+        path: the source of the records, for messages.
+        entries: its records.
+        read: makes a value of an entry and its JSON object, or raises `DataError`.
+        limit: the maximum number of records to read.
+        on_bad: called with the error of each record that cannot be used; without it, the first error is raised.
+
+    Raises:
+        DataError: if there are no records, or one of them cannot be used.
+    """
+    empty = True
+    for entry in islice(entries, limit):
+        empty = False
+        try:
+            value = read(entry, json_object(entry.record, entry.where))
+        except DataError as error:
+            if on_bad is None:
+                raise
+            on_bad(error)
+        else:
+            yield value
+    if empty:
+        raise DataError(f"{path} has no records")
+
+
 def json_object(record: Any, where: str) -> Object:
     """Return a record, or the bytes of a line, as a JSON object.
 
@@ -113,7 +150,12 @@ def required_text(record: Object, key: str, where: str) -> str:
     """
     if key not in record:
         raise bad_record(where, f'"{key}" must be a text; the record has {keys_of(record)}')
-    return str(optional(record, key, where, lambda value: isinstance(value, str), "must be a text;"))
+    return str(optional(record, key, where, is_text, "must be a text;"))
+
+
+def is_text(value: Any) -> bool:
+    """Return True for a text."""
+    return isinstance(value, str)
 
 
 def optional(

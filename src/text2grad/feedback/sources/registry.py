@@ -3,13 +3,12 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from text2grad.errors import ConfigError, DataError, check_known
 from text2grad.feedback.critique_text import is_finite
-from text2grad.feedback.record_files import json_object, read_entries
+from text2grad.feedback.record_files import Entry, Object, read_each, read_entries
 from text2grad.feedback.records import Annotation
 from text2grad.feedback.sources.base import Item, Meaning, Options, Row, Source
 from text2grad.feedback.sources.qa_feedback import read_qa_feedback
@@ -93,18 +92,13 @@ def read_items(
         raise ConfigError(
             f"{path} is a file, which has no split {split!r}; leave the split out, or give a directory or a data set"
         )
-    where = ""
-    for _, where, record in islice(read_entries(path, split=split), limit):
-        try:
-            items = list(source.read(Row(where, json_object(record, where), options)))
-        except DataError as error:
-            if on_bad is None:
-                raise
-            on_bad(error)
-            continue
-        yield from (ReadItem(where, _with_outcome(item, options.missing_outcome)) for item in items)
-    if not where:
-        raise DataError(f"{path} has no records")
+
+    def read(entry: Entry, record: Object) -> list[ReadItem]:
+        items = source.read(Row(entry.where, record, options))
+        return [ReadItem(entry.where, _with_outcome(item, options.missing_outcome)) for item in items]
+
+    for items in read_each(path, read_entries(path, split=split), read, limit=limit, on_bad=on_bad):
+        yield from items
 
 
 def _check(format: str, source: Source, options: Options) -> None:
