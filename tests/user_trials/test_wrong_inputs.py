@@ -337,7 +337,6 @@ FEEDBACK = [
     Trial("import an unknown label", "feedback import label_studio t.json --out x.jsonl --label Bad=awful", ("awful",), files={"t.json": "[]"}),
     Trial("import broken JSON", "feedback import label_studio t.json --out x.jsonl", (r"t\.json",), files={"t.json": "[{]"}),
     Trial("import feedback that is none", "feedback import qa_feedback annotations.jsonl --out x.jsonl", (r"annotations\.jsonl",)),
-    Trial("import an outcome of nan", "feedback import qa_feedback t.json --out x.jsonl --missing-outcome nan", ("missing.outcome",), files={"t.json": "[]"}),
     Trial("import no records", "feedback import table annotations.jsonl --out x.jsonl --limit 0", ("--limit",)),
     *(table(f"import {name}", text, says) for name, text, says in (
         ("offsets with a fraction", SPAN_RECORD % (0.5, '"f"', "null"), r"t\.jsonl:1.*whole numbers.*0\.5"),

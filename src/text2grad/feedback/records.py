@@ -43,7 +43,7 @@ from text2grad.feedback.record_files import (
     shown,
 )
 from text2grad.feedback.spans import Match, critique_from_text, locate_critique
-from text2grad.files import write_records
+from text2grad.files import json_lines, write_files
 from text2grad.types import LABELS, Critique, Example, Span, Status
 
 QUOTES = ("good_spans", "poor_spans", "positive", "negative", "positive_spans", "bad_spans", "negative_spans")
@@ -126,8 +126,12 @@ def critique_from_json(given: Any, response: str, *, where: str, match: Match = 
 
 
 def write_annotations(path: Path, annotations: Sequence[Annotation]) -> None:
-    """Write annotations as JSON lines, atomically."""
-    write_records(path, map(annotation_to_json, annotations))
+    """Write annotations as JSON lines, atomically.
+
+    Raises:
+        DataError: if the file cannot be written.
+    """
+    write_files(path.parent, {path.name: json_lines(map(annotation_to_json, annotations))})
 
 
 def annotation_to_json(annotation: Annotation) -> dict[str, Any]:
