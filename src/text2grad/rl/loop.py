@@ -20,6 +20,7 @@ from text2grad.rl.callbacks import Callbacks, training_arguments
 from text2grad.rl.checkpoint import remove_old_checkpoints
 from text2grad.rl.evaluation import held_out_metrics
 from text2grad.rl.instruments import instruments_of
+from text2grad.rl.metrics import said_nothing
 from text2grad.rl.refreshing import CriticRefresher
 from text2grad.rl.start import PreparedRun
 from text2grad.rl.step import Instrument, Step
@@ -113,7 +114,7 @@ class TrainingLoop(PreparedRun):
             while self.step < total:
                 metrics = self.train_step().metrics
                 figures: dict[str, Any] = {name: metrics[key] for name, key in FIGURES.items() if key in metrics}
-                progress.advance(**figures | ({"critic": "labels nothing"} if self.silence.whole else {}))
+                progress.advance(**figures | ({"critic": "labels nothing"} if said_nothing([metrics]) else {}))
                 due = self.step % self.recipe.run.save_every == 0 or self.step == total
                 if due or self.sizes.changed or self.callbacks.control.should_save:
                     self.save()  # new sizes of pieces, too: a resumed run uses them

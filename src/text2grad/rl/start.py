@@ -47,7 +47,7 @@ from text2grad.models import (
 )
 from text2grad.progress import note
 from text2grad.rl.arguments import tokenizer_of
-from text2grad.rl.metrics import FailureRate, Silence
+from text2grad.rl.metrics import FailureRate
 from text2grad.rl.optimizers import Optimizers
 from text2grad.rl.piece_sizes import PieceSizes
 from text2grad.rl.ppo import KLController, TokenMean
@@ -199,7 +199,6 @@ class PreparedRun:
         )
         self.kl = KLController(ppo.beta, ppo.target_kl)
         self.failures = FailureRate(recipe.critic.max_failure_rate, recipe.rollout.batch_size)
-        self.silence = Silence()
         self.sizes = PieceSizes(
             micro_batch_tokens=ppo.micro_batch_tokens,
             rows_at_once=recipe.rollout.rows_at_once,
