@@ -147,17 +147,17 @@ class SpanGRPOTrainer(GRPOTrainer):
         if "tool_mask" in output:
             own, complete = output["tool_mask"].bool(), output["completion_mask"].bool()
             rewards, mask = _without_tools(rewards, self.whole_rewards, mask, own, complete)
-        over_group = group_advantages(
-            rewards,
-            mask,
+        gathered = self.accelerator.gather(self.accelerator.pad_across_processes((rewards, mask), dim=1))
+        of_all = group_advantages(
+            *gathered,
             group_size=int(self.num_generations or 0),
             gamma=self.gamma,
             lam=1.0,
             leave_one_out=self.leave_one_out,
             scale=self.scale_rewards == "group",
-            gather=self.accelerator.gather,
-            first_row=self.accelerator.process_index * len(rewards),
         ).advantages
+        first, count = self.accelerator.process_index * len(rewards), len(rewards)
+        over_group = of_all[first : first + count, : rewards.shape[1]]
         if self.scale_rewards == "batch":
             over = Moments(*self.accelerator.reduce(torch.stack(moments(over_group, mask)), reduction="sum"))
             over_group = whiten(over_group, mask, over, center=False)
