@@ -1,5 +1,6 @@
 """The models of experiments before RL, and what depends on the length of a task's answers, as limits of responses."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -16,7 +17,7 @@ from text2grad.reward_models import critique_target
 from text2grad.runs.pipeline import VOCABULARY_ITEMS, WIDTH, Pipeline
 from text2grad.runs.run_examples import world_of
 from text2grad.tasks import Task, TaskSettings, procedural_task, tiny_llama
-from text2grad.tasks.tiny import count_tokens
+from text2grad.tasks.tiny import TOKEN
 from text2grad.types import Example
 
 PHASES = ("sft", "annotations", "reward_model", "start")
@@ -26,6 +27,16 @@ WITHOUT_REWARD_MODEL = ("sft", "start")
 CONTEXT = 512  # positions of the models of usual items
 STAGES = 3  # of fine-tuning, on items of growing length
 MEASURED, RESERVE = 100, 1.2  # items whose texts are measured; the factor on the longest, for a model's context
+
+
+def count_tokens(text: str) -> int:
+    r"""Return the tokens of a text for a word-level tokenizer without symbols.
+
+    Example:
+        >>> count_tokens(" A: red cat.\nB")
+        7
+    """
+    return len(re.findall(TOKEN, text))
 
 
 @cache
@@ -63,8 +74,9 @@ def training_lengths(task: Task) -> list[int]:
 
     On the longest items alone, a small model does not learn in the same time to find the right part (evidence/log.md).
     """
+    possible: Sequence[int] = getattr(task, "lengths", ())
     lengths = [task.settings.length]
-    while len(lengths) < STAGES and (shorter := [length for length in task.lengths if 2 * length <= lengths[0]]):
+    while len(lengths) < STAGES and (shorter := [length for length in possible if 2 * length <= lengths[0]]):
         lengths.insert(0, max(shorter))
     return lengths
 

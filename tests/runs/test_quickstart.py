@@ -1,9 +1,11 @@
 """The whole method in two minutes: the three phases, two methods, what they write, and which way the numbers go."""
 
 import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,11 +14,13 @@ from rich.console import Console
 from text2grad.cli import quickstart
 from text2grad.cli.__main__ import main, parser
 from text2grad.cli.quickstart import LABELS, METHODS
+from text2grad.errors import TrainingError
 from text2grad.feedback.records import read_annotations
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.runs.comparison import agreement_rows, in_words, method_rows, print_comparison
+from text2grad.runs.comparison import agreement_table, in_words, method_table, quickstart_tables
 from text2grad.runs.pipeline import Pipeline
 from text2grad.runs.reports.plots import mean_curve
+from text2grad.runs.reports.terminal import print_tables
 from text2grad.tasks.registry import procedural_task
 
 SHORT = [
@@ -133,15 +137,35 @@ def test_one_can_talk_to_the_model(out: Path, capsys: Any) -> None:
 
 def test_each_seed_has_its_models_and_its_policies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     made: list[str] = []
+
+    @contextmanager
+    def beside(command: Sequence[str], log: Path) -> Iterator[None]:
+        made.append(log.name)
+        assert f"run.out='{log.with_suffix('')}'" in command
+        assert "reward.placement=last_token" in command
+        yield
+
     monkeypatch.setattr(Pipeline, "run", lambda pipeline: made.append(f"models of {pipeline.recipe.run.seed}"))
-    monkeypatch.setattr("text2grad.runs.run_recipe", lambda recipe, *, resume: made.append(recipe.run.out))
-    monkeypatch.setattr("text2grad.runs.reports.read_run", lambda out: SimpleNamespace(evaluations=[]))
-    monkeypatch.setattr("text2grad.runs.reports.write_report", lambda *_, **__: None)
+    monkeypatch.setattr("text2grad.runs.run_recipe", lambda recipe, *, resume: made.append(Path(recipe.run.out).name))
+    monkeypatch.setattr(quickstart, "beside", beside)
+    monkeypatch.setattr(quickstart, "write_page", lambda *_: None)
     monkeypatch.setattr(quickstart, "report", lambda *_: None)
+    (finished := tmp_path / "summarization" / "seed-1" / "scalar_ppo").mkdir(parents=True)
+    (finished / "results.json").write_text("{}")
     assert main(["quickstart", "--seeds", "2", "--out", str(tmp_path)]) == 0
-    places = [tmp_path / "summarization" / f"seed-{seed}" for seed in (0, 1)]
-    of_seed = [[str(place / "text2grad"), str(place / "scalar_ppo")] for place in places]
-    assert made == ["models of 0", *of_seed[0], "models of 1", *of_seed[1]]
+    assert made == ["models of 0", "scalar_ppo.log", "text2grad", "models of 1", "text2grad"]
+
+
+def test_a_process_that_fails_is_told_with_its_log_and_ends_with_its_quickstart(tmp_path: Path) -> None:
+    log = tmp_path / "scalar_ppo.log"
+    failing = [sys.executable, "-c", "raise SystemExit('no such model')"]
+    message = r"scalar_ppo stopped with exit code 1; its output is in .*scalar_ppo\.log"
+    with pytest.raises(TrainingError, match=message), quickstart.beside(failing, log):
+        pass
+    assert log.read_text() == "no such model\n"
+    waiting = [sys.executable, "-c", "import signal, sys; print('waits', flush=True); signal.pause()"]
+    with pytest.raises(KeyboardInterrupt), quickstart.beside(waiting, log):
+        raise KeyboardInterrupt  # the test would wait for ever if the process went on
 
 
 def test_models_of_other_settings_are_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
@@ -168,7 +192,7 @@ def test_the_printed_tables_fit_a_terminal_of_80_columns() -> None:
     result = {"metric": "fact_f1", "seeds": [0, 1, 2], "methods": methods}
     result |= {"reward_model": quality, "reward_model_at_end": quality}
     console = Console(width=80, record=True, file=StringIO())
-    print_comparison(console, {"tasks": {"summarization": result}}, LABELS)
+    print_tables(console, quickstart_tables("summarization", result, LABELS))
     lines = console.export_text().splitlines()
     for method in LABELS.values():
         assert any(method in line and line.rstrip().endswith("0.100") for line in lines), method
@@ -204,24 +228,18 @@ def test_the_words_of_the_report_are_made_from_the_numbers() -> None:
     # means: sft 0.6, ours 0.9, scalar 0.75
     assert "reaches a fact f1 of 0.60" in text
     assert "Training on these critiques raised the policy's fact f1: it is now 0.90." in text
-    assert "With the same spans, summed into one number, it reached 0.75. At the first step" in text
-    # at first (0.9 + 0.8) / 2 and (0.75 + 0.65) / 2; at the end one seed has a number
-    assert (
-        "At the first step, 85% of the tokens that the reward model marked negative were faults, and it marked" in text
-    )
-    assert "it marked 70% of the faults." in text
-    assert "At the last step it marked 50% of the faults that were left." in text
+    assert "With the same spans, summed into one number, it reached 0.75. All policies start" in text
     worse = {**RESULT, "methods": {**RESULT["methods"], "sft": {**RESULT["methods"]["sft"], "final": [0.9, 1.0]}}}  # type: ignore[dict-item]
     assert "did not raise the policy's fact f1: it is now 0.90." in in_words("summarization", worse)
     assert "reaches a pass@1 of 0.60" in in_words("code", {**RESULT, "metric": "pass_at_1"})
 
 
 def test_tables_have_a_row_for_each_method_and_each_seed() -> None:
-    columns, rows = method_rows(RESULT, LABELS)
+    _, columns, rows = method_table("summarization", RESULT, LABELS)
     assert columns == ["method", "mean", "seeds", "KL/token"]
     assert rows[1] == ["Text2Grad", "0.900", "0.800 1.000", "0.200"]
     assert [row[0] for row in rows] == ["fine-tuned", "Text2Grad", "same spans, summed"]
-    columns, rows = agreement_rows(RESULT)
+    _, columns, rows = agreement_table("summarization", RESULT)
     assert columns == ["seed", "answers", "positive", "negative", "unreadable", "unmatched", "gap"]
     assert rows == [
         ["0", "first", "0.50 / –", "0.90 / 0.75", "–", "–", "0.50"],

@@ -12,6 +12,7 @@ from evidence.tasks.lengths import (
     WITHOUT_REWARD_MODEL,
     LengthPipeline,
     Phase,
+    count_tokens,
     longest_text,
     training_lengths,
 )
@@ -25,7 +26,6 @@ from text2grad.runs.pipeline import Pipeline
 from text2grad.runs.recipe_run import critic_of_run, run_recipe
 from text2grad.runs.run_examples import recipe_task, run_examples, task_settings, world_of
 from text2grad.tasks import TaskSettings, procedural_task
-from text2grad.tasks.tiny import count_tokens
 from text2grad.types import Example
 
 TWO_POSTS = [*SHORT, "world.length=2", "world.truths=false", "rollout.max_new_tokens=46"]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MODULES = {
     "train": ("torch", "transformers", "accelerate", "peft", "trl", "datasets", "matplotlib"),
-    "annotate": ("openai", "aiohttp", "tenacity"),
+    "annotate": ("openai", "aiohttp"),
     "tune": ("optuna",),
     "studio": ("starlette", "uvicorn", "regex"),
 }

@@ -1,13 +1,17 @@
 """`text2grad quickstart`: all three phases of Text2Grad on an embedded world, without downloads or a GPU."""
 
 import argparse
+import subprocess
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from text2grad.cli.options import add_command, add_shared, at_least, print_lines
 from text2grad.cli.train import write_page
+from text2grad.errors import TrainingError
 from text2grad.files import lock_directory
 from text2grad.progress import CONSOLE, duration, note
 
@@ -76,42 +80,68 @@ def run(args: argparse.Namespace) -> int:
     for seed, pipeline in enumerate(pipelines):
         note(f"seed {seed}: models of phases 1 and 2")
         pipeline.run()
-        for method in METHODS:
-            train(pipeline.out, method, [*args.overrides, f"run.seed={seed}"])
+        train(pipeline.out, [*args.overrides, f"run.seed={seed}"])
     report(args.out, range(args.seeds))
     CONSOLE.print(f"{duration(time.perf_counter() - started)} in all", style="dim")
     return 0
 
 
-def train(models: Path, method: str, overrides: Sequence[str]) -> None:
-    """Train one policy from the models in a directory, or resume its run; write the report of the run."""
+def train(models: Path, overrides: Sequence[str]) -> None:
+    """Train both policies from the models in a directory, or resume their runs: the rival's in a process of its own."""
     from text2grad.config import load_recipe
     from text2grad.runs import run_recipe
 
-    out = models / method
-    if (out / "results.json").exists():
-        return
-    paths = {
-        "model.path": models / "start",
-        "critic.model": models / "reward_model",
-        "refresh.replay_from": models / "annotations.jsonl",
-        "run.out": out,
-    }
-    own = [*(f"{setting}='{path}'" for setting, path in paths.items()), *METHODS[method].settings]
-    note(f"{models.name}: policy of {METHODS[method].label}")
-    run_recipe(load_recipe(recipe_path(), [*overrides, *own]), resume=(out / "run.json").exists())
-    write_page(out, "Text2Grad")
+    ours, rival = (models / method for method in METHODS)
+    command = [sys.executable, "-m", "text2grad.cli", "train", str(recipe_path())]
+    command += [part for setting in settings(rival, overrides) for part in ("--set", setting)]
+    command += ["--resume"] if (rival / "run.json").exists() else []
+    log = rival.with_suffix(".log")
+    note(f"{models.name}: policy of {LABELS[ours.name]}; beside it {LABELS[rival.name]}, whose output is in {log}")
+    with nullcontext() if (rival / "results.json").exists() else beside(command, log):
+        if not (ours / "results.json").exists():
+            run_recipe(load_recipe(recipe_path(), settings(ours, overrides)), resume=(ours / "run.json").exists())
+            write_page(ours, LABELS[ours.name])
+
+
+@contextmanager
+def beside(command: Sequence[str], log: Path) -> Iterator[None]:
+    """Run a command in a process of its own, with its output in a log, and wait for its end.
+
+    Raises:
+        TrainingError: if it fails.
+    """
+    with log.open("ab") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        yield
+        process.wait()
+    finally:
+        process.terminate()  # after an error or Ctrl-C here: a run of `train` finishes its step and saves it
+        process.wait()
+    if process.returncode:
+        raise TrainingError(
+            f"the process of {log.stem} stopped with exit code {process.returncode}; its output is in {log}. "
+            "The same command goes on from its last step"
+        )
+
+
+def settings(out: Path, overrides: Sequence[str]) -> list[str]:
+    """Return the settings of a method's run in a directory, which bears its name and lies beside the models."""
+    models = {"model.path": "start", "critic.model": "reward_model", "refresh.replay_from": "annotations.jsonl"}
+    paths = {setting: out.parent / name for setting, name in models.items()} | {"run.out": out}
+    return [*overrides, *(f"{setting}='{path}'" for setting, path in paths.items()), *METHODS[out.name].settings]
 
 
 def report(out: Path, seeds: Sequence[int]) -> None:
     """Write and print the results."""
-    from text2grad.runs import collect, print_comparison, write_comparison
+    from text2grad.runs import collect, quickstart_tables, write_comparison
+    from text2grad.runs.reports import print_tables
     from text2grad.tasks import built_in
 
-    results = collect(out, {TASK: built_in(TASK).metric}, list(seeds), list(METHODS))
-    write_comparison(results, out, LABELS)
+    result = collect(out / TASK, built_in(TASK).metric, seeds, list(METHODS))
+    write_comparison(TASK, result, out, LABELS)
     CONSOLE.print()
-    print_comparison(CONSOLE, results, LABELS)
+    print_tables(CONSOLE, quickstart_tables(TASK, result, LABELS))
     answers = f"text2grad generate {out / TASK / 'seed-0' / 'text2grad'}"
     files = {"numbers": "results.json", "curves": "curves.png", "page": "report.html"}
     print_lines([*((name, out / file) for name, file in files.items()), ("answers", answers)])

@@ -170,13 +170,13 @@ def write_page(out: Path, title: str) -> tuple[Any, str]:
 
     run = read_run(out)
     metric = main_metric(run.evaluations)
-    write_report([run], out, metric=metric, title=f"{title}: {out.resolve().name}")
+    write_report(run, out, metric=metric, title=f"{title}: {out.resolve().name}")
     return run, metric
 
 
 def print_numbers(metrics: Sequence[dict[str, float]], evaluations: Sequence[dict[str, Any]]) -> None:
     """Print the held-out metrics before and after training, or the rollouts of the first and the last steps."""
-    from text2grad.runs.reports import print_table
+    from text2grad.runs.reports import Table, print_tables
 
     if len(evaluations) > 1:
         first, last = evaluations[0], evaluations[-1]
@@ -193,7 +193,7 @@ def print_numbers(metrics: Sequence[dict[str, float]], evaluations: Sequence[dic
         for name, value in after.items()
         if name in before  # a metric may have been mended since
     ]
-    print_table(CONSOLE, title, ("", *columns, "change"), rows)
+    print_tables(CONSOLE, [Table(title, ("", *columns, "change"), rows)])
 
 
 def best_policy(recipe: "Recipe") -> list[tuple[str, str]]:

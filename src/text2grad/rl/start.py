@@ -158,8 +158,7 @@ class PreparedRun:
         check_examples(self.critic, [*self.examples, *self.held_out])
         self.longest_prompt = max(map(len, self.prompt_ids))
         if recipe.rollout.engine == "vllm":
-            longest = self.longest_prompt + recipe.rollout.max_new_tokens
-            check_engine(recipe.engine, self.accelerator, model=model, longest=longest)
+            check_engine(recipe.engine, self.accelerator, model=model)
 
     def _open(self, *, resume: bool) -> None:
         """Create the run's directory, or check that it holds this run."""

@@ -1,10 +1,14 @@
 from .annotation_items import (
     annotated_examples as annotated_examples,
-    endpoint_values as endpoint_values,
+    annotator_endpoint as annotator_endpoint,
     items_of as items_of,
 )
 from .answers import judge_answers as judge_answers, measure_answers as measure_answers
-from .comparison import collect as collect, print_comparison as print_comparison, write_comparison as write_comparison
+from .comparison import (
+    collect as collect,
+    quickstart_tables as quickstart_tables,
+    write_comparison as write_comparison,
+)
 from .evaluate_policy import PolicySampler as PolicySampler, sample_rollouts as sample_rollouts
 from .evaluations import main_metric as main_metric
 from .metric import lower_is_better as lower_is_better

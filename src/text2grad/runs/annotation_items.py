@@ -15,7 +15,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from text2grad.config import AnnotateConfig, Recipe, digest_of
-from text2grad.critics.servers import Endpoint, Item, Spending, Store, add_test_outcomes, hash_of
+from text2grad.critics.servers import Endpoint, Item, Store, add_test_outcomes, hash_of
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import read_examples
 from text2grad.files import append_records, appended_records
@@ -27,8 +27,8 @@ RESPONSES = "responses.jsonl"
 SAMPLING_STEP = 2**21  # no training step uses its random numbers
 
 
-def endpoint_values(settings: AnnotateConfig) -> tuple[Endpoint, Spending]:
-    """Return the endpoint and the budget that [annotate] sets.
+def annotator_endpoint(settings: AnnotateConfig) -> Endpoint:
+    """Return the model that [annotate] names, with its budget.
 
     Raises:
         ConfigError: if the endpoint is incomplete, or its key is missing.
@@ -36,7 +36,7 @@ def endpoint_values(settings: AnnotateConfig) -> tuple[Endpoint, Spending]:
     values = settings.model_dump()
     endpoint = Endpoint(**{field.name: values[field.name] for field in fields(Endpoint)})
     endpoint.check()
-    return endpoint, Spending(**{field.name: values[field.name] for field in fields(Spending)})
+    return endpoint
 
 
 def annotated_examples(recipe: Recipe, limit: int | None = None) -> list[Example]:

@@ -98,7 +98,7 @@ class Planner:
         resident = {**self._resident(model), **self._critic_weights(critic)}
         if recipe.rollout.engine == "vllm":
             engine = int(recipe.engine.gpu_memory_utilization * self.device.memory)
-            sampling = {"vLLM of rollouts": 0 if recipe.engine.base_url else engine}
+            sampling = {"vLLM of rollouts": engine}
             resident = resident if recipe.engine.sleep else {**resident, **sampling}
         changed = grads if self.device.kind == "cuda" else 2 * model.weights.largest
         phases = {

@@ -84,7 +84,7 @@ def measure_signal(recipe: Recipe, *, responses: int = RESPONSES) -> Signal:
     figures = {
         **signal_figures(recipe, tokenizer, rollouts, first, second),
         "critic_tokens": asked,
-        "critic_cost": critic.spending.cost(*asked) / len(rollouts) if isinstance(critic, LLMCritic) else 0.0,
+        "critic_cost": critic.endpoint.cost(*asked) / len(rollouts) if isinstance(critic, LLMCritic) else 0.0,
     }
     return Signal(figures, warnings_of(figures, recipe), rollouts, first)
 
