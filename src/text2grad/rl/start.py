@@ -361,12 +361,20 @@ def make_accelerator(recipe: Recipe) -> Accelerator:
         cpu=on_cpu(),
     )
     check_world_size(accelerator.num_processes)
+    check_shares(recipe, accelerator.num_processes)
+    return accelerator
+
+
+def check_shares(recipe: Recipe, processes: int) -> None:
+    """Refuse a batch that processes, groups and minibatches cannot share evenly.
+
+    Raises:
+        ConfigError: naming the divisor.
+    """
     size, group, minibatches = recipe.rollout.batch_size, recipe.rollout.group_size, recipe.ppo.minibatches
-    shares = accelerator.num_processes * lcm(group, minibatches)
+    shares = processes * lcm(group, minibatches)
     if size % shares:
         raise ConfigError(
-            f"rollout.batch_size = {size} cannot be shared evenly by {accelerator.num_processes} processes, in whole "
-            f"groups of rollout.group_size = {group} and by ppo.minibatches = {minibatches}; choose a multiple of "
-            f"{shares}"
+            f"rollout.batch_size = {size} cannot be shared evenly by {processes} processes, in whole groups of "
+            f"rollout.group_size = {group} and by ppo.minibatches = {minibatches}; choose a multiple of {shares}"
         )
-    return accelerator
