@@ -111,7 +111,7 @@ def load_lora(base: Any, path: str, *, trainable: bool = False) -> Any:
     """
     from peft import PeftModel
 
-    with _retired_name(), readable_adapter(path):
+    with readable_adapter(path):
         adapted = PeftModel.from_pretrained(base, path, is_trainable=trainable)
     if not hasattr(adapted, "merge_and_unload"):  # such as prompt tuning, which lengthens the prompt
         raise ModelError(
@@ -129,7 +129,8 @@ def readable_adapter(path: str) -> Iterator[None]:
         ModelError: if it cannot.
     """
     try:
-        yield
+        with _retired_name():
+            yield
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # peft, torch and safetensors have their own for each damage
