@@ -1,5 +1,6 @@
 """What depends on the length of a task's answers: limits of responses, and the models of the phases before RL."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -13,11 +14,21 @@ from text2grad.reward_models import critique_target
 from text2grad.runs.pipeline import CONTEXT, PHASES, VOCABULARY_ITEMS, Pipeline
 from text2grad.runs.run_examples import world_of
 from text2grad.tasks import Task, TaskSettings, procedural_task
-from text2grad.tasks.tiny import count_tokens
+from text2grad.tasks.tiny import TOKEN
 from text2grad.types import Example
 
 STAGES = 3  # of fine-tuning, on items of growing length
 MEASURED, RESERVE = 100, 1.2  # items whose texts are measured; the factor on the longest, for a model's context
+
+
+def count_tokens(text: str) -> int:
+    r"""Return the tokens of a text for a word-level tokenizer without symbols.
+
+    Example:
+        >>> count_tokens(" A: red cat.\nB")
+        7
+    """
+    return len(re.findall(TOKEN, text))
 
 
 @cache
@@ -55,8 +66,9 @@ def training_lengths(task: Task) -> list[int]:
 
     On the longest items alone, a small model does not learn in the same time to find the right part (evidence/log.md).
     """
+    possible: Sequence[int] = getattr(task, "lengths", ())
     lengths = [task.settings.length]
-    while len(lengths) < STAGES and (shorter := [length for length in task.lengths if 2 * length <= lengths[0]]):
+    while len(lengths) < STAGES and (shorter := [length for length in possible if 2 * length <= lengths[0]]):
         lengths.insert(0, max(shorter))
     return lengths
 

@@ -246,14 +246,14 @@ def test_silence_is_counted_from_the_first_step_until_a_reward() -> None:
     silence, warnings = Silence(), []
     assert not silence.whole, "nothing has happened yet"
     for _ in range(4):
-        silence.count(nothing)
+        silence.count([nothing])
         warnings.append(silence.warning())
     assert [bool(warning) for warning in warnings] == [True, False, True, False]
     assert "in the first step:" in warnings[0]
     assert "in the first 3 steps:" in warnings[2]
     assert silence.whole
-    silence.count(something)
-    silence.count(nothing)
+    silence.count([something])
+    silence.count([nothing])
     assert (silence.whole, silence.warning(), silence.steps) == (False, "", 4)
     assert said_nothing([nothing, nothing])
     assert not said_nothing([nothing, outcome])
@@ -275,11 +275,10 @@ def test_a_batch_larger_than_the_window_is_judged_whole() -> None:
 def test_a_critic_that_failed_too_often_is_named_with_its_rate() -> None:
     failures = FailureRate(limit=0.25, batch_size=8)
     failures.count(["timed_out"] * 40 + ["ok"] * 60)
-    error = failures.error(Path("runs") / "x" / "rollouts")
+    error = failures.error("Mend it.", setting="critic.max_failure_rate", whose=" of this worker")
     assert isinstance(error, CriticError)
     assert str(error) == (
-        "40% of the last 100 critiques could not be read (critic.max_failure_rate is 25%); their responses were kept "
-        "with δ = 0. Look at critique.status in runs/x/rollouts, mend the critic, and go on with --resume."
+        "40% of the last 100 critiques of this worker could not be read (critic.max_failure_rate is 25%). Mend it."
     )
 
 

@@ -330,7 +330,7 @@ FEEDBACK = [
     Trial("import a column without =", "feedback import table t.csv --out x.jsonl --column response", ("response",), files={"t.csv": "a,b\n1,2\n"}),
     Trial("import an unknown label", "feedback import label_studio t.json --out x.jsonl --label Bad=awful", ("awful",), files={"t.json": "[]"}),
     Trial("import broken JSON", "feedback import label_studio t.json --out x.jsonl", (r"t\.json",), files={"t.json": "[{]"}),
-    Trial("import mqm that is none", "feedback import mqm annotations.jsonl --out x.jsonl", (r"annotations\.jsonl",)),
+    Trial("import feedback that is none", "feedback import qa_feedback annotations.jsonl --out x.jsonl", (r"annotations\.jsonl",)),
     Trial("import an outcome of nan", "feedback import qa_feedback t.json --out x.jsonl --missing-outcome nan", ("missing.outcome",), files={"t.json": "[]"}),
     Trial("import no records", "feedback import table annotations.jsonl --out x.jsonl --limit 0", ("--limit",)),
     *(table(f"import {name}", text, says) for name, text, says in (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from evidence.tasks.lengths import LengthPipeline, longest_text, training_lengths
+from evidence.tasks.lengths import LengthPipeline, count_tokens, longest_text, training_lengths
 from small_pipeline import SHORT, assert_start_is_fine_tuned, recipe_of
 from text2grad.config import load_recipe
 from text2grad.errors import ConfigError
@@ -18,7 +18,6 @@ from text2grad.runs.pipeline import CONTEXT, WITHOUT_REWARD_MODEL
 from text2grad.runs.recipe_run import critic_of_run, held_out_examples, run_recipe
 from text2grad.runs.run_examples import recipe_task, run_examples, task_settings, world_of
 from text2grad.tasks import TaskSettings, procedural_task
-from text2grad.tasks.tiny import count_tokens
 from text2grad.types import Example
 
 TWO_POSTS = [*SHORT, "world.length=2", "world.truths=false", "rollout.max_new_tokens=46"]

@@ -74,14 +74,13 @@ def run(args: argparse.Namespace) -> int:
         Text2GradError: if the source, a record or a setting cannot be used; then nothing is written.
     """
     from text2grad.feedback.sources import WORDS_ONLY, Account, Options, read_items
-    from text2grad_sandbox import with_names
 
     beside = _check_outputs(args)
     labels: Any = name_values("--label", args.label)
     for meaning in labels.values():
         check_known("--label", meaning, ("positive", "negative", "ignore"))
     columns = name_values("--column", args.column)
-    options = Options(columns, labels, missing_outcome=args.missing_outcome, prepare_tests=with_names)
+    options = Options(columns, labels, missing_outcome=args.missing_outcome)
     account = Account()
     annotations: list[Annotation] = []
     words: list[Annotation] = []

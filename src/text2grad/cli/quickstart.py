@@ -195,13 +195,14 @@ def steps_made(directory: Path) -> tuple[int, dict[str, float]]:
 
 def report(out: Path, seeds: Sequence[int]) -> None:
     """Write and print the results."""
-    from text2grad.runs import collect, print_comparison, write_comparison
+    from text2grad.runs import collect, quickstart_tables, write_comparison
+    from text2grad.runs.reports import print_tables
     from text2grad.tasks import built_in
 
-    results = collect(out, {TASK: built_in(TASK).metric}, list(seeds), list(METHODS))
-    write_comparison(results, out, LABELS)
+    result = collect(out / TASK, built_in(TASK).metric, seeds, list(METHODS))
+    write_comparison(TASK, result, out, LABELS)
     CONSOLE.print()
-    print_comparison(CONSOLE, results, LABELS)
+    print_tables(CONSOLE, quickstart_tables(TASK, result, LABELS))
     answers = f"text2grad generate {out / TASK / 'seed-0' / 'text2grad'}"
     files = {"numbers": "results.json", "curves": "curves.png", "page": "report.html"}
     print_lines([*((name, out / file) for name, file in files.items()), ("answers", answers)])

@@ -26,7 +26,7 @@ decoding critiques of held-out responses; the best checkpoint is kept."""
 
 EPILOG = """\
 examples:
-  text2grad reward my.toml --annotations qa.jsonl --annotations mqm.jsonl --set model.lora_r=16
+  text2grad reward my.toml --annotations qa.jsonl --annotations team.jsonl --set model.lora_r=16
   text2grad reward my.toml --resume                       # after any interruption; same weights, bit for bit (CPU)
   torchrun --nproc-per-node 8 -m text2grad.cli reward my.toml
 

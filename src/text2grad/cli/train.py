@@ -144,7 +144,7 @@ def report(recipe: "Recipe", policy: Path, *, title: str) -> None:
     out = Path(recipe.run.out)
     finished = read_run(out)
     metric = main_metric(finished.evaluations)
-    write_report([finished], out, metric=metric, title=f"{title}: {out.resolve().name}")
+    write_report(finished, out, metric=metric, title=f"{title}: {out.resolve().name}")
     print_numbers(finished.metrics, finished.evaluations)
     sampled = finished.metrics[-1].get("rival/rollouts", len(finished.metrics) * recipe.rollout.batch_size)
     print_account(finished.metrics, responses=round(sampled))
@@ -175,7 +175,7 @@ def report(recipe: "Recipe", policy: Path, *, title: str) -> None:
 
 def print_numbers(metrics: Sequence[dict[str, float]], evaluations: Sequence[dict[str, Any]]) -> None:
     """Print the held-out metrics before and after training, or the rollouts of the first and the last steps."""
-    from text2grad.runs.reports import print_table
+    from text2grad.runs.reports import Table, print_tables
 
     if len(evaluations) > 1:
         first, last = evaluations[0], evaluations[-1]
@@ -192,7 +192,7 @@ def print_numbers(metrics: Sequence[dict[str, float]], evaluations: Sequence[dic
     for name, value in after.items():
         start, change = (_number(before[name]), f"{value - before[name]:+.3f}") if name in before else ("", "")
         rows.append((name.replace("_", " "), start, _number(value), change))
-    print_table(CONSOLE, title, ("", *columns, "change"), rows)
+    print_tables(CONSOLE, [Table(title, ("", *columns, "change"), rows)])
 
 
 def best_policy(recipe: "Recipe") -> list[tuple[str, str]]:

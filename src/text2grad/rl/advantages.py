@@ -14,15 +14,14 @@ Shapes: B responses, T response tokens, right-padded. All arithmetic is fp32.
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from text2grad.config import PPOConfig
 from text2grad.errors import ShapeError
 from text2grad.rl.nl_gradient import check_same_shape, is_last_token
-
-Baseline = Literal["value", "group", "leave_one_out"]
 
 GROUP_EPS = 1e-4  # keeps the division by a deviation near zero finite
 
@@ -150,40 +149,28 @@ def group_advantages(
 
 
 def advantages_over_baseline(
+    ppo: PPOConfig,
     rewards: Tensor,
     values: Tensor,
     response_mask: Tensor,
     *,
-    baseline: Baseline,
-    gamma: float,
-    lam: float,
     group_size: int = 1,
-    scale: bool = False,
     bootstrap: Tensor | None = None,
 ) -> Advantages:
-    """Return advantages over the value function, or over each prompt's group of responses, and returns.
+    """Return advantages over the baseline of [ppo], the value function or each prompt's group, and returns.
 
-    Args:
-        rewards: r_t, [B, T]; the responses of a group are neighbours.
-        values: V_t, [B, T]; a group's baseline does not use them.
-        response_mask: True on response tokens, bool [B, T].
-        baseline: "value" for `gae`; "group" or "leave_one_out" for `group_advantages`.
-        gamma: discount γ in [0, 1].
-        lam: GAE's λ in [0, 1].
-        group_size: responses per prompt.
-        scale: divide by the deviation within the group; the value function's advantages stay.
-        bootstrap: V after the last token of a truncated response, [B]; None for 0.
+    A group's baseline does not use `values`, and its responses are neighbours. See `gae` and `group_advantages`.
     """
-    if baseline == "value":
-        return gae(rewards, values, response_mask, gamma=gamma, lam=lam, bootstrap=bootstrap)
+    if ppo.baseline == "value":
+        return gae(rewards, values, response_mask, gamma=ppo.gamma, lam=ppo.lam, bootstrap=bootstrap)
     return group_advantages(
         rewards,
         response_mask,
         group_size=group_size,
-        gamma=gamma,
-        lam=lam,
-        leave_one_out=baseline == "leave_one_out",
-        scale=scale,
+        gamma=ppo.gamma,
+        lam=ppo.lam,
+        leave_one_out=ppo.baseline == "leave_one_out",
+        scale=ppo.whiten == "group",
     )
 
 

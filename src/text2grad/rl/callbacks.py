@@ -40,43 +40,29 @@ class Callbacks(Instrument):
     """
 
     def __init__(self, trainer: Any, callbacks: Sequence[Any], args: Any) -> None:
-        """Take the callbacks, objects or classes, and tell them that the trainer is built."""
+        """Take the callbacks, objects or classes, or none, and tell them that the trainer is built."""
         from transformers.trainer_callback import TrainerControl, TrainerState
 
-        recipe = trainer.recipe
         super().__init__(trainer)
         self.callbacks = [callback() if isinstance(callback, type) else callback for callback in callbacks]
-        self.args = args
+        self.args, self.control = args, TrainerControl()
         self.state = TrainerState(
-            max_steps=recipe.run.steps,
+            max_steps=trainer.recipe.run.steps,
             logging_steps=1,
-            save_steps=recipe.run.save_every,
+            save_steps=trainer.recipe.run.save_every,
             is_local_process_zero=trainer.accelerator.is_local_main_process,
             is_world_process_zero=trainer.accelerator.is_main_process,
         )
-        self.control = TrainerControl()
-        self.prompts = recipe.rollout.batch_size // recipe.rollout.group_size  # prompts of a step
         self.call("on_init_end")
 
     def call(self, event: str, **what: Any) -> None:
-        """Call an event of all callbacks; each may return a changed control.
-
-        Args:
-            event: such as "on_step_end".
-            what: further arguments of the event, such as `logs`.
-        """
-        self.state.global_step = self.trainer.step
-        self.state.epoch = self.trainer.step * self.prompts / len(self.trainer.examples)
+        """Call an event of all callbacks, such as "on_log" with `logs`; each may return a changed control."""
+        trainer, rollout = self.trainer, self.trainer.recipe.rollout
+        self.state.global_step = trainer.step
+        self.state.epoch = trainer.step * rollout.batch_size / rollout.group_size / len(trainer.examples)
+        what |= {"model": trainer.model.policy, "processing_class": trainer.tokenizer}
         for callback in self.callbacks:
-            returned = getattr(callback, event)(
-                self.args,
-                self.state,
-                self.control,
-                model=self.trainer.model.policy,
-                processing_class=self.trainer.tokenizer,
-                **what,
-            )
-            self.control = returned or self.control
+            self.control = getattr(callback, event)(self.args, self.state, self.control, **what) or self.control
 
     def before_step(self, number: int) -> None:
         """Tell the callbacks that a step begins."""
@@ -85,6 +71,8 @@ class Callbacks(Instrument):
 
     def after_step(self, step: Step) -> None:
         """Tell the callbacks that a step ended; add its metrics to `state.log_history`, and pass them on."""
+        if not self.callbacks:
+            return
         self.call("on_step_end")
         logs = {**step.metrics, "step": self.trainer.step}
         self.state.log_history.append(logs)

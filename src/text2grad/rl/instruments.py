@@ -32,7 +32,7 @@ def instruments_of(trainer: Any) -> list[Instrument]:
     """Return the instruments of a trainer, which is already built."""
     own = [CriticErrors(trainer), Memory(trainer), Clock(trainer), Tokens(trainer), Records(trainer), Audit(trainer)]
     registered = [instrument for make in _MAKERS if (instrument := make(trainer)) is not None]
-    return [*own, *registered, *([trainer.callbacks] if trainer.callbacks else []), FailureLimit(trainer)]
+    return [*own, *registered, trainer.callbacks, FailureLimit(trainer)]
 
 
 class Clock(Instrument):
@@ -150,7 +150,7 @@ class Records(Instrument):
             trainer.log.write_rollouts(step.records)
             trainer.log.write_metrics({"step": step.number, **step.metrics})
         trainer.tracker.log(step.metrics, step.number)
-        trainer.silence.count(step.metrics)
+        trainer.silence.count([step.metrics])
         if trainer.accelerator.is_main_process and (warning := trainer.silence.warning()):
             note(f"step {step.number + 1}: {warning}", warning=True)
 
@@ -174,7 +174,11 @@ class FailureLimit(Instrument):
         trainer = self.trainer
         trainer.failures.count(record["critique"]["status"] for record in step.records)
         if trainer.failures.too_many:
-            error = trainer.failures.error(trainer.directory / "rollouts")
+            error = trainer.failures.error(
+                f"Their responses were kept with δ = 0: look at critique.status in {trainer.directory / 'rollouts'}, "
+                "mend the critic, and go on with --resume.",
+                setting="critic.max_failure_rate",
+            )
             trainer.failures.statuses.clear()  # a mended critic starts anew
             trainer.save()
             raise error

@@ -12,7 +12,6 @@ length/reward_correlation  Pearson's r of length and reward: near 1 means that t
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -150,12 +149,11 @@ class FailureRate:
         enough = FAILURE_WINDOW if self.rate < 1.0 else ALL_FAILED
         return len(self.statuses) >= enough and self.rate > self.limit
 
-    def error(self, rollouts: Path) -> CriticError:
-        """Return the error that stops the run; `rollouts` is the directory that holds the critiques."""
+    def error(self, way_out: str, *, setting: str = "max_failure_rate", whose: str = "") -> CriticError:
+        """Return the error that stops a run; `setting` has the limit, and `whose` says which critiques are counted."""
         return CriticError(
-            f"{self.rate:.0%} of the last {len(self.statuses)} critiques could not be read (critic.max_failure_rate is "
-            f"{self.limit:.0%}); their responses were kept with δ = 0. Look at critique.status in {rollouts}, mend the "
-            "critic, and go on with --resume."
+            f"{self.rate:.0%} of the last {len(self.statuses)} critiques{whose} could not be read ({setting} is "
+            f"{self.limit:.0%}). {way_out}"
         )
 
 
@@ -171,12 +169,12 @@ class Silence:
         """Begin before the first step."""
         self.steps, self.ended = 0, False
 
-    def count(self, metrics: Mapping[str, float]) -> None:
-        """Add a step."""
-        rewarded = metrics["reward/nonzero_share"]
-        silent = metrics["delta/labelled_share"] == 0.0 and rewarded == 0.0
-        self.ended = self.ended or not silent
-        self.steps += not self.ended
+    def count(self, metrics: Iterable[Mapping[str, float]]) -> None:
+        """Add the metrics of steps."""
+        for of_step in metrics:
+            silent = of_step["delta/labelled_share"] == 0.0 and of_step["reward/nonzero_share"] == 0.0
+            self.ended = self.ended or not silent
+            self.steps += not self.ended
 
     @property
     def whole(self) -> bool:
@@ -197,6 +195,5 @@ class Silence:
 def said_nothing(metrics: Iterable[Mapping[str, float]]) -> bool:
     """Return whether no step of a run, given by its metrics, had a reward."""
     silence = Silence()
-    for line in metrics:
-        silence.count(line)
+    silence.count(metrics)
     return silence.whole

@@ -91,14 +91,11 @@ class Text2GradTrainer(TrainingLoop):
         """Return advantages over the value function (GAE) or over each prompt's group, whitened, and returns."""
         ppo = self.recipe.ppo
         advantages, returns = advantages_over_baseline(
+            ppo,
             rewards,
             scores.values,
             mask,
-            baseline=ppo.baseline,
-            gamma=ppo.gamma,
-            lam=ppo.lam,
             group_size=self.recipe.rollout.group_size,
-            scale=ppo.whiten == "group",
             bootstrap=scores.bootstrap,  # a truncated response goes on with V of its last state
         )
         if ppo.whiten in ("scale", "full"):
@@ -119,14 +116,11 @@ class Text2GradTrainer(TrainingLoop):
 
     @phase("update")
     def _epochs(self, step: Step) -> None:
-        ppo = self.recipe.ppo
         step.metrics |= self.optimizers.begin(step.number)
         step.metrics |= ppo_epochs(
             self.gradient,
             self.optimizers,
             PPOBatch(step.batch, step.scores, step.advantages, step.returns, self.kl.beta - self.beta_in_reward),
-            epochs=ppo.epochs,
-            minibatches=ppo.minibatches,
             seed=self.recipe.run.seed + step.number,
         )
 

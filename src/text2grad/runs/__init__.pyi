@@ -8,7 +8,11 @@ from .answers import (
     judge_answers as judge_answers,
     measure_answers as measure_answers,
 )
-from .comparison import collect as collect, print_comparison as print_comparison, write_comparison as write_comparison
+from .comparison import (
+    collect as collect,
+    quickstart_tables as quickstart_tables,
+    write_comparison as write_comparison,
+)
 from .evaluate_policy import PolicySampler as PolicySampler, Sampling as Sampling, sample_rollouts as sample_rollouts
 from .evaluations import main_metric as main_metric
 from .jobs import Job as Job, run_jobs as run_jobs

@@ -12,8 +12,7 @@ from text2grad.feedback.critique_text import is_finite
 from text2grad.feedback.record_files import json_object, read_entries
 from text2grad.feedback.records import Annotation
 from text2grad.feedback.sources.base import Item, Meaning, Options, Row, Source
-from text2grad.feedback.sources.people import gather_mqm, read_mqm, read_qa_feedback
-from text2grad.feedback.sources.published import read_kodcode, read_slf5k, read_ultrafeedback
+from text2grad.feedback.sources.qa_feedback import read_qa_feedback
 from text2grad.feedback.sources.table import COLUMNS, read_table
 from text2grad.feedback.sources.tools import read_argilla, read_label_studio
 from text2grad.types import Example
@@ -21,10 +20,6 @@ from text2grad.types import Example
 SOURCES: dict[str, Source] = {
     "table": Source("our JSONL, or any table or data set with a column mapping", read_table, COLUMNS),
     "qa_feedback": Source("Fine-Grained RLHF: errors as ranges, missing facts as words", read_qa_feedback),
-    "mqm": Source("MQM: translation errors by professional raters", read_mqm, gather=gather_mqm),
-    "slf5k": Source("SLF5K: posts, summaries, feedback in words", read_slf5k),
-    "ultrafeedback": Source("UltraFeedback: binarized pairs, or critiques of completions", read_ultrafeedback),
-    "kodcode": Source("KodCode: problems, solutions, tests", read_kodcode),
     "label_studio": Source("Label Studio, exported as JSON", read_label_studio, ("prompt", "response"), labels=True),
     "argilla": Source(
         "Argilla 2, exported by records.to_datasets().to_parquet()", read_argilla, ("prompt", "response"), labels=True
@@ -98,9 +93,8 @@ def read_items(
         raise ConfigError(
             f"{path} is a file, which has no split {split!r}; leave the split out, or give a directory or a data set"
         )
-    entries = read_entries(path, split=split)
     where = ""
-    for _, where, record in islice(source.gather(entries), limit):
+    for _, where, record in islice(read_entries(path, split=split), limit):
         try:
             items = list(source.read(Row(where, json_object(record, where), options)))
         except DataError as error:

@@ -135,15 +135,9 @@ def signal_figures(
     for answers in (first, second):
         deltas, _, batch, given = rewards_of(recipe.reward, tokenizer, rollouts, answers)
         labels.append(np.sign(np.concatenate([np.asarray(row, dtype=float) for row in deltas])))
+        nothing, group_size = torch.zeros_like(given), recipe.rollout.group_size
         gained = advantages_over_baseline(
-            given,
-            torch.zeros_like(given),
-            batch.response_mask,
-            baseline=recipe.ppo.baseline,
-            gamma=recipe.ppo.gamma,
-            lam=recipe.ppo.lam,
-            group_size=recipe.rollout.group_size,
-            scale=recipe.ppo.whiten == "group",
+            recipe.ppo, given, nothing, batch.response_mask, group_size=group_size
         ).advantages
         advantages.append(gained[batch.response_mask].double().numpy())
         rewards.append(given.sum(1).double().numpy())
