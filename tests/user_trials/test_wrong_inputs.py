@@ -365,6 +365,12 @@ FEEDBACK = [
           files={"t.jsonl": "{oops\n"}),
     Trial("import a table with a byte order mark", "feedback import table t.csv --out x.jsonl", (), 0, writes=True,
           files={"t.csv": b"\xef\xbb\xbfprompt,response,feedback\nq,a,fine\n"}),
+    Trial("export a missing file", "feedback export missing.jsonl --out d", (r"missing\.jsonl",)),
+    Trial("export into a folder with files", "feedback export annotations.jsonl --out reward", ("reward.*--force",)),
+    Trial("export onto another's README", "feedback export annotations.jsonl --out d", ("README.md.*--force|d.*--force",), files={"d/README.md": "# Mine\n"}),
+    Trial("export onto a file", "feedback export annotations.jsonl --out my.toml", (r"my\.toml",)),
+    Trial("export and push without a name", "feedback export annotations.jsonl --out d --push", ("expected one argument",)),
+    Trial("export nothing", "feedback export empty.jsonl --out d", (r"empty\.jsonl",), files={"empty.jsonl": ""}),
 ]  # fmt: skip
 
 EVALUATE = [

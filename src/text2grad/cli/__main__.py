@@ -24,6 +24,7 @@ from text2grad.cli import (
     evaluate_pairs,
     evaluate_policy,
     evaluate_study,
+    feedback_export,
     feedback_import,
     feedback_prepare,
     generate,
@@ -37,7 +38,7 @@ from text2grad.cli.log import configure_log, write_nowhere
 from text2grad.errors import Interrupted, OutOfMemory, Text2GradError, is_out_of_memory
 from text2grad_sandbox import SandboxError
 
-FEEDBACK = (feedback_prepare, feedback_import)
+FEEDBACK = (feedback_prepare, feedback_import, feedback_export)
 EVALUATE = (evaluate_policy, evaluate_critic, evaluate_pairs, evaluate_study)
 FORMER = {
     **{name: f"text2grad feedback {name}" for name in ("prepare", "import", "export")},

@@ -20,7 +20,7 @@ import torch
 from text2grad.config import Recipe, check_directory, check_world_size, open_run
 from text2grad.costs import Cost, write_cost
 from text2grad.errors import CheckpointError, ConfigError, ModelError
-from text2grad.feedback import Annotation, write_annotations
+from text2grad.feedback import Annotation, push_folder, write_annotations
 from text2grad.files import published, to_json, write_atomically
 from text2grad.models import (
     NO_LOSS,
@@ -48,7 +48,6 @@ from text2grad.reward_models.load import format_from_recipe
 from text2grad.reward_models.prompts import format_of
 from text2grad.reward_models.training.card import base_of, model_card
 from text2grad.reward_models.training.held_out import HeldOutSet, Split, measurement, read_split
-from text2grad.reward_models.training.hub import push_folder
 from text2grad.reward_models.writing import has_outcome, has_outcomes
 from text2grad.types import PromptFormat
 
@@ -190,7 +189,7 @@ class RewardRun:
         path = self.directory / MODEL
         card = self._card(self.results(), repository, adapter=bool(self.recipe.model.lora_r))
         write_atomically(path / "README.md", card)
-        return push_folder(path, repository, private=private)
+        return push_folder(path, repository, private=private, kind="model")
 
     def _open(self, split: Split, resume: bool) -> None:
         """Create the run's directory with its held-out annotations, or compare it with a run that is resumed."""
