@@ -75,7 +75,7 @@ def _named(text: str) -> tuple[Recipe, Any]:
     settings = {"model": text} if Path(text).exists() or ":" not in text else {"use": text}
     if is_probe(text):
         settings["kind"] = "probe"
-    recipe = make_recipe({"critic": settings}, where="--critic", warn=False)
+    recipe = make_recipe({"critic": settings}, where="--critic", strict=False)
     return recipe, critic_from_recipe(recipe)
 
 

@@ -73,16 +73,6 @@ class EngineConfig(VLLM):
     sleep: bool = False
     """Free vLLM's memory during scoring and update; waking up takes time."""
 
-    @model_validator(mode="after")
-    def _has_effect(self) -> "EngineConfig":
-        idle = list(self.changed(("gpu_memory_utilization", "tensor_parallel_size", "sleep")))
-        if idle and self.base_url:
-            raise ValueError(
-                f"{idle[0]} has no effect with base_url: give it to the command line of the server, or leave base_url "
-                "out"
-            )
-        return self
-
 
 class VLLMConfig(VLLM):
     """vLLM's settings for a generative reward model in this process, critic.kind = "vllm"."""

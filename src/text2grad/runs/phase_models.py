@@ -28,7 +28,7 @@ def refuse_other_settings(out: Path, recipe: Recipe, *, way_out: str) -> None:
         out.mkdir(parents=True, exist_ok=True)
         write_atomically(path, to_json(now))
         return
-    before = make_recipe(json.loads(path.read_bytes()), where=str(path), warn=False).model_dump(mode="json")
+    before = make_recipe(json.loads(path.read_bytes()), where=str(path), strict=False).model_dump(mode="json")
     changed = changed_settings(before, now)
     if changed:
         raise ConfigError(f"{out} holds models that were made by other settings: {'; '.join(changed)}. {way_out}")
