@@ -76,7 +76,6 @@ def run(args: argparse.Namespace) -> int:
     from text2grad.critics.servers import Endpoint
     from text2grad.evaluation import (
         EvaluationSettings,
-        Judge,
         Sampling,
         SuiteOptions,
         evaluate_models,
@@ -109,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     judge = None
     if args.judge is not None:
         require("openai", "aiohttp", extra="annotate", purpose="a judge on a server")
-        judge = Judge(annotator_endpoint(recipe.annotate))
+        judge = annotator_endpoint(recipe.annotate)
     options = SuiteOptions(
         split=args.split,
         limit=args.limit,

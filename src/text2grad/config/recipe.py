@@ -58,7 +58,7 @@ class Recipe(Section):
             )
         self._check_groups()
         self._check_engine()
-        if self.refresh.active and self.critic.learned and self.critic.kind in ("vllm", "server", "probe"):
+        if self.refresh.active and self.critic.learned and self.critic.kind in ("vllm", "server"):
             raise ValueError(
                 f'[refresh] trains the critic again, and one of critic.kind = "{self.critic.kind}" cannot be; choose '
                 '"generative", or leave refresh.steps out'
@@ -67,7 +67,7 @@ class Recipe(Section):
 
     def _check_engine(self) -> None:
         """Refuse a share of the GPU's memory for vLLM that the critic's vLLM has already."""
-        if self.rollout.engine != "vllm" or self.engine.base_url:
+        if self.rollout.engine != "vllm":
             return
         critic_in_vllm = self.critic.kind == "vllm" and self.critic.learned
         both = self.engine.gpu_memory_utilization + self.vllm.gpu_memory_utilization

@@ -29,7 +29,7 @@ FREE = {
     ("data", "eval_every"),
     ("critic", "max_failure_rate"),
     *(("server", key) for key in ("base_url", "api_key_env", "concurrency", "timeout_s")),
-    *(("engine", key) for key in ("gpu_memory_utilization", "sleep", "base_url")),
+    *(("engine", key) for key in ("gpu_memory_utilization", "sleep")),
 }
 STEPS = ("run", "steps")
 

@@ -68,8 +68,6 @@ class VLLM(Section):
 class EngineConfig(VLLM):
     """vLLM as the sampler of rollouts, rollout.engine = "vllm"; its weights are the policy's at each step."""
 
-    base_url: str = ""
-    """URL of a vLLM server on GPUs of its own, without /v1; empty for vLLM in the processes of the run."""
     sleep: bool = False
     """Free vLLM's memory during scoring and update; waking up takes time."""
 

@@ -8,7 +8,6 @@ from .annotation import (
 from .cached_client import (
     CachedClient as CachedClient,
     Failure as Failure,
-    Reply as Reply,
     Request as Request,
     ResponseFormat as ResponseFormat,
 )
@@ -29,6 +28,6 @@ from .preference import (
     questions as questions,
 )
 from .session import run_session as run_session
-from .store import Store as Store, hash_of as hash_of
+from .store import Answer as Answer, Store as Store, hash_of as hash_of
 from .templates import Template as Template
 from .unit_test_outcomes import add_test_outcomes as add_test_outcomes
