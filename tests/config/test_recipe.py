@@ -398,7 +398,6 @@ def test_the_defaults_are_the_papers() -> None:
         *(({"critic": {"model": "m", "constrain": False, limit: True}}, [f"critic.{limit}"])
           for limit in ("whole_words", "one_list", "quoted_in_feedback", "verbatim")),
         ({"critic": {"model": "m", "one_list": True}}, []),
-        ({"rollout": {"engine": "vllm"}, "engine": {"sleep": True, "base_url": "http://node:8000"}}, ["engine.sleep"]),
         ({"ppo": {"beta": 0.0, "target_kl": 0.1}}, ["ppo.target_kl"]),
         ({"ppo": {"beta": 0.1, "target_kl": 0.1}}, []),
         ({"critic": {"model": "m", "kind": "vllm"}, "vllm": {"max_model_len": 9}}, []),

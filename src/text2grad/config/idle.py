@@ -4,22 +4,22 @@ A contradiction is refused (`recipe.py`, and the sections' classes). A setting t
 recipes keep it for methods that use it, and `--set` changes one setting at a time. A warning names the setting.
 """
 
+from collections.abc import Callable
+
 from text2grad.config.recipe import Recipe
 
 OF_VALUE_FUNCTION = "optim.value_lr optim.value_warmup_steps ppo.value_clip_range ppo.vf_coef"
 """Settings without effect where there is no value function."""
 
 _LORA = "model.lora_alpha model.lora_targets sft.lora_dropout reward_model.lora_dropout"
-_OF_ENGINE = "engine.gpu_memory_utilization engine.tensor_parallel_size engine.sleep"
 _OF_SPANS = "reward.weighting reward.span_mass reward.unlabelled"
 _QUOTE_LIMITS = "critic.whole_words critic.one_list critic.quoted_in_feedback critic.verbatim"
 
 # The setting that decides, when it does, and what has no effect then: settings, or all of a section.
-_RULES = (
+_RULES: tuple[tuple[str, Callable[[Recipe], object], str], ...] = (
     ("model.lora_r", lambda recipe: not recipe.model.lora_r, _LORA),
     ("model.value", lambda recipe: recipe.model.value == "none", OF_VALUE_FUNCTION),
     ("rollout.engine", lambda recipe: recipe.rollout.engine != "vllm", "engine"),
-    ("engine.base_url", lambda recipe: recipe.engine.base_url, _OF_ENGINE),
     ("critic.use", lambda recipe: recipe.critic.use, "critic.model critic.kind"),
     ("critic.model", lambda recipe: not recipe.critic.use and not recipe.critic.model, "critic.kind"),
     ("critic.kind", lambda recipe: not recipe.critic.learned or recipe.critic.kind != "vllm", "vllm"),
