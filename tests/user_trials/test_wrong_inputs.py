@@ -392,7 +392,7 @@ EVALUATE = [
           files={"a.jsonl": RESPONSE, "b.jsonl": RESPONSE, "s.csv": "item,better\n1-00000000,1\n"}),
     Trial("judge with a verdict that is none", "evaluate pairs a.jsonl b.jsonl --human s.csv --out runs/w", ("is no rating sheet", "'item'"),
           files={"a.jsonl": RESPONSE, "b.jsonl": RESPONSE, "s.csv": "a,b\n1,1\n"}),
-    Trial("a dry run of a judge", "evaluate pairs a.jsonl b.jsonl --judge ask.toml --out runs/w --dry-run", ("no request",), code=0,
+    Trial("a dry run of a judge", "evaluate pairs a.jsonl b.jsonl --judge ask.toml --out runs/w --dry-run", ("0 requests",), code=0,
           files={"a.jsonl": RESPONSE, "b.jsonl": RESPONSE}, writes=True),
     Trial("MT-Bench without a judge", "evaluate policy policy --suite mt_bench --data x --out runs/v", ("--judge FILE.toml",)),
     Trial("MT-Bench without its files", "evaluate policy policy --suite mt_bench --data . --judge ask.toml --out runs/v",
