@@ -327,7 +327,7 @@ def _recipe(
         "tracker": "none",
         "seed": settings.seed,
     }
-    return make_recipe(sections, where="the run's recipe", warn=False)
+    return make_recipe(sections, where="the run's recipe", strict=False)
 
 
 def _metric(out: Path) -> dict[str, Any] | None:

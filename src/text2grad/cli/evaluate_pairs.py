@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         asked = [question for comparison in comparisons for question in questions(comparison)]
         forecasts = [expected_expense(judge, store, asked) for judge in judges.values()]
         for forecast in forecasts:
-            say(str(forecast))
+            say(forecast.text)
         if args.dry_run:
             return 0
         refuse_beyond_budget(forecasts, max((judge.max_cost or 0.0 for judge in judges.values()), default=0.0) or None)
