@@ -8,7 +8,6 @@ from .annotation import (
 from .cached_client import (
     CachedClient as CachedClient,
     Failure as Failure,
-    Reply as Reply,
     Request as Request,
     ResponseFormat as ResponseFormat,
 )
@@ -22,6 +21,7 @@ from .forecast import (
 from .llm_critic import LLMCritic as LLMCritic, ServerCritic as ServerCritic
 from .pace import Usage as Usage
 from .preference import (
+    EXCHANGED as EXCHANGED,
     Comparison as Comparison,
     Preference as Preference,
     Side as Side,
