@@ -62,11 +62,11 @@ def result(out: Path) -> Any:
 def test_models_stand_side_by_side_with_paired_differences(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    more = ["--suite", "perplexity", "--data", f"perplexity={models / 'text.txt'}", "--baseline", "one"]
+    more = ["--suite", "reading_suite:reading", "--data", f"reading={models / 'text.txt'}", "--baseline", "one"]
     assert main(command(models, tmp_path, *more, named=("one", "two", "adapter"))) == 0
     found = result(tmp_path)
-    assert list(found["suites"]) == ["summarization", "perplexity"]
-    texts, book = found["suites"]["summarization"], found["suites"]["perplexity"]
+    assert list(found["suites"]) == ["summarization", "reading"]
+    texts, book = found["suites"]["summarization"], found["suites"]["reading"]
     assert texts["questions"] == 5
     assert texts["models"]["adapter"] == texts["models"]["one"]  # a fresh adapter changes nothing
     assert set(texts["differences"]) == {"two", "adapter"}
@@ -183,8 +183,16 @@ WRONG = [
     (["{one}", "--model-name", "m"], "--model-name m: no model is on a server; give http://HOST:PORT/v1"),
     (["http://localhost:9/v1"], "http://localhost:9/v1: name the model on this server with --model-name MODEL"),
     (
-        ["s=http://localhost:9/v1", "--model-name", "m", "--suite", "perplexity", "--data", "perplexity={text}"],
-        "suite perplexity reads the model itself, and s is on a server; name the directory of its weights",
+        [
+            "s=http://localhost:9/v1",
+            "--model-name",
+            "m",
+            "--suite",
+            "reading_suite:reading",
+            "--data",
+            "reading={text}",
+        ],
+        "suite reading reads the model itself, and s is on a server; name the directory of its weights",
     ),
     (["{one}", "--samples", "4"], "--samples 4 at --temperature 0 would give the same answer 4 times"),
     (["{one}", "--data", "mbpp=x.jsonl"], "--data mbpp=…: this suite is not evaluated; add --suite mbpp"),

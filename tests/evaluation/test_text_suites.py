@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu import corpus_bleu
 
@@ -14,9 +13,8 @@ from places import SHARED
 from text2grad.errors import DataError, ModelError
 from text2grad.evaluation.intervals import estimate
 from text2grad.evaluation.registry import make_suites
-from text2grad.evaluation.subjects import load, outline, read_subjects
 from text2grad.evaluation.suite import Answer, Scores, SuiteOptions
-from text2grad.evaluation.suites.text import PerplexitySuite, SummarizationSuite
+from text2grad.evaluation.suites.text import SummarizationSuite
 from text2grad.evaluation.words import load_scorer, text_nats, words_of
 
 POSTS = SHARED / "data/slf5k_slice/posts_ideal.jsonl"
@@ -77,27 +75,6 @@ def test_a_word_with_vowel_signs_counts_once() -> None:
 
 def test_without_references_nothing_is_compared(tmp_path: Path) -> None:
     assert "rouge1" not in SummarizationSuite(SuiteOptions(data=written(tmp_path, {"prompt": "p"}))).measures
-
-
-def test_perplexity_of_a_text_under_the_policy_is_transformers_loss(policy: Path, tmp_path: Path) -> None:
-    (tmp_path / "book.txt").write_text("Once upon a time.\n\nA dog ran home, and slept.\n", "utf-8")
-    suite = PerplexitySuite(SuiteOptions(data=str(tmp_path / "book.txt")))
-    [subject] = read_subjects([str(policy)])
-    loaded = load(outline(subject))
-    rows = suite.examine(loaded)
-    nats = tokens = 0.0
-    for text in ("Once upon a time.", "A dog ran home, and slept."):
-        ids = loaded.tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids
-        begin = loaded.tokenizer.bos_token_id
-        ids = ids if begin is None else torch.cat([torch.tensor([[begin]]), ids], 1)
-        with torch.no_grad():
-            logp = loaded.model(ids).logits.log_softmax(-1)[0, :-1]
-        nats -= float(logp.gather(1, ids[0, 1:, None]).sum())
-        tokens += ids.shape[1] - 1
-    statistics = {name: one.statistic for name, one in suite.measures.items()}
-    found = estimate([counts for _, counts in rows], statistics, draws=10)
-    assert found["perplexity"].value == pytest.approx(math.exp(nats / tokens), rel=1e-5)
-    assert found["bits_per_byte"].value == pytest.approx(nats / math.log(2) / (17 + 26), rel=1e-5)
 
 
 def test_models_that_judge_are_used_and_checked_first(policy: Path, tmp_path: Path) -> None:

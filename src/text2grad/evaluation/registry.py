@@ -36,7 +36,6 @@ def _ours(place: str, options: SuiteOptions) -> Suite:
 
 for _name, _place, _about in (
     ("summarization", "text:SummarizationSuite", "ROUGE, BLEU, BERTScore, perplexity of summaries"),
-    ("perplexity", "text:PerplexitySuite", "perplexity of texts under the model itself"),
     ("alpaca_eval", "alpaca_eval:AlpacaEvalSuite", "AlpacaEval 2: win rate, also length-controlled, by a judge"),
     ("mt_bench", "mt_bench:MTBenchSuite", "MT-Bench: ratings of two turns by a judge"),
     ("code", "code:CodeSuite", "pass@k of programs; the format of --data decides"),

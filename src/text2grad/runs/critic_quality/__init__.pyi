@@ -15,7 +15,6 @@ from .pairs import (
 )
 from .predicting import (
     check_identity as check_identity,
-    fingerprint as fingerprint,
     predictions as predictions,
 )
 from .study import (
