@@ -1,6 +1,6 @@
 """Perplexity of texts under the model itself.
 
-`text2grad evaluate policy MODEL --suite evidence.suites.perplexity:perplexity --data FILE --out OUT`, from a clone.
+`text2grad evaluate policy MODEL --suite evidence.suites.perplexity:perplexity=FILE --out OUT`, from a clone.
 
 perplexity      e^(nats / tokens); only models of one tokenizer compare
 bits_per_byte   nats / ln 2 / bytes in UTF-8, which compares models of any tokenizer

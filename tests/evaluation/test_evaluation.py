@@ -31,7 +31,7 @@ RECORD = {
 @pytest.fixture
 def suite(tmp_path: Path) -> CodeSuite:
     (tmp_path / "data.jsonl").write_text(json.dumps(RECORD) + "\n", "utf-8")
-    [found] = make_suites(["humaneval"], [str(tmp_path / "data.jsonl")], SuiteOptions(accept_weaker=True))
+    [found] = make_suites([f"humaneval={tmp_path / 'data.jsonl'}"], SuiteOptions(accept_weaker=True))
     assert isinstance(found, CodeSuite)
     return found
 
@@ -60,7 +60,7 @@ def test_scores_are_kept_until_answers_or_limits_change(
     monkeypatch.setattr(CodeSuite, "_run", lambda self, jobs: scored.append(len(jobs)) or own(self, jobs))
 
     def evaluate(options: SuiteOptions, tokens: int = 4, *, force: bool = False) -> None:
-        [again] = make_suites(["humaneval"], [str(tmp_path / "data.jsonl")], options)
+        [again] = make_suites([f"humaneval={tmp_path / 'data.jsonl'}"], options)
         settings = EvaluationSettings(tmp_path / "out", Sampling(max_new_tokens=tokens), draws=5, force=force)
         [result] = evaluate_models(read_subjects([f"m={policy}"]), [again], settings).results
         used.append(sum(sum(one.tokens) for one in result.answers["m"]))
@@ -129,7 +129,7 @@ def test_texts_in_scores_do_not_count(suite: CodeSuite) -> None:
 def test_answers_that_were_cut_or_had_no_room_are_told(policy: Path, tmp_path: Path) -> None:
     rows = [{"prompt": "short", "reference": "x"}, {"prompt": "long " * 600, "reference": "x"}]
     (tmp_path / "posts.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
-    suites = make_suites(["summarization"], [str(tmp_path / "posts.jsonl")], SuiteOptions())
+    suites = make_suites([f"summarization={tmp_path / 'posts.jsonl'}"], SuiteOptions())
     sampling = Sampling(max_new_tokens=2, too_long="empty")
     found = evaluate_models(
         read_subjects([f"m={policy}"]), suites, EvaluationSettings(tmp_path / "out", sampling, draws=5)

@@ -35,7 +35,7 @@ def test_summaries_score_as_the_public_tools_say(tmp_path: Path) -> None:
     records = [json.loads(line) for line in POSTS.read_text("utf-8").splitlines()]
     ideal = [one["ideal_human_summary"] for one in records]
     texts = [" ".join(one["post"].split()[:40]) for one in records]  # the beginning of a post as its summary
-    [suite] = make_suites(["summarization"], [str(POSTS)], SuiteOptions())
+    [suite] = make_suites([f"summarization={POSTS}"], SuiteOptions())
     assert isinstance(suite, SummarizationSuite)
     found = figures(suite, texts, tmp_path)
     assert found["bleu"] == pytest.approx(corpus_bleu(texts, [ideal]).score, abs=1e-6)
@@ -94,10 +94,10 @@ def test_data_that_is_not_here_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         DataError,
         match=r'^suite summarization: no data is given\. Give a JSONL file with "prompt" and "reference", such as '
-        r"`text2grad feedback prepare slf5k` writes, your own or SLF5K, with --data summarization=FILE$",
+        r"`text2grad feedback prepare slf5k` writes, your own or SLF5K, with --suite summarization=FILE$",
     ):
-        make_suites(["summarization"], [], SuiteOptions())
+        make_suites(["summarization"], SuiteOptions())
     with pytest.raises(DataError, match=r"^suite summarization: there is no file \./no\.jsonl\. Give a JSONL file"):
-        make_suites(["summarization"], ["./no.jsonl"], SuiteOptions())
+        make_suites(["summarization=./no.jsonl"], SuiteOptions())
     with pytest.raises(DataError, match=r'data\.jsonl:1: "prompt" must be a text or chat messages, or "source"'):
-        make_suites(["summarization"], [written(tmp_path, {"question": "?"})], SuiteOptions())
+        make_suites([f"summarization={written(tmp_path, {'question': '?'})}"], SuiteOptions())
