@@ -179,7 +179,7 @@ WRONG = [
         ["s=http://localhost:9/v1", "--model-name", "m", "--set", "server.api_key_env=NO_KEY_HERE"],
         "ConfigError: server.api_key_env = NO_KEY_HERE: the variable holds no key; set it, or leave the setting out",
     ),
-    (["{one}", "--set", "model.prompt_format=chat"], "ModelError: prompt_format = chat, but the tokenizer of "),
+    (["{one}", "--set", "model.prompt_format=chat"], 'ModelError: model.prompt_format = "chat", but the tokenizer of '),
     (["{one}", "{one}"], "are both called 'one'; give them names: NAME="),
     (
         ["{one}", "--baseline", "none"],

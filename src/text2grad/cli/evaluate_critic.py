@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,7 +148,7 @@ def _pairs(args: argparse.Namespace, recipe: "Recipe", truth: Sequence[Any]) -> 
     if args.model:
         form = getattr(critic, "format", None)
         identity["files"] = digest_of(Path(args.model)) if Path(args.model).is_dir() else ""
-        identity |= {"format": form.as_json()} if form else {}
+        identity |= {"format": asdict(form)} if form else {}
     check_identity(args.out, identity)
     examples, responses = [Example(record.prompt) for record in truth], [record.response for record in truth]
     with metered(args.out, "evaluate critic") as tokens:

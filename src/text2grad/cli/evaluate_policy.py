@@ -39,9 +39,7 @@ def add_parser(commands: Any) -> None:
     parser = add_command(commands, "policy", run, about, f"{DESCRIPTION}\n\nsuites:\n{suites}", EPILOG)
     add = parser.add_argument
     add("models", metavar="MODEL", nargs="+", help="PATH, hub name or http://…/v1; or NAME=…")
-    named = (
-        "a suite, and its data: a file, directory of `datasets` or hub name (default: the suite's own); may be repeated"
-    )
+    named = "a suite and its data: FILE, directory of `datasets` or hub name (default: its own); may be repeated"
     add("--suite", dest="suites", action="append", required=True, metavar="NAME[=DATA]", help=named)
     add("--split", default="", help="split of a data set (default: the suite's own)")
     add("--limit", type=at_least(1), metavar="N", help="only the first N questions of each suite")

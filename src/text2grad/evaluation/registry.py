@@ -38,7 +38,7 @@ for _name, _place, _about in (
     ("summarization", "text:SummarizationSuite", "ROUGE, BLEU, BERTScore, perplexity of summaries"),
     ("alpaca_eval", "alpaca_eval:AlpacaEvalSuite", "AlpacaEval 2: win rate, also length-controlled, by a judge"),
     ("mt_bench", "mt_bench:MTBenchSuite", "MT-Bench: ratings of two turns by a judge"),
-    ("code", "code:CodeSuite", "pass@k of programs; the format of --data decides"),
+    ("code", "code:CodeSuite", "pass@k of programs; the format of the data decides"),
     ("humaneval", "code:CodeSuite", "pass@k on HumanEval"),
     ("humaneval+", "code:CodeSuite", "pass@k on HumanEval+"),
     ("mbpp", "code:CodeSuite", "pass@k on MBPP"),

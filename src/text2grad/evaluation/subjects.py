@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from text2grad.config import digest_of, latest_checkpoint, recipe_of_run
-from text2grad.errors import ConfigError, DataError, ModelError
+from text2grad.errors import ConfigError, DataError
 from text2grad.models import (
     base_named_by,
     best_device,
+    format_of,
     load_policy,
     load_tokenizer,
     padding_id,
@@ -158,12 +159,7 @@ def outline(subject: Subject) -> LoadedModel:
     code = subject.trust_remote_code
     tokenizer = load_tokenizer(subject.path, trust_remote_code=code)
     config = policy_config(subject.path, trust_remote_code=code)
-    chat = bool(getattr(tokenizer, "chat_template", None)) and subject.prompt_format != "plain"
-    if subject.prompt_format == "chat" and not chat:
-        raise ModelError(
-            f"prompt_format = chat, but the tokenizer of {subject.path} has no chat template; take auto or plain"
-        )
-    return LoadedModel(subject, config, tokenizer, chat)
+    return LoadedModel(subject, config, tokenizer, format_of(tokenizer, subject.prompt_format) == "chat")
 
 
 def load(outlined: LoadedModel, *, dtype: str = "auto") -> LoadedModel:

@@ -1,4 +1,4 @@
-"""The critic that runs unit tests: what it says and quotes, by hand and on real programs."""
+"""Critics that are programs: unit tests and ruff. What they say and quote, by hand and on real programs."""
 
 import json
 import re
@@ -12,11 +12,12 @@ from hypothesis import given, strategies as st
 from places import SHARED
 from text2grad.critics.programs.failing_lines import StatementRun, read_statement_runs, suspect_lines, tracing_tests
 from text2grad.critics.programs.program_text import Program, program_in
+from text2grad.critics.programs.ruff_critic import RuffCritic
 from text2grad.critics.programs.unit_tests import UnitTestCritic, imported
-from text2grad.errors import CriticError, DataError
+from text2grad.errors import ConfigError, CriticError, DataError
 from text2grad.feedback.critic import Critic, ask, load_critic
 from text2grad.feedback.sources.phases import read_problems
-from text2grad.types import Example
+from text2grad.types import Critique, Example, Span
 
 SHARED_DATA = SHARED / "data"
 
@@ -594,6 +595,58 @@ def test_a_column_beyond_its_line_is_the_end_of_the_line() -> None:
     assert [program.at(1, 1), program.at(1, 9), program.at(2, 2), program.at(2, 9), program.at(3, 1)] == [0, 3, 4, 5, 5]
 
 
+RUFF = [
+    ("import os\n", 'F401 `os` imported but unused: "os"', ["os"]),
+    ("x = '😀é'; y = zz  # noqa\n", 'F821 Undefined name `zz`: "zz"', ["zz"]),
+    ("Hi\n```py\nprint(zz)\n```", 'F821 Undefined name `zz`: "zz"', ["zz"]),
+    ("x = 1\n", "ruff finds nothing to say.", []),
+    ("x\u2028= 1\r\ny = zz\r\n", None, None),
+    ("", "ruff finds nothing to say.", []),
+]
+
+
+@pytest.mark.parametrize(("response", "feedback", "quotes"), RUFF)
+def test_ruff_quotes_what_it_says(response: str, feedback: str | None, quotes: list[str] | None) -> None:
+    (found,) = ask(RuffCritic(), [Example("")], [response], match="exact")
+    if feedback is None:
+        assert found.outcome is None
+        return
+    assert found == Critique(feedback, found.spans)
+    assert [response[span.start : span.end] for span in found.spans] == quotes
+
+
+@pytest.mark.parametrize("program", ["x = zz", "x = 1\ny = zz"])
+def test_columns_of_ruff_leave_out_a_byte_order_mark(program: str) -> None:
+    (found,) = RuffCritic()([Example("")], ["\ufeff" + program])
+    assert [("\ufeff" + program)[span.start : span.end] for span in found.spans] == ["zz"]
+
+
+def test_ruff_says_syntax_errors_and_takes_outcomes_and_rules() -> None:
+    critic = RuffCritic(select=["F8", "I"], clean_outcome=1, faulty_outcome=-0.5)
+    broken, clean = ask(critic, [Example("")] * 2, ["def f(:\n", "import os\n"], match="exact")
+    assert broken.spans == (Span(6, 7, "negative"),)
+    assert (
+        broken.feedback.splitlines()[0] == 'invalid-syntax Expected a parameter or the end of the parameter list: ":"'
+    )
+    assert (broken.outcome, clean.outcome, clean.spans) == (-0.5, 1.0, ())
+
+
+def test_rules_that_ruff_does_not_know_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^ruff fails: .*Unknown rule selector.*QQQ"):
+        RuffCritic(select=["QQQ"])
+    with pytest.raises(ConfigError) as caught:
+        RuffCritic(select="F401")
+    assert str(caught.value) == "select must be a list of rules, got the text 'F401'. Write ['F401']"
+
+
+def test_ruff_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ruff", None)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ConfigError) as caught:
+        RuffCritic()
+    assert str(caught.value) == "RuffCritic needs ruff: pip install ruff"
+
+
 @given(st.text(st.sampled_from("ab:(=\n\r\t 😀'#\"`"), max_size=20))
 def test_places_in_a_program_are_places_in_its_response(text: str) -> None:
     program = Program(text, 7)
@@ -604,7 +657,8 @@ def test_places_in_a_program_are_places_in_its_response(text: str) -> None:
             assert quote == quote.strip() != ""
 
 
-def test_it_is_a_critic_by_the_name_that_a_recipe_uses() -> None:
+def test_both_are_critics_by_the_names_that_a_recipe_uses() -> None:
+    assert isinstance(load_critic("text2grad:RuffCritic"), RuffCritic)
     made = load_critic("text2grad:UnitTestCritic")
     assert isinstance(made, UnitTestCritic)
     made.__exit__(None, None, None)

@@ -1,4 +1,4 @@
-"""A critic that is a program: unit tests."""
+"""Critics that are programs: unit tests and the linter ruff."""
 
 import lazy_loader
 

@@ -66,8 +66,7 @@ class ServerClient:
             async with asyncio.timeout(self.endpoint.timeout_s):
                 body = await self._post(prompt, parameters)
         except TimeoutError as error:
-            limit = f"no answer within {self.endpoint.timeout_s:g} s"
-            raise RequestError("timeout", limit, transient=True, may_cost=True) from error
+            raise RequestError("timeout", f"no answer within {self.endpoint.timeout_s:g} s") from error
         return self._read(body)
 
     async def _post(self, prompt: Prompt, parameters: Mapping[str, Any]) -> bytes:
@@ -94,8 +93,7 @@ class ServerClient:
             cause = _first_cause(error)  # openai reports a closed connection as a timeout
             if isinstance(cause, TimeoutError):
                 raise cause from error
-            detail = self._detail(f"{type(cause).__name__}: {cause}")
-            raise RequestError("connection", detail, transient=True, may_cost=True) from error
+            raise RequestError("connection", self._detail(f"{type(cause).__name__}: {cause}")) from error
 
     def _status_error(self, status: int, headers: Mapping[str, str], message: str) -> RequestError:
         """Return the error for a reply with a status other than success."""
@@ -104,9 +102,9 @@ class ServerClient:
         if status == 429:
             if "insufficient_quota" in message or wait > LONGEST_WAIT_S:
                 return RequestError("rate_limit", f"{detail} (to wait: {wait:g} s)", fatal=True)
-            return RequestError("rate_limit", detail, transient=True, retry_after_s=wait)
+            return RequestError("rate_limit", detail, retry_after_s=wait)
         if status >= 500 or status in _TRANSIENT_STATUSES:
-            return RequestError("server_error", detail, transient=True, retry_after_s=wait)
+            return RequestError("server_error", detail, retry_after_s=wait)
         return RequestError("rejected", detail, fatal=status in _FATAL_STATUSES)
 
     def _read(self, body: bytes) -> Answer:
@@ -123,8 +121,7 @@ class ServerClient:
             top = first_logprobs(choice)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             shown = self._detail(body[:100].decode("utf-8", "replace"))
-            problem = f"the reply is not a completion: {shown!r}"
-            raise RequestError("bad_reply", problem, transient=True, may_cost=True) from error
+            raise RequestError("bad_reply", f"the reply is not a completion: {shown!r}") from error
         if refusal or finish == "content_filter":
             text, finish = str(refusal or text), "refused"
         elif top is not None:

@@ -1,0 +1,109 @@
+"""ruff as a critic: the messages of the linter as feedback, and their positions as spans.
+
+ruff reads a program and never runs it. Comments that silence ruff (`# noqa`) are ignored, since a policy would learn to
+write them. A message without a position, such as an unexpected end of file, is feedback without a span.
+"""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from text2grad.critics.programs.program_text import Program, program_in
+from text2grad.errors import ConfigError, CriticError
+from text2grad.types import Critique, Example, Span
+
+TIMEOUT_S = 30.0
+
+
+@dataclass
+class RuffCritic:
+    """Judges the Python code of responses by ruff's rules.
+
+    Attributes:
+        select: rules or prefixes of rules; by default the rules for errors and likely bugs, none for style.
+        clean_outcome: outcome of a response without messages; None sets no outcome.
+        faulty_outcome: outcome of any other response.
+
+    Raises:
+        ConfigError: if ruff is not installed.
+
+    Example:
+        >>> critique = RuffCritic()([Example("")], ["x = y + 1"])[0]
+        >>> critique.feedback, critique.spans
+        ('F821 Undefined name `y`: "y"', (Span(start=4, end=5, label='negative'),))
+    """
+
+    select: Sequence[str] = ("E9", "F", "B")
+    clean_outcome: float | None = None
+    faulty_outcome: float | None = None
+    _command: list[str] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Find ruff, and let it refuse unknown rules."""
+        rules = self.select
+        if isinstance(rules, str):
+            raise ConfigError(f"select must be a list of rules, got the text {rules!r}. Write [{rules!r}]")
+        self._command = [_ruff(), "check", "--isolated", "--no-cache", "--ignore-noqa", "--output-format", "json"]
+        self._command += ["--select", ",".join(rules)] if rules else []
+        self._check("")
+
+    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        """Return one critique per response.
+
+        Raises:
+            CriticError: if ruff fails.
+        """
+        return [self._critique(program_in(response)) for response in responses]
+
+    def _critique(self, program: Program) -> Critique:
+        messages = self._check(program.text)
+        if not messages:
+            return Critique("ruff finds nothing to say.", (), self.clean_outcome)
+        lines, spans = list[str](), set[Span]()
+        for message in messages:
+            start, end = (_place(program, **message[at]) for at in ("location", "end_location"))
+            span = program.span(start, end)
+            quote = "" if span is None else f": {json.dumps(program.text[start:end].strip(), ensure_ascii=False)}"
+            lines.append(f"{message['code']} {message['message']}{quote}")
+            spans |= set() if span is None else {span}
+        return Critique("\n".join(lines), tuple(sorted(spans)), self.faulty_outcome)
+
+    def _check(self, program: str) -> list[dict[str, Any]]:
+        """Return ruff's messages about a program."""
+        try:
+            done = subprocess.run(
+                [*self._command, "--stdin-filename", "response.py", "-"],
+                input=program.encode("utf-8", "replace"),
+                capture_output=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise CriticError(f"ruff did not answer within {TIMEOUT_S:g} seconds") from error
+        if done.returncode > 1:
+            errors = " ".join(done.stderr.decode("utf-8", "replace").split())
+            raise ConfigError(f"ruff fails: {errors}")
+        messages: list[dict[str, Any]] = json.loads(done.stdout)
+        return messages
+
+
+def _place(program: Program, *, row: int, column: int) -> int:
+    """Return the offset of ruff's row and column, which leave out a byte order mark."""
+    return program.at(row, column + (row == 1 and program.text.startswith("\ufeff")))
+
+
+def _ruff() -> str:
+    """Return the path of ruff: among the packages of this Python, or else on the PATH."""
+    try:
+        from ruff import find_ruff_bin
+
+        return str(Path(find_ruff_bin()))
+    except (ImportError, FileNotFoundError):
+        path = shutil.which("ruff")
+    if path is None:
+        raise ConfigError("RuffCritic needs ruff: pip install ruff")
+    return path
