@@ -76,7 +76,6 @@ class SpanGRPOTrainer(GRPOTrainer):
             reward=reward or {},
             match=match,
             max_failure_rate=max_failure_rate,
-            way_out="go on from the last checkpoint with trainer.train(resume_from_checkpoint=True)",
         )
         self.responses: list[str] = []
         self.critiques: list[Critique] = []

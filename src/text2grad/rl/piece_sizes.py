@@ -53,11 +53,8 @@ class PieceSizes:
     ) -> None:
         """Take the sizes of the recipe.
 
-        Args:
-            micro_batch_tokens: most padded tokens of one forward pass of scoring and update.
-            rows_at_once: rows of one generate call.
-            may_halve: False with several processes; a lack of memory then ends the run.
-            largest: numbers → the largest of each over all processes; None if their numbers of passes may differ.
+        With several processes `may_halve` is False, and a lack of memory ends the run. `largest` returns the largest of
+        each number over all processes; None if their numbers of passes may differ.
         """
         self.micro_batch_tokens, self.rows_at_once = micro_batch_tokens, rows_at_once
         self.may_halve, self.largest, self.changed = may_halve, largest, False
@@ -135,13 +132,10 @@ class PieceSizes:
     def explained(self, phase: str, step: int, *, saved: Callable[[], str]) -> Iterator[None]:
         """Turn a lack of memory into an error that names the settings of the phase.
 
-        Args:
-            phase: name of the phase; errors outside those of `HELP` stay as they are.
-            step: number of the step under way.
-            saved: saves the finished steps if possible, and returns a sentence about it.
+        `saved` saves the finished steps if possible, and returns a sentence about it.
 
         Raises:
-            OutOfMemory: in place of torch's and Python's errors.
+            OutOfMemory: in place of torch's and Python's errors, in the phases of `HELP`.
         """
         try:
             yield
