@@ -255,25 +255,6 @@ def test_a_generative_reward_model_trains_as_on_the_cpu(more: dict[str, Any], tm
     close(*reversed([lines[:1] for lines in found] if "muon" in str(more) else found))  # Muon takes bfloat16 there
 
 
-def test_a_probe_trains_measures_and_judges(phases: Path, device: torch.device, tmp_path: Path) -> None:
-    (tmp_path / "empty.toml").touch()
-    flags = ["--model", str(phases / "base"), "--out", str(tmp_path / "critic"), "--unit", "words"]
-    file = str(phases / "annotations.jsonl")
-    assert main(["reward", str(tmp_path / "empty.toml"), "--kind", "probe", "--annotations", file, *flags]) == 0
-    model = str(tmp_path / "critic" / "model")
-    measure = ["evaluate", "critic", file, "--model", model, "--no-words", "--limit", "4"]
-    assert main([*measure, "--out", str(tmp_path / "measured")]) == 0
-    recipe = small_run.recipe(
-        tmp_path / "run",
-        model={"path": str(phases / "base"), "value": "none"},
-        data={"train": str(phases / "prompts.jsonl")},
-        critic={"kind": "probe", "model": model, "max_failure_rate": 1.0},
-        run={"steps": 1},
-    )
-    run_recipe(recipe)
-    assert len(untimed(tmp_path / "run" / "metrics.jsonl")) == 1
-
-
 def test_a_generative_reward_model_is_measured(phases: Path, device: torch.device, tmp_path: Path) -> None:
     measure = [
         "evaluate",

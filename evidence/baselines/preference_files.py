@@ -1,7 +1,8 @@
 """Files of preferences, on which scalar reward models train.
 
 A record is {"prompt": ..., "chosen": ..., "rejected": ...}, where a response is a text or a chat that ends with it; or
-an example as `text2grad feedback import` writes it, with the chosen response in "reference" and the other in "meta".
+an example with the chosen response in "reference" and the other in "meta", as `text2grad feedback import table --column
+reference=chosen` writes it.
 """
 
 from pathlib import Path

@@ -40,6 +40,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from evidence import register
 from text2grad import read_source
 from text2grad.config.recipe import Recipe, make_recipe
 from text2grad.feedback.preferences import split_by_prompt
@@ -301,6 +302,7 @@ def main() -> None:
     add("--threads", type=int, default=2)
     add("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
+    register()
     read = [one for one in read_source(options.data, format=options.format) if isinstance(one, Annotation)]
     seeds = []
     for seed in range(options.first_seed, options.first_seed + options.seeds):

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from text2grad.tasks.facts.critic import FactWriter
-from text2grad.tasks.facts.reading import HALVES, FactReader, Facts, key
+from text2grad.tasks.facts import HALVES, FactReader, Facts, FactWriter, key
 from text2grad.types import Critique, Span
 
 _TRUTH = re.compile(r'(?:^|\. )([^".:]+): ')
@@ -70,7 +69,7 @@ class FactRefiner:
     def _values(self) -> Mapping[str, set[str]]:
         """The possible values of each slot, and of the halves of a name."""
         found: dict[str, set[str]] = {}
-        for phrase in self.reader.phrases().values():
+        for phrase in self.reader.phrases.values():
             if phrase.kind == "fact":
                 found.setdefault(phrase.slot, set()).add(phrase.value)
         for place, half in enumerate(HALVES):
@@ -92,7 +91,7 @@ class FactRefiner:
         """The words that a critique quotes of each fact → slot and value; a name is quoted half by half."""
         found = {
             words[phrase.quoted]: (phrase.slot, phrase.value)
-            for words, phrase in self.reader.phrases().items()
+            for words, phrase in self.reader.phrases.items()
             if phrase.kind == "fact" and phrase.slot != "who"
         }
         return found | {key(name): (half, name) for half in HALVES for name in self._values[half]}

@@ -11,8 +11,8 @@ from evidence.tasks.code.refining import refine_program
 from evidence.tasks.grounded.refining import refine_grounded
 from evidence.tasks.qa import critic as qa, world as qa_world
 from evidence.tasks.stories.refining import refine_story
-from text2grad.tasks.facts.reading import Facts
-from text2grad.tasks.summarization import critic as summaries, world as summary_world
+from text2grad.tasks.facts import Facts
+from text2grad.tasks.summarization import task as summaries, world as summary_world
 from text2grad.types import Critique
 
 Refine = Callable[[str, Critique], str]

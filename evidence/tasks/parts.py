@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar, NamedTuple
 
+from evidence.tasks.sized import SizedTask
 from text2grad.errors import DataError
-from text2grad.tasks.base import WORD, Task
-from text2grad.tasks.facts.critic import MORE, FactCritic, JudgedSentence
-from text2grad.tasks.facts.metric import ClaimMetric
+from text2grad.tasks.base import WORD
+from text2grad.tasks.facts import MORE, ClaimMetric, FactCritic
 from text2grad.tasks.program_critic import STYLES, Finding, Judgement, bare
 from text2grad.types import Example
 
@@ -70,7 +70,7 @@ def joined(texts: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class FactTask(Task):
+class FactTask(SizedTask):
     """A task with answers of one sentence, or of a labelled line for each part: with `settings.length` above 0."""
 
     cue: ClassVar[str]  # the end of a prompt
@@ -154,7 +154,7 @@ class FactTask(Task):
         """
         parts = parts_of(example)
         if not parts:
-            return self.claim_metric.scores(self.facts(example), response)
+            return self.claim_metric.scores([(self.facts(example), response)])
         first: dict[str, str] = {}
         rest: list[str] = []
         for line in response.split("\n"):
@@ -164,7 +164,7 @@ class FactTask(Task):
             else:
                 rest.append(line)
         judged = [(self.facts(part), first.get(label, "")) for label, part in parts.items()]
-        return self.claim_metric.scores_of_parts([*judged, *(({}, line) for line in rest)])
+        return self.claim_metric.scores([*judged, *(({}, line) for line in rest)])
 
 
 def _meddled(lines: list[str], rng: Random) -> list[str]:
@@ -198,12 +198,12 @@ class LabelledFactCritic(FactCritic):
         )
 
     def _judge_lines(self, parts: Mapping[str, Example], response: str, style: int) -> Judgement:
-        """Judge each line by its label; a part without a line has as many omissions as facts."""
+        """Judge each line by its label, and name the parts without a line."""
         if not response.strip():
-            return Judgement(self.writer.empty, (), sum(len(self.facts(part)) for part in parts.values()))
+            return Judgement(self.writer.empty, ())
         text: list[str] = []
         findings: list[Finding] = []
-        omissions, ahead, seen = 0, list(parts), set[str]()
+        ahead, seen = list(parts), set[str]()
         for line in lines_of(response):
             if line.label in ahead:
                 del ahead[: ahead.index(line.label) + 1]
@@ -212,17 +212,16 @@ class LabelledFactCritic(FactCritic):
                 text.append(LINE.format(label=line.label))
             else:
                 judged = self._misplaced(response, line, style)
-            text += judged.text
+            text.append(judged.feedback)
             findings += judged.findings
-            omissions += judged.omissions
         missing = [label for label in parts if label not in seen]
         text += [f"{LINE_MISSING[style].format(label=label)}." for label in missing]
-        omissions += sum(len(self.facts(parts[label])) for label in missing)
-        return Judgement(" ".join(text), findings, omissions)
+        return Judgement(" ".join(text), findings)
 
-    def _misplaced(self, response: str, line: Line, style: int) -> JudgedSentence:
+    def _misplaced(self, response: str, line: Line, style: int) -> Judgement:
         """Judge a line without a label, or with a label that is unknown, repeated or out of order."""
-        pieces = list(self.reader.pieces(response, line.start, line.end))
-        misplaced = [Finding("misplaced", start, end) for start, end in pieces[: self.writer.most_faults]]
+        words = list(WORD.finditer(response, line.start, line.end))
+        pieces = list(self.reader.cut("misplaced", words, response))
+        misplaced = pieces[: self.writer.most_faults]
         text = [f"{self.writer.verdict(finding, response, style)}." for finding in misplaced]
-        return JudgedSentence(text + [MORE] * (len(misplaced) < len(pieces)), misplaced, 0)
+        return Judgement(" ".join(text + [MORE] * (len(misplaced) < len(pieces))), misplaced)

@@ -4,14 +4,26 @@ from dataclasses import dataclass
 from random import Random
 
 from evidence.tasks.parts import FactTask, LabelledFactCritic
+from text2grad.tasks.base import Split
 from text2grad.tasks.facts import Facts
 from text2grad.tasks.summarization import posts, world
-from text2grad.tasks.summarization.critic import SummaryCritic
-from text2grad.tasks.summarization.metric import METRIC
-from text2grad.tasks.summarization.task import SummarizationTask
+from text2grad.tasks.summarization.task import METRIC, SummarizationTask, SummaryCritic
 from text2grad.types import Example
 
 SHORT_DISTRACTORS = (1, 2)  # the fewest and the most sentences beside the event, in a post among several
+
+
+def write_short_post(facts: Facts, split: Split, rng: Random) -> Example:
+    """Return a post with few sentences beside the event, and its perfect summary.
+
+    Half of the posts begin with one of these sentences, so that a hasty reader takes as many wrong values as from a
+    longer post.
+    """
+    telling = posts.fact_templates(split, rng)
+    others = posts.distractor_templates(split, rng.randint(*SHORT_DISTRACTORS), rng)
+    opening = others[:1] if rng.random() < 0.5 else []
+    order = opening + posts.interleave(telling, others[len(opening) :], rng)
+    return posts.render(order, set(telling), facts, posts.Strangers(facts, split, rng))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +64,7 @@ class PostsTask(FactTask, SummarizationTask):
     def draw_part(self, rng: Random) -> Example:
         """Draw one post and its summary."""
         if self.parts:
-            return self.draw_post(rng, SHORT_DISTRACTORS, short=True)
+            return write_short_post(world.draw_facts(self.split, rng), self.split, rng)
         return SummarizationTask.draw(self, rng)
 
     def label_prompt(self, label: str, prompt: str) -> str:

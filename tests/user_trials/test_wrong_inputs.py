@@ -171,7 +171,7 @@ RECIPES = [
     Trial("learned critic that is a policy", "train my.toml --set critic.use= --set critic.model=policy", ("JSON of a critique",)),
     Trial("learned critic of another kind",
           "train my.toml --set critic.use= --set critic.model=runs/critic/model --set critic.kind=probe",
-          (r"runs/critic",)),
+          ("critic.kind has no value 'probe'",)),
     Trial("recipe with a byte order mark", "train bad.toml --set run.steps=1", (), 0,
           prepare=lambda folder: (folder / "bad.toml").write_bytes(b"\xef\xbb\xbf" + (folder / "my.toml").read_bytes()),
           writes=True),
@@ -180,7 +180,7 @@ RECIPES = [
 PROMPTS = [
     prompts("no prompts", "", r"prompts\.jsonl holds no examples"),
     prompts("blank lines only", "\n  \n", r"prompts\.jsonl holds no examples"),
-    prompts("line that is no JSON", PROMPT + "{oops\n", r"prompts\.jsonl:2: not valid JSON"),
+    prompts("line that is no JSON", PROMPT + "{oops\n", r"prompts\.jsonl:2: not JSON"),
     prompts("line that is a list", PROMPT + "[1]\n", r"prompts\.jsonl:2: an example is an object"),
     prompts("prompt misspelt", '{"promt": "x"}\n', r'prompts\.jsonl:1: an example is an object with a "prompt"'),
     prompts("prompt is a number", '{"prompt": 3}\n', r"prompts\.jsonl:1: .prompt. is a text or a list"),
@@ -267,8 +267,6 @@ RUNS = [
     Trial("generate no examples", "generate runs/done --examples 0", ("examples",)),
 ]  # fmt: skip
 
-PROBE = "reward judge.toml --kind probe"
-
 REWARD = [
     Trial("reward without annotations", "reward judge.toml --set reward_model.annotations=[]", ("annotations",)),
     Trial("reward on a file that is not there", "reward judge.toml --annotations missing.jsonl", (r"missing\.jsonl.*No such file",)),
@@ -291,10 +289,6 @@ REWARD = [
           prepare=edited("annotations.jsonl", lambda data: data.split(b"\n", 3)[3])),
     Trial("reward on a misspelt LoRA target", "reward judge.toml --set model.lora_r=2 --set model.lora_targets=[\\'q_porj\\']",
           ("q_porj",)),
-    Trial("probe on a missing file", f"{PROBE} --annotations missing.jsonl --out runs/b", (r"missing\.jsonl",)),
-    Trial("probe without a model", f"{PROBE} --model missing --out runs/b", ("missing",)),
-    Trial("probe that is uploaded", f"{PROBE} --push me/probe --out runs/b", ("--push",)),
-    Trial("probe into a run", f"{PROBE} --out runs/critic", ("runs/critic already holds a run",)),
 ]  # fmt: skip
 
 ANNOTATE = [
@@ -336,8 +330,7 @@ FEEDBACK = [
     Trial("import a column without =", "feedback import table t.csv --out x.jsonl --column response", ("response",), files={"t.csv": "a,b\n1,2\n"}),
     Trial("import an unknown label", "feedback import label_studio t.json --out x.jsonl --label Bad=awful", ("awful",), files={"t.json": "[]"}),
     Trial("import broken JSON", "feedback import label_studio t.json --out x.jsonl", (r"t\.json",), files={"t.json": "[{]"}),
-    Trial("import mqm that is none", "feedback import mqm annotations.jsonl --out x.jsonl", (r"annotations\.jsonl",)),
-    Trial("import an outcome of nan", "feedback import qa_feedback t.json --out x.jsonl --missing-outcome nan", ("missing.outcome",), files={"t.json": "[]"}),
+    Trial("import feedback that is none", "feedback import qa_feedback annotations.jsonl --out x.jsonl", (r"annotations\.jsonl",)),
     Trial("import no records", "feedback import table annotations.jsonl --out x.jsonl --limit 0", ("--limit",)),
     *(table(f"import {name}", text, says) for name, text, says in (
         ("offsets with a fraction", SPAN_RECORD % (0.5, '"f"', "null"), r"t\.jsonl:1.*whole numbers.*0\.5"),
@@ -447,7 +440,6 @@ NEW = [
     Trial("dry run with a critic that raises", "train my.toml --dry-run --judge --critic mine:critic", (r"mine\.py:2",),
           files={"mine.py": "def critic(examples, responses):\n    return 1 / 0\n"}, writes=True),
     Trial("judge without a dry run", "train my.toml --judge", ("add --dry-run",)),
-    Trial("a former command", "plan my.toml", ("`plan` is now `text2grad train RECIPE --dry-run`",)),
     Trial("compare", "compare runs/done runs/again --out c", ("again",), 0, writes=True, prepare=another_rate),
     Trial("compare a run with itself", "compare runs/done runs/done --out c", ("runs/done",)),
     Trial("compare what is no run", "compare runs/done policy --out c", ("policy",)),

@@ -59,13 +59,11 @@ class CodeCritic(ProgramCritic):
     """Judges programs in words, each line against its step, without running them."""
 
     def judge(self, example: Example, response: str, rng: Random) -> Judgement:
-        """Judge one program; steps without a line and a missing return are omissions."""
+        """Judge one program."""
         steps = steps_of(example)
         reading = read(response, steps)
         feedback = _write(reading, response, steps, rng, truths=self.truths)
-        return Judgement(
-            feedback, _quotable(reading, response, len(steps)), len(reading.missing) + (not reading.returns)
-        )
+        return Judgement(feedback, _quotable(reading, response, len(steps)))
 
 
 def _quotable(reading: Reading, response: str, steps: int) -> list[Finding]:

@@ -43,8 +43,8 @@ from evidence.tasks.code.world import (
     slipped,
     steps_of,
 )
+from evidence.tasks.sized import SizedTask
 from text2grad.errors import DataError
-from text2grad.tasks.base import Task
 from text2grad.types import Example
 
 BLANKS = " \n"
@@ -73,7 +73,7 @@ USUAL_FAULTS = Faults((4, 3, 2, 1), slip=0.6)
 
 
 @dataclass(frozen=True, slots=True)
-class CodeTask(Task):
+class CodeTask(SizedTask):
     """Specifications and programs; a training specification has no pair of operations that is held out.
 
     With `settings.length` every specification has so many steps, and the lists of its tests grow with it.

@@ -14,6 +14,7 @@ from text2grad.tasks.program_critic import Finding, Judgement, ProgramCritic
 from text2grad.types import Example
 
 FEWEST_WORDS = 8
+OUTCOME_OF_NOTHING = -4.0
 SHOWN_WORDS = 24  # of a sentence of the passage
 
 _ONE = {
@@ -51,8 +52,6 @@ class GroundedCritic(ProgramCritic):
         -4.0
     """
 
-    omission_penalty: float = 4.0
-
     def judge(self, example: Example, response: str, rng: Random) -> Judgement:
         """Judge one answer.
 
@@ -73,7 +72,7 @@ class GroundedCritic(ProgramCritic):
             feedback.append("The answer states nothing from the passage.")
         elif short:
             feedback.append("The answer is too short.")
-        return Judgement(" ".join(feedback), findings, omissions=int(nothing or short))
+        return Judgement(" ".join(feedback), findings, OUTCOME_OF_NOTHING * (nothing or short))
 
 
 def _runs(pieces: list[Passed]) -> list[list[Passed]]:

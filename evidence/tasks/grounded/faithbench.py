@@ -1,4 +1,4 @@
-"""Marks of people in FaithBench (arXiv 2410.13210) as a source of feedback, `python -m evidence import faithbench`.
+"""Marks of people in FaithBench (arXiv 2410.13210), `python -m evidence feedback import faithbench`.
 
 Parts of summaries that their source does not support, each with a reason. One annotation per annotator; a summary in
 which nobody marked anything has one without spans.
@@ -7,8 +7,7 @@ which nobody marked anything has one without spans.
 from collections.abc import Iterator, Mapping
 
 from text2grad.feedback.records import Annotation
-from text2grad.feedback.sources.base import Item, Loss, Meaning, Row, Source, critique, quoted
-from text2grad.feedback.sources.people import MARKED_TWICE
+from text2grad.feedback.sources.base import MARKED_TWICE, Item, Loss, Meaning, Row, Source, critique, quoted
 from text2grad.types import Span
 
 PROMPT = "Summarize the passage in one or two sentences. Use only what the passage says.\n\nPassage: {}"

@@ -5,7 +5,6 @@ wrong place of the sentence are faults even when the value is right.
 """
 
 from dataclasses import dataclass
-from functools import cache
 
 from evidence.tasks.parts import LabelledFactCritic
 from evidence.tasks.qa import world
@@ -16,7 +15,6 @@ from text2grad.types import Example
 LEADS = {"who": ("", "where", "when", "price"), "what": ("who",)}
 
 
-@cache
 def _phrases() -> Phrases:
     full = [f"{first} {last}" for first in world.FIRST_NAMES for last in world.LAST_NAMES]
     persons = [("half", name) for name in world.FIRST_NAMES + world.LAST_NAMES] + [("fact", name) for name in full]
@@ -37,7 +35,7 @@ def _phrases() -> Phrases:
     return table | {key(text): Phrase("chatter") for text in world.CHATTER}
 
 
-READER = FactReader(_phrases, LEADS, longest_phrase=5, longest_quote=6)
+READER = FactReader(_phrases(), LEADS, longest_quote=6)
 WRITER = FactWriter(
     truths={
         "first": ("The first name is {first}", "The name begins with {first}"),

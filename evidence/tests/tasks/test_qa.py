@@ -541,9 +541,7 @@ def test_what_follows_each_quote_begins_with_exactly_one_of_the_verdicts_and_eac
     assert found == {*verdicts}
 
 
-def test_omissions_and_breaks_are_told_in_words_and_omissions_can_be_charged() -> None:
-    short, full = QACritic(omission_penalty=0.5)([EXAMPLE] * 2, ["Ann Weber teaches chess.", GOLD])
-    assert (short.outcome, full.outcome, critique_of(GOLD).outcome) == (-1.0, 0.0, None)
+def test_omissions_and_breaks_are_told_in_words() -> None:
     endings = {
         re.split(r'"chess" is \w+\. ', critique_of("Ann Weber teaches chess.", example).feedback)[1]
         for example in (Example(prompt, meta=EXAMPLE.meta) for prompt in "abcdefghijklmnop")

@@ -12,7 +12,7 @@ the hub, where a new repository is private, with the token of `hf auth login`.""
 
 EPILOG = """\
 examples:
-  text2grad feedback export qa.jsonl mqm.jsonl --out dataset --license apache-2.0
+  text2grad feedback export qa.jsonl team.jsonl --out dataset --license apache-2.0
   text2grad feedback export qa.jsonl --out dataset --push me/feedback"""
 
 

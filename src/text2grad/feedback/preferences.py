@@ -36,7 +36,7 @@ def split_by_prompt(
         seed: seed of the hash.
         key: the property that the two parts must not share, by default the prompt.
     """
-    prompts = sorted(set(map(key, items)), key=lambda prompt: _rank(prompt, seed))
+    prompts = sorted(set(map(key, items)), key=lambda prompt: hash_of(prompt, seed))
     count = min(max(1, round(share * len(prompts))), max(len(prompts) - 1, 0)) if share else 0
     held_out = set(prompts[:count])
     return [item for item in items if key(item) not in held_out], [item for item in items if key(item) in held_out]
@@ -67,5 +67,6 @@ def hold_out(
     return train, test, len(items) - len(train)
 
 
-def _rank(prompt: str, seed: int) -> str:
-    return hashlib.sha256(f"{seed} {prompt}".encode(errors="surrogatepass")).hexdigest()
+def hash_of(text: str, seed: int) -> str:
+    """Return the hash by which texts are ordered and divided."""
+    return hashlib.sha256(f"{seed} {text}".encode(errors="surrogatepass")).hexdigest()

@@ -1,8 +1,8 @@
 """From settings to critic: the one place that decides who judges the responses of a run.
 
 critic.use        a critic in Python, "module:name"
-critic.model      a reward model, by critic.kind: generative or probe in this process; generative within vLLM ([vllm])
-                  or on a server ([server]); or a kind that another package added (`register_kind`)
+critic.model      a reward model, by critic.kind: generative in this process, within vLLM ([vllm]) or on a server
+                  ([server]); or a kind that another package added (`register_kind`)
 neither           the critic of the built-in task
 """
 
@@ -18,7 +18,6 @@ from text2grad.models import base_named_by
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.format import CritiqueFormat, saved_format
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.probe import ROWS_AT_ONCE, ProbeRewardModel
 from text2grad.reward_models.shared_base import add_role, is_same_model
 from text2grad.reward_models.vllm import VLLMRewardModel
 from text2grad.types import Critique, Example
@@ -40,8 +39,8 @@ class Kind(NamedTuple):
     rows_at_once: int
 
 
-KINDS = {"probe": Kind(ProbeRewardModel.load, ROWS_AT_ONCE)}
-"""Value of `critic.kind` → the kind; `register_kind` adds others."""
+KINDS: dict[str, Kind] = {}
+"""Value of `critic.kind` → the kind; `register_kind` adds them."""
 
 
 def register_kind(name: str, load: Callable[..., Any], *, rows_at_once: int = 64) -> None:
@@ -115,7 +114,7 @@ def shares_base(recipe: Recipe) -> bool:
 
 
 def reading_kind(name: str) -> Kind:
-    """Return a kind of critic that reads responses and writes nothing: "probe", or a kind that was added.
+    """Return a kind of critic that was added (`register_kind`).
 
     Raises:
         ConfigError: naming the known values of critic.kind, if there is no such kind.

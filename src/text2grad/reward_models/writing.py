@@ -19,13 +19,11 @@ word than in the response or an invalid label give the status `unparsable`, with
 """
 
 import json
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from text2grad.align import Range
 from text2grad.feedback import (
     Annotation,
     CutObject,
@@ -212,20 +210,6 @@ class LabelForm(NamedTuple):
 
 def _words(response: str) -> list[str]:
     return [response[start:end] for start, end in words_of(response)]
-
-
-def labels_within(response: str, spans: Sequence[Span], units: Sequence[Range]) -> list[list[int]]:
-    """Return the labels of the words that begin in each unit of a response: 1, −1 or 0.
-
-    Example:
-        >>> labels_within("It is so. No.", [Span(0, 5, "positive")], [(0, 9), (10, 13)])
-        [[1, 1, 0, 0], [0, 0]]
-    """
-    starts = [start for start, _ in units]
-    inside: list[list[int]] = [[] for _ in units]
-    for (at, _), label in zip(words_of(response), labels_of(response, spans), strict=True):
-        inside[max(0, bisect_right(starts, at) - 1)].append(label)
-    return inside
 
 
 def labels_of(response: str, spans: Sequence[Span]) -> list[int]:

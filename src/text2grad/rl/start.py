@@ -184,8 +184,7 @@ class PreparedRun:
         check_examples(self.critic, [*self.examples, *self.held_out])
         self.longest_prompt = max(map(len, self.prompt_ids))
         if recipe.rollout.engine == "vllm":
-            longest = self.longest_prompt + recipe.rollout.max_new_tokens
-            check_engine(recipe.engine, self.accelerator, model=model, longest=longest)
+            check_engine(recipe.engine, self.accelerator, model=model)
 
     def _open(self, *, resume: bool) -> None:
         """Create the run's directory, or check that it holds this run."""
@@ -358,12 +357,20 @@ def make_accelerator(recipe: Recipe) -> Accelerator:
         cpu=on_cpu(),
     )
     check_world_size(accelerator.num_processes)
+    check_shares(recipe, accelerator.num_processes)
+    return accelerator
+
+
+def check_shares(recipe: Recipe, processes: int) -> None:
+    """Refuse a batch that processes, groups and minibatches cannot share evenly.
+
+    Raises:
+        ConfigError: naming the divisor.
+    """
     size, group, minibatches = recipe.rollout.batch_size, recipe.rollout.group_size, recipe.ppo.minibatches
-    shares = accelerator.num_processes * lcm(group, minibatches)
+    shares = processes * lcm(group, minibatches)
     if size % shares:
         raise ConfigError(
-            f"rollout.batch_size = {size} cannot be shared evenly by {accelerator.num_processes} processes, in whole "
-            f"groups of rollout.group_size = {group} and by ppo.minibatches = {minibatches}; choose a multiple of "
-            f"{shares}"
+            f"rollout.batch_size = {size} cannot be shared evenly by {processes} processes, in whole groups of "
+            f"rollout.group_size = {group} and by ppo.minibatches = {minibatches}; choose a multiple of {shares}"
         )
-    return accelerator

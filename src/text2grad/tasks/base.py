@@ -12,7 +12,7 @@ from functools import cache
 from random import Random
 from typing import ClassVar, Literal, NamedTuple, get_args
 
-from text2grad.errors import ConfigError, DataError, check_known
+from text2grad.errors import DataError, check_known
 from text2grad.tasks.program_critic import ProgramCritic, seeded_random
 from text2grad.types import Example
 
@@ -27,7 +27,7 @@ class TaskSettings:
     """The knobs of a task, as [data] of a recipe sets them.
 
     Attributes:
-        length: of an answer, in the task's unit (`Task.unit`); 0 for the task's usual items.
+        length: of an answer, in a unit of the task; 0 for the task's usual items.
         faults: share of the usual rates of faults in demonstrations, in [0, 1].
         truths: whether critiques state the true fact beside each quote.
     """
@@ -83,19 +83,10 @@ class Task(ABC):
     name: ClassVar[str]  # name in recipes and results
     metric: ClassVar[str]  # the key of the main metric in the result of `score`
     judgements: ClassVar[Sequence[str]]  # every wording of a judgement
-    unit: ClassVar[str] = "parts"  # what `TaskSettings.length` counts
-    lengths: ClassVar[Sequence[int]] = ()  # the possible lengths beside 0
 
     def __post_init__(self) -> None:
-        """Refuse unknown settings."""
+        """Refuse an unknown split."""
         check_known(f"the split of {self.name}", self.split, get_args(Split))
-        length = self.settings.length
-        if length and length not in self.lengths:
-            possible = ", ".join(map(str, self.lengths))
-            raise ConfigError(
-                f"world.length = {length}: the task {self.name} has no items of {length} {self.unit}; "
-                + (f"possible: {possible}, and 0 for its usual items" if possible else "leave world.length at 0")
-            )
 
     def examples(self, n: int, seed: int = 0) -> list[Example]:
         """Return n items with distinct prompts; a smaller n gives the first of them.

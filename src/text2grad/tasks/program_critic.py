@@ -38,11 +38,11 @@ class Finding:
 
 
 class Judgement(NamedTuple):
-    """The judgement of one answer: the critique in words, the findings that it quotes, the number of omissions."""
+    """The judgement of one answer: the critique in words, the findings that it quotes, and an outcome, if any."""
 
     feedback: str
     findings: Sequence[Finding]
-    omissions: int
+    outcome: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,9 @@ class ProgramCritic(ABC):
     """Judges answers in words: `critic(examples, responses)` returns one critique for each response.
 
     Attributes:
-        omission_penalty: p ≥ 0. The critique's `outcome` is −p · omissions, because an omission has no span. At 0 the
-            outcome is None.
         truths: whether the words state the truth beside the quotes.
     """
 
-    omission_penalty: float = 0.0
     truths: bool = True
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
@@ -69,12 +66,12 @@ class ProgramCritic(ABC):
         return [self._critique(example, response) for example, response in zip(examples, responses, strict=True)]
 
     def _critique(self, example: Example, response: str) -> Critique:
-        feedback, findings, omissions = self.judge(example, response, seeded_random(example.prompt_text, response))
-        spans = tuple(
+        judgement = self.judge(example, response, seeded_random(example.prompt_text, response))
+        spans = (
             Span(finding.start, finding.end, "positive" if finding.kind == "right" else "negative")
-            for finding in findings
+            for finding in judgement.findings
         )
-        return Critique(feedback, spans, -self.omission_penalty * omissions if self.omission_penalty else None)
+        return Critique(judgement.feedback, tuple(spans), judgement.outcome)
 
     @abstractmethod
     def judge(self, example: Example, response: str, rng: Random) -> Judgement:

@@ -4,22 +4,11 @@ The tokenizer has one token for each word of the task with the space before it, 
 The model is a Llama with about 0.1 million parameters.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 PAD, EOS, UNKNOWN = "<pad>", "</s>", "<unk>"
 TOKEN = r" ?\w+| ?[^\w\s]|\s"
-
-
-def count_tokens(text: str) -> int:
-    r"""Return the tokens of a text for a word-level tokenizer without symbols.
-
-    Example:
-        >>> count_tokens(" A: red cat.\nB")
-        7
-    """
-    return len(re.findall(TOKEN, text))
 
 
 def word_tokenizer(texts: Iterable[str], symbols: Sequence[str] = ()) -> Any:

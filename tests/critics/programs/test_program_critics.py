@@ -16,7 +16,7 @@ from text2grad.critics.programs.ruff_critic import RuffCritic
 from text2grad.critics.programs.unit_tests import UnitTestCritic, imported
 from text2grad.errors import ConfigError, CriticError, DataError
 from text2grad.feedback.critic import Critic, ask, load_critic
-from text2grad.feedback.sources.registry import read_source
+from text2grad.feedback.sources.phases import read_problems
 from text2grad.types import Critique, Example, Span
 
 SHARED_DATA = SHARED / "data"
@@ -348,8 +348,7 @@ def test_the_refinements_of_ilf_pass_and_the_programs_before_them_fail(critic: U
 
 
 def test_the_solutions_of_kodcode_pass_their_pytest_files(critic: UnitTestCritic) -> None:
-    examples = read_source(shared("kodcode/kodcode_algorithm.jsonl"), format="kodcode")
-    kept = [one for one in examples if isinstance(one, Example)]
+    kept = [problem.example for problem in read_problems(shared("kodcode/kodcode_algorithm.jsonl"), "kodcode").kept]
     found = critic(kept, [str(one.reference) for one in kept])
     assert [said.outcome for said in found] == [1.0] * 31, [said.feedback for said in found if said.outcome != 1.0]
 

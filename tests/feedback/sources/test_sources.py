@@ -15,7 +15,7 @@ from places import SHARED
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.feedback.sources.base import NO_PLACE, NO_PROMPT, NOT_JUDGED, WORDS_ONLY, Item, Loss, Options
-from text2grad.feedback.sources.registry import Account, ReadItem, read_items, read_source
+from text2grad.feedback.sources.registry import Account, read_items, read_source
 from text2grad.feedback.sources.table import CHAT_JOINED, NO_LABEL, NO_QUOTE, UNREADABLE
 from text2grad.types import Critique, Example, Span
 
@@ -40,7 +40,7 @@ def written(tmp_path: Path, *records: Any, name: str = "in.jsonl") -> Path:
 
 
 def items(tmp_path: Path, format: str, *records: Any, **options: Any) -> list[Item]:
-    return [found.item for found in read_items(written(tmp_path, *records), format, Options(**options))]
+    return [item._replace(where="") for item in read_items(written(tmp_path, *records), format, Options(**options))]
 
 
 def refusal(tmp_path: Path, format: str, *records: Any, **options: Any) -> str:
@@ -49,7 +49,7 @@ def refusal(tmp_path: Path, format: str, *records: Any, **options: Any) -> str:
     return str(caught.value).replace(str(tmp_path), "DIR")
 
 
-def account_for(found: Iterable[ReadItem]) -> Account:
+def account_for(found: Iterable[Item]) -> Account:
     account = Account()
     for one in found:
         account.add(one)
@@ -72,52 +72,20 @@ def test_the_human_feedback_of_fine_grained_rlhf_is_imported_whole() -> None:
     assert (marked, missing) == (1110, 659)
 
 
-def test_every_error_of_mqm_is_a_span_or_a_loss_with_its_reason() -> None:
-    path = shared("mqm_ted_ende/segments.jsonl")
-    records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    found = account("mqm_ted_ende/segments.jsonl", "mqm")
-    errors = sum(len(errors) for record in records for errors in record["ratings"].values())
-    assert (found.annotations, found.spans["negative"], errors) == (1500, 800, 803)
-    assert found.losses == {NO_PLACE: 2, "marked twice at the same place: one span, both in words": 1}
-    quotes = Counter(e["text"] for r in records for es in r["ratings"].values() for e in es if e["side"] == "target")
-    for one in read_source(path, format="mqm"):
-        assert isinstance(one, Annotation)
-        quotes -= Counter(one.response[span.start : span.end] for span in one.critique.spans)
-    assert quotes == Counter(Es=1)  # the one that two errors share
-
-
-def test_published_sets_without_feedback_are_examples() -> None:
-    pairs = read_source(shared("ultrafeedback_binarized/train.jsonl"), format="ultrafeedback")
-    posts = read_source(shared("slf5k_slice/posts_ideal.jsonl"), format="slf5k")
-    problems = read_source(shared("kodcode/kodcode_algorithm.jsonl"), format="kodcode")
-    for examples, number in ((pairs, 400), (posts, 50), (problems, 31)):
-        assert len(examples) == number
-        assert all(isinstance(one, Example) and one.prompt and one.reference for one in examples)
-    assert all(isinstance(one, Example) and "assert" in str(one.tests) for one in problems)
-    assert isinstance(pairs[0], Example)
-    assert pairs[0].meta["metadata"] == {"score_chosen": 9.0, "score_rejected": 8.0}
-
-
 def qa(errors: list[Any], missing: list[Any]) -> dict[str, Any]:
     feedback = {"errors": errors, "missing-info": missing}
     return {"question": "Where?", "passages": [["T", "One."]], "prediction 1": LYON, "feedback": feedback}
 
 
-def test_a_missing_fact_is_a_loss_and_can_be_charged_to_the_outcome(tmp_path: Path) -> None:
+def test_a_missing_fact_is_a_loss(tmp_path: Path) -> None:
     error = {"error type": "Wrong", "start": 10, "end": 14, "explanation": ""}
     missing = {"error type": "Missing-Answer", "passage_id": 1, "sentence_id": [1]}
     words = 'Wrong: "Lyon"\nMissing-Answer: "One." (T)\nMissing-Answer: "One." (T)'
     path = written(tmp_path, qa([error], [missing, missing]), name="qa.json")
     (plain,) = read_source(path, format="qa_feedback")
     assert plain == Annotation("Where?", LYON, Critique(words, (NO,)))
-    (charged,) = read_items(path, "qa_feedback", Options(missing_outcome=-0.25))
-    assert charged.item.made == Annotation("Where?", LYON, Critique(words, (NO,), -0.5))  # 2 · −0.25
-    assert charged.item.losses == (Loss(NO_PLACE, "Missing-Answer"),) * 2
-    (no_fault,) = read_items(
-        written(tmp_path, qa([error], []), name="b.json"), "qa_feedback", Options(missing_outcome=-1)
-    )
-    assert isinstance(no_fault.item.made, Annotation)
-    assert no_fault.item.made.critique.outcome is None
+    (item,) = read_items(path, "qa_feedback")
+    assert item.losses == (Loss(NO_PLACE, "Missing-Answer"),) * 2
 
 
 QA_RECORD: dict[str, Any] = {
@@ -219,157 +187,6 @@ def test_all_human_feedback_is_read_and_each_error_is_one_span_of_its_prediction
     assert kinds["Irrelevant"] == 746
     assert kinds["Missing-Answer"] == 191
     assert kinds["No errors marked."] == 5
-
-
-def mqm(**error: Any) -> dict[str, Any]:
-    return {"source": "in Nice", "target": LYON, "ratings": {"r1": [{"side": "target", **error}], "r2": []}}
-
-
-def test_each_rater_of_mqm_has_an_annotation(tmp_path: Path) -> None:
-    found = items(tmp_path, "mqm", mqm(start=10, end=14, category="Accuracy", severity="major"))
-    assert [item.made for item in found] == [
-        Annotation("in Nice", LYON, Critique('Accuracy (major): "Lyon"', (NO,))),
-        Annotation("in Nice", LYON, Critique("No errors marked.")),
-    ]
-    (unrated,) = items(tmp_path, "mqm", {"source": "a", "target": "b", "ratings": {}})
-    assert unrated == Item(Example("a", meta={"response": "b"}), (Loss(NOT_JUDGED),))
-
-
-def test_rows_of_mqm_that_contradict_each_other_are_handed_over_and_the_next_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "mqm.tsv"
-    rows = [
-        ("system", "doc", "doc_id", "seg_id", "rater", "source", "target", "category", "severity"),
-        ("A", "d", "1", "1", "r1", "a", "I live in Lyon.", "Accuracy", "Major"),
-        ("A", "d", "1", "1", "r1", "a", "I live in Nice.", "Accuracy", "Major"),
-        ("A", "d", "1", "2", "r1", "c", "I live in <v>Lyon</v>.", "Grammar", "Minor"),
-    ]
-    path.write_text("".join("\t".join(row) + "\n" for row in rows), "utf-8")
-    bad: list[str] = []
-    (found,) = read_items(path, "mqm", on_bad=lambda error: bad.append(str(error)))
-    assert found.where == f"{path}:4"
-    assert found.item.made == Annotation("c", LYON, Critique('Grammar (Minor): "Lyon"', (NO,)))
-    message = f'{path}:3: "target" is another text than in the row before, for the same segment{WAY_OUT}'
-    assert bad == [message]
-    with pytest.raises(DataError) as caught:
-        list(read_items(path, "mqm"))
-    assert str(caught.value) == message
-
-
-def test_an_error_of_mqm_that_is_marked_twice_has_one_span_and_is_no_missing_fact(tmp_path: Path) -> None:
-    error = {"side": "target", "start": 10, "end": 14}
-    (found,) = items(tmp_path, "mqm", {"source": "in Nice", "target": LYON, "ratings": {"r": [error, error]}})
-    assert isinstance(found.made, Annotation)
-    assert (found.made.critique.spans, len(found.losses), found.missing) == ((NO,), 1, 0)
-
-
-def test_the_published_table_of_mqm_is_one_record_per_segment_and_rater(tmp_path: Path) -> None:
-    path = tmp_path / "mqm.tsv"
-    rows = [
-        ("system", "doc", "doc_id", "seg_id", "rater", "source", "target", "category", "severity"),
-        ("A", "d", "1", "1", "r1", 'a "b"', "I live in <v>Lyon</v>.", "Accuracy", "Major"),
-        ("A", "d", "1", "1", "r1", 'a <v>"b"</v>', "I live in Lyon.", "Omission", "Minor"),
-        ("A", "d", "1", "1", "r1", 'a "b"', "I live in Lyon.", "Style", "Minor"),
-        ("A", "d", "1", "1", "r2", 'a "b"', "I live in Lyon.", "No-error", "no-error"),
-        ("A", "d", "1", "2", "r2", "c", "<v>I</v> live in <v>Lyon</v>.", "Grammar", "Minor"),
-    ]
-    path.write_text("".join("\t".join(row) + "\n" for row in rows), "utf-8")
-    found = list(read_items(path, "mqm"))
-    assert [one.where for one in found] == [f"{path}:2", f"{path}:5", f"{path}:6"]
-    words = 'Accuracy (Major): "Lyon"\nOmission (Minor), of the source: "\\"b\\""\nStyle (Minor)'
-    assert found[0].item == Item(
-        Annotation('a "b"', LYON, Critique(words, (NO,))),
-        (Loss(NO_PLACE, 'Omission (Minor), of the source: "\\"b\\""'), Loss(NO_PLACE, "Style (Minor)")),
-        2,
-    )
-    assert list(read_items(path, "mqm", limit=1)) == found[:1]  # of records, not of rows
-    assert found[1].item.made == Annotation('a "b"', LYON, Critique("No errors marked."))
-    third = found[2].item.made
-    assert isinstance(third, Annotation)
-    assert third.critique.spans == (Span(0, 1, "negative"), NO)
-
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        ({"start": 10, "end": 16}, "span [10, 16] does not lie in the response, which has 15 characters"),
-        ({"start": 4, "end": 4}, "span [4, 4] does not lie in the response, which has 15 characters"),
-        ({"start": "4", "end": 5}, 'span ["4", 5] does not lie in the response, which has 15 characters'),
-        ({"side": "left"}, 'an error is an object with a "side", which is "source" or "target"'),
-    ],
-)
-def test_errors_of_mqm_that_lie_nowhere_are_refused(tmp_path: Path, error: dict[str, Any], message: str) -> None:
-    assert refusal(tmp_path, "mqm", mqm(**error)) == f"DIR/in.jsonl:1: {message}{WAY_OUT}"
-
-
-def test_slf5k_in_its_three_forms(tmp_path: Path) -> None:
-    hub = {"title": "T", "post": "P", "generated_summary_for_feedback": "S", "feedback": "Too short.\n", "id": "x"}
-    words, bare, post = items(
-        tmp_path,
-        "slf5k",
-        hub,
-        {**hub, "feedback": "", "ideal_human_summary": " I ", "tldr_human_reference_summary": "T"},
-        {"summary_prompt": "Sum up: P", "ideal_human_summary": "I"},
-    )
-    prompt = "Write an excellent summary of the given text.\n\nTitle: T\n\nText: P\n\nTL;DR:"
-    assert words == Item(Annotation(prompt, "S", Critique("Too short.")), (Loss(WORDS_ONLY),))
-    assert bare == Item(Example(prompt, "I", meta={"id": "x"}))
-    assert post == Item(Example("Sum up: P", "I"))
-    path = tmp_path / "readme.json"  # as the reference's README shows it
-    path.write_text(
-        json.dumps({"t3_1": {"generated_summary": "My girlfriend …", "Post": "My girlfriend is"}}, indent=4)
-    )
-    assert [found.item for found in read_items(path, "slf5k")] == [
-        Item(
-            Example(
-                "Write an excellent summary of the given text.\n\nText: My girlfriend is\n\nTL;DR:",
-                meta={"response": "My girlfriend …", "id": "t3_1"},
-            ),
-            (Loss(NOT_JUDGED),),
-        )
-    ]
-
-
-def test_ultrafeedback_in_its_four_forms(tmp_path: Path) -> None:
-    chat = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]
-    readme = {"prompt": "Q", "prompt_id": "3", "response": chat, "is_chosen": True, "score": 4.0, "critique": ""}
-    original = {
-        "instruction": "Q",
-        "completions": [{"response": "A", "critique": "Fine."}, {"response": "B", "model": "m"}],
-    }
-    found = items(
-        tmp_path,
-        "ultrafeedback",
-        readme,
-        {**readme, "critique": "Fine."},
-        {"prompt": "Q", "chosen": chat, "rejected": "B", "score_chosen": 7},
-        original,
-    )
-    meta = {"response": "A", "prompt_id": "3", "is_chosen": True, "score": 4.0}
-    assert found == [
-        Item(Example("Q", meta=meta), (Loss(NOT_JUDGED),)),
-        Item(Annotation("Q", "A", Critique("Fine.")), (Loss(WORDS_ONLY),)),
-        Item(Example("Q", "A", meta={"rejected": "B", "score_chosen": 7})),
-        Item(Annotation("Q", "A", Critique("Fine.")), (Loss(WORDS_ONLY),)),
-        Item(Example("Q", meta={"response": "B", "model": "m"}), (Loss(NOT_JUDGED),)),
-    ]
-    assert refusal(tmp_path, "ultrafeedback", {**readme, "response": chat[:1]}) == (
-        'DIR/in.jsonl:1: "response" must be a chat that ends with the assistant, got '
-        f'[{{"role": "user", "content": "Q"}}]{WAY_OUT}'
-    )
-    assert refusal(tmp_path, "ultrafeedback", {**original, "completions": []}) == (
-        f"DIR/in.jsonl:1: there are no completions to read{WAY_OUT}"
-    )
-
-
-def test_kodcode_as_published_and_as_the_readme_shows_it(tmp_path: Path) -> None:
-    record = {"question": "Q", "solution": "def f(): ...", "question_id": "L_1", "gpt_difficulty": "hard", "log": "..."}
-    meta = {"question_id": "L_1", "gpt_difficulty": "hard"}
-    expected = Item(Example("Q", "def f(): ...", "assert f()", meta))
-    for key in ("test", "test_code"):
-        assert items(tmp_path, "kodcode", {**record, key: "assert f()"}) == [expected]
-    assert refusal(tmp_path, "kodcode", {"question": "Q"}) == (
-        f'DIR/in.jsonl:1: there must be a text "test" or "test_code"; the record has the keys "question"{WAY_OUT}'
-    )
 
 
 def region(start: int, end: int, label: str, text: str | None = None, **more: Any) -> dict[str, Any]:
@@ -480,7 +297,7 @@ def test_words_of_a_table_are_grounded_by_a_refinement(tmp_path: Path) -> None:
         {**record, "refinement": "I live in Lyon. Yes."},
         record,
     )
-    assert (added.losses, added.missing) == ((Loss(ADDED), Loss(WORDS_ONLY)), 1)
+    assert added.losses == (Loss(ADDED), Loss(WORDS_ONLY))
     assert mended == Item(Annotation("", LYON, Critique("Wrong city.", (NO,))))
     assert words == Item(Annotation("", LYON, Critique("Wrong city.")), (Loss(WORDS_ONLY),))
 
@@ -591,7 +408,7 @@ def test_columns_that_an_annotation_cannot_hold_are_named(tmp_path: Path) -> Non
         tmp_path, "table", told, {**told, "outcome": 1}, {**told, "critique": "No."}, columns={"response": "answer"}
     )
     assert [one.unread for one in (words, beside, whole)] == [(), ("refinement",), ("refinement", "feedback")]
-    assert account_for([ReadItem("x", quoted), ReadItem("x", beside)]).unread == {"rating", "refinement"}
+    assert account_for([quoted, beside]).unread == {"rating", "refinement"}
 
 
 def test_records_of_tools_without_a_prompt_are_counted_with_their_fields(tmp_path: Path) -> None:
@@ -694,7 +511,7 @@ def test_rows_of_another_length_are_handed_over_and_the_next_are_read(tmp_path: 
     path.write_text("prompt,reference\nA,B\nA\nA,B,C\nD,E\n")
     bad: list[str] = []
     found = list(read_items(path, "table", on_bad=lambda error: bad.append(str(error))))
-    assert [one.item.made for one in found] == [Example("A", "B"), Example("D", "E")]
+    assert [one.made for one in found] == [Example("A", "B"), Example("D", "E")]
     why = f"a row of another length than the header, which has 2 columns{WAY_OUT}"
     assert bad == [f"{path}:3: {why}", f"{path}:4: {why}"]
 
@@ -760,16 +577,23 @@ def test_records_that_cannot_be_used_are_refused(
         (
             "tabel",
             {},
-            "format has no value 'tabel'. Did you mean \"table\"? Known values: table, qa_feedback, mqm, ",
+            "format has no value 'tabel'. Did you mean \"table\"? Known values: table, qa_feedback, label_studio",
         ),
-        ("mqm", {"columns": {"a": "b"}}, "format \"mqm\" has columns of its own and takes no column mapping, got 'a'"),
+        (
+            "qa_feedback",
+            {"columns": {"a": "b"}},
+            "format \"qa_feedback\" has columns of its own and takes no column mapping, got 'a'",
+        ),
         (
             "table",
             {"columns": {"respnse": "b"}},
             "column has no value 'respnse'. Did you mean \"response\"? Known values: ",
         ),
-        ("mqm", {"labels": {"a": "negative"}}, "format \"mqm\" has no labels to give a meaning to, got 'a'"),
-        ("mqm", {"missing_outcome": float("nan")}, "missing_outcome must be a finite number, got nan"),
+        (
+            "qa_feedback",
+            {"labels": {"a": "negative"}},
+            "format \"qa_feedback\" has no labels to give a meaning to, got 'a'",
+        ),
     ],
 )
 def test_settings_that_a_source_does_not_have_are_refused(
@@ -787,7 +611,7 @@ def test_bad_records_are_handed_over_and_an_account_names_the_first_losses(tmp_p
     assert [one.where for one in found] == [f"{path}:{number}" for number in (1, 3, 4, 5, 6)]
     assert len(bad) == 1
     assert bad[0].startswith(f"{path}:2: there is neither")
-    told = account_for([*found, ReadItem("x", Item(ANNOTATION, (Loss("odd", "3"),)))])
+    told = account_for([*found, Item(ANNOTATION, (Loss("odd", "3"),), where="x")])
     assert (told.annotations, told.examples, told.spans) == (1, 5, Counter(negative=1))
     assert told.losses == {NOT_JUDGED: 5, "odd": 1}
     assert told.shown == {NOT_JUDGED: [f"{path}:{number}" for number in (1, 3, 4)], "odd": ["x: 3"]}

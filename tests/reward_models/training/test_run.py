@@ -488,7 +488,8 @@ def test_pushing_uploads_the_adapter_under_a_card_of_its_name(
         (
             {"model": {"prompt_format": "chat"}},
             ModelError,
-            "model.prompt_format = 'chat', but the tokenizer of {base!r} has no chat template; set 'plain' or 'auto'",
+            'model.prompt_format = "chat", but the tokenizer of {base!r} has no chat template; take a model that has '
+            'one, or join messages as plain text with model.prompt_format = "plain"',
         ),
         (
             {"reward_model": {"max_new_tokens": 2}},

@@ -11,8 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from fact_critiques import ABOUT_A_FACT, ABOUT_NONE, MISSING, Judged, judged, others, told_in
 from text2grad.tasks.summarization import world
-from text2grad.tasks.summarization.critic import SummaryCritic
-from text2grad.tasks.summarization.task import SummarizationTask
+from text2grad.tasks.summarization.task import SummarizationTask, SummaryCritic
 from text2grad.types import Critique, Example
 
 TRAIN, HELD_OUT = SummarizationTask("train"), SummarizationTask("held_out")
@@ -292,11 +291,8 @@ def test_what_follows_each_quote_begins_with_exactly_one_of_the_verdicts_and_eac
     assert found == {*verdicts}
 
 
-def test_omissions_are_told_in_words_and_can_be_charged_to_the_outcome() -> None:
-    critic = SummaryCritic(omission_penalty=0.5)
-    short, full = critic([EXAMPLE] * 2, ["Maria Lopez fixed the bike.", GOLD])
-    assert (short.outcome, full.outcome) == (-1.5, 0.0)
-    assert others(told(full.feedback)[1]) == []
+def test_omissions_are_told_in_words() -> None:
+    assert others(told(critique_of(GOLD).feedback)[1]) == []
     assert critique_of("Maria Lopez fixed the bike.").outcome is None
     endings = {
         re.split(r'"the bike" is \w+\. ', critique_of("Maria Lopez fixed the bike.", example).feedback)[1]
@@ -316,7 +312,6 @@ def test_each_slot_that_is_left_out_is_told_of(slot: str) -> None:
     style, remarks = told(critique_of(response).feedback)
     assert remarks[-1] == (slot, MISSING[style])
     assert len(remarks) == (6 if slot == "who" else 7)
-    assert SummaryCritic(1.0)([EXAMPLE], [response])[0].outcome == -1.0
 
 
 def test_empty_and_broken_off_summaries_are_named_as_such() -> None:

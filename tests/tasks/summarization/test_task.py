@@ -14,9 +14,16 @@ from text2grad.errors import ConfigError, DataError
 from text2grad.tasks.base import Task, pairs, split_words
 from text2grad.tasks.facts import half_of_both
 from text2grad.tasks.summarization import posts, world
-from text2grad.tasks.summarization.critic import SummaryCritic
-from text2grad.tasks.summarization.metric import METRIC, rouge_l
-from text2grad.tasks.summarization.task import CHATTER, DROP, SKIM, VAGUE, SummarizationTask
+from text2grad.tasks.summarization.task import (
+    CHATTER,
+    DROP,
+    METRIC,
+    SKIM,
+    VAGUE,
+    SummarizationTask,
+    SummaryCritic,
+    rouge_l,
+)
 from text2grad.types import Critique, Example
 
 TRAIN, HELD_OUT = SummarizationTask("train"), SummarizationTask("held_out")

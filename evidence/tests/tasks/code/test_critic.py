@@ -435,8 +435,11 @@ def test_praise_and_unit_tests_agree() -> None:
         examples = task.examples(120)
         writers = (task.demonstration, task.corruption, lambda example, rng: str(example.reference))
         responses = [writers[i % 3](example, rng) for i, example in enumerate(examples)]
-        scores, critiques = task.score_many(examples, responses), CodeCritic(1.0)(examples, responses)
-        clean = [c.outcome == 0 and all(s.label == "positive" for s in c.spans) for c in critiques]
+        scores, critiques = task.score_many(examples, responses), CodeCritic()(examples, responses)
+        omission = re.compile("missing|has no line|Nothing is returned|is empty")
+        omits = [omission.search(critique.feedback) for critique in critiques]
+        faults = [any(span.label == "negative" for span in critique.spans) for critique in critiques]
+        clean = [not lacks and not fault for lacks, fault in zip(omits, faults, strict=True)]
         passed = [score["pass_at_1"] == 1.0 for score in scores]
         assert all(ok for fine, ok in zip(clean, passed, strict=True) if fine)
         odd = [
@@ -446,10 +449,8 @@ def test_praise_and_unit_tests_agree() -> None:
         assert all(re.search("again|second line|does not read", feedback) for feedback in odd)
 
 
-def test_omissions_are_told_in_words_and_can_be_charged_to_the_outcome() -> None:
-    critic, short = CodeCritic(omission_penalty=0.5), "b = [i for i in a if i > 3]\n d = b[:2]"
-    found = critic([EXAMPLE] * 2, [short, str(EXAMPLE.reference)])
-    assert [critique.outcome for critique in found] == [-1.5, 0.0]  # steps two and four, and the return
+def test_omissions_are_told_in_words() -> None:
+    short = "b = [i for i in a if i > 3]\n d = b[:2]"
     examples = [Example(prompt, EXAMPLE.reference, meta=EXAMPLE.meta) for prompt in PROMPTS]
     assert {critique_of(short, example).feedback for example in examples} == {
         'Step b needs b > 3: "i > 3" is right. Step d needs c[:2]: "d = b[:2]" is right. '
@@ -457,7 +458,7 @@ def test_omissions_are_told_in_words_and_can_be_charged_to_the_outcome() -> None
         'Step b is b > 3: "i > 3" fits. Step d is c[:2]: "d = b[:2]" fits. '
         "Step c is c * 2: it has no line. Step e is sum(d): it has no line. Nothing is returned.",
     }
-    assert told(found[1].feedback)[2:] == ([], [])
+    assert told(critique_of(str(EXAMPLE.reference)).feedback)[2:] == ([], [])
     assert quotes(short, "positive") == ["i > 3", "d = b[:2]"]
     assert critique_of(short).outcome is None
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from text2grad.feedback.record_files import Entry, Object, bad_record, keys_of, shown
+from text2grad.feedback.record_files import Object, bad_record, keys_of, shown
 from text2grad.feedback.records import Annotation
 from text2grad.types import Critique, Example, Label, Span
 
@@ -17,6 +17,7 @@ Meaning = Literal["positive", "negative", "ignore"]
 
 NO_ERRORS = "No errors marked."
 WORDS_ONLY = "words without a place: no token learns from them until they are grounded in spans"
+MARKED_TWICE = "marked twice at the same place: one span, both in words"
 NO_PLACE = "about something that the response does not hold: kept in words, no span"
 NO_PROMPT = "records without a prompt, which is left empty: --column prompt=NAME names the field that holds it"
 NOT_JUDGED = "responses without feedback: examples that an annotator can judge"
@@ -40,14 +41,14 @@ class Item(NamedTuple):
     Attributes:
         made: an annotation, or an example if there is no feedback.
         losses: the data of the record that it lacks.
-        missing: the number of errors about missing content, which have no span.
         unread: the columns of the record that have no place in the annotation.
+        where: file and number of the record; "" until `read_items` sets it.
     """
 
     made: Annotation | Example
     losses: tuple[Loss, ...] = ()
-    missing: int = 0
     unread: tuple[str, ...] = ()
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +58,11 @@ class Options:
     Attributes:
         columns: our column name → the source's column name.
         labels: a label of the source → its meaning; upper and lower case are the same.
-        missing_outcome: the outcome of each error without a span, such as a missing fact; None for no outcome.
-        prepare_tests: applied to the tests of KodCode, such as `with_names` of the sandbox.
         met: the labels of the records read so far.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, Meaning] = field(default_factory=dict)
-    missing_outcome: float | None = None
-    prepare_tests: Callable[[str], str] = str
     met: set[str] = field(default_factory=set)
 
     def meaning(self, label: str, known: Mapping[str, Meaning]) -> Meaning | None:
@@ -122,6 +119,12 @@ class Row:
         names = " or ".join(f'"{self.name(column)}"' for column in columns)
         raise self.bad(f"there must be a text {names}; the record has {keys_of(self.record)}")
 
+    def inner(self, record: Any, name: str) -> "Row":
+        """Return an object inside the record, at the same place."""
+        if not isinstance(record, dict):
+            raise self.bad(f"{name} is an object, got {shown(record)}")
+        return Row(self.where, record, self.options)
+
     def span(self, start: Any, end: Any, label: Label, response: str) -> Span:
         """Return a span; raise an error if it is empty or not inside the response."""
         if not (type(start) is type(end) is int and 0 <= start < end <= len(response)):
@@ -152,14 +155,12 @@ class Source:
         about: a one-line description.
         read: yields the items of a record.
         columns: the names that a column mapping may use.
-        gather: joins the rows of each record, for sources with several rows per record.
         labels: True if labels can be given a meaning.
     """
 
     about: str
     read: Callable[[Row], Iterator[Item]]
     columns: tuple[str, ...] = ()
-    gather: Callable[[Iterator[Entry]], Iterator[Entry]] = iter
     labels: bool = False
 
 

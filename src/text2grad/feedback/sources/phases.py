@@ -11,24 +11,20 @@ slf5k and kodcode use every prompt in every phase. ultrafeedback divides the pro
 words, as KodCode does, and stay on one side of a split (`split_unit`).
 """
 
-import hashlib
-import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from text2grad.errors import DataError, check_known
-from text2grad.feedback.preferences import Preference
-from text2grad.feedback.record_files import Object, json_object, read_entries, refuse_half_pairs
-from text2grad.feedback.records import Annotation
-from text2grad.feedback.sources.base import Item, Options, Row
-from text2grad.feedback.sources.registry import SOURCES
+from text2grad.errors import check_known
+from text2grad.feedback.preferences import Preference, hash_of
+from text2grad.feedback.record_files import Entry, Object, read_each, read_entries, refuse_half_pairs
+from text2grad.feedback.sources.base import Options, Row
+from text2grad.feedback.sources.published import READERS, Problem
 from text2grad.types import Example
 
 PARTS: Mapping[str, Mapping[str, tuple[float, float]]] = {
-    "slf5k": {},
-    "kodcode": {},
     "ultrafeedback": {"demonstrations": (0.0, 0.3), "responses": (0.3, 0.8), "prompts": (0.8, 1.0)},
 }
 """Data set → the part of the shuffled prompts that each phase gets; without parts each phase gets all."""
@@ -37,22 +33,6 @@ NO_PROMPT = "records without a prompt"
 BLANK = "blank responses and references"
 EQUAL = "preferences between equal responses"
 KNOWN = "records whose prompt is held out or used elsewhere"
-SOLUTIONS = ("4o_solution", "r1_solution")
-"""Columns of KodCode with the program of another model."""
-
-
-class Problem(NamedTuple):
-    """A prompt with all that a data set knows of it.
-
-    Attributes:
-        example: the prompt, its reference and its tests.
-        responses: responses to it, each with the feedback of people; "" for none.
-        pairs: a chosen and a rejected response each.
-    """
-
-    example: Example
-    responses: tuple[tuple[str, str], ...]
-    pairs: tuple[tuple[str, str], ...] = ()
 
 
 class Problems(NamedTuple):
@@ -78,7 +58,7 @@ def read_problems(
 
     Args:
         path: a file, a directory of `datasets`, or the name of a data set on the Hugging Face hub.
-        name: a key of `PARTS`.
+        name: a key of `READERS`.
         splits: the splits of a data set, read in order; a file has none.
         without: prompts to leave out, or units of a split (`split_unit`).
 
@@ -86,22 +66,20 @@ def read_problems(
         ConfigError: if the name is unknown.
         DataError: if the source cannot be read, has no records, or a record cannot be used.
     """
-    check_known("data set", name, tuple(PARTS))
-    problems, left_out, where = dict[str, Problem](), Counter[str](), ""
-    for split in splits[:1] if Path(path).is_file() else splits:
-        for _, where, entry in read_entries(path, split=split):
-            row = Row(where, json_object(entry, where), Options())
-            for item in SOURCES[name].read(row):
-                problem = _usable(_problem(item, row, name), where, left_out)
-                if problem is None:
-                    continue
-                key = str(problem.example.prompt)
-                if key in without or split_unit(problem.example) in without:
-                    left_out[KNOWN] += 1
-                else:
-                    problems[key] = _joined(problems[key], problem) if key in problems else problem
-    if not where:
-        raise DataError(f"{path} has no records")
+    check_known("data set", name, tuple(READERS))
+    problems, left_out = dict[str, Problem](), Counter[str]()
+
+    def read(entry: Entry, record: Object) -> Problem | None:
+        return _usable(READERS[name](Row(entry.where, record, Options())), entry.where, left_out)
+
+    parts = splits[:1] if Path(path).is_file() else splits
+    entries = chain.from_iterable(read_entries(path, split=split) for split in parts)
+    for problem in filter(None, read_each(path, entries, read)):
+        key = str(problem.example.prompt)
+        if key in without or split_unit(problem.example) in without:
+            left_out[KNOWN] += 1
+        else:
+            problems[key] = _joined(problems[key], problem) if key in problems else problem
     return Problems(list(problems.values()), +left_out)
 
 
@@ -115,13 +93,16 @@ def divide(problems: list[Problem], name: str, *, held_out: float, seed: int, mo
 
     Args:
         problems: of `read_problems`.
-        name: a key of `PARTS`.
+        name: a key of `READERS`.
         held_out: share of the prompts that is held out, at least one if it is above 0; the last with all of its unit.
         seed: of the hash.
         most: most problems, chosen by the same hash, before any is held out; None for all.
     """
-    ranked = sorted(problems, key=lambda problem: (_hash(split_unit(problem.example), seed), _rank(problem, seed)))
-    ranked = ranked[:most]
+
+    def rank(problem: Problem) -> tuple[str, str]:
+        return hash_of(split_unit(problem.example), seed), hash_of(str(problem.example.prompt), seed)
+
+    ranked = sorted(problems, key=rank)[:most]
     count = min(max(1, round(held_out * len(ranked))), len(ranked)) if held_out else 0
     units = [split_unit(problem.example) for problem in ranked]
     while 0 < count < len(units) and units[count] == units[count - 1]:
@@ -129,7 +110,7 @@ def divide(problems: list[Problem], name: str, *, held_out: float, seed: int, mo
     rest = ranked[count:]
 
     def part(phase: str) -> list[Problem]:
-        first, last = (round(bound * len(rest)) for bound in PARTS[name].get(phase, (0.0, 1.0)))
+        first, last = (round(bound * len(rest)) for bound in PARTS.get(name, {}).get(phase, (0.0, 1.0)))
         return in_order(rest[first:last])
 
     def in_order(chosen: list[Problem]) -> list[Problem]:
@@ -147,9 +128,10 @@ def divide(problems: list[Problem], name: str, *, held_out: float, seed: int, mo
 def responses_to_annotate(problems: list[Problem]) -> Iterator[Object]:
     """Yield the lines of a file for `text2grad annotate`: a response each, with the feedback of people, if any."""
     for problem in problems:
+        example = problem.example
+        name = hash_of(str(example.prompt), 0)[:16]
         for number, (response, feedback) in enumerate(problem.responses):
-            example = problem.example
-            line: Object = {"prompt": example.prompt, "response": response, "id": f"{_rank(problem, 0)[:16]}-{number}"}
+            line: Object = {"prompt": example.prompt, "response": response, "id": f"{name}-{number}"}
             others = {"reference": example.reference, "tests": example.tests, "feedback": feedback}
             yield line | {key: text for key, text in others.items() if text}
 
@@ -157,23 +139,6 @@ def responses_to_annotate(problems: list[Problem]) -> Iterator[Object]:
 def known_preferences(problems: list[Problem]) -> list[Preference]:
     """Return the preferences that the data set holds."""
     return [Preference(problem.example.prompt_text, *pair) for problem in problems for pair in problem.pairs]
-
-
-def _problem(item: Item, row: Row, name: str) -> Problem:
-    """Return an item of a record, with the other responses and the preferences of the record."""
-    made, pairs = item.made, _comparison(row) if name == "slf5k" else ()
-    if isinstance(made, Annotation):
-        reference = row.words("ideal_human_summary") if name == "slf5k" else ""
-        return Problem(Example(made.prompt, reference or None), ((made.response, made.critique.feedback),), pairs)
-    rejected, response = made.meta.get("rejected"), made.meta.get("response")
-    responses = [] if response is None else [str(response)]
-    responses += [] if name == "slf5k" or made.reference is None else [made.reference]
-    responses += _programs(row) if name == "kodcode" else []
-    if rejected is not None:
-        responses.append(str(rejected))
-        pairs = ((str(made.reference), str(rejected)),)
-    unjudged = tuple((text, "") for text in dict.fromkeys(responses))
-    return Problem(Example(made.prompt, made.reference, made.tests), unjudged, pairs)
 
 
 def _usable(problem: Problem, where: str, left_out: Counter[str]) -> Problem | None:
@@ -192,38 +157,8 @@ def _usable(problem: Problem, where: str, left_out: Counter[str]) -> Problem | N
     return Problem(Example(prompt, None if blank else reference, tests), responses, pairs)
 
 
-def _comparison(row: Row) -> tuple[tuple[str, str], ...]:
-    """Return the preferred and the other summary of a record of SLF5K, if people compared two."""
-    preference = row.words("comparison_preference")
-    if not preference:
-        return ()
-    names = re.findall(r"\b[AB]\b", preference)
-    if len(names) != 1:
-        raise row.bad(f'"comparison_preference" must name summary A or summary B, got {preference!r}')
-    first, second = row.text("generated_summary_for_comparison_A"), row.text("generated_summary_for_comparison_B")
-    return ((first, second),) if names == ["A"] else ((second, first),)
-
-
-def _programs(row: Row) -> list[str]:
-    """Return the programs of other models in a record of KodCode."""
-    trials = row.get("trials")
-    if trials is not None and not isinstance(trials, dict):
-        raise row.bad('"trials" must be an object of programs by name')
-    programs = [trial.get("solution_code") for trial in (trials or {}).values() if isinstance(trial, dict)]
-    programs += [row.words(column) for column in SOLUTIONS]
-    return [program for program in programs if isinstance(program, str) and program.strip()]
-
-
 def _joined(first: Problem, second: Problem) -> Problem:
     responses = dict(second.responses) | dict(first.responses)
     reference = first.example.reference or second.example.reference
     example = Example(first.example.prompt, reference, first.example.tests or second.example.tests)
     return Problem(example, tuple(responses.items()), tuple(dict.fromkeys(first.pairs + second.pairs)))
-
-
-def _rank(problem: Problem, seed: int) -> str:
-    return _hash(str(problem.example.prompt), seed)
-
-
-def _hash(text: str, seed: int) -> str:
-    return hashlib.sha256(f"{seed} {text}".encode(errors="surrogatepass")).hexdigest()

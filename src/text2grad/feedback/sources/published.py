@@ -1,87 +1,85 @@
-"""The data sets of the paper (section 4.1): SLF5K, UltraFeedback and KodCode, in all published forms.
+"""The data sets of the paper (section 4.1), in all published forms: a record → a problem.
 
-slf5k           {id: {"generated_summary", "Post"}} of the paper's code; rows of the hub with human "feedback" on
-                "generated_summary_for_feedback"; posts with an "ideal_human_summary". `text2grad feedback prepare` also
-                reads the "comparison_preference" between two summaries.
-ultrafeedback   records of the paper's code with "response", "is_chosen" and "critique"; binarized pairs of the hub,
-                "chosen" and "rejected" as texts or chats; the original with a critique of each completion.
-kodcode         "question", "solution" and tests; `text2grad feedback prepare` also reads the programs of other models.
-
-Feedback in words becomes an annotation without spans. A response without feedback becomes an example with the response
-in `meta["response"]`, for an annotator.
+slf5k           rows of the hub with human "feedback" on "generated_summary_for_feedback", or with the
+                "comparison_preference" between two summaries; posts with an "ideal_human_summary"; {id:
+                {"generated_summary", "Post"}} of the paper's code.
+ultrafeedback   records of the paper's code with "response" and "critique"; binarized pairs of the hub, "chosen" and
+                "rejected" as texts or chats; the original with a critique of each completion.
+kodcode         "question", "solution", tests, and the programs of other models.
 """
 
-from collections.abc import Iterator
-from typing import Any
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
-from text2grad.feedback.record_files import Object, shown
-from text2grad.feedback.records import Annotation
-from text2grad.feedback.sources.base import WORDS_ONLY, Item, Loss, Row, unjudged
-from text2grad.types import Critique, Example
+from text2grad.feedback.record_files import shown
+from text2grad.feedback.sources.base import Row
+from text2grad.types import Example
 
 SUMMARY_PROMPT = "Write an excellent summary of the given text.\n\nTitle: {title}\n\nText: {post}\n\nTL;DR:"
+SOLUTIONS = ("4o_solution", "r1_solution")
+"""Columns of KodCode with the program of another model."""
+
+Texts = tuple[str, str]
 
 
-def read_slf5k(row: Row) -> Iterator[Item]:
-    """Yield one post with the feedback on a summary of it."""
+class Problem(NamedTuple):
+    """A prompt with all that a data set knows of it.
+
+    Attributes:
+        example: the prompt, its reference and its tests.
+        responses: responses to it, each with the feedback of people; "" for none.
+        pairs: a chosen and a rejected response each.
+    """
+
+    example: Example
+    responses: tuple[Texts, ...]
+    pairs: tuple[Texts, ...] = ()
+
+
+def _slf5k(row: Row) -> Problem:
+    """Return one post with a summary, the feedback on it, and people's choice between two others."""
     if row.get("summary_prompt") is not None:
         prompt = row.text("summary_prompt")
     else:
         post = SUMMARY_PROMPT.format(title=row.words("title"), post=row.first("post", "Post"))
         prompt = post if row.get("title") is not None else post.replace("Title: \n\n", "")
-    reference = row.words("ideal_human_summary") or row.words("tldr_human_reference_summary") or None
-    feedback = row.words("feedback")
+    feedback, reference = row.words("feedback"), row.words("ideal_human_summary")
     if feedback:
-        summary = row.text("generated_summary_for_feedback")
-        yield Item(Annotation(prompt, summary, Critique(feedback)), (Loss(WORDS_ONLY),))
+        responses = [row.text("generated_summary_for_feedback")]
     else:
-        yield _unjudged(prompt, row.get("generated_summary"), reference, row.record, ("id", "subreddit"))
+        reference = reference or row.words("tldr_human_reference_summary")
+        responses = [] if row.get("generated_summary") is None else [row.text("generated_summary")]
+    return Problem(Example(prompt, reference or None), tuple((text, feedback) for text in responses), _comparison(row))
 
 
-def read_ultrafeedback(row: Row) -> Iterator[Item]:
-    """Yield the responses to one prompt."""
+def _comparison(row: Row) -> tuple[Texts, ...]:
+    """Return the preferred and the other summary of a record of SLF5K, if people compared two."""
+    preference = row.words("comparison_preference")
+    if not preference:
+        return ()
+    names = re.findall(r"\b[AB]\b", preference)
+    if len(names) != 1:
+        raise row.bad(f'"comparison_preference" must name summary A or summary B, got {preference!r}')
+    first, second = row.text("generated_summary_for_comparison_A"), row.text("generated_summary_for_comparison_B")
+    return ((first, second),) if names == ["A"] else ((second, first),)
+
+
+def _ultrafeedback(row: Row) -> Problem:
+    """Return the responses to one prompt."""
     if row.get("completions") is not None:
-        prompt = row.text("instruction")
-        if not row.listed("completions"):
-            raise row.bad("there are no completions to read")
-        for completion in row.listed("completions"):
-            if not isinstance(completion, dict):
-                raise row.bad(f"a completion is an object, got {shown(completion)}")
-            inner = Row(row.where, completion, row.options)
-            yield _feedback_item(prompt, inner.text("response"), inner.words("critique"), completion)
-    elif row.get("response") is not None:
-        yield _feedback_item(row.text("prompt"), _answer(row, "response"), row.words("critique"), row.record)
-    else:
-        prompt, chosen, rejected = read_pair(row)
-        meta = {"rejected": rejected, **_some(row.record, ("prompt_id", "score_chosen", "score_rejected", "metadata"))}
-        yield Item(Example(prompt, chosen, meta=meta))
+        completions = [row.inner(completion, "a completion") for completion in row.listed("completions")]
+        judged = {inner.text("response"): inner.words("critique") for inner in completions}
+        return Problem(Example(row.text("instruction")), tuple(judged.items()))
+    if row.get("response") is not None:
+        return Problem(Example(row.text("prompt")), ((_answer(row, "response"), row.words("critique")),))
+    prompt, chosen, rejected = read_pair(row)
+    return Problem(Example(prompt, chosen), _unjudged(chosen, rejected), ((chosen, rejected),))
 
 
 def read_pair(row: Row) -> tuple[str, str, str]:
     """Return prompt, chosen and rejected response of a preference."""
     return row.text("prompt"), _answer(row, "chosen"), _answer(row, "rejected")
-
-
-def read_kodcode(row: Row) -> Iterator[Item]:
-    """Yield one problem with its solution and its tests."""
-    tests = row.options.prepare_tests(row.first("test", "test_code"))
-    names = ("question_id", "subset", "style", "gpt_difficulty", "gpt_pass_percentage")
-    yield Item(Example(row.text("question"), row.text("solution"), tests, meta=_some(row.record, names)))
-
-
-def _feedback_item(prompt: str, response: str, feedback: str, record: Object) -> Item:
-    """Return a response with its feedback as an annotation; as an example without feedback."""
-    if feedback:
-        return Item(Annotation(prompt, response, Critique(feedback)), (Loss(WORDS_ONLY),))
-    names = ("prompt_id", "model", "is_chosen", "score", "overall_score", "score_chosen", "score_rejected")
-    return _unjudged(prompt, response, None, record, names)
-
-
-def _unjudged(prompt: str, response: Any, reference: str | None, record: Object, names: tuple[str, ...]) -> Item:
-    """Return a response without feedback, or a prompt without a response, as an example."""
-    if response is None:
-        return Item(Example(prompt, reference, meta=_some(record, names)))
-    return unjudged(prompt, response, reference=reference, meta=_some(record, names))
 
 
 def _answer(row: Row, column: str) -> str:
@@ -95,6 +93,26 @@ def _answer(row: Row, column: str) -> str:
     return row.text(column)
 
 
-def _some(record: Object, names: tuple[str, ...]) -> Object:
-    """Return the named fields that the record has."""
-    return {name: record[name] for name in names if record.get(name) is not None}
+def _kodcode(row: Row) -> Problem:
+    """Return one problem with its solution, the programs of other models, and its tests."""
+    tests, trials = row.first("test", "test_code"), row.get("trials") or {}
+    if not isinstance(trials, dict):
+        raise row.bad('"trials" must be an object of programs by name')
+    example = Example(row.text("question"), row.text("solution"), tests)
+    programs = [trial.get("solution_code") for trial in trials.values() if isinstance(trial, dict)]
+    programs += [row.words(column) for column in SOLUTIONS]
+    others = [program for program in programs if isinstance(program, str) and program.strip()]
+    return Problem(example, _unjudged(str(example.reference), *others))
+
+
+def _unjudged(*responses: str) -> tuple[Texts, ...]:
+    """Return responses without feedback, each once."""
+    return tuple((text, "") for text in dict.fromkeys(responses))
+
+
+READERS: Mapping[str, Callable[[Row], Problem]] = {
+    "slf5k": _slf5k,
+    "kodcode": _kodcode,
+    "ultrafeedback": _ultrafeedback,
+}
+"""The readers of a record by the name of the data set."""

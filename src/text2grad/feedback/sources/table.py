@@ -15,9 +15,9 @@ from text2grad.feedback.critique_text import parse_critique_object
 from text2grad.feedback.examples import is_chat
 from text2grad.feedback.record_files import Object, keys_of, shown
 from text2grad.feedback.records import BESIDE, QUOTES, Annotation, means_offsets, parse_record
-from text2grad.feedback.sources.base import NOT_JUDGED, Item, Loss, Row
-from text2grad.feedback.sources.people import grounded
-from text2grad.types import Example
+from text2grad.feedback.sources.base import NOT_JUDGED, WORDS_ONLY, Item, Loss, Row
+from text2grad.feedback.sources.changes import changed_spans
+from text2grad.types import Critique, Example
 
 COLUMNS = ("prompt", "response", "critique", *BESIDE, "refinement", "reference", "tests")
 UNREADABLE = "critiques that cannot be read: their words are kept, δ is 0"
@@ -60,7 +60,7 @@ def read_table(row: Row) -> Iterator[Item]:
         better = record.get("refinement") or ""
         if not isinstance(better, str):
             raise row.bad(f'"{row.name("refinement")}" must be a text')
-        item = grounded(read.prompt, read.response, critique.feedback, better)
+        item = _grounded(read.prompt, read.response, critique.feedback, better)
         yield item._replace(losses=(*losses, *item.losses), unread=unread)
         return
     losses += [Loss(NOT_FOUND, quote) for quote in critique.unmatched]
@@ -140,3 +140,13 @@ def _example(row: Row, record: Object) -> Item:
     meta = {key: value for key, value in record.items() if key not in ("prompt", "reference", "tests")}
     losses = (Loss(NOT_JUDGED),) if "response" in meta else (Loss(NO_RESPONSE),) * any(key in meta for key in _FEEDBACK)
     return Item(Example(record["prompt"], record.get("reference"), record.get("tests"), meta), losses)
+
+
+def _grounded(prompt: str, response: str, feedback: str, better: str) -> Item:
+    """Return feedback in words as an annotation; the changes of a better response ("" for none) become spans."""
+    if not better:
+        return Item(Annotation(prompt, response, Critique(feedback)), (Loss(WORDS_ONLY),))
+    changes = changed_spans(response, better)
+    losses = [Loss("text that the better response adds: it has no place in this one")] * changes.added
+    losses += [] if changes.spans else [Loss(WORDS_ONLY)]
+    return Item(Annotation(prompt, response, Critique(feedback, changes.spans)), tuple(losses))

@@ -77,7 +77,7 @@ _COUNTS = {
 
 
 def base_of(recipe: Recipe) -> str:
-    """Return the model that [reward_model] trains, or reads for a probe.
+    """Return the model that [reward_model] trains.
 
     Raises:
         ConfigError: if the recipe names none.

@@ -5,14 +5,14 @@ differ from the event and from each other, in sentences that do not tell the eve
 """
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from random import Random
 
 from text2grad.tasks.base import Split, pairs
 from text2grad.tasks.facts import Facts
 from text2grad.tasks.program_critic import bare
-from text2grad.tasks.summarization.world import ANSWER_WORDS, BASE_FORMS, NAMES, SLOTS, VALUES
+from text2grad.tasks.summarization.world import ANSWER_WORDS, BASE_FORMS, NAMES, SLOTS, VALUES, summary_of
+from text2grad.types import Example
 
 MAIN = {
     "train": (
@@ -71,23 +71,9 @@ DISTRACTORS = {
     ),
 }
 CUE = "\nTL;DR:"
+FEWEST, MOST = 2, 4  # sentences beside the event; more if the post has less than five in all
 NEEDED = ("who", "where", "when")  # the distractors of a post name at least one other value of each
 SHORTEST = 5  # sentences
-
-
-@dataclass(frozen=True, slots=True)
-class Post:
-    """A rendered post.
-
-    Attributes:
-        text: the sentences, without the cue.
-        distractors: slot → the values that are not of the event, in order of mention.
-        mentions: slot → every value of the post in order of mention.
-    """
-
-    text: str
-    distractors: dict[str, list[str]]
-    mentions: dict[str, list[str]]
 
 
 @cache
@@ -96,31 +82,12 @@ def slots_of(template: str) -> tuple[str, ...]:
     return tuple("did" if slot == "do" else slot for slot in re.findall(r"\{(\w+)\}", template))
 
 
-def write_post(
-    facts: Facts,
-    split: Split,
-    distractors: tuple[int, int],
-    rng: Random,
-    *,
-    short: bool = False,
-) -> Post:
-    """Write a post of an event and other sentences.
-
-    Args:
-        facts: the event.
-        split: of the templates.
-        distractors: the fewest and the most sentences beside the event; more if the post has less than five in all.
-        rng: makes the choices.
-        short: whether a post may have less than five sentences. Half of these begin with a distractor, so that a hasty
-            reader takes as many wrong values as from a longer post.
-    """
-    telling = _fact_templates(split, rng)
-    fewest = distractors[0] if short else max(distractors[0], SHORTEST - len(telling))
-    pool = _known(DISTRACTORS, split)
-    others = _distractor_templates(pool, rng.randint(fewest, max(fewest, distractors[1])), rng)
-    opening = others[:1] if short and rng.random() < 0.5 else []
-    order = opening + _interleave(telling, others[len(opening) :], rng)
-    return _render(order, set(telling), facts, Strangers(facts, split, rng))
+def write_post(facts: Facts, split: Split, rng: Random) -> Example:
+    """Return a post of an event and other sentences, by templates of the split, and its perfect summary."""
+    telling = fact_templates(split, rng)
+    fewest = max(FEWEST, SHORTEST - len(telling))
+    others = distractor_templates(split, rng.randint(fewest, max(fewest, MOST)), rng)
+    return render(interleave(telling, others, rng), set(telling), facts, Strangers(facts, split, rng))
 
 
 class Strangers:
@@ -146,7 +113,7 @@ def _known(templates: dict[str, tuple[str, ...]], split: Split) -> list[str]:
     return list(templates["train"] + (templates["held_out"] if split == "held_out" else ()))
 
 
-def _fact_templates(split: Split, rng: Random) -> list[str]:
+def fact_templates(split: Split, rng: Random) -> list[str]:
     """Choose templates that state each fact exactly once; the first states who did what."""
     chosen = [rng.choice(MAIN[split])]
     missing = {"where", "when", "why"} - set(slots_of(chosen[0]))
@@ -160,23 +127,28 @@ def _fact_templates(split: Split, rng: Random) -> list[str]:
     return chosen
 
 
-def _distractor_templates(pool: list[str], count: int, rng: Random) -> list[str]:
+def distractor_templates(split: Split, count: int, rng: Random) -> list[str]:
     """Choose `count` different distractors that name at least one other person, place and day."""
+    pool = _known(DISTRACTORS, split)
     while True:
         chosen = rng.sample(pool, count)
         if set(NEEDED) <= {slot for template in chosen for slot in slots_of(template)}:
             return chosen
 
 
-def _interleave(telling: list[str], others: list[str], rng: Random) -> list[str]:
+def interleave(telling: list[str], others: list[str], rng: Random) -> list[str]:
     """Mix two lists at random and keep the order within each."""
     places = set(rng.sample(range(len(telling) + len(others)), len(telling)))
     facts, rest = iter(telling), iter(others)
     return [next(facts if i in places else rest) for i in range(len(telling) + len(others))]
 
 
-def _render(templates: list[str], telling: set[str], facts: Facts, strangers: Strangers) -> Post:
-    """Fill the templates: those in `telling` with the facts, the others with fresh values."""
+def render(templates: list[str], telling: set[str], facts: Facts, strangers: Strangers) -> Example:
+    """Fill the templates: those in `telling` with the facts, the others with fresh values.
+
+    The `meta` of the example holds the facts; by slot every value of the post in order of mention ("mentions"), and
+    those that are not of the event ("distractors").
+    """
     sentences: list[str] = []
     mentions: dict[str, list[str]] = {slot: [] for slot in SLOTS}
     for template in templates:
@@ -186,7 +158,8 @@ def _render(templates: list[str], telling: set[str], facts: Facts, strangers: St
             mentions[slot].append(values[slot])
         sentences.append(template.format(**values, do=BASE_FORMS[values.get("did", facts["did"])]))
     others = {slot: [value for value in mentions[slot] if value != facts[slot]] for slot in SLOTS}
-    return Post(" ".join(sentences), others, mentions)
+    meta = {"facts": facts, "distractors": others, "mentions": mentions}
+    return Example(" ".join(sentences) + CUE, summary_of(facts), meta=meta)
 
 
 def words() -> list[str]:

@@ -23,21 +23,102 @@ Example:
     0.6
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from text2grad.tasks.base import Task, pairs
-from text2grad.tasks.facts import chatty, half_of_both, same_words, scrambled
+from text2grad.tasks.base import Task, pairs, split_words
+from text2grad.tasks.facts import (
+    VERDICTS,
+    ClaimMetric,
+    FactCritic,
+    FactReader,
+    Facts,
+    FactWriter,
+    Phrase,
+    Phrases,
+    chatty,
+    half_of_both,
+    key,
+    same_words,
+    scrambled,
+)
 from text2grad.tasks.summarization import posts, world
-from text2grad.tasks.summarization.critic import WRITER, SummaryCritic
-from text2grad.tasks.summarization.metric import METRIC, rouge_l
 from text2grad.types import Example
 
-DISTRACTORS = (2, 4)  # the fewest and the most sentences of a post beside the event
 SKIM, VAGUE, DROP, CHATTER = 0.6, 0.35, 0.02, 0.3
 """Rates of faults in demonstrations: the value that the post names first, a filler such as "somewhere" for a fact that
 is not skimmed, a fact left out, and an added phrase or sentence that states nothing."""
 TOGETHER = (("who",), ("did", "what"), ("where",), ("when",), ("why",))  # the slots of a group are wrong together
+
+# A person opens the sentence or follows a time, a place or a reason, never a deed.
+LEADS = {"who": ("", "where", "when", "why"), "did": ("", "who"), "what": ("", "did")}
+
+
+def _phrases() -> Phrases:
+    """Return the known phrases."""
+    table = {key(name): Phrase("half", "who", name) for name in world.FIRST_NAMES + world.LAST_NAMES}
+    values = {
+        **world.VALUES,
+        "who": tuple(f"{first} {last}" for first in world.NAMES.left for last in world.NAMES.right),
+    }
+    for slot in world.SLOTS:
+        for value in values[slot]:
+            words = key(world.phrase(slot, value))
+            quoted = slice(len(words) - len(key(world.with_article(slot, value))), None)
+            table[words] = Phrase("fact", slot, value, quoted)
+    table |= {key(text): Phrase("vague", slot) for slot, text in world.FILLERS.items()}
+    return table | {key(text): Phrase("chatter") for text in world.CHATTER}
+
+
+READER = FactReader(_phrases(), LEADS, longest_quote=8)
+WRITER = FactWriter(
+    truths={
+        "first": ("The first name is {first}", "The name begins with {first}"),
+        "last": ("The last name is {last}", "The surname is {last}"),
+        "who": ("The person is {who}", "It was {who}"),
+        "did": ("The verb is {did}", "The post says {did}"),
+        "what": ("The thing is the {what}", "It was the {what}"),
+        "where": ("The place is the {where}", "It was at the {where}"),
+        "when": ("The day is {when}", "It was on {when}"),
+        "why": ("The reason is the {why}", "It was because of the {why}"),
+    },
+    nouns=world.NOUNS,
+    empty="The summary is empty.",
+    most_faults=7,
+    verdicts=VERDICTS,
+)
+
+
+def _any(words: Sequence[str]) -> str:
+    return "(?:" + "|".join(words) + ")"
+
+
+METRIC = ClaimMetric(
+    {
+        "who": rf"\b({_any(world.FIRST_NAMES)} {_any(world.LAST_NAMES)})(?= {_any(world.VERBS)}\b)",
+        "did": rf"\b({_any(world.VERBS)})\b",
+        "what": rf"\b{_any(world.VERBS)} the ({_any(world.OBJECTS)})\b",
+        "where": rf"\bat the ({_any(world.PLACES)})\b",
+        "when": rf"\bon ({_any(world.DAYS)})\b",
+        "why": rf"\bbecause of the ({_any(world.CAUSES)})\b",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryCritic(FactCritic):
+    """Judges summaries in words, each fact against the event.
+
+    A second mention of a slot and a phrase in the wrong place of the sentence are faults even when the value is right.
+    """
+
+    reader = READER
+    writer = WRITER
+
+    def facts(self, example: Example) -> Facts:
+        """Return the facts of the event, by slot."""
+        return world.facts_of(example)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +135,8 @@ class SummarizationTask(Task):
 
     def draw(self, rng: Random) -> Example:
         """Draw one post and its summary."""
-        return self.draw_post(rng, DISTRACTORS)
-
-    def draw_post(self, rng: Random, distractors: tuple[int, int], *, short: bool = False) -> Example:
-        """Draw one post, with so many sentences beside the event as `posts.write_post` takes, and its summary."""
         facts = world.draw_facts(self.split, rng)
-        post = posts.write_post(facts, self.split, distractors, rng, short=short)
-        meta = {"facts": facts, "distractors": post.distractors, "mentions": post.mentions}
-        return Example(post.text + posts.CUE, world.summary_of(facts), meta=meta)
+        return posts.write_post(facts, self.split, rng)
 
     def demonstration(self, example: Example, rng: Random) -> str:
         """Return a summary with the values that the post names first, vague fillers, omissions and chatter."""
@@ -105,7 +180,7 @@ class SummarizationTask(Task):
 
     def claims(self, example: Example, response: str) -> dict[str, float]:
         """Return F1, precision and recall of the claimed facts."""
-        return METRIC.scores(world.facts_of(example), response)
+        return METRIC.scores([(world.facts_of(example), response)])
 
     def score(self, example: Example, response: str) -> dict[str, float]:
         """Return fact F1 and ROUGE-L, and 1.0 as `exact` if the summary is the reference."""
@@ -119,3 +194,25 @@ class SummarizationTask(Task):
     def all_words(self) -> list[str]:
         """Return texts that together hold every word of posts, summaries and critiques."""
         return [*posts.words(), *WRITER.words()]
+
+
+def rouge_l(reference: str, response: str) -> float:
+    """Return the F1 of the longest common subsequence of words, in [0, 1]; case and punctuation do not count.
+
+    Example:
+        >>> round(rouge_l("the cat sat down", "the dog sat"), 3)
+        0.571
+    """
+    left, right = _plain_words(reference), _plain_words(response)
+    row = [0] * (len(right) + 1)
+    for word in left:
+        diagonal = 0
+        for j, other in enumerate(right, start=1):
+            above = row[j]
+            row[j] = diagonal + 1 if word == other else max(above, row[j - 1])
+            diagonal = above
+    return 2 * row[-1] / (len(left) + len(right)) if left or right else 0.0
+
+
+def _plain_words(text: str) -> list[str]:
+    return [word for word in split_words(text.lower()) if word.isalnum()]

@@ -1,0 +1,81 @@
+"""Errors of MQM: every one is a span or a loss with its reason."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evidence import register
+from places import SHARED
+from text2grad.errors import DataError
+from text2grad.feedback.records import Annotation
+from text2grad.feedback.sources.base import MARKED_TWICE, NO_PLACE, NOT_JUDGED, Item, Loss
+from text2grad.feedback.sources.registry import Account, read_items, read_source
+from text2grad.types import Critique, Example, Span
+
+register()
+LYON = "I live in Lyon."
+NO = Span(10, 14, "negative")
+
+
+def items(tmp_path: Path, record: dict[str, Any]) -> list[Item]:
+    path = tmp_path / "in.jsonl"
+    path.write_text(json.dumps(record) + "\n", "utf-8")
+    return [item._replace(where="") for item in read_items(path, "mqm")]
+
+
+def test_every_error_of_mqm_is_a_span_or_a_loss_with_its_reason() -> None:
+    path = SHARED / "data" / "mqm_ted_ende" / "segments.jsonl"
+    if not path.exists():
+        pytest.skip("needs ../shared/data/mqm_ted_ende, which is not part of the project")
+    records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    found = Account()
+    for read in read_items(path, "mqm"):
+        found.add(read)
+    errors = sum(len(errors) for record in records for errors in record["ratings"].values())
+    assert (found.annotations, found.spans["negative"], errors) == (1500, 800, 803)
+    assert found.losses == {NO_PLACE: 2, "marked twice at the same place: one span, both in words": 1}
+    quotes = Counter(e["text"] for r in records for es in r["ratings"].values() for e in es if e["side"] == "target")
+    for one in read_source(path, format="mqm"):
+        assert isinstance(one, Annotation)
+        quotes -= Counter(one.response[span.start : span.end] for span in one.critique.spans)
+    assert quotes == Counter(Es=1)  # the one that two errors share
+
+
+def mqm(**error: Any) -> dict[str, Any]:
+    return {"source": "in Nice", "target": LYON, "ratings": {"r1": [{"side": "target", **error}], "r2": []}}
+
+
+def test_each_rater_of_mqm_has_an_annotation(tmp_path: Path) -> None:
+    found = items(tmp_path, mqm(start=10, end=14, category="Accuracy", severity="major"))
+    assert [item.made for item in found] == [
+        Annotation("in Nice", LYON, Critique('Accuracy (major): "Lyon"', (NO,))),
+        Annotation("in Nice", LYON, Critique("No errors marked.")),
+    ]
+    (unrated,) = items(tmp_path, {"source": "a", "target": "b", "ratings": {}})
+    assert unrated == Item(Example("a", meta={"response": "b"}), (Loss(NOT_JUDGED),))
+
+
+def test_an_error_of_mqm_that_is_marked_twice_has_one_span_and_is_no_missing_fact(tmp_path: Path) -> None:
+    error = {"side": "target", "start": 10, "end": 14}
+    (found,) = items(tmp_path, {"source": "in Nice", "target": LYON, "ratings": {"r": [error, error]}})
+    assert isinstance(found.made, Annotation)
+    assert found.made.critique.spans == (NO,)
+    assert [loss.reason for loss in found.losses] == [MARKED_TWICE]
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        ({"start": 10, "end": 16}, "span [10, 16] does not lie in the response, which has 15 characters"),
+        ({"start": 4, "end": 4}, "span [4, 4] does not lie in the response, which has 15 characters"),
+        ({"start": "4", "end": 5}, 'span ["4", 5] does not lie in the response, which has 15 characters'),
+        ({"side": "left"}, 'an error is an object with a "side", which is "source" or "target"'),
+    ],
+)
+def test_errors_of_mqm_that_lie_nowhere_are_refused(tmp_path: Path, error: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        items(tmp_path, mqm(**error))
+    assert str(caught.value) == f"{tmp_path}/in.jsonl:1: {message}. Mend or remove the record"
