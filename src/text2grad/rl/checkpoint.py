@@ -26,7 +26,6 @@ from text2grad.config import all_checkpoints, best_checkpoint, latest_checkpoint
 from text2grad.errors import CheckpointError
 from text2grad.files import published, to_json
 from text2grad.models import is_peft, policy_only, random_states
-from text2grad.rl.optimizers import Optimizers
 from text2grad.rl.sharding import as_sharded, whole
 from text2grad.rl.start import PreparedRun
 
@@ -112,13 +111,13 @@ def _gathered(tensors: Mapping[str, Tensor], *, keep: bool = True) -> dict[str, 
     return {name: gathered[id(tensor)] for name, tensor in tensors.items()} if keep else {}
 
 
-def load_checkpoint(path: Path, *, trainable: Mapping[str, nn.Parameter], optimizers: Optimizers) -> dict[str, Any]:
+def load_checkpoint(path: Path, run: PreparedRun) -> dict[str, Any]:
     """Restore parameters and optimizers in place and return the state.
 
     Raises:
         CheckpointError: if the checkpoint cannot be read or holds other parameters than the run trains.
     """
-    state = _read_state(path)
+    state, trainable = _read_state(path), run.trainable
     weights, moments = _opened(path / "trainable.safetensors"), _opened(path / "optimizer.safetensors")
     shapes = {name: list(p.shape) for name, p in trainable.items()}
     saved = {name: weights.get_slice(name).get_shape() for name in weights.keys()}  # noqa: SIM118  no dict
@@ -136,7 +135,7 @@ def load_checkpoint(path: Path, *, trainable: Mapping[str, nn.Parameter], optimi
         name, _, moment = key.rpartition(".")
         parameter, tensor = trainable[name], moments.get_tensor(key)
         states[parameter][moment] = tensor if moment == "step" else as_sharded(tensor, parameter)
-    optimizers.restore(states)
+    run.optimizers.restore(states)
     return state
 
 

@@ -69,14 +69,9 @@ class OutsideJudge:
         *,
         device: torch.device | str = "cpu",
     ) -> JudgedIds:
-        """Return critiques and rewards of responses.
+        """Return critiques and rewards of responses, given by their sampled ids, at least one each.
 
-        Args:
-            tokenizer: the policy's tokenizer.
-            examples: the task instances.
-            ids: the sampled ids of each response, at least one.
-            truncated: True where the length limit ended the response.
-            device: device of the tensors.
+        `truncated` is True where the length limit ended a response.
 
         Raises:
             CriticError: if the critic fails, or too many of its critiques could not be read.

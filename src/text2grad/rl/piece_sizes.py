@@ -1,9 +1,8 @@
 """Out of memory: the work is done again in smaller pieces where that changes no result; else the error names settings.
 
-Micro-batches only bound memory: gradients are sums over rows, so halved micro-batches give the same gradient up to the
-order of fp32 sums. Rows of one generate call do not depend on each other, since each row has its own uniform numbers.
-A minibatch, a scoring pass or a rollout that ran out of memory is dropped whole and begun anew; the smaller size stays
-for the rest of the run and is saved in its checkpoints, so that a resumed run computes in the same pieces.
+Halved micro-batches give the same gradient up to the order of fp32 sums, and each row of one generate call has its own
+uniform numbers. Work that ran out of memory is dropped whole and begun anew; the smaller size stays for the rest of the
+run and is saved in its checkpoints, so that a resumed run computes in the same pieces.
 
 With several processes nothing is halved: a process that repeats its work would miss a collective operation in which the
 others wait. With sharded weights every pass is a collective operation, so the processes agree on the number of pieces.

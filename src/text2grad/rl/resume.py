@@ -23,7 +23,7 @@ def restore(run: PreparedRun) -> int:
     if checkpoint is None:
         _refuse_lost_steps(run)
     else:
-        state = load_checkpoint(checkpoint, trainable=run.trainable, optimizers=run.optimizers)
+        state = load_checkpoint(checkpoint, run)
         step, run.kl.beta, written = state["step"], state["beta"], state["log"]
         run.failures.count(state["statuses"])
         run.sizes.restore(state["sizes"])

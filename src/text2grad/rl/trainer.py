@@ -14,11 +14,10 @@ bit for bit (same machine, same number of threads and processes). B: responses o
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-import torch
 from torch import Tensor
 
 from text2grad.models import Scores, TokenBatch
-from text2grad.rl.advantages import Advantages, Moments, advantages_over_baseline, moments, whiten
+from text2grad.rl.advantages import Advantages, advantages_over_baseline, whiten
 from text2grad.rl.importance import engine_weights
 from text2grad.rl.loop import TrainingLoop
 from text2grad.rl.nl_gradient import total_rewards
@@ -82,8 +81,7 @@ class Text2GradTrainer(TrainingLoop):
             bootstrap=scores.bootstrap,  # a truncated response goes on with V of its last state
         )
         if ppo.whiten in ("scale", "full"):
-            over = Moments(*self.accelerator.reduce(torch.stack(moments(advantages, mask)), reduction="sum"))
-            advantages = whiten(advantages, mask, over, center=ppo.whiten == "full")
+            advantages = whiten(advantages, mask, center=ppo.whiten == "full", add_up=self.accelerator.reduce)
         return Advantages(advantages, returns)
 
     def update(self, step: Step) -> None:
