@@ -145,7 +145,8 @@ class Planner:
         critic, rollout = self.recipe.critic, self.recipe.rollout
         share = rollout.batch_size // self.processes
         if critic.kind != "generative":
-            rows = min(reading_kind(critic.kind).rows_at_once, rollout.rows_at_once, share)
+            reading_kind(critic.kind)  # refuses an unknown one
+            rows = min(rollout.rows_at_once, share)
             note(f"tracing the critic on {rows} responses")
             tokens = min(self.lengths.longest + rollout.max_new_tokens, context_of(model.config))
             return model.states(rows, int(tokens))
