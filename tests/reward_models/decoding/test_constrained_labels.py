@@ -36,14 +36,14 @@ from text2grad.reward_models.writing import (
 )
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example
-from tokenizers_made_here import made
+from tokenizers_made_here import made, parameters
 
 FORMS = ["tagged_words"]
 EACH = pytest.mark.parametrize("form", FORMS)
 
 
 @EACH
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", parameters(WRITERS))
 def test_random_logits_write_a_label_for_each_word(name: str, form: Any) -> None:
     tokenizer, rng, generator, kinds = made(name), random.Random(name), np.random.default_rng(0), set()
     for number, response in enumerate(texts(rng, 30)):
