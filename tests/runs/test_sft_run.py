@@ -21,7 +21,7 @@ from text2grad.models.fine_tuning import NO_LOSS
 from text2grad.models.pretrained import load_policy, load_tokenizer
 from text2grad.models.prompts import encode_prompts, fitting_prompts
 from text2grad.rl.trainer import Text2GradTrainer
-from text2grad.runs.run_examples import run_examples
+from text2grad.runs.prompts import run_examples
 from text2grad.runs.sft_run import SFTRun, read_demonstration_split
 from text2grad.types import Example
 from warm_commands import Warm

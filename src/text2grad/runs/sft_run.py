@@ -25,7 +25,7 @@ from text2grad.models import (
     policy_config,
 )
 from text2grad.progress import Progress, note
-from text2grad.runs.run_examples import held_out_prompts
+from text2grad.runs.prompts import held_out_prompts
 
 
 class SFTRun(MeasuredRun):
