@@ -14,7 +14,7 @@ def register() -> None:
     from text2grad.config import register_section
     from text2grad.feedback.sources import SOURCES
     from text2grad.rl import register_instrument
-    from text2grad.runs.run_examples import register_world
+    from text2grad.runs.prompts import register_world
 
     tasks.register()
     SOURCES["faithbench"] = faithbench.SOURCE

@@ -34,8 +34,8 @@ from text2grad.config import Recipe, make_recipe
 from text2grad.config.run_directory import read_run_file
 from text2grad.errors import DataError
 from text2grad.files import exclusive, json_lines, to_json, write_atomically
+from text2grad.runs.prompts import world_of
 from text2grad.runs.reports.run_report import Run, read_run
-from text2grad.runs.run_examples import world_of
 
 KEY = ("study", "task", "length", "faults", "critic", "method", "purpose", "trial", "seed", "recipe", "settings")
 """The fields by which a record is found: a run has one record."""

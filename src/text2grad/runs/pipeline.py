@@ -27,7 +27,7 @@ from text2grad.progress import Progress, note
 from text2grad.reward_models import SYMBOLS, critique_target
 from text2grad.reward_models.training import train_reward_model
 from text2grad.runs.evaluate_policy import sample_rollouts
-from text2grad.runs.run_examples import task_settings, world_of
+from text2grad.runs.prompts import task_settings, world_of
 from text2grad.tasks import Task, built_in, copy_weights, procedural_task, tiny_llama, word_tokenizer
 from text2grad.types import Example
 
