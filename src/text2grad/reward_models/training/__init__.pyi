@@ -1,4 +1,4 @@
-from .held_out import HeldOutSet as HeldOutSet, span_f1 as span_f1
+from .held_out import HeldOutSet as HeldOutSet
 from .run import (
     RewardRun as RewardRun,
     held_out_file as held_out_file,
