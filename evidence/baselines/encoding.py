@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from text2grad.align.offsets import Range
 from text2grad.errors import DataError
-from text2grad.models.measured_training import check_ids
+from text2grad.models.prompts import check_ids
 from text2grad.reward_models.prompts import special_tokens
 from text2grad.reward_models.writing import critique_prompt
 from text2grad.types import Example
@@ -32,8 +32,7 @@ def check_text_ids(model: Any, tokenizer: Any) -> None:
         ModelError: if there is such an id.
     """
     special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-    ids = [number for number in tokenizer.get_vocab().values() if number not in special]
-    check_ids(model, [{"input_ids": [max(ids, default=0)]}])
+    check_ids(model, [[number for number in tokenizer.get_vocab().values() if number not in special]])
 
 
 def _split_specials(

@@ -25,8 +25,8 @@ from text2grad.errors import ConfigError, ModelError, check_known
 from text2grad.feedback.steps import split_steps
 from text2grad.feedback.words import words_of
 from text2grad.files import to_json, write_atomically
-from text2grad.models.measured_training import check_ids
 from text2grad.models.pretrained import context_of, load_policy, load_tokenizer
+from text2grad.models.prompts import check_ids
 from text2grad.progress import Progress
 from text2grad.reward_models.prompts import critique_prompts, too_long
 from text2grad.types import Critique, Example, PromptFormat, Span
@@ -290,7 +290,7 @@ def read_states(
         ModelError: if the base's embedding does not have an id of the rows; none is read then.
     """
     distinct = {repr(rows[row]): row for row in kept}
-    check_ids(model, [{"input_ids": rows[row].ids} for row in distinct.values()])
+    check_ids(model, [rows[row].ids for row in distinct.values()])
     states: dict[str, Any] = {}
     with Progress(title, len(distinct), unit="response") if title else nullcontext() as bar:
         for row, read in states_of(model, rows, list(distinct.values()), layers, rows_at_once):

@@ -29,7 +29,7 @@ from text2grad.errors import DataError, check_known
 from text2grad.feedback.records import Annotation
 from text2grad.feedback.words import words_of
 from text2grad.models.pretrained import best_device, context_of, load_policy
-from text2grad.reward_models.prompts import format_of
+from text2grad.models.prompts import format_of
 from text2grad.reward_models.writing import inputs_of, labels_of
 from text2grad.types import Critique
 

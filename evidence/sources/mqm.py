@@ -32,8 +32,7 @@ def read_mqm(row: Row) -> Iterator[Item]:
                 losses.append(Loss(MARKED_TWICE, line))
             else:
                 spans.append(span)
-        missing = sum(loss.reason == NO_PLACE for loss in losses)
-        yield Item(Annotation(source, target, critique(lines, spans)), tuple(losses), missing)
+        yield Item(Annotation(source, target, critique(lines, spans)), tuple(losses))
 
 
 def _translation_error(row: Row, error: object, source: str, target: str) -> tuple[str, Span | None]:

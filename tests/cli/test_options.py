@@ -90,7 +90,6 @@ def test_messages_of_shared_parts_name_options_that_all_their_commands_have(part
 @pytest.mark.parametrize(
     "words",
     [
-        "feedback import table x.jsonl --out y.jsonl --missing-outcome nan",
         "feedback import table x.jsonl --out y.jsonl --limit -1",
         "evaluate study x.jsonl --out y --items 1.5",
         "evaluate pairs a b --judge r.toml --out o --limit 0",

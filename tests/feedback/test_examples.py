@@ -63,7 +63,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, path: Path) -> None
         read_examples(path)
     assert str(caught.value) == f"cannot read {path}: No such file or directory"
     assert refusal(path, b'{"prompt": "a"}\n{"prompt": "\xff"}') == (
-        f"{path}:2: not UTF-8 (invalid start byte); save the file as UTF-8"
+        f"{path}:2: not UTF-8: 'utf-8' codec can't decode byte 0xff in position 12: invalid start byte. Mend or "
+        "remove the record"
     )
 
 
@@ -100,44 +101,47 @@ def test_a_file_without_examples_is_refused(path: Path, text: str) -> None:
 
 def test_a_line_that_is_no_json_is_named_by_its_number_blank_lines_counted(path: Path) -> None:
     assert refusal(path, '{"prompt": "a"}\n\n{"prompt": \n') == (
-        f"{path}:3: not valid JSON (Expecting value: line 1 column 12 (char 11))"
+        f"{path}:3: not JSON: Expecting value at character 13. Mend or remove the record"
     )
 
 
-@pytest.mark.parametrize("line", ['"just a text"', "[1]", "null", '{"question": "q"}'])
-def test_a_line_without_a_prompt_is_refused(path: Path, line: str) -> None:
+def test_a_line_without_a_prompt_is_refused(path: Path) -> None:
+    line = '{"question": "q"}'
     assert refusal(path, line) == f'{path}:1: an example is an object with a "prompt", got {line}'
+    for line, kind in (('"just a text"', "str"), ("[1]", "list"), ("null", "NoneType")):
+        assert refusal(path, line) == f"{path}:1: a record is a JSON object, got {kind}. Mend or remove the record"
 
 
 @pytest.mark.parametrize(
-    ("prompt", "shown"),
+    "prompt",
     [
-        ("7", "'7'"),
-        ("null", "'None'"),
-        ("[]", "'[]'"),
-        ('["hi"]', "\"['hi']\""),
-        ('[{"content": "hi"}]', "\"[{'content': 'hi'}]\""),
-        ('[{"role": "user"}]', "\"[{'role': 'user'}]\""),
-        ('[{"role": "user", "content": 5}]', "\"[{'role': 'user', 'content': 5}]\""),
-        ('[{"role": "user", "content": "a"}, "b"]', "\"[{'role': 'user', 'content': 'a'}, 'b']\""),
+        "7",
+        "null",
+        "[]",
+        '["hi"]',
+        '[{"content": "hi"}]',
+        '[{"role": "user"}]',
+        '[{"role": "user", "content": 5}]',
+        '[{"role": "user", "content": "a"}, "b"]',
     ],
 )
-def test_a_prompt_of_another_kind_is_refused(path: Path, prompt: str, shown: str) -> None:
+def test_a_prompt_of_another_kind_is_refused(path: Path, prompt: str) -> None:
     assert refusal(path, f'{{"prompt": {prompt}}}') == (
-        f'{path}:1: "prompt" is a text or a list of {{"role", "content"}} messages, got {shown}'
+        f'{path}:1: "prompt" is a text or a list of {{"role", "content"}} messages, got {prompt}. Mend or remove the '
+        "record"
     )
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "wanted", "shown"),
+    ("key", "value", "wanted"),
     [
-        ("reference", "5", "a text", "'5'"),
-        ("tests", '["assert f()"]', "a text", "\"['assert f()']\""),
-        ("meta", "[1, 2]", "an object", "'[1, 2]'"),
-        ("meta", '"x"', "an object", "'x'"),
+        ("reference", "5", "a text"),
+        ("tests", '["assert f()"]', "a text"),
+        ("meta", "[1, 2]", "an object"),
+        ("meta", '"x"', "an object"),
     ],
 )
-def test_the_other_fields_of_another_kind_are_refused(
-    path: Path, key: str, value: str, wanted: str, shown: str
-) -> None:
-    assert refusal(path, f'{{"prompt": "q", "{key}": {value}}}') == f'{path}:1: "{key}" is {wanted}, got {shown}'
+def test_the_other_fields_of_another_kind_are_refused(path: Path, key: str, value: str, wanted: str) -> None:
+    assert refusal(path, f'{{"prompt": "q", "{key}": {value}}}') == (
+        f'{path}:1: "{key}" is {wanted}, got {value}. Mend or remove the record'
+    )

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from text2grad.cli.__main__ import main
-from text2grad.errors import ConfigError, DataError
-from text2grad.feedback.export import DATA_FILE, data_card, push_folder, write_dataset, write_examples, write_folder
+from text2grad.errors import DataError
+from text2grad.feedback.export import DATA_FILE, data_card, push_folder, write_examples, write_folder
 from text2grad.feedback.records import Annotation, read_annotations, write_annotations
 from text2grad.feedback.sources.registry import read_source
 from text2grad.types import Critique, Example, Span
@@ -19,11 +19,12 @@ ANNOTATIONS = [
 ]
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+@pytest.mark.parametrize("name", ["a.jsonl", DATA_FILE])
 def test_what_is_written_is_what_is_read_and_datasets_loads_it(tmp_path: Path, name: str) -> None:
     datasets = pytest.importorskip("datasets")
     path = tmp_path / "deep" / name
-    write_dataset(path, ANNOTATIONS)
+    write_annotations(tmp_path / "deep" / "a.jsonl", ANNOTATIONS)
+    write_folder(tmp_path / "deep", ANNOTATIONS, repository="you/feedback")
     assert read_source(path) == ANNOTATIONS
     kind = {".jsonl": "json", ".parquet": "parquet"}[path.suffix]
     loaded = datasets.load_dataset(kind, data_files=str(path), split="train", cache_dir=str(tmp_path / "cache"))
@@ -53,11 +54,8 @@ def test_the_data_card_counts_and_its_header_is_yaml() -> None:
 
 
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as named:
-        write_dataset(tmp_path / "a.txt", ANNOTATIONS)
-    assert str(named.value) == f"annotations are written to a .jsonl or a .parquet file, got {tmp_path / 'a.txt'}"
-    with pytest.raises(DataError, match=r"Write a \.jsonl file, which escapes it$"):
-        write_dataset(tmp_path / "a.parquet", [Annotation("", "\ud83d", Critique(""))])
+    with pytest.raises(DataError, match=r"Mend the annotation$"):
+        write_folder(tmp_path, [Annotation("", "\ud83d", Critique(""))], repository="you/feedback")
     with pytest.raises(DataError, match="Object of type set is not JSON serializable"):
         write_examples(tmp_path / "a.jsonl", [Example("", meta={"a": set()})])
     assert list(tmp_path.iterdir()) == []
@@ -119,17 +117,17 @@ def test_words_without_a_place_go_to_a_file_of_their_own_for_annotate(
         assert main(["feedback", "import", "table", "in.jsonl", "--out", "c.jsonl", "--ungrounded", path]) == 2
         assert f"{path} {why}" in " ".join(capsys.readouterr().err.split())
     (tmp_path / "in.jsonl").write_text(json.dumps(told) + "\n")
-    assert main(["feedback", "import", "table", "in.jsonl", "--out", "b.parquet", "--ungrounded", "w.jsonl"]) == 0
+    assert main(["feedback", "import", "table", "in.jsonl", "--out", "b.jsonl", "--ungrounded", "w.jsonl"]) == 0
     assert capsys.readouterr().out.endswith(
         "\nwritten: w.jsonl\nnext:    text2grad annotate RECIPE.toml --set data.train=w.jsonl\n"
     )
-    assert not (tmp_path / "b.parquet").exists()
+    assert not (tmp_path / "b.jsonl").exists()
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--out", "a.txt"], "ConfigError: --out is a .jsonl or a .parquet file, got a.txt"),
+        (["--out", "a.txt"], "ConfigError: --out is a .jsonl file, got a.txt"),
         (["--out", "a.jsonl", "--column", "a"], "ConfigError: --column is given as NAME=VALUE, got 'a'"),
         (
             ["--out", "a.jsonl", "--column", "prompt=a", "--column", "prompt=b"],
@@ -177,7 +175,7 @@ def test_a_label_that_no_record_has_is_told(tmp_path: Path, capsys: pytest.Captu
 def test_the_export_command_writes_the_folder_and_pushes_nothing_unless_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_dataset(tmp_path / "a.jsonl", ANNOTATIONS)
+    write_annotations(tmp_path / "a.jsonl", ANNOTATIONS)
     arguments = [
         "feedback",
         "export",

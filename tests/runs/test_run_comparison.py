@@ -208,8 +208,8 @@ def test_no_run_and_runs_that_cannot_be_compared_are_refused(tmp_path: Path) -> 
     is_run = "A run is the directory in run.out of `text2grad train`"
     for paths, message in {
         (run,): f"{run} is a single run; name at least two runs",
-        (run, tmp_path / "no"): f"{tmp_path / 'no'} is no run: it does not exist. {is_run}",
-        (run, tmp_path / "file"): f"{tmp_path / 'file'} is no run: it is a file. {is_run}",
+        (run, tmp_path / "no"): f"{tmp_path / 'no'} is no run: it is no directory. {is_run}",
+        (run, tmp_path / "file"): f"{tmp_path / 'file'} is no run: it is no directory. {is_run}",
         (run, tmp_path): f"{tmp_path} is no run: it has no run.json. {is_run}",
         (run, tmp_path / "." / "a"): f"{run} is a single run; name at least two runs",
         (run, reward): f"{reward} is no run of `text2grad train`: its metrics have no reward/per_response",

@@ -21,7 +21,8 @@ from text2grad.progress import Progress
 
 if TYPE_CHECKING:
     from text2grad.config import Recipe
-    from text2grad.runs.critic_quality import Evaluation, Measures, Pair, Units
+    from text2grad.evaluation import Wording
+    from text2grad.runs.critic_quality import Evaluation, Pair, Units
 
 FILES = ("evaluation.json", "predictions.jsonl", "tables.txt", "evaluation.html")
 
@@ -80,9 +81,9 @@ def run(args: argparse.Namespace) -> int:
     about = {"annotations": str(args.annotations)}
     refuse_other_results(args.out / "evaluation.json", about, force=args.force)
     truth = read_truth(args.annotations, limit=args.limit, to_encode=args.model is not None)
-    measures = _measures(args)
+    wording = _wording(args)
     pairs, units, critic, constrained = _pairs(args, recipe, truth)
-    evaluation = evaluate(pairs, units, measures)
+    evaluation = evaluate(pairs, units, wording)
     if not evaluation.marked:
         raise DataError(
             f"{units.name}: no response of {args.annotations} decodes to its own text. Choose another --tokenizer, "
@@ -119,16 +120,14 @@ def _complete(args: argparse.Namespace) -> "Recipe":
     return recipe
 
 
-def _measures(args: argparse.Namespace) -> "Measures":
-    """Return the measurements besides spans; their models are loaded before the critic runs."""
-    from text2grad.evaluation import load_encoder, load_reader
-    from text2grad.runs.critic_quality import Measures, check_words
+def _wording(args: argparse.Namespace) -> "Wording":
+    """Return what is measured of the feedback; models are loaded before the critic runs."""
+    from text2grad.evaluation import Wording, load_scorer, require_ngrams
 
     if not args.no_words:
-        check_words()
-    encoder = load_encoder(args.bertscore) if args.bertscore else None
-    reader = load_reader(args.perplexity) if args.perplexity else None
-    return Measures(words=not args.no_words, encoder=encoder, reader=reader)
+        require_ngrams("ROUGE and BLEU", otherwise="add --no-words")
+    scorers = load_scorer(args.bertscore or "", "BERTScore"), load_scorer(args.perplexity or "", "perplexity")
+    return Wording(not args.no_words, *scorers)
 
 
 def _pairs(
@@ -162,12 +161,12 @@ def _judged(args: argparse.Namespace, critic: Any, truth: Sequence[Any], match: 
     from text2grad.runs.critic_quality import paired, predictions
 
     critiques, counted = [], tokens_of(critic)
-    with metered(args.out, "evaluate critic") as meter, Progress("run the critic", len(truth), unit="response") as bar:
+    with metered(args.out, "evaluate critic") as tokens, Progress("run the critic", len(truth), unit="response") as bar:
         for critique in predictions(critic, truth, args.out, match=match):
             critiques.append(critique)
             bar.advance()
             now = tokens_of(critic)
-            meter.add(now.prompt - counted.prompt, now.generated - counted.generated)
+            tokens.add(now.prompt - counted.prompt, now.generated - counted.generated)
             counted = now
     return paired(truth, critiques)
 

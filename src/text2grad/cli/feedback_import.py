@@ -10,7 +10,6 @@ from text2grad.cli.options import (
     add_command,
     add_shared,
     at_least,
-    finite,
     name_values,
     print_end,
     print_lines,
@@ -31,9 +30,9 @@ counted and reported with the reason."""
 
 EPILOG = """\
 examples:
-  text2grad feedback import qa_feedback feedback.json --out qa.jsonl --missing-outcome -0.5
+  text2grad feedback import qa_feedback feedback.json --out qa.jsonl
   text2grad feedback import table answers.csv --column response=answer --column feedback=comment --out mine.jsonl
-  text2grad feedback import label_studio export.json --label Hallucination=negative --out team.parquet
+  text2grad feedback import label_studio export.json --label Hallucination=negative --out team.jsonl
 
 If a source has annotations and examples, the examples go to OUT.examples.jsonl. docs/feedback.md shows each format."""
 
@@ -54,14 +53,13 @@ def add_parser(commands: Any) -> None:
     add = add_command(commands, "import", run, about, DESCRIPTION, epilog, extras=()).add_argument
     add("format", metavar="FORMAT", choices=SOURCES, help="a format of the list below")
     add("path", metavar="PATH", help="a file, a directory of `datasets`, or OWNER/NAME on the Hugging Face hub")
-    add("--out", type=Path, required=True, metavar="OUT", help="the output: a .jsonl or .parquet file")
+    add("--out", type=Path, required=True, metavar="OUT", help="the output: a .jsonl file")
     add("--column", action="append", default=[], metavar="OURS=THEIRS", help="name of a column in the source")
     meanings = "positive, negative or ignore; may be repeated"
     add("--label", action="append", default=[], metavar="NAME=MEANING", help=meanings)
     add("--split", default="train", help="split of a data set or a directory (default: %(default)s)")
     ungrounded = "write words without a place to this .jsonl file, which `text2grad annotate` grounds, not to OUT"
     add("--ungrounded", type=Path, metavar="FILE", help=ungrounded)
-    add("--missing-outcome", type=finite(), metavar="X", help="outcome of each error without a span (a missing fact)")
     add("--limit", type=at_least(1), metavar="N", help="read only the first N records")
     add("--skip-bad", action="store_true", help="skip and count bad records instead of stopping at the first")
     add_shared(add, "--force")
@@ -79,34 +77,32 @@ def run(args: argparse.Namespace) -> int:
     labels: Any = name_values("--label", args.label)
     for meaning in labels.values():
         check_known("--label", meaning, ("positive", "negative", "ignore"))
-    columns = name_values("--column", args.column)
-    options = Options(columns, labels, missing_outcome=args.missing_outcome)
-    account = Account()
-    annotations: list[Annotation] = []
-    words: list[Annotation] = []
-    examples: list[Example] = []
+    options = Options(name_values("--column", args.column), labels)
+    account, annotations, words, examples = Account(), list[Annotation](), list[Annotation](), list[Example]()
 
     def skip(error: DataError) -> None:
         account.lose("records that cannot be used", str(error).removesuffix(f". {WAY_OUT}"))
 
     on_bad = skip if args.skip_bad else refuse_bad
-    for record in read_items(args.path, args.format, options, split=args.split, limit=args.limit, on_bad=on_bad):
-        account.add(record)
-        made = record.item.made
-        if isinstance(made, Example):
-            examples.append(made)
+    for item in read_items(args.path, args.format, options, split=args.split, limit=args.limit, on_bad=on_bad):
+        account.add(item)
+        if isinstance(item.made, Example):
+            examples.append(item.made)
             continue
         if not annotations and not words and not args.quiet:
-            print_critique(CONSOLE, made.response, made.critique, title=record.where)
-        alone = args.ungrounded and any(loss.reason == WORDS_ONLY for loss in record.item.losses)
-        (words if alone else annotations).append(made)
-    files = {args.out: annotations, **({args.ungrounded: words} if args.ungrounded else {})}
-    written = _write(files, examples, beside)
+            print_critique(CONSOLE, item.made.response, item.made.critique, title=item.where)
+        alone = args.ungrounded and any(loss.reason == WORDS_ONLY for loss in item.losses)
+        (words if alone else annotations).append(item.made)
+    written = _write({args.out: annotations, args.ungrounded: words}, examples, beside)
     _print_account(account, [] if args.limit else options.unmet(), options.met)
     if not written:
         raise DataError(f"{args.path}: no record can be used; nothing was written")
-    mixed = not args.ungrounded and account.losses[WORDS_ONLY] and _has_rewards(annotations)
-    then = _next(args.out, args.ungrounded if words else written[0], annotations, words)
+    judged = any(annotation.critique.spans or annotation.critique.outcome for annotation in annotations)
+    then: tuple[str, ...] = ("text2grad", "reward", "RECIPE.toml", "--annotations", str(args.out))
+    if words or not judged:  # the annotations would give no token a reward
+        grounds = args.ungrounded if words else written[0]
+        then = ("text2grad", "annotate", "RECIPE.toml", "--set", f"data.train={grounds}")
+    mixed = judged and not args.ungrounded and account.losses[WORDS_ONLY]
     print_end(", ".join(map(str, written)), then=then, note=SEPARATE if mixed else "")
     return 0
 
@@ -117,15 +113,13 @@ def _check_outputs(args: argparse.Namespace) -> Path:
     Raises:
         ConfigError: if an output is of another type, is the source or another output, or exists.
     """
-    if args.out.suffix not in (".jsonl", ".parquet"):
-        raise ConfigError(f"--out is a .jsonl or a .parquet file, got {args.out}")
     beside: Path = args.out.with_suffix(".examples.jsonl")
     given = {"--out": args.out, **({"--ungrounded": args.ungrounded} if args.ungrounded else {})}
     for option, path in given.items():
+        if path.suffix != ".jsonl":
+            raise ConfigError(f"{option} is a .jsonl file, got {path}")
         if path.exists() and path.resolve() == Path(args.path).resolve():
             raise ConfigError(f"{option} {path} is the source itself; choose another {option}")
-    if args.ungrounded and args.ungrounded.suffix != ".jsonl":
-        raise ConfigError(f"--ungrounded is a .jsonl file, got {args.ungrounded}")
     if args.ungrounded and args.ungrounded.resolve() in (args.out.resolve(), beside.resolve()):
         raise ConfigError(f"--ungrounded {args.ungrounded} is also a file of --out; choose another --ungrounded")
     refuse_overwriting([*given.values(), beside], force=args.force)
@@ -134,28 +128,16 @@ def _check_outputs(args: argparse.Namespace) -> Path:
 
 def _write(files: Mapping[Path, Sequence[Annotation]], examples: Sequence[Example], beside: Path) -> list[Path]:
     """Write annotations and examples, and return the files that are not empty; examples alone go to the first file."""
-    from text2grad.feedback import write_dataset, write_examples
+    from text2grad.feedback import write_annotations, write_examples
 
     written = [path for path, annotations in files.items() if annotations]
     for path in written:
-        write_dataset(path, files[path])
+        write_annotations(path, files[path])
     if examples:
         out = next(iter(files))
-        written.append(beside if out in written or out.suffix != ".jsonl" else out)
+        written.append(beside if out in written else out)
         write_examples(written[-1], examples)
     return written
-
-
-def _next(out: Path, first: Path, annotations: Sequence[Annotation], words: Sequence[Annotation]) -> tuple[str, ...]:
-    """Return the next command: `reward`, or `annotate` if the annotations would give no token a reward."""
-    judged = _has_rewards(annotations) or (annotations and first.suffix != ".jsonl")
-    if judged and not words:
-        return ("text2grad", "reward", "RECIPE.toml", "--annotations", str(out))
-    return ("text2grad", "annotate", "RECIPE.toml", "--set", f"data.train={first}")
-
-
-def _has_rewards(annotations: Sequence[Annotation]) -> bool:
-    return any(annotation.critique.spans or annotation.critique.outcome for annotation in annotations)
 
 
 def _print_account(account: Any, unmet: list[str], met: set[str]) -> None:

@@ -20,7 +20,6 @@ from .examples import (
 from .export import (
     DATA_FILE as DATA_FILE,
     push_folder as push_folder,
-    write_dataset as write_dataset,
     write_examples as write_examples,
     write_folder as write_folder,
 )

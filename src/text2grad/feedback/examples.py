@@ -6,14 +6,13 @@ a chat is an answer to the messages before it.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from text2grad.errors import DataError
-from text2grad.feedback.record_files import read_lines, refuse_half_pairs, shown
-from text2grad.files import read_text
+from text2grad.feedback.record_files import Object, json_object, optional, read_lines, refuse_half_pairs, shown
 from text2grad.types import Example, Message
 
 FIELDS = ("prompt", "reference", "tests", "meta")
@@ -33,25 +32,18 @@ def read_examples(path: str | Path, *, unique_ids: bool = False) -> list[Example
     Raises:
         DataError: if the file cannot be read, is empty, or has a line that is not an example.
     """
-    lines = enumerate(read_text(Path(path)).split("\n"), start=1)
-    examples = {number: read_example(line, f"{path}:{number}") for number, line in lines if line.strip()}
-    if unique_ids:
-        _refuse_same_ids(examples, path)
+    examples, seen = list[Example](), dict[object, int]()
+    for number, where, line in read_lines(Path(path)):
+        examples.append(to_example(json_object(line, where), where))
+        name = examples[-1].meta.get("id")
+        if unique_ids and isinstance(name, str | int) and (before := seen.setdefault(name, number)) != number:
+            raise DataError(
+                f"{where}: the id {name!r} belongs to line {before} already, so the two could not be told apart; "
+                'change one of them, or leave "id" out'
+            )
     if not examples:
         raise DataError(f'{path} holds no examples; each line is one, such as {{"prompt": "..."}}')
-    return list(examples.values())
-
-
-def _refuse_same_ids(examples: Mapping[int, Example], path: str | Path) -> None:
-    """Refuse an id that the examples of two lines share."""
-    seen: dict[object, int] = {}
-    for number, example in examples.items():
-        name = example.meta.get("id")
-        if isinstance(name, str | int) and (before := seen.setdefault(name, number)) != number:
-            raise DataError(
-                f"{path}:{number}: the id {name!r} belongs to line {before} already, so the two could not be told "
-                'apart; change one of them, or leave "id" out'
-            )
+    return examples
 
 
 def digest_of_examples(examples: Iterable[Example]) -> str:
@@ -79,7 +71,7 @@ def chat_turns(messages: Any, where: str) -> list[Turn]:
     """
     if not is_chat(messages):
         raise DataError(
-            f'{where}: "messages" is a list of {{"role", "content"}} messages with texts, got {str(messages)[:80]!r}'
+            f'{where}: "messages" is a list of {{"role", "content"}} messages with texts, got {shown(messages)}'
         )
     turns = [Turn(messages[:row], m["content"]) for row, m in enumerate(messages) if m["role"] == "assistant"]
     if not turns:
@@ -90,18 +82,6 @@ def chat_turns(messages: Any, where: str) -> list[Turn]:
     if not all(turn.answer.strip() for turn in turns):
         raise DataError(f"{where}: an assistant message is empty, and would teach to say nothing; remove the chat")
     return turns
-
-
-def read_example(line: str, where: str) -> Example:
-    """Return the example of a line of JSON.
-
-    Raises:
-        DataError: if it is none.
-    """
-    try:
-        return to_example(json.loads(line), where)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not valid JSON ({error})") from error
 
 
 def to_example(record: Any, where: str) -> Example:
@@ -116,20 +96,17 @@ def to_example(record: Any, where: str) -> Example:
         record = {**others, "prompt": list(last.prompt), "reference": last.answer}
     if not isinstance(record, dict) or "prompt" not in record:
         raise DataError(f'{where}: an example is an object with a "prompt", got {shown(record)}')
-    prompt = record["prompt"]
-    if not isinstance(prompt, str) and not is_chat(prompt):
-        raise DataError(
-            f'{where}: "prompt" is a text or a list of {{"role", "content"}} messages, got {str(prompt)[:80]!r}'
-        )
+    chat = 'is a text or a list of {"role", "content"} messages,'
+    prompt = optional(record, "prompt", where, lambda prompt: isinstance(prompt, str) or is_chat(prompt), chat)
     if not Example(prompt).prompt_text.strip():
         raise DataError(f'{where}: "prompt" is empty, so there is nothing to answer; write one, or remove the line')
-    for key, kind in (("reference", str), ("tests", str), ("meta", dict)):
-        if not isinstance(record.get(key), kind | None):
-            wanted = "a text" if kind is str else "an object"
-            raise DataError(f'{where}: "{key}" is {wanted}, got {str(record[key])[:80]!r}')
+    reference, tests = (
+        optional(record, key, where, lambda text: isinstance(text, str | None), "is a text,")
+        for key in ("reference", "tests")
+    )
+    meta = optional(record, "meta", where, lambda meta: isinstance(meta, dict | None), "is an object,") or {}
     extra = {key: value for key, value in record.items() if key not in FIELDS}
-    meta = {**extra, **(record.get("meta") or {})}
-    example = Example(prompt, record.get("reference"), record.get("tests"), meta)
+    example = Example(prompt, reference, tests, {**extra, **meta})
     texts = {key: text for key in ENCODED if isinstance(text := record.get(key), str)}
     refuse_half_pairs(where, prompt=example.prompt_text, **texts)
     return example
@@ -176,24 +153,15 @@ def read_demonstrations(paths: Sequence[str | Path]) -> list[Demonstration]:
                 f'{path} holds no demonstrations; each line is one, such as {{"prompt": "...", "reference": "..."}} '
                 'or {"messages": [...]}'
             )
-        demonstrations += [Demonstration(where, _turns(line, where)) for _, where, line in entries]
+        demonstrations += [Demonstration(where, _turns(json_object(line, where), where)) for _, where, line in entries]
     return demonstrations
 
 
-def _turns(line: bytes, where: str) -> tuple[Turn, ...]:
-    try:
-        text = line.decode()
-    except UnicodeDecodeError as error:
-        raise DataError(f"{where}: not UTF-8 ({error})") from error
-    example = read_example(text, where)
-    record = json.loads(text)
+def _turns(record: Object, where: str) -> tuple[Turn, ...]:
+    example = to_example(record, where)
     if "prompt" not in record:
-        turns = tuple(chat_turns(record["messages"], where))
-    elif example.reference is None or not example.reference.strip():
+        return tuple(chat_turns(record["messages"], where))
+    if example.reference is None or not example.reference.strip():
         state = "no" if example.reference is None else "an empty"
         raise DataError(f'{where}: {state} "reference", so there is no answer to learn; add one, or remove the line')
-    else:
-        turns = (Turn(example.prompt, example.reference),)
-    for turn in turns:
-        refuse_half_pairs(where, prompt=Example(turn.prompt).prompt_text, answer=turn.answer)
-    return turns
+    return (Turn(example.prompt, example.reference),)

@@ -1,6 +1,6 @@
-"""Annotations → JSONL or Parquet files for `datasets`, and a folder with a data card for the Hugging Face hub.
+"""Annotations → a folder with a Parquet file and a data card for `datasets` and the Hugging Face hub.
 
-JSONL and Parquet hold one record per response with the fields of the data card, which `feedback import table` reads.
+The file holds one record per response with the fields of the data card, which `feedback import table` reads.
 """
 
 import io
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from text2grad.errors import ConfigError, DataError, require
+from text2grad.errors import DataError, require
 from text2grad.feedback.examples import FIELDS
 from text2grad.feedback.records import Annotation, annotation_to_json
 from text2grad.files import json_lines, write_files
@@ -38,15 +38,14 @@ Responses with feedback in words and the spans that it is about, for
 [Text2Grad](https://arxiv.org/abs/2505.22338): {annotations:,} responses, {positive:,} positive and {negative:,}
 negative spans. {without:,} responses have feedback without spans.
 
-| field | type | meaning |
-|---|---|---|
-| `prompt` | string | the prompt |
-| `response` | string | the response; spans count its characters |
-| `critique.feedback` | string | the critique in words |
-| `critique.spans` | list of start, end: int64, label: string | characters [start, end), "positive" or "negative" |
-| `critique.outcome` | float64 | a judgement of the whole response, placed on its last token; null if there is none |
-| `critique.status` | string | ok, repaired, unparsable or timed_out; the last two give δ = 0 |
-| `critique.unmatched` | list of string | the critic's quotes that the response does not contain |
+| field | meaning |
+|---|---|
+| `prompt`, `response` | texts |
+| `critique.feedback` | the critique in words |
+| `critique.spans` | characters [start, end) of the response, "positive" or "negative" |
+| `critique.outcome` | a judgement of the whole response, placed on its last token; null if there is none |
+| `critique.status` | ok, repaired, unparsable or timed_out; the last two give δ = 0 |
+| `critique.unmatched` | the critic's quotes that the response does not contain |
 
 ```python
 from datasets import load_dataset
@@ -58,21 +57,6 @@ annotations = load_dataset("{repository}", split="train")
 text2grad feedback import table {repository} --out annotations.jsonl   # with every span checked against its response
 ```
 """
-
-
-def write_dataset(path: Path, annotations: Sequence[Annotation]) -> None:
-    """Write annotations as JSONL or Parquet, depending on the file name, atomically.
-
-    Raises:
-        ConfigError: if the suffix is neither .jsonl nor .parquet, or pyarrow is missing.
-        DataError: if the file cannot be written.
-    """
-    if path.suffix not in (".jsonl", ".parquet"):
-        raise ConfigError(f"annotations are written to a .jsonl or a .parquet file, got {path}")
-    lines = path.suffix == ".jsonl"
-    write_files(
-        path.parent, {path.name: json_lines(map(annotation_to_json, annotations)) if lines else _parquet(annotations)}
-    )
 
 
 def write_examples(path: Path, examples: Sequence[Example]) -> None:
@@ -103,7 +87,8 @@ def write_folder(
         ConfigError: if pyarrow is missing.
         DataError: if it cannot be written.
     """
-    write_dataset(directory / DATA_FILE, annotations)
+    data = directory / DATA_FILE
+    write_files(data.parent, {data.name: _parquet(annotations)})
     write_files(directory, {"README.md": data_card(annotations, repository, license).encode()})
 
 
@@ -158,7 +143,7 @@ def _parquet(annotations: Sequence[Annotation]) -> bytes:
         table = pa.Table.from_pylist([*map(annotation_to_json, annotations)], schema=_schema(pa))
         pq.write_table(table, buffer)
     except UnicodeEncodeError as error:
-        raise DataError(f"Parquet holds valid Unicode only: {error}. Write a .jsonl file, which escapes it") from error
+        raise DataError(f"Parquet holds valid Unicode only: {error}. Mend the annotation") from error
     return buffer.getvalue()
 
 

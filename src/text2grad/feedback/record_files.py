@@ -18,16 +18,18 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, TypeVar
 
 from text2grad.errors import DataError, require
 from text2grad.files import refuse_utf16
 from text2grad.types import HALF_PAIR
 
 Object = dict[str, Any]
+T = TypeVar("T")
 
 WAY_OUT = "Mend or remove the record"
 
@@ -80,14 +82,46 @@ def read_lines(path: Path) -> Iterator[Entry]:
     Raises:
         DataError: if it cannot be read.
     """
-    try:
-        with _open(path) as file:
-            for number, line in enumerate(file, start=1):
-                text = line.removeprefix(_BOM)
-                if text.strip():
-                    yield Entry(number, f"{path}:{number}", text)
-    except (OSError, EOFError, zlib.error) as error:
-        raise _unreadable(path, error) from error
+    with _opened(path) as file:
+        for number, line in enumerate(file, start=1):
+            text = line.removeprefix(_BOM)
+            if text.strip():
+                yield Entry(number, f"{path}:{number}", text)
+
+
+def read_each(
+    path: str | Path,
+    entries: Iterable[Entry],
+    read: Callable[[Entry, Object], T],
+    *,
+    limit: int | None = None,
+    on_bad: Callable[[DataError], None] | None = None,
+) -> Iterator[T]:
+    """Yield what a function makes of each record.
+
+    Args:
+        path: the source of the records, for messages.
+        entries: its records.
+        read: makes a value of an entry and its JSON object, or raises `DataError`.
+        limit: the maximum number of records to read.
+        on_bad: called with the error of each record that cannot be used; without it, the first error is raised.
+
+    Raises:
+        DataError: if there are no records, or one of them cannot be used.
+    """
+    empty = True
+    for entry in islice(entries, limit):
+        empty = False
+        try:
+            value = read(entry, json_object(entry.record, entry.where))
+        except DataError as error:
+            if on_bad is None:
+                raise
+            on_bad(error)
+        else:
+            yield value
+    if empty:
+        raise DataError(f"{path} has no records")
 
 
 def json_object(record: Any, where: str) -> Object:
@@ -116,7 +150,12 @@ def required_text(record: Object, key: str, where: str) -> str:
     """
     if key not in record:
         raise bad_record(where, f'"{key}" must be a text; the record has {keys_of(record)}')
-    return str(optional(record, key, where, lambda value: isinstance(value, str), "must be a text;"))
+    return str(optional(record, key, where, is_text, "must be a text;"))
+
+
+def is_text(value: Any) -> bool:
+    """Return True for a text."""
+    return isinstance(value, str)
 
 
 def optional(
@@ -160,49 +199,37 @@ def keys_of(record: Object) -> str:
     return "the keys " + ", ".join(map(shown, record)) if record else "no keys"
 
 
-def _open(path: Path) -> IO[bytes]:
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        refuse_utf16(file.read(2), path)
-    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file, which may be compressed; what fails in reading it is a `DataError`."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            refuse_utf16(file.read(2), path)
+            file.seek(0)
+            yield file  # type: ignore[misc]
+    except (OSError, EOFError, zlib.error) as error:
+        raise _unreadable(path, error) from error
 
 
 def _unreadable(path: str | Path, error: Exception) -> DataError:
     return DataError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}")
 
 
-def _load(path: Path) -> Any:
-    """Return the JSON value of a whole file."""
+def _json_file(path: Path) -> Iterator[Entry]:
+    """Yield the records of a .json file: one JSON value, or several, one per line."""
+    with _opened(path) as file:
+        data = file.read().removeprefix(_BOM).strip()
     try:
-        with _open(path) as file:
-            data = file.read().removeprefix(_BOM)
-    except (OSError, EOFError, zlib.error) as error:
-        raise _unreadable(path, error) from error
-    try:
-        return json.loads(data.decode())
+        value, end = json.JSONDecoder().raw_decode(text := data.decode())
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: {_why(error)}") from error
-
-
-def _json_file(path: Path) -> Iterator[Entry]:
-    """Return the records of a .json file: one JSON value, or one object per line."""
-    lines = [entry for entry in islice(read_lines(path), 2) if _is_whole(entry.record)]
-    if len(lines) == 2:
-        return read_lines(path)
-    value = _load(path)
-    if isinstance(value, dict) and value and all(isinstance(entry, dict) for entry in value.values()):
-        return (
-            Entry(number, f"{path}: record {key}", {"id": key, **entry})
-            for number, (key, entry) in enumerate(value.items(), start=1)
-        )
-    return _numbered(path, value if isinstance(value, list) else [value])
-
-
-def _is_whole(line: bytes) -> bool:
-    """Return True if a line is a complete JSON object."""
-    try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
+    if end < len(text):
+        yield from read_lines(path)
+    elif isinstance(value, dict) and value and all(isinstance(entry, dict) for entry in value.values()):
+        for number, (key, entry) in enumerate(value.items(), start=1):
+            yield Entry(number, f"{path}: record {key}", {"id": key, **entry})
+    else:
+        yield from _numbered(path, value if isinstance(value, list) else [value])
 
 
 def _numbered(path: str | Path, entries: Any) -> Iterator[Entry]:
@@ -225,7 +252,7 @@ def _table(path: Path, kind: str) -> Iterator[Entry]:
     csv.field_size_limit(2**31 - 1)  # of characters in a cell; the default refuses long responses
     number = 0
     try:
-        with _open(path) as opened, io.TextIOWrapper(opened, encoding="utf-8-sig", newline="") as file:
+        with _opened(path) as opened, io.TextIOWrapper(opened, encoding="utf-8-sig", newline="") as file:
             if kind == ".csv":
                 dialect["delimiter"] = _delimiter(file)
             reader = csv.DictReader(file, **dialect)
@@ -234,15 +261,14 @@ def _table(path: Path, kind: str) -> Iterator[Entry]:
                 raise DataError(f"{path}:1: the header names the column {shown(twice[0])} twice; rename one of them")
             for row in reader:
                 number = reader.line_num
-                where = f"{path}:{reader.line_num}"
+                where = f"{path}:{number}"
                 ragged = None in row or None in row.values()
                 what = f"a row of another length than the header, which has {len(reader.fieldnames or ())} columns"
-                yield Entry(reader.line_num, where, bad_record(where, what) if ragged else row)
+                yield Entry(number, where, bad_record(where, what) if ragged else row)
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8: {error}; save the table as UTF-8") from error
-    except (OSError, ValueError, EOFError, zlib.error, csv.Error) as error:
-        place = f"{path}, after line {number}" if isinstance(error, csv.Error) else path
-        raise _unreadable(place, error) from error
+    except csv.Error as error:
+        raise _unreadable(f"{path}, after line {number}", error) from error
 
 
 def _delimiter(file: IO[str]) -> str:

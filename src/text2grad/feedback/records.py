@@ -22,18 +22,20 @@ unparsable critique is no error: its status is recorded.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from text2grad.errors import DataError
 from text2grad.feedback.critique_text import is_finite, parse_critique_object
 from text2grad.feedback.record_files import (
+    Entry,
     Object,
     bad_record,
-    json_object,
+    is_text,
     keys_of,
     optional,
+    read_each,
     read_entries,
     read_lines,
     refuse_half_pairs,
@@ -41,7 +43,7 @@ from text2grad.feedback.record_files import (
     shown,
 )
 from text2grad.feedback.spans import Match, critique_from_text, locate_critique
-from text2grad.files import write_records
+from text2grad.files import json_lines, write_files
 from text2grad.types import LABELS, Critique, Example, Span, Status
 
 QUOTES = ("good_spans", "poor_spans", "positive", "negative", "positive_spans", "bad_spans", "negative_spans")
@@ -118,14 +120,18 @@ def critique_from_json(given: Any, response: str, *, where: str, match: Match = 
     read = locate_critique(parse_critique_object(others), response, match=match) if others else Critique("")
     known = get_args(Status)
     status = optional(given, "status", where, known.__contains__, f"is one of {', '.join(known)},", "ok")
-    unmatched = optional(given, "unmatched", where, lambda quotes: _all(quotes, _is_text), "is a list of quotes,", [])
+    unmatched = optional(given, "unmatched", where, partial(_all, is_text), "is a list of quotes,", [])
     own = tuple(_span(span, response, where) for span in spans)
     return Critique(read.feedback, (*own, *read.spans), read.outcome, status, (*unmatched, *read.unmatched))
 
 
 def write_annotations(path: Path, annotations: Sequence[Annotation]) -> None:
-    """Write annotations as JSON lines, atomically."""
-    write_records(path, map(annotation_to_json, annotations))
+    """Write annotations as JSON lines, atomically.
+
+    Raises:
+        DataError: if the file cannot be written.
+    """
+    write_files(path.parent, {path.name: json_lines(map(annotation_to_json, annotations))})
 
 
 def annotation_to_json(annotation: Annotation) -> dict[str, Any]:
@@ -161,7 +167,7 @@ def read_critique_records(
     require_prompt: bool = False,
     on_bad: Callable[[DataError], None] | None = None,
 ) -> Iterator[CritiqueRecord]:
-    """Yield the responses and critiques of a file.
+    """Return the responses and critiques of a file, one by one.
 
     Args:
         path: the file.
@@ -173,22 +179,14 @@ def read_critique_records(
     Raises:
         DataError: if the file cannot be read or has no records, or a record cannot be used.
     """
+
+    def read(entry: Entry, given: Object) -> CritiqueRecord:
+        if require_prompt and "prompt" not in given:
+            raise bad_record(entry.where, f'there is no "prompt", which may be empty; the record has {keys_of(given)}')
+        return parse_record(entry.where, given, number=entry.number, match=match)
+
     entries = read_entries(path) if Path(path).suffix == ".parquet" else read_lines(Path(path))
-    number = 0
-    for number, where, entry in islice(entries, limit):
-        try:
-            given = json_object(entry, where)
-            if require_prompt and "prompt" not in given:
-                raise bad_record(where, f'there is no "prompt", which may be empty; the record has {keys_of(given)}')
-            record = parse_record(where, given, number=number, match=match)
-        except DataError as error:
-            if on_bad is None:
-                raise
-            on_bad(error)
-        else:
-            yield record
-    if not number:
-        raise DataError(f"{path} has no records")
+    return read_each(path, entries, read, limit=limit, on_bad=on_bad)
 
 
 def parse_record(where: str, record: Object, *, number: int = 0, match: Match = "exact") -> CritiqueRecord:
@@ -197,7 +195,8 @@ def parse_record(where: str, record: Object, *, number: int = 0, match: Match = 
     Raises:
         DataError: if it cannot be used.
     """
-    response, prompt = required_text(record, "response", where), _prompt(record, where)
+    response = required_text(record, "response", where)
+    prompt = optional(record, "prompt", where, _is_prompt, "is text or a list of chat messages,", "")
     given = record.get("critique")
     if given is None:
         given = {key: record[key] for key in BESIDE if key in record}
@@ -205,18 +204,10 @@ def parse_record(where: str, record: Object, *, number: int = 0, match: Match = 
             raise bad_record(where, f"{_WANTED}; the record has {keys_of(record)}")
     critique = critique_from_json(given, response, where=where, match=match)
     critique = replace(critique, spans=tuple(sorted(set(critique.spans))))
-    ids = optional(record, "ids", where, lambda ids: ids is None or _all(ids, _is_id), "is a list of token ids,")
-    return CritiqueRecord(number, where, prompt, response, critique, None if ids is None else tuple(ids))
-
-
-def _prompt(record: Object, where: str) -> str:
-    """Return the prompt as text; chat messages are joined by blank lines."""
-    prompt = record.get("prompt", "")
-    if isinstance(prompt, list) and all(isinstance(m, dict) and isinstance(m.get("content"), str) for m in prompt):
-        return Example(prompt).prompt_text
-    if not isinstance(prompt, str):
-        raise bad_record(where, f'"prompt" is text or a list of chat messages, got {shown(prompt)}')
-    return prompt
+    ids = optional(record, "ids", where, lambda ids: ids is None or _all(_is_id, ids), "is a list of token ids,")
+    return CritiqueRecord(
+        number, where, Example(prompt).prompt_text, response, critique, None if ids is None else tuple(ids)
+    )
 
 
 def _refuse_lost_values(given: Object, where: str) -> None:
@@ -261,13 +252,13 @@ def _span(entry: Any, response: str, where: str) -> Span:
     return Span(start, end, label)
 
 
-def _all(values: Any, fits: Callable[[Any], bool]) -> bool:
+def _all(fits: Callable[[Any], bool], values: Any) -> bool:
     return isinstance(values, list) and all(map(fits, values))
+
+
+def _is_prompt(value: Any) -> bool:
+    return is_text(value) or _all(lambda message: isinstance(message, dict) and is_text(message.get("content")), value)
 
 
 def _is_id(value: Any) -> bool:
     return type(value) is int and value >= 0
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)

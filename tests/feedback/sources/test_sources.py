@@ -15,7 +15,7 @@ from places import SHARED
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.feedback.sources.base import NO_PLACE, NO_PROMPT, NOT_JUDGED, WORDS_ONLY, Item, Loss, Options
-from text2grad.feedback.sources.registry import Account, ReadItem, read_items, read_source
+from text2grad.feedback.sources.registry import Account, read_items, read_source
 from text2grad.feedback.sources.table import CHAT_JOINED, NO_LABEL, NO_QUOTE, UNREADABLE
 from text2grad.types import Critique, Example, Span
 
@@ -40,7 +40,7 @@ def written(tmp_path: Path, *records: Any, name: str = "in.jsonl") -> Path:
 
 
 def items(tmp_path: Path, format: str, *records: Any, **options: Any) -> list[Item]:
-    return [found.item for found in read_items(written(tmp_path, *records), format, Options(**options))]
+    return [item._replace(where="") for item in read_items(written(tmp_path, *records), format, Options(**options))]
 
 
 def refusal(tmp_path: Path, format: str, *records: Any, **options: Any) -> str:
@@ -49,7 +49,7 @@ def refusal(tmp_path: Path, format: str, *records: Any, **options: Any) -> str:
     return str(caught.value).replace(str(tmp_path), "DIR")
 
 
-def account_for(found: Iterable[ReadItem]) -> Account:
+def account_for(found: Iterable[Item]) -> Account:
     account = Account()
     for one in found:
         account.add(one)
@@ -77,21 +77,15 @@ def qa(errors: list[Any], missing: list[Any]) -> dict[str, Any]:
     return {"question": "Where?", "passages": [["T", "One."]], "prediction 1": LYON, "feedback": feedback}
 
 
-def test_a_missing_fact_is_a_loss_and_can_be_charged_to_the_outcome(tmp_path: Path) -> None:
+def test_a_missing_fact_is_a_loss(tmp_path: Path) -> None:
     error = {"error type": "Wrong", "start": 10, "end": 14, "explanation": ""}
     missing = {"error type": "Missing-Answer", "passage_id": 1, "sentence_id": [1]}
     words = 'Wrong: "Lyon"\nMissing-Answer: "One." (T)\nMissing-Answer: "One." (T)'
     path = written(tmp_path, qa([error], [missing, missing]), name="qa.json")
     (plain,) = read_source(path, format="qa_feedback")
     assert plain == Annotation("Where?", LYON, Critique(words, (NO,)))
-    (charged,) = read_items(path, "qa_feedback", Options(missing_outcome=-0.25))
-    assert charged.item.made == Annotation("Where?", LYON, Critique(words, (NO,), -0.5))  # 2 · −0.25
-    assert charged.item.losses == (Loss(NO_PLACE, "Missing-Answer"),) * 2
-    (no_fault,) = read_items(
-        written(tmp_path, qa([error], []), name="b.json"), "qa_feedback", Options(missing_outcome=-1)
-    )
-    assert isinstance(no_fault.item.made, Annotation)
-    assert no_fault.item.made.critique.outcome is None
+    (item,) = read_items(path, "qa_feedback")
+    assert item.losses == (Loss(NO_PLACE, "Missing-Answer"),) * 2
 
 
 QA_RECORD: dict[str, Any] = {
@@ -303,7 +297,7 @@ def test_words_of_a_table_are_grounded_by_a_refinement(tmp_path: Path) -> None:
         {**record, "refinement": "I live in Lyon. Yes."},
         record,
     )
-    assert (added.losses, added.missing) == ((Loss(ADDED), Loss(WORDS_ONLY)), 1)
+    assert added.losses == (Loss(ADDED), Loss(WORDS_ONLY))
     assert mended == Item(Annotation("", LYON, Critique("Wrong city.", (NO,))))
     assert words == Item(Annotation("", LYON, Critique("Wrong city.")), (Loss(WORDS_ONLY),))
 
@@ -414,7 +408,7 @@ def test_columns_that_an_annotation_cannot_hold_are_named(tmp_path: Path) -> Non
         tmp_path, "table", told, {**told, "outcome": 1}, {**told, "critique": "No."}, columns={"response": "answer"}
     )
     assert [one.unread for one in (words, beside, whole)] == [(), ("refinement",), ("refinement", "feedback")]
-    assert account_for([ReadItem("x", quoted), ReadItem("x", beside)]).unread == {"rating", "refinement"}
+    assert account_for([quoted, beside]).unread == {"rating", "refinement"}
 
 
 def test_records_of_tools_without_a_prompt_are_counted_with_their_fields(tmp_path: Path) -> None:
@@ -517,7 +511,7 @@ def test_rows_of_another_length_are_handed_over_and_the_next_are_read(tmp_path: 
     path.write_text("prompt,reference\nA,B\nA\nA,B,C\nD,E\n")
     bad: list[str] = []
     found = list(read_items(path, "table", on_bad=lambda error: bad.append(str(error))))
-    assert [one.item.made for one in found] == [Example("A", "B"), Example("D", "E")]
+    assert [one.made for one in found] == [Example("A", "B"), Example("D", "E")]
     why = f"a row of another length than the header, which has 2 columns{WAY_OUT}"
     assert bad == [f"{path}:3: {why}", f"{path}:4: {why}"]
 
@@ -600,7 +594,6 @@ def test_records_that_cannot_be_used_are_refused(
             {"labels": {"a": "negative"}},
             "format \"qa_feedback\" has no labels to give a meaning to, got 'a'",
         ),
-        ("qa_feedback", {"missing_outcome": float("nan")}, "missing_outcome must be a finite number, got nan"),
     ],
 )
 def test_settings_that_a_source_does_not_have_are_refused(
@@ -618,7 +611,7 @@ def test_bad_records_are_handed_over_and_an_account_names_the_first_losses(tmp_p
     assert [one.where for one in found] == [f"{path}:{number}" for number in (1, 3, 4, 5, 6)]
     assert len(bad) == 1
     assert bad[0].startswith(f"{path}:2: there is neither")
-    told = account_for([*found, ReadItem("x", Item(ANNOTATION, (Loss("odd", "3"),)))])
+    told = account_for([*found, Item(ANNOTATION, (Loss("odd", "3"),), where="x")])
     assert (told.annotations, told.examples, told.spans) == (1, 5, Counter(negative=1))
     assert told.losses == {NOT_JUDGED: 5, "odd": 1}
     assert told.shown == {NOT_JUDGED: [f"{path}:{number}" for number in (1, 3, 4)], "odd": ["x: 3"]}

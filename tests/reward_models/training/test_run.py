@@ -449,7 +449,8 @@ def test_the_card_says_what_it_is_and_nothing_about_this_machine(adapted: Path) 
         (
             {"model": {"prompt_format": "chat"}},
             ModelError,
-            "model.prompt_format = 'chat', but the tokenizer of {base!r} has no chat template; set 'plain' or 'auto'",
+            'model.prompt_format = "chat", but the tokenizer of {base!r} has no chat template; take a model that has '
+            'one, or join messages as plain text with model.prompt_format = "plain"',
         ),
         (
             {"reward_model": {"max_new_tokens": 2}},

@@ -22,7 +22,7 @@ NO = Span(10, 14, "negative")
 def items(tmp_path: Path, format: str, record: dict[str, Any], **options: Any) -> list[Item]:
     path = tmp_path / "in.jsonl"
     path.write_text(json.dumps(record) + "\n", "utf-8")
-    return [read.item for read in read_items(path, format, Options(**options))]
+    return [item._replace(where="") for item in read_items(path, format, Options(**options))]
 
 
 def test_every_mark_of_faithbench_is_a_span_or_a_loss_with_its_reason() -> None:

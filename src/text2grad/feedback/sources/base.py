@@ -41,14 +41,14 @@ class Item(NamedTuple):
     Attributes:
         made: an annotation, or an example if there is no feedback.
         losses: the data of the record that it lacks.
-        missing: the number of errors about missing content, which have no span.
         unread: the columns of the record that have no place in the annotation.
+        where: file and number of the record; "" until `read_items` sets it.
     """
 
     made: Annotation | Example
     losses: tuple[Loss, ...] = ()
-    missing: int = 0
     unread: tuple[str, ...] = ()
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,11 @@ class Options:
     Attributes:
         columns: our column name → the source's column name.
         labels: a label of the source → its meaning; upper and lower case are the same.
-        missing_outcome: the outcome of each error without a span, such as a missing fact; None for no outcome.
         met: the labels of the records read so far.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, Meaning] = field(default_factory=dict)
-    missing_outcome: float | None = None
     met: set[str] = field(default_factory=set)
 
     def meaning(self, label: str, known: Mapping[str, Meaning]) -> Meaning | None:

@@ -13,12 +13,13 @@ words, as KodCode does, and stay on one side of a split (`split_unit`).
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from text2grad.errors import DataError, check_known
+from text2grad.errors import check_known
 from text2grad.feedback.preferences import Preference, hash_of
-from text2grad.feedback.record_files import Object, json_object, read_entries, refuse_half_pairs
+from text2grad.feedback.record_files import Entry, Object, read_each, read_entries, refuse_half_pairs
 from text2grad.feedback.sources.base import Options, Row
 from text2grad.feedback.sources.published import READERS, Problem
 from text2grad.types import Example
@@ -66,20 +67,19 @@ def read_problems(
         DataError: if the source cannot be read, has no records, or a record cannot be used.
     """
     check_known("data set", name, tuple(READERS))
-    problems, left_out, where = dict[str, Problem](), Counter[str](), ""
-    for split in splits[:1] if Path(path).is_file() else splits:
-        for _, where, entry in read_entries(path, split=split):
-            for told in READERS[name](Row(where, json_object(entry, where), Options())):
-                problem = _usable(told, where, left_out)
-                if problem is None:
-                    continue
-                key = str(problem.example.prompt)
-                if key in without or split_unit(problem.example) in without:
-                    left_out[KNOWN] += 1
-                else:
-                    problems[key] = _joined(problems[key], problem) if key in problems else problem
-    if not where:
-        raise DataError(f"{path} has no records")
+    problems, left_out = dict[str, Problem](), Counter[str]()
+
+    def read(entry: Entry, record: Object) -> Problem | None:
+        return _usable(READERS[name](Row(entry.where, record, Options())), entry.where, left_out)
+
+    parts = splits[:1] if Path(path).is_file() else splits
+    entries = chain.from_iterable(read_entries(path, split=split) for split in parts)
+    for problem in filter(None, read_each(path, entries, read)):
+        key = str(problem.example.prompt)
+        if key in without or split_unit(problem.example) in without:
+            left_out[KNOWN] += 1
+        else:
+            problems[key] = _joined(problems[key], problem) if key in problems else problem
     return Problems(list(problems.values()), +left_out)
 
 

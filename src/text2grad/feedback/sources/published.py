@@ -1,4 +1,4 @@
-"""The data sets of the paper (section 4.1), in all published forms: a record → problems.
+"""The data sets of the paper (section 4.1), in all published forms: a record → a problem.
 
 slf5k           rows of the hub with human "feedback" on "generated_summary_for_feedback", or with the
                 "comparison_preference" between two summaries; posts with an "ideal_human_summary"; {id:
@@ -9,7 +9,7 @@ kodcode         "question", "solution", tests, and the programs of other models.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from text2grad.feedback.record_files import shown
@@ -37,8 +37,8 @@ class Problem(NamedTuple):
     pairs: tuple[Texts, ...] = ()
 
 
-def _slf5k(row: Row) -> Iterator[Problem]:
-    """Yield one post with a summary, the feedback on it, and people's choice between two others."""
+def _slf5k(row: Row) -> Problem:
+    """Return one post with a summary, the feedback on it, and people's choice between two others."""
     if row.get("summary_prompt") is not None:
         prompt = row.text("summary_prompt")
     else:
@@ -50,7 +50,7 @@ def _slf5k(row: Row) -> Iterator[Problem]:
     else:
         reference = reference or row.words("tldr_human_reference_summary")
         responses = [] if row.get("generated_summary") is None else [row.text("generated_summary")]
-    yield Problem(Example(prompt, reference or None), tuple((text, feedback) for text in responses), _comparison(row))
+    return Problem(Example(prompt, reference or None), tuple((text, feedback) for text in responses), _comparison(row))
 
 
 def _comparison(row: Row) -> tuple[Texts, ...]:
@@ -65,17 +65,16 @@ def _comparison(row: Row) -> tuple[Texts, ...]:
     return ((first, second),) if names == ["A"] else ((second, first),)
 
 
-def _ultrafeedback(row: Row) -> Iterator[Problem]:
-    """Yield the responses to one prompt."""
+def _ultrafeedback(row: Row) -> Problem:
+    """Return the responses to one prompt."""
     if row.get("completions") is not None:
         completions = [row.inner(completion, "a completion") for completion in row.listed("completions")]
         judged = {inner.text("response"): inner.words("critique") for inner in completions}
-        yield Problem(Example(row.text("instruction")), tuple(judged.items()))
-    elif row.get("response") is not None:
-        yield Problem(Example(row.text("prompt")), ((_answer(row, "response"), row.words("critique")),))
-    else:
-        prompt, chosen, rejected = read_pair(row)
-        yield Problem(Example(prompt, chosen), _unjudged(chosen, rejected), ((chosen, rejected),))
+        return Problem(Example(row.text("instruction")), tuple(judged.items()))
+    if row.get("response") is not None:
+        return Problem(Example(row.text("prompt")), ((_answer(row, "response"), row.words("critique")),))
+    prompt, chosen, rejected = read_pair(row)
+    return Problem(Example(prompt, chosen), _unjudged(chosen, rejected), ((chosen, rejected),))
 
 
 def read_pair(row: Row) -> tuple[str, str, str]:
@@ -94,8 +93,8 @@ def _answer(row: Row, column: str) -> str:
     return row.text(column)
 
 
-def _kodcode(row: Row) -> Iterator[Problem]:
-    """Yield one problem with its solution, the programs of other models, and its tests."""
+def _kodcode(row: Row) -> Problem:
+    """Return one problem with its solution, the programs of other models, and its tests."""
     tests, trials = row.first("test", "test_code"), row.get("trials") or {}
     if not isinstance(trials, dict):
         raise row.bad('"trials" must be an object of programs by name')
@@ -103,7 +102,7 @@ def _kodcode(row: Row) -> Iterator[Problem]:
     programs = [trial.get("solution_code") for trial in trials.values() if isinstance(trial, dict)]
     programs += [row.words(column) for column in SOLUTIONS]
     others = [program for program in programs if isinstance(program, str) and program.strip()]
-    yield Problem(example, _unjudged(str(example.reference), *others))
+    return Problem(example, _unjudged(str(example.reference), *others))
 
 
 def _unjudged(*responses: str) -> tuple[Texts, ...]:
@@ -111,7 +110,7 @@ def _unjudged(*responses: str) -> tuple[Texts, ...]:
     return tuple((text, "") for text in dict.fromkeys(responses))
 
 
-READERS: Mapping[str, Callable[[Row], Iterator[Problem]]] = {
+READERS: Mapping[str, Callable[[Row], Problem]] = {
     "slf5k": _slf5k,
     "kodcode": _kodcode,
     "ultrafeedback": _ultrafeedback,

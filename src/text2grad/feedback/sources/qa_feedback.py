@@ -30,7 +30,7 @@ def read_qa_feedback(row: Row) -> Iterator[Item]:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise row.bad(f"not in the form of qa_feedback ({type(error).__name__}: {error})") from error
     losses += [Loss(MARKED_TWICE)] * (len(spans) - len(set(spans)))
-    yield Item(Annotation(question, prediction, critique(lines, spans)), tuple(losses), len(missing))
+    yield Item(Annotation(question, prediction, critique(lines, spans)), tuple(losses))
 
 
 def _reason(explanation: str, passages: Sequence[Sequence[str]]) -> str:

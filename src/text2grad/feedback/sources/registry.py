@@ -2,14 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from itertools import islice
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from text2grad.errors import ConfigError, DataError, check_known
-from text2grad.feedback.critique_text import is_finite
-from text2grad.feedback.record_files import json_object, read_entries
+from text2grad.feedback.record_files import Entry, Object, read_each, read_entries
 from text2grad.feedback.records import Annotation
 from text2grad.feedback.sources.base import Item, Meaning, Options, Row, Source
 from text2grad.feedback.sources.qa_feedback import read_qa_feedback
@@ -28,13 +25,6 @@ SOURCES: dict[str, Source] = {
 """Readers by the names that `text2grad feedback import` knows."""
 
 EXAMPLES_OF_LOSS = 3
-
-
-class ReadItem(NamedTuple):
-    """An item, and the file and line of its record."""
-
-    where: str
-    item: Item
 
 
 def read_source(
@@ -60,7 +50,7 @@ def read_source(
         ConfigError: if a setting has an unknown value.
     """
     options = Options(columns or {}, labels or {})
-    return [read.item.made for read in read_items(path, format, options, split=split)]
+    return [item.made for item in read_items(path, format, options, split=split)]
 
 
 def read_items(
@@ -71,7 +61,7 @@ def read_items(
     split: str = "train",
     limit: int | None = None,
     on_bad: Callable[[DataError], None] | None = None,
-) -> Iterator[ReadItem]:
+) -> Iterator[Item]:
     """Yield the items of a source with their losses.
 
     Args:
@@ -88,44 +78,22 @@ def read_items(
     """
     check_known("format", format, tuple(SOURCES))
     source, options = SOURCES[format], options or Options()
-    _check(format, source, options)
-    if split != "train" and Path(path).is_file():
-        raise ConfigError(
-            f"{path} is a file, which has no split {split!r}; leave the split out, or give a directory or a data set"
-        )
-    where = ""
-    for _, where, record in islice(read_entries(path, split=split), limit):
-        try:
-            items = list(source.read(Row(where, json_object(record, where), options)))
-        except DataError as error:
-            if on_bad is None:
-                raise
-            on_bad(error)
-            continue
-        yield from (ReadItem(where, _with_outcome(item, options.missing_outcome)) for item in items)
-    if not where:
-        raise DataError(f"{path} has no records")
-
-
-def _check(format: str, source: Source, options: Options) -> None:
-    """Check that the source has the given settings."""
     for name in options.columns:
         if not source.columns:
             raise ConfigError(f'format "{format}" has columns of its own and takes no column mapping, got {name!r}')
         check_known("column", name, source.columns)
     if options.labels and not source.labels:
         raise ConfigError(f'format "{format}" has no labels to give a meaning to, got {next(iter(options.labels))!r}')
-    if options.missing_outcome is not None and not is_finite(options.missing_outcome):
-        raise ConfigError(f"missing_outcome must be a finite number, got {options.missing_outcome!r}")
+    if split != "train" and Path(path).is_file():
+        raise ConfigError(
+            f"{path} is a file, which has no split {split!r}; leave the split out, or give a directory or a data set"
+        )
 
+    def read(entry: Entry, record: Object) -> list[Item]:
+        return [item._replace(where=entry.where) for item in source.read(Row(entry.where, record, options))]
 
-def _with_outcome(item: Item, missing_outcome: float | None) -> Item:
-    """Return an item with `missing_outcome` per error without a span added to its outcome."""
-    made = item.made
-    if missing_outcome is None or not item.missing or not isinstance(made, Annotation):
-        return item
-    outcome = (made.critique.outcome or 0.0) + missing_outcome * item.missing
-    return item._replace(made=made._replace(critique=replace(made.critique, outcome=outcome)))
+    for items in read_each(path, read_entries(path, split=split), read, limit=limit, on_bad=on_bad):
+        yield from items
 
 
 @dataclass(slots=True)
@@ -139,16 +107,16 @@ class Account:
     unread: set[str] = field(default_factory=set)
     shown: dict[str, list[str]] = field(default_factory=dict)
 
-    def add(self, read: ReadItem) -> None:
+    def add(self, item: Item) -> None:
         """Count an item."""
-        if isinstance(read.item.made, Annotation):
+        if isinstance(item.made, Annotation):
             self.annotations += 1
-            self.spans.update(span.label for span in read.item.made.critique.spans)
+            self.spans.update(span.label for span in item.made.critique.spans)
         else:
             self.examples += 1
-        self.unread.update(read.item.unread)
-        for reason, detail in read.item.losses:
-            self.lose(reason, f"{read.where}: {detail}" if detail else read.where)
+        self.unread.update(item.unread)
+        for reason, detail in item.losses:
+            self.lose(reason, f"{item.where}: {detail}" if detail else item.where)
 
     def lose(self, reason: str, example: str) -> None:
         """Count a loss."""

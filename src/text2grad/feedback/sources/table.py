@@ -149,4 +149,4 @@ def _grounded(prompt: str, response: str, feedback: str, better: str) -> Item:
     changes = changed_spans(response, better)
     losses = [Loss("text that the better response adds: it has no place in this one")] * changes.added
     losses += [] if changes.spans else [Loss(WORDS_ONLY)]
-    return Item(Annotation(prompt, response, Critique(feedback, changes.spans)), tuple(losses), changes.added)
+    return Item(Annotation(prompt, response, Critique(feedback, changes.spans)), tuple(losses))

@@ -15,7 +15,8 @@ Argilla's page counts UTF-16 units, its Python client counts code points, and th
 counts differ, the place of a span is unknown.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from text2grad.feedback.record_files import Object, keys_of, shown
@@ -34,71 +35,93 @@ GUESSED = "guesses of a model: not what a person said"
 UNCLEAR = "spans behind a character that a browser counts as two, an emoji, say: Argilla does not tell their place"
 
 
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """The annotation of one person while it is read."""
+
+    row: Row
+    response: str
+    lines: list[str] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+
+    def lose(self, reason: str, detail: str = "") -> None:
+        """Add a loss."""
+        self.losses.append(Loss(reason, detail))
+
+    def mark(self, label: str, place: Span, note: str = "") -> None:
+        """Add a marked text as a span and a line: `Error: "Lyon" – She lives in Nice.`."""
+        line = f"{label}: {quoted(self.response[place.start : place.end])}" + (f" – {note}" if note else "")
+        meaning = self.row.options.meaning(label, PLAIN_LABELS)
+        if meaning is None:
+            raise self.row.bad(
+                f"nobody said what the label {quoted(label)} means; say --label {quoted(label + '=negative')}, "
+                "=positive or =ignore"
+            )
+        if meaning == "ignore":
+            self.lose(IGNORED, line)
+        else:
+            self.spans.append(Span(place.start, place.end, meaning))
+            self.lines.append(line)
+
+
+def _items(texts: Row, drafts: Sequence[_Draft], losses: list[Loss]) -> Iterator[Item]:
+    """Yield each annotation of a response, the first with the losses of the whole record; without any, an example."""
+    response, prompt = texts.first("response", "text"), texts.words("prompt")
+    losses = ([Loss(NO_PROMPT, keys_of(texts.record))] if texts.get("prompt") is None else []) + losses
+    if not drafts:
+        yield unjudged(prompt, response, *losses)
+    for draft in drafts:
+        yield Item(Annotation(prompt, response, critique(draft.lines, draft.spans)), (*losses, *draft.losses))
+        losses = []
+
+
 def read_label_studio(row: Row) -> Iterator[Item]:
     """Yield the annotation of each annotator of one task."""
     data = row.record.get("data")
     if not isinstance(data, dict):
         raise row.bad('a task has "data" and "annotations"; export as JSON, not as JSON-MIN or CSV')
     task = Row(row.where, data, row.options)
-    response, prompt = task.first("response", "text"), task.words("prompt")
     annotations = _objects(row, row.listed("annotations"))
     kept = [annotation for annotation in annotations if not annotation.get("was_cancelled")]
-    unused = _prompt_losses(task) + [Loss(SKIPPED)] * (len(annotations) - len(kept))
-    unused += [Loss(UNSUBMITTED)] * len(row.record.get("drafts") or [])
-    unused += [Loss(GUESSED)] * len(row.record.get("predictions") or [])
-    if not kept:
-        yield unjudged(prompt, response, *unused)
-    for annotation in kept:
-        lines, spans, losses = _regions(row, _objects(row, annotation.get("result") or []), data, response)
-        yield Item(Annotation(prompt, response, critique(lines, spans)), (*unused, *losses))
-        unused = []
+    losses = [Loss(SKIPPED)] * (len(annotations) - len(kept))
+    losses += [Loss(UNSUBMITTED)] * len(row.record.get("drafts") or [])
+    losses += [Loss(GUESSED)] * len(row.record.get("predictions") or [])
+    yield from _items(task, [_regions(task, annotation) for annotation in kept], losses)
 
 
-def _prompt_losses(texts: Row) -> list[Loss]:
-    """Return the loss of texts without a prompt."""
-    return [Loss(NO_PROMPT, keys_of(texts.record))] if texts.get("prompt") is None else []
-
-
-def _objects(row: Row, values: list[Any]) -> list[Object]:
+def _objects(row: Row, values: Any) -> list[Object]:
     """Return a list after checking that it holds JSON objects only."""
-    for value in values:
-        if not isinstance(value, dict):
-            raise row.bad(f"annotations, results and answers are objects, got {shown(value)}")
-    return values
+    return [row.inner(value, "each of the annotations and results").record for value in values or []]
 
 
-def _regions(row: Row, results: list[Object], data: Object, response: str) -> tuple[list[str], list[Span], list[Loss]]:
-    """Return the feedback lines, spans and losses of one annotator."""
-    lines, spans, losses = list[str](), list[Span](), list[Loss]()
+def _regions(task: Row, annotation: Object) -> _Draft:
+    """Return the annotation of one annotator."""
+    draft = _Draft(task, task.first("response", "text"))
     regions, notes = list[Object](), dict[Any, list[str]]()
-    for result in results:
-        kind, value, other = result.get("type"), result.get("value") or {}, data.get(str(result.get("to_name")))
+    for result in _objects(task, annotation.get("result")):
+        kind, value, name = result.get("type"), result.get("value") or {}, str(result.get("to_name"))
         said = _texts(value.get("text")) if kind == "textarea" else []
         if kind == "choices":
             said = [f"{result.get('from_name')}: {', '.join(_texts(value.get('choices')))}"]
         notes.setdefault(result.get("id"), []).extend(said)
-        if kind == "labels" and isinstance(other, str) and other != response:
-            text = f"{result['to_name']}: {shown(value.get('text'))}"
-            losses.append(Loss("regions of another text than the response", text))
+        other = task.record.get(name)
+        if kind == "labels" and isinstance(other, str) and other != draft.response:
+            draft.lose("regions of another text than the response", f"{name}: {shown(value.get('text'))}")
         elif kind == "labels" and not value.get("labels"):
-            losses.append(Loss("regions without a label", shown(value.get("text"))))
+            draft.lose("regions without a label", shown(value.get("text")))
         elif kind == "labels":
             regions.append(result)
         elif kind not in ("textarea", "choices"):
-            losses.append(Loss("answers that are neither labels of the text nor words", f"{kind}: {shown(value)}"))
+            draft.lose("answers that are neither labels of the text nor words", f"{kind}: {shown(value)}")
     marks = {region.get("id") for region in regions} - {None}
     for region in regions:
-        span = _place(row, region["value"], response)
         said = notes[region.get("id")] if region.get("id") in marks else []
         note = " ".join([*_texts((region.get("meta") or {}).get("text")), *said]).strip()
         for label in region["value"]["labels"]:
-            line, meaning = _marked(label, response[span.start : span.end], note), _meaning_of(row, label)
-            if meaning == "ignore":
-                losses.append(Loss(IGNORED, line))
-                continue
-            spans.append(Span(span.start, span.end, meaning))
-            lines.append(line)
-    return lines + [text for name, said in notes.items() if name not in marks for text in said], spans, losses
+            draft.mark(label, _place(task, region["value"], draft.response), note)
+    draft.lines.extend(text for name, said in notes.items() if name not in marks for text in said)
+    return draft
 
 
 def _texts(value: Any) -> list[str]:
@@ -137,26 +160,14 @@ def _readings(response: str, start: int, end: int) -> list[tuple[int, int]]:
 
 def read_argilla(row: Row) -> Iterator[Item]:
     """Yield the annotation of each user of one record."""
-    answers, unused = _submitted(row)
-    response, prompt = row.first("response", "text"), row.words("prompt")
-    unused = _prompt_losses(row) + unused
-    if not answers:
-        yield unjudged(prompt, response, *unused)
-    for given in answers.values():
-        lines, spans, losses = _answers(row, given, response)
-        yield Item(Annotation(prompt, response, critique(lines, spans)), (*unused, *losses))
-        unused = []
-
-
-def _submitted(row: Row) -> tuple[dict[Any, list[tuple[str, Any]]], list[Loss]]:
-    """Return the submitted answers of each user, as question and value, and the losses of the record."""
-    record, answers = row.record, dict[Any, list[tuple[str, Any]]]()
+    record, drafts = row.record, dict[Any, _Draft]()
     losses = [Loss(GUESSED, name) for name in record if name.endswith(".suggestion") and record[name] is not None]
     names = [name for name in record if name.endswith(".responses")]
     if not names:
         raise row.bad(
             'a record of Argilla 2 has columns like "span.responses"; export with records.to_datasets().to_parquet()'
         )
+    response = row.first("response", "text")
     for name in names:
         values, users, statuses = (record.get(name + part) or [] for part in ("", ".users", ".status"))
         if not len(values) == len(users) == len(statuses):
@@ -165,43 +176,20 @@ def _submitted(row: Row) -> tuple[dict[Any, list[tuple[str, Any]]], list[Loss]]:
             if status in ("draft", "discarded"):
                 losses.append(Loss(UNSUBMITTED, f"{status}: {shown(value)}"))
             else:
-                answers.setdefault(user, []).append((name.removesuffix(".responses"), value))
-    return answers, losses
+                _answer(drafts.setdefault(user, _Draft(row, response)), name.removesuffix(".responses"), value)
+    yield from _items(row, list(drafts.values()), losses)
 
 
-def _answers(row: Row, answers: list[tuple[str, Any]], response: str) -> tuple[list[str], list[Span], list[Loss]]:
-    """Return the feedback lines, spans and losses of one user."""
-    lines, spans, losses = list[str](), list[Span](), list[Loss]()
-    for question, value in answers:
-        if isinstance(value, str):
-            lines.append(value.strip())
-        elif isinstance(value, list) and all(isinstance(entry, dict) and "start" in entry for entry in value):
-            for entry in value:
-                label, start, end = str(entry.get("label")), entry["start"], entry.get("end")
-                meaning = _meaning_of(row, label)
-                if meaning == "ignore":
-                    losses.append(Loss(IGNORED, label))
-                elif _is_place(start, end) and len(set(_readings(response, start, end))) > 1:
-                    losses.append(Loss(UNCLEAR, f"{label} [{start}, {end}]"))
-                else:
-                    spans.append(row.span(start, end, meaning, response))
-                    lines.append(_marked(label, response[start:end], ""))
-        else:
-            losses.append(Loss("answers that are neither spans nor words", f"{question}: {shown(value)}"))
-    return lines, spans, losses
-
-
-def _meaning_of(row: Row, label: str) -> Meaning:
-    """Return the meaning of a label: given by the user, or known by its name."""
-    meaning = row.options.meaning(label, PLAIN_LABELS)
-    if meaning is None:
-        raise row.bad(
-            f"nobody said what the label {quoted(label)} means; say --label {quoted(label + '=negative')}, =positive "
-            "or =ignore"
-        )
-    return meaning
-
-
-def _marked(label: str, text: str, note: str) -> str:
-    """Return a marked text as a line of feedback: `Error: "Lyon" – She lives in Nice.`."""
-    return f"{label}: {quoted(text)}" + (f" – {note}" if note else "")
+def _answer(draft: _Draft, question: str, value: Any) -> None:
+    """Add an answer to the annotation of its user."""
+    if isinstance(value, str):
+        draft.lines.append(value.strip())
+    elif isinstance(value, list) and all(isinstance(entry, dict) and "start" in entry for entry in value):
+        for entry in value:
+            label, start, end = str(entry.get("label")), entry["start"], entry.get("end")
+            if _is_place(start, end) and len(set(_readings(draft.response, start, end))) > 1:
+                draft.lose(UNCLEAR, f"{label} [{start}, {end}]")
+            else:
+                draft.mark(label, draft.row.span(start, end, "negative", draft.response))
+    else:
+        draft.lose("answers that are neither spans nor words", f"{question}: {shown(value)}")

@@ -12,6 +12,7 @@ results.json            counts and the measurements of the best checkpoint
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 
 from text2grad.config import Recipe, check_directory, check_world_size, open_run
 from text2grad.costs import Cost, write_cost
-from text2grad.errors import CheckpointError, ConfigError, ModelError
+from text2grad.errors import CheckpointError, ConfigError
 from text2grad.feedback import Annotation, write_annotations
 from text2grad.files import published, to_json, write_atomically
 from text2grad.models import (
@@ -33,23 +34,23 @@ from text2grad.models import (
     check_same_data,
     checkpoint_path,
     context_of,
+    format_of,
     last_saved,
     load_tokenizer,
     load_trainable,
     load_trained,
     measured_at,
     on_cpu,
+    supervised_trainer,
     train_measured,
 )
 from text2grad.progress import note
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import format_from_recipe
-from text2grad.reward_models.prompts import format_of
 from text2grad.reward_models.training.card import base_of, model_card
 from text2grad.reward_models.training.held_out import HeldOutSet, Split, measurement, read_split
 from text2grad.reward_models.writing import has_outcome, has_outcomes
-from text2grad.types import PromptFormat
 
 MODEL, MERGED, RESULTS_FILE, HELD_OUT_FILE = "model", "merged", "results.json", "held_out.jsonl"
 SECTIONS = ("model", "reward_model", "critic", "run")  # sections of the recipe whose settings decide the result
@@ -137,13 +138,13 @@ class RewardRun:
             torch.set_num_threads(recipe.run.threads)
         split = read_split(recipe)
         self.tokenizer = load_tokenizer(self.path, trust_remote_code=recipe.model.trust_remote_code)
-        self.prompt_format = _prompt_format(self.tokenizer, recipe, self.path)
+        self.prompt_format = format_of(self.tokenizer, recipe.model.prompt_format)
         model = self._model()
         self.outcomes = has_outcomes(split.train)
         self.reward_model = self._reward_model(model)
         self.settings = self._settings()
         self.rows, too_long = self.reward_model.training_rows(split.train, max_tokens=self.settings.max_tokens)
-        check_ids(model, self.rows)
+        check_ids(model, [row["input_ids"] for row in self.rows])
         held_out = HeldOutSet(self.tokenizer, split.held_out[: recipe.reward_model.eval_limit])
         self.evaluation = self._evaluation(held_out)
         self.counts = {
@@ -168,7 +169,8 @@ class RewardRun:
         out = self.directory / MODEL
         if not out.exists():
             evaluation = replace(self.evaluation, on_measured=on_measured)
-            train_measured(self.reward_model.model, self.tokenizer, self.rows, self.settings, evaluation)
+            of_model = (self.reward_model.model, self.tokenizer, self.rows, self.settings)
+            train_measured(partial(supervised_trainer, *of_model), self.settings, evaluation)
         self.state.wait_for_everyone()
         if self.is_main:
             self._publish(out)
@@ -268,13 +270,3 @@ def _note_lost_outcomes(recipe: Recipe, annotations: Sequence[Annotation]) -> No
             f'{recipe.reward_model.form!r} leaves out; reward_model.form = "labelled_spans" teaches them',
             warning=True,
         )
-
-
-def _prompt_format(tokenizer: Any, recipe: Recipe, path: str) -> PromptFormat:
-    """Return the prompt format, with "auto" decided by the tokenizer."""
-    wanted, own = recipe.model.prompt_format, format_of(tokenizer)
-    if wanted == "chat" and own == "plain":
-        raise ModelError(
-            f"model.prompt_format = 'chat', but the tokenizer of {path!r} has no chat template; set 'plain' or 'auto'"
-        )
-    return "plain" if wanted == "plain" else own

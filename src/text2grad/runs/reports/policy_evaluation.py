@@ -45,15 +45,10 @@ def policy_page(evaluation: PolicyEvaluation) -> str:
 def _summary(evaluation: PolicyEvaluation) -> Iterator[tuple[str, str]]:
     """Yield the main figure of each suite for each model."""
     for result in evaluation.results:
-        for main in _shown(result)[:1]:
-            for model, figures in result.figures.items():
-                if main in figures:
-                    yield f"{result.suite.name} {_words(main)}, {model}", _number(figures[main], "{} ({} to {})")
-
-
-def _shown(result: SuiteResult) -> list[str]:
-    """Return the names of the figures in the table."""
-    return [name for name, measure in result.suite.measures.items() if measure.shown]
+        main = next(iter(result.suite.measures))
+        for model, figures in result.figures.items():
+            if main in figures:
+                yield f"{result.suite.name} {_words(main)}, {model}", _number(figures[main], "{} ({} to {})")
 
 
 def _tables(evaluation: PolicyEvaluation, *, meanings: bool = False) -> Iterator[Table]:
@@ -61,8 +56,7 @@ def _tables(evaluation: PolicyEvaluation, *, meanings: bool = False) -> Iterator
     for result in evaluation.results:
         suite, rows = result.suite, _rows(result, result.figures)
         if meanings:
-            told = [suite.measures[name].about for name in _shown(result)]
-            rows = [[*row, about] for row, about in zip(rows, told, strict=True)]
+            rows = [[*row, measure.about] for row, measure in zip(rows, suite.measures.values(), strict=True)]
         columns = ["figure", *result.figures, *(["meaning"] if meanings else [])]
         yield Table(f"{suite.name}: {count(len(result.questions), 'question')}", columns, rows)
         if cut := list(_cut_answers(result)):
@@ -84,7 +78,7 @@ def _rows(result: SuiteResult, by_model: Mapping[str, Mapping[str, Estimate]], s
     """Return a row for each figure, with the values of all models."""
     return [
         [_words(name), *(_number(own[name], "{} [{}, {}]", sign) if name in own else "–" for own in by_model.values())]
-        for name in _shown(result)
+        for name in result.suite.measures
     ]
 
 
