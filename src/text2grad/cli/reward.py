@@ -41,14 +41,13 @@ def add_parser(commands: Any) -> None:
     add("--annotations", action="append", default=[], metavar="FILE", help="JSONL file to train on; may be repeated")
     add("--model", metavar="PATH", help="shorthand for --set reward_model.model=PATH")
     add("--out", metavar="DIR", help="shorthand for --set reward_model.out=DIR")
-    add("--push", metavar="OWNER/NAME", help="upload the reward model to the hub, where a new repository is private")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train and publish a reward model, and upload it with --push.
+    """Train and publish a reward model.
 
     Raises:
-        Text2GradError: if recipe, annotations or model cannot be used, or the hub refuses.
+        Text2GradError: if recipe, annotations or model cannot be used.
     """
     options = {
         "reward_model.annotations": args.annotations,
@@ -96,8 +95,6 @@ def run(args: argparse.Namespace) -> int:
             ("next", next_command(args, recipe, reward.directory)),
         ]
     )
-    if args.push:
-        print_lines([("pushed", reward.push(args.push, private=True))])
     return 0
 
 

@@ -21,7 +21,7 @@ import torch
 from text2grad.config import Recipe, check_directory, check_world_size, open_run
 from text2grad.costs import Cost, write_cost
 from text2grad.errors import CheckpointError, ConfigError
-from text2grad.feedback import Annotation, push_folder, write_annotations
+from text2grad.feedback import Annotation, write_annotations
 from text2grad.files import published, to_json, write_atomically
 from text2grad.models import (
     NO_LOSS,
@@ -182,17 +182,6 @@ class RewardRun:
         last = last_saved(self.directory)
         return {**json.loads((self.directory / RESULTS_FILE).read_bytes()), "seconds": last.seconds if last else 0.0}
 
-    def push(self, repository: str, *, private: bool = False) -> str:
-        """Upload the finished reward model to the Hugging Face hub, with a card of that name; return its address.
-
-        Raises:
-            DataError: if the hub refuses or cannot be reached.
-        """
-        path = self.directory / MODEL
-        card = self._card(self.results(), repository, adapter=bool(self.recipe.model.lora_r))
-        write_atomically(path / "README.md", card)
-        return push_folder(path, repository, private=private, kind="model")
-
     def _open(self, split: Split, resume: bool) -> None:
         """Create the run's directory with its held-out annotations, or compare it with a run that is resumed."""
         _note_lost_outcomes(self.recipe, split.train)
@@ -266,12 +255,10 @@ class RewardRun:
             model = load_trained(best, self.path, adapter=adapter, merged=whole, **how)
             with published(path) as temporary:
                 self._reward_model(model, measured.get("vote_threshold")).save(temporary)
-                write_atomically(temporary / "README.md", self._card(results, str(path), adapter=not whole))
+                card = model_card(results, self.reward_model.format, self.recipe, adapter=not whole)
+                write_atomically(temporary / "README.md", card.encode())
         write_cost(self.directory, Cost("reward model", last.seconds, last.tokens, 0, last.peak_memory_bytes, runs=1))
         write_atomically(self.directory / RESULTS_FILE, to_json(results))
-
-    def _card(self, results: dict[str, Any], name: str, *, adapter: bool) -> bytes:
-        return model_card(results, self.reward_model.format, self.recipe, name=name, adapter=adapter).encode()
 
 
 def _note_lost_outcomes(recipe: Recipe, annotations: Sequence[Annotation]) -> None:

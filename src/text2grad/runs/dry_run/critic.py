@@ -74,7 +74,8 @@ class CriticPlanner:
         critic, rollout = self.recipe.critic, self.recipe.rollout
         share = rollout.batch_size // self.processes
         if critic.kind != "generative":
-            return min(reading_kind(critic.kind).rows_at_once, rollout.rows_at_once, share)
+            reading_kind(critic.kind)  # refuses an unknown one
+            return min(rollout.rows_at_once, share)
         saved_votes = saved_format(critic.model).votes if self.exists else 1
         return min(rollout.rows_at_once, share * (critic.votes or saved_votes))
 
