@@ -152,8 +152,7 @@ def test_answers_that_do_not_arrive_are_told(
     assert main([*arguments, "--out", str(tmp_path / "out")]) == 2
     told = capsys.readouterr().err
     assert (
-        "RequestError: rejected: 1 of 2 answers of m to suite summarization did not arrive (rejected 1 times); "
-        in told
+        "RequestError: rejected: 1 of 2 answers of m to suite summarization did not arrive (rejected 1 times); " in told
     )
     assert "Run the same command again: it requests the missing ones only" in told
 
