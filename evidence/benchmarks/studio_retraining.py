@@ -23,7 +23,7 @@ from text2grad.feedback import Annotation
 from text2grad.files import to_json
 from text2grad.models import load_policy, load_tokenizer, with_lora
 from text2grad.reward_models import GenerativeRewardModel
-from text2grad.runs import held_out_examples, refreshed_critic, sample_rollouts
+from text2grad.runs import refreshed_critic, run_examples, sample_rollouts
 from text2grad.types import Critique, Rollout, Span
 from text2grad_studio.retraining import Retraining, retrain, retraining_from
 from text2grad_studio.teaching import Correction
@@ -88,7 +88,7 @@ def measure(run: Path, recipe: Recipe, phrase: str, number: int, held_out: int, 
     torch.manual_seed(settings.seed)
     policy = with_lora(policy, r=settings.rank, alpha=2 * settings.rank, targets="all-linear")
     rollout = RolloutConfig(max_new_tokens=recipe.rollout.max_new_tokens)
-    examples = held_out_examples(recipe, held_out)
+    examples = run_examples(recipe).held_out[:held_out]
 
     def answers() -> list[Rollout]:
         prompt_format = recipe.model.prompt_format

@@ -14,7 +14,7 @@ from text2grad.feedback import ask, critique_to_json
 from text2grad.models import best_device
 from text2grad.progress import note
 from text2grad.reward_models import LocalRewardModel, critic_from_recipe
-from text2grad.runs import all_examples, critic_of_run
+from text2grad.runs import critic_of_run, run_examples
 from text2grad.types import Example
 
 
@@ -64,11 +64,11 @@ class RunCritic:
 def _items(recipe: Recipe) -> dict[str, Example]:
     """Return the items of a run by their prompts; none where its data cannot be read."""
     try:
-        examples = all_examples(recipe)
+        train, held_out, _ = run_examples(recipe)
     except DataError as error:
         note(f"{error}; critics see the prompt alone", warning=True)
         return {}
-    return {example.prompt_text: example for example in examples}
+    return {example.prompt_text: example for example in (*train, *held_out)}
 
 
 def _named(text: str) -> tuple[Recipe, Any]:

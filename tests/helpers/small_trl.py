@@ -20,7 +20,7 @@ from text2grad.types import Critique, Example
 
 REWARDS = [[0.0, 2.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, -1.0], [0.0, 1.0, 0.0], [3.0, 0.0, 0.0], [0.0, 0.0, 4.0]]
 LENGTHS = [3, 2, 3, 2, 1, 3]  # of six responses to three prompts
-OWN = ("reward", "gamma", "leave_one_out", "match", "reward_funcs", "tools")
+OWN = ("reward", "gamma", "leave_one_out", "match", "reward_funcs")
 
 
 def yes_is_positive(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
@@ -66,11 +66,14 @@ def with_rewards(
     trainer: SpanGRPOTrainer,
     rewards: list[list[float]],
     lengths: list[int],
+    *,
+    whole: list[float] | None = None,
     **output: Any,
 ) -> torch.Tensor:
-    """Return the advantages for given token rewards of this process's rows."""
+    """Return the advantages for given token rewards of this process's rows; `whole`: a part of those of the last."""
     mask = torch.arange(len(rewards[0])) < torch.tensor(lengths)[:, None]
     trainer.token_rewards, trainer.response_mask = torch.tensor(rewards), mask
+    trainer.whole_rewards = torch.tensor(whole or [0.0] * len(rewards))
     return trainer._advantages({"completion_mask": mask.long(), **output})
 
 

@@ -40,6 +40,17 @@ def test_advantages_are_made_by_hand(trainer: Callable[..., SpanGRPOTrainer]) ->
     # returns at γ = 0.5: 0.5 + 1 · 0.5 = (0 + 0.5, 1) = (0.5, 1), mean 0.75; (-1), mean -1; the group's mean -0.125
     found = with_rewards(one, [[0.0, 1.0], [-1.0, 0.0]], [2, 1])
     assert found.tolist() == [[0.625, 1.125], [-0.875, 0.0]]
+    # what tools answered has no advantage and no reward: the returns are 0 and -1, the group's mean -0.5
+    tools = torch.tensor([[1, 0], [1, 1]])
+    assert with_rewards(one, [[0.0, 1.0], [-1.0, 0.0]], [2, 1], tool_mask=tools).tolist() == [[0.5, 0.0], [-0.5, 0.0]]
+    # numbers for the whole response, here 4 and -4, go to the policy's last token where a tool wrote the last one
+    ends = with_rewards(one, [[0.0, 5.0], [-1.0, -4.0]], [2, 2], whole=[4.0, -4.0], tool_mask=tools)
+    # returns 4 and (-1 + 0.5 · -4, -4) = (-3, -4), mean -3.5; the group's mean 0.25
+    assert ends.tolist() == [[3.75, 0.0], [-3.25, -4.25]]
+    # of a truncated response TRL masks all tokens as those of tools: its return, -1, stays in the mean
+    cut = torch.tensor([[1, 1], [0, 0]])
+    found = with_rewards(one, [[0.0, 1.0], [-1.0, 0.0]], [2, 1], completion_mask=cut, tool_mask=cut)
+    assert found.tolist() == [[0.625, 1.125], [0.0, 0.0]]
     # a truncated response that TRL leaves out of the loss still belongs to the group; the batch may be padded wider
     wide = torch.tensor([[0, 0, 0], [1, 0, 0]])
     left_out = with_rewards(one, [[0.0, 1.0], [-1.0, 0.0]], [2, 1], completion_mask=wide)
@@ -190,6 +201,7 @@ def test_the_critic_sees_the_columns_and_other_rewards_stand_on_the_last_token(
     expected = torch.zeros_like(one.token_rewards)
     expected[torch.arange(len(lengths)), lengths - 1] = 0.25 + 2.0 * lengths
     torch.testing.assert_close(one.token_rewards, expected)
+    torch.testing.assert_close(one.whole_rewards, 0.25 + 2.0 * lengths)
 
 
 def test_rewards_follow_the_section_of_a_recipe(trainer: Callable[..., SpanGRPOTrainer]) -> None:
@@ -201,9 +213,10 @@ def test_rewards_follow_the_section_of_a_recipe(trainer: Callable[..., SpanGRPOT
     # yes 0.5, later -2 and cut: -1 more; maybe -2; the others 0.125
     assert rewards.tolist() == [[0.125, 0.5, -3.0], [0.125, -2.0, 0.125]]
     assert mask.all()
+    assert judged.whole.tolist() == [-1.0, 0.0]
     one = trainer(reward={"placement": "last_token"})
     judged = one._judge([{"prompt": "yes"}] * 2, ids)
-    assert judged.rewards.sum(dim=1).tolist() == [0.0, -1.0]
+    assert judged.whole.tolist() == judged.rewards.sum(dim=1).tolist() == [0.0, -1.0]
 
 
 def test_quotes_are_matched_and_spans_weighed_as_asked(trainer: Callable[..., SpanGRPOTrainer]) -> None:
@@ -289,7 +302,6 @@ def test_feedback_that_utf8_cannot_encode_is_logged(trainer: Callable[..., SpanG
         ({"gamma": 1.5}, "gamma = 1.5"),
         ({"reward_funcs": len}, "put the function into a list"),
         ({"reward": {"positve": 1}}, "positve"),
-        ({"tools": [len]}, "tools: tokens that the policy did not sample would get rewards"),
     ],
 )
 def test_settings_that_would_lose_the_spans_are_refused(
@@ -303,7 +315,7 @@ def test_settings_that_would_lose_the_spans_are_refused(
 def test_an_untested_version_of_trl_is_refused(
     trainer: Callable[..., SpanGRPOTrainer], monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
-    monkeypatch.setattr("text2grad.models.vllm_sampling.version", lambda _: version)
+    monkeypatch.setattr("text2grad.models.vllm_sampling.version", lambda package: version)
     with pytest.raises(ConfigError, match=f"installed is {version}"):
         trainer()
 

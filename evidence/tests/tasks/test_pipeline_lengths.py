@@ -23,7 +23,7 @@ from text2grad.feedback import annotate
 from text2grad.models import FineTuning, load_tokenizer
 from text2grad.reward_models import critique_target
 from text2grad.runs.pipeline import Pipeline
-from text2grad.runs.recipe_run import critic_of_run, held_out_examples, run_recipe
+from text2grad.runs.recipe_run import critic_of_run, run_recipe
 from text2grad.runs.run_examples import recipe_task, run_examples, task_settings, world_of
 from text2grad.tasks import TaskSettings, procedural_task
 from text2grad.types import Example
@@ -60,7 +60,6 @@ def test_a_run_trains_evaluates_and_is_judged_with_the_settings_of_its_task(made
     evaluation = json.loads(sorted((out / "evaluations").glob("*.json"))[-1].read_bytes())
     assert len(evaluation["responses"]) == 8
     assert all("\nB: " in row["prompt"] for row in evaluation["responses"])
-    assert held_out_examples(recipe, 3) == run_examples(recipe).held_out[:3]
     critic = critic_of_run(recipe, out, next(path for path in sorted(out.glob("checkpoints/*")) if path.is_dir()))
     assert critic is not None
     [critique] = critic([run_examples(recipe).held_out[0]], [""])

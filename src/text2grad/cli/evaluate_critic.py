@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,7 +152,7 @@ def _pairs(
     form = getattr(critic, "format", None) if args.model else None
     if args.model:
         identity["files"] = fingerprint(Path(args.model)) if Path(args.model).is_dir() else ""
-        identity |= {"format": form.as_json()} if form else {}
+        identity |= {"format": asdict(form)} if form else {}
     check_identity(args.out, identity)
     return _judged(args, critic, truth, match), units, args.model or args.critic, form and form.constrain
 

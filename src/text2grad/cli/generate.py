@@ -99,7 +99,7 @@ def _print_answers(rollouts: Sequence["Rollout"], critiques: Sequence["Critique"
 def _examples(args: argparse.Namespace, recipe: "Recipe") -> list["Example"]:
     """Return the examples that the command line names."""
     from text2grad.feedback import read_examples
-    from text2grad.runs import all_examples, held_out_examples
+    from text2grad.runs import run_examples
     from text2grad.types import Example
 
     if args.prompt:
@@ -112,10 +112,9 @@ def _examples(args: argparse.Namespace, recipe: "Recipe") -> list["Example"]:
     if not recipe.data.task and not recipe.data.train:
         raise ConfigError(f"the run names no prompts; {others}")
     try:
-        examples = held_out_examples(recipe, count)
-        if not examples:
-            note("the run held out no prompts: these are answers to prompts of its training")
-            examples = all_examples(recipe)[:count]
+        examples = run_examples(recipe)
     except DataError as error:
         raise DataError(f"the run's prompts cannot be read: {error}; {others}") from error
-    return examples
+    if not examples.held_out:
+        note("the run held out no prompts: these are answers to prompts of its training")
+    return (examples.held_out or examples.train)[:count]

@@ -21,8 +21,6 @@ from text2grad.models import check_trl, stop_ids
 from text2grad.rl import JudgedIds, Moments, OutsideJudge, group_advantages, moments, whiten
 from text2grad.types import HALF_PAIR, Critique, Example
 
-OTHERS_TOKENS = "tokens that the policy did not sample would get rewards; train on single answers, without tools"
-
 
 class SpanGRPOTrainer(GRPOTrainer):
     """TRL's `GRPOTrainer` with a reward on each token, from the spans of a critic.
@@ -64,10 +62,9 @@ class SpanGRPOTrainer(GRPOTrainer):
             more: further arguments of `GRPOTrainer`.
 
         Raises:
-            ConfigError: if a setting would make one number of the token rewards, tools would write into responses, or
-                this version of TRL is not tested.
+            ConfigError: if a setting would make one number of the token rewards, or this version of TRL is not tested.
         """
-        _refuse(args, reward_funcs, gamma, more)
+        _refuse(args, reward_funcs, gamma)
         self.gamma, self.leave_one_out = gamma, leave_one_out
         self.judge = OutsideJudge(
             critic,
@@ -80,6 +77,7 @@ class SpanGRPOTrainer(GRPOTrainer):
         self.critiques: list[Critique] = []
         self.token_rewards = torch.zeros(0, 0)  # rewards of this process's newest responses, [B, T]
         self.response_mask = torch.zeros(0, 0, dtype=torch.bool)
+        self.whole_rewards = torch.zeros(0)  # the part of the last token's reward that judges the response, [B]
 
         def spans(completions: Any, log_extra: Any, log_metric: Any, **_: Any) -> list[float | None]:
             """Return the sum of each response's token rewards, for the log alone."""
@@ -109,7 +107,9 @@ class SpanGRPOTrainer(GRPOTrainer):
         others = (numbers[:, 1:] * self.reward_weights[1:].to(numbers.device)).nansum(dim=1)  # [B of all processes]
         first = self.accelerator.process_index * len(inputs)
         rows = torch.arange(len(inputs), device=numbers.device)
-        self.token_rewards[rows, self.response_mask.sum(dim=1) - 1] += others[first : first + len(inputs)]
+        own = others[first : first + len(inputs)]
+        self.token_rewards[rows, self.response_mask.sum(dim=1) - 1] += own
+        self.whole_rewards = judged.whole + own
         return numbers
 
     def _judge(self, rows: Sequence[Mapping[str, Any]], ids: Sequence[Sequence[int]]) -> JudgedIds:
@@ -129,8 +129,6 @@ class SpanGRPOTrainer(GRPOTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """Return TRL's batch with advantages of shape [B, T]."""
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        if "tool_mask" in output:
-            raise ConfigError(f"rollout_func returned env_mask: {OTHERS_TOKENS}")
         policy: Any = self.model
         if policy.training:  # evaluation needs the logged numbers alone
             output["advantages"] = self._advantages(output)
@@ -138,20 +136,23 @@ class SpanGRPOTrainer(GRPOTrainer):
 
     def _advantages(self, output: Mapping[str, Any]) -> Tensor:
         """Return the advantage of each token over its group, [B, T]; 0 where TRL's loss has no token."""
-        learned = output["completion_mask"].bool()
+        learned = output["completion_mask"].bool() & output.get("tool_mask", output["completion_mask"]).bool()
         wider = (0, learned.shape[1] - self.response_mask.shape[1])
         rewards, mask = (torch.nn.functional.pad(values, wider) for values in (self.token_rewards, self.response_mask))
-        over_group = group_advantages(
-            rewards,
-            mask,
+        if "tool_mask" in output:
+            own, complete = output["tool_mask"].bool(), output["completion_mask"].bool()
+            rewards, mask = _without_tools(rewards, self.whole_rewards, mask, own, complete)
+        gathered = self.accelerator.gather(self.accelerator.pad_across_processes((rewards, mask), dim=1))
+        of_all = group_advantages(
+            *gathered,
             group_size=int(self.num_generations or 0),
             gamma=self.gamma,
             lam=1.0,
             leave_one_out=self.leave_one_out,
             scale=self.scale_rewards == "group",
-            gather=self.accelerator.gather,
-            first_row=self.accelerator.process_index * len(rewards),
         ).advantages
+        first, count = self.accelerator.process_index * len(rewards), len(rewards)
+        over_group = of_all[first : first + count, : rewards.shape[1]]
         if self.scale_rewards == "batch":
             over = Moments(*self.accelerator.reduce(torch.stack(moments(over_group, mask)), reduction="sum"))
             over_group = whiten(over_group, mask, over, center=False)
@@ -175,6 +176,31 @@ class _OrderOfEpoch(Sampler[int]):
 
     def __len__(self) -> int:
         return len(self.sampler)
+
+
+def _without_tools(
+    rewards: Tensor, whole: Tensor, mask: Tensor, own: Tensor, complete: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return rewards and mask, both [B, T], of the policy's own tokens: what tools answered is no action.
+
+    Where a tool or an environment wrote the last token, the numbers of the response as a whole go to the last token of
+    the policy. TRL may leave truncated responses out of its loss; their returns stay in the group's mean, as without
+    tools.
+
+    Args:
+        rewards: of each token, [B, T].
+        whole: the part of the last token's reward that judges the whole response, [B].
+        mask: True on the tokens of the response, [B, T].
+        own: True on the policy's tokens, [B, T].
+        complete: TRL's mask of the tokens in its loss without tools, [B, T].
+    """
+    kept = mask & (own | ~complete.any(dim=1, keepdim=True))
+    places = torch.arange(mask.shape[1], device=mask.device)
+    last, last_own = (torch.where(chosen, places, -1).amax(dim=1) for chosen in (mask, kept))
+    rows = ((last_own >= 0) & (last_own < last)).nonzero()[:, 0]
+    moved = rewards.clone()
+    moved[rows, last_own[rows]] += whole[rows]
+    return moved, kept
 
 
 def _beside_feedback(critique: Critique, response: str, completion: Any) -> str:
@@ -201,7 +227,7 @@ def _example(row: Mapping[str, Any]) -> Example:
     return Example(row.get("prompt", ""), row.get("reference"), row.get("tests"), meta)
 
 
-def _refuse(args: GRPOConfig | None, reward_funcs: Sequence[Any], gamma: float, more: Mapping[str, Any]) -> None:
+def _refuse(args: GRPOConfig | None, reward_funcs: Sequence[Any], gamma: float) -> None:
     """Refuse what would change the token rewards in silence.
 
     Raises:
@@ -212,9 +238,6 @@ def _refuse(args: GRPOConfig | None, reward_funcs: Sequence[Any], gamma: float, 
         raise ConfigError(f"gamma = {gamma}: the discount lies in [0, 1]")
     if callable(reward_funcs):
         raise ConfigError("reward_funcs is a list of functions; put the function into a list")
-    for name in ("tools", "environment_factory"):
-        if more.get(name):
-            raise ConfigError(f"{name}: {OTHERS_TOKENS}")
     if args is None:
         return
     if args.importance_sampling_level != "token":

@@ -1,7 +1,7 @@
 """A run from its first step to its last: steps, checkpoints, evaluations, callbacks, signals."""
 
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -9,20 +9,17 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 
-from text2grad.config import BEST, Interruption, Recipe, latest_checkpoint, read_best
+from text2grad.config import BEST, Interruption, latest_checkpoint, read_best
 from text2grad.errors import Interrupted
-from text2grad.feedback import Critic
 from text2grad.files import to_json, write_atomically
 from text2grad.progress import Progress, note
 from text2grad.rl import resume as on_disk
-from text2grad.rl.arguments import examples_of, settings_of
-from text2grad.rl.callbacks import Callbacks, training_arguments
 from text2grad.rl.checkpoint import remove_old_checkpoints
 from text2grad.rl.evaluation import held_out_metrics
 from text2grad.rl.instruments import instruments_of
-from text2grad.rl.refreshing import CriticRefresher
+from text2grad.rl.metrics import said_nothing
 from text2grad.rl.start import PreparedRun
-from text2grad.rl.step import Instrument, Step
+from text2grad.rl.step import Step
 
 FIGURES = {"reward": "reward/per_response", "KL": "kl/per_token", "loss": "update/policy_loss"}
 """Name in the progress → metric."""
@@ -35,55 +32,11 @@ class TrainingLoop(PreparedRun):
         step: number of finished steps.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        critic: Critic | str,
-        train_dataset: Any,
-        args: Recipe | Mapping[str, Any] | str | Path | None = None,
-        eval_dataset: Any = None,
-        processing_class: Any = None,
-        callbacks: Sequence[Any] | None = None,
-        *,
-        refresher: CriticRefresher | None = None,
-        resume: bool = False,
-        **settings: Any,
-    ) -> None:
-        """Check everything that can be checked before work starts.
-
-        Args:
-            model: a Hugging Face causal language model, with or without peft adapter, or the name or directory of one.
-            critic: maps (examples, responses) to critiques, see `text2grad.feedback.ask`; or "module:name" of one.
-            train_dataset: the prompts x: a JSONL file, a list of examples, prompts or dicts with "prompt", or a
-                `datasets.Dataset`.
-            args: a recipe, the path of one, or a dict of settings; None takes the defaults.
-            eval_dataset: held-out prompts, given as `train_dataset` is; `data.eval_every` says when they are evaluated.
-            processing_class: the policy's tokenizer; None loads the model's own.
-            callbacks: transformers' `TrainerCallback`s.
-            refresher: audits and retrains a learned critic, where `[refresh]` asks for it.
-            resume: continue the run in `run.out`.
-            settings: further settings by name, such as `steps=100` or `lr=1e-5`.
-
-        Raises:
-            ConfigError: if settings are wrong or do not fit together, or the directory holds another run.
-            DataError: if there are no prompts, or a prompt leaves no room for a response.
-            ModelError: if the model or tokenizer cannot play its role.
-        """
-        recipe = settings_of(args, settings)
-        arguments = training_arguments(recipe) if callbacks else None
-        super().__init__(
-            model,
-            critic,
-            examples_of(train_dataset, "train_dataset"),
-            recipe,
-            held_out=examples_of(eval_dataset, "eval_dataset") if eval_dataset else [],
-            tokenizer=processing_class,
-            refresher=refresher,
-            resume=resume,
-        )
-        self.step, self.saved_step = 0, -1  # finished steps; steps of the last checkpoint, -1 without one
-        self.callbacks = Callbacks(self, callbacks or (), arguments)
-        self.instruments: list[Instrument] = instruments_of(self)
+    def begin(self) -> None:
+        """Begin at the newest checkpoint, or at the start."""
+        self.saved_step = -1  # finished steps of the last checkpoint, -1 without one
+        self.callbacks.call("on_init_end")
+        self.instruments = instruments_of(self)
         self._restore()
 
     def train(self, after_step: Callable[[Any], None] | None = None) -> Path:
@@ -113,7 +66,7 @@ class TrainingLoop(PreparedRun):
             while self.step < total:
                 metrics = self.train_step().metrics
                 figures: dict[str, Any] = {name: metrics[key] for name, key in FIGURES.items() if key in metrics}
-                progress.advance(**figures | ({"critic": "labels nothing"} if self.silence.whole else {}))
+                progress.advance(**figures | ({"critic": "labels nothing"} if said_nothing([metrics]) else {}))
                 due = self.step % self.recipe.run.save_every == 0 or self.step == total
                 if due or self.sizes.changed or self.callbacks.control.should_save:
                     self.save()  # new sizes of pieces, too: a resumed run uses them

@@ -10,8 +10,9 @@ from torch import Tensor
 from text2grad.config import make_recipe
 from text2grad.errors import check_known
 from text2grad.feedback import Critic, Match, ask, load_critic
+from text2grad.models import collate
 from text2grad.rl.metrics import FailureRate
-from text2grad.rl.rewards import rewards_of
+from text2grad.rl.rewards import rewards_of, whole_rewards
 from text2grad.types import Critique, Example, Rollout
 
 
@@ -23,12 +24,14 @@ class JudgedIds(NamedTuple):
         critiques: one per response.
         rewards: reward of each id, [B, T].
         response_mask: True on ids, bool [B, T].
+        whole: the part of the last id's reward that judges the response as a whole, [B].
     """
 
     responses: list[str]
     critiques: list[Critique]
     rewards: Tensor
     response_mask: Tensor
+    whole: Tensor
 
 
 class OutsideJudge:
@@ -98,5 +101,8 @@ class OutsideJudge:
             self.failures.count(critique.status for critique in critiques)
             if self.failures.too_many:
                 raise self.failures.error(f"Mend the critic, and {self._way_out}", whose=self._whose)
-        _, _, batch, rewards = rewards_of(self.reward, tokenizer, rollouts, critiques, device=device)
-        return JudgedIds(texts, critiques, rewards, batch.response_mask)
+        batch = collate(rollouts, pad_id=0, device=device)  # padding gets no reward
+        rewards = rewards_of(self.reward, tokenizer, rollouts, critiques, batch).rewards
+        in_one = self.reward.placement in ("last_token", "verdict")
+        whole = rewards if in_one else whole_rewards(critiques, batch, truncated=self.reward.truncated)
+        return JudgedIds(texts, critiques, rewards, batch.response_mask, whole.sum(dim=1))

@@ -136,7 +136,7 @@ class PieceSizes:
         """Turn a lack of memory into an error that names the settings of the phase.
 
         Args:
-            phase: a key of `HELP`.
+            phase: name of the phase; errors outside those of `HELP` stay as they are.
             step: number of the step under way.
             saved: saves the finished steps if possible, and returns a sentence about it.
 
@@ -146,7 +146,7 @@ class PieceSizes:
         try:
             yield
         except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
+            if phase not in HELP or not is_out_of_memory(error):
                 raise
             traceback.clear_frames(error.__traceback__)  # the frames hold tensors
             free_memory()

@@ -74,7 +74,7 @@ def restore(run: PreparedRun) -> int:
     if run.accelerator.is_main_process:
         run.log.rewind(written)
     run.accelerator.wait_for_everyone()
-    run.silence.count(run.log.metrics())
+    run.log.metrics()  # refuses a damaged file before work starts
     batches = -(-run.recipe.refresh.window // run.recipe.rollout.batch_size)
     for past, records in run.log.rollouts(since=step - batches):
         examples = [run.examples[index] for index in chosen_examples(run, past)]

@@ -90,12 +90,11 @@ def rewards_of(
     tokenizer: Any,
     rollouts: Sequence[Rollout],
     critiques: Sequence[Critique],
-    *,
-    device: torch.device | str = "cpu",
+    batch: TokenBatch | None = None,
 ) -> Rewarded:
-    """Return the rewards of judged rollouts as [reward] says."""
+    """Return the rewards of judged rollouts as [reward] says; None collates them on the CPU."""
     deltas, offsets = response_deltas(tokenizer, rollouts, critiques, AlignSettings.of(settings))
-    batch = collate(rollouts, pad_id=0, device=device)  # padding gets no reward
+    batch = collate(rollouts, pad_id=0) if batch is None else batch  # padding gets no reward
     texts = [rollout.response for rollout in rollouts]
     rewards = token_rewards(settings, deltas, critiques, batch, responses=texts, offsets=offsets)
     return Rewarded(deltas, offsets, batch, rewards)

@@ -27,7 +27,6 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from text2grad.errors import ConfigError, ModelError
 from text2grad.models import (
     CRITIC_ADAPTER,
-    PLAIN,
     PolicyWithValue,
     Reference,
     TokenBatch,
@@ -56,15 +55,11 @@ def check_launch() -> None:
     """
     for variable, engine in ENGINES.items():
         if os.environ.get(variable, "false").lower() == "true":
-            raise _other_engine(engine)
-
-
-def _other_engine(engine: str) -> ConfigError:
-    return ConfigError(
-        f"accelerate was launched with {engine}, which this loop does not run; `accelerate launch --config_file "
-        f"{FSDP_RECIPE}` shards weights, gradients and optimizer states as DeepSpeed's ZeRO 3 does, and with "
-        "fsdp_reshard_after_forward: false as its ZeRO 2"
-    )
+            raise ConfigError(
+                f"accelerate was launched with {engine}, which this loop does not run; `accelerate launch "
+                f"--config_file {FSDP_RECIPE}` shards weights, gradients and optimizer states as DeepSpeed's ZeRO 3 "
+                "does, and with fsdp_reshard_after_forward: false as its ZeRO 2"
+            )
 
 
 def sharding_of(accelerator: Accelerator) -> "Sharding | None":
@@ -75,11 +70,8 @@ def sharding_of(accelerator: Accelerator) -> "Sharding | None":
     Raises:
         ConfigError: if a setting of the configuration would have no effect.
     """
-    kind, asked = accelerator.distributed_type, asks_for_fsdp()
-    if kind not in (*PLAIN, DistributedType.FSDP):
-        raise _other_engine(str(kind.value))
     precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
-    if not asked and kind != DistributedType.FSDP:
+    if not asks_for_fsdp() and accelerator.distributed_type != DistributedType.FSDP:
         if precision not in ("no", ""):
             raise ConfigError(
                 f"accelerate's configuration has mixed_precision: {precision}, which is for FSDP here; without it the "

@@ -3,7 +3,7 @@
 Whatever can be refused is refused here, before any work. `PreparedRun` holds the parts; `trainer.py` moves them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from math import lcm
@@ -46,8 +46,9 @@ from text2grad.models import (
     with_lora,
 )
 from text2grad.progress import note
-from text2grad.rl.arguments import tokenizer_of
-from text2grad.rl.metrics import FailureRate, Silence
+from text2grad.rl.arguments import examples_of, settings_of, tokenizer_of
+from text2grad.rl.callbacks import Callbacks
+from text2grad.rl.metrics import FailureRate
 from text2grad.rl.optimizers import Optimizers
 from text2grad.rl.piece_sizes import PieceSizes
 from text2grad.rl.ppo import KLController, TokenMean
@@ -81,21 +82,46 @@ class PreparedRun:
 
     sections: Sequence[str] = SECTIONS
     instruments: Sequence[Instrument] = ()
+    step = 0
 
     def __init__(
         self,
         model: Any,
         critic: Critic | str,
-        examples: Sequence[Example],
-        recipe: Recipe,
+        train_dataset: Any,
+        args: Recipe | Mapping[str, Any] | str | Path | None = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        callbacks: Sequence[Any] | None = None,
         *,
-        held_out: Sequence[Example],
-        tokenizer: Any,
-        refresher: CriticRefresher | None,
-        resume: bool,
+        refresher: CriticRefresher | None = None,
+        resume: bool = False,
+        **settings: Any,
     ) -> None:
-        """Check everything that can be checked, then build; see `Text2GradTrainer` for arguments and errors."""
-        self.recipe = recipe
+        """Check everything that can be checked before work starts.
+
+        Args:
+            model: a Hugging Face causal language model, with or without peft adapter, or the name or directory of one.
+            critic: maps (examples, responses) to critiques, see `text2grad.feedback.ask`; or "module:name" of one.
+            train_dataset: the prompts x: a JSONL file, a list of examples, prompts or dicts with "prompt", or a
+                `datasets.Dataset`.
+            args: a recipe, the path of one, or a dict of settings; None takes the defaults.
+            eval_dataset: held-out prompts, given as `train_dataset` is; `data.eval_every` says when they are evaluated.
+            processing_class: the policy's tokenizer; None loads the model's own.
+            callbacks: transformers' `TrainerCallback`s.
+            refresher: audits and retrains a learned critic, where `[refresh]` asks for it.
+            resume: continue the run in `run.out`.
+            settings: further settings by name, such as `steps=100` or `lr=1e-5`.
+
+        Raises:
+            ConfigError: if settings are wrong or do not fit together, or the directory holds another run.
+            DataError: if there are no prompts, or a prompt leaves no room for a response.
+            ModelError: if the model or tokenizer cannot play its role.
+        """
+        self.recipe = recipe = settings_of(args, settings)
+        self.callbacks = Callbacks(self, callbacks or ())  # they reset accelerate's state, so the accelerator follows
+        examples = examples_of(train_dataset, "train_dataset")
+        held_out = examples_of(eval_dataset, "eval_dataset") if eval_dataset else []
         self.critic = load_critic(critic) if isinstance(critic, str) else critic
         self.delta_settings = AlignSettings.of(recipe.reward)
         resolve(recipe.reward.weighting)  # raises now if its tagger is not installed
@@ -109,13 +135,17 @@ class PreparedRun:
         self.refresher = self._checked(refresher)
         self.directory = Path(recipe.run.out)
         check_directory(self.directory, resume=resume)
-        self.tokenizer = tokenizer_of(model, recipe.model) if tokenizer is None else tokenizer
+        self.tokenizer = tokenizer_of(model, recipe.model) if processing_class is None else processing_class
         self._fit_prompts(model, examples, held_out)
         policy = prepare_policy(model, recipe.model)
         self.eos_ids = stop_ids(policy, self.tokenizer, recipe.rollout.eos_token_ids)
         self.pad_id = padding_id(policy, self.tokenizer, self.eos_ids)
         self._open(resume=resume)
         self._build(policy if self.sharding else policy.to(self.accelerator.device))
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin, when all parts are built."""
 
     def _refuse_with_shards(self, held_out: Sequence[Example]) -> None:
         """Refuse settings that need whole weights or gradients, or passes of one process alone."""
@@ -198,7 +228,6 @@ class PreparedRun:
         )
         self.kl = KLController(ppo.beta, ppo.target_kl)
         self.failures = FailureRate(recipe.critic.max_failure_rate, recipe.rollout.batch_size)
-        self.silence = Silence()
         self.sizes = PieceSizes(
             micro_batch_tokens=ppo.micro_batch_tokens,
             rows_at_once=recipe.rollout.rows_at_once,
@@ -332,12 +361,20 @@ def make_accelerator(recipe: Recipe) -> Accelerator:
         cpu=on_cpu(),
     )
     check_world_size(accelerator.num_processes)
+    check_shares(recipe, accelerator.num_processes)
+    return accelerator
+
+
+def check_shares(recipe: Recipe, processes: int) -> None:
+    """Refuse a batch that processes, groups and minibatches cannot share evenly.
+
+    Raises:
+        ConfigError: naming the divisor.
+    """
     size, group, minibatches = recipe.rollout.batch_size, recipe.rollout.group_size, recipe.ppo.minibatches
-    shares = accelerator.num_processes * lcm(group, minibatches)
+    shares = processes * lcm(group, minibatches)
     if size % shares:
         raise ConfigError(
-            f"rollout.batch_size = {size} cannot be shared evenly by {accelerator.num_processes} processes, in whole "
-            f"groups of rollout.group_size = {group} and by ppo.minibatches = {minibatches}; choose a multiple of "
-            f"{shares}"
+            f"rollout.batch_size = {size} cannot be shared evenly by {processes} processes, in whole groups of "
+            f"rollout.group_size = {group} and by ppo.minibatches = {minibatches}; choose a multiple of {shares}"
         )
-    return accelerator

@@ -15,9 +15,7 @@ from .metric import lower_is_better as lower_is_better
 from .own_annotations import annotate_by_critic as annotate_by_critic
 from .pipeline import Pipeline as Pipeline
 from .recipe_run import (
-    all_examples as all_examples,
     critic_of_run as critic_of_run,
-    held_out_examples as held_out_examples,
     refreshed_critic as refreshed_critic,
     run_recipe as run_recipe,
 )
@@ -26,4 +24,5 @@ from .run_comparison import (
     print_compared as print_compared,
     write_compared as write_compared,
 )
+from .run_examples import run_examples as run_examples
 from .sft_run import SFTRun as SFTRun

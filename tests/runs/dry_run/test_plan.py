@@ -88,8 +88,8 @@ def test_gradients_of_an_earlier_micro_batch_are_in_the_peak_of_an_update(folder
     update = Planner(settings, CPU, prompt_tokens=8).plan().phases["update"]
     own = sum(update[name] for name in ("activations", "gradients", "working"))
     model = TracedModel(policy_config(str(folder)), settings.model)
-    assert own == model.update(4, 8, 24, entropy=False, accumulated=True).peak
-    assert own > model.update(4, 8, 24, entropy=False).peak
+    assert own == sum(model.update(4, 8, 24, entropy=False, accumulated=True).values())
+    assert own > sum(model.update(4, 8, 24, entropy=False).values())
 
 
 @pytest.mark.parametrize("settings", [{}, {"gradient_checkpointing": True}, {"lora_r": 2, "value": "adapter"}])
@@ -116,9 +116,9 @@ def test_traced_activations_are_those_that_torch_saves(settings: dict[str, Any])
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         passes = policy(batch_of([(5, 7)] * 3))
     if "gradient_checkpointing" in settings:  # its own hooks hide what it keeps: at least the input of each layer
-        assert found.kept >= sum(kept.values())
+        assert found["activations"] >= sum(kept.values())
     else:
-        assert found.kept == pytest.approx(sum(kept.values()), rel=0.1)
+        assert found["activations"] == pytest.approx(sum(kept.values()), rel=0.1)
     assert passes.logp.requires_grad
 
 
@@ -136,11 +136,9 @@ def test_a_trace_does_not_depend_on_when_python_collects_garbage(folder: Path) -
     assert traced[0] == traced[1]
 
 
-def test_a_batch_that_cannot_be_shared_and_prompts_without_room_are_refused(folder: Path) -> None:
+def test_a_batch_that_cannot_be_shared_is_refused(folder: Path) -> None:
     with pytest.raises(ConfigError, match="choose a multiple of 3"):
         Planner(recipe(folder), CPU, processes=3, prompt_tokens=8)
-    with pytest.raises(ConfigError, match="exceed the model's context of 512"):
-        Planner(recipe(folder), CPU, prompt_tokens=500)
 
 
 @pytest.mark.slow

@@ -85,7 +85,7 @@ def test_a_run_that_does_not_fit_gets_ways_out_and_no_question(
         (["--model", "missing"], "missing"),
         (["--critic", "colours:nobody"], "nobody"),
         (["--set", "data.train=missing.jsonl"], "missing.jsonl"),
-        (["--set", "rollout.max_new_tokens=64"], "no prompt leaves room|exceed the model's context of 64"),
+        (["--set", "rollout.max_new_tokens=64"], "leaves no room for a prompt in the model's context of 64"),
     ],
 )
 def test_bad_input_is_refused(place: Path, options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

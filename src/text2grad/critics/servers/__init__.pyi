@@ -8,7 +8,6 @@ from .annotation import (
 from .cached_client import (
     CachedClient as CachedClient,
     Failure as Failure,
-    Reply as Reply,
     Request as Request,
     ResponseFormat as ResponseFormat,
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from text2grad.config import Recipe
 from text2grad.reward_models.format import CritiqueFormat
-from text2grad.reward_models.writing import QUOTING
+from text2grad.reward_models.writing import FORMS
 
 _MARKS = {
     "spans": "verbatim quotes of the positive and of the negative parts of the response",
@@ -44,7 +44,7 @@ def model_card(results: Mapping[str, Any], format: CritiqueFormat, recipe: Recip
     marks = _MARKS.get(format.form, "a label for each word of the response: positive, negative or neither")
     lora = f"with LoRA of rank {model.lora_r} and α = {model.lora_alpha}" if model.lora_r else "trained in full"
     decoded = "decoded greedily" if format.votes == 1 else f"sampled, {format.votes} each, and combined by vote,"
-    constraint = "verbatim quotes" if format.form in QUOTING else "a label for each word"
+    constraint = "verbatim quotes" if FORMS[format.form].quotes else "a label for each word"
     constrained = f" and constrained to complete JSON and {constraint}" if format.constrain else ""
     count_rows = "\n".join(f"| {text} | {counts[key]:,} |" for key, text in _COUNTS.items())
     metric_rows = "\n".join(f"| {metric} | {value:.3f} |" for metric, value in results["measured"].items())

@@ -29,7 +29,7 @@ from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import format_from_recipe
 from text2grad.reward_models.training.card import model_card
 from text2grad.reward_models.training.held_out import HeldOutSet, measurement, read_split
-from text2grad.reward_models.writing import has_outcome, has_outcomes
+from text2grad.reward_models.writing import FORMS, has_outcomes
 
 HELD_OUT_FILE = "held_out.jsonl"
 SECTIONS = ("model", "reward_model", "critic", "run")  # sections of the recipe whose settings decide the result
@@ -160,7 +160,7 @@ class RewardRun(TrainingRun):
 def _note_lost_outcomes(recipe: Recipe, annotations: Sequence[Annotation]) -> None:
     """Tell that annotations have outcomes which the form of the targets leaves out."""
     outcomes = sum(annotation.critique.outcome is not None for annotation in annotations)
-    if outcomes and not has_outcome(recipe.reward_model.form):
+    if outcomes and not FORMS[recipe.reward_model.form].outcome:
         note(
             f"{outcomes} of {len(annotations)} annotations have an outcome for the whole response, which the form "
             f'{recipe.reward_model.form!r} leaves out; reward_model.form = "labelled_spans" teaches them',
