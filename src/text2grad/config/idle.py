@@ -42,11 +42,6 @@ _RULES = (
         "critic.model is not set: no reward model is loaded",
     ),
     _Rule(
-        lambda recipe: not (recipe.critic.learned and recipe.critic.kind == "vllm"),
-        ("vllm",),
-        'no critic.model of critic.kind = "vllm"',
-    ),
-    _Rule(
         lambda recipe: not recipe.refresh.asks,
         ("refresh",),
         "neither refresh.steps nor refresh.audit is set",
