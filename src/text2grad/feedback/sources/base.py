@@ -173,11 +173,9 @@ def critique(lines: list[str], spans: list[Span]) -> Critique:
     return Critique("\n".join(line for line in lines if line) or NO_ERRORS, tuple(sorted(set(spans))))
 
 
-def unjudged(
-    prompt: str, response: Any, *losses: Loss, reference: str | None = None, meta: Mapping[str, Any] | None = None
-) -> Item:
+def unjudged(prompt: str, response: str, *losses: Loss) -> Item:
     """Return a response without feedback as an example, with the response in its `meta`."""
-    return Item(Example(prompt, reference, meta={"response": response, **(meta or {})}), (Loss(NOT_JUDGED), *losses))
+    return Item(Example(prompt, meta={"response": response}), (Loss(NOT_JUDGED), *losses))
 
 
 def quoted(text: str) -> str:
