@@ -32,7 +32,7 @@ def empty(tmp_path: Path) -> Path:
 def test_an_unknown_section_is_refused_with_the_nearest_known_one() -> None:
     assert refusal({"rollouts": {"batch_size": 3}}) == (
         'my.toml: no section "rollouts". Did you mean "rollout"? Known sections: annotate, critic, data, engine, '
-        "model, optim, ppo, quickstart, refresh, reward, reward_model, rollout, run, server, sft, vllm"
+        "model, optim, ppo, quickstart, refresh, reward, reward_model, rollout, run, server, sft"
     )
 
 
@@ -54,7 +54,7 @@ def test_nothing_is_suggested_for_a_key_that_resembles_none() -> None:
 def test_a_key_outside_its_section_is_refused() -> None:
     assert refusal({"beta": 0.1}) == (
         'my.toml: no section "beta". Did you mean "data"? Known sections: annotate, critic, data, engine, '
-        "model, optim, ppo, quickstart, refresh, reward, reward_model, rollout, run, server, sft, vllm"
+        "model, optim, ppo, quickstart, refresh, reward, reward_model, rollout, run, server, sft"
     )
     assert refusal({"ppo": 0.1}) == "my.toml: [ppo] is a section of settings, got 0.1"
 
@@ -177,14 +177,6 @@ def test_no_memory_for_vllm_is_refused() -> None:
     assert "greater than 0" in refusal({"engine": {"gpu_memory_utilization": 0.0}})
 
 
-def test_policy_and_critic_in_vllm_leave_memory_to_training() -> None:
-    both: dict[str, dict[str, Any]] = {"rollout": {"engine": "vllm"}, "critic": {"model": "rm", "kind": "vllm"}}
-    assert "leave nothing of the GPU to training: lower them" in refusal(
-        {**both, "vllm": {"gpu_memory_utilization": 0.7}}
-    )
-    assert make_recipe({**both, "vllm": {"gpu_memory_utilization": 0.6}}).engine.gpu_memory_utilization == 0.3
-
-
 def test_a_refresh_needs_room_for_what_is_new() -> None:
     assert refusal({"refresh": {"replay": 1.0}}) == (
         "my.toml: [refresh] replay = 1.0 leaves no room for new annotations; choose less"
@@ -198,14 +190,13 @@ def test_a_critic_is_refreshed_where_a_step_is_named() -> None:
     assert make_recipe({"refresh": {"steps": [10, 25]}}).refresh.active
 
 
-@pytest.mark.parametrize("kind", ["vllm", "server"])
-def test_a_critic_that_cannot_be_trained_here_is_not_refreshed(kind: str) -> None:
-    critic, refresh = {"model": "rm", "kind": kind}, {"steps": [4]}
+def test_a_critic_that_cannot_be_trained_here_is_not_refreshed() -> None:
+    critic, refresh = {"model": "rm", "kind": "server"}, {"steps": [4]}
     assert refusal({"critic": critic, "refresh": refresh}) == (
-        f'my.toml: [refresh] trains the critic again, and one of critic.kind = "{kind}" cannot be; choose '
-        '"generative", or leave refresh.steps out'
+        'my.toml: [refresh] trains the critic again, and one of critic.kind = "server" cannot be; choose "generative", '
+        "or leave refresh.steps out"
     )
-    assert make_recipe({"critic": critic, "refresh": {"audit": 8}}).critic.kind == kind
+    assert make_recipe({"critic": critic, "refresh": {"audit": 8}}).critic.kind == "server"
     assert make_recipe({"critic": {**critic, "use": "my:critic"}, "refresh": refresh}).refresh.active
 
 
@@ -390,9 +381,8 @@ def test_the_defaults_are_the_papers() -> None:
         ({"model": {"lora_alpha": 8, "lora_r": 4}}, []),
         ({"engine": {"gpu_memory_utilization": 0.5}}, ["engine.gpu_memory_utilization"]),
         ({"engine": {"gpu_memory_utilization": 0.5}, "rollout": {"engine": "vllm"}}, []),
-        ({"critic": {"use": "a:b", "model": "m", "kind": "vllm"}, "vllm": {"max_model_len": 9}},
-         ["critic.model", "critic.kind", "vllm.max_model_len"]),
-        ({"critic": {"kind": "vllm"}}, ["critic.kind"]),
+        ({"critic": {"use": "a:b", "model": "m", "kind": "server"}}, ["critic.model", "critic.kind"]),
+        ({"critic": {"kind": "server"}}, ["critic.kind"]),
         *(({"critic": {"model": "m", "kind": kind, "votes": 2}}, ["critic.votes"]) for kind in ("server", "probe")),
         ({"critic": {"model": "m", "votes": 2}}, []),
         *(({"critic": {"model": "m", "constrain": False, limit: True}}, [f"critic.{limit}"])
@@ -400,7 +390,6 @@ def test_the_defaults_are_the_papers() -> None:
         ({"critic": {"model": "m", "one_list": True}}, []),
         ({"ppo": {"beta": 0.0, "target_kl": 0.1}}, ["ppo.target_kl"]),
         ({"ppo": {"beta": 0.1, "target_kl": 0.1}}, []),
-        ({"critic": {"model": "m", "kind": "vllm"}, "vllm": {"max_model_len": 9}}, []),
         ({"refresh": {"lr": 1e-3, "window": 5}}, ["refresh.window", "refresh.lr"]),
         ({"refresh": {"lr": 1e-3, "steps": [3]}}, []),
         ({"refresh": {"annotator": "a:b", "audit": 4}}, []),

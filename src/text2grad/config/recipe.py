@@ -16,7 +16,7 @@ from text2grad.config.critic import CriticConfig, RewardConfig
 from text2grad.config.policy import ModelConfig, OptimConfig, PPOConfig, RolloutConfig
 from text2grad.config.run import DataConfig, RunConfig
 from text2grad.config.section import Section
-from text2grad.config.server import AnnotateConfig, EngineConfig, ServerConfig, VLLMConfig
+from text2grad.config.server import AnnotateConfig, EngineConfig, ServerConfig
 from text2grad.config.training import QuickstartConfig, RefreshConfig, RewardModelConfig, SFTConfig
 from text2grad.errors import ConfigError, DataError, known_names
 from text2grad.files import read_text
@@ -34,7 +34,6 @@ class Recipe(Section):
     reward_model: RewardModelConfig = RewardModelConfig()
     critic: CriticConfig = CriticConfig()
     server: ServerConfig = ServerConfig()
-    vllm: VLLMConfig = VLLMConfig()
     refresh: RefreshConfig = RefreshConfig()
     reward: RewardConfig = RewardConfig()
     ppo: PPOConfig = PPOConfig()
@@ -57,26 +56,12 @@ class Recipe(Section):
                 f"ppo.minibatches = {self.ppo.minibatches}"
             )
         self._check_groups()
-        self._check_engine()
-        if self.refresh.active and self.critic.learned and self.critic.kind in ("vllm", "server"):
+        if self.refresh.active and self.critic.learned and self.critic.kind == "server":
             raise ValueError(
-                f'[refresh] trains the critic again, and one of critic.kind = "{self.critic.kind}" cannot be; choose '
-                '"generative", or leave refresh.steps out'
+                '[refresh] trains the critic again, and one of critic.kind = "server" cannot be; choose "generative", '
+                "or leave refresh.steps out"
             )
         return self
-
-    def _check_engine(self) -> None:
-        """Refuse a share of the GPU's memory for vLLM that the critic's vLLM has already."""
-        if self.rollout.engine != "vllm":
-            return
-        critic_in_vllm = self.critic.kind == "vllm" and self.critic.learned
-        both = self.engine.gpu_memory_utilization + self.vllm.gpu_memory_utilization
-        if critic_in_vllm and both >= 1.0:
-            raise ValueError(
-                f"engine.gpu_memory_utilization = {self.engine.gpu_memory_utilization} (rollouts) and "
-                f"vllm.gpu_memory_utilization = {self.vllm.gpu_memory_utilization} (critic) leave nothing of the "
-                "GPU to training: lower them"
-            )
 
     def _check_groups(self) -> None:
         """Refuse groups that do not fit the batch, and baselines or scales of groups without groups."""

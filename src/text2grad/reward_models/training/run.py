@@ -5,6 +5,7 @@ model/, merged/         have reward_model.json and README.md, too
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from text2grad.errors import ConfigError
 from text2grad.feedback import Annotation, write_annotations
 from text2grad.files import write_atomically
 from text2grad.models import (
-    MODEL,
     NO_LOSS,
     FineTuning,
     MeasuredRun,
