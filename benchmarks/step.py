@@ -92,14 +92,13 @@ class Step:
         )
         optimizers.begin(0)
         self.optimizers, self.config = optimizers, PPOConfig(epochs=EPOCHS, micro_batch_tokens=micro_batch_tokens)
-        names = ("clip_range", "value_clip_range", "vf_coef", "entropy_coef")
         self.gradient = MinibatchGradient(
             self.model,
             Accelerator(cpu=True),
+            self.config,
             temperature=1.0,
             sizes=PieceSizes(micro_batch_tokens=self.config.micro_batch_tokens),
             half_precision=False,
-            **self.config.model_dump(include=set(names)),
         )
         generator = random.Random(1)
         self.prompts = [[generator.randrange(vocab) for _ in range(PROMPT)] for _ in range(BATCH)]
@@ -136,8 +135,7 @@ class Step:
         """Run the epochs of PPO."""
         from text2grad.rl.update import ppo_epochs
 
-        names = {"epochs", "minibatches"}
-        ppo_epochs(self.gradient, self.optimizers, data, seed=seed, **self.config.model_dump(include=names))
+        ppo_epochs(self.gradient, self.optimizers, data, seed=seed)
 
 
 def ours(policy: Any, vocab: int, kl: str, repeats: int, micro_batch_tokens: int) -> dict[str, Any]:

@@ -221,6 +221,7 @@ def test_critiques_are_those_of_the_cpu(phases: Path) -> None:
     assert any(found)
 
 
+@pytest.mark.thorough
 def test_a_critic_on_the_policys_base_is_refreshed_and_audited(
     phases: Path, device: torch.device, tmp_path: Path
 ) -> None:
@@ -253,25 +254,6 @@ def test_a_generative_reward_model_trains_as_on_the_cpu(more: dict[str, Any], tm
             RewardRun(small_reward.recipe(tmp_path, place, **{**more, "reward_model": short})).run()
         found.append(untimed(tmp_path / place / "metrics.jsonl"))
     close(*reversed([lines[:1] for lines in found] if "muon" in str(more) else found))  # Muon takes bfloat16 there
-
-
-def test_a_probe_trains_measures_and_judges(phases: Path, device: torch.device, tmp_path: Path) -> None:
-    (tmp_path / "empty.toml").touch()
-    flags = ["--model", str(phases / "base"), "--out", str(tmp_path / "critic"), "--unit", "words"]
-    file = str(phases / "annotations.jsonl")
-    assert main(["reward", str(tmp_path / "empty.toml"), "--kind", "probe", "--annotations", file, *flags]) == 0
-    model = str(tmp_path / "critic" / "model")
-    measure = ["evaluate", "critic", file, "--model", model, "--no-words", "--limit", "4"]
-    assert main([*measure, "--out", str(tmp_path / "measured")]) == 0
-    recipe = small_run.recipe(
-        tmp_path / "run",
-        model={"path": str(phases / "base"), "value": "none"},
-        data={"train": str(phases / "prompts.jsonl")},
-        critic={"kind": "probe", "model": model, "max_failure_rate": 1.0},
-        run={"steps": 1},
-    )
-    run_recipe(recipe)
-    assert len(untimed(tmp_path / "run" / "metrics.jsonl")) == 1
 
 
 def test_a_generative_reward_model_is_measured(phases: Path, device: torch.device, tmp_path: Path) -> None:
@@ -340,6 +322,7 @@ def test_trls_trainer_takes_token_rewards(device: torch.device, tmp_path: Path) 
 # Commands on a policy.
 
 
+@pytest.mark.thorough
 def test_a_run_is_looked_at(
     phases: Path, device: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,6 +335,7 @@ def test_a_run_is_looked_at(
     assert main(["train", "my.toml", "--dry-run", "--judge", *critic]) == 0
 
 
+@pytest.mark.thorough
 def test_policies_are_evaluated(phases: Path, device: torch.device, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("red blue one two\n\ncat dog\n")
     data = [{"prompt": f"cat {word}", "reference": f" {word}", "source": f"{word} red " * 4} for word in WORDS[:3]]
@@ -370,6 +354,7 @@ def test_policies_are_evaluated(phases: Path, device: torch.device, tmp_path: Pa
 # The studio's worker, in this process.
 
 
+@pytest.mark.thorough
 def test_the_studio_teaches_retrains_asks_and_suggests(device: torch.device, tmp_path: Path) -> None:
     small_reward.prepare(tmp_path)
     base, marked = str(tmp_path / "base"), small_reward.ANNOTATIONS[:2]

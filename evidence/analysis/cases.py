@@ -90,7 +90,7 @@ def _shaded(columns: Sequence[dict[str, Any]], name: str) -> dict[str, Any] | No
             "offsets": one["offsets"],
             **{column: one[column] for column in COLUMNS if column in one},
             "shade": [value / largest if abs(value) > FAINTEST * largest else 0.0 for value in one[name]],
-            "by": f"{one['by']}, coloured by {COLUMNS[name]}",
+            "by": f"{one['by']}, coloured by {COLUMNS[name].name}",
         }
         for one in having
     ]

@@ -20,10 +20,10 @@ from evidence.analysis.signals import SIGNALS
 from evidence.analysis.verdict import verdict
 from text2grad.errors import DataError
 from text2grad.files import to_json, write_files
-from text2grad.runs.reports.html import rollouts_page
+from text2grad.runs.reports.html import Table, rollouts_page
 from text2grad.runs.reports.plots import Draw, Line, curve_panel, pictures, smoothed_points
 from text2grad.runs.reports.run_report import Run
-from text2grad.runs.reports.terminal import plain, print_table
+from text2grad.runs.reports.terminal import plain, print_tables
 
 NOT_LOGGED = (
     "No update of the policy was logged, so nothing is said of what the words did: set analysis.track_update = 10, "
@@ -170,8 +170,7 @@ def _cases(runs: Mapping[str, Run], case: int | None) -> list[tuple[str, list[di
 
 def print_analysis(console: Console, results: Mapping[str, Any]) -> None:
     """Print the tables and, at the end, the verdicts."""
-    for caption, columns, rows in tables(results):
-        print_table(console, caption, columns, rows)
+    print_tables(console, tables(results))
     for note in notes(results):
         console.print(plain(note), soft_wrap=True)
 
@@ -185,21 +184,23 @@ def notes(results: Mapping[str, Any]) -> list[str]:
     return said + [f"{name}: {one['verdict']}" if several else one["verdict"] for name, one in found.items()]
 
 
-def tables(results: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[str]]]]:
-    """Return the tables of terminal and page: (caption, columns, rows), a column per run."""
+def tables(results: Mapping[str, Any]) -> list[Table]:
+    """Return the tables of terminal and page: a column per run."""
     found = results["runs"]
     made = [
-        ("Rollouts", ["", *found], _rollout_rows(found)),
-        ("Signal-to-noise ratio of advantages on the same rollouts", ["", *found], _signal_rows(found)),
-        ("Variance and autocorrelation of these advantages", ["", *found], _moment_rows(found)),
+        Table("Rollouts", ["", *found], _rollout_rows(found)),
+        Table("Signal-to-noise ratio of advantages on the same rollouts", ["", *found], _signal_rows(found)),
+        Table("Variance and autocorrelation of these advantages", ["", *found], _moment_rows(found)),
     ]
     logged = {name: one["update"] for name, one in found.items() if one["update"] is not None}
     if logged:
-        made.append(("Log-probs of tokens after the update", ["", *MOVED.values()], _update_rows(logged)))
+        made.append(Table("Log-probs of tokens after the update", ["", *MOVED.values()], _update_rows(logged)))
         if fresh := {name: one for name, one in logged.items() if one["all"]["fresh_right"] is not None}:
-            made.append(("The same without the momentum of earlier updates", ["", *FRESH.values()], _fresh_rows(fresh)))
-        made.append(("Gradient of the update", ["", *logged], _gradient_rows(logged)))
-        made.append(("Causes of the changes of log-probs", ["", *logged], _cause_rows(logged)))
+            made.append(
+                Table("The same without the momentum of earlier updates", ["", *FRESH.values()], _fresh_rows(fresh))
+            )
+        made.append(Table("Gradient of the update", ["", *logged], _gradient_rows(logged)))
+        made.append(Table("Causes of the changes of log-probs", ["", *logged], _cause_rows(logged)))
     return made
 
 

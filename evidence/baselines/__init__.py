@@ -1,4 +1,4 @@
-"""Baselines with a reward model that writes no words: one number per response, or a label per step.
+"""Baselines with a reward model that writes no words: one number per response, a label per step, or a probe.
 
 `register` adds their kinds to `critic.kind`, and the forms of critiques of ablations to `reward_model.form`; the
 modules of the kinds are imported when a recipe names one.
@@ -13,11 +13,12 @@ from text2grad.reward_models import register_kind
 
 
 def register() -> None:
-    """Let recipes name the kinds "scalar" and "process" of reward models, and the form "dense" of critiques."""
+    """Let recipes name the kinds "scalar", "process" and "probe" of reward models, and the form "dense"."""
     forms.register()
     register_weighting("token_importance", _importance)
     register_kind("scalar", _load("scalar", "ScalarRewardModel"))
     register_kind("process", _load("process", "ProcessRewardModel"))
+    register_kind("probe", _load("probe", "ProbeRewardModel"))
 
 
 def _importance() -> Any:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from text2grad.align.offsets import Range
 from text2grad.errors import DataError
+from text2grad.models.prompts import check_ids
 from text2grad.reward_models.prompts import special_tokens
 from text2grad.reward_models.writing import critique_prompt
 from text2grad.types import Example
@@ -20,6 +21,18 @@ class Encoded(NamedTuple):
 
     ids: list[int]
     offsets: list[Range]
+
+
+def check_text_ids(model: Any, tokenizer: Any) -> None:
+    """Refuse a tokenizer that reads text as ids which the model's embedding does not have.
+
+    Special tokens may lie beyond the embedding, as many tokens of padding do, until a row holds them (`check_ids`).
+
+    Raises:
+        ModelError: if there is such an id.
+    """
+    special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    check_ids(model, [[number for number in tokenizer.get_vocab().values() if number not in special]])
 
 
 def _split_specials(

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
-from evidence.baselines.encoding import encode_chats, encode_responses
+from evidence.baselines.encoding import check_text_ids, encode_chats, encode_responses
 from evidence.baselines.span_reward import span_reward
 from text2grad.errors import DataError, ModelError
 from text2grad.feedback.records import Annotation
@@ -20,14 +20,13 @@ from text2grad.files import to_json, write_atomically
 from text2grad.models.fine_tuning import FineTuning, OnStep, optimizers, train_with, training_arguments
 from text2grad.models.measured_training import (
     Evaluation,
-    check_ids,
-    check_text_ids,
     checkpoint_path,
     last_saved,
-    train_saved,
+    train_measured,
 )
 from text2grad.models.pretrained import context_of, load_model, load_tokenizer
-from text2grad.reward_models.prompts import format_of, too_long
+from text2grad.models.prompts import check_ids, format_of
+from text2grad.reward_models.prompts import too_long
 from text2grad.reward_models.shared_base import load_weights
 from text2grad.reward_models.writing import inputs_of
 from text2grad.types import Critique, Example, PromptFormat
@@ -229,7 +228,7 @@ def fit(
     from datasets import Dataset
     from transformers import Trainer, TrainingArguments
 
-    check_ids(model, [{"input_ids": ids} for ids in data["input_ids"]])
+    check_ids(model, data["input_ids"])
 
     def make_trainer(directory: str, **more: Any) -> Any:
         trainer = Trainer(
@@ -260,7 +259,7 @@ def train_classifier(
     if evaluation is None:
         train_with(make_trainer, model, on_step=on_step)
         return
-    train_saved(make_trainer, settings, evaluation, on_step=on_step)
+    train_measured(make_trainer, settings, evaluation, on_step=on_step)
     saved = last_saved(evaluation.directory)
     if saved is not None:  # of an earlier process, if that one made the last step
         path = checkpoint_path(evaluation.directory, saved.step)
@@ -320,7 +319,7 @@ def logits_of(model: Any, tokenizer: Any, rows: Sequence[Sequence[int]], rows_at
 
     context, collate = context_of(model), DataCollatorWithPadding(tokenizer)
     fits = [row for row, ids in enumerate(rows) if len(ids) <= context]
-    check_ids(model, [{"input_ids": rows[row]} for row in fits])
+    check_ids(model, [rows[row] for row in fits])
     found: dict[int, Any] = {}
     with torch.no_grad():
         for start in range(0, len(fits), rows_at_once):

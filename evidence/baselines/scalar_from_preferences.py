@@ -20,9 +20,9 @@ from evidence.baselines.scalar import (
 )
 from text2grad.errors import DataError, TrainingError
 from text2grad.models.fine_tuning import FineTuning, OnStep, optimizers, training_arguments
-from text2grad.models.measured_training import Evaluation, check_ids, measured_at
+from text2grad.models.measured_training import Evaluation, measured_at
 from text2grad.models.pretrained import context_of
-from text2grad.reward_models.prompts import format_of
+from text2grad.models.prompts import check_ids, format_of
 from text2grad.types import Critique, Example
 
 STANDARDIZED_ON = 2_000  # the first training pairs
@@ -128,7 +128,7 @@ def _train(
     from trl.trainer.reward_config import RewardConfig
     from trl.trainer.reward_trainer import RewardTrainer
 
-    check_ids(model, [{"input_ids": ids} for row in rows for ids in row.values()])
+    check_ids(model, [ids for row in rows for ids in row.values()])
 
     def make_trainer(directory: str, **more: Any) -> Any:
         more = {**more, "train_sampling_strategy": "random"}  # a pair has no length to sort by

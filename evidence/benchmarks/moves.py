@@ -21,7 +21,7 @@ from typing import Any
 
 from evidence.plans.methods import METHODS, PROGRAM_CRITIC
 from evidence.plans.tuning import run_command
-from text2grad.runs.pipeline import WITHOUT_REWARD_MODEL
+from evidence.tasks.lengths import WITHOUT_REWARD_MODEL
 
 TEXT2GRAD = [sys.executable, "-m", "evidence"]
 RECIPES = {

@@ -23,8 +23,8 @@ from text2grad.config import Recipe, latest_checkpoint, load_recipe
 from text2grad.evaluation.intervals import Ratio, Statistic, differences, estimate
 from text2grad.feedback import ask, load_critic
 from text2grad.files import to_json, write_atomically
-from text2grad.rl import RunLog
-from text2grad.runs import held_out_examples
+from text2grad.rl.run_log import RunLog
+from text2grad.runs import run_examples
 from text2grad.runs.evaluate_policy import PolicySampler
 from text2grad.types import Critique, Example
 
@@ -82,7 +82,9 @@ def main() -> None:
         out = options.work / f"seed-{seed}"
         first, last = trained(out, seed, recipe.run.steps)
         of_run = load_recipe(RECIPE, [f"run.seed={seed}"])
-        examples = [one for one in held_out_examples(of_run, recipe.data.eval_examples) for _ in range(options.answers)]
+        examples = [
+            one for one in run_examples(of_run).held_out[: recipe.data.eval_examples] for _ in range(options.answers)
+        ]
         own: dict[str, list[Counter[str]]] = {}
         checkpoint = latest_checkpoint(out / "checkpoints")
         for name, path in (("before", recipe.model.path), ("after", f"{checkpoint}/policy")):

@@ -21,10 +21,11 @@ import torch
 from evidence.tasks.stories.openings import story_openings
 from evidence.tasks.stories.reading import read_story
 from evidence.tasks.stories.task import story_metrics
+from text2grad.config import RolloutConfig
 from text2grad.feedback import Annotation, read_critique_records, write_annotations
 from text2grad.files import to_json
 from text2grad.models import load_policy, load_tokenizer, with_lora
-from text2grad.runs import Sampling, sample_rollouts
+from text2grad.runs import sample_rollouts
 from text2grad.types import Critique, Rollout, Span
 from text2grad_studio.teaching import Correction, Lesson, lesson_from, teach
 
@@ -33,9 +34,9 @@ TOKENS, STOP = 160, [1]  # the recipe's: this model ends a story with its beginn
 
 def sampled(policy: Any, tokenizer: Any, split: Any, number: int, seed: int) -> list[Rollout]:
     """Return stories to the first openings of a split."""
-    sampling = Sampling(TOKENS, 1.0, STOP, 0)
+    rollout = RolloutConfig(max_new_tokens=TOKENS, eos_token_ids=tuple(STOP))
     openings = story_openings(split, number, seed=0)
-    return sample_rollouts(policy, tokenizer, openings, sampling, prompt_format="plain", seed=seed)
+    return sample_rollouts(policy, tokenizer, openings, rollout, prompt_format="plain", seed=seed)
 
 
 def simulated(stories: list[Rollout], number: int) -> list[Correction]:

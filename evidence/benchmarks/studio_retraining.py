@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from text2grad.config import Recipe, latest_checkpoint, recipe_of_run
+from text2grad.config import Recipe, RolloutConfig, latest_checkpoint, recipe_of_run
 from text2grad.feedback import Annotation
 from text2grad.files import to_json
-from text2grad.models import load_policy, load_tokenizer, stop_ids, with_lora
+from text2grad.models import load_policy, load_tokenizer, with_lora
 from text2grad.reward_models import GenerativeRewardModel
-from text2grad.runs import Sampling, held_out_examples, refreshed_critic, sample_rollouts
+from text2grad.runs import refreshed_critic, run_examples, sample_rollouts
 from text2grad.types import Critique, Rollout, Span
 from text2grad_studio.retraining import Retraining, retrain, retraining_from
 from text2grad_studio.teaching import Correction
@@ -87,12 +87,12 @@ def measure(run: Path, recipe: Recipe, phrase: str, number: int, held_out: int, 
     tokenizer, policy = load_tokenizer(base), load_policy(base, dtype="float32").eval()
     torch.manual_seed(settings.seed)
     policy = with_lora(policy, r=settings.rank, alpha=2 * settings.rank, targets="all-linear")
-    sampling = Sampling(recipe.rollout.max_new_tokens, 1.0, stop_ids(policy, tokenizer), 0)
-    examples = held_out_examples(recipe, held_out)
+    rollout = RolloutConfig(max_new_tokens=recipe.rollout.max_new_tokens)
+    examples = run_examples(recipe).held_out[:held_out]
 
     def answers() -> list[Rollout]:
         prompt_format = recipe.model.prompt_format
-        return sample_rollouts(policy, tokenizer, examples, sampling, prompt_format=prompt_format, seed=settings.seed)
+        return sample_rollouts(policy, tokenizer, examples, rollout, prompt_format=prompt_format, seed=settings.seed)
 
     written = answers()
     critic = GenerativeRewardModel.load(refreshed_critic(run, checkpoint) or recipe.critic.model)

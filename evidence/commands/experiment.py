@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     from evidence.plans.experiment import Experiment
     from evidence.plans.experiment_plan import load_plan
-    from text2grad.runs import run_jobs
+    from evidence.plans.jobs import run_jobs
 
     if args.overrides:
         raise ConfigError("--set: the settings of an experiment are in its plan; change `settings` of the study")
@@ -104,14 +104,11 @@ def show(experiment: "Experiment", at_once: int) -> None:
 
 
 def make_models(args: argparse.Namespace) -> None:
-    """Make the models of one task and seed; print the progress as lines of JSON."""
+    """Make the models of one task and seed."""
     from evidence.baselines.phases import PHASES
     from evidence.tasks.lengths import LengthPipeline
     from text2grad.config import load_recipe
-    from text2grad.runs import pipeline_with_progress_lines
 
     lock_directory(args.models_in)
-    pipeline = pipeline_with_progress_lines(
-        load_recipe(args.plan, args.overrides), args.models_in, PHASES, LengthPipeline
-    )
-    pipeline.run(phases=args.phases.split(","))
+    recipe = load_recipe(args.plan, args.overrides)
+    LengthPipeline(recipe, args.models_in, PHASES).run_phases(args.phases.split(","))

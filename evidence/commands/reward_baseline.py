@@ -1,4 +1,4 @@
-"""`python -m evidence reward-baseline`: train a scalar or a process reward model."""
+"""`python -m evidence reward-baseline`: train a scalar or a process reward model, or a probe."""
 
 import argparse
 import hashlib
@@ -16,8 +16,18 @@ from text2grad.errors import ConfigError, DataError, ModelError
 DECISIVE = ("kind", "model", "steps", "batch_size", "lr", "max_tokens", "held_out", "seed", "rule", "spans_are_steps")
 """Options that decide the weights; a resumed training must have the same."""
 
-IDLE = {"rule": "lines", "spans_are_steps": False}
-"""Options without effect on a scalar reward model, and their defaults."""
+USUAL = {"steps": 1_000, "batch_size": 32, "lr": 1e-5, "save_every": 100, "rule": None, "spans_are_steps": False}
+"""Defaults of options that are without effect on some kinds."""
+
+IDLE = {
+    "scalar": ("rule", "spans_are_steps"),
+    "process": (),
+    "probe": ("steps", "batch_size", "lr", "save_every", "spans_are_steps"),
+}
+"""Kind → options without effect."""
+
+RULES = {"process": ("lines", "sentences"), "probe": ("sentences", "words", "lines")}
+"""Kind → units; the first is the default."""
 
 DESCRIPTION = """\
 Train a reward model that writes no critiques, as a baseline or as a critic.
@@ -27,39 +37,45 @@ Train a reward model that writes no critiques, as a baseline or as a critic.
   process   a label per step of a response (positive, negative or neutral), trained on annotations from
             `text2grad feedback import` or `text2grad annotate`. Measured: the share of held-out steps with the right
             label.
+  probe     a reading of the hidden states of the model, which is not trained itself: it labels sentences, words or
+            lines, and learns from a few hundred annotations. Measured: as for process.
 
 Whole prompts are held out. Responses that are too long are left out and counted, never cut. Until it is finished, the
-training keeps its checkpoints in DIR.training, from which --resume continues."""
+training keeps its checkpoints in DIR.training, from which --resume continues; a probe has none and begins again."""
 
 EPILOG = """\
 examples:
   python -m evidence reward-baseline scalar pairs.jsonl --model models/policy --out runs/scalar
   python -m evidence reward-baseline process annotations.jsonl --model models/policy --out runs/process --rule sentences
+  python -m evidence reward-baseline probe annotations.jsonl --model models/policy --out runs/probe --rule words
   python -m evidence reward-baseline scalar pairs.jsonl --model models/policy --out runs/scalar --resume
   python -m evidence train my.toml --set critic.model=runs/scalar --set critic.kind=scalar
 
-written to --out: a Hugging Face directory, and report.json (counts and held-out measurements)"""
+written to --out: a Hugging Face directory, or a probe with the name of its base; and
+report.json (counts and held-out measurements)"""
 
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    about = "train a scalar or a process reward model"
+    about = "train a scalar or a process reward model, or a probe"
     add = add_command(commands, "reward-baseline", run, about, DESCRIPTION, EPILOG).add_argument
-    add("kind", choices=("scalar", "process"), help="the kind of reward model")
+    add("kind", choices=tuple(IDLE), help="the kind of reward model")
     add("file", type=Path, metavar="FILE", help="JSONL file of preferences (scalar) or annotations")
-    add("--model", required=True, metavar="PATH", help="language model whose trunk is the start")
+    add("--model", required=True, metavar="PATH", help="language model whose trunk is the start, or that a probe reads")
     add("--out", type=Path, required=True, metavar="DIR", help="output directory; must not exist")
-    add("--steps", type=int, default=1_000, help="optimizer steps (default: %(default)s)")
-    add("--batch-size", type=int, default=32, help="pairs or responses per step (default: %(default)s)")
-    add("--lr", type=finite(), default=1e-5, help="peak learning rate (default: %(default)s)")
+    add("--steps", type=int, default=USUAL["steps"], help="optimizer steps (default: %(default)s)")
+    add(
+        "--batch-size", type=int, default=USUAL["batch_size"], help="pairs or responses per step (default: %(default)s)"
+    )
+    add("--lr", type=finite(), default=USUAL["lr"], help="peak learning rate (default: %(default)s)")
     add("--max-tokens", type=at_least(1), default=1_024, help="longest prompt with its response (default: %(default)s)")
     add("--held-out", type=finite(), default=0.1, metavar="SHARE", help="share of the prompts (default: %(default)s)")
     add("--seed", type=at_least(0), default=0)
     every = "steps between checkpoints (default: %(default)s)"
-    add("--save-every", type=at_least(1), default=100, metavar="N", help=every)
+    add("--save-every", type=at_least(1), default=USUAL["save_every"], metavar="N", help=every)
     add("--resume", action="store_true", help="continue an interrupted training from its last checkpoint")
-    unit = "process: unit of a step (default: %(default)s)"
-    add("--rule", choices=("lines", "sentences"), default=IDLE["rule"], help=unit)
+    unit = "unit of a label: process: lines (default) or sentences; probe: sentences (default), words or lines"
+    add("--rule", choices=("lines", "sentences", "words"), help=unit)
     add("--spans-are-steps", action="store_true", help="process: train on the annotated spans as the steps")
 
 
@@ -70,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
         Text2GradError: if the file or the model cannot be used; nothing is written then.
     """
     _check(args)
+    args.rule = args.rule or RULES.get(args.kind, (None,))[0]
 
     from text2grad.files import lock_directory, published, to_json, write_atomically
     from text2grad.models.fine_tuning import FineTuning
@@ -97,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
         on_measured=_note,
     )
     try:
-        train = {"scalar": _scalar, "process": _process}[args.kind]
+        train = {"scalar": _scalar, "process": _process, "probe": _probe}[args.kind]
         model, report, lines = train(args, settings, evaluation, *data)
     except (DataError, ModelError):
         if last_saved(args.directory) is None:  # there is nothing to continue
@@ -112,7 +129,6 @@ def run(args: argparse.Namespace) -> int:
     print_lines(
         [
             *lines,
-            ("steps", f"{args.steps:,}"),
             ("time", duration(saved.seconds if saved else time.monotonic() - begun)),
             ("reward model", str(args.out)),
             (
@@ -131,9 +147,12 @@ def _check(args: argparse.Namespace) -> None:
         value = getattr(args, name.replace("-", "_"))
         if not 0 < value < math.inf:
             raise ConfigError(f"--{name} must be above 0, got {value}")
-    for name, usual in IDLE.items():
-        if args.kind == "scalar" and getattr(args, name) != usual:
-            raise ConfigError(f"--{name.replace('_', '-')} has no effect on a scalar reward model; leave it out")
+    for name in IDLE[args.kind]:
+        if getattr(args, name) != USUAL[name]:
+            what = "a probe" if args.kind == "probe" else f"a {args.kind} reward model"
+            raise ConfigError(f"--{name.replace('_', '-')} has no effect on {what}; leave it out")
+    if args.rule and args.rule not in RULES[args.kind]:
+        raise ConfigError(f"--rule {args.rule} is not a unit of {args.kind}: {', '.join(RULES[args.kind])}")
     if not 0 <= args.held_out < 1:
         raise ConfigError(f"--held-out must be at least 0 and below 1, got {args.held_out}")
     if args.out.exists():
@@ -209,6 +228,45 @@ def _process(
     lines += [
         (f"  {label}", f"{report.right[label]:,} of {count:,} predicted") for label, count in report.held_out.items()
     ]
+    return model, report, lines
+
+
+def _probe(
+    args: argparse.Namespace, settings: Any, evaluation: Any, train: list[Any], held_out: list[Any]
+) -> tuple[Any, Any, list[tuple[str, str]]]:
+    from evidence.baselines.probe_training import train_probe
+    from text2grad.costs import metered
+    from text2grad.models.pretrained import load_tokenizer
+
+    with metered(evaluation.directory, "reward") as meter:
+        model, report = train_probe(
+            args.model,
+            load_tokenizer(args.model),
+            train,
+            unit=args.rule,
+            max_tokens=settings.max_tokens,
+            seed=settings.seed,
+            held_out=held_out,
+        )
+        meter.add(report.tokens, 0)
+    units = ", ".join(f"{count:,} {label}" for label, count in report.units.items())
+    left_out = (
+        f"{report.too_long:,} left out as too long, {report.without_units:,} without {args.rule}, with a failed "
+        "critique, or with tokens that decode to another text"
+    )
+    shares = f"{report.loss_of_shares:.3f} by the shares of the labels alone"
+    lines = [
+        ("trained on", f"{report.learned_from:,} responses with {args.rule} {units}; {left_out}"),
+        ("reads", f"layer {report.layer}, chosen with the penalty {report.penalty:g} by cross-validation"),
+        ("loss", f"{report.loss:.3f} nats per word in cross-validation, {shares}"),
+        ("threshold", f"{report.vote_threshold:g}, the best F1 in cross-validation"),
+        *(
+            (f"held-out {label}", f"{report.right.get(label, 0):,} of {count:,} {args.rule} marked so")
+            for label, count in report.held_out.items()
+        ),
+    ]
+    if report.loss >= report.loss_of_shares:
+        lines.append(("note", "it has learned nothing beyond the shares of the labels; more annotations may help"))
     return model, report, lines
 
 

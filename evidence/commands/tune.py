@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from evidence.plans.jobs import run_jobs
 from evidence.plans.methods import METHODS, settings
 from evidence.plans.search_space import CONFIRMED
 from text2grad.cli.options import add_command, add_shared, at_least, finite
 from text2grad.errors import ConfigError
 from text2grad.files import lock_directory
 from text2grad.progress import CONSOLE, Progress, note
-from text2grad.runs import run_jobs
 
 if TYPE_CHECKING:
+    from evidence.plans.jobs import Job
     from evidence.plans.tuning import Tuning
-    from text2grad.runs import Job
 
 EPILOG = """\
 examples:

@@ -139,7 +139,7 @@ def _general_ability(files: Files) -> str:
         return "Not measured yet."
     rows = []
     for suite, result in found["suites"].items():
-        name = next(name for name, one in result["measures"].items() if one["shown"])
+        name = next(iter(result["measures"]))
         before, after = (_with_interval(Estimate(**result["models"][model][name])) for model in ("before", "after"))
         difference = result["differences"]["after"][name]
         kept = "no loss shown" if _is_kept(difference, result["measures"][name]["better"]) else "a loss"

@@ -19,7 +19,7 @@ from text2grad.models import context_of, policy_config, response_logprobs
 from text2grad.progress import note
 from text2grad.runs.dry_run.devices import Device
 from text2grad.runs.dry_run.plan import Plan
-from text2grad.runs.dry_run.trace import Pass, TracedModel, update_roles
+from text2grad.runs.dry_run.trace import Roles, TracedModel
 
 Phase = Literal["sft", "reward"]
 SMALLEST_LORA = 16
@@ -61,11 +61,11 @@ class FineTunedModel(TracedModel):
         if bf16:
             self.model.forward = torch.autocast("cpu", torch.bfloat16)(self.model.forward)  # type: ignore[method-assign]
 
-    def held_out(self, rows: int, prompt: int, response: int) -> Pass:
+    def held_out(self, rows: int, prompt: int, response: int) -> Roles:
         """Trace the log-probs of responses behind their prompts, without gradient."""
         with torch.no_grad(), self._counting() as counted:
             response_logprobs(self.model.policy, self._batch(rows, prompt, response))
-            return Pass(counted.peak)
+            return {"working": counted.peak}
 
 
 class FineTuningPlanner:
@@ -107,14 +107,14 @@ class FineTuningPlanner:
         settings, model, rows = self._settings(recipe), self._model(recipe), self.rows(recipe)
         note(f"tracing the update of {rows} rows of {self.row_tokens:,} tokens")
         update = model.update(rows, *self._lengths(settings), entropy=False, accumulated=settings.accumulate > 1)
-        decoding, weights = self._measured(recipe, model), model.weights
+        weights = model.weights
         grads, changed = weights.trainable, weights.trainable if self.device.kind == "cuda" else 2 * weights.largest
         buckets = {"gradient buckets": grads} if self.processes > 1 else {}
         resident = {"model": weights.policy, "optimizer states": 2 * grads, **buckets}
         phases = {
-            "update": update_roles(update, grads),
+            "update": update,
             "optimizer": {"gradients": grads, "working": changed},
-            "measurement": {"KV cache": decoding.kept, "working": decoding.peak - decoding.kept},
+            "measurement": self._measured(recipe, model),
         }
         return Plan(
             {name: self.device.with_overhead({**resident, **own}) for name, own in phases.items()},
@@ -158,12 +158,12 @@ class FineTuningPlanner:
         how: dict[str, Any] = {"device": self.device.kind, "dropout": own.lora_dropout, "bf16": own.bf16}
         return FineTunedModel(self.config, model, **how)
 
-    def _measured(self, recipe: Recipe, model: FineTunedModel) -> Pass:
+    def _measured(self, recipe: Recipe, model: FineTunedModel) -> Roles:
         """Return the pass of a held-out loss; or the larger of those over prompts and a critique's last token."""
         settings = self._settings(recipe)
         lengths, most = self._lengths(settings), math.ceil(settings.eval_limit / self.processes)
         if isinstance(settings, RewardModelConfig):
-            return max(model.rollout(min(recipe.rollout.rows_at_once, most), *lengths))
+            return model.rollout(min(recipe.rollout.rows_at_once, most), *lengths)
         return model.held_out(min(self.rows(recipe), most), *lengths)
 
 

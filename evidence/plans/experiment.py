@@ -19,6 +19,7 @@ from typing import Any
 
 from evidence.plans.experiment_plan import EVALUATION_ITEMS, Plan, Study, check_metric, tuning_study
 from evidence.plans.frontier import value_of
+from evidence.plans.jobs import Job, error_in, is_done
 from evidence.plans.methods import METHODS
 from evidence.plans.records import (
     START_DIGITS,
@@ -33,14 +34,13 @@ from evidence.plans.records import (
 )
 from evidence.plans.search_space import Trial, as_overrides, value_in
 from evidence.plans.tuning import Tuning, loss_of, remove_run, run_command, run_failed, run_is_done
+from evidence.tasks.lengths import PHASES, WITHOUT_REWARD_MODEL
 from text2grad.config import Recipe, digest_of, load_recipe
 from text2grad.errors import CheckpointError, ConfigError, DataError, TrainingError
 from text2grad.files import to_json, write_atomically
 from text2grad.progress import note
-from text2grad.runs.jobs import Job, error_in, is_done
 from text2grad.runs.metric import lower_is_better
-from text2grad.runs.phase_models import refuse_other_settings
-from text2grad.runs.pipeline import PHASES, WITHOUT_REWARD_MODEL
+from text2grad.runs.pipeline import Pipeline
 
 RUN_SECONDS = {"program": 60.0, "reward_model": 190.0}
 """Of 60 steps of a quickstart's recipe on one thread, evaluations included; for studies without records."""
@@ -471,10 +471,8 @@ class Experiment:
         made = self._models(study, length, faults, seed)
         name = f"models {made.directory.relative_to(self.models)}"
         recipe = load_recipe(self._recipe(study), made.overrides)
-        refuse_other_settings(
-            made.directory,
-            recipe,
-            way_out="Name another directory with --models DIR, or in runs of the plan",
+        Pipeline(recipe, made.directory).refuse_other_settings(
+            "Name another directory with --models DIR, or in runs of the plan"
         )
 
         def complete() -> bool:

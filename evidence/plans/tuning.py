@@ -30,6 +30,7 @@ from pathlib import Path
 from statistics import fmean
 
 from evidence.plans.frontier import value_of
+from evidence.plans.jobs import Job, error_in, is_done
 from evidence.plans.methods import METHODS
 from evidence.plans.records import curve_of
 from evidence.plans.search_space import CONFIRMED, ROUND, SearchSpace, Trial, as_overrides
@@ -39,7 +40,6 @@ from text2grad.config.run_directory import inputs_of
 from text2grad.errors import CheckpointError, ConfigError, TrainingError
 from text2grad.files import to_json, write_atomically
 from text2grad.progress import note
-from text2grad.runs.jobs import Job, error_in, is_done
 from text2grad.runs.reports.run_report import read_run
 
 FILE = "tuning.json"

@@ -14,7 +14,7 @@ from typing import Any
 
 from text2grad.files import to_json, write_atomically
 from text2grad.runs.reports.html import rollouts_page
-from text2grad.runs.reports.run_report import before_and_after
+from text2grad.runs.reports.run_report import side_by_side
 
 RESULTS = Path(__file__).parent
 DATA, PAGE, PICTURE = (RESULTS / f"answers.{kind}" for kind in ("json", "html", "png"))
@@ -37,7 +37,7 @@ def records_of(run: Path) -> dict[str, Any]:
     first, last = (json.loads(files[place].read_bytes()) for place in (0, -1))
     tokens = json.loads((run / "run.json").read_bytes())["recipe"]["rollout"]["max_new_tokens"]
     made = []
-    for record in before_and_after(first, last)[:COUNT]:
+    for record in side_by_side({"before": first["records"], "after": last["records"]})[:COUNT]:
         [after] = record["beside"]
         text = record["prompt"].partition("Passage: ")[2]
         passage, _, question = text.rpartition("\n\nQuestion: ")

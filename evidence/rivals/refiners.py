@@ -18,13 +18,13 @@ from evidence.rivals.server_refinement import complete_answers
 from evidence.rivals.settings import rival_of
 from text2grad.align import Range, encode
 from text2grad.config import Recipe
-from text2grad.critics.servers import Endpoint, Spending
+from text2grad.critics.servers import Endpoint
 from text2grad.errors import ConfigError
 from text2grad.feedback import critique_to_json
 from text2grad.files import write_records
 from text2grad.models import context_of, sample, step_uniforms
 from text2grad.reward_models.prompts import encode_questions
-from text2grad.runs.annotation_items import endpoint_values
+from text2grad.runs.annotation_items import annotator_endpoint
 from text2grad.types import Critique, Example, Rollout
 
 if TYPE_CHECKING:
@@ -98,7 +98,6 @@ class ServerRefiner:
 
     recipe: Recipe
     endpoint: Endpoint
-    spending: Spending
 
     def __call__(
         self, examples: Sequence[Example], responses: Sequence[str], critiques: Sequence[Critique]
@@ -106,7 +105,7 @@ class ServerRefiner:
         """Return the model's answers."""
         store = Path(self.recipe.run.out) / "refinements.sqlite"
         prompts = _prompts(self.recipe, examples, responses, critiques)
-        answers = complete_answers(self.endpoint, self.spending, store, [text for text, _ in prompts])
+        answers = complete_answers(self.endpoint, store, [text for text, _ in prompts])
         return [old if new is None else new for old, new in zip(responses, answers, strict=True)]
 
 
@@ -123,7 +122,7 @@ def check_refiner(recipe: Recipe) -> None:
             '"server"'
         )
     if kind == "server":
-        endpoint_values(recipe.annotate)
+        annotator_endpoint(recipe.annotate)
     needed = [name for name in FIELDS if name != "response" or rival_of(recipe).method != "sdpo"]
     missing = [name for name in needed if f"{{{name}}}" not in rival_of(recipe).refine_prompt]
     if missing:
@@ -138,7 +137,7 @@ def refiner_of(run: "RivalTrainer") -> Refiner:
     recipe = run.recipe
     kind = _kind(recipe)
     if kind == "server":
-        return ServerRefiner(recipe, *endpoint_values(recipe.annotate))
+        return ServerRefiner(recipe, annotator_endpoint(recipe.annotate))
     return ProgramRefiner(str(recipe.data.task)) if kind == "program" else PolicyRefiner(run)
 
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from evidence.rivals.refiners import log_refinements, logged_refinements, refine
 from evidence.rivals.trainer import RivalTrainer
 from text2grad.config import Recipe
+from text2grad.rl import held_out_responses
 from text2grad.rl.step import Step, observed, watched
 from text2grad.runs.recipe_run import prepare_run
 from text2grad.types import Rollout
@@ -52,7 +54,7 @@ def reflect(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resume:
     )
     assert evaluate is not None  # `run_rival` has found held-out prompts
     assert isinstance(trainer, ReflectionTrainer)
-    trainer.answer = evaluate.answers
+    trainer.answer = partial(held_out_responses, trainer, range(len(trainer.held_out)), "answer")
     refined = replace(evaluate, revise=trainer.revise)
     (refined if trainer.step else evaluate)(trainer)  # a run that was killed in its last evaluation resumes with it
     return trainer.train(after_step=refined)

@@ -35,15 +35,7 @@ def distil(run: "RivalTrainer", judged: list[Judged]) -> dict[str, float]:
         return metrics
     metrics |= run.optimizers.begin(run.round_of(run.step)[0])  # at the end of a round the rate would be near zero
     data = PPOBatch(batch, scores, advantages, torch.zeros_like(advantages))
-    ppo = recipe.ppo
-    return metrics | ppo_epochs(
-        run.gradient,
-        run.optimizers,
-        data,
-        epochs=ppo.epochs,
-        minibatches=ppo.minibatches,
-        seed=recipe.run.seed + run.step,
-    )
+    return metrics | ppo_epochs(run.gradient, run.optimizers, data, seed=recipe.run.seed + run.step)
 
 
 @torch.no_grad()

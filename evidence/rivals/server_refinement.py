@@ -1,15 +1,10 @@
 """A model on a server that answers again after a critique: one request for each response, each answer stored."""
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from text2grad.critics.servers.cached_client import CachedClient, ResponseFormat
-from text2grad.critics.servers.endpoint import Endpoint, Spending
-from text2grad.critics.servers.session import AnnotationSession
-from text2grad.critics.servers.store import Store
-from text2grad.errors import RequestError
+from text2grad.critics.servers import CachedClient, Endpoint, Request, ResponseFormat, Store, run_session
 from text2grad.feedback import read_objects
 
 SCHEMA = {
@@ -21,12 +16,11 @@ SCHEMA = {
 FORM = 'Reply in JSON: {"answer": "the new answer"}'
 
 
-def complete_answers(endpoint: Endpoint, spending: Spending, store: Path, prompts: Sequence[str]) -> list[str | None]:
+def complete_answers(endpoint: Endpoint, store: Path, prompts: Sequence[str]) -> list[str | None]:
     """Return the model's answer to each prompt; None where it gave none that can be read.
 
     Args:
         endpoint: the model, and how it is requested.
-        spending: prices and budget.
         store: the SQLite file of its answers, which is created if it does not exist.
         prompts: each becomes one user message, with the form of the answer at its end.
 
@@ -34,8 +28,8 @@ def complete_answers(endpoint: Endpoint, spending: Spending, store: Path, prompt
         ConfigError: if the endpoint is incomplete or its key is missing.
     """
     with Store(store) as opened:
-        session = AnnotationSession(endpoint, opened, _answer, spending)
-        return [result.text for result in asyncio.run(session.run(prompts))[0]]
+        results, _ = run_session(endpoint, opened, _answer, prompts, phase="")
+        return [result.text for result in results]
 
 
 class Refined(NamedTuple):
@@ -47,10 +41,9 @@ class Refined(NamedTuple):
 
 async def _answer(client: CachedClient, prompt: str) -> Refined:
     chat = ({"role": "user", "content": f"{prompt}\n\n{FORM}"},)
-    try:
-        answer = await client.complete(chat, ResponseFormat("schema", SCHEMA))
-    except RequestError as error:
-        return Refined(None, error.detail)
+    answer, failure = await client.reply(Request(chat, ResponseFormat("schema", SCHEMA)))
+    if answer is None:
+        return Refined(None, failure.detail if failure else None)
     values = [reading.value.get("answer") for reading in read_objects(answer.text)]
     texts = [value for value in values if isinstance(value, str)]
     return Refined(texts[-1] if texts else None)

@@ -75,8 +75,7 @@ class RivalTrainer(Text2GradTrainer):
         critiques = self.criticize(rollouts)
         batch = self.collate(rollouts)
         scores = self.score(batch, kl=self.recipe.ppo.kl)
-        deltas, offsets = self.align(rollouts, critiques)
-        rewards = self.rewards(rollouts, critiques, batch, deltas, offsets)
+        deltas, offsets, _, rewards = self.rewards(rollouts, critiques, batch)
         nothing = torch.zeros_like(rewards)
         return Step(
             self.step, rollouts, batch, scores, critiques, deltas, offsets, rewards, advantages=nothing, returns=nothing

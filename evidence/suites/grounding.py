@@ -28,7 +28,6 @@ from text2grad.evaluation.suite import (
     Scores,
     Source,
     SuiteOptions,
-    checked,
     entries_of,
     mean_of,
 )
@@ -36,9 +35,8 @@ from text2grad.feedback import bad_record, json_object, read_entries
 from text2grad.types import Example
 
 SOURCE = Source(
-    "the directory with source_info.jsonl and response.jsonl of RAGTruth, or what `python -m evidence prepare-grounded`"
-    " writes,",
-    "RAGTruth (ParticleMedia), or your own",
+    "the directory with source_info.jsonl and response.jsonl of RAGTruth (ParticleMedia), or what `python -m evidence "
+    "prepare-grounded` writes of your own,"
 )
 _SOURCES, _RESPONSES = "source_info.jsonl", "response.jsonl"
 
@@ -58,7 +56,7 @@ class GroundingSuite(AnsweredSuite):
         """
         require("spellchecker", extra="train", purpose="suite grounding")
         self.options = options
-        self.questions = checked(self.name, list(_questions(options)))
+        self.questions = list(_questions(options))
         about = "unsupported names and numbers / all, over all answers"
         recall = mean_of("recall", over="with_recall", about="recall of the gold answer, or of the passage")
         self.measures = {

@@ -1,22 +1,30 @@
-"""What depends on the length of a task's answers: limits of responses, and the models of the phases before RL."""
+"""The models of experiments before RL, and what depends on the length of a task's answers, as limits of responses."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from text2grad.config import Recipe
-from text2grad.errors import ConfigError
+from text2grad.errors import ConfigError, check_known
 from text2grad.feedback import annotate
+from text2grad.models import fine_tune
+from text2grad.progress import Progress
 from text2grad.reward_models import critique_target
-from text2grad.runs.pipeline import CONTEXT, PHASES, VOCABULARY_ITEMS, Pipeline
+from text2grad.runs.pipeline import VOCABULARY_ITEMS, WIDTH, Pipeline
 from text2grad.runs.run_examples import world_of
-from text2grad.tasks import Task, TaskSettings, procedural_task
+from text2grad.tasks import Task, TaskSettings, procedural_task, tiny_llama
 from text2grad.tasks.tiny import TOKEN
 from text2grad.types import Example
 
+PHASES = ("sft", "annotations", "reward_model", "start")
+WITHOUT_REWARD_MODEL = ("sft", "start")
+"""The phases that are enough where a task's program is the critic of the runs."""
+
+CONTEXT = 512  # positions of the models of usual items
 STAGES = 3  # of fine-tuning, on items of growing length
 MEASURED, RESERVE = 100, 1.2  # items whose texts are measured; the factor on the longest, for a model's context
 
@@ -94,34 +102,73 @@ def longest_text(task: Task, limit: int) -> int:
     return int(RESERVE * (longest + max(map(count_tokens, targets))))
 
 
+Phase = Callable[[Pipeline, Path], None]  # makes the file or directory of a phase
+
+
 @dataclass(frozen=True, slots=True)
 class LengthPipeline(Pipeline):
-    """The phases before RL of a task whose length may be set."""
+    """The phases before RL of an experiment, as the section [world] of its recipe says: a task may have a length.
 
-    def run(self, more: Sequence[str] = (), phases: Sequence[str] = PHASES) -> None:
-        """Run the phases that are not finished, as `Pipeline.run`; a limit that is too short is refused before them."""
+    Attributes:
+        further: further phases by name, such as the reward model of a baseline.
+    """
+
+    further: Mapping[str, Phase] = field(default_factory=dict)
+
+    def run_phases(self, names: Sequence[str] = PHASES) -> None:
+        """Run the phases that are not finished, in this order; a limit that is too short is refused before them.
+
+        Raises:
+            ConfigError: if a phase is unknown, needs one that is left out, or `rollout.max_new_tokens` is too low.
+        """
         world_of(self.recipe)
-        Pipeline.run(self, more, phases)
+        every = {Path(name).stem: name for name in self.phases()}
+        for name in names:
+            check_known("a phase", name, tuple(every))
+        after = self.recipe.quickstart.after_reward_model
+        if "start" in names and after and "reward_model" not in names and not (self.out / "reward_model").exists():
+            raise ConfigError(
+                f"quickstart.after_reward_model = {after}: the start needs a reward model, and the phases are "
+                f"{', '.join(names)}. Set quickstart.after_reward_model = 0, so that the start is the fine-tuned model"
+            )
+        for name in names:
+            self.make(every[name], self.phases()[every[name]])
+
+    def phases(self) -> Mapping[str, Callable[[Path], None]]:
+        """Return what makes each file or directory, the further ones as well."""
+        return {**Pipeline.phases(self), **{name: partial(make, self) for name, make in self.further.items()}}
 
     @property
     def context(self) -> int:
         """Positions of the models: prompt, answer and critique fit."""
         return max(CONTEXT, longest_text(self.task, self.recipe.rollout.max_new_tokens))
 
+    def _untrained(self, tokenizer: Any) -> Any:
+        seed, layers = self.recipe.run.seed, self._world.layers
+        return tiny_llama(tokenizer, seed=seed, width=WIDTH, layers=layers, context=self.context)
+
+    def _copy_fine_tuned(self, known: Any, model: Any, tokenizer: Any) -> None:
+        if not self._world.fresh_reward_model:
+            Pipeline._copy_fine_tuned(self, known, model, tokenizer)
+
+    @property
+    def _world(self) -> Any:
+        recipe: Any = self.recipe
+        return recipe.world  # a registered section
+
     def _sft(self, path: Path) -> None:
         """Fine-tune on demonstrations: first on short items, where a small model finds the right part sooner."""
         settings, done, stages = self.recipe.sft, 0, training_lengths(self.task)
-        tokenizer = self._tokenizer(*self._known_demonstrations())
+        tokenizer = self.tokenizer()
         model = self._untrained(tokenizer)
-        for stage, length in enumerate(stages):
-            steps = settings.steps * (stage + 1) // len(stages) - done
-            batch = settings.batch_size * max(stages[-1], 1) // max(length, 1)  # about as many tokens in each step
-            examples, answers = self._demonstrations_of(length, steps * batch)
-            training = replace(self.training(settings), steps=steps, batch_size=batch)  # with a schedule of its own
-            model = self._fine_tune(
-                "sft", model, tokenizer, examples, answers, training, before=done, of=settings.steps
-            )
-            done += steps
+        with Progress("sft: demonstrations", settings.steps) as progress:
+            for stage, length in enumerate(stages):
+                steps = settings.steps * (stage + 1) // len(stages) - done
+                batch = settings.batch_size * max(stages[-1], 1) // max(length, 1)  # about as many tokens in each step
+                examples, answers = self._demonstrations_of(length, steps * batch)
+                training = replace(self.training(settings), steps=steps, batch_size=batch)  # with a schedule of its own
+                fine_tune(model, tokenizer, examples, answers, training, on_step=lambda _: progress.advance())
+                done += steps
         self._save(path, model, tokenizer)
 
     def _known_demonstrations(self) -> tuple[list[Example], list[str]]:

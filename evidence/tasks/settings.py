@@ -42,4 +42,4 @@ def world_of(recipe: Any) -> World:
     task = TaskSettings(settings.length, settings.faults, settings.truths)
     if settings.length and recipe.data.task in PROCEDURAL:
         check_response_limit(recipe, task)
-    return World(task, settings.eval_seed, settings.layers, settings.fresh_reward_model)
+    return World(task, settings.eval_seed)

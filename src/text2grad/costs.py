@@ -18,7 +18,6 @@ from threading import Lock
 from text2grad.files import to_json, write_atomically
 
 COSTS_FILE = "costs.json"
-_BETWEEN_WRITES_S = 20.0
 _COUNTING = Lock()
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes of ru_maxrss
 
@@ -58,40 +57,26 @@ class Cost:
     runs: int = 0
 
 
-class Meter:
-    """Measures a phase, adds to the costs in its directory, and keeps them on disk."""
-
-    def __init__(self, directory: Path, phase: str) -> None:
-        """Start to measure; earlier costs of the phase in the directory are continued."""
-        self._directory, self._begun = directory, time.monotonic()
-        before = read_cost(directory)
-        self._before = before if before is not None and before.phase == phase else Cost(phase)
-        self._tokens, self._written = TokenCount(), self._begun
-
-    def add(self, prompt_tokens: int, generated_tokens: int) -> None:
-        """Count tokens; costs go to disk now and then, so that a killed process loses seconds, not hours."""
-        self._tokens.add(prompt_tokens, generated_tokens)
-        if time.monotonic() - self._written > _BETWEEN_WRITES_S:
-            self.write()
-
-    def write(self) -> None:
-        """Write the costs so far; nothing if the phase made no directory."""
-        self._written = time.monotonic()
-        if self._directory.is_dir():
-            before, tokens, seconds = self._before, self._tokens, self._written - self._begun
-            counted = before.prompt_tokens + tokens.prompt, before.generated_tokens + tokens.generated
-            peak = max(before.peak_memory_bytes, peak_memory())
-            write_cost(self._directory, Cost(before.phase, before.seconds + seconds, *counted, peak, before.runs + 1))
-
-
 @contextmanager
-def metered(directory: Path, phase: str) -> Iterator[Meter]:
-    """Measure the block as a phase of a directory; the costs are written at its end, also after an error."""
-    meter = Meter(directory, phase)
+def metered(directory: Path, phase: str) -> Iterator[TokenCount]:
+    """Measure the block as a phase of a directory; yield the count of its tokens.
+
+    The costs are written at its end, also after an error, if there is such a directory by then; earlier costs of the
+    phase in the directory are continued.
+    """
+    begun, tokens = time.monotonic(), TokenCount()
     try:
-        yield meter
+        yield tokens
     finally:
-        meter.write()
+        before = read_cost(directory)
+        cost = before if before is not None and before.phase == phase else Cost(phase)
+        cost.seconds += time.monotonic() - begun
+        cost.prompt_tokens += tokens.prompt
+        cost.generated_tokens += tokens.generated
+        cost.peak_memory_bytes = max(cost.peak_memory_bytes, peak_memory())
+        cost.runs += 1
+        if directory.is_dir():
+            write_cost(directory, cost)
 
 
 def read_cost(directory: Path) -> Cost | None:

@@ -44,26 +44,24 @@ class RequestError(Text2GradError):
     Attributes:
         kind: timeout, connection, rate_limit, server_error, bad_reply, rejected, or not_asked.
         detail: a description.
-        transient: True if a retry of the same request can succeed.
         fatal: True if all other requests would fail too: a wrong key, an unknown model, an empty account.
         retry_after_s: the delay that the server requires before a retry, in seconds; 0 if it names none.
-        may_cost: True if the server may have charged for an answer that did not arrive.
     """
 
-    def __init__(
-        self,
-        kind: str,
-        detail: str,
-        *,
-        transient: bool = False,
-        fatal: bool = False,
-        retry_after_s: float = 0.0,
-        may_cost: bool = False,
-    ) -> None:
+    def __init__(self, kind: str, detail: str, *, fatal: bool = False, retry_after_s: float = 0.0) -> None:
         """Create an error with the attributes of the class."""
         super().__init__(f"{kind}: {detail}")
-        self.kind, self.detail = kind, detail
-        self.transient, self.fatal, self.retry_after_s, self.may_cost = transient, fatal, retry_after_s, may_cost
+        self.kind, self.detail, self.fatal, self.retry_after_s = kind, detail, fatal, retry_after_s
+
+    @property
+    def transient(self) -> bool:
+        """True if a retry of the same request can succeed."""
+        return self.kind not in ("rejected", "not_asked") and not self.fatal
+
+    @property
+    def may_cost(self) -> bool:
+        """True if the server may have charged for an answer that did not arrive."""
+        return self.kind in ("timeout", "connection", "bad_reply")
 
 
 class ModelError(Text2GradError):
@@ -112,11 +110,20 @@ def check_known(setting: str, value: object, known: Sequence[str]) -> None:
     Raises:
         ConfigError: if it is unknown; the message lists the known values and suggests the most similar.
     """
-    if value in known:
-        return
-    near = get_close_matches(str(value), known, n=1)
+    if value not in known:
+        raise ConfigError(f"{setting} has no value {value!r}.{known_names('value', str(value), known)}")
+
+
+def known_names(kind: str, name: str, known: Sequence[str]) -> str:
+    """Return the end of a message about an unknown name: the most similar known name, and all of them.
+
+    Example:
+        >>> known_names("key", "betta", ["beta", "gamma"])
+        ' Did you mean "beta"? Known keys: beta, gamma'
+    """
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f' Did you mean "{near[0]}"?' if near else ""
-    raise ConfigError(f"{setting} has no value {value!r}.{hint} Known values: {', '.join(known)}")
+    return f"{hint} Known {kind}s: {', '.join(known)}"
 
 
 INSTALL = 'pip install -e ".[{extra}]"'

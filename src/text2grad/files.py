@@ -155,6 +155,33 @@ def exclusive(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def claim(path: Path, identity: Mapping[str, Any], *, holds: str, way_out: str) -> None:
+    """Write the identity of what a directory holds, or check that the file has it already.
+
+    Args:
+        path: a JSON file in the directory, which need not exist.
+        identity: everything that the results beside the file depend on, as JSON.
+        holds: what the directory holds if the file has another identity, for the message.
+        way_out: what to do then, for the message.
+
+    Raises:
+        ConfigError: if the file has another identity, or cannot be used.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            write_atomically(path, to_json(identity))
+        known = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot use {path}: {error}. Choose another --out") from error
+    differing = [key for key in {**known, **identity} if known.get(key) != identity.get(key)]
+    if differing:
+        was, now = ({key: of.get(key) for key in differing} for of in (known, identity))
+        raise ConfigError(
+            f"{path.parent} holds {holds}: {json.dumps(was)}, now {json.dumps(now)}. Choose another --out, or {way_out}"
+        )
+
+
 def lock_directory(directory: Path) -> None:
     """Create a directory and lock it for this process, until the process ends in any way.
 

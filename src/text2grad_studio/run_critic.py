@@ -13,8 +13,8 @@ from text2grad.errors import ConfigError, CriticError, DataError
 from text2grad.feedback import ask, critique_to_json
 from text2grad.models import best_device
 from text2grad.progress import note
-from text2grad.reward_models import LocalRewardModel, critic_from_recipe, is_probe
-from text2grad.runs import all_examples, critic_of_run
+from text2grad.reward_models import LocalRewardModel, critic_from_recipe
+from text2grad.runs import critic_of_run, run_examples
 from text2grad.types import Example
 
 
@@ -64,17 +64,15 @@ class RunCritic:
 def _items(recipe: Recipe) -> dict[str, Example]:
     """Return the items of a run by their prompts; none where its data cannot be read."""
     try:
-        examples = all_examples(recipe)
+        train, held_out, _ = run_examples(recipe)
     except DataError as error:
         note(f"{error}; critics see the prompt alone", warning=True)
         return {}
-    return {example.prompt_text: example for example in examples}
+    return {example.prompt_text: example for example in (*train, *held_out)}
 
 
 def _named(text: str) -> tuple[Recipe, Any]:
     settings = {"model": text} if Path(text).exists() or ":" not in text else {"use": text}
-    if is_probe(text):
-        settings["kind"] = "probe"
     recipe = make_recipe({"critic": settings}, where="--critic", warn=False)
     return recipe, critic_from_recipe(recipe)
 

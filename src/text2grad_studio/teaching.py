@@ -21,7 +21,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from text2grad.align import encode, response_deltas
-from text2grad.config import OptimConfig
+from text2grad.config import OptimConfig, PPOConfig
 from text2grad.errors import ConfigError, DataError
 from text2grad.models import (
     PolicyWithValue,
@@ -280,10 +280,7 @@ class _Rounds:
         self.gradient = MinibatchGradient(
             marked.model,
             accelerator,
-            clip_range=lesson.clip_range,
-            value_clip_range=None,
-            vf_coef=0.0,
-            entropy_coef=0.0,
+            PPOConfig(clip_range=lesson.clip_range, vf_coef=0.0, epochs=lesson.epochs),
             temperature=1.0,
             sizes=marked.sizes,
             half_precision=half_precision(policy),
@@ -299,8 +296,6 @@ class _Rounds:
             self.gradient,
             self.optimizers,
             PPOBatch(batch, scores, delta * scale, torch.zeros_like(delta), kl_coef=self.lesson.kl),
-            epochs=self.lesson.epochs,
-            minibatches=1,
             max_ratio=UNCLIPPED,
             seed=self.lesson.seed + number,
         )

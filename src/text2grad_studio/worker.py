@@ -236,8 +236,9 @@ def publish_version(
 def _ask(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     """Let several versions answer one prompt with the same random numbers."""
     from text2grad.align import policy_offsets
+    from text2grad.config import RolloutConfig
     from text2grad.models import collate, padding_id, response_logprobs, stop_ids
-    from text2grad.runs import Sampling, sample_rollouts
+    from text2grad.runs import sample_rollouts
     from text2grad.types import Example
 
     settings = request["policy"]["sampling"]
@@ -247,12 +248,14 @@ def _ask(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str, An
         with models.adapted(_adapter(request, number)) as policy:
             eos = stop_ids(policy, models.tokenizer, settings["eos_token_ids"])
             pad = padding_id(policy, models.tokenizer, eos)
-            sampling = Sampling(settings["max_new_tokens"], settings["temperature"], eos, pad)
+            rollout_settings = RolloutConfig(
+                max_new_tokens=settings["max_new_tokens"], temperature=settings["temperature"], eos_token_ids=eos
+            )
             [rollout] = sample_rollouts(
                 policy,
                 models.tokenizer,
                 [Example(request["prompt"])],
-                sampling,
+                rollout_settings,
                 prompt_format=settings["prompt_format"],
                 seed=request["seed"],
             )

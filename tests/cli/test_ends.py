@@ -42,6 +42,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "text2grad annotate RECIPE.toml --set data.train=p.jsonl",
         ),
         (
+            "feedback export 'a b.jsonl' --out d",
+            "spans         2",
+            "d/README.md, data/train.parquet",
+            "text2grad feedback export 'a b.jsonl' --out d --push OWNER/NAME --force",
+        ),
+        (
             "evaluate critic 'a b.jsonl' --critic judge:critic --out f --no-words",
             "precision and recall",
             "f/evaluation.json, predictions.jsonl, tables.txt, evaluation.html",

@@ -216,7 +216,7 @@ def test_a_missing_package_is_named_with_the_way_out(
         capsys, *command(here)
     )
     assert main(command(here, "--no-words")) == 0
-    assert result(here)["bleu"] is None
+    assert not {"bleu", "rouge1"} & set(result(here)["metrics"])
 
 
 def test_a_reward_model_is_loaded_with_its_own_tokenizer_and_constrained_or_not(

@@ -124,7 +124,7 @@ def test_the_end_of_a_run_shows_before_and_after_files_and_what_is_next(
         assert float(before) == pytest.approx(first["metrics"][name], rel=0.01, abs=1e-4)
         assert float(after) == pytest.approx(value, rel=0.01, abs=1e-4)
         assert float(change) == pytest.approx(value - first["metrics"][name], abs=1e-3)
-    assert "4 steps of training, 32 responses, " in out
+    assert "4 steps of training, " in out
     files = dict(line.split(maxsplit=1) for line in out.splitlines()[-6:])
     assert files.pop("answers") == "text2grad generate run --examples 3"
     assert files.pop("compare") == "text2grad compare run OTHER_RUN"
@@ -154,16 +154,16 @@ def test_without_held_out_prompts_the_first_steps_stand_beside_the_last(
 
 def test_the_time_of_a_run_is_told_by_phase(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [{"seconds/rollout": 30.0, "seconds/critic": 10.0}, {"seconds/rollout": 60.0, "seconds/audit": 0.1}]
-    print_account(lines, responses=1_600)
-    assert capsys.readouterr().out == "2 steps of training, 1,600 responses, 1 min 40 s: rollout 90%, critic 10%\n"
+    print_account(lines)
+    assert capsys.readouterr().out == "2 steps of training, 1 min 40 s: rollout 90%, critic 10%\n"
 
 
 def test_a_policy_that_repeats_itself_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.setattr("text2grad.cli.train.note", lambda text, warning: told.append(text))
-    warn_of_repetition({"distinct_2": 0.8}, {"distinct_2": 0.41})
+    warn_of_repetition(evaluations(0.8, 0.41, metric="distinct_2"))
     assert told == []
-    warn_of_repetition({"distinct_2": 0.8}, {"distinct_2": 0.39})
+    warn_of_repetition(evaluations(0.8, 0.9, 0.39, metric="distinct_2"))
     assert told[0].startswith("distinct 2-grams fell from 0.80 to 0.39: ")
 
 

@@ -173,15 +173,8 @@ def test_groups_that_do_not_fit_are_refused(changed: dict[str, dict[str, object]
     assert reason in refusal(changed)
 
 
-@pytest.mark.parametrize(
-    ("engine", "reason"),
-    [
-        ({"sleep": True, "base_url": "http://node:8000"}, "sleep has no effect with base_url: give it to the command"),
-        ({"gpu_memory_utilization": 0.0}, "greater than 0"),
-    ],
-)
-def test_settings_of_the_engine_that_do_nothing_are_refused(engine: dict[str, object], reason: str) -> None:
-    assert reason in refusal({"engine": engine})
+def test_no_memory_for_vllm_is_refused() -> None:
+    assert "greater than 0" in refusal({"engine": {"gpu_memory_utilization": 0.0}})
 
 
 def test_policy_and_critic_in_vllm_leave_memory_to_training() -> None:
@@ -190,8 +183,6 @@ def test_policy_and_critic_in_vllm_leave_memory_to_training() -> None:
         {**both, "vllm": {"gpu_memory_utilization": 0.7}}
     )
     assert make_recipe({**both, "vllm": {"gpu_memory_utilization": 0.6}}).engine.gpu_memory_utilization == 0.3
-    served = {"base_url": "http://node:8000"}
-    assert make_recipe({**both, "engine": served, "vllm": {"gpu_memory_utilization": 0.9}}).engine.base_url
 
 
 def test_a_refresh_needs_room_for_what_is_new() -> None:
@@ -207,7 +198,7 @@ def test_a_critic_is_refreshed_where_a_step_is_named() -> None:
     assert make_recipe({"refresh": {"steps": [10, 25]}}).refresh.active
 
 
-@pytest.mark.parametrize("kind", ["vllm", "server", "probe"])
+@pytest.mark.parametrize("kind", ["vllm", "server"])
 def test_a_critic_that_cannot_be_trained_here_is_not_refreshed(kind: str) -> None:
     critic, refresh = {"model": "rm", "kind": kind}, {"steps": [4]}
     assert refusal({"critic": critic, "refresh": refresh}) == (
@@ -218,7 +209,7 @@ def test_a_critic_that_cannot_be_trained_here_is_not_refreshed(kind: str) -> Non
     assert make_recipe({"critic": {**critic, "use": "my:critic"}, "refresh": refresh}).refresh.active
 
 
-@pytest.mark.parametrize("kind", ["scalar", "server", "probe"])
+@pytest.mark.parametrize("kind", ["scalar", "server"])
 def test_votes_of_a_critic_that_samples_no_critiques_are_refused(kind: str) -> None:
     critic = {"model": "rm", "kind": kind, "votes": 1}
     assert refusal({"critic": critic}).endswith(

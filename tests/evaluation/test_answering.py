@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from places import STORIES
-from text2grad.costs import Meter
+from text2grad.costs import TokenCount
 from text2grad.errors import ConfigError, DataError
 from text2grad.evaluation import answering
 from text2grad.evaluation.answering import (
@@ -50,10 +50,11 @@ def asked(path: Path, out: Path, suite: Talk, sampling: Sampling = HOT) -> Answe
     """Sample what is missing, and return the file."""
     [subject] = read_subjects([str(path)])
     file = AnswerFile(out, suite, subject, sampling)
-    said = file.open(force=False)
-    if not file.is_complete(said):
+    file.open(force=False)
+    if not file.complete:
         check_room(outline(subject), file)
-        sample_answers(load(outline(subject)), file, said, Meter(out, "evaluate"))
+        sample_answers(load(outline(subject)), file, TokenCount())
+    file.answers(chat=False)
     return file
 
 
@@ -67,20 +68,20 @@ def test_answers_are_equal_wherever_a_run_was_killed(
     suite = Talk(QUESTIONS)
     whole = asked(policy, tmp_path / "whole", suite).path.read_bytes()
     assert len(whole.splitlines()) == 2 * 5
-    own, out = AnswerFile.append, tmp_path / "killed"
+    own, out = answering.append_records, tmp_path / "killed"
     for cut in (0, 1, 40, 10_000):  # bytes of each batch that reach the disk before the process ends
 
-        def append(file: AnswerFile, lines: Sequence[Any], cut: int = cut) -> None:
-            own(file, lines)
-            with file.path.open("rb+") as opened:
-                size = len(file.path.read_bytes())
+        def append(path: Path, lines: Sequence[Any], cut: int = cut) -> None:
+            own(path, lines)
+            with path.open("rb+") as opened:
+                size = len(path.read_bytes())
                 opened.truncate(max(0, size - cut) if cut < 10_000 else size)
             raise Killed
 
-        monkeypatch.setattr(AnswerFile, "append", append)
+        monkeypatch.setattr(answering, "append_records", append)
         with pytest.raises(Killed):
             asked(policy, out, suite)
-    monkeypatch.setattr(AnswerFile, "append", own)
+    monkeypatch.setattr(answering, "append_records", own)
     assert asked(policy, out, suite).path.read_bytes() == whole
 
 
@@ -110,17 +111,17 @@ def test_another_seed_gives_other_answers(policy: Path, tmp_path: Path) -> None:
 def test_the_second_turn_holds_the_answer_to_the_first(chat: Path, tmp_path: Path) -> None:
     suite, [subject] = Talk(QUESTIONS[1:2]), read_subjects([str(chat)])
     file = asked(chat, tmp_path, suite)
-    said = file.open(force=False)
+    said = file.said
     [_, second] = [json.loads(line) for line in file.path.read_bytes().splitlines()][1:3]
     assert second["turn"] == 1
     assert said["two", 0, 0]["text"] != said["two", 1, 0]["text"]
     for number in (0, 1):
-        assert answering._prompt(answering.Turn(QUESTIONS[1], number, 1), said, chat=True) == [
+        assert file.prompt(answering.Turn(QUESTIONS[1], number, 1), chat=True) == [
             {"role": "user", "content": "Tell me"},
             {"role": "assistant", "content": said["two", number, 0]["text"]},
             {"role": "user", "content": "And then?"},
         ]
-    answers = file.answers(said, chat=True)
+    answers = file.answers(chat=True)
     assert [len(one.texts) for one in answers] == [2, 2]
     assert not answers[0].continues
     assert subject.name == chat.name
@@ -129,7 +130,7 @@ def test_the_second_turn_holds_the_answer_to_the_first(chat: Path, tmp_path: Pat
 def test_temperature_zero_is_the_models_own_greedy_text(policy: Path, tmp_path: Path) -> None:
     [subject] = read_subjects([str(policy)])
     loaded = load(outline(subject))
-    said = asked(policy, tmp_path, Talk(QUESTIONS)).open(force=False)
+    said = asked(policy, tmp_path, Talk(QUESTIONS)).said
     ids = loaded.tokenizer("A dog", return_tensors="pt")
     greedy = loaded.model.generate(**ids, max_new_tokens=6, do_sample=False, pad_token_id=loaded.pad_id)
     text = loaded.tokenizer.decode(greedy[0, ids.input_ids.shape[1] :], skip_special_tokens=True)
@@ -138,11 +139,11 @@ def test_temperature_zero_is_the_models_own_greedy_text(policy: Path, tmp_path: 
 
 def test_an_answer_ends_before_a_text_that_ends_it(policy: Path, tmp_path: Path) -> None:
     """The text is taken from the middle of the answer without it: the answer then ends there, and no token follows."""
-    free = asked(policy, tmp_path / "free", Talk(QUESTIONS[:1]), Sampling()).open(force=False)["one", 0, 0]
+    free = asked(policy, tmp_path / "free", Talk(QUESTIONS[:1]), Sampling()).said["one", 0, 0]
     stop = free["text"][3:5]
     ended = replace(QUESTIONS[0], stop=(stop,))
     beside = replace(QUESTIONS[3], stop=(stop,))  # goes on in the same batch
-    cut = asked(policy, tmp_path / "cut", Talk([ended, beside]), Sampling()).open(force=False)["one", 0, 0]
+    cut = asked(policy, tmp_path / "cut", Talk([ended, beside]), Sampling()).said["one", 0, 0]
     assert cut["text"] == free["text"][: free["text"].index(stop)]
     assert cut["finish"] == "stop"
     assert cut["tokens"] < free["tokens"]
@@ -175,7 +176,7 @@ def test_prompts_without_room_are_refused_or_empty(policy: Path, tmp_path: Path)
         DataError, match=r"^1 of 1 prompts of suite talk leave no room for 500 new tokens in the context"
     ):
         asked(policy, tmp_path / "c", Talk([Question("near", "word " * 20)]), Sampling(max_new_tokens=500))
-    said = asked(policy, tmp_path / "b", suite, Sampling(too_long="empty")).open(force=False)
+    said = asked(policy, tmp_path / "b", suite, Sampling(too_long="empty")).said
     assert said["long", 0, 0] == {"id": "long", "sample": 0, "turn": 0, "text": "", "tokens": 0, "finish": "too_long"}
     assert said["short", 0, 0]["tokens"] == 6
 
@@ -184,11 +185,13 @@ def test_answers_of_others_are_refused(policy: Path, other: Path, tmp_path: Path
     [mine], [theirs] = read_subjects([f"m={policy}"]), read_subjects([f"m={other}"])
     suite = Talk(QUESTIONS[:1])
     AnswerFile(tmp_path, suite, mine, HOT).open(force=False)
-    with pytest.raises(ConfigError, match=r"talk\.m\.jsonl holds answers of another model \(.*; choose another --out"):
+    with pytest.raises(ConfigError, match=r'holds talk\.m\.jsonl, answers of another model.*: \{"subject": '):
         AnswerFile(tmp_path, suite, theirs, HOT).open(force=False)
-    with pytest.raises(ConfigError, match=r"holds answers of other settings of sampling \(.* and other questions \("):
+    with pytest.raises(ConfigError, match=r'"seed": 0.*"questions": .*, now .*"seed": 1.*, or add --force to replace'):
         AnswerFile(tmp_path, Talk(QUESTIONS), mine, replace(HOT, seed=1)).open(force=False)
-    assert AnswerFile(tmp_path, suite, theirs, HOT).open(force=True) == {}
+    replaced = AnswerFile(tmp_path, suite, theirs, HOT)
+    replaced.open(force=True)
+    assert replaced.said == {}
 
 
 def test_several_greedy_samples_are_refused() -> None:

@@ -16,9 +16,7 @@ import pytest
 from fault_server import Running, running
 from judged_chats import alpaca
 from places import SHARED
-from text2grad.critics.servers import Endpoint, Question, Spending, Store
-from text2grad.critics.servers.cached_client import request_for
-from text2grad.evaluation.judging import Judge
+from text2grad.critics.servers import Endpoint, Request, Store
 from text2grad.evaluation.suite import Answer, AnsweredSuite, SuiteOptions
 from text2grad.evaluation.suites.alpaca_eval import _FORMAT, AlpacaEvalSuite
 from text2grad.evaluation.suites.mt_bench import MTBenchSuite
@@ -58,24 +56,23 @@ def answered(suite: AnsweredSuite, out: Path) -> list[Answer]:
 
 def judged(data: Path, out: Path, url: str) -> dict[str, str]:
     """Return the server's name of each judge's prompt, by the key of its answer."""
-    endpoint = Endpoint("judge", url, api_key_env="")
-    judge = Judge(endpoint, Spending())
+    judge = Endpoint("judge", url, api_key_env="")
     ratings = MTBenchSuite(SuiteOptions(data=str(MT_BENCH), judge=judge))
     pairs = AlpacaEvalSuite(SuiteOptions(data=str(data), judge=judge))
     asked = [
-        (ratings.judge.endpoint, Question(ratings._prompt(one, turn)))
+        (ratings.judge, Request(ratings._prompt(one, turn)))
         for one in answered(ratings, out)
         for turn in range(one.question.turns)
     ]
     asked += [
-        (pairs.judge.endpoint, Question(pairs._prompt(one, swapped=swapped), _FORMAT))
+        (pairs.judge, Request(pairs._prompt(one, swapped=swapped), _FORMAT))
         for one in answered(pairs, out)
         for swapped in (False, True)
     ]
     found = {}
     for of, question in asked:
         text = "\n".join(message["content"] for message in question.prompt)  # type: ignore[index]
-        found[request_for(of, *question).key] = hashlib.sha256(text.encode()).hexdigest()
+        found[question.key(of)] = hashlib.sha256(text.encode()).hexdigest()
     return found
 
 

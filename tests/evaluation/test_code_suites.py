@@ -16,6 +16,7 @@ from text2grad.evaluation.suite import Answer, Scores, SuiteOptions
 from text2grad.evaluation.suites import code
 from text2grad.evaluation.suites.code import CodeSuite, pass_at_k
 from text2grad.evaluation.suites.programs import head_of, program_of_chat, without_prose
+from text2grad.feedback.record_files import json_object, read_entries
 
 OPTIONS = SuiteOptions(accept_weaker=True)
 
@@ -52,7 +53,9 @@ def test_all_reference_solutions_pass(name: str, file: str, number: int, monkeyp
     [suite] = make_suites([name], [str(SHARED / "data" / file)], OPTIONS)
     assert isinstance(suite, CodeSuite)
     assert len(suite.questions) == number
-    texts = [f"Here:\n```python\n{suite.problems[one.id].reference}\n```\nDone." for one in suite.questions]
+    records = [json_object(entry.record, "") for entry in read_entries(SHARED / "data" / file)]
+    right = [one.get("code") or one["prompt"] + one["canonical_solution"] for one in records]
+    texts = [f"Here:\n```python\n{program}\n```\nDone." for program in right]
     found = scores(suite, *texts)
     assert [one["error"] for one in found if not one["passed"]] == []
     assert sum(bool(one["forgeable"]) for one in found) <= 1

@@ -66,7 +66,6 @@ def test_arc_is_the_share_of_right_choices(policy: Path, tmp_path: Path) -> None
     assert list(suite.measures) == ["acc", "acc_norm"]
     [subject] = read_subjects([str(policy)])
     rows = suite.examine(load(outline(subject)))
-    suite.close()
     assert len(rows) == len(QUESTIONS)
     statistics = {name: one.statistic for name, one in suite.measures.items()}
     found = estimate([counts for _, counts in rows], statistics, draws=10)
@@ -80,7 +79,7 @@ def test_data_and_tasks_that_are_not_there_are_named(tmp_path: Path, no_hub: Non
     with pytest.raises(ConfigError, match=r"^--suite lm-eval:arc_chalenge: lm-eval has no task 'arc_chalenge'"):
         make_suites(["lm-eval:arc_chalenge"], [], SuiteOptions())
     with pytest.raises(
-        DataError, match=r"^suite arc: there is no file none\.jsonl\. Give the rows of ARC-Challenge's test split"
+        DataError, match=r"cannot be loaded: there is no file none\.jsonl\. Give the rows of ARC-Challenge's test split"
     ):
         make_suites(["arc"], ["none.jsonl"], SuiteOptions())
     with pytest.raises(

@@ -17,7 +17,7 @@ from text2grad.evaluation.registry import make_suites
 from text2grad.evaluation.subjects import load, outline, read_subjects
 from text2grad.evaluation.suite import Answer, Scores, SuiteOptions
 from text2grad.evaluation.suites.text import PerplexitySuite, SummarizationSuite
-from text2grad.evaluation.words import load_reader, text_nats, words_of
+from text2grad.evaluation.words import load_scorer, text_nats, words_of
 
 POSTS = SHARED / "data/slf5k_slice/posts_ideal.jsonl"
 
@@ -105,7 +105,9 @@ def test_models_that_judge_are_used_and_checked_first(policy: Path, tmp_path: Pa
     suite = SummarizationSuite(SuiteOptions(data=data, perplexity_model=str(policy)))
     suite.check()
     found = figures(suite, ["Once upon a time."], tmp_path)
-    nats, tokens = text_nats(load_reader(str(policy)), "Once upon a time.")
+    reader = load_scorer(str(policy), "perplexity")
+    assert reader is not None
+    nats, tokens = text_nats(reader, "Once upon a time.")
     assert found["perplexity"] == pytest.approx(math.exp(nats / tokens))
     with pytest.raises(ModelError, match=r"^cannot load a model for perplexity from .*none: no such directory\. Give"):
         SummarizationSuite(SuiteOptions(data=data, perplexity_model=str(tmp_path / "none"))).check()
@@ -115,7 +117,7 @@ def test_data_that_is_not_here_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         DataError,
         match=r'^suite summarization: no data is given\. Give a JSONL file with "prompt" and "reference", such as '
-        r"`text2grad feedback prepare slf5k` writes of your own, or SLF5K with --data summarization=FILE$",
+        r"`text2grad feedback prepare slf5k` writes, your own or SLF5K, with --data summarization=FILE$",
     ):
         make_suites(["summarization"], [], SuiteOptions())
     with pytest.raises(DataError, match=r"^suite summarization: there is no file \./no\.jsonl\. Give a JSONL file"):

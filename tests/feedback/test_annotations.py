@@ -23,7 +23,6 @@ from text2grad.feedback.records import (
     read_critique_records,
     write_annotations,
 )
-from text2grad.feedback.sources.registry import read_source
 from text2grad.files import to_json
 from text2grad.types import LABELS, Critique, Example, Span
 
@@ -368,18 +367,3 @@ def test_bytes_that_a_crash_of_the_machine_left_are_passed_over(tmp_path: Path, 
     remembering(path, critic)(examples("p", "p"), ["one", "two"])
     assert critic.asked == [[("p", "two")]]
     assert len(remembering(path).known) == 2
-
-
-def test_datasets_loads_what_is_written(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
-    annotations = [
-        Annotation("Where?", "I live in Lyon.", Critique("No.", (Span(10, 14, "negative"),), -0.5, "ok", ("Nice",))),
-        Annotation("é", "😀", Critique("")),
-    ]
-    path, table = tmp_path / "deep" / "a.jsonl", tmp_path / "a.parquet"
-    write_annotations(path, annotations)
-    loaded = datasets.load_dataset("json", data_files=str(path), split="train", cache_dir=str(tmp_path / "cache"))
-    assert loaded[0]["critique"]["spans"] == [{"start": 10, "end": 14, "label": "negative"}]
-    assert loaded[1]["critique"]["outcome"] is None
-    loaded.to_parquet(table)
-    assert read_source(path) == read_source(table) == annotations

@@ -14,7 +14,7 @@ import pytest
 
 from text2grad.errors import ConfigError, CriticError
 from text2grad.feedback.critic import Critic, ask, load_critic
-from text2grad.rl.metrics import FAILURE_WINDOW, FailureRate, Silence, said_nothing
+from text2grad.rl.metrics import FAILURE_WINDOW, FailureRate, said_nothing, warning_of_silence
 from text2grad.types import Critique, Example, Span
 
 EXAMPLES = [Example("one"), Example("two")]
@@ -238,26 +238,15 @@ def test_a_critic_of_which_all_first_critiques_fail_is_stopped_at_eight() -> Non
     assert not mixed.too_many, "99 of which one could be read are too few to judge"
 
 
-def test_silence_is_counted_from_the_first_step_until_a_reward() -> None:
-    nothing, something = (
-        {"delta/labelled_share": share, "reward/nonzero_share": reward} for share, reward in ((0.0, 0.0), (0.1, 0.0))
-    )
+def test_silence_lasts_from_the_first_step_until_a_reward() -> None:
+    nothing, something = ({"delta/labelled_share": share, "reward/nonzero_share": 0.0} for share in (0.0, 0.1))
     outcome = {"delta/labelled_share": 0.0, "reward/nonzero_share": 0.5}
-    silence, warnings = Silence(), []
-    assert not silence.whole, "nothing has happened yet"
-    for _ in range(4):
-        silence.count(nothing)
-        warnings.append(silence.warning())
-    assert [bool(warning) for warning in warnings] == [True, False, True, False]
-    assert "in the first step:" in warnings[0]
-    assert "in the first 3 steps:" in warnings[2]
-    assert silence.whole
-    silence.count(something)
-    silence.count(nothing)
-    assert (silence.whole, silence.warning(), silence.steps) == (False, "", 4)
+    assert "in the first step:" in warning_of_silence([nothing])
+    assert "in the first 3 steps:" in warning_of_silence([nothing] * 3)
+    assert warning_of_silence([nothing, something, nothing]) == ""
     assert said_nothing([nothing, nothing])
     assert not said_nothing([nothing, outcome])
-    assert not said_nothing([])
+    assert not said_nothing([]), "nothing has happened yet"
 
 
 def test_outcomes_that_cancel_are_no_silence() -> None:
@@ -275,11 +264,10 @@ def test_a_batch_larger_than_the_window_is_judged_whole() -> None:
 def test_a_critic_that_failed_too_often_is_named_with_its_rate() -> None:
     failures = FailureRate(limit=0.25, batch_size=8)
     failures.count(["timed_out"] * 40 + ["ok"] * 60)
-    error = failures.error(Path("runs") / "x" / "rollouts")
+    error = failures.error("Mend it.", setting="critic.max_failure_rate", whose=" of this worker")
     assert isinstance(error, CriticError)
     assert str(error) == (
-        "40% of the last 100 critiques could not be read (critic.max_failure_rate is 25%); their responses were kept "
-        "with δ = 0. Look at critique.status in runs/x/rollouts, mend the critic, and go on with --resume."
+        "40% of the last 100 critiques of this worker could not be read (critic.max_failure_rate is 25%). Mend it."
     )
 
 

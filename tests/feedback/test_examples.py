@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from text2grad.errors import DataError
-from text2grad.feedback.examples import digest_of_examples, read_examples, write_examples
+from text2grad.feedback.examples import digest_of_examples, read_examples
 from text2grad.types import Example
 
 
@@ -73,12 +73,6 @@ def test_a_byte_order_mark_is_passed_over_and_utf_16_is_refused(path: Path) -> N
     assert [e.prompt for e in read_examples(path)] == ["a"]
     for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
         assert refusal(path, '{"prompt": "a"}'.encode(encoding)) == f"{path} is UTF-16, or binary; save it as UTF-8"
-
-
-def test_examples_that_json_cannot_hold_are_not_written(path: Path) -> None:
-    with pytest.raises(DataError, match="Object of type set is not JSON serializable"):
-        write_examples(path, [Example("", meta={"a": set()})])
-    assert not path.exists()
 
 
 def test_half_of_a_surrogate_pair_is_refused_with_its_line(path: Path) -> None:

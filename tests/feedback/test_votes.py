@@ -230,7 +230,7 @@ def test_the_threshold_is_the_best_on_held_out_annotations_and_is_saved(home: Pa
 def test_the_card_says_that_it_was_a_vote_and_what_was_unseen(home: Path) -> None:
     card = (home / "voting" / "model" / "README.md").read_text()
     assert "Critiques sampled, 5 each, and combined by vote, and constrained" in card
-    assert "the model was not trained on their\nprompts." in card
+    assert "the model was not\ntrained on their prompts." in card
     assert "| vote_threshold | 0." in card
 
 

@@ -105,8 +105,8 @@ def pretend_runs(monkeypatch: pytest.MonkeyPatch, directory: Path, *, words: int
 
     monkeypatch.setenv("JOURNAL", str(directory / "journal"))
     monkeypatch.setenv("FAULTS", str(directory / "faults"))
-    monkeypatch.setattr("text2grad.runs.jobs.POLL_SECONDS", 0.0)
-    monkeypatch.setattr("text2grad.runs.jobs.subprocess", SimpleNamespace(Popen=start, STDOUT=STDOUT))
+    monkeypatch.setattr("evidence.plans.jobs.POLL_SECONDS", 0.0)
+    monkeypatch.setattr("evidence.plans.jobs.subprocess", SimpleNamespace(Popen=start, STDOUT=STDOUT))
     (directory / "faults").write_text("{}")
 
 

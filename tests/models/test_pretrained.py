@@ -117,9 +117,8 @@ def test_a_target_that_fits_no_module_is_refused_with_the_names_there_are(saved:
         with pytest.raises(ConfigError) as caught:
             check_lora_targets(model, targets)
         assert str(caught.value) == (
-            "model.lora_targets: the model has no module 'v_prooj'. Did you mean \"v_proj\"? Its linear modules: "
-            'down_proj, gate_proj, k_proj, lm_head, o_proj, q_proj, up_proj, v_proj; "all-linear" takes all but the '
-            "output layer"
+            "model.lora_targets: the model has no module 'v_prooj'. Its linear modules: down_proj, "
+            'gate_proj, k_proj, lm_head, o_proj, q_proj, up_proj, v_proj; "all-linear" takes all but the output layer'
         )
 
 
@@ -156,7 +155,7 @@ def test_what_a_run_cannot_use_is_refused_before_the_weights_are_loaded(
     tiny_llama(tokenizer, seed=0, width=16).save_pretrained(path)
     with pytest.raises(ModelError, match="the weights would be loaded now"):
         start(path, tokenizer, "red cat", monkeypatch)
-    with pytest.raises(ConfigError, match="Did you mean"):
+    with pytest.raises(ConfigError, match="has no module"):
         start(path, tokenizer, "red cat", monkeypatch, lora_r=2, lora_targets=["q_prok"])
     with pytest.raises(ModelError, match="no chat template"):
         start(path, tokenizer, [{"role": "user", "content": "red"}], monkeypatch)
@@ -170,7 +169,7 @@ def test_what_a_run_cannot_use_is_refused_before_the_weights_are_loaded(
     with pytest.raises(ConfigError) as caught:
         start(path, tokenizer, "red cat", monkeypatch)
     assert str(caught.value) == (
-        f"{tmp_path / 'run'}: {tmp_path / 'run'} is a file, not a directory; choose another with --out DIR"
+        f"{tmp_path / 'run'} cannot be made in {tmp_path / 'run'}: it is a file; choose another with --out DIR"
     )
 
 

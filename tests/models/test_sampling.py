@@ -466,8 +466,14 @@ def test_a_prompt_without_tokens_is_refused_but_a_beginning_is_one() -> None:
 @pytest.mark.parametrize(
     ("prompt_format", "text"),
     [
-        ("auto", "1 of 2 prompts are chat messages, the first is example 1, but the tokenizer has no chat template; "),
-        ("chat", 'model.prompt_format = "chat", but the tokenizer has no chat template; '),
+        (
+            "auto",
+            "example 1 is a chat, but the tokenizer of '' has no chat template; take a model that has one, or join",
+        ),
+        (
+            "chat",
+            "example 1 is a chat, but the tokenizer of '' has no chat template; take a model that has one, or join",
+        ),
     ],
 )
 def test_messages_without_a_chat_template_are_refused_unless_plain_is_asked_for(prompt_format: str, text: str) -> None:
@@ -487,7 +493,7 @@ def test_a_chat_that_the_template_refuses_is_named_with_its_roles() -> None:
     )
 
 
-def test_a_token_beyond_the_embedding_is_refused_with_its_example() -> None:
+def test_a_token_beyond_the_embedding_is_refused() -> None:
     tokenizer = words()
     model = model_with(5, 64)
     model.config.get_text_config().vocab_size = size = len(tokenizer)
@@ -497,9 +503,8 @@ def test_a_token_beyond_the_embedding_is_refused_with_its_example() -> None:
     with pytest.raises(ModelError) as caught:
         fitting_prompts(model, tokenizer, [Example("red cat"), Example("red <new>")], **settings)
     assert str(caught.value) == (
-        f"example 1 has the token '<new>' of id {size}, but the model's embedding has {size} rows: the tokenizer has "
-        f"more tokens than the model. Save the model after model.resize_token_embeddings({size + 1}), or take the "
-        "tokenizer that belongs to it"
+        f"the tokenizer uses the id {size}, and the model's embedding has {size} rows; call "
+        "model.resize_token_embeddings(len(tokenizer)) and save the model, or take the tokenizer that belongs to it"
     )
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import small_run
 from fault_server import Running, running
 from small_run import EXAMPLES
 from text2grad.config.recipe import make_recipe
-from text2grad.critics.servers import cached_client
+from text2grad.critics.servers import Reply, Request, cached_client
 from text2grad.critics.servers.annotation import Item
 from text2grad.critics.servers.store import Answer
 from text2grad.errors import ConfigError, CriticError
@@ -167,9 +167,9 @@ def test_a_form_with_labels_has_its_own_request_grammar_and_reading(tmp_path: Pa
         def __init__(self, text: str) -> None:
             self.text = text
 
-        async def complete(self, prompt: Any, form: Any) -> Answer:
-            asked.append((prompt, form))
-            return Answer(self.text, "stop")
+        async def reply(self, request: Request) -> Reply:
+            asked.append(request)
+            return Reply(Answer(self.text, "stop"))
 
     def judged(text: str) -> Any:
         client: Any = Client(text)
@@ -177,7 +177,7 @@ def test_a_form_with_labels_has_its_own_request_grammar_and_reading(tmp_path: Pa
 
     found = judged('{"textual_feedback": "So.", "word_tags": "in = Lyon -", "outcome": -1}')
     assert found.critique == Critique("So.", (Span(3, 7, "negative"),), -1.0)
-    prompt, form = asked[0]
+    prompt, form = asked[0][:2]
     assert form.content == critique_grammar("in Lyon", CritiqueFormat("tagged_words"), max_tokens=512)
     request = critique_request(ASKED, "in Lyon", "tagged_words")
     chat = ({"role": "user", "content": request},)
@@ -188,7 +188,7 @@ def test_a_form_with_labels_has_its_own_request_grammar_and_reading(tmp_path: Pa
 
 def test_the_directory_that_is_served_tells_the_form(tmp_path: Path) -> None:
     saved = CritiqueFormat("labelled_spans", prompt_format="chat")
-    (tmp_path / "reward_model.json").write_text(json.dumps(saved.as_json()))
+    (tmp_path / "reward_model.json").write_text(json.dumps(asdict(saved)))
     named = make_recipe({"critic": {"kind": "server", "model": str(tmp_path)}, "run": {"out": str(tmp_path)}})
     critic = critic_from_recipe(named)
     assert isinstance(critic, ServerRewardModel)

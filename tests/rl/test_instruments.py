@@ -7,13 +7,13 @@ import pytest
 import small_run
 from text2grad.errors import CriticError
 from text2grad.rl import instruments as module
-from text2grad.rl.instruments import Clock
+from text2grad.rl.instruments import Costs
 
 
 def test_the_clock_adds_up_each_phase(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter([10.0, 13.0, 20.0, 20.5, 30.0, 34.0])
     monkeypatch.setattr(module.time, "perf_counter", lambda: next(ticks))
-    clock = Clock()
+    clock = Costs(None)
     for phase in ("rollout", "update", "rollout"):
         with clock.phase(phase):
             pass
@@ -25,7 +25,7 @@ def test_the_clock_keeps_the_highest_peak_of_each_phase(monkeypatch: pytest.Monk
     peaks, resets = iter([300, 50, 200]), []
     monkeypatch.setattr(module, "accelerator_peak", lambda: next(peaks))
     monkeypatch.setattr(module, "reset_accelerator_peak", lambda: resets.append(1))
-    clock = Clock()
+    clock = Costs(None)
     for phase in ("rollout", "update", "rollout"):
         with clock.phase(phase):
             pass

@@ -69,7 +69,6 @@ def test_the_metrics_of_a_step_by_hand() -> None:
             "value/explained_variance": 0.85,  # residuals 0, 0, 0, 1: 1 − (0.75/3) / (5/3)
             "critic/failure_rate": 1 / 3,  # repaired is no failure
             "critic/unmatched_rate": 0.5,  # 3 quotes not found beside 3 spans
-            "critic/spans_per_response": 1.0,
             "length/mean": 2.0,
             "length/truncated_share": 1 / 3,
             # lengths −2: 1, −1, 0; rewards −1: ½, −3/2, 1; r = (½ + 3/2) / √(2 · 3½)

@@ -52,7 +52,7 @@ class Toy:
         self.rest = nn.Parameter(torch.tensor([5.0]))
         self.psi = nn.Parameter(torch.tensor([3.0]))
         settings = OptimConfig(**({"lr": 0.1, "value_lr": 0.01, "schedule": "constant"} | config))  # type: ignore[arg-type]
-        self.names = {id(self.theta): "theta", id(self.rest): "rest", id(self.psi): "psi"}
+        self.names = {self.theta: "theta", self.rest: "rest", self.psi: "psi"}
         self.optimizers = Optimizers(
             [self.theta, self.rest] if policy else [],
             [self.psi] if value else [],
@@ -60,6 +60,9 @@ class Toy:
             total_steps=total_steps,
             max_grad_norm=clip,
         )
+
+    def states(self) -> dict[str, dict[str, torch.Tensor]]:
+        return {self.names[parameter]: state for parameter, state in self.optimizers.states().items()}
 
     def gradients(self, theta: tuple[float, float], psi: float) -> None:
         self.theta.grad = torch.tensor(theta)
@@ -97,7 +100,7 @@ def test_each_optimizer_is_clipped_on_its_own_and_the_norms_are_those_before() -
     toy.optimizers.begin(0)
     toy.gradients((3.0, 4.0), 0.5)
     assert toy.optimizers.step() == pytest.approx({"update/policy_grad_norm": 5.0, "update/value_grad_norm": 0.5})
-    states = toy.optimizers.states(toy.names)
+    states = toy.states()
     assert states["theta"]["exp_avg"].tolist() == pytest.approx([0.06, 0.08], rel=1e-5)
     assert states["theta"]["exp_avg_sq"].tolist() == pytest.approx([0.00036, 0.00064], rel=1e-5)
     assert states["psi"]["exp_avg"].tolist() == pytest.approx([0.05])
@@ -113,7 +116,7 @@ def test_the_policy_rests_while_the_value_function_warms_up_and_moves_after() ->
         assert torch.equal(toy.theta, torch.tensor([1.0, -2.0]))
         assert toy.psi.item() < before
         assert toy.theta.grad is None, "a gradient of the warm-up must not be added to later ones"
-    assert set(toy.optimizers.states(toy.names)) == {"psi"}
+    assert set(toy.states()) == {"psi"}
     toy.optimizers.begin(2)
     toy.gradients((1.0, 1.0), 1.0)
     toy.optimizers.step()
@@ -153,7 +156,7 @@ def test_a_gradient_that_is_not_finite_changes_no_weight(broken: float, where: s
         "lower optim.lr, or in a wider model.dtype."
     )
     assert toy.weights() == before
-    assert toy.optimizers.states(toy.names) == {}
+    assert toy.states() == {}
 
 
 def test_states_put_back_into_new_optimizers_go_on_bit_for_bit() -> None:
@@ -167,21 +170,18 @@ def test_states_put_back_into_new_optimizers_go_on_bit_for_bit() -> None:
     whole, first, second = Toy(**settings), Toy(**settings), Toy(**settings)  # type: ignore[arg-type]
     advance(whole, range(6))
     advance(first, range(3))
-    states = {
-        name: {key: value.clone() for key, value in state.items()}
-        for name, state in first.optimizers.states(first.names).items()
-    }
+    states = {name: {key: value.clone() for key, value in state.items()} for name, state in first.states().items()}
     assert set(states) == {"theta", "psi"}
     assert set(states["theta"]) == {"step", "exp_avg", "exp_avg_sq"}
     assert states["theta"]["step"].item() == 2  # it rested in step 0
     with torch.no_grad():
         second.theta.copy_(first.theta), second.psi.copy_(first.psi)
-    second.optimizers.restore(second.names, states)
+    second.optimizers.restore({second.theta: states["theta"], second.psi: states["psi"]})
     advance(second, range(3, 6))
     assert second.weights() == whole.weights()
 
 
 def test_parameters_without_state_stay_without_one() -> None:
     toy = Toy()
-    toy.optimizers.restore(toy.names, {})
-    assert toy.optimizers.states(toy.names) == {}
+    toy.optimizers.restore({})
+    assert toy.states() == {}

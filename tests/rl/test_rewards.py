@@ -1,6 +1,7 @@
 """From critiques to the reward of each token: every number by hand."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from transformers import PreTrainedTokenizerFast
 
 from text2grad.align.delta import AlignSettings, pseudo_rewards
 from text2grad.align.rollouts import policy_offsets, response_deltas, step_ends
-from text2grad.rl.rewards import reward_tensor
+from text2grad.config import RewardConfig
+from text2grad.rl.rewards import token_rewards
 from text2grad.tasks.tiny import word_tokenizer
 from text2grad.types import Critique, Example, Rollout, Span
 from tokenizers_made_here import STORIES, stories260k
@@ -27,7 +29,9 @@ def rewards(
     width = max(map(len, deltas)) + 1  # a last column that is padding everywhere
     mask = torch.tensor([[t < len(row) for t in range(width)] for row in deltas])
     truncated = torch.tensor(cut or [False] * len(deltas))
-    found = reward_tensor(deltas, critiques, mask, truncated, **config)
+    batch: Any = SimpleNamespace(response_mask=mask, truncated=truncated)
+    texts, offsets = config.pop("texts", []), config.pop("offsets", [])
+    found = token_rewards(RewardConfig(**config), deltas, critiques, batch, responses=texts, offsets=offsets)
     assert found.dtype == torch.float32
     assert found.shape == mask.shape
     return found.tolist()
@@ -50,7 +54,7 @@ def test_labels_outcome_and_truncation_are_scaled_and_placed() -> None:
         positive=2.0,
         negative=-3.0,
         unlabelled=0.5,
-        truncation=-4.0,
+        truncated=-4.0,
     )
     assert found == [[2.0, -3.0, 0.5, 3.0, 0.0], [0.5, -4.75, 0, 0, 0], [0.0] * 5, [-4.0, 0, 0, 0, 0]]
 
@@ -58,7 +62,7 @@ def test_labels_outcome_and_truncation_are_scaled_and_placed() -> None:
 def test_one_reward_on_the_last_token_is_the_sum_of_the_same_rewards() -> None:
     deltas = [[1.0, -1.0, 0.0, 0.5], [0.0, -0.25], [], [1.0]]
     critiques = [Critique("", outcome=2.0), OK, OK, BAD]
-    settings = {"positive": 2.0, "negative": -3.0, "unlabelled": 0.5, "truncation": -4.0}
+    settings = {"positive": 2.0, "negative": -3.0, "unlabelled": 0.5, "truncated": -4.0}
     spread = rewards(deltas, critiques, [False, True, False, False], **settings)
     placed = rewards(deltas, critiques, [False, True, False, False], placement="last_token", **settings)
     # 2 − 3 + ½ + 1 = ½, with the outcome 2½;   ½ − ¾ = −¼, cut −4¼
@@ -69,7 +73,7 @@ def test_one_reward_on_the_last_token_is_the_sum_of_the_same_rewards() -> None:
 def test_a_verdict_is_one_reward_that_the_worst_span_decides() -> None:
     deltas = [[1.0, -1.0, 1.0], [1.0, 0.5], [0.0, 0.0], [-1.0]]
     critiques = [Critique("", outcome=2.0), OK, OK, BAD]
-    settings = {"positive": 2.0, "negative": -3.0, "unlabelled": 0.5, "truncation": -4.0}
+    settings = {"positive": 2.0, "negative": -3.0, "unlabelled": 0.5, "truncated": -4.0}
     placed = rewards(deltas, critiques, [False, True, False, False], placement="verdict", **settings)
     # −3 and the outcome 2; right, but cut: 2 − 4; no span; an unreadable critique
     assert placed == [[0, 0, -1.0, 0], [0, -2.0, 0, 0], [0.0] * 4, [0.0] * 4]
@@ -86,7 +90,7 @@ def test_a_failed_critique_gives_nothing_anywhere(failed: Critique, placement: s
 
 
 def test_a_cut_response_is_a_cut_one_even_where_its_critique_failed() -> None:
-    assert rewards([[1.0, 0.0]], [BAD], [True], truncation=-1.0, unlabelled=0.5) == [[0.0, -1.0, 0.0]]
+    assert rewards([[1.0, 0.0]], [BAD], [True], truncated=-1.0, unlabelled=0.5) == [[0.0, -1.0, 0.0]]
 
 
 def test_a_negative_span_may_be_paid_nothing_and_a_positive_one_punished() -> None:
@@ -185,7 +189,8 @@ def test_ids_may_have_gaps_and_a_sampled_gap_adds_nothing_to_the_text() -> None:
 def test_one_reward_per_step_is_the_sum_on_its_last_token() -> None:
     # two steps of two and three tokens, and an end of sequence that belongs to the second; the outcome stays last
     said = [Critique("said", outcome=3.0)]
-    given = rewards([[1.0, -0.5, 1.0, 0.0, 1.0, -1.0]], said, placement=[[1, 1, 5, 5, 5, 5]])
+    text, offsets = "ab\ncd", [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 5)]
+    given = rewards([[1.0, -0.5, 1.0, 0.0, 1.0, -1.0]], said, placement="lines", texts=[text], offsets=[offsets])
     assert given == [[0.0, 0.5, 0.0, 0.0, 0.0, 1.0 + 3.0, 0.0]]
 
 

@@ -149,6 +149,10 @@ def said(step: int, *texts: str) -> list[dict[str, Any]]:
     return [{"step": step, "response": text, "delta": [0.0]} for text in texts]
 
 
+def responses(log: RunLog, *, since: int) -> list[tuple[int, list[str]]]:
+    return [(step, [record["response"] for record in records]) for step, records in log.rollouts(since=since)]
+
+
 def test_responses_come_back_by_step_and_in_order_from_one_file_or_many(tmp_path: Path) -> None:
     steps = [(step, [f"{step}{row}" for row in "abc"[: step % 3 + 1]]) for step in range(9)]
     # A line has 46 bytes. At 100 the steps share files so: 0 1, 2, 3 4, 5, 6 7, 8.
@@ -160,7 +164,7 @@ def test_responses_come_back_by_step_and_in_order_from_one_file_or_many(tmp_path
             log.write_rollouts(said(step, *texts))
         assert len(files(log)) == count
         for since in (-3, 0, 1, 4, 7, 8, 9, 20):
-            assert list(log.responses(since=since)) == [pair for pair in steps if pair[0] >= since], (size, since)
+            assert responses(log, since=since) == [pair for pair in steps if pair[0] >= since], (size, since)
 
 
 def test_only_the_files_that_hold_the_steps_are_read(tmp_path: Path) -> None:
@@ -169,16 +173,16 @@ def test_only_the_files_that_hold_the_steps_are_read(tmp_path: Path) -> None:
         log.write_rollouts(said(step, str(step)))
     for number in (0, 1):
         (tmp_path / "rollouts" / f"{number:05d}.jsonl").write_bytes(b"unreadable\n")
-    assert list(log.responses(since=3)) == [(3, ["3"]), (4, ["4"])]
+    assert responses(log, since=3) == [(3, ["3"]), (4, ["4"])]
 
 
 def test_a_log_without_responses_gives_none(log: RunLog) -> None:
-    assert list(log.responses(since=-80)) == []
+    assert responses(log, since=-80) == []
     log.write_rollouts([])
-    assert list(log.responses(since=0)) == []
+    assert responses(log, since=0) == []
     log.write_rollouts(said(0, "a"))
     log.rewind({"metrics_bytes": 0, "rollout_files": 1, "rollout_bytes": 0})
-    assert list(log.responses(since=0)) == []
+    assert responses(log, since=0) == []
 
 
 def test_an_empty_last_file_hides_nothing(tmp_path: Path) -> None:
@@ -186,13 +190,13 @@ def test_an_empty_last_file_hides_nothing(tmp_path: Path) -> None:
     log.write_rollouts(said(0, "a"))
     log.write_rollouts(said(1, "b"))
     log.rewind({**log.position(), "rollout_bytes": 0})
-    assert list(log.responses(since=0)) == [(0, ["a"])]
+    assert responses(log, since=0) == [(0, ["a"])]
 
 
 @pytest.mark.parametrize("text", ODD_TEXTS)
 def test_any_response_comes_back(log: RunLog, text: str) -> None:
     log.write_rollouts(said(0, text, "and another"))
-    assert list(log.responses(since=0)) == [(0, [text, "and another"])]
+    assert responses(log, since=0) == [(0, [text, "and another"])]
 
 
 # Whole or not at all.
@@ -280,31 +284,30 @@ CRITIQUES = [
 
 def test_critiques_come_back_as_they_were_kept(log: RunLog) -> None:
     assert log.kept_critiques(3, 0, ROLLOUTS) is None
-    log.keep_critiques(3, 0, ROLLOUTS, CRITIQUES, {})
-    assert log.kept_critiques(3, 0, ROLLOUTS) == CRITIQUES
+    log.keep_critiques(3, 0, ROLLOUTS, CRITIQUES, {"python": [1]})
+    assert log.kept_critiques(3, 0, ROLLOUTS) == (CRITIQUES, {"python": [1]})
     assert log.kept_critiques(3, 1, ROLLOUTS) is None
     assert log.kept_critiques(2, 0, ROLLOUTS) is None
-    assert sorted(files(log)) == ["critiques/000003-0.json", "critiques/000003-0.random"]
-    assert (log.kept_random_states(3, 0), log.kept_random_states(3, 1)) == ({}, None)
+    assert sorted(files(log)) == ["critiques/000003-0.json"]
 
 
 def test_critiques_of_each_process_are_kept_apart(log: RunLog) -> None:
     log.keep_critiques(3, 0, ROLLOUTS[:1], CRITIQUES[:1], {})
     log.keep_critiques(3, 1, ROLLOUTS[1:], CRITIQUES[1:], {})
-    assert log.kept_critiques(3, 0, ROLLOUTS[:1]) == CRITIQUES[:1]
-    assert log.kept_critiques(3, 1, ROLLOUTS[1:]) == CRITIQUES[1:]
+    assert log.kept_critiques(3, 0, ROLLOUTS[:1]) == (CRITIQUES[:1], {})
+    assert log.kept_critiques(3, 1, ROLLOUTS[1:]) == (CRITIQUES[1:], {})
 
 
 def test_critiques_are_found_by_another_number_of_processes(log: RunLog) -> None:
     log.keep_critiques(3, 0, ROLLOUTS, CRITIQUES, {})  # by one process: rows 0 and 1
-    assert log.kept_critiques(3, 0, ROLLOUTS[:1]) == CRITIQUES[:1]
-    assert log.kept_critiques(3, 1, ROLLOUTS[1:]) == CRITIQUES[1:]
+    assert log.kept_critiques(3, 0, ROLLOUTS[:1]) == (CRITIQUES[:1], {})
+    assert log.kept_critiques(3, 1, ROLLOUTS[1:]) == (CRITIQUES[1:], None)
     log.keep_critiques(4, 1, ROLLOUTS, CRITIQUES, {})  # by the second of two: rows 2 and 3
     assert log.keeps_critiques(4)
     assert log.kept_critiques(4, 0, ROLLOUTS * 2) is None  # rows 0 to 3
     log.keep_critiques(4, 0, ROLLOUTS, CRITIQUES, {})
-    assert log.kept_critiques(4, 0, ROLLOUTS * 2) == CRITIQUES * 2
-    assert log.kept_critiques(4, 3, ROLLOUTS[1:]) == CRITIQUES[1:]
+    assert log.kept_critiques(4, 0, ROLLOUTS * 2) == (CRITIQUES * 2, {})
+    assert log.kept_critiques(4, 3, ROLLOUTS[1:]) == (CRITIQUES[1:], None)
 
 
 def test_critiques_of_other_responses_are_not_taken_for_these(log: RunLog) -> None:
@@ -312,9 +315,9 @@ def test_critiques_of_other_responses_are_not_taken_for_these(log: RunLog) -> No
     with pytest.raises(DataError) as caught:
         log.kept_critiques(3, 0, ROLLOUTS[::-1])
     assert str(caught.value) == (
-        f"{log.directory / 'critiques' / '000003-0.json'} holds critiques of other responses than this run samples at "
-        "step 3: the seed, the weights or the number of threads or processes changed. Resume with the same, or remove "
-        "the file to ask the critic again."
+        f"{log.directory / 'critiques'} holds critiques of other responses than this run samples at step 3: the seed, "
+        "the weights or the number of threads or processes changed. Resume with the same, or remove 000003-*.json "
+        "there to ask the critic again."
     )
 
 
@@ -329,8 +332,7 @@ def test_critiques_of_the_steps_a_checkpoint_covers_are_forgotten(log: RunLog) -
         for rank in (0, 1):
             log.keep_critiques(step, rank, ROLLOUTS, CRITIQUES, {})
     log.forget_critiques(5)
-    assert {name.rpartition(".")[2] for name in files(log)} == {"json", "random"}
-    assert [name.split("/")[1] for name in files(log) if name.endswith(".json")] == [
+    assert [name.split("/")[1] for name in files(log)] == [
         "000005-0.json",
         "000005-1.json",
         "000011-0.json",

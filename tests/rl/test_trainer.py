@@ -13,7 +13,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 
 import small_run
 from text2grad import Critique, Example, Span
-from text2grad.config import ModelConfig
+from text2grad.config import ModelConfig, make_recipe
 from text2grad.config.run_directory import check_world_size
 from text2grad.errors import ConfigError, CriticError, DataError, ModelError, TrainingError
 from text2grad.models.adapters import with_lora
@@ -142,9 +142,8 @@ def test_a_critic_that_fails_too_often_stops_the_run(readable: int, shown: str, 
     with pytest.raises(CriticError) as caught:
         run.train()
     assert str(caught.value) == (
-        f"{shown} critiques could not be read (critic.max_failure_rate is 25%); their responses were kept "
-        f"with δ = 0. Look at critique.status in {tmp_path / 'run' / 'rollouts'}, mend the critic, and go on with "
-        "--resume."
+        f"{shown} critiques could not be read (critic.max_failure_rate is 25%). Their responses were kept with δ = 0: "
+        f"look at critique.status in {tmp_path / 'run' / 'rollouts'}, mend the critic, and go on with --resume."
     )
     assert (tmp_path / "run" / "checkpoints" / f"step-{steps:06d}").exists()
 
@@ -267,16 +266,14 @@ def test_batches_that_processes_cannot_share_are_refused(monkeypatch: pytest.Mon
     monkeypatch.setattr(Accelerator, "num_processes", 3)
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(ConfigError) as caught:
-        make_accelerator(out="runs", tracker="none", batch_size=8, minibatches=1)
+        make_accelerator(make_recipe({"run": {"tracker": "none"}, "rollout": {"batch_size": 8, "group_size": 2}}))
     assert str(caught.value) == (
-        "rollout.batch_size = 8 cannot be shared evenly by 3 processes × ppo.minibatches = 1; choose a multiple of 3"
+        "rollout.batch_size = 8 cannot be shared evenly by 3 processes, in whole groups of rollout.group_size = 2 and "
+        "by ppo.minibatches = 1; choose a multiple of 6"
     )
-    with pytest.raises(ConfigError) as caught:
-        make_accelerator(out="runs", tracker="none", batch_size=12, minibatches=1, group_size=6)
-    assert str(caught.value) == (
-        "rollout.batch_size = 12 cannot be shared by 3 processes in whole groups of rollout.group_size = 6; choose a "
-        "multiple of 18"
-    )
+    settings = {"run": {"tracker": "none"}, "rollout": {"batch_size": 12}, "ppo": {"minibatches": 6}}
+    with pytest.raises(ConfigError, match=r"ppo\.minibatches = 6; choose a multiple of 18$"):
+        make_accelerator(make_recipe(settings))
 
 
 def test_the_responses_to_a_prompt_are_neighbours_and_differ(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_responses_of_another_sampling_are_not_taken_for_these(
     first = items(tmp_path, recipe(tmp_path, {"prompt": PROMPTS[0]}, **sections))
     assert items(tmp_path, recipe(tmp_path, {"prompt": PROMPTS[0]}, **sections)) == first
     other = {**sections, section: {**sections[section], **changed}}
-    with pytest.raises(DataError, match=r"gave with other weights or other settings of \[rollout\]"):
+    with pytest.raises(DataError, match=r"of other weights, or with other settings of \[rollout\]"):
         items(tmp_path, recipe(tmp_path, {"prompt": PROMPTS[0]}, **other))
 
 
@@ -199,7 +199,7 @@ def test_responses_of_a_policy_that_was_trained_again_are_not_taken_for_its_own(
     model = AutoModelForCausalLM.from_pretrained(copied)
     model.lm_head.weight.data += 1.0
     model.save_pretrained(copied)
-    with pytest.raises(DataError, match="gave with other weights"):
+    with pytest.raises(DataError, match="of other weights"):
         items(tmp_path, wanted)
 
 

@@ -1,7 +1,9 @@
 """The whole method in two minutes: the three phases, two methods, what they write, and which way the numbers go."""
 
 import json
-import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -11,15 +13,15 @@ from rich.console import Console
 
 from text2grad.cli import quickstart
 from text2grad.cli.__main__ import main, parser
-from text2grad.cli.log import configure_log
-from text2grad.cli.quickstart import LABELS, METHODS, PhaseProgress, parts_made
+from text2grad.cli.quickstart import LABELS, METHODS
+from text2grad.errors import TrainingError
 from text2grad.feedback.records import read_annotations
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.runs.comparison import agreement_rows, in_words, method_rows, print_comparison
-from text2grad.runs.jobs import Job
+from text2grad.runs.comparison import agreement_table, in_words, method_table, quickstart_tables
+from text2grad.runs.pipeline import Pipeline
 from text2grad.runs.reports.plots import mean_curve
+from text2grad.runs.reports.terminal import print_tables
 from text2grad.tasks.registry import procedural_task
-from warm_commands import Warm
 
 SHORT = [
     "sft.steps=300",
@@ -63,11 +65,9 @@ def result_in(directory: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def out(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("quickstart")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.executable", warm.python)
-        assert quickstart_in(directory, TINY) == 0
+    assert quickstart_in(directory, TINY) == 0
     return directory
 
 
@@ -111,8 +111,6 @@ def test_the_models_and_annotations_are_ordinary_files(out: Path) -> None:
     example = procedural_task("summarization", "held_out").examples(1)[0]
     (critique,) = reward_model([example], [" " + str(example.reference)])
     assert critique.status == "ok"
-    made = parts_made(seed.with_suffix(".log"))
-    assert made == {"sft": (40, 40), "annotations": (200, 200), "reward_model": (40, 40), "start": (20, 20)}
 
 
 def test_the_report_and_the_curves_are_written(out: Path) -> None:
@@ -137,54 +135,42 @@ def test_one_can_talk_to_the_model(out: Path, capsys: Any) -> None:
     assert capsys.readouterr().out.count("TL;DR:") == 2
 
 
-def test_runs_of_several_seeds_share_the_cores_models_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen: dict[str, Job] = {}
-    monkeypatch.setattr(quickstart, "run_jobs", lambda jobs, on_poll, *, at_once: seen.update(jobs))
+def test_each_seed_has_its_models_and_its_policies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made: list[str] = []
+
+    @contextmanager
+    def beside(command: Sequence[str], log: Path) -> Iterator[None]:
+        made.append(log.name)
+        assert f"run.out='{log.with_suffix('')}'" in command
+        assert "reward.placement=last_token" in command
+        yield
+
+    monkeypatch.setattr(Pipeline, "run", lambda pipeline: made.append(f"models of {pipeline.recipe.run.seed}"))
+    monkeypatch.setattr("text2grad.runs.run_recipe", lambda recipe, *, resume: made.append(Path(recipe.run.out).name))
+    monkeypatch.setattr(quickstart, "beside", beside)
+    monkeypatch.setattr(quickstart, "write_page", lambda *_: None)
     monkeypatch.setattr(quickstart, "report", lambda *_: None)
-    asked = ["quickstart", "--seeds", "2", "--out", str(tmp_path)]
-    assert main([*asked, "--set", "run.steps=7"]) == 0
-    assert list(seen)[:2] == ["seed 0", "seed 1"]
-    needs = {name: job.needs for name, job in seen.items()}
-    assert needs[str(tmp_path / "summarization" / "seed-1" / "scalar_ppo")] == "seed 1"
-    assert len(needs) == 2 + 4
-    command = list(seen["seed 1"].command())
-    assert command[-2:] == ["--set", "run.steps=7"]
-    assert parser().parse_args(command[3:]).models_of == 1
+    (finished := tmp_path / "summarization" / "seed-1" / "scalar_ppo").mkdir(parents=True)
+    (finished / "results.json").write_text("{}")
+    assert main(["quickstart", "--seeds", "2", "--out", str(tmp_path)]) == 0
+    assert made == ["models of 0", "scalar_ppo.log", "text2grad", "models of 1", "text2grad"]
 
 
-def test_lines_say_how_far_the_models_and_the_methods_of_a_run_are(tmp_path: Path, capsys: Any) -> None:
-    configure_log(quiet=False, verbose=False)
-    log = tmp_path / "seed-0.log"
-    assert parts_made(log) == {}
-    log.write_text(
-        '{"part": "sft", "done": 1, "total": 5}\nnoise\n{"part": "sft", "done": 5, "total": 5}\n{"part": "st'
-    )
-    assert parts_made(log) == {"sft": (5, 5)}
-    run = tmp_path / "text2grad"
-    run.mkdir()
-    line = '{"step": 0, "reward/per_response": 1.5, "kl/per_token": 0.25}\n'
-    (run / "metrics.jsonl").write_text(line * 2, "utf-8")
-    with PhaseProgress() as progress:
-        progress.models("seed 0 ", log)
-        progress.models("seed 0 ", log)  # nothing new
-        progress.method("seed 0 ", "scalar_ppo", tmp_path / "scalar_ppo", 60)  # not started
-        progress.method("seed 0 ", "text2grad", run, 3)
-        (run / "metrics.jsonl").write_text(line * 3, "utf-8")
-        progress.method("seed 0 ", "text2grad", run, 3)
-        progress.method("seed 0 ", "text2grad", run, 3)
-    lines = [re.sub(r"[\d.]+ s$", "_", line[21:]) for line in capsys.readouterr().out.splitlines()]
-    assert lines == [
-        "seed 0 fine-tuning on demonstrations: 5 steps",
-        "seed 0 fine-tuning on demonstrations: step 5 of 5",
-        "seed 0 fine-tuning on demonstrations: 5 steps done in _",
-        "seed 0 Text2Grad: 3 steps, 2 done before",
-        "seed 0 Text2Grad: step 3 of 3  reward 1.5  KL 0.25",
-        "seed 0 Text2Grad: 1 step done in _",
-    ]
+def test_a_process_that_fails_is_told_with_its_log_and_ends_with_its_quickstart(tmp_path: Path) -> None:
+    log = tmp_path / "scalar_ppo.log"
+    failing = [sys.executable, "-c", "raise SystemExit('no such model')"]
+    message = r"scalar_ppo stopped with exit code 1; its output is in .*scalar_ppo\.log"
+    with pytest.raises(TrainingError, match=message), quickstart.beside(failing, log):
+        pass
+    assert log.read_text() == "no such model\n"
+    waiting = [sys.executable, "-c", "import signal, sys; print('waits', flush=True); signal.pause()"]
+    with pytest.raises(KeyboardInterrupt), quickstart.beside(waiting, log):
+        raise KeyboardInterrupt  # the test would wait for ever if the process went on
 
 
 def test_models_of_other_settings_are_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
-    monkeypatch.setattr(quickstart, "run_jobs", lambda jobs, on_poll, *, at_once: None)
+    monkeypatch.setattr(Pipeline, "run", lambda pipeline: None)
+    monkeypatch.setattr(quickstart, "train", lambda *_: None)
     monkeypatch.setattr(quickstart, "report", lambda *_: None)
     asked = ["quickstart", "--out", str(tmp_path / "q"), "--set", "sft.steps=20"]
     assert main(asked) == 0
@@ -206,7 +192,7 @@ def test_the_printed_tables_fit_a_terminal_of_80_columns() -> None:
     result = {"metric": "fact_f1", "seeds": [0, 1, 2], "methods": methods}
     result |= {"reward_model": quality, "reward_model_at_end": quality}
     console = Console(width=80, record=True, file=StringIO())
-    print_comparison(console, {"tasks": {"summarization": result}}, LABELS)
+    print_tables(console, quickstart_tables("summarization", result, LABELS))
     lines = console.export_text().splitlines()
     for method in LABELS.values():
         assert any(method in line and line.rstrip().endswith("0.100") for line in lines), method
@@ -242,24 +228,18 @@ def test_the_words_of_the_report_are_made_from_the_numbers() -> None:
     # means: sft 0.6, ours 0.9, scalar 0.75
     assert "reaches a fact f1 of 0.60" in text
     assert "Training on these critiques raised the policy's fact f1: it is now 0.90." in text
-    assert "With the same spans, summed into one number, it reached 0.75. At the first step" in text
-    # at first (0.9 + 0.8) / 2 and (0.75 + 0.65) / 2; at the end one seed has a number
-    assert (
-        "At the first step, 85% of the tokens that the reward model marked negative were faults, and it marked" in text
-    )
-    assert "it marked 70% of the faults." in text
-    assert "At the last step it marked 50% of the faults that were left." in text
+    assert "With the same spans, summed into one number, it reached 0.75. All policies start" in text
     worse = {**RESULT, "methods": {**RESULT["methods"], "sft": {**RESULT["methods"]["sft"], "final": [0.9, 1.0]}}}  # type: ignore[dict-item]
     assert "did not raise the policy's fact f1: it is now 0.90." in in_words("summarization", worse)
     assert "reaches a pass@1 of 0.60" in in_words("code", {**RESULT, "metric": "pass_at_1"})
 
 
 def test_tables_have_a_row_for_each_method_and_each_seed() -> None:
-    columns, rows = method_rows(RESULT, LABELS)
+    _, columns, rows = method_table("summarization", RESULT, LABELS)
     assert columns == ["method", "mean", "seeds", "KL/token"]
     assert rows[1] == ["Text2Grad", "0.900", "0.800 1.000", "0.200"]
     assert [row[0] for row in rows] == ["fine-tuned", "Text2Grad", "same spans, summed"]
-    columns, rows = agreement_rows(RESULT)
+    _, columns, rows = agreement_table("summarization", RESULT)
     assert columns == ["seed", "answers", "positive", "negative", "unreadable", "unmatched", "gap"]
     assert rows == [
         ["0", "first", "0.50 / –", "0.90 / 0.75", "–", "–", "0.50"],

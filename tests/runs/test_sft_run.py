@@ -428,7 +428,7 @@ def test_a_byte_order_mark_blank_lines_and_equal_ids_are_read(home: Path) -> Non
 
 def test_a_chat_needs_a_template(home: Path) -> None:
     file = write_jsonl(home / "chats.jsonl", [chat("red", " cat"), chat("blue", " dog")])
-    with pytest.raises(ModelError, match=r"chats.jsonl:\d: the demonstration is a chat, but the tokenizer of '.*base'"):
+    with pytest.raises(ModelError, match=r"chats.jsonl:\d is a chat, but the tokenizer of '.*base'"):
         SFTRun(recipe(home, "chats", data={"train": str(file)}))
     run = SFTRun(recipe(home, "chats", data={"train": str(file)}, model={"prompt_format": "plain"}))
     assert run.tokenizer.decode(run.rows[0]["input_ids"]) in ("red cat</s>", "blue dog</s>")

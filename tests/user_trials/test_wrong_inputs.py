@@ -171,7 +171,7 @@ RECIPES = [
     Trial("learned critic that is a policy", "train my.toml --set critic.use= --set critic.model=policy", ("JSON of a critique",)),
     Trial("learned critic of another kind",
           "train my.toml --set critic.use= --set critic.model=runs/critic/model --set critic.kind=probe",
-          (r"runs/critic",)),
+          ("critic.kind has no value 'probe'",)),
     Trial("recipe with a byte order mark", "train bad.toml --set run.steps=1", (), 0,
           prepare=lambda folder: (folder / "bad.toml").write_bytes(b"\xef\xbb\xbf" + (folder / "my.toml").read_bytes()),
           writes=True),
@@ -267,8 +267,6 @@ RUNS = [
     Trial("generate no examples", "generate runs/done --examples 0", ("examples",)),
 ]  # fmt: skip
 
-PROBE = "reward judge.toml --kind probe"
-
 REWARD = [
     Trial("reward without annotations", "reward judge.toml --set reward_model.annotations=[]", ("annotations",)),
     Trial("reward on a file that is not there", "reward judge.toml --annotations missing.jsonl", (r"missing\.jsonl.*No such file",)),
@@ -291,10 +289,6 @@ REWARD = [
           prepare=edited("annotations.jsonl", lambda data: data.split(b"\n", 3)[3])),
     Trial("reward on a misspelt LoRA target", "reward judge.toml --set model.lora_r=2 --set model.lora_targets=[\\'q_porj\\']",
           ("q_porj",)),
-    Trial("probe on a missing file", f"{PROBE} --annotations missing.jsonl --out runs/b", (r"missing\.jsonl",)),
-    Trial("probe without a model", f"{PROBE} --model missing --out runs/b", ("missing",)),
-    Trial("probe that is uploaded", f"{PROBE} --push me/probe --out runs/b", ("--push",)),
-    Trial("probe into a run", f"{PROBE} --out runs/critic", ("runs/critic already holds a run",)),
 ]  # fmt: skip
 
 ANNOTATE = [
@@ -365,6 +359,12 @@ FEEDBACK = [
           files={"t.jsonl": "{oops\n"}),
     Trial("import a table with a byte order mark", "feedback import table t.csv --out x.jsonl", (), 0, writes=True,
           files={"t.csv": b"\xef\xbb\xbfprompt,response,feedback\nq,a,fine\n"}),
+    Trial("export a missing file", "feedback export missing.jsonl --out d", (r"missing\.jsonl",)),
+    Trial("export into a folder with files", "feedback export annotations.jsonl --out reward", ("reward.*--force",)),
+    Trial("export onto another's README", "feedback export annotations.jsonl --out d", ("README.md.*--force|d.*--force",), files={"d/README.md": "# Mine\n"}),
+    Trial("export onto a file", "feedback export annotations.jsonl --out my.toml", (r"my\.toml",)),
+    Trial("export and push without a name", "feedback export annotations.jsonl --out d --push", ("expected one argument",)),
+    Trial("export nothing", "feedback export empty.jsonl --out d", (r"empty\.jsonl",), files={"empty.jsonl": ""}),
 ]  # fmt: skip
 
 EVALUATE = [
@@ -440,7 +440,6 @@ NEW = [
     Trial("dry run with a critic that raises", "train my.toml --dry-run --judge --critic mine:critic", (r"mine\.py:2",),
           files={"mine.py": "def critic(examples, responses):\n    return 1 / 0\n"}, writes=True),
     Trial("judge without a dry run", "train my.toml --judge", ("add --dry-run",)),
-    Trial("a former command", "plan my.toml", ("`plan` is now `text2grad train RECIPE --dry-run`",)),
     Trial("compare", "compare runs/done runs/again --out c", ("again",), 0, writes=True, prepare=another_rate),
     Trial("compare a run with itself", "compare runs/done runs/done --out c", ("runs/done",)),
     Trial("compare what is no run", "compare runs/done policy --out c", ("policy",)),

@@ -49,7 +49,10 @@ def critic(examples, responses):
     return [Critique("Fine.", (Span(0, len(text), "positive"),) if text else (), 1.0) for text in responses]
 """
 
-pytestmark = pytest.mark.skipif(not SHARED.exists(), reason=f"no {SHARED}: slices of the paper's data")
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(not SHARED.exists(), reason=f"no {SHARED}: slices of the paper's data"),
+]
 
 
 @pytest.fixture(scope="module")

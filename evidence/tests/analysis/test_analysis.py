@@ -234,7 +234,7 @@ def test_what_cannot_be_analysed_is_refused_with_the_way_out(
 
     out = ["--out", str(tmp_path / "out")]
     run = str(runs[0])
-    assert "is no run: it does not exist" in refused(str(tmp_path / "nowhere"), *out)
+    assert "is no run: it is no directory" in refused(str(tmp_path / "nowhere"), *out)
     assert "is given twice" in refused(run, run, *out)
     assert "there is no case 99: step 0 of spans has cases 0 to" in refused(run, "--case", "99", *out)
     assert "--gamma must be between 0 and 1, got 2" in refused(run, "--gamma", "2", *out)

@@ -59,7 +59,7 @@ def test_activations_are_those_of_the_trace(tmp_path: Path, dtype: str, rank: in
     for layers in (1, 2):
         path = config(tmp_path, dtype=dtype, hidden_size=256, intermediate_size=704, num_hidden_layers=layers)
         model = make_recipe({"model": {"path": path, "lora_r": rank, "dtype": dtype}}).model
-        kept.append(TracedModel(policy_config(path), model).update(2, 8, 8, entropy=False).kept)
+        kept.append(TracedModel(policy_config(path), model).update(2, 8, 8, entropy=False)["activations"])
     one = Decoder("", 1, 256, 704, 128, 1_000)
     formula = activations(one, 32, dtype=dtype, adapters=bool(rank), checkpointing=False)
     assert kept[1] - kept[0] == pytest.approx(formula, rel=tolerance)

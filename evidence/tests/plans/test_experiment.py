@@ -14,12 +14,12 @@ from evidence.pages.records import read_runs
 from evidence.pages.selection import groups, missing_of_plan
 from evidence.plans.experiment import RUN_SECONDS, Experiment
 from evidence.plans.experiment_plan import load_plan
+from evidence.plans.jobs import run_jobs
 from evidence.plans.records import read_records
 from pretended_runs import PROGRAM, pretend_runs
 from text2grad.config import digest_of
 from text2grad.errors import ConfigError, TrainingError
 from text2grad.files import write_records
-from text2grad.runs.jobs import run_jobs
 
 RECIPE = """
 [data]

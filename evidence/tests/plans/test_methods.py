@@ -8,7 +8,8 @@ from rich.console import Console
 from evidence.plans.methods import METHODS, settings
 from places import ROOT
 from text2grad.config.recipe import load_recipe
-from text2grad.runs.comparison import print_comparison
+from text2grad.runs.comparison import quickstart_tables
+from text2grad.runs.reports.terminal import print_tables
 
 RECIPE = ROOT / "recipes" / "quickstart.toml"
 LABELS = {name: method.label for name, method in METHODS.items()}
@@ -69,7 +70,7 @@ def test_the_printed_tables_fit_a_terminal_of_80_columns() -> None:
         "reward_model_at_end": [{}] * 3,
     }
     console = Console(width=80, record=True, file=StringIO())
-    print_comparison(console, {"tasks": {"summarization": result}}, LABELS)
+    print_tables(console, quickstart_tables("summarization", result, LABELS))
     lines = console.export_text().splitlines()
     for label in LABELS.values():
         assert any(label in line and line.rstrip().endswith("0.100") for line in lines), label

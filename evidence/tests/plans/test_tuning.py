@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from evidence.plans.jobs import run_jobs
 from evidence.plans.methods import METHODS
 from evidence.plans.tuning import Tuning, command_of
 from pretended_runs import PROGRAM, pretend_runs
 from text2grad.config.recipe import load_recipe
 from text2grad.errors import CheckpointError, ConfigError, TrainingError
-from text2grad.runs.jobs import run_jobs
 
 RECIPE = """
 [data]

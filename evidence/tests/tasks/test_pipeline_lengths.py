@@ -7,15 +7,23 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from evidence.tasks.lengths import LengthPipeline, count_tokens, longest_text, training_lengths
+from evidence.tasks.lengths import (
+    CONTEXT,
+    WITHOUT_REWARD_MODEL,
+    LengthPipeline,
+    Phase,
+    count_tokens,
+    longest_text,
+    training_lengths,
+)
 from small_pipeline import SHORT, assert_start_is_fine_tuned, recipe_of
 from text2grad.config import load_recipe
 from text2grad.errors import ConfigError
 from text2grad.feedback import annotate
 from text2grad.models import FineTuning, load_tokenizer
 from text2grad.reward_models import critique_target
-from text2grad.runs.pipeline import CONTEXT, WITHOUT_REWARD_MODEL
-from text2grad.runs.recipe_run import critic_of_run, held_out_examples, run_recipe
+from text2grad.runs.pipeline import Pipeline
+from text2grad.runs.recipe_run import critic_of_run, run_recipe
 from text2grad.runs.run_examples import recipe_task, run_examples, task_settings, world_of
 from text2grad.tasks import TaskSettings, procedural_task
 from text2grad.types import Example
@@ -24,14 +32,14 @@ TWO_POSTS = [*SHORT, "world.length=2", "world.truths=false", "rollout.max_new_to
 
 
 def pipeline_of(out: Path, *overrides: str) -> LengthPipeline:
-    return LengthPipeline(recipe_of(*overrides), out, lambda *_: None)
+    return LengthPipeline(recipe_of(*overrides), out)
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("made") / "seed-0"
     pipeline = pipeline_of(out, *TWO_POSTS)
-    pipeline.run(phases=WITHOUT_REWARD_MODEL)
+    pipeline.run_phases(WITHOUT_REWARD_MODEL)
     pipeline.evaluate()
     return out
 
@@ -52,7 +60,6 @@ def test_a_run_trains_evaluates_and_is_judged_with_the_settings_of_its_task(made
     evaluation = json.loads(sorted((out / "evaluations").glob("*.json"))[-1].read_bytes())
     assert len(evaluation["responses"]) == 8
     assert all("\nB: " in row["prompt"] for row in evaluation["responses"])
-    assert held_out_examples(recipe, 3) == run_examples(recipe).held_out[:3]
     critic = critic_of_run(recipe, out, next(path for path in sorted(out.glob("checkpoints/*")) if path.is_dir()))
     assert critic is not None
     [critique] = critic([run_examples(recipe).held_out[0]], [""])
@@ -75,7 +82,7 @@ def test_prompt_answer_and_critique_of_the_longest_items_fit_the_context(length:
 
 def test_the_models_of_a_length_have_its_context(tmp_path: Path) -> None:
     pipeline = pipeline_of(tmp_path / "long", *SHORT, "world.length=8", "rollout.max_new_tokens=180")
-    pipeline.run(phases=("sft",))
+    pipeline.run_phases(("sft",))
     assert AutoConfig.from_pretrained(tmp_path / "long" / "sft").max_position_embeddings == pipeline.context
     assert pipeline.context == max(CONTEXT, longest_text(pipeline.task, 180))
     tokenizer = load_tokenizer(str(tmp_path / "long" / "sft"))
@@ -95,7 +102,6 @@ def test_each_length_has_its_share_of_the_steps_and_the_batch_has_as_many_tokens
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: list[tuple[int, int, set[int], int]] = []
-    seen: list[tuple[str, int, int]] = []
 
     def fine_tune(
         model: Any, _: Any, examples: list[Example], answers: list[str], settings: FineTuning, *, on_step: Any
@@ -103,15 +109,14 @@ def test_each_length_has_its_share_of_the_steps_and_the_batch_has_as_many_tokens
         parts = {len(example.meta["parts"]) for example in examples}
         assert {answer.count("\n") + 1 for answer in answers} == parts
         trained.append((settings.steps, settings.batch_size, parts, len(examples)))
-        on_step(settings.steps)
+        on_step(1)
         return model
 
-    monkeypatch.setattr("text2grad.runs.pipeline.fine_tune", fine_tune)
+    monkeypatch.setattr("evidence.tasks.lengths.fine_tune", fine_tune)
     overrides = ["world.length=8", "rollout.max_new_tokens=150", "sft.steps=7", "sft.batch_size=2"]
     recipe = recipe_of(*SHORT, *overrides)
-    LengthPipeline(recipe, tmp_path, lambda *state: seen.append(state)).run(phases=("sft",))
+    LengthPipeline(recipe, tmp_path).run_phases(("sft",))
     assert trained == [(2, 8, {2}, 16), (2, 4, {4}, 8), (3, 2, {8}, 6)]
-    assert seen == [("sft", 2, 7), ("sft", 4, 7), ("sft", 7, 7)]
 
 
 def test_a_limit_below_the_shortest_answer_is_refused_before_anything_is_made(tmp_path: Path) -> None:
@@ -121,7 +126,7 @@ def test_a_limit_below_the_shortest_answer_is_refused_before_anything_is_made(tm
         with pytest.raises(ConfigError, match=r"^rollout\.max_new_tokens = 143: at length 8 the shortest .* 144 "):
             call()
     with pytest.raises(ConfigError, match=r"^rollout\.max_new_tokens = 143"):
-        LengthPipeline(recipe, tmp_path / "models", lambda *_: None).run()
+        LengthPipeline(recipe, tmp_path / "models").run_phases()
     assert not list(tmp_path.iterdir())
     world_of(recipe_of("world.length=8", "rollout.max_new_tokens=144"))
     world_of(recipe_of("rollout.max_new_tokens=4"))  # usual items: the user's choice
@@ -142,3 +147,27 @@ def test_the_settings_of_a_task_are_refused_without_one(setting: str, named: str
     path.write_text('[data]\ntrain = "prompts.jsonl"\n', "utf-8")
     with pytest.raises(ConfigError, match=rf"^{named} in \[world\]: only a built-in task has them; set data\.task"):
         run_examples(load_recipe(path, [setting]))
+
+
+def write_place(pipeline: Pipeline, path: Path) -> None:
+    path.write_text(str(pipeline.out))
+
+
+def test_further_phases_are_made_by_the_functions_that_are_given(tmp_path: Path) -> None:
+    further: dict[str, Phase] = {"note": write_place}
+    pipeline = LengthPipeline(recipe_of(*SHORT), tmp_path, further)
+    pipeline.run_phases(["note"])
+    assert (tmp_path / "note").read_text() == str(tmp_path)
+    with pytest.raises(ConfigError, match=r"a phase has no value 'nothing'.*Known values: sft, .*, note$"):
+        pipeline.run_phases(["nothing"])
+
+
+def test_a_start_that_needs_a_reward_model_is_refused_without_one(tmp_path: Path) -> None:
+    pipeline = pipeline_of(tmp_path / "none", *SHORT, "quickstart.after_reward_model=200")
+    with pytest.raises(ConfigError) as caught:
+        pipeline.run_phases(WITHOUT_REWARD_MODEL)
+    assert str(caught.value) == (
+        "quickstart.after_reward_model = 200: the start needs a reward model, and the phases are sft, start. Set "
+        "quickstart.after_reward_model = 0, so that the start is the fine-tuned model"
+    )
+    assert not (tmp_path / "none").exists()

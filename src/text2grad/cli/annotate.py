@@ -23,7 +23,7 @@ from text2grad.files import lock_directory
 
 if TYPE_CHECKING:
     from text2grad.config import Recipe
-    from text2grad.critics.servers import AnnotationResult, Budget, Item, Usage
+    from text2grad.critics.servers import AnnotationResult, Item, Usage
 
 
 SOME_REMAIN = 3
@@ -69,8 +69,8 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load the recipe, check it, then annotate."""
-    from text2grad.critics.servers import AnnotationSession, Annotator, Store, Template, run_session
-    from text2grad.runs import annotated_examples, endpoint_values, items_of
+    from text2grad.critics.servers import Annotator, Store, Template, run_session
+    from text2grad.runs import annotated_examples, annotator_endpoint, items_of
 
     recipe = recipe_with(args, {"annotate.out": args.out, "annotate.max_cost": args.max_cost})
     if args.own_critic:
@@ -78,21 +78,20 @@ def run(args: argparse.Namespace) -> int:
     if args.samples is not None:
         raise ConfigError("--samples belongs to --own-critic; a server is asked about one response to each prompt")
     settings = recipe.annotate
-    endpoint, spending = endpoint_values(settings)
+    endpoint = annotator_endpoint(settings)
     out = Path(settings.out)
     annotator = Annotator(Template(settings.template, settings.reasoning), recipe.critic.match)
     refuse_full_directory(out, "answers.sqlite", force=args.force)
     examples = annotated_examples(recipe, args.limit)
     lock_directory(out)
-    with Store(out / "answers.sqlite") as store, metered(out, "annotate") as meter:
+    with Store(out / "answers.sqlite") as store, metered(out, "annotate") as tokens:
         items = items_of(recipe, out, store, examples)
         if not args.force:
             _refuse_other_annotations(out, recipe, items)
-        session = AnnotationSession(endpoint, store, annotator.annotate, spending)
-        results, usage, budget = run_session(session, items)
-        meter.add(usage.prompt_tokens, usage.completion_tokens)
+        results, usage = run_session(endpoint, store, annotator.annotate, items)
+        tokens.add(usage.prompt_tokens, usage.completion_tokens)
     _write(out, recipe, items, results)
-    print_lines(_figures(recipe, results, usage, budget))
+    print_lines(_figures(recipe, results, usage))
     _print_end(out, items, results, str(args.recipe))
     return SOME_REMAIN if any(result.failure for result in results) else 0
 
@@ -174,9 +173,7 @@ def _write(out: Path, recipe: "Recipe", items: Sequence["Item"], results: Sequen
     write_records(out / "failures.jsonl", failures)
 
 
-def _figures(
-    recipe: "Recipe", results: Sequence["AnnotationResult"], usage: "Usage", budget: "Budget"
-) -> list[tuple[str, str]]:
+def _figures(recipe: "Recipe", results: Sequence["AnnotationResult"], usage: "Usage") -> list[tuple[str, str]]:
     """Return the figures of a run by name."""
     critiques = [result.critique for result in results if result.critique]
     quotes = sum(len(critique.spans) + len(critique.unmatched) for critique in critiques)
@@ -184,9 +181,9 @@ def _figures(
     return [
         ("critiques", f"{len(critiques):,} of {len(results):,}"),
         ("answers from before", f"{usage.reused:,}"),
-        ("requests", f"{budget.requests:,}, of which {usage.retried:,} repeated"),
+        ("requests", f"{usage.requests:,}, of which {usage.retried:,} repeated"),
         ("tokens", f"{usage.prompt_tokens:,} read, {usage.completion_tokens:,} written"),
-        *([("cost of all answers", f"${budget.cost:.4f}")] if priced else []),
+        *([("cost of all answers", f"${usage.cost:.4f}")] if priced else []),
         ("spans", f"{sum(len(critique.spans) for critique in critiques):,}"),
         ("quotes not found", f"{sum(len(critique.unmatched) for critique in critiques):,} of {quotes:,}"),
     ]

@@ -18,7 +18,7 @@ EPILOG = """\
 examples:
   text2grad compare runs/spans runs/summed
   text2grad compare runs/lr-1e-5-seed-* runs/lr-3e-5-seed-* --step 100 --out runs/learning-rates
-  text2grad compare runs/quickstart/summarization
+  text2grad compare runs/quickstart/summarization/seed-*/{text2grad,scalar_ppo}
 
 written to --out: compare.json (all numbers), compare.png, compare.html. docs/evaluation.md explains them."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MODULES = {
     "train": ("torch", "transformers", "accelerate", "peft", "trl", "datasets", "matplotlib"),
-    "annotate": ("openai", "aiohttp", "tenacity"),
+    "annotate": ("openai", "aiohttp"),
     "tune": ("optuna",),
     "studio": ("starlette", "uvicorn", "regex"),
 }
@@ -39,9 +39,6 @@ ABOUT = {
     "dev": "tests and checks of the project",
 }
 TRACKERS = ("tensorboard", "wandb", "trackio")
-FAULTS = {">=": "too old", "<": "too new"}
-"""Operator of a bound → fault of a version outside."""
-
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
 
 
@@ -115,10 +112,10 @@ def _version(package: str) -> str:
 
 
 def _state(package: str, versions: "SpecifierSet") -> str:
-    """Return the version of a package and its fault, as "1.8.2: too old"; "–" for a package that is not installed."""
+    """Return the version of a package, as "1.8.2: not in the range" if it is another; "–" where it is not installed."""
     there = _version(package)
-    outside = [bound for bound in versions if there and not bound.contains(there, prereleases=True)]
-    return f"{there}: {FAULTS.get(outside[0].operator, 'not in the range')}" if outside else there or "–"
+    outside = there and not versions.contains(there, prereleases=True)
+    return f"{there}: not in the range" if outside else there or "–"
 
 
 def _range(versions: "SpecifierSet") -> str:

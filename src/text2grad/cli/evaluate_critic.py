@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,8 @@ from text2grad.progress import Progress
 
 if TYPE_CHECKING:
     from text2grad.config import Recipe
-    from text2grad.runs.critic_quality import Evaluation, Measures, Pair, Units
+    from text2grad.evaluation import Wording
+    from text2grad.runs.critic_quality import Evaluation, Pair, Units
 
 FILES = ("evaluation.json", "predictions.jsonl", "tables.txt", "evaluation.html")
 
@@ -52,7 +54,7 @@ def add_parser(commands: Any) -> None:
     parser = add_command(commands, "critic", run, about, DESCRIPTION, EPILOG)
     add, who = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
     add("annotations", metavar="ANNOTATIONS", type=Path, help="JSONL of annotations, the truth; or a recipe, FILE.toml")
-    who("--model", metavar="PATH", help="directory of a generative reward model, a probe, or any language model")
+    who("--model", metavar="PATH", help="directory of a generative reward model, or of any language model")
     who("--critic", metavar="MODULE:NAME", help="a critic in Python")
     theirs = "JSONL of critiques of the same responses, instead of a critic"
     who("--predictions", metavar="FILE", type=Path, help=theirs)
@@ -80,9 +82,9 @@ def run(args: argparse.Namespace) -> int:
     about = {"annotations": str(args.annotations)}
     refuse_other_results(args.out / "evaluation.json", about, force=args.force)
     truth = read_truth(args.annotations, limit=args.limit, to_encode=args.model is not None)
-    measures = _measures(args)
+    wording = _wording(args)
     pairs, units, critic, constrained = _pairs(args, recipe, truth)
-    evaluation = evaluate(pairs, units, measures)
+    evaluation = evaluate(pairs, units, wording)
     if not evaluation.marked:
         raise DataError(
             f"{units.name}: no response of {args.annotations} decodes to its own text. Choose another --tokenizer, "
@@ -100,7 +102,6 @@ def _complete(args: argparse.Namespace) -> "Recipe":
         ConfigError: if no critic or no directory is named.
     """
     from text2grad.config import load_recipe
-    from text2grad.reward_models import is_probe
     from text2grad.reward_models.training import held_out_file, reward_directory, trained_model
 
     path = args.annotations if args.annotations.suffix == ".toml" else None
@@ -113,24 +114,21 @@ def _complete(args: argparse.Namespace) -> "Recipe":
         raise ConfigError("nothing to measure: name a critic with --model, --critic or --predictions")
     if args.out is None:
         raise ConfigError("name the directory of the results with --out DIR")
-    kind = "probe" if args.model and is_probe(args.model) else None
-    named = shorthands({"critic.model": args.model, "critic.use": args.critic, "critic.kind": kind})
+    named = shorthands({"critic.model": args.model, "critic.use": args.critic})
     recipe = load_recipe(path, [*args.overrides, *named, *(['critic.use=""'] if args.model else [])])
     if args.model and recipe.critic.kind != "server" and not Path(args.model).is_dir():
         raise ModelError(f"--model {args.model}: no such directory. Name the directory of a saved reward model")
     return recipe
 
 
-def _measures(args: argparse.Namespace) -> "Measures":
-    """Return the measurements besides spans; their models are loaded before the critic runs."""
-    from text2grad.evaluation import load_encoder, load_reader
-    from text2grad.runs.critic_quality import Measures, check_words
+def _wording(args: argparse.Namespace) -> "Wording":
+    """Return what is measured of the feedback; models are loaded before the critic runs."""
+    from text2grad.evaluation import Wording, load_scorer, require_ngrams
 
     if not args.no_words:
-        check_words()
-    encoder = load_encoder(args.bertscore) if args.bertscore else None
-    reader = load_reader(args.perplexity) if args.perplexity else None
-    return Measures(words=not args.no_words, encoder=encoder, reader=reader)
+        require_ngrams("ROUGE and BLEU", otherwise="add --no-words")
+    scorers = load_scorer(args.bertscore or "", "BERTScore"), load_scorer(args.perplexity or "", "perplexity")
+    return Wording(not args.no_words, *scorers)
 
 
 def _pairs(
@@ -154,7 +152,7 @@ def _pairs(
     form = getattr(critic, "format", None) if args.model else None
     if args.model:
         identity["files"] = fingerprint(Path(args.model)) if Path(args.model).is_dir() else ""
-        identity |= {"format": form.as_json()} if form else {"vote threshold": critic.settings.vote_threshold}
+        identity |= {"format": asdict(form)} if form else {}
     check_identity(args.out, identity)
     return _judged(args, critic, truth, match), units, args.model or args.critic, form and form.constrain
 
@@ -164,12 +162,12 @@ def _judged(args: argparse.Namespace, critic: Any, truth: Sequence[Any], match: 
     from text2grad.runs.critic_quality import paired, predictions
 
     critiques, counted = [], tokens_of(critic)
-    with metered(args.out, "evaluate critic") as meter, Progress("run the critic", len(truth), unit="response") as bar:
+    with metered(args.out, "evaluate critic") as tokens, Progress("run the critic", len(truth), unit="response") as bar:
         for critique in predictions(critic, truth, args.out, match=match):
             critiques.append(critique)
             bar.advance()
             now = tokens_of(critic)
-            meter.add(now.prompt - counted.prompt, now.generated - counted.generated)
+            tokens.add(now.prompt - counted.prompt, now.generated - counted.generated)
             counted = now
     return paired(truth, critiques)
 
@@ -206,7 +204,6 @@ def _write(args: argparse.Namespace, evaluation: "Evaluation", pairs: Sequence["
 
 def _print(args: argparse.Namespace, evaluation: "Evaluation") -> None:
     """Print the tables and the responses that were left out."""
-    from text2grad.reward_models import is_probe
     from text2grad.runs.critic_quality import NAMED, tables
     from text2grad.runs.reports import as_text
 
@@ -215,8 +212,7 @@ def _print(args: argparse.Namespace, evaluation: "Evaluation") -> None:
     if left_out := evaluation.left_out:
         named = ", ".join(left_out[:NAMED]) + (", …" if len(left_out) > NAMED else "")
         say(f"\nleft out, since their tokens decode to another text: {len(left_out):,} ({named})", style="yellow")
-    kind = ["--set", "critic.kind=probe"] if args.model and is_probe(args.model) else []
-    use = ["--set", f"critic.model={args.model}", *kind] if args.model else ["--critic", args.critic]
+    use = ["--set", f"critic.model={args.model}"] if args.model else ["--critic", args.critic]
     then = [] if args.predictions else ["text2grad", "train", "RECIPE.toml", *use]
     note = "" if then else f"open {args.out}/evaluation.html in a browser"
     print_end(f"{args.out}/{', '.join(FILES)}", then=then, note=note)

@@ -19,14 +19,12 @@ from text2grad.cli.options import (
     say,
     shorthands,
 )
-from text2grad.costs import Meter, metered
+from text2grad.costs import TokenCount, metered
 from text2grad.errors import ConfigError
 from text2grad.files import lock_directory
 
 if TYPE_CHECKING:
-    from text2grad.critics.servers import Comparison, Endpoint, Preference, Spending, Store
-
-    Judge = tuple[Endpoint, Spending]
+    from text2grad.critics.servers import Comparison, Endpoint, Preference, Store
 
 SOME_REMAIN = 3
 """Exit status if some pairs have no verdict."""
@@ -88,17 +86,15 @@ def run(args: argparse.Namespace) -> int:
     lock_directory(args.out)
     with Store(args.out / "answers.sqlite") as store:
         asked = [question for comparison in comparisons for question in questions(comparison)]
-        forecasts = [expected_expense(*judge, store, asked) for judge in judges.values()]
+        forecasts = [expected_expense(judge, store, asked) for judge in judges.values()]
         for forecast in forecasts:
             say(str(forecast))
         if args.dry_run:
             return 0
-        refuse_beyond_budget(
-            forecasts, max((spending.max_cost or 0.0 for _, spending in judges.values()), default=0.0) or None
-        )
+        refuse_beyond_budget(forecasts, max((judge.max_cost or 0.0 for judge in judges.values()), default=0.0) or None)
         costs = {forecast.model: forecast.spent for forecast in forecasts}
-        with metered(args.out, "evaluate pairs") as meter:
-            verdicts, spent = _ask(judges, costs, store, comparisons, meter)
+        with metered(args.out, "evaluate pairs") as tokens:
+            verdicts, spent = _ask(judges, costs, store, comparisons, tokens)
     verdicts |= people
     results = {name: summary(preferences) for name, preferences in verdicts.items()}
     first = next(iter(verdicts))
@@ -109,14 +105,14 @@ def run(args: argparse.Namespace) -> int:
     return SOME_REMAIN if any(results[name]["failed"] for name in judges) else 0
 
 
-def _judges(args: argparse.Namespace) -> dict[str, "Judge"]:
+def _judges(args: argparse.Namespace) -> dict[str, "Endpoint"]:
     """Return the models that judge, by name.
 
     Raises:
         ConfigError: if no judge is named, two have the same name, or a setting cannot be used.
     """
     from text2grad.config import load_recipe
-    from text2grad.runs import endpoint_values
+    from text2grad.runs import annotator_endpoint
 
     if not args.judge and not args.human:
         raise ConfigError("no judge is named; give --judge FILE.toml or --human SHEET")
@@ -124,47 +120,46 @@ def _judges(args: argparse.Namespace) -> dict[str, "Judge"]:
     if args.judge and not files:
         raise ConfigError(f"--judge {args.judge[0]} is a model on the server of a --judge FILE.toml, which is missing")
     limit = shorthands({"annotate.max_cost": args.max_cost})
-    judges: dict[str, Judge] = {}
+    judges: dict[str, Endpoint] = {}
     for name in args.judge:
         model = [] if name.endswith(".toml") else [f"annotate.model={json.dumps(name)}"]
         path, overrides = files[0] if model else name, [*args.overrides, *model]
         settings = load_recipe(path, overrides).annotate
         if len(args.judge) == 1 or any(settings.prices):
             settings = load_recipe(path, [*overrides, *limit]).annotate
-        endpoint, spending = endpoint_values(settings)
+        endpoint = annotator_endpoint(settings)
         if endpoint.model in judges:
             raise ConfigError(f"two judges are the model {endpoint.model}; their answers would be the same ones")
-        judges[endpoint.model] = (endpoint, spending)
+        judges[endpoint.model] = endpoint
     return judges
 
 
 def _ask(
-    judges: Mapping[str, "Judge"],
+    judges: Mapping[str, "Endpoint"],
     costs: dict[str, float],
     store: "Store",
     comparisons: Sequence["Comparison"],
-    meter: Meter,
+    tokens: TokenCount,
 ) -> tuple[dict[str, list["Preference"]], dict[str, Any]]:
     """Return the preferences of each judge, and what was spent; `costs` are those of each judge so far.
 
     A session counts all answers of the file at its own prices; the limit is shifted by the difference, so that the
     answers of all judges together, each at its own price, stay within the budget.
     """
-    from text2grad.critics.servers import AnnotationSession, prefer, run_session
+    from text2grad.critics.servers import prefer, run_session
 
     verdicts: dict[str, list[Preference]] = {}
     spent = {"requests": 0, "answers_from_before": 0, "cost_usd": 0.0}
-    for model, (endpoint, spending) in judges.items():
+    for model, endpoint in judges.items():
         whole, own = store.tokens(), store.tokens(model)
-        others = spending.cost(whole[0] - own[0], whole[1] - own[1])
+        others = endpoint.cost(whole[0] - own[0], whole[1] - own[1])
         elsewhere = sum(cost for name, cost in costs.items() if name != model) if len(judges) > 1 else others
-        if spending.max_cost is not None:
-            spending = replace(spending, max_cost=max(0.0, spending.max_cost + others - elsewhere))
-        session = AnnotationSession(endpoint, store, prefer, spending)
-        verdicts[model], usage, budget = run_session(session, comparisons, phase=f"ask {model}")
-        costs[model] = budget.cost - others + (elsewhere if len(judges) == 1 else 0.0)
-        meter.add(usage.prompt_tokens, usage.completion_tokens)
-        spent["requests"] += budget.requests
+        if endpoint.max_cost is not None:
+            endpoint = replace(endpoint, max_cost=max(0.0, endpoint.max_cost + others - elsewhere))
+        verdicts[model], usage = run_session(endpoint, store, prefer, comparisons, phase=f"ask {model}")
+        costs[model] = usage.cost - others + (elsewhere if len(judges) == 1 else 0.0)
+        tokens.add(usage.prompt_tokens, usage.completion_tokens)
+        spent["requests"] += usage.requests
         spent["answers_from_before"] += usage.reused
     return verdicts, {**spent, "cost_usd": sum(costs.values())}
 

@@ -76,7 +76,6 @@ def run(args: argparse.Namespace) -> int:
     from text2grad.critics.servers import Endpoint
     from text2grad.evaluation import (
         EvaluationSettings,
-        Judge,
         Sampling,
         SuiteOptions,
         evaluate_models,
@@ -85,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     )
     from text2grad.files import write_files
     from text2grad.progress import CONSOLE
-    from text2grad.runs import endpoint_values
+    from text2grad.runs import annotator_endpoint
     from text2grad.runs.reports import policy_page, print_evaluation
 
     refuse_full_directory(args.out, "answers", force=args.force)
@@ -98,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     )
     server = recipe.server
     if any(subject.served for subject in subjects):
-        require("openai", "aiohttp", "tenacity", extra="annotate", purpose="a model on a server")
+        require("openai", "aiohttp", extra="annotate", purpose="a model on a server")
         if server.api_key_env and not os.environ.get(server.api_key_env):
             raise ConfigError(
                 f"server.api_key_env = {server.api_key_env}: the variable holds no key; set it, or leave the setting "
@@ -108,8 +107,8 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--model-name {args.model_name[0]}: no model is on a server; give http://HOST:PORT/v1")
     judge = None
     if args.judge is not None:
-        require("openai", "aiohttp", "tenacity", extra="annotate", purpose="a judge on a server")
-        judge = Judge(*endpoint_values(recipe.annotate))
+        require("openai", "aiohttp", extra="annotate", purpose="a judge on a server")
+        judge = annotator_endpoint(recipe.annotate)
     options = SuiteOptions(
         split=args.split,
         limit=args.limit,

@@ -3,6 +3,7 @@
 import argparse
 import shlex
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -13,9 +14,7 @@ from text2grad.progress import CONSOLE, note
 
 if TYPE_CHECKING:
     from text2grad.config import Recipe
-    from text2grad.runs import Answer
-    from text2grad.types import Example
-
+    from text2grad.types import Critique, Example, Rollout
 
 DESCRIPTION = """\
 Sample answers from the policy of a run, and print each with the critique of the run's critic: words, coloured spans,
@@ -45,8 +44,7 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Load the run's policy and critic, and print answers and critiques."""
     from text2grad.config import latest_checkpoint, recipe_of_run
-    from text2grad.runs import Answer, PolicySampler, critic_of_run, judge_answers, measure_answers
-    from text2grad.runs.reports import print_critique
+    from text2grad.runs import PolicySampler, critic_of_run, judge_answers, measure_answers
     from text2grad.tasks import ProgramCritic
 
     checkpoint = latest_checkpoint(args.directory / "checkpoints")
@@ -61,34 +59,47 @@ def run(args: argparse.Namespace) -> int:
     if args.prompt and isinstance(critic, ProgramCritic):
         note("the critic of a built-in task judges answers to the task's own prompts only: no critiques", warning=True)
         critic = None
-    policy = checkpoint / "policy"
-    answers = [Answer(rollout) for rollout in PolicySampler(recipe, str(policy))(examples, seed=args.seed)]
+    policy = PolicySampler(recipe, str(checkpoint / "policy"))
+    rollouts = policy(examples, seed=args.seed)
+    critiques, figures = list["Critique"](), dict[str, float]()
     try:
         if not args.prompt:
-            answers = measure_answers(recipe, answers)
+            figures = measure_answers(recipe, rollouts)
         if critic is not None:
-            answers = judge_answers(recipe, policy, answers, critic)
+            critiques, rewards = judge_answers(recipe, policy.tokenizer, rollouts, critic)
+            figures |= rewards
     finally:  # the answers are printed, even if the metric or the critic fails
-        for answer in answers:
-            say(answer.rollout.example.prompt_text, style="dim")
-            if answer.critique is None:
-                say(answer.rollout.response)
-            else:
-                print_critique(CONSOLE, answer.rollout.response, answer.critique)
-    _print_summary(answers)
+        _print_answers(rollouts, critiques)
+    figures["mean tokens"] = fmean(len(rollout.response_ids) for rollout in rollouts)
+    figures["truncated share"] = fmean(rollout.truncated for rollout in rollouts)
+    count = "1 answer" if len(rollouts) == 1 else f"{len(rollouts):,} answers"
+    shown = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in figures.items())
+    say(f"{count}: {shown}")
     named = recipe.critic.use or recipe.critic.model or f"of the task {recipe.data.task}"
     step = int(checkpoint.name.removeprefix("step-"))
     report = args.directory / "report.html"
     more = f"text2grad generate {shlex.quote(str(args.directory))} --seed {args.seed + 1}"
-    lines = [("policy", f"{policy} (step {step})"), *([("critic", named)] if critic is not None else [])]
+    lines = [("policy", f"{checkpoint / 'policy'} (step {step})"), *([("critic", named)] if critic else [])]
     print_lines([*lines, *([("report", report)] if report.exists() else []), ("more", more)])
     return 0
+
+
+def _print_answers(rollouts: Sequence["Rollout"], critiques: Sequence["Critique"]) -> None:
+    """Print prompts and answers, with the critiques if there are some."""
+    from text2grad.runs.reports import print_critique
+
+    for rollout, critique in zip_longest(rollouts, critiques):
+        say(rollout.example.prompt_text, style="dim")
+        if critique is None:
+            say(rollout.response)
+        else:
+            print_critique(CONSOLE, rollout.response, critique)
 
 
 def _examples(args: argparse.Namespace, recipe: "Recipe") -> list["Example"]:
     """Return the examples that the command line names."""
     from text2grad.feedback import read_examples
-    from text2grad.runs import all_examples, held_out_examples
+    from text2grad.runs import run_examples
     from text2grad.types import Example
 
     if args.prompt:
@@ -101,27 +112,9 @@ def _examples(args: argparse.Namespace, recipe: "Recipe") -> list["Example"]:
     if not recipe.data.task and not recipe.data.train:
         raise ConfigError(f"the run names no prompts; {others}")
     try:
-        examples = held_out_examples(recipe, count)
-        if not examples:
-            note("the run held out no prompts: these are answers to prompts of its training")
-            examples = all_examples(recipe)[:count]
+        examples = run_examples(recipe)
     except DataError as error:
         raise DataError(f"the run's prompts cannot be read: {error}; {others}") from error
-    return examples
-
-
-def _print_summary(answers: Sequence["Answer"]) -> None:
-    """Print the means over the answers."""
-    tokens = sum(len(answer.rollout.response_ids) for answer in answers)
-    figures = {name: fmean(answer.metrics[name] for answer in answers) for name in answers[0].metrics}
-    rewards = [answer.reward for answer in answers if answer.reward is not None]
-    if rewards:
-        deltas = [value for answer in answers for value in answer.delta]
-        figures["reward"] = fmean(rewards)
-        figures["positive share"] = sum(value > 0 for value in deltas) / max(tokens, 1)
-        figures["negative share"] = sum(value < 0 for value in deltas) / max(tokens, 1)
-    figures["mean tokens"] = tokens / len(answers)
-    figures["truncated share"] = fmean(answer.rollout.truncated for answer in answers)
-    count = "1 answer" if len(answers) == 1 else f"{len(answers):,} answers"
-    shown = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in figures.items())
-    say(f"{count}: {shown}")
+    if not examples.held_out:
+        note("the run held out no prompts: these are answers to prompts of its training")
+    return (examples.held_out or examples.train)[:count]

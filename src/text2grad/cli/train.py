@@ -3,6 +3,7 @@
 import argparse
 import os
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -126,29 +127,14 @@ def recipe_of(args: argparse.Namespace, **more: str) -> "Recipe":
 
 
 def finish(recipe: "Recipe", policy: Path, *, title: str = "Text2Grad") -> int:
-    """Report a finished run, and return the exit status of its command."""
-    from text2grad.rl import RunLog, said_nothing
-
-    report(recipe, policy, title=title)
-    if said_nothing(RunLog(Path(recipe.run.out)).metrics()):
-        note(NOTHING_SAID, warning=True)
-        return NOTHING_LABELLED
-    return 0
-
-
-def report(recipe: "Recipe", policy: Path, *, title: str) -> None:
-    """Write the report of a finished run, and print its numbers, its files and the next commands."""
-    from text2grad.runs import main_metric
-    from text2grad.runs.reports import read_run, write_report
+    """Report a finished run: numbers, files and the next commands; return the exit status of its command."""
+    from text2grad.rl import said_nothing
 
     out = Path(recipe.run.out)
-    finished = read_run(out)
-    metric = main_metric(finished.evaluations)
-    write_report([finished], out, metric=metric, title=f"{title}: {out.resolve().name}")
-    print_numbers(finished.metrics, finished.evaluations)
-    sampled = finished.metrics[-1].get("rival/rollouts", len(finished.metrics) * recipe.rollout.batch_size)
-    print_account(finished.metrics, responses=round(sampled))
     quoted = shlex.quote(str(out))
+    run, metric = write_page(out, title)
+    print_numbers(run.metrics, run.evaluations)
+    print_account(run.metrics)
     tracker = [("tracker", f"tensorboard --logdir {quoted}")] if recipe.run.tracker == "tensorboard" else []
     print_lines(
         [
@@ -162,25 +148,39 @@ def report(recipe: "Recipe", policy: Path, *, title: str) -> None:
             *tracker,
         ]
     )
-    if len(finished.evaluations) > 1:
-        warn_of_repetition(*(finished.evaluations[at]["metrics"] for at in (0, -1)))
-        warn_of_loss(recipe, finished.evaluations, metric)
-    if not finished.evaluations:
+    if len(run.evaluations) > 1:
+        warn_of_repetition(run.evaluations)
+        warn_of_loss(recipe, run.evaluations, metric)
+    if not run.evaluations:
         say(
             "No prompts were held out, so these numbers are of prompts that the policy was trained on. For held-out "
             "numbers, train with --set data.held_out=0.1 in another --out.",
             style="dim",
         )
+    if said_nothing(run.metrics):
+        note(NOTHING_SAID, warning=True)
+        return NOTHING_LABELLED
+    return 0
+
+
+def write_page(out: Path, title: str) -> tuple[Any, str]:
+    """Write the report of a finished run into its directory; return the run and the name of its main metric."""
+    from text2grad.runs import main_metric
+    from text2grad.runs.reports import read_run, write_report
+
+    run = read_run(out)
+    metric = main_metric(run.evaluations)
+    write_report(run, out, metric=metric, title=f"{title}: {out.resolve().name}")
+    return run, metric
 
 
 def print_numbers(metrics: Sequence[dict[str, float]], evaluations: Sequence[dict[str, Any]]) -> None:
     """Print the held-out metrics before and after training, or the rollouts of the first and the last steps."""
-    from text2grad.runs.reports import print_table
+    from text2grad.runs.reports import Table, print_tables
 
     if len(evaluations) > 1:
         first, last = evaluations[0], evaluations[-1]
-        count = len(last.get("responses", ()))
-        title = f"{count} held-out responses" if count else "Held-out responses"
+        title = f"{len(last['responses'])} held-out responses"
         before, after = first["metrics"], last["metrics"]
         columns = (f"step {first['step']}", f"step {last['step']}")
     else:
@@ -188,11 +188,12 @@ def print_numbers(metrics: Sequence[dict[str, float]], evaluations: Sequence[dic
         title = "Rollouts in training"
         before, after = (_means(part) for part in (metrics[:some], metrics[-some:]))
         columns = (f"first {some} steps", f"last {some} steps") if some > 1 else ("first step", "last step")
-    rows = []
-    for name, value in after.items():
-        start, change = (_number(before[name]), f"{value - before[name]:+.3f}") if name in before else ("", "")
-        rows.append((name.replace("_", " "), start, _number(value), change))
-    print_table(CONSOLE, title, ("", *columns, "change"), rows)
+    rows = [
+        (name.replace("_", " "), _number(before[name]), _number(value), f"{value - before[name]:+.3f}")
+        for name, value in after.items()
+        if name in before  # a metric may have been mended since
+    ]
+    print_tables(CONSOLE, [Table(title, ("", *columns, "change"), rows)])
 
 
 def best_policy(recipe: "Recipe") -> list[tuple[str, str]]:
@@ -213,7 +214,7 @@ def warn_of_loss(recipe: "Recipe", evaluations: Sequence[dict[str, Any]], metric
 
     keep = recipe.run.keep_best
     sign = -1.0 if keep == "lowest" or (keep == "none" and lower_is_better(metric)) else 1.0
-    values = [(sign * at["metrics"][metric], at["step"]) for at in evaluations if metric in at["metrics"]]
+    values = [(sign * each["metrics"][metric], each["step"]) for each in evaluations if metric in each["metrics"]]
     (best, step), (end, _), start = max(values), values[-1], values[0][0]
     if end - start < LOST * (best - start):
         way = "" if keep != "none" else f' run.keep_best = "{"highest" if sign > 0 else "lowest"}" keeps that policy;'
@@ -224,9 +225,9 @@ def warn_of_loss(recipe: "Recipe", evaluations: Sequence[dict[str, Any]], metric
         )
 
 
-def warn_of_repetition(before: dict[str, float], after: dict[str, float]) -> None:
+def warn_of_repetition(evaluations: Sequence[dict[str, Any]]) -> None:
     """Print a warning if the held-out responses became much more alike."""
-    start, end = before.get("distinct_2", 0.0), after.get("distinct_2", 0.0)
+    start, end = (evaluations[at]["metrics"]["distinct_2"] for at in (0, -1))
     if end < LESS_DISTINCT * start:
         note(
             f"distinct 2-grams fell from {start:.2f} to {end:.2f}: the policy repeats what the critic likes. Read the "
@@ -235,14 +236,15 @@ def warn_of_repetition(before: dict[str, float], after: dict[str, float]) -> Non
         )
 
 
-def print_account(metrics: Sequence[dict[str, float]], *, responses: int) -> None:
-    """Print the numbers of steps and responses, and the time of each phase of a step."""
-    names = dict.fromkeys(name for line in metrics for name in line if name.startswith("seconds/"))
-    seconds = {name.removeprefix("seconds/"): sum(line.get(name, 0.0) for line in metrics) for name in names}
-    total = sum(seconds.values())
-    shares = ", ".join(f"{name} {value / total:.0%}" for name, value in seconds.items() if value >= 0.005 * total)
+def print_account(metrics: Sequence[dict[str, float]]) -> None:
+    """Print the number of steps, and the time of each phase of a step."""
+    seconds = Counter[str]()
+    for line in metrics:
+        seconds.update({name: value for name, value in line.items() if name.startswith("seconds/")})
+    total = seconds.total()
+    shares = ", ".join(f"{name[8:]} {value / total:.0%}" for name, value in seconds.items() if value >= 0.005 * total)
     steps = "1 step" if len(metrics) == 1 else f"{len(metrics):,} steps"
-    say(f"{steps} of training, {responses:,} responses, {duration(total)}: {shares}")
+    say(f"{steps} of training, {duration(total)}: {shares}")
 
 
 def _means(lines: Sequence[dict[str, float]]) -> dict[str, float]:

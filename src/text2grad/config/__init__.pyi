@@ -4,6 +4,7 @@ from .interruption import Interruption as Interruption
 from .policy import (
     ModelConfig as ModelConfig,
     OptimConfig as OptimConfig,
+    PPOConfig as PPOConfig,
     RolloutConfig as RolloutConfig,
 )
 from .recipe import (

@@ -19,7 +19,7 @@ class CriticConfig(Section):
     model: str = ""
     """Directory of a reward model; for kind = "server" the model's name on the server."""
     kind: str = "generative"
-    """Kind of `model`: generative, vllm and server write critiques here, in [vllm], on [server]; probe labels parts."""
+    """Kind of `model`: generative, vllm and server write critiques here, in [vllm], on [server]."""
     match: Literal["exact", "normalized"] = "exact"
     """How a quote in a critique's text is found in the response."""
     constrain: bool | None = None

@@ -4,16 +4,13 @@ A recipe is a TOML file of sections; each section is a class of this package. `-
 and `text2grad recipe` prints every setting with its documentation.
 """
 
-import difflib
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any
 
 from pydantic import ValidationError, ValidationInfo, create_model, model_validator
-from pydantic.fields import FieldInfo
 
 from text2grad.config.critic import CriticConfig, RewardConfig
 from text2grad.config.policy import NOT_THE_POLICY, ModelConfig, OptimConfig, PPOConfig, RolloutConfig
@@ -21,7 +18,7 @@ from text2grad.config.run import DataConfig, RunConfig
 from text2grad.config.section import OF_A_RUN, Section, is_of_a_run
 from text2grad.config.server import AnnotateConfig, EngineConfig, ServerConfig, VLLMConfig
 from text2grad.config.training import QuickstartConfig, RefreshConfig, RewardModelConfig, SFTConfig
-from text2grad.errors import ConfigError, DataError
+from text2grad.errors import ConfigError, DataError, known_names
 from text2grad.files import read_text
 
 
@@ -61,7 +58,7 @@ class Recipe(Section):
             )
         self._check_groups()
         self._check_engine()
-        if self.refresh.active and self.critic.learned and self.critic.kind in ("vllm", "server", "probe"):
+        if self.refresh.active and self.critic.learned and self.critic.kind in ("vllm", "server"):
             raise ValueError(
                 f'[refresh] trains the critic again, and one of critic.kind = "{self.critic.kind}" cannot be; choose '
                 '"generative", or leave refresh.steps out'
@@ -79,7 +76,7 @@ class Recipe(Section):
 
     def _check_engine(self) -> None:
         """Refuse a share of the GPU's memory for vLLM that the critic's vLLM has already."""
-        if self.rollout.engine != "vllm" or self.engine.base_url:
+        if self.rollout.engine != "vllm":
             return
         critic_in_vllm = self.critic.kind == "vllm" and self.critic.learned
         both = self.engine.gpu_memory_utilization + self.vllm.gpu_memory_utilization
@@ -197,9 +194,7 @@ def _refuse_unknown(data: Mapping[str, Any], where: str) -> None:
 
 
 def _unknown(kind: str, name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    guess = f' Did you mean "{near[0]}"?' if near else ""
-    return f'no {kind} "{name}".{guess} Known {kind}s: {", ".join(sorted(known))}'
+    return f'no {kind} "{name}".{known_names(kind, name, sorted(known))}'
 
 
 def _apply(data: dict[str, Any], override: str) -> None:
@@ -230,59 +225,40 @@ def describe(section: str | None = None) -> str:
     if section is not None and section not in _kind.model_fields:
         raise ConfigError(_unknown("section", section, list(_kind.model_fields)))
     lines = []
-    for name, field in _kind.model_fields.items():
-        if section not in (None, name):
-            continue
-        lines += ["", f"[{name}]  # {type(field.default).__doc__}"]
-        for key, setting in type(field.default).model_fields.items():
-            line = f"# {key} =" if setting.default is None else f"{key} = {json.dumps(setting.default)}"
-            lines.append(f"{line}  # {(setting.description or '').strip()} [{_values(setting)}]")
+    for name in _kind.model_fields if section is None else [section]:
+        kind = type(_kind.model_fields[name].default)
+        lines += ["", f"[{name}]  # {kind.__doc__}"]
+        for key, schema in kind.model_json_schema()["properties"].items():
+            line = f"# {key} =" if schema["default"] is None else f"{key} = {json.dumps(schema['default'])}"
+            lines.append(f"{line}  # {str(kind.model_fields[key].description).strip()} [{_values(schema)}]")
     return "\n".join(lines[1:]) + "\n"
 
 
-def _values(setting: FieldInfo) -> str:
-    """Return the values that a setting may have, in words.
+def _values(schema: Mapping[str, Any]) -> str:
+    """Return the values that the JSON schema of a setting allows, in words.
 
     Example:
-        >>> [_values(PPOConfig.model_fields[name]) for name in ("kl", "gamma", "epochs", "target_kl")]
+        >>> schemas = PPOConfig.model_json_schema()["properties"]
+        >>> [_values(schemas[name]) for name in ("kl", "gamma", "epochs", "target_kl")]
         ['"k1" | "full"', 'number, 0.0 to 1.0', 'integer ≥ 1', 'number > 0.0']
     """
-    options, bounds = list[str](), list(setting.metadata)
-    for kind in _alternatives(setting.annotation, bounds):
-        origin, inner = get_origin(kind), get_args(kind)
-        if origin is Literal:
-            options += [json.dumps(value) for value in inner]
-        elif kind is bool:
-            options += ["true", "false"]
-        elif origin is tuple:
-            limits = list[Any]()
-            [element] = _alternatives(inner[0], limits)
-            options.append(f"list of {_NAMES[element]}s{_range(limits)}")
-        else:
-            options.append(_NAMES[kind] + (_range(bounds) if kind is not str else ""))
-    return " | ".join(options)
+    kind = schema.get("type")
+    if "anyOf" in schema:
+        return " | ".join(_values(option) for option in schema["anyOf"] if option["type"] != "null")
+    if kind == "boolean" or "enum" in schema:
+        return " | ".join(map(json.dumps, schema.get("enum", (True, False))))
+    if kind == "array":
+        element = schema["items"] if "items" in schema else schema["prefixItems"][0]
+        return f"list of {_NAMES[element['type']]}s{_range(element)}"
+    return f"{_NAMES[str(kind)]}{_range(schema)}"
 
 
-_NAMES: Mapping[Any, str] = {int: "integer", float: "number", str: "text"}
+_NAMES = {"integer": "integer", "number": "number", "string": "text"}
 
 
-def _alternatives(annotation: Any, bounds: list[Any]) -> list[Any]:
-    """Return the types of a union without None; adds their constraints to `bounds`."""
-    if get_origin(annotation) is Annotated:
-        kind, *more = get_args(annotation)
-        bounds += [bound for field in more for bound in getattr(field, "metadata", ())]
-        return _alternatives(kind, bounds)
-    if get_origin(annotation) in (Union, UnionType):
-        return [kind for member in get_args(annotation) for kind in _alternatives(member, bounds)]
-    return [] if annotation is type(None) else [annotation]
-
-
-def _range(bounds: Sequence[Any]) -> str:
+def _range(schema: Mapping[str, Any]) -> str:
     """Return the limits of a number, such as " ≥ 1"."""
-    limits = {
-        name: getattr(bound, name) for bound in bounds for name in ("ge", "gt", "le", "lt") if hasattr(bound, name)
-    }
-    if {"ge", "le"} <= limits.keys():
-        return f", {limits['ge']} to {limits['le']}"
-    signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-    return "".join(f" {sign} {limits[name]}" for name, sign in signs.items() if name in limits).replace(" <", ", <")
+    if {"minimum", "maximum"} <= schema.keys():
+        return f", {schema['minimum']} to {schema['maximum']}"
+    signs = {"minimum": " ≥", "exclusiveMinimum": " >", "maximum": ", ≤", "exclusiveMaximum": ", <"}
+    return "".join(f"{sign} {schema[name]}" for name, sign in signs.items() if name in schema)

@@ -29,7 +29,7 @@ FREE = {
     ("data", "eval_every"),
     ("critic", "max_failure_rate"),
     *(("server", key) for key in ("base_url", "api_key_env", "concurrency", "timeout_s")),
-    *(("engine", key) for key in ("gpu_memory_utilization", "sleep", "base_url")),
+    *(("engine", key) for key in ("gpu_memory_utilization", "sleep")),
 }
 STEPS = ("run", "steps")
 
@@ -62,17 +62,16 @@ def check_directory(directory: Path, *, resume: bool) -> None:
         raise ConfigError(
             f"{directory} already holds a run. Go on with it by --resume, or choose another directory with --out DIR."
         )
-    odd = next((name for name in OWN_FILES if _holds_files(directory / name) and not exists), None)
-    if odd:
+    odd = next((name for name in OWN_FILES if _holds_files(directory / name)), None)
+    if odd and not exists:
         raise ConfigError(
             f"{directory} holds {odd}, which a run would overwrite, but no run.json; choose another directory with "
             "--set run.out=DIR, or remove the file"
         )
     place = next(path for path in (directory, *directory.absolute().parents) if path.exists())
-    if not place.is_dir():
-        raise ConfigError(f"{directory}: {place} is a file, not a directory; choose another with --out DIR")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise ConfigError(f"{directory}: no permission to write to {place}; choose another with --out DIR")
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        reason = "no permission to write to it" if place.is_dir() else "it is a file"
+        raise ConfigError(f"{directory} cannot be made in {place}: {reason}; choose another with --out DIR")
 
 
 def _holds_files(path: Path) -> bool:
@@ -160,10 +159,8 @@ def recipe_of_run(directory: Path) -> Recipe:
     """
     path = directory / "run.json"
     if not path.exists():
-        trouble = (
-            "does not exist" if not directory.exists() else "is a file" if directory.is_file() else "has no run.json"
-        )
-        raise DataError(f"{directory} is no run: it {trouble}. A run is the directory in run.out of `text2grad train`")
+        reason = "has no run.json" if directory.is_dir() else "is no directory"
+        raise DataError(f"{directory} is no run: it {reason}. A run is the directory in run.out of `text2grad train`")
     return make_recipe(read_run_file(directory)["recipe"], where=str(path), warn=False)
 
 
@@ -183,9 +180,7 @@ def best_checkpoint(directory: Path) -> Path | None:
 
 
 def read_best(directory: Path) -> dict[str, Any]:
-    """Return `step` and `value` of the best evaluation, from a run's `checkpoints`.
-
-    The result is empty without `run.keep_best`, or if the best checkpoint was removed.
+    """Return `step` and `value` of the best evaluation, from a run's `checkpoints`; nothing if it was not kept.
 
     Raises:
         CheckpointError: if the file cannot be read.
@@ -220,11 +215,8 @@ def latest_checkpoint(directory: Path) -> Path | None:
 def check_world_size(processes: int) -> None:
     """Refuse a launcher whose processes do not see each other: each would train on its own in the same directory.
 
-    Args:
-        processes: number of processes that accelerate sees.
-
     Raises:
-        ConfigError: if the launcher's environment says another number.
+        ConfigError: if the launcher's environment says another number than accelerate sees.
     """
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched != processes:
@@ -259,10 +251,7 @@ def digest_of(path: Path) -> str:
 def inputs_of(recipe: Recipe, sections: Sequence[str], directory: Path) -> dict[str, str]:
     """Return the digests of the files and directories that sections of a recipe name, by setting.
 
-    Args:
-        recipe: the settings.
-        sections: names of sections of the recipe.
-        directory: the run's directory. Files that the run writes there, and names of the hub, have no digest.
+    Files that the run writes to its own directory, and names of the hub, have no digest.
     """
     settings = recipe.model_dump(mode="json")
     named = {f"{section}.{key}": settings[section].get(key) for section, key in INPUTS if section in sections}
@@ -277,9 +266,7 @@ def inputs_of(recipe: Recipe, sections: Sequence[str], directory: Path) -> dict[
 def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return each setting that decides a result and differs between two recipes, as "section.key: old → new".
 
-    Args:
-        before: settings by section, as `Recipe.model_dump(mode="json")` returns them.
-        now: the same, of the sections to compare.
+    Both are settings by section, as of `Recipe.model_dump(mode="json")`; `now` names the sections to compare.
     """
     return [
         f"{section}.{key}: {before[section][key]!r} → {value!r}"
@@ -302,9 +289,8 @@ def _refuse_other_recipe(
         steps, wanted, schedule = before["run"]["steps"], now["run"]["steps"], now["optim"]["schedule"]
         raise CheckpointError(
             f'{directory} holds a run of run.steps = {steps}, now {wanted}, and optim.schedule = "{schedule}" spreads '
-            f"the learning rate over them: finished steps would have had another one. Resume with --set run.steps="
-            f"{steps}; to train further, start a run from its policy (--model DIR/checkpoints/step-N/policy --set "
-            'run.out=DIR). Only runs with optim.schedule = "constant" can be made longer.'
+            f"the learning rate over them. Resume with --set run.steps={steps}; to train further, start a run from its "
+            "policy (--model DIR/checkpoints/step-N/policy --set run.out=DIR)."
         )
 
 

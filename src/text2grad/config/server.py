@@ -68,20 +68,8 @@ class VLLM(Section):
 class EngineConfig(VLLM):
     """vLLM as the sampler of rollouts, rollout.engine = "vllm"; its weights are the policy's at each step."""
 
-    base_url: str = ""
-    """URL of a vLLM server on GPUs of its own, without /v1; empty for vLLM in the processes of the run."""
     sleep: bool = False
     """Free vLLM's memory during scoring and update; waking up takes time."""
-
-    @model_validator(mode="after")
-    def _has_effect(self) -> "EngineConfig":
-        idle = list(self.changed(("gpu_memory_utilization", "tensor_parallel_size", "sleep")))
-        if idle and self.base_url:
-            raise ValueError(
-                f"{idle[0]} has no effect with base_url: give it to the command line of the server, or leave base_url "
-                "out"
-            )
-        return self
 
 
 class VLLMConfig(VLLM):

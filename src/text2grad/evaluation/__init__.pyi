@@ -10,20 +10,17 @@ from .intervals import (
     LEVEL as LEVEL,
     Estimate as Estimate,
     Ratio as Ratio,
+    Statistic as Statistic,
     estimate as estimate,
     mean_interval as mean_interval,
 )
-from .judging import Judge as Judge
 from .registry import SUITES as SUITES, make_suites as make_suites, register_suite as register_suite
 from .subjects import read_subjects as read_subjects
 from .suite import SuiteOptions as SuiteOptions
 from .words import (
-    ROUGE as ROUGE,
-    Scorer as Scorer,
-    bertscore as bertscore,
+    Bleu as Bleu,
+    Wording as Wording,
     distinct as distinct,
-    load_encoder as load_encoder,
-    load_reader as load_reader,
-    rouge_scorer as rouge_scorer,
-    text_nats as text_nats,
+    load_scorer as load_scorer,
+    require_ngrams as require_ngrams,
 )

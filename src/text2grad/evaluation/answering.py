@@ -11,27 +11,27 @@ files on one machine. Other batches or machines round differently, which can cha
 likely. Requests to servers carry the sample's own `seed` where the temperature is above 0; the first answer stays.
 """
 
-import json
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from hashlib import sha256
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from text2grad.costs import Meter
-from text2grad.critics.servers import AnnotationSession, CachedClient, Endpoint, Prompt, Spending, Store, run_session
-from text2grad.errors import ConfigError, DataError, RequestError
+from text2grad.costs import TokenCount
+from text2grad.critics.servers import Endpoint, Request, Store
+from text2grad.errors import ConfigError, DataError
+from text2grad.evaluation.judging import all_answers
 from text2grad.evaluation.subjects import LoadedModel, Subject
 from text2grad.evaluation.suite import Answer, AnsweredSuite, Question, Suite, digest_of_questions
-from text2grad.files import json_lines, to_json, write_atomically
+from text2grad.files import append_records, appended_records, claim, to_json, write_records
 from text2grad.models import context_of, encode_prompts, sample
 from text2grad.progress import Progress
 from text2grad.types import Example, Message
 
 _TAIL_TOKENS = 32  # last tokens of a response, searched for a text that ends it
+_MOST_STOPS = 4  # OpenAI's limit of texts that end an answer; the answer is cut at all of them here
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +53,12 @@ class Sampling:
                 "temperature, such as 0.8"
             )
 
-    def length(self, suite: AnsweredSuite) -> int:
-        """Return the longest answer of one turn."""
-        return self.max_new_tokens or suite.max_new_tokens
-
     def heat(self, question: Question) -> float:
         """Return the temperature of the answers to a question."""
         return self.temperature if question.temperature is None else question.temperature
 
 
 Line = dict[str, Any]
-Said = dict[tuple[str, int, int], Line]
-"""Lines of the file by id, sample and turn."""
-_BELONGING = {"subject": "another model", "sampling": "other settings of sampling", "questions": "other questions"}
 
 
 class Turn(NamedTuple):
@@ -91,10 +84,6 @@ class Turn(NamedTuple):
         return place | {"text": text, "tokens": tokens, "finish": finish}
 
 
-def _by_key(lines: Iterable[Line]) -> Said:
-    return {(line["id"], line["sample"], line["turn"]): line for line in lines}
-
-
 def stem_of(suite: Suite, model: str) -> str:
     """Return the name of the files of one model in one suite, without folder and ending."""
     return f"{suite.name}.{model}".replace("/", "-").replace(":", "-")
@@ -109,106 +98,103 @@ class AnswerFile:
         """Name the files; nothing is read or written."""
         self.path = out / "answers" / f"{stem_of(suite, subject.name)}.jsonl"
         self.suite, self.subject, self.sampling, self.dtype = suite, subject, sampling, dtype
+        self.length = sampling.max_new_tokens or suite.max_new_tokens  # longest answer of one turn, in tokens
+        self.said: dict[tuple[str, int, int], Line] = {}  # lines by id, sample and turn
 
-    def open(self, *, force: bool) -> Said:
-        """Return the whole lines that are on disk; create the files if there are none.
+    def open(self, *, force: bool) -> None:
+        """Read the whole lines that are on disk.
 
         Raises:
             ConfigError: if the file cannot be used, or without `force` holds answers of another model or sampling.
         """
-        settings = asdict(self.sampling) | {"max_new_tokens": self.sampling.length(self.suite)}
+        settings = asdict(self.sampling) | {"max_new_tokens": self.length}
         if self.subject.served:
             del settings["rows_at_once"], settings["too_long"]
         questions = digest_of_questions(self.suite.questions)
-        now = {"subject": self.subject.identity(self.dtype), "sampling": settings, "questions": questions}
+        identity = {"subject": self.subject.identity(self.dtype), "sampling": settings, "questions": questions}
         belongs = self.path.with_suffix(".json")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            before = json.loads(belongs.read_bytes()) if belongs.exists() else now
-            if before != now:
-                changed = [
-                    f"{what} ({json.dumps(before.get(key))}, now {json.dumps(now[key])})"
-                    for key, what in _BELONGING.items()
-                    if before.get(key) != now[key]
-                ]
-                if not force:
-                    raise ConfigError(
-                        f"{self.path} holds answers of {' and '.join(changed)}; choose another --out, or add --force "
-                        "to replace them"
-                    )
-                self.path.unlink(missing_ok=True)
-            write_atomically(belongs, to_json(now))
-            data = self.path.read_bytes() if self.path.exists() else b""
-            whole = data[: data.rfind(b"\n") + 1]
-            if whole != data:  # a kill cut the last line
-                os.truncate(self.path, len(whole))
-            return _by_key(map(json.loads, whole.splitlines()))
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            raise ConfigError(f"cannot use {self.path}: {error}. Choose another --out") from error
+        if force and belongs.exists() and belongs.read_bytes() != to_json(identity):
+            self.path.unlink(missing_ok=True)
+            belongs.unlink()
+        holds = f"{self.path.name}, answers of another model, other sampling or other questions"
+        claim(belongs, identity, holds=holds, way_out="add --force to replace them")
+        self._keep(appended_records(self.path))
 
-    def append(self, lines: Sequence[Line]) -> None:
+    def _keep(self, lines: Iterator[Line] | Sequence[Line]) -> None:
+        self.said |= {(line["id"], line["sample"], line["turn"]): line for line in lines}
+
+    def add(self, lines: Sequence[Line]) -> None:
         """Write lines; they are on disk when this returns."""
-        with self.path.open("ab") as file:
-            file.write(json_lines(lines))
-            file.flush()
-            os.fsync(file.fileno())
+        append_records(self.path, lines)
+        self._keep(lines)
 
+    @cached_property
     def turns(self) -> list[Turn]:
-        """Return every answer to sample: first turns before second turns, question by question."""
+        """Every answer to sample: first turns before second turns, question by question."""
         most, samples = max(question.turns for question in self.suite.questions), range(self.sampling.samples)
         every = [(turn, question) for turn in range(most) for question in self.suite.questions if turn < question.turns]
         return [Turn(question, number, turn) for turn, question in every for number in samples]
 
-    def is_complete(self, said: Said) -> bool:
-        """Return whether lines hold every answer."""
-        return all(turn.key in said for turn in self.turns())
+    @property
+    def complete(self) -> bool:
+        """Whether no answer is missing."""
+        return all(turn.key in self.said for turn in self.turns)
 
-    def answers(self, said: Said, *, chat: bool) -> list[Answer]:
-        """Return the answers in the lines, question by question; `chat` says whether they reply to prompts."""
+    def answers(self, *, chat: bool) -> list[Answer]:
+        """Write all lines in order, and return the answers; `chat` says whether they reply to prompts."""
+        write_records(self.path, [self.said[turn.key] for turn in self.turns])
         answers = []
         for question in self.suite.questions:
             for number in range(self.sampling.samples):
-                lines = [said[question.id, number, turn] for turn in range(question.turns)]
+                lines = [self.said[question.id, number, turn] for turn in range(question.turns)]
                 texts, tokens, finish = (tuple(line[key] for line in lines) for key in ("text", "tokens", "finish"))
                 answers.append(Answer(question, number, texts, tokens, finish, not chat))
         return answers
 
+    def prompt(self, turn: Turn, *, chat: bool) -> str | Sequence[Message]:
+        """Return the prompt of a turn: the first, or the conversation so far."""
+        question = turn.question
+        first = question.prompt if chat or question.continuation is None else question.continuation
+        if not turn.turn:
+            return first
+        messages: list[Message] = [{"role": "user", "content": first}] if isinstance(first, str) else list(first)
+        for earlier in range(turn.turn):
+            messages += [
+                {"role": "assistant", "content": self.said[question.id, turn.sample, earlier]["text"]},
+                {"role": "user", "content": question.then[earlier]},
+            ]
+        return messages
 
-def sample_answers(model: LoadedModel, file: AnswerFile, said: Said, meter: Meter) -> None:
-    """Sample the answers of a loaded model that are missing; they are added to `said`, to the file and to the costs."""
-    turns = file.turns()
-    missing = sum(turn.key not in said for turn in turns)
-    phase = f"{file.suite.name}: answers of {file.subject.name}"
-    with Progress(phase, len(turns), done=len(turns) - missing, unit="answer") as progress:
-        for batch in _batches(turns, file.sampling, chat=model.chat):
-            new = [turn.key not in said for turn in batch]
-            if not any(new):
-                continue
-            lines = [line for line, wanted in zip(_sample_batch(model, file, batch, said), new, strict=True) if wanted]
-            file.append(lines)
-            said |= _by_key(lines)
+
+def sample_answers(model: LoadedModel, file: AnswerFile, tokens: TokenCount) -> None:
+    """Sample the answers of a loaded model that are missing; each batch goes to the file and to the costs."""
+    missing = [batch for batch in _batches(model, file) if any(turn.key not in file.said for turn in batch)]
+    phase, done = f"{file.suite.name}: answers of {file.subject.name}", len(file.turns) - sum(map(len, missing))
+    with Progress(phase, len(file.turns), done=done, unit="answer") as progress:
+        for batch in missing:
+            lines = _sample_batch(model, file, batch)
+            file.add(lines)
             for line in lines:
                 progress.advance(tokens=line["tokens"])
-                meter.add(0, line["tokens"])
+                tokens.add(0, line["tokens"])
 
 
-def _batches(turns: Sequence[Turn], sampling: Sampling, *, chat: bool) -> Iterator[list[Turn]]:
+def _batches(model: LoadedModel, file: AnswerFile) -> Iterator[list[Turn]]:
     """Yield the batches: rows of one turn, with the same temperature and the same texts that end an answer."""
 
     def alike(turn: Turn) -> tuple[int, float, tuple[str, ...]]:
-        return turn.turn, sampling.heat(turn.question), () if chat else turn.question.stop
+        return turn.turn, file.sampling.heat(turn.question), () if model.chat else turn.question.stop
 
-    for _, group in groupby(turns, alike):
-        while batch := list(islice(group, sampling.rows_at_once)):
+    for _, group in groupby(file.turns, alike):
+        while batch := list(islice(group, file.sampling.rows_at_once)):
             yield batch
 
 
-def _sample_batch(model: LoadedModel, file: AnswerFile, batch: Sequence[Turn], said: Said) -> list[Line]:
+def _sample_batch(model: LoadedModel, file: AnswerFile, batch: Sequence[Turn]) -> list[Line]:
     import torch
 
-    most = file.sampling.length(file.suite)
-    prompts = _encode(model, batch, said)
-    fitting = [row for row, ids in enumerate(prompts) if len(ids) <= context_of(model.model) - most]
+    prompts = _encode(model, file, batch)
+    fitting = [row for row, ids in enumerate(prompts) if len(ids) <= context_of(model.model) - file.length]
     lines = [turn.line("", 0, "too_long") for turn in batch]
     if not fitting:
         return lines
@@ -224,7 +210,7 @@ def _sample_batch(model: LoadedModel, file: AnswerFile, batch: Sequence[Turn], s
     responses = sample(
         model.model,
         prompts,
-        torch.stack([torch.rand(most, generator=generator) for generator in generators]),  # a generator for each row
+        torch.stack([torch.rand(file.length, generator=generator) for generator in generators]),  # one for each row
         eos_ids=model.eos_ids,
         pad_id=model.pad_id,
         temperature=file.sampling.heat(batch[0].question),
@@ -264,29 +250,14 @@ def cut_at(text: str, stop: Sequence[str]) -> str:
     return text[: min((place for end in stop if (place := text.find(end)) >= 0), default=len(text))]
 
 
-def _encode(model: LoadedModel, batch: Sequence[Turn], said: Said) -> list[tuple[int, ...]]:
-    examples = [Example(_prompt(turn, said, chat=model.chat)) for turn in batch]
+def _encode(model: LoadedModel, file: AnswerFile, turns: Sequence[Turn]) -> list[tuple[int, ...]]:
+    examples = [Example(file.prompt(turn, chat=model.chat)) for turn in turns]
     return encode_prompts(model.tokenizer, examples, prompt_format="chat" if model.chat else "plain")
-
-
-def _prompt(turn: Turn, said: Said, *, chat: bool) -> str | Sequence[Message]:
-    """Return the prompt of a turn: the first, or the conversation so far."""
-    question = turn.question
-    first = question.prompt if chat or question.continuation is None else question.continuation
-    if not turn.turn:
-        return first
-    messages: list[Message] = [{"role": "user", "content": first}] if isinstance(first, str) else list(first)
-    for earlier in range(turn.turn):
-        messages += [
-            {"role": "assistant", "content": said[question.id, turn.sample, earlier]["text"]},
-            {"role": "user", "content": question.then[earlier]},
-        ]
-    return messages
 
 
 def check_room(model: LoadedModel, file: AnswerFile) -> None:
     """Refuse a context, or prompts of first turns, without room for an answer; the model's weights are not needed."""
-    most, context, suite = file.sampling.length(file.suite), context_of(model.model), file.suite.name
+    most, context, suite = file.length, context_of(model.model), file.suite.name
     if context <= most:
         raise DataError(
             f"{file.subject.name} has a context of {context} tokens, and --max-new-tokens {most} leaves no room for a "
@@ -295,7 +266,7 @@ def check_room(model: LoadedModel, file: AnswerFile) -> None:
     if file.sampling.too_long != "refuse":
         return
     first = [Turn(question, 0, 0) for question in file.suite.questions]
-    lengths = zip(first, map(len, _encode(model, first, {})), strict=True)
+    lengths = zip(first, map(len, _encode(model, file, first)), strict=True)
     if long := [(turn.question.id, length) for turn, length in lengths if length > context - most]:
         raise DataError(
             f"{len(long)} of {len(first)} prompts of suite {suite} leave no room for {most} new tokens in the context "
@@ -304,60 +275,36 @@ def check_room(model: LoadedModel, file: AnswerFile) -> None:
         )
 
 
-class Served(NamedTuple):
-    """A conversation with a server, or the reason why it did not end."""
-
-    lines: list[Line]
-    failure: RequestError | None
-
-
 def endpoint_of(file: AnswerFile, server: Endpoint) -> Endpoint:
     """Return how the server of a model is requested; `server` says key, concurrency and time limit."""
-    length = file.sampling.length(file.suite)
     model, address, heat = file.subject.model_name, file.subject.path, file.sampling.temperature
-    return replace(server, model=model, base_url=address, temperature=heat, max_tokens=length)
+    return replace(server, model=model, base_url=address, temperature=heat, max_tokens=file.length)
 
 
-def request_answers(file: AnswerFile, out: Path, server: Endpoint, meter: Meter) -> Said:
-    """Return all answers of a model on a server; each is stored in `out`, the file is written when all are there."""
-    items = [Turn(question, number, 0) for question in file.suite.questions for number in range(file.sampling.samples)]
-    converse = partial(_converse, file=file, chat=file.subject.prompt_format != "plain")
+def request_answers(file: AnswerFile, out: Path, server: Endpoint, tokens: TokenCount) -> None:
+    """Request the missing answers of a model on a server, turn by turn; each is stored in `out`."""
+    endpoint, chat = endpoint_of(file, server), file.subject.prompt_format != "plain"
+    what = f"answers of {file.subject.name} to suite {file.suite.name}"
+    missing = [turn for turn in file.turns if turn.key not in file.said]
     with Store(out / "answers.sqlite") as store:
-        session = AnnotationSession(endpoint_of(file, server), store, converse, Spending())
-        conversations, usage, _ = run_session(session, items)
-    meter.add(usage.prompt_tokens, usage.completion_tokens)
-    failures = [conversation.failure for conversation in conversations if conversation.failure is not None]
-    if failures:
-        raise RequestError(
-            failures[0].kind,
-            f"{len(failures)} of {len(items)} answers of {file.subject.name} to suite {file.suite.name} did not "
-            f"arrive; the first: {failures[0].detail}. Run the same command again: it requests the missing answers "
-            "only",
-        )
-    said = _by_key(line for conversation in conversations for line in conversation.lines)
-    write_atomically(file.path, json_lines(said[turn.key] for turn in file.turns()))
-    return said
+        for _, group in groupby(missing, lambda turn: turn.turn):
+            turns, lines = list(group), []
+            requests = [_request(file, turn, chat=chat) for turn in turns]
+            for turn, answer in zip(turns, all_answers(endpoint, store, requests, tokens, what), strict=True):
+                text = answer.text if chat else cut_at(answer.text, turn.question.stop)
+                finish = "stop" if text != answer.text else answer.finish
+                lines.append(turn.line(text, answer.completion_tokens or 0, finish))
+            file.add(lines)
 
 
-async def _converse(client: CachedClient, first: Turn, *, file: AnswerFile, chat: bool) -> Served:
-    """Return the answers of all turns of a conversation with a server."""
-    question, sampling = first.question, file.sampling
-    said: Said = {}
-    for turn in range(question.turns):
-        current = first._replace(turn=turn)
-        more: dict[str, Any] = {} if question.temperature is None else {"temperature": question.temperature}
-        if sampling.heat(question):
-            more["seed"] = current.seed(file.suite.name, sampling.seed, 31)
-        if not chat and question.stop:
-            more["stop"] = list(question.stop[:4])  # OpenAI's limit; the text is cut at all of them below
-        prompt = _prompt(current, said, chat=chat)
-        messages: Sequence[Message] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        sent: Prompt = tuple(map(dict, messages)) if chat else Example(prompt).prompt_text
-        try:
-            answer = await client.complete(sent, sample=current.sample, more=more)
-        except RequestError as error:
-            return Served([], error)
-        text = answer.text if chat else cut_at(answer.text, question.stop)
-        finish = "stop" if text != answer.text else answer.finish
-        said[current.key] = current.line(text, answer.completion_tokens or 0, finish)
-    return Served(list(said.values()), None)
+def _request(file: AnswerFile, turn: Turn, *, chat: bool) -> Request:
+    question, prompt = turn.question, file.prompt(turn, chat=chat)
+    more: dict[str, Any] = {} if question.temperature is None else {"temperature": question.temperature}
+    if file.sampling.heat(question):
+        more["seed"] = turn.seed(file.suite.name, file.sampling.seed, 31)
+    if not chat and question.stop:
+        more["stop"] = list(question.stop[:_MOST_STOPS])
+    if not chat:
+        return Request(Example(prompt).prompt_text, None, turn.sample, more)
+    messages: Sequence[Message] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    return Request(tuple(map(dict, messages)), None, turn.sample, more)

@@ -16,18 +16,19 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from text2grad.costs import Meter, metered
+from text2grad.costs import TokenCount, metered
 from text2grad.critics.servers import Endpoint
 from text2grad.errors import ConfigError, check_known
 from text2grad.evaluation import answering
-from text2grad.evaluation.answering import AnswerFile, Said, Sampling, stem_of
-from text2grad.evaluation.intervals import DRAWS, LEVEL, Estimate, differences, estimate
+from text2grad.evaluation.answering import AnswerFile, Sampling, stem_of
+from text2grad.evaluation.intervals import DRAWS, LEVEL, Estimate, Rows, differences, estimate
 from text2grad.evaluation.subjects import LoadedModel, Subject, load, outline
-from text2grad.evaluation.suite import Answer, AnsweredSuite, Counts, ExaminedSuite, Scores, Suite
+from text2grad.evaluation.suite import Answer, AnsweredSuite, ExaminedSuite, Scores, Suite
 from text2grad.files import json_lines, lock_directory, to_json, write_atomically, write_files
 
 RESULT = "evaluation.json"
@@ -52,7 +53,7 @@ class SuiteResult:
 
     suite: Suite
     questions: list[str] = field(default_factory=list)
-    counts: dict[str, list[Counts]] = field(default_factory=dict)
+    counts: dict[str, Rows] = field(default_factory=dict)
     figures: dict[str, dict[str, Estimate]] = field(default_factory=dict)
     differences: dict[str, dict[str, Estimate]] = field(default_factory=dict)  # differences from the baseline
     answers: dict[str, list[Answer]] = field(default_factory=dict)  # empty for a suite that reads the model itself
@@ -74,7 +75,7 @@ class SuiteResult:
             "questions": len(self.questions),
             "identity": self.suite.identity(),
             "measures": {
-                name: {key: getattr(measure, key) for key in ("better", "about", "shown")}
+                name: {"better": measure.better, "about": measure.about}
                 for name, measure in self.suite.measures.items()
             },
             "models": plain(self.figures),
@@ -128,19 +129,18 @@ def evaluate_models(
         suite.check()
     lock_directory(settings.out)
     results = [SuiteResult(suite) for suite in suites]
-    try:
-        with metered(settings.out, "evaluate") as meter:
-            for work in [_Work(subject, suites, settings) for subject in subjects]:  # all are checked before the first
-                for result in results:
-                    work.answer(result, meter)
-                work.release()
+    with metered(settings.out, "evaluate") as tokens:
+        waiting = [_Work(subject, suites, settings) for subject in subjects]  # all are checked before the first
+        while waiting:
+            work = waiting.pop(0)
             for result in results:
-                for name in result.answers:
-                    _score(result, name, settings)
-                _sum_up(result, settings)
-    finally:
-        for suite in suites:
-            suite.close()
+                work.answer(result, tokens)
+            del work
+            gc.collect()  # frees the memory of the weights
+        for result in results:
+            for name in result.answers:
+                _score(result, name, settings)
+            _sum_up(result, settings)
     evaluation = PolicyEvaluation(subjects, results, settings)
     write_files(settings.out, {RESULT: to_json(evaluation.as_json(), indent=2) + b"\n"})
     return evaluation
@@ -153,48 +153,39 @@ class _Work:
         """Read the answers that are there, and check model, prompts and server before anything is sampled."""
         self.subject, self.settings = subject, settings
         self._outline = None if subject.served else outline(subject)
-        self._loaded: LoadedModel | None = None
-        self._files: dict[str, tuple[AnswerFile, Said]] = {}
+        self._files: dict[str, AnswerFile] = {}
         for suite in suites:
             if isinstance(suite, AnsweredSuite):
                 file = AnswerFile(settings.out, suite, subject, settings.sampling, dtype=settings.dtype)
-                said = file.open(force=settings.force)
-                self._files[suite.name] = file, said
-                if file.is_complete(said):
-                    continue
-                if self._outline is None:
-                    answering.endpoint_of(file, settings.server).check("evaluate")
-                else:
+                file.open(force=settings.force)
+                self._files[suite.name] = file
+                if self._outline is not None and not file.complete:
                     answering.check_room(self._outline, file)
+                elif not file.complete:
+                    answering.endpoint_of(file, settings.server).check("evaluate")
 
-    def answer(self, result: SuiteResult, meter: Meter) -> None:
+    @cached_property
+    def _model(self) -> LoadedModel:
+        assert self._outline is not None
+        return load(self._outline, dtype=self.settings.dtype)
+
+    def answer(self, result: SuiteResult, tokens: TokenCount) -> None:
         """Sample or request the missing answers of a suite; suites without answers (perplexity, lm-eval) are scored."""
         suite, name = result.suite, self.subject.name
         if isinstance(suite, AnsweredSuite):
-            file, said = self._files[suite.name]
-            if not file.is_complete(said) and self.subject.served:
-                said = answering.request_answers(file, self.settings.out, self.settings.server, meter)
-            elif not file.is_complete(said):
-                answering.sample_answers(self._model(), file, said, meter)
+            file = self._files[suite.name]
+            if self.subject.served:
+                answering.request_answers(file, self.settings.out, self.settings.server, tokens)
+            elif not file.complete:
+                answering.sample_answers(self._model, file, tokens)
             chat = self.subject.prompt_format != "plain" if self._outline is None else self._outline.chat
-            result.answers[name] = file.answers(said, chat=chat)
+            result.answers[name] = file.answers(chat=chat)
         elif isinstance(suite, ExaminedSuite):
             examine, basis = suite.examine, {"subject": self.subject.identity(self.settings.dtype)}
             rows = _kept(
-                self.settings, suite, name, basis, lambda: [{"id": key, **own} for key, own in examine(self._model())]
+                self.settings, suite, name, basis, lambda: [{"id": key, **own} for key, own in examine(self._model)]
             )
-            _take(result, name, [str(row.pop("id")) for row in rows], rows)
-
-    def _model(self) -> LoadedModel:
-        if self._loaded is None:
-            assert self._outline is not None
-            self._loaded = load(self._outline, dtype=self.settings.dtype)
-        return self._loaded
-
-    def release(self) -> None:
-        """Free the memory of the weights."""
-        self._loaded = None
-        gc.collect()
+            result.questions, result.counts[name] = [row["id"] for row in rows], rows
 
 
 def _score(result: SuiteResult, name: str, settings: EvaluationSettings) -> None:
@@ -202,7 +193,7 @@ def _score(result: SuiteResult, name: str, settings: EvaluationSettings) -> None
     suite, answers = result.suite, result.answers[name]
     assert isinstance(suite, AnsweredSuite)
     said = [[answer.question.id, answer.sample, answer.texts, answer.finish] for answer in answers]
-    score = suite.score
+    score, each = suite.score, settings.sampling.samples
 
     def scored() -> list[dict[str, Any]]:
         rows = zip(answers, score(answers, settings.out / "judgements"), strict=True)
@@ -210,10 +201,8 @@ def _score(result: SuiteResult, name: str, settings: EvaluationSettings) -> None
 
     lines = _kept(settings, suite, name, {"answers": sha256(to_json(said)).hexdigest()}, scored)
     scores = [{key: value for key, value in line.items() if key not in ("id", "sample")} for line in lines]
-    result.scores[name] = list(scores)
-    each = settings.sampling.samples
-    counts = [suite.counts(scores[start : start + each]) for start in range(0, len(scores), each)]
-    _take(result, name, [question.id for question in suite.questions], counts)
+    result.questions, result.scores[name] = [question.id for question in suite.questions], list(scores)
+    result.counts[name] = [suite.counts(scores[start : start + each]) for start in range(0, len(scores), each)]
 
 
 def _kept(
@@ -235,14 +224,6 @@ def _kept(
     write_atomically(path, json_lines(lines))
     write_atomically(belongs, now)
     return lines
-
-
-def _take(result: SuiteResult, name: str, questions: list[str], counts: Sequence[Mapping[str, Any]]) -> None:
-    """Keep the counts of one model; all models have the same questions."""
-    result.questions = questions
-    result.counts[name] = [
-        {key: float(value) for key, value in row.items() if isinstance(value, int | float)} for row in counts
-    ]
 
 
 def _sum_up(result: SuiteResult, settings: EvaluationSettings) -> None:

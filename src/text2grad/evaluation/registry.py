@@ -6,8 +6,8 @@ from functools import partial
 from importlib import import_module
 from typing import NamedTuple
 
-from text2grad.errors import ConfigError, check_known
-from text2grad.evaluation.suite import Suite, SuiteOptions
+from text2grad.errors import ConfigError, DataError, check_known
+from text2grad.evaluation.suite import AnsweredSuite, Suite, SuiteOptions
 
 ALL, LM_EVAL = "all", "lm-eval:"
 
@@ -47,6 +47,7 @@ for _name, _place, _about in (
     ("arc", "knowledge:LMEvalSuite", "ARC-Challenge by lm-eval"),
 ):
     register_suite(_name, partial(_ours, _place), _about)
+_OF_LM_EVAL = SuiteKind(partial(_ours, "knowledge:LMEvalSuite"), "a task of lm-eval")
 
 
 def make_suites(names: Sequence[str], data: Sequence[str], options: SuiteOptions) -> list[Suite]:
@@ -65,10 +66,12 @@ def make_suites(names: Sequence[str], data: Sequence[str], options: SuiteOptions
         raise ConfigError("--suite all takes the suites that --data names, and it names none; give --data SUITE=FILE")
     if unused := [name for name in files if name not in chosen]:
         raise ConfigError(f"--data {unused[0]}=…: this suite is not evaluated; add --suite {unused[0]}")
-    suites = []
-    for name in chosen:
-        make = SUITES[name].make if name in SUITES else partial(_ours, "knowledge:LMEvalSuite")
-        suites.append(make(replace(options, suite=name, data=files.get(name, ""))))
+    suites = [
+        SUITES.get(name, _OF_LM_EVAL).make(replace(options, suite=name, data=files.get(name, ""))) for name in chosen
+    ]
+    for suite in suites:
+        if isinstance(suite, AnsweredSuite):
+            _refuse_equal_ids(suite)
     return suites
 
 
@@ -104,3 +107,14 @@ def _files(names: Sequence[str], given: Sequence[str]) -> Mapping[str, str]:
                 f"--data {text}: say to which suite this belongs: --data SUITE=FILE, with one of {', '.join(SUITES)}"
             )
     return files
+
+
+def _refuse_equal_ids(suite: AnsweredSuite) -> None:
+    known: set[str] = set()
+    for number, question in enumerate(suite.questions, start=1):
+        if question.id in known:
+            raise DataError(
+                f"suite {suite.name}: question {number} has the id {question.id!r} of an earlier one, so that their "
+                "answers could not be told apart; change one of them"
+            )
+        known.add(question.id)

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from text2grad.config import digest_of, latest_checkpoint, recipe_of_run
-from text2grad.errors import ConfigError, DataError, ModelError
+from text2grad.errors import ConfigError, DataError
 from text2grad.models import (
     base_named_by,
     best_device,
+    format_of,
     load_policy,
     load_tokenizer,
     padding_id,
@@ -86,20 +87,18 @@ def read_subjects(
         ConfigError: if a path is empty, two models have one name, or a server's model has no name.
         DataError: if a directory holds a run without a checkpoint.
     """
-    for_all = [name for name in model_names if not _NAMED.fullmatch(name)]
-    by_name = dict(name.split("=", 1) for name in model_names if _NAMED.fullmatch(name))
-    if len(for_all) > 1:
+    names = dict(map(_named, model_names))
+    if len(names) < len(model_names):
         raise ConfigError(
-            f"--model-name names {' and '.join(for_all)} for all servers; say which is whose by --model-name NAME=MODEL"
+            f"--model-name {model_names[-1]}: say which is whose by --model-name NAME=MODEL, once for each"
         )
     subjects: dict[str, Subject] = {}
     for text in given:
-        named = None if text.startswith(_SERVER) else _NAMED.fullmatch(text)
-        name, path = (named["name"], named["path"]) if named and not Path(text).exists() else ("", text)
+        name, path = _named(text)
         if not path.strip():
             raise ConfigError("a model is an empty text; give a directory, a name on the hub, or an address")
         if path.startswith(_SERVER):
-            model = by_name.pop(name, "") or "".join(for_all)
+            model = names.get(name) or names.get("", "")
             if not model:
                 raise ConfigError(f"{path}: name the model on this server with --model-name MODEL")
             subject = Subject(name or _short(model), path, model, prompt_format)
@@ -110,9 +109,15 @@ def read_subjects(
             raise ConfigError(
                 f"{before.path} and {path} are both called {subject.name!r}; give them names: NAME={path}"
             )
-    if by_name:
-        raise ConfigError(f"--model-name {next(iter(by_name))}=…: no server among the models has this name")
+    if unused := names.keys() - {"", *(name for name, subject in subjects.items() if subject.served)}:
+        raise ConfigError(f"--model-name {min(unused)}=…: no server among the models has this name")
     return list(subjects.values())
+
+
+def _named(text: str) -> tuple[str, str]:
+    """Return the name in front of NAME=PATH, "" for a bare path, and the path."""
+    match = None if text.startswith(_SERVER) or Path(text).exists() else _NAMED.fullmatch(text)
+    return (match["name"], match["path"]) if match else ("", text)
 
 
 def _local(subject: Subject) -> Subject:
@@ -154,12 +159,7 @@ def outline(subject: Subject) -> LoadedModel:
     code = subject.trust_remote_code
     tokenizer = load_tokenizer(subject.path, trust_remote_code=code)
     config = policy_config(subject.path, trust_remote_code=code)
-    chat = bool(getattr(tokenizer, "chat_template", None)) and subject.prompt_format != "plain"
-    if subject.prompt_format == "chat" and not chat:
-        raise ModelError(
-            f"prompt_format = chat, but the tokenizer of {subject.path} has no chat template; take auto or plain"
-        )
-    return LoadedModel(subject, config, tokenizer, chat)
+    return LoadedModel(subject, config, tokenizer, format_of(tokenizer, subject.prompt_format) == "chat")
 
 
 def load(outlined: LoadedModel, *, dtype: str = "auto") -> LoadedModel:

@@ -24,7 +24,7 @@ from text2grad.files import to_json
 from text2grad.types import Message
 
 if TYPE_CHECKING:
-    from text2grad.evaluation.judging import Judge
+    from text2grad.critics.servers import Endpoint
     from text2grad.evaluation.subjects import LoadedModel
 
 Better = Literal["higher", "lower", ""]
@@ -79,21 +79,14 @@ class Measure(NamedTuple):
 
     statistic: Statistic  # counts of the questions → the figure
     better: Better = "higher"  # "" if neither higher nor lower values are better
-    shown: bool = True  # part of the table and the picture; others are in the files
     about: str = ""  # its meaning, in a few words, for the page
 
 
 def mean_of(
-    name: str,
-    better: Better = "higher",
-    over: str = ANSWERS,
-    *,
-    shown: bool = True,
-    share: bool = False,
-    about: str = "",
+    name: str, better: Better = "higher", over: str = ANSWERS, *, share: bool = False, about: str = ""
 ) -> Measure:
     """Return the measure that is the sum of a score / the sum of another; `share` says that it is from 0 to 1."""
-    return Measure(Ratio((name,), (over,), share=share), better, shown, about)
+    return Measure(Ratio((name,), (over,), share=share), better, about)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +102,14 @@ class SuiteOptions:
     accept_weaker: bool = False  # run programs without protection of files if no stronger isolation works
     perplexity_model: str = ""  # causal language model that reads the answers
     bertscore: str = ""  # encoder of BERTScore
-    judge: "Judge | None" = None  # model that judges answers of chat suites
+    judge: "Endpoint | None" = None  # model that judges answers of chat suites
 
 
 class Suite(ABC):
     """A yardstick."""
 
     name: str  # the value of `--suite`
-    measures: Mapping[str, Measure]  # its figures by name; the first shown is the main figure
+    measures: Mapping[str, Measure]  # its figures by name; the first is the main figure
     options: SuiteOptions
     settings: Mapping[str, Any] = {}  # what decides the scores beside questions and answers, as JSON
 
@@ -126,10 +119,6 @@ class Suite(ABC):
 
     def check(self) -> None:
         """Check models and workers before any answer is sampled."""
-        return None
-
-    def close(self) -> None:
-        """Release models and files."""
         return None
 
 
@@ -174,9 +163,15 @@ class ExaminedSuite(Suite):
 class Source(NamedTuple):
     """Where the data of a suite comes from."""
 
-    what: str  # the file to provide, for messages
-    project: str  # its publisher
+    what: str  # the file to provide, and its publisher, for messages
     hub: str = ""  # its name on the Hugging Face hub, OWNER/NAME or OWNER/NAME:CONFIG
+
+    def unusable(self, suite: str, reason: object) -> DataError:
+        """Return the error for data that cannot be used, with the way out."""
+        way_out = f"Give {self.what} with --data {suite}=FILE"
+        if self.hub:
+            way_out += f" (data set {self.hub.replace(':', ', configuration ')} on the Hugging Face hub)"
+        return DataError(f"suite {suite}: {reason}. {way_out}")
 
 
 def entries_of(suite: str, options: SuiteOptions, source: Source) -> list[Entry]:
@@ -187,37 +182,31 @@ def entries_of(suite: str, options: SuiteOptions, source: Source) -> list[Entry]
             the file to provide and its publisher.
     """
     path = options.data or source.hub
-    way_out = f"Give {source.what} of {source.project} with --data {suite}=FILE"
-    if source.hub:
-        way_out += f" (data set {source.hub.replace(':', ', configuration ')} on the Hugging Face hub)"
-    if not path:
-        raise DataError(f"suite {suite}: no data is given. {way_out}")
-    if options.data and not Path(path).exists() and ("/" not in path or path.startswith((".", "/"))):
-        raise DataError(f"suite {suite}: there is no file {path}. {way_out}")
     try:
+        if not path:
+            raise DataError("no data is given")
+        if options.data and not Path(path).exists() and ("/" not in path or path.startswith((".", "/"))):
+            raise DataError(f"there is no file {path}")
         entries = list(islice(read_entries(path, split=options.split or "test"), options.limit))
+        if not entries:
+            raise DataError(f"{path} holds no records")
     except DataError as error:
-        raise DataError(f"suite {suite}: {error}. {way_out}") from error
-    if not entries:
-        raise DataError(f"suite {suite}: {path} holds no records. {way_out}")
+        raise source.unusable(suite, error) from error
     return entries
 
 
-def checked(suite: str, questions: Sequence[Question]) -> Sequence[Question]:
-    """Return the questions after a check that their ids differ.
+def file_of(suite: str, options: SuiteOptions, source: Source, names: Sequence[str]) -> Path:
+    """Return the first of some files in the directory of a suite's data.
 
     Raises:
-        DataError: if there are two.
+        DataError: if there is none; the message names the file to provide and its publisher.
     """
-    seen: set[str] = set()
-    for number, question in enumerate(questions, start=1):
-        if question.id in seen:
-            raise DataError(
-                f"suite {suite}: question {number} has the id {question.id!r} of an earlier one, so that their answers "
-                "could not be told apart; change one of them"
-            )
-        seen.add(question.id)
-    return questions
+    places = [Path(options.data) / name for name in names]
+    place = next((place for place in places if options.data and place.exists()), None)
+    if place is None:
+        reason = f"{options.data} has no {' or '.join(names)}" if options.data else "no data is given"
+        raise source.unusable(suite, reason)
+    return place
 
 
 def digest_of_questions(questions: Sequence[Question]) -> str:

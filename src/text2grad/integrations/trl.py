@@ -6,12 +6,10 @@ the loss (k3), not in the reward. docs/engines.md tells when to choose which tra
 """
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-import trl
 from torch import Tensor
 from torch.utils.data import Sampler
 from trl.trainer.grpo_config import GRPOConfig
@@ -19,12 +17,9 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from text2grad.errors import ConfigError
 from text2grad.feedback import Critic, Match, critique_to_json
-from text2grad.models import stop_ids
+from text2grad.models import check_trl, stop_ids
 from text2grad.rl import JudgedIds, Moments, OutsideJudge, group_advantages, moments, whiten
 from text2grad.types import HALF_PAIR, Critique, Example
-
-TESTED = ((1, 14), (1, 17))
-"""The first version of TRL that the tests cover, and the first that they do not."""
 
 
 class SpanGRPOTrainer(GRPOTrainer):
@@ -147,17 +142,17 @@ class SpanGRPOTrainer(GRPOTrainer):
         if "tool_mask" in output:
             own, complete = output["tool_mask"].bool(), output["completion_mask"].bool()
             rewards, mask = _without_tools(rewards, self.whole_rewards, mask, own, complete)
-        over_group = group_advantages(
-            rewards,
-            mask,
+        gathered = self.accelerator.gather(self.accelerator.pad_across_processes((rewards, mask), dim=1))
+        of_all = group_advantages(
+            *gathered,
             group_size=int(self.num_generations or 0),
             gamma=self.gamma,
             lam=1.0,
             leave_one_out=self.leave_one_out,
             scale=self.scale_rewards == "group",
-            gather=self.accelerator.gather,
-            first_row=self.accelerator.process_index * len(rewards),
         ).advantages
+        first, count = self.accelerator.process_index * len(rewards), len(rewards)
+        over_group = of_all[first : first + count, : rewards.shape[1]]
         if self.scale_rewards == "batch":
             over = Moments(*self.accelerator.reduce(torch.stack(moments(over_group, mask)), reduction="sum"))
             over_group = whiten(over_group, mask, over, center=False)
@@ -238,13 +233,7 @@ def _refuse(args: GRPOConfig | None, reward_funcs: Sequence[Any], gamma: float) 
     Raises:
         ConfigError: with the setting, its value and the way out.
     """
-    version = tuple(int(part) for part in re.findall(r"\d+", trl.__version__)[:2])
-    if not TESTED[0] <= version < TESTED[1]:
-        first, beyond = (".".join(map(str, version)) for version in TESTED)
-        raise ConfigError(
-            f"SpanGRPOTrainer overrides methods of TRL that are not public, and is tested with trl >= {first} and "
-            f"< {beyond}; installed is {trl.__version__}. Install: pip install 'text2grad[trl]'"
-        )
+    check_trl("SpanGRPOTrainer")
     if not 0.0 <= gamma <= 1.0:
         raise ConfigError(f"gamma = {gamma}: the discount lies in [0, 1]")
     if callable(reward_funcs):

@@ -24,18 +24,17 @@ from .fine_tuning import (
     conversation_rows as conversation_rows,
     fine_tune as fine_tune,
     row_of_ids as row_of_ids,
+    supervised_trainer as supervised_trainer,
     train_on_rows as train_on_rows,
     with_end as with_end,
 )
-from .launch import PLAIN as PLAIN, asks_for_fsdp as asks_for_fsdp, plain_data_parallelism as plain_data_parallelism
+from .launch import asks_for_fsdp as asks_for_fsdp, plain_data_parallelism as plain_data_parallelism
 from .logprobs import tiles_as_on as tiles_as_on
 from .measured_training import (
     Evaluation as Evaluation,
     OnMeasured as OnMeasured,
     check_batch_size as check_batch_size,
-    check_ids as check_ids,
     check_same_data as check_same_data,
-    check_text_ids as check_text_ids,
     checkpoint_path as checkpoint_path,
     held_out_loss as held_out_loss,
     last_saved as last_saved,
@@ -69,8 +68,10 @@ from .pretrained import (
 )
 from .prompts import (
     chat_texts as chat_texts,
+    check_ids as check_ids,
     encode_prompts as encode_prompts,
     fitting_prompts as fitting_prompts,
+    format_of as format_of,
     padding_id as padding_id,
     plain_ids as plain_ids,
     stop_ids as stop_ids,
@@ -85,4 +86,9 @@ from .randomness import (
 )
 from .sampling import make_rollouts as make_rollouts, sample as sample
 from .shared_prefix import can_share_prompts as can_share_prompts
-from .vllm_sampling import VLLMSampler as VLLMSampler, check_engine as check_engine, check_vllm as check_vllm
+from .vllm_sampling import (
+    VLLMSampler as VLLMSampler,
+    check_engine as check_engine,
+    check_trl as check_trl,
+    check_vllm as check_vllm,
+)

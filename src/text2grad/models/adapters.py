@@ -8,14 +8,14 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
+from textwrap import shorten
 from typing import Any
 
 import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from text2grad.errors import ConfigError, ModelError
+from text2grad.errors import ConfigError, ModelError, is_out_of_memory
 
 POLICY_ADAPTER = "default"
 VALUE_ADAPTER = "value"
@@ -95,11 +95,9 @@ def check_lora_targets(model: nn.Module, targets: str | Sequence[str]) -> None:
         except re.error as error:
             raise ConfigError(f"model.lora_targets = {target!r} is no regular expression: {error}") from error
         if not any(map(fits, names)):
-            near = get_close_matches(target, linear, n=1)
             raise ConfigError(
-                f"model.lora_targets: the model has no module {target!r}."
-                + (f' Did you mean "{near[0]}"?' if near else "")
-                + f' Its linear modules: {", ".join(linear)}; "all-linear" takes all but the output layer'
+                f"model.lora_targets: the model has no module {target!r}. Its linear modules: {', '.join(linear)}; "
+                '"all-linear" takes all but the output layer'
             )
 
 
@@ -111,7 +109,7 @@ def load_lora(base: Any, path: str, *, trainable: bool = False) -> Any:
     """
     from peft import PeftModel
 
-    with _retired_name(), readable_adapter(path):
+    with readable_adapter(path):
         adapted = PeftModel.from_pretrained(base, path, is_trainable=trainable)
     if not hasattr(adapted, "merge_and_unload"):  # such as prompt tuning, which lengthens the prompt
         raise ModelError(
@@ -129,12 +127,12 @@ def readable_adapter(path: str) -> Iterator[None]:
         ModelError: if it cannot.
     """
     try:
-        yield
-    except torch.OutOfMemoryError:
-        raise
+        with _retired_name():
+            yield
     except Exception as error:  # peft, torch and safetensors have their own for each damage
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        reason = reason if len(reason) <= 300 else reason[:297] + "..."
+        if is_out_of_memory(error):
+            raise
+        reason = shorten(f"{type(error).__name__}: {error}", 300, placeholder="...")
         raise ModelError(
             f"cannot load the adapter {path!r} onto its base ({reason}). Copy it again, or name in its "
             "adapter_config.json the base that it was trained on"

@@ -24,14 +24,14 @@ def plain_data_parallelism() -> Iterator[None]:
     if not asks_for_fsdp():
         yield
         return
-    variables = {name: os.environ.pop(name, None) for name in (USE_FSDP, "ACCELERATE_MIXED_PRECISION")}
     from accelerate.state import AcceleratorState
+    from accelerate.utils import patch_environment
 
     state = dict(AcceleratorState._shared_state)
     AcceleratorState._reset_state()
     try:
-        yield
+        with patch_environment(**{USE_FSDP: "false", "ACCELERATE_MIXED_PRECISION": "no"}):
+            yield
     finally:
-        os.environ.update({name: value for name, value in variables.items() if value is not None})
         AcceleratorState._reset_state()
         AcceleratorState._shared_state.update(state)

@@ -13,7 +13,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -24,10 +24,10 @@ from transformers import TrainerCallback
 
 from text2grad.config import Interruption
 from text2grad.costs import peak_memory
-from text2grad.errors import CheckpointError, ConfigError, Interrupted, ModelError, TrainingError
+from text2grad.errors import CheckpointError, ConfigError, Interrupted, TrainingError
 from text2grad.files import flush, to_json, write_atomically
 from text2grad.models.adapters import load_lora, with_lora
-from text2grad.models.fine_tuning import NO_LOSS, FineTuning, OnStep, Row, run_trainer, supervised_trainer
+from text2grad.models.fine_tuning import NO_LOSS, FineTuning, OnStep, Row, run_trainer
 from text2grad.models.launch import PLAIN, asks_for_fsdp
 from text2grad.models.pretrained import dtype_to_train, load_policy, refuse_second_adapter
 from text2grad.progress import Progress
@@ -136,57 +136,21 @@ def check_batch_size(section: str, batch_size: int, accumulate: int) -> None:
         )
 
 
-def check_ids(model: Any, rows: Sequence[Mapping[str, Sequence[int]]]) -> None:
-    """Refuse rows whose ids the model's embedding does not have.
-
-    Raises:
-        ModelError: if there is an id beyond the embedding.
-    """
-    size = model.get_input_embeddings().weight.shape[0]
-    highest = max((max(row["input_ids"], default=0) for row in rows), default=0)
-    if highest >= size:
-        raise ModelError(
-            f"the tokenizer uses the id {highest}, and the model's embedding has {size} rows; call "
-            "model.resize_token_embeddings(len(tokenizer)) and save the model, or take the tokenizer that belongs to it"
-        )
-
-
-def check_text_ids(model: Any, tokenizer: Any) -> None:
-    """Refuse a tokenizer that reads text as ids which the model's embedding does not have.
-
-    Special tokens may lie beyond the embedding, as many tokens of padding do, until a row holds them (`check_ids`).
-
-    Raises:
-        ModelError: if there is such an id.
-    """
-    special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-    ids = [number for number in tokenizer.get_vocab().values() if number not in special]
-    check_ids(model, [{"input_ids": [max(ids, default=0)]}])
-
-
 def train_measured(
-    model: Any, tokenizer: Any, rows: Sequence[Row], settings: FineTuning, evaluation: Evaluation
+    make_trainer: Callable[..., Any], settings: FineTuning, evaluation: Evaluation, *, on_step: OnStep | None = None
 ) -> None:
-    """Train a causal language model in place; measure, save, and continue from the last checkpoint.
+    """Train a model in place; measure, save, and continue from the last checkpoint.
+
+    Args:
+        make_trainer: (directory, further arguments by name) → a trainer of transformers, as `supervised_trainer` does.
+        settings: of the training.
+        evaluation: when to measure and save.
+        on_step: called with the number of finished steps after each step.
 
     Raises:
         ConfigError: if processes and micro-batches do not divide the batch, or the launcher saves sharded weights.
         TrainingError: if a logged loss is not finite.
         Interrupted: after SIGINT or SIGTERM, once the step under way is finished and saved.
-    """
-    train_saved(partial(supervised_trainer, model, tokenizer, rows, settings), settings, evaluation)
-
-
-def train_saved(
-    make_trainer: Callable[..., Any], settings: FineTuning, evaluation: Evaluation, *, on_step: OnStep | None = None
-) -> None:
-    """Do the same with a trainer of transformers or TRL.
-
-    Args:
-        make_trainer: (directory of checkpoints, further arguments of the trainer by name) → the trainer.
-        settings: of the training.
-        evaluation: when to measure and save.
-        on_step: called with the number of finished steps after each step.
     """
     last = last_saved(evaluation.directory)
     if last is not None and last.step >= last.steps:

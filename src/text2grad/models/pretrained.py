@@ -1,10 +1,12 @@
 """Load causal language models, classifiers and tokenizers by path or hub name; weights from safetensors only."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from text2grad.errors import ConfigError, ModelError
+from text2grad.errors import ConfigError, ModelError, is_out_of_memory
 from text2grad.progress import note
 
 WIDE = 256  # hidden size from which products of matrices decide the time
@@ -22,10 +24,8 @@ def policy_config(path: str, *, trust_remote_code: bool = False) -> Any:
     base = base_named_by(path) or path
     for directory in {Path(path), Path(base)}:
         _refuse_damaged_weights(directory)
-    try:
+    with _loading("a causal language model", path):
         config = AutoConfig.from_pretrained(base, trust_remote_code=trust_remote_code)
-    except Exception as error:
-        raise _unloadable("a causal language model", path, error) from error
     remote = trust_remote_code and "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not remote:
         raise ModelError(
@@ -68,8 +68,8 @@ def load_policy(path: str, *, dtype: str = "auto", trust_remote_code: bool = Fal
 
         adapted = load_lora(load_policy(base, dtype=dtype, trust_remote_code=trust_remote_code), path)
         return adapted.merge_and_unload().requires_grad_(True)  # peft froze the base
-    kind, what = AutoModelForCausalLM, "a causal language model"
-    return load_model(kind, what, path, dtype=dtype, trust_remote_code=trust_remote_code)
+    how = {"dtype": dtype, "trust_remote_code": trust_remote_code}
+    return load_model(AutoModelForCausalLM, "a causal language model", path, **how)
 
 
 def load_model(kind: Any, what: str, path: str | Path, **settings: Any) -> Any:
@@ -84,14 +84,8 @@ def load_model(kind: Any, what: str, path: str | Path, **settings: Any) -> Any:
     Raises:
         ModelError: if the path holds no model that can be loaded.
     """
-    import torch
-
-    try:
+    with _loading(what, path):
         model = kind.from_pretrained(str(path), use_safetensors=True, **settings)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:  # each library has its own for a damaged file
-        raise _unloadable(what, path, error) from error
     if on_cpu():
         _warn_of_slow_halves(model)
     return model
@@ -139,10 +133,8 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> Any:
     """
     from transformers import AutoTokenizer
 
-    try:
+    with _loading("a tokenizer", path):
         return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
-    except Exception as error:
-        raise _unloadable("a tokenizer", path, error) from error
 
 
 def context_of(model: Any) -> float:
@@ -182,11 +174,21 @@ def base_named_by(directory: str | Path) -> str | None:
     return str(base)
 
 
-def _unloadable(what: str, path: str | Path, error: Exception) -> ModelError:
-    """Return the error for a model or tokenizer that its library refuses."""
+@contextmanager
+def _loading(what: str, path: str | Path) -> Iterator[None]:
+    """Raise a `ModelError` with the reason where a library cannot load a model or tokenizer in the block."""
+    try:
+        yield
+    except Exception as error:  # each library has its own for a damaged file
+        if is_out_of_memory(error):
+            raise
+        raise ModelError(f"cannot load {what} from {str(path)!r}{_why_unloadable(path, error)}") from error
+
+
+def _why_unloadable(path: str | Path, error: Exception) -> str:
     policies = sorted(Path(path).glob("checkpoints/step-*/policy")) or sorted(Path(path).glob("step-*/policy"))
     if policies:
-        return ModelError(f"cannot load {what} from {str(path)!r}, which holds a run; its policy is {policies[-1]}")
+        return f", which holds a run; its policy is {policies[-1]}"
     reason = str(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}"
     if reason.startswith("Unrecognized configuration class"):  # and the names of all that are recognized
         reason = (
@@ -202,7 +204,7 @@ def _unloadable(what: str, path: str | Path, error: Exception) -> ModelError:
         )
     elif not Path(path).exists():
         reason = f"there is no such directory, and as a name of the hub: {reason}"
-    return ModelError(f"cannot load {what} from {str(path)!r}: {reason}")
+    return f": {reason}"
 
 
 def _refuse_damaged_weights(directory: Path) -> None:

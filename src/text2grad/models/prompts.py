@@ -1,11 +1,11 @@
 """Prompts → token ids; the ids that end a response, and the id that pads a batch."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from text2grad.errors import DataError, ModelError
 from text2grad.models.pretrained import context_of, vocabulary_of
-from text2grad.types import Example
+from text2grad.types import Example, Message, PromptFormat
 
 
 def encode_prompts(
@@ -25,10 +25,8 @@ def encode_prompts(
     """
     if not examples:
         raise DataError("there are no prompts: the list of examples is empty")
-    template = getattr(tokenizer, "chat_template", None)
-    if not template:
-        _refuse_chats(examples, prompt_format)
-    if template and prompt_format != "plain":
+    prompts = ((f"example {row}", example.prompt) for row, example in enumerate(examples))
+    if format_of(tokenizer, prompt_format, prompts) == "chat":
         encoded = tokenizer(chat_texts(tokenizer, examples), add_special_tokens=False)["input_ids"]
     else:
         encoded = plain_ids(tokenizer, [e.prompt_text for e in examples])
@@ -58,20 +56,29 @@ def plain_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     return encoded
 
 
-def _refuse_chats(examples: Sequence[Example], prompt_format: str) -> None:
-    """Refuse the format "chat", and messages in the format "auto": both need a chat template."""
-    if prompt_format == "chat":
+def format_of(
+    tokenizer: Any, wanted: str = "auto", prompts: Iterable[tuple[str, str | Sequence[Message]]] = ()
+) -> PromptFormat:
+    """Return the format in which a model sees prompts: "auto" is chat where the tokenizer has a chat template.
+
+    Args:
+        tokenizer: the model's.
+        wanted: "auto", "plain" or "chat".
+        prompts: the place of each prompt, for the error's message, and the prompt.
+
+    Raises:
+        ModelError: if the tokenizer lacks the template that the format, or a prompt of messages, needs.
+    """
+    if getattr(tokenizer, "chat_template", None):
+        return "plain" if wanted == "plain" else "chat"
+    chats = [where for where, prompt in prompts if not isinstance(prompt, str)]
+    if wanted == "chat" or (chats and wanted == "auto"):
+        what = f"{chats[0]} is a chat" if chats else 'model.prompt_format = "chat"'
         raise ModelError(
-            'model.prompt_format = "chat", but the tokenizer has no chat template; take a model that has one, or '
-            '"plain"'
+            f"{what}, but the tokenizer of {tokenizer.name_or_path!r} has no chat template; take a model that has one, "
+            'or join messages as plain text with model.prompt_format = "plain"'
         )
-    chats = [row for row, example in enumerate(examples) if not isinstance(example.prompt, str)]
-    if chats and prompt_format == "auto":
-        raise ModelError(
-            f"{len(chats)} of {len(examples)} prompts are chat messages, the first is example {chats[0]}, but the "
-            "tokenizer has no chat template; take a model that has one, or join the messages as plain text with "
-            'model.prompt_format = "plain"'
-        )
+    return "plain"
 
 
 def chat_texts(tokenizer: Any, examples: Sequence[Example]) -> list[str]:
@@ -127,7 +134,7 @@ def fitting_prompts(
     encoded = encode_prompts(tokenizer, examples, prompt_format=prompt_format)
     if too_long == "refuse":
         _refuse_long_prompts(encoded, examples, room)
-    _refuse_unknown_ids(tokenizer, encoded, vocabulary_of(model))
+    check_ids(model, encoded)
     kept = [row for row, ids in enumerate(encoded) if len(ids) <= room]
     if not kept:
         raise DataError(f"all {len(examples)} prompts are longer than {room} tokens; lower rollout.max_new_tokens")
@@ -146,15 +153,18 @@ def _refuse_long_prompts(encoded: Sequence[Sequence[int]], examples: Sequence[Ex
         )
 
 
-def _refuse_unknown_ids(tokenizer: Any, encoded: Sequence[Sequence[int]], vocabulary: float) -> None:
-    """Refuse token ids beyond the embedding: the tokenizer has tokens that the model was not resized for."""
-    for row, ids in enumerate(encoded):
-        if ids and max(ids) >= vocabulary:
-            raise ModelError(
-                f"example {row} has the token {tokenizer.convert_ids_to_tokens(max(ids))!r} of id {max(ids)}, but the "
-                f"model's embedding has {vocabulary} rows: the tokenizer has more tokens than the model. Save the "
-                f"model after model.resize_token_embeddings({len(tokenizer)}), or take the tokenizer that belongs to it"
-            )
+def check_ids(model: Any, rows: Iterable[Sequence[int]]) -> None:
+    """Refuse token ids that the embedding of a model, or of a config, does not have.
+
+    Raises:
+        ModelError: if there is one: the tokenizer has tokens that the model was not resized for.
+    """
+    vocabulary, highest = vocabulary_of(model), max((max(ids, default=0) for ids in rows), default=0)
+    if highest >= vocabulary:
+        raise ModelError(
+            f"the tokenizer uses the id {highest}, and the model's embedding has {vocabulary} rows; call "
+            "model.resize_token_embeddings(len(tokenizer)) and save the model, or take the tokenizer that belongs to it"
+        )
 
 
 def stop_ids(model: Any, tokenizer: Any, override: Sequence[int] = ()) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ Shapes: B rows, G groups, P tokens of the longest beginning, R of the longest re
 `shared_states`: G distinct prompts, T response tokens, N response tokens of the batch packed, H hidden size.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from inspect import signature
 from typing import Any, NamedTuple
 
@@ -143,13 +143,14 @@ def prefill(model: Any, rows: Sequence[Sequence[int]], groups: Sequence[Hashable
         return None
     ids, mask = left_padded(heads, pad_id, model.device)
     if len(runs_of_heads) > 1:
-        cache = _read_runs(model, heads, runs_of_heads, pad_id)
+        cache = _read_runs(model, heads, runs_of_heads, pad_id, mask[:, :0], ())
     else:  # a single run needs no copies
         cache = empty_cache(model)
         read_tokens(model, ids, mask, (mask.cumsum(1) - 1).clamp(min=0), cache)
     own = torch.tensor([numbers[group] for group in groups], device=model.device)
     if len(runs) > 1:
-        cache = _read_runs(model, begun, runs, pad_id, _Before(cache, own, mask[own]))
+        beginnings = ((layer.keys[own], layer.values[own]) for layer in cache.layers)
+        cache = _read_runs(model, begun, runs, pad_id, mask[own], beginnings)
     else:
         cache.batch_select_indices(own)
     rest_ids, rest_mask = left_padded(rests, pad_id, model.device)
@@ -171,26 +172,13 @@ def _of_similar_length(rows: Sequence[Sequence[int]]) -> list[list[int]]:
     return runs
 
 
-class _Before(NamedTuple):
-    """Beginnings of rows, read into a cache.
-
-    Attributes:
-        cache: of the beginnings, [G, P].
-        own: the number of each row's beginning, [B].
-        mask: 0 on padding, [B, P].
-    """
-
-    cache: Any
-    own: Tensor
-    mask: Tensor
-
-
 def _read_runs(
     model: Any,
     rows: Sequence[Sequence[int]],
     runs: Sequence[Sequence[int]],
     pad_id: int,
-    before: _Before | None = None,
+    mask: Tensor,
+    beginnings: Iterable[Sequence[Tensor]],
 ) -> Any:
     """Return the cache of all rows, [B, P + R], whose tokens end in one column.
 
@@ -199,22 +187,18 @@ def _read_runs(
         rows: the tokens to read, of each row.
         runs: the rows that are read together, the longest first.
         pad_id: the padding id.
-        before: the beginnings that are in a cache already; None for rows without (P = 0).
+        mask: of the tokens before them, 0 on padding, [B, P].
+        beginnings: keys and values of those tokens in each layer; empty for P = 0.
     """
-    width = max(map(len, rows))
-    mask = before.mask if before else torch.zeros((len(rows), 0), dtype=torch.long, device=model.device)
-    first = mask.shape[1]
-    layers: list[list[Tensor]] = []  # keys and values of each layer
-    if before:
-        known = ((layer.keys, layer.values) for layer in before.cache.layers)
-        layers = [[pad(part[before.own], (0, 0, 0, width)) for part in pair] for pair in known]
+    width, first = max(map(len, rows)), mask.shape[1]
+    layers = [[pad(part, (0, 0, 0, width)) for part in pair] for pair in beginnings]
     for run in runs:
         chosen = torch.tensor(run, device=model.device)
         ids, real = left_padded([rows[row] for row in run], pad_id, model.device)
         if not ids.shape[1]:
             break  # the last run
         cache: Any = empty_cache(model)
-        for number, (keys, values) in enumerate(layers if before else ()):
+        for number, (keys, values) in enumerate(layers if first else ()):
             cache.update(keys[chosen, :, :first], values[chosen, :, :first], number)
         whole = torch.cat([mask[chosen], real], 1)
         read_tokens(model, ids, whole, (whole.cumsum(1) - 1).clamp(min=0)[:, first:], cache)

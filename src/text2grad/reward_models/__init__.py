@@ -1,4 +1,4 @@
-"""Learned critics: generative reward models and probes; training, decoding, loading, serving, further kinds.
+"""Learned critics: generative reward models; training, decoding, loading, serving, further kinds.
 
 May import: `errors`, `types`, `files`, `progress`, `costs`, `config`, `feedback`, `align`, `models`, `critics`.
 """

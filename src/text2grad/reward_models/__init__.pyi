@@ -9,7 +9,6 @@ from .load import (
     register_kind as register_kind,
     shares_base as shares_base,
 )
-from .probe import is_probe as is_probe, saved_probe as saved_probe
 from .refresh import Refresher as Refresher, judge as judge
 from .served import ServerRewardModel as ServerRewardModel
 from .vllm import VLLMRewardModel as VLLMRewardModel

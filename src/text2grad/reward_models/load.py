@@ -1,15 +1,15 @@
 """From settings to critic: the one place that decides who judges the responses of a run.
 
 critic.use        a critic in Python, "module:name"
-critic.model      a reward model, by critic.kind: generative or probe in this process; generative within vLLM ([vllm])
-                  or on a server ([server]); or a kind that another package added (`register_kind`)
+critic.model      a reward model, by critic.kind: generative in this process, within vLLM ([vllm]) or on a server
+                  ([server]); or a kind that another package added (`register_kind`)
 neither           the critic of the built-in task
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from text2grad.config import Recipe
 from text2grad.errors import ConfigError, check_known
@@ -18,35 +18,24 @@ from text2grad.models import base_named_by
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.format import CritiqueFormat, saved_format
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.probe import ROWS_AT_ONCE, ProbeRewardModel
 from text2grad.reward_models.shared_base import add_role, is_same_model
 from text2grad.reward_models.vllm import VLLMRewardModel
-from text2grad.types import Critique, Example
 
 _WRITERS = ("generative", "vllm", "server")
 _LIMITS = tuple(field.name for field in fields(QuoteLimits))
 _DECODING = ("constrain", "match", "votes", *_LIMITS)
 
 
-class Kind(NamedTuple):
-    """A kind of learned critic that reads responses in this process, and writes nothing.
+KINDS: dict[str, Callable[..., Critic]] = {}
+"""Value of `critic.kind` → what loads a saved model; `register_kind` adds them."""
 
-    Attributes:
-        load: loads a saved model: `load(directory, trust_remote_code=...)`.
-        rows_at_once: most responses per forward pass.
+
+def register_kind(name: str, load: Callable[..., Any]) -> None:
+    """Add a kind of learned critic that reads responses in this process, so that `critic.kind` can name it.
+
+    `load(directory, trust_remote_code=...)` loads a saved model.
     """
-
-    load: Callable[..., Critic]
-    rows_at_once: int
-
-
-KINDS = {"probe": Kind(ProbeRewardModel.load, ROWS_AT_ONCE)}
-"""Value of `critic.kind` → the kind; `register_kind` adds others."""
-
-
-def register_kind(name: str, load: Callable[..., Any], *, rows_at_once: int = 64) -> None:
-    """Add a kind of learned critic, so that a recipe can name it as `critic.kind`; arguments as of `Kind`."""
-    KINDS[name] = Kind(load, rows_at_once)
+    KINDS[name] = load
 
 
 @runtime_checkable
@@ -60,10 +49,6 @@ class LocalRewardModel(Protocol):
 
     model: Any
     rows_at_once: int
-
-    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
-        """Return one critique per response, in order."""
-        ...
 
 
 def critic_from_recipe(recipe: Recipe, *, task_critic: Critic | None = None, policy: Any = None) -> Critic:
@@ -89,7 +74,7 @@ def critic_from_recipe(recipe: Recipe, *, task_critic: Critic | None = None, pol
     if settings.kind == "server":
         return _served(recipe)
     if settings.kind not in _WRITERS:
-        reader = reading_kind(settings.kind).load(path, trust_remote_code=code)
+        reader = reading_kind(settings.kind)(path, trust_remote_code=code)
         if isinstance(reader, LocalRewardModel):
             reader.rows_at_once = min(reader.rows_at_once, recipe.rollout.rows_at_once)  # memory only
         return reader
@@ -114,8 +99,8 @@ def shares_base(recipe: Recipe) -> bool:
     return base is not None and is_same_model(base, policy.path)
 
 
-def reading_kind(name: str) -> Kind:
-    """Return a kind of critic that reads responses and writes nothing: "probe", or a kind that was added.
+def reading_kind(name: str) -> Callable[..., Critic]:
+    """Return what loads a kind of critic that was added (`register_kind`).
 
     Raises:
         ConfigError: naming the known values of critic.kind, if there is no such kind.

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from text2grad.align import Range
-from text2grad.models import chat_texts, encode_prompts, plain_ids
+from text2grad.models import chat_texts, encode_prompts, format_of, plain_ids
 from text2grad.reward_models.writing import critique_prompt, critique_request
 from text2grad.types import Critique, Example, PromptFormat
 
@@ -54,7 +54,7 @@ def encode_questions(
     special = special_tokens(tokenizer)
     if not special or not tokenizer.is_fast:
         return prompts
-    in_chat = bool(getattr(tokenizer, "chat_template", None)) and prompt_format != "plain"
+    in_chat = format_of(tokenizer, prompt_format) == "chat"
     is_special = re.compile("|".join(map(re.escape, special.values())))
     for row, (question, ranges) in enumerate(zip(questions, within, strict=True)):
         whole = question
@@ -94,11 +94,6 @@ def _as_text(
 def special_tokens(tokenizer: Any) -> dict[int, str]:
     """Return id → text of the tokens that are not text."""
     return {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-
-
-def format_of(tokenizer: Any) -> PromptFormat:
-    """Return "chat" if a tokenizer has a chat template, else "plain"."""
-    return "chat" if getattr(tokenizer, "chat_template", None) else "plain"
 
 
 def too_long(ids: Sequence[int], context: float) -> Critique:

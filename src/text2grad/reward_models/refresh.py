@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
@@ -35,31 +35,8 @@ from text2grad.types import Critique, Example, Label, Rollout
 Made = TypeVar("Made")
 
 
-@runtime_checkable
-class Trainable(Protocol):
-    """A reward model that a refresh can train further.
-
-    Attributes:
-        model: what is trained.
-    """
-
-    model: Any
-
-    def train_further(self, annotations: Sequence[Annotation], settings: FineTuning) -> None:
-        """Train on annotations, in place.
-
-        Raises:
-            DataError: if none can be learned.
-        """
-        ...
-
-    def save(self, directory: Path) -> None:
-        """Write the reward model to a directory."""
-        ...
-
-    def restore(self, directory: Path, *, trust_remote_code: bool = False) -> None:
-        """Take weights and settings that `save` wrote."""
-        ...
+_TRAINABLE = ("model", "train_further", "save", "restore")
+"""What a critic that can be trained has, as `GenerativeRewardModel` does."""
 
 
 class Refresher:
@@ -68,14 +45,14 @@ class Refresher:
     def __init__(self, recipe: Recipe, critic: Any, annotator: Critic | None) -> None:
         """Check that the critic can be trained, and that there is an annotator, whose critiques are taken as the truth.
 
-        [refresh] of the recipe says when and how; a refresh needs a `Trainable` reward model.
+        [refresh] of the recipe says when and how.
 
         Raises:
             ConfigError: if the critic cannot be trained, or there is no annotator.
             DataError: if the old annotations cannot be read.
         """
         settings = recipe.refresh
-        if settings.active and not isinstance(critic, Trainable):
+        if settings.active and not all(hasattr(critic, name) for name in _TRAINABLE):
             raise ConfigError(
                 f"[refresh] trains the critic further, and a {type(critic).__name__} cannot be trained. Set "
                 "critic.model to a generative reward model, or remove refresh.steps."
@@ -209,19 +186,15 @@ def of_first_process(make: Callable[[], Made]) -> Made:
     Raises:
         CriticError: in all processes, if it is raised in the first one.
     """
-    state = PartialState()
-    if state.num_processes == 1:
-        return make()
-    made: list[Any] = [None, None]  # the result, or the error in words
-    if state.is_main_process:
+    made: list[Any] = [None, None]  # the result, or the error
+    if PartialState().is_main_process:
         try:
             made[0] = make()
         except CriticError as error:
-            broadcast_object_list([None, str(error)])
-            raise
-    result, reason = broadcast_object_list(made)
-    if reason is not None:
-        raise CriticError(reason)
+            made[1] = error
+    result, raised = broadcast_object_list(made)
+    if raised is not None:
+        raise raised
     return result  # type: ignore[no-any-return]
 
 

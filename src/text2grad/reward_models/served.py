@@ -14,27 +14,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from text2grad.costs import TokenCount
 from text2grad.critics.servers import (
     AnnotationResult,
-    AnnotationSession,
     CachedClient,
     Endpoint,
-    Failure,
     Item,
     Prompt,
+    Request,
     ResponseFormat,
-    Store,
-    collect_critiques,
-    make_values,
-    numbered_items,
+    ServerCritic,
     read_answer_by,
 )
-from text2grad.errors import RequestError
 from text2grad.progress import note
 from text2grad.reward_models.decoding.grammar import check_expressible, grammar_of
 from text2grad.reward_models.format import CritiqueFormat, read_critique
-from text2grad.reward_models.writing import QUOTING, critique_prompt, critique_request
+from text2grad.reward_models.writing import FORMS, critique_prompt, critique_request
 from text2grad.types import Critique, Example
 
 DEFAULTS = {"base_url": "http://localhost:8000/v1", "api_key_env": "", "max_tokens": 512, "concurrency": 64}
@@ -44,17 +38,8 @@ SPECIAL = re.compile(r"<[|｜][^\s|｜<>]{1,40}[|｜]>|</s>|<(?:start|end)_of_tu
 """Texts that are special tokens of common models."""
 
 
-class ServerRewardModel:
-    """A critic that is a trained reward model on an OpenAI-compatible server.
-
-    An answer without a critique becomes a critique of status `unparsable`; without an answer the status is `timed_out`.
-    Both give δ = 0, and the run stops above `critic.max_failure_rate`.
-
-    Attributes:
-        overlap: parts of a step that it judges at a time while the policy samples others (`critic.overlap`).
-    """
-
-    overlap = 4
+class ServerRewardModel(ServerCritic):
+    """A critic that is a trained reward model on an OpenAI-compatible server."""
 
     def __init__(
         self,
@@ -82,20 +67,15 @@ class ServerRewardModel:
         self.format = format or CritiqueFormat()
         check_expressible(self.format)
         fixed = {"model": model, "temperature": 0.0}
-        (self.endpoint,) = make_values("ServerRewardModel", {**DEFAULTS, **settings, **fixed}, Endpoint)
-        self.endpoint.check("server")
-        self.path, self.tokens, self._warned = Path(store), TokenCount(), False
+        endpoint = Endpoint.of("ServerRewardModel", {**DEFAULTS, **settings, **fixed})
+        endpoint.check("server")
+        self._warned = False
+        super().__init__(endpoint, store, self.annotate)
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
-        """Return one critique per response, in order.
-
-        Raises:
-            CriticError: if the server rejects every request (a wrong key, an unknown model) or does not respond.
-        """
+        """Return one critique per response, in order."""
         self._warn_of_special_tokens(responses)
-        with Store(self.path) as store:
-            session = AnnotationSession(self.endpoint, store, self.annotate)
-            return collect_critiques(session, numbered_items(examples, responses), self.tokens)
+        return super().__call__(examples, responses)
 
     def _warn_of_special_tokens(self, responses: Sequence[str]) -> None:
         token = next((match[0] for response in responses if (match := SPECIAL.search(response))), None)
@@ -122,9 +102,8 @@ class ServerRewardModel:
         """
         grammar = grammar_of(item.response, self.format, self.endpoint.max_tokens)
         wanted = ResponseFormat("grammar", grammar) if grammar else None
-        try:
-            answer = await client.complete(self.prompt(item), wanted)
-        except RequestError as error:
-            return AnnotationResult(failure=Failure(error.kind, error.detail))
+        answer, failure = await client.reply(Request(self.prompt(item), wanted))
+        if answer is None:
+            return AnnotationResult(failure=failure)
         read = partial(read_critique, response=item.response, format=self.format)
-        return read_answer_by(read, answer, complete=self.format.form not in QUOTING)
+        return read_answer_by(read, answer, complete=not FORMS[self.format.form].quotes)

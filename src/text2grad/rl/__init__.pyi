@@ -23,9 +23,8 @@ from .outside_judge import JudgedIds as JudgedIds, OutsideJudge as OutsideJudge
 from .piece_sizes import PieceSizes as PieceSizes
 from .ppo import policy_loss as policy_loss, value_loss as value_loss
 from .rewards import rewards_of as rewards_of, token_rewards as token_rewards
-from .run_log import RunLog as RunLog
 from .scoring import score_batch as score_batch
-from .start import prepare_policy as prepare_policy
+from .start import check_shares as check_shares, prepare_policy as prepare_policy
 from .trackers import check_tracker as check_tracker
 from .trainer import Text2GradTrainer as Text2GradTrainer
 from .update import MinibatchGradient as MinibatchGradient, PPOBatch as PPOBatch, ppo_epochs as ppo_epochs

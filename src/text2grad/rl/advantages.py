@@ -13,16 +13,14 @@ A group of responses to one prompt gives a baseline without a value function (GR
 Shapes: B responses, T response tokens, right-padded. All arithmetic is fp32.
 """
 
-from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from text2grad.config import PPOConfig
 from text2grad.errors import ShapeError
 from text2grad.rl.nl_gradient import check_same_shape, is_last_token
-
-Baseline = Literal["value", "group", "leave_one_out"]
 
 GROUP_EPS = 1e-4  # keeps the division by a deviation near zero finite
 
@@ -91,8 +89,6 @@ def group_advantages(
     lam: float,
     leave_one_out: bool = False,
     scale: bool = False,
-    gather: Callable[[Tensor], Tensor] | None = None,
-    first_row: int = 0,
 ) -> Advantages:
     """Return advantages over the mean of each prompt's group of responses.
 
@@ -101,16 +97,13 @@ def group_advantages(
     (`leave_one_out=True`); with spans each token is compared with the average token of the group.
 
     Args:
-        rewards: r_t, [B, T]; rows i·group_size … (i+1)·group_size − 1 of all processes answer one prompt.
+        rewards: r_t, [B, T]; rows i·group_size … (i+1)·group_size − 1 answer one prompt.
         response_mask: True on response tokens, right-padded, bool [B, T].
-        group_size: responses per prompt, 2 or more; divides B, or the rows of all processes.
+        group_size: responses per prompt, 2 or more; divides B.
         gamma: discount γ in [0, 1].
         lam: multiplied with γ; 1 leaves the discounted sum.
         leave_one_out: subtract the mean of the other responses, which makes the baseline independent of the response.
         scale: divide by the deviation within the group (Bessel's correction over responses).
-        gather: one number per row of this process → the numbers of all processes, in order, [B'] → [B]; for groups
-            whose rows lie in several processes. None if this process has all rows.
-        first_row: index of this process's first row among those of all processes.
 
     Returns:
         Advantages, and G as returns.
@@ -126,64 +119,43 @@ def group_advantages(
     """
     returns = gae(rewards, torch.zeros_like(rewards), response_mask, gamma=gamma, lam=lam).advantages
     tokens = response_mask.sum(dim=1).clamp(min=1)
-    all_means = returns.sum(dim=1) / tokens if gather is None else gather(returns.sum(dim=1) / tokens)
-    if len(all_means) % group_size or group_size < 2:
-        raise ShapeError(
-            f"{len(all_means)} responses are not groups of {group_size}; a group needs at least 2 responses"
-        )
-    here = slice(first_row, first_row + len(rewards))
-
-    def of_rows(of_groups: Tensor) -> Tensor:  # [groups, group_size] -> [B, 1]
-        return of_groups.reshape(-1, 1)[here]
-
-    means = all_means.view(-1, group_size)
+    if len(rewards) % group_size or group_size < 2:
+        raise ShapeError(f"{len(rewards)} responses are not groups of {group_size}; a group needs at least 2 responses")
+    means = (returns.sum(dim=1) / tokens).view(-1, group_size)
     center = means.mean(dim=1, keepdim=True).expand_as(means)
     baseline = (means.sum(dim=1, keepdim=True) - means) / (group_size - 1) if leave_one_out else center
-    advantages = (returns - of_rows(baseline)).masked_fill(~response_mask, 0.0)
+    advantages = (returns - baseline.reshape(-1, 1)).masked_fill(~response_mask, 0.0)
     if scale:
-        from_center = (returns - of_rows(center)).masked_fill(~response_mask, 0.0)
-        squares = from_center.square().sum(dim=1) / tokens
-        all_squares = (squares if gather is None else gather(squares)).view(-1, group_size)
-        deviation = (all_squares.sum(dim=1, keepdim=True) / (group_size - 1)).sqrt().expand_as(means)
-        advantages = advantages / (of_rows(deviation) + GROUP_EPS)
+        from_center = (returns - center.reshape(-1, 1)).masked_fill(~response_mask, 0.0)
+        squares = (from_center.square().sum(dim=1) / tokens).view(-1, group_size)
+        deviation = (squares.sum(dim=1, keepdim=True) / (group_size - 1)).sqrt().expand_as(means)
+        advantages = advantages / (deviation.reshape(-1, 1) + GROUP_EPS)
     return Advantages(advantages, returns)
 
 
 def advantages_over_baseline(
+    ppo: PPOConfig,
     rewards: Tensor,
     values: Tensor,
     response_mask: Tensor,
     *,
-    baseline: Baseline,
-    gamma: float,
-    lam: float,
     group_size: int = 1,
-    scale: bool = False,
     bootstrap: Tensor | None = None,
 ) -> Advantages:
-    """Return advantages over the value function, or over each prompt's group of responses, and returns.
+    """Return advantages over the baseline of [ppo], the value function or each prompt's group, and returns.
 
-    Args:
-        rewards: r_t, [B, T]; the responses of a group are neighbours.
-        values: V_t, [B, T]; a group's baseline does not use them.
-        response_mask: True on response tokens, bool [B, T].
-        baseline: "value" for `gae`; "group" or "leave_one_out" for `group_advantages`.
-        gamma: discount γ in [0, 1].
-        lam: GAE's λ in [0, 1].
-        group_size: responses per prompt.
-        scale: divide by the deviation within the group; the value function's advantages stay.
-        bootstrap: V after the last token of a truncated response, [B]; None for 0.
+    A group's baseline does not use `values`, and its responses are neighbours. See `gae` and `group_advantages`.
     """
-    if baseline == "value":
-        return gae(rewards, values, response_mask, gamma=gamma, lam=lam, bootstrap=bootstrap)
+    if ppo.baseline == "value":
+        return gae(rewards, values, response_mask, gamma=ppo.gamma, lam=ppo.lam, bootstrap=bootstrap)
     return group_advantages(
         rewards,
         response_mask,
         group_size=group_size,
-        gamma=gamma,
-        lam=lam,
-        leave_one_out=baseline == "leave_one_out",
-        scale=scale,
+        gamma=ppo.gamma,
+        lam=ppo.lam,
+        leave_one_out=ppo.baseline == "leave_one_out",
+        scale=ppo.whiten == "group",
     )
 
 

@@ -9,74 +9,49 @@ one batch of rollouts, with all its optimizer steps.
 from collections.abc import Sequence
 from typing import Any
 
-from text2grad.config import Recipe
 from text2grad.models import on_cpu
 from text2grad.rl.step import Instrument, Step
-
-
-def training_arguments(recipe: Recipe) -> Any:
-    """Return transformers' arguments of a run. They reset accelerate's state, so the `Accelerator` comes later."""
-    from transformers.training_args import TrainingArguments
-
-    return TrainingArguments(
-        output_dir=recipe.run.out,
-        max_steps=recipe.run.steps,
-        learning_rate=recipe.optim.lr,
-        per_device_train_batch_size=recipe.rollout.batch_size,
-        logging_steps=1,
-        save_steps=recipe.run.save_every,
-        seed=recipe.run.seed,
-        report_to="none",
-        use_cpu=on_cpu(),
-    )
 
 
 class Callbacks(Instrument):
     """Calls transformers' callbacks.
 
     Attributes:
+        args: transformers' arguments of the run; None without callbacks.
         control: transformers' flags by which the callbacks ask for a save, an evaluation or the end.
         state: transformers' view of the run, which the callbacks read; `log_history` has all metrics.
     """
 
-    def __init__(self, trainer: Any, callbacks: Sequence[Any], args: Any) -> None:
-        """Take the callbacks, objects or classes, and tell them that the trainer is built."""
+    def __init__(self, trainer: Any, callbacks: Sequence[Any]) -> None:
+        """Take the callbacks, objects or classes, of a trainer that has its recipe."""
         from transformers.trainer_callback import TrainerControl, TrainerState
+        from transformers.training_args import TrainingArguments
 
-        recipe = trainer.recipe
         super().__init__(trainer)
         self.callbacks = [callback() if isinstance(callback, type) else callback for callback in callbacks]
-        self.args = args
-        self.state = TrainerState(
-            max_steps=recipe.run.steps,
-            logging_steps=1,
-            save_steps=recipe.run.save_every,
-            is_local_process_zero=trainer.accelerator.is_local_main_process,
-            is_world_process_zero=trainer.accelerator.is_main_process,
+        run, saving = trainer.recipe.run, {"logging_steps": 1, "save_steps": trainer.recipe.run.save_every}
+        self.control, self.state = TrainerControl(), TrainerState(max_steps=run.steps, **saving)
+        self.args = callbacks and TrainingArguments(
+            output_dir=run.out,
+            max_steps=run.steps,
+            learning_rate=trainer.recipe.optim.lr,
+            per_device_train_batch_size=trainer.recipe.rollout.batch_size,
+            seed=run.seed,
+            report_to="none",
+            use_cpu=on_cpu(),
+            **saving,
         )
-        self.control = TrainerControl()
-        self.prompts = recipe.rollout.batch_size // recipe.rollout.group_size  # prompts of a step
-        self.call("on_init_end")
 
     def call(self, event: str, **what: Any) -> None:
-        """Call an event of all callbacks; each may return a changed control.
-
-        Args:
-            event: such as "on_step_end".
-            what: further arguments of the event, such as `logs`.
-        """
-        self.state.global_step = self.trainer.step
-        self.state.epoch = self.trainer.step * self.prompts / len(self.trainer.examples)
+        """Call an event of all callbacks, such as "on_log" with `logs`; each may return a changed control."""
+        trainer, rollout = self.trainer, self.trainer.recipe.rollout
+        self.state.is_local_process_zero = trainer.accelerator.is_local_main_process
+        self.state.is_world_process_zero = trainer.accelerator.is_main_process
+        self.state.global_step = trainer.step
+        self.state.epoch = trainer.step * rollout.batch_size / rollout.group_size / len(trainer.examples)
+        what |= {"model": trainer.model.policy, "processing_class": trainer.tokenizer}
         for callback in self.callbacks:
-            returned = getattr(callback, event)(
-                self.args,
-                self.state,
-                self.control,
-                model=self.trainer.model.policy,
-                processing_class=self.trainer.tokenizer,
-                **what,
-            )
-            self.control = returned or self.control
+            self.control = getattr(callback, event)(self.args, self.state, self.control, **what) or self.control
 
     def before_step(self, number: int) -> None:
         """Tell the callbacks that a step begins."""
@@ -85,6 +60,8 @@ class Callbacks(Instrument):
 
     def after_step(self, step: Step) -> None:
         """Tell the callbacks that a step ended; add its metrics to `state.log_history`, and pass them on."""
+        if not self.callbacks:
+            return
         self.call("on_step_end")
         logs = {**step.metrics, "step": self.trainer.step}
         self.state.log_history.append(logs)

@@ -6,12 +6,11 @@ the same responses, and evaluates them with the metric of its task instead (`run
 
 from accelerate.utils import gather_object
 
-from text2grad.align import response_deltas
 from text2grad.feedback import ask
 from text2grad.models import draws_apart, make_rollouts, sample, step_uniforms
 from text2grad.progress import Progress
 from text2grad.rl.metrics import response_records, step_metrics
-from text2grad.rl.rewards import token_rewards
+from text2grad.rl.rewards import rewards_of
 from text2grad.rl.start import PreparedRun
 from text2grad.types import Rollout
 
@@ -30,10 +29,9 @@ def held_out_metrics(run: PreparedRun) -> dict[str, float]:
         rollouts = held_out_responses(run, own_held_out(run))
         examples, responses = [r.example for r in rollouts], [r.response for r in rollouts]
         critiques = ask(run.critic, examples, responses, match=run.recipe.critic.match)
-    deltas, offsets = response_deltas(run.tokenizer, rollouts, critiques, run.delta_settings)
     batch = run.collate(rollouts)
     scores = run.score(batch, kl="k1")
-    rewards = token_rewards(run.recipe.reward, deltas, critiques, batch, responses=responses, offsets=offsets)
+    deltas, offsets, _, rewards = rewards_of(run.recipe.reward, run.tokenizer, rollouts, critiques, batch)
     tokens = {"reward": rewards, "kl": scores.kl}
     records = gather_object(response_records(0, rollouts, critiques, deltas, offsets, tokens))
     metrics = step_metrics(records, scores, scores.values, batch.response_mask)

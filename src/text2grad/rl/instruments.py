@@ -1,12 +1,12 @@
-"""What stands around the lines of Algorithm 4: clock, memory, records, audit of the critic, and the logs.
+"""What stands around the lines of Algorithm 4: costs, records, audit of the critic, errors, and the logs.
 
-An instrument watches each step of a trainer through one protocol and changes nothing of the training. Packages outside
-text2grad register further instruments.
+An instrument watches each step of a trainer through one protocol. Packages outside text2grad register further ones.
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from text2grad.costs import TokenCount, accelerator_peak, peak_memory, reset_accelerator_peak, tokens_of
 from text2grad.errors import CriticError
 from text2grad.progress import note
-from text2grad.rl.metrics import response_records, step_metrics
+from text2grad.rl.metrics import WARN_OF_SILENCE, response_records, step_metrics, warning_of_silence
 from text2grad.rl.step import Instrument, Step, watched
 
 _MAKERS: list[Callable[[Any], Instrument | None]] = []
@@ -30,23 +30,25 @@ def register_instrument(make: Callable[[Any], Instrument | None]) -> None:
 
 def instruments_of(trainer: Any) -> list[Instrument]:
     """Return the instruments of a trainer, which is already built."""
-    own = [CriticErrors(trainer), Memory(trainer), Clock(trainer), Tokens(trainer), Records(trainer), Audit(trainer)]
     registered = [instrument for make in _MAKERS if (instrument := make(trainer)) is not None]
-    return [*own, *registered, *([trainer.callbacks] if trainer.callbacks else []), FailureLimit(trainer)]
+    own = Errors(trainer), Costs(trainer), Records(trainer)
+    return [*own, *registered, trainer.callbacks, FailureLimit(trainer)]
 
 
-class Clock(Instrument):
-    """Wall time of the phases of a step in seconds, and the peak memory of each on an accelerator in bytes."""
+class Costs(Instrument):
+    """Of a step: the seconds of its phases, their peak memory on an accelerator in bytes, and its tokens."""
 
-    def __init__(self, trainer: Any = None) -> None:
+    def __init__(self, trainer: Any) -> None:
         """Start with no phases."""
         super().__init__(trainer)
-        self.seconds: dict[str, float] = {}
-        self.memory: dict[str, float] = {}
+        self.seconds, self.memory = defaultdict[str, float](float), defaultdict[str, float](float)
+        self.before = TokenCount()
 
     def before_step(self, number: int) -> None:
-        """Forget the phases of the step before."""
-        self.seconds, self.memory = {}, {}
+        """Forget the phases of the step before, and read the critic's count of tokens."""
+        self.seconds.clear()
+        self.memory.clear()
+        self.before = tokens_of(self.trainer.critic)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -55,30 +57,12 @@ class Clock(Instrument):
         start = time.perf_counter()
         yield
         if peak := accelerator_peak():
-            self.memory[f"memory/{name}"] = max(self.memory.get(f"memory/{name}", 0.0), float(peak))
-        key = f"seconds/{name}"
-        self.seconds[key] = self.seconds.get(key, 0.0) + time.perf_counter() - start
+            self.memory[f"memory/{name}"] = max(self.memory[f"memory/{name}"], float(peak))
+        self.seconds[f"seconds/{name}"] += time.perf_counter() - start
 
     def after_step(self, step: Step) -> None:
-        """Add the seconds and the bytes to the metrics."""
+        """Add all to the metrics; the tokens that policy and critic read and wrote are those of all processes."""
         peak = max([float(peak_memory()), *self.memory.values()])
-        step.metrics |= {**self.seconds, **self.memory, "memory/peak_bytes": peak}
-
-
-class Tokens(Instrument):
-    """Tokens that policy and critic read and wrote in a step, of all processes."""
-
-    def __init__(self, trainer: Any) -> None:
-        """Take the trainer, already built."""
-        super().__init__(trainer)
-        self.before = TokenCount()
-
-    def before_step(self, number: int) -> None:
-        """Read the critic's count."""
-        self.before = tokens_of(self.trainer.critic)
-
-    def after_step(self, step: Step) -> None:
-        """Add the counts to the metrics."""
         now = tokens_of(self.trainer.critic)
         mine = {
             "tokens/prompt": sum(len(rollout.prompt_ids) for rollout in step.rollouts),
@@ -87,29 +71,21 @@ class Tokens(Instrument):
             "tokens/critic_generated": now.generated - self.before.generated,
         }
         counts = gather_object([mine])
+        step.metrics |= {**self.seconds, **self.memory, "memory/peak_bytes": peak}
         step.metrics |= {name: float(sum(count[name] for count in counts)) for name in mine}
 
 
-class Memory(Instrument):
-    """Ends a run that lacks memory with the settings that help."""
-
-    PHASES = ("rollout", "score", "critic", "update")
-
-    def phase(self, name: str) -> AbstractContextManager[None]:
-        """Explain a lack of memory."""
-        return self.trainer.within_memory(name) if name in self.PHASES else nullcontext()
-
-
-class CriticErrors(Instrument):
-    """Explains an error of the critic or the annotator, and saves the last finished step if no update has begun."""
+class Errors(Instrument):
+    """Ends a run that lacks memory, or whose critic or annotator fails, with the way out and what is saved."""
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Write the traceback to a file, and say how to go on."""
+        """Explain an error; save the last finished step if no update has begun."""
+        trainer = self.trainer
         try:
-            yield
+            with trainer.within_memory(name):
+                yield
         except CriticError as error:
-            trainer = self.trainer
             log = trainer.log.write_critic_error(trainer.step, error)
             kept = "Steps after the last checkpoint are repeated with the critiques on disk"
             if name != "refresh" and trainer.accelerator.num_processes == 1:
@@ -125,7 +101,7 @@ class Records(Instrument):
     """The records of the responses and the metrics of a step, on disk and in the tracker."""
 
     def before_update(self, step: Step) -> None:
-        """Make records and metrics; every process gets the records of all processes."""
+        """Make records and metrics, also of the audit of a learned critic; every process gets all records."""
         tokens = {
             "reward": step.span_rewards,
             "kl": step.scores.kl,
@@ -136,6 +112,9 @@ class Records(Instrument):
         step.records = gather_object(records)
         mask = step.batch.response_mask
         step.metrics = step_metrics(step.records, step.scores, step.returns, mask, self._of_all) | step.metrics
+        with watched(self.trainer, "audit"):
+            audit, tokenizer = self.trainer.refresher.audit, self.trainer.tokenizer
+            step.metrics |= audit(tokenizer, step.rollouts, step.deltas, step.critiques)
 
     def _of_all(self, columns: Tensor) -> Tensor:
         """Return the columns of all processes, in the order of the processes."""
@@ -149,21 +128,9 @@ class Records(Instrument):
         if trainer.accelerator.is_main_process:
             trainer.log.write_rollouts(step.records)
             trainer.log.write_metrics({"step": step.number, **step.metrics})
+            if step.number + 1 in WARN_OF_SILENCE and (warning := warning_of_silence(trainer.log.metrics())):
+                note(f"step {step.number + 1}: {warning}", warning=True)
         trainer.tracker.log(step.metrics, step.number)
-        trainer.silence.count(step.metrics)
-        if trainer.accelerator.is_main_process and (warning := trainer.silence.warning()):
-            note(f"step {step.number + 1}: {warning}", warning=True)
-
-
-class Audit(Instrument):
-    """How well a learned critic agrees with its annotator on some responses of a step."""
-
-    def before_update(self, step: Step) -> None:
-        """Add the agreement to the metrics."""
-        with watched(self.trainer, "audit"):
-            step.metrics |= self.trainer.refresher.audit(
-                self.trainer.tokenizer, step.rollouts, step.deltas, step.critiques
-            )
 
 
 class FailureLimit(Instrument):
@@ -174,7 +141,11 @@ class FailureLimit(Instrument):
         trainer = self.trainer
         trainer.failures.count(record["critique"]["status"] for record in step.records)
         if trainer.failures.too_many:
-            error = trainer.failures.error(trainer.directory / "rollouts")
+            error = trainer.failures.error(
+                f"Their responses were kept with δ = 0: look at critique.status in {trainer.directory / 'rollouts'}, "
+                "mend the critic, and go on with --resume.",
+                setting="critic.max_failure_rate",
+            )
             trainer.failures.statuses.clear()  # a mended critic starts anew
             trainer.save()
             raise error

@@ -1,25 +1,25 @@
 """A run from its first step to its last: steps, checkpoints, evaluations, callbacks, signals."""
 
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object
 
-from text2grad.config import Interruption, Recipe, latest_checkpoint
+from text2grad.config import BEST, Interruption, latest_checkpoint, read_best
 from text2grad.errors import Interrupted
-from text2grad.feedback import Critic
+from text2grad.files import to_json, write_atomically
 from text2grad.progress import Progress, note
 from text2grad.rl import resume as on_disk
-from text2grad.rl.arguments import examples_of, settings_of
-from text2grad.rl.callbacks import Callbacks, training_arguments
+from text2grad.rl.checkpoint import remove_old_checkpoints
 from text2grad.rl.evaluation import held_out_metrics
 from text2grad.rl.instruments import instruments_of
-from text2grad.rl.refreshing import CriticRefresher
+from text2grad.rl.metrics import said_nothing
 from text2grad.rl.start import PreparedRun
-from text2grad.rl.step import Instrument, Step
+from text2grad.rl.step import Step
 
 FIGURES = {"reward": "reward/per_response", "KL": "kl/per_token", "loss": "update/policy_loss"}
 """Name in the progress → metric."""
@@ -32,55 +32,11 @@ class TrainingLoop(PreparedRun):
         step: number of finished steps.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        critic: Critic | str,
-        train_dataset: Any,
-        args: Recipe | Mapping[str, Any] | str | Path | None = None,
-        eval_dataset: Any = None,
-        processing_class: Any = None,
-        callbacks: Sequence[Any] | None = None,
-        *,
-        refresher: CriticRefresher | None = None,
-        resume: bool = False,
-        **settings: Any,
-    ) -> None:
-        """Check everything that can be checked before work starts.
-
-        Args:
-            model: a Hugging Face causal language model, with or without peft adapter, or the name or directory of one.
-            critic: maps (examples, responses) to critiques, see `text2grad.feedback.ask`; or "module:name" of one.
-            train_dataset: the prompts x: a JSONL file, a list of examples, prompts or dicts with "prompt", or a
-                `datasets.Dataset`.
-            args: a recipe, the path of one, or a dict of settings; None takes the defaults.
-            eval_dataset: held-out prompts, given as `train_dataset` is; `data.eval_every` says when they are evaluated.
-            processing_class: the policy's tokenizer; None loads the model's own.
-            callbacks: transformers' `TrainerCallback`s.
-            refresher: audits and retrains a learned critic, where `[refresh]` asks for it.
-            resume: continue the run in `run.out`.
-            settings: further settings by name, such as `steps=100` or `lr=1e-5`.
-
-        Raises:
-            ConfigError: if settings are wrong or do not fit together, or the directory holds another run.
-            DataError: if there are no prompts, or a prompt leaves no room for a response.
-            ModelError: if the model or tokenizer cannot play its role.
-        """
-        recipe = settings_of(args, settings)
-        arguments = training_arguments(recipe) if callbacks else None
-        super().__init__(
-            model,
-            critic,
-            examples_of(train_dataset, "train_dataset"),
-            recipe,
-            held_out=examples_of(eval_dataset, "eval_dataset") if eval_dataset else [],
-            tokenizer=processing_class,
-            refresher=refresher,
-            resume=resume,
-        )
-        self.step, self.saved_step = 0, -1  # finished steps; steps of the last checkpoint, -1 without one
-        self.callbacks = Callbacks(self, callbacks, arguments) if callbacks else None
-        self.instruments: list[Instrument] = instruments_of(self)
+    def begin(self) -> None:
+        """Begin at the newest checkpoint, or at the start."""
+        self.saved_step = -1  # finished steps of the last checkpoint, -1 without one
+        self.callbacks.call("on_init_end")
+        self.instruments = instruments_of(self)
         self._restore()
 
     def train(self, after_step: Callable[[Any], None] | None = None) -> Path:
@@ -100,7 +56,7 @@ class TrainingLoop(PreparedRun):
         total = self.recipe.run.steps
         if self.step < total:
             self.tracker.start(self.step)
-        self._call("on_train_begin")
+        self.callbacks.call("on_train_begin")
         if after_step is None:
             after_step = TrainingLoop.evaluate_if_due
             if self.step == 0:
@@ -110,9 +66,9 @@ class TrainingLoop(PreparedRun):
             while self.step < total:
                 metrics = self.train_step().metrics
                 figures: dict[str, Any] = {name: metrics[key] for name, key in FIGURES.items() if key in metrics}
-                progress.advance(**figures | ({"critic": "labels nothing"} if self.silence.whole else {}))
+                progress.advance(**figures | ({"critic": "labels nothing"} if said_nothing([metrics]) else {}))
                 due = self.step % self.recipe.run.save_every == 0 or self.step == total
-                if due or self.sizes.changed or self._asked_for("should_save"):
+                if due or self.sizes.changed or self.callbacks.control.should_save:
                     self.save()  # new sizes of pieces, too: a resumed run uses them
                 if self._interrupted(interruption) and self.step < total:
                     self.save()
@@ -122,7 +78,7 @@ class TrainingLoop(PreparedRun):
                         f"stopped after step {self.step} of {total}, which is saved",
                     )
                 after_step(self)
-                if self._asked_for("should_training_stop"):
+                if self.callbacks.control.should_training_stop:
                     self.save()
                     break
         self._end()
@@ -141,7 +97,7 @@ class TrainingLoop(PreparedRun):
     def evaluation_is_due(self) -> bool:
         """Whether the held-out prompts are to be evaluated after this step, by the recipe or a callback's wish."""
         every, ends = self.recipe.data.eval_every, (0, self.recipe.run.steps)
-        due = self.step in ends or (every and self.step % every == 0) or self._asked_for("should_evaluate")
+        due = self.step in ends or (every and self.step % every == 0) or self.callbacks.control.should_evaluate
         return bool(self.held_out and self.policy_is_new and due)
 
     def evaluate_if_due(self) -> None:
@@ -153,7 +109,7 @@ class TrainingLoop(PreparedRun):
         if self.accelerator.is_main_process:
             reward, kl = metrics["eval/reward/per_response"], metrics["eval/kl/per_token"]
             note(f"step {self.step}: held-out reward {reward:.3f} per response, KL {kl:.3f} nats per token")
-        self._call("on_evaluate", metrics=metrics)
+        self.callbacks.call("on_evaluate", metrics=metrics)
 
     def save(self) -> None:
         """Write a checkpoint of the last finished step, unless there is one."""
@@ -161,7 +117,7 @@ class TrainingLoop(PreparedRun):
             return
         on_disk.save(self, self.step)
         self.saved_step = self.step
-        self._call("on_save")
+        self.callbacks.call("on_save")
 
     def keep_if_best(self, value: float) -> None:
         """Keep the checkpoint of the last finished step in place of the best one so far if its evaluation is better.
@@ -172,9 +128,14 @@ class TrainingLoop(PreparedRun):
         Raises:
             CheckpointError: if it cannot be written.
         """
-        if on_disk.is_best(self, value):
+        directory, is_main = self.directory / "checkpoints", self.accelerator.is_main_process
+        best, sign = read_best(directory) if is_main else {}, 1.0 if self.recipe.run.keep_best == "highest" else -1.0
+        if gather_object([not best or sign * value > sign * best["value"]])[0]:
             self.save()
-            on_disk.name_best(self, self.step, value)
+            if is_main:
+                write_atomically(directory / BEST, to_json({"step": self.step, "value": value}) + b"\n")
+                remove_old_checkpoints(directory, self.recipe.run.keep_checkpoints)
+            self.accelerator.wait_for_everyone()
 
     def within_memory(self, name: str) -> AbstractContextManager[None]:
         """Return the context of a phase in which a lack of memory ends the run with the settings that help."""
@@ -202,18 +163,9 @@ class TrainingLoop(PreparedRun):
         for instrument in self.instruments:
             getattr(instrument, event)(what)
 
-    def _call(self, event: str, **what: Any) -> None:
-        """Call an event of transformers' callbacks."""
-        if self.callbacks is not None:
-            self.callbacks.call(event, **what)
-
-    def _asked_for(self, what: str) -> bool:
-        """Return whether a callback asks for a save, an evaluation or the end."""
-        return self.callbacks is not None and bool(getattr(self.callbacks.control, what))
-
     def _end(self) -> None:
         """End vLLM, then the tracker, and with it the group of processes."""
-        self._call("on_train_end")
+        self.callbacks.call("on_train_end")
         if self.vllm is not None:
             self.accelerator.wait_for_everyone()
             self.vllm.close()

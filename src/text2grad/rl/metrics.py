@@ -12,7 +12,6 @@ length/reward_correlation  Pearson's r of length and reward: near 1 means that t
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,8 +86,7 @@ def step_metrics(
     rewards = np.array([sum(r["reward"]) for r in records])
     kl = np.array([sum(r["kl"]) for r in records])
     delta = np.concatenate([r["delta"] for r in records]) if lengths.sum() else np.zeros(1)
-    spans = [len(r["critique"]["spans"]) for r in records]
-    unmatched = sum(len(r["critique"]["unmatched"]) for r in records)
+    spans, unmatched = (sum(len(r["critique"][name]) for r in records) for name in ("spans", "unmatched"))
     return {
         "reward/per_response": float(rewards.mean()),
         "reward/nonzero_share": float(np.mean([any(r["reward"]) for r in records])),
@@ -100,8 +98,7 @@ def step_metrics(
         "entropy/per_token": float(entropy.mean()) if entropy.numel() else 0.0,
         "value/explained_variance": explained_variance(values, targets),
         "critic/failure_rate": float(np.mean([r["critique"]["status"] in FAILED_STATUSES for r in records])),
-        "critic/unmatched_rate": unmatched / max(unmatched + sum(spans), 1),
-        "critic/spans_per_response": float(np.mean(spans)),
+        "critic/unmatched_rate": unmatched / max(unmatched + spans, 1),
         "length/mean": float(lengths.mean()),
         "length/truncated_share": float(np.mean([r["truncated"] for r in records])),
         "length/reward_correlation": correlation(lengths, rewards),
@@ -150,53 +147,26 @@ class FailureRate:
         enough = FAILURE_WINDOW if self.rate < 1.0 else ALL_FAILED
         return len(self.statuses) >= enough and self.rate > self.limit
 
-    def error(self, rollouts: Path) -> CriticError:
-        """Return the error that stops the run; `rollouts` is the directory that holds the critiques."""
+    def error(self, way_out: str, *, setting: str = "max_failure_rate", whose: str = "") -> CriticError:
+        """Return the error that stops a run; `setting` has the limit, and `whose` says which critiques are counted."""
         return CriticError(
-            f"{self.rate:.0%} of the last {len(self.statuses)} critiques could not be read (critic.max_failure_rate is "
-            f"{self.limit:.0%}); their responses were kept with δ = 0. Look at critique.status in {rollouts}, mend the "
-            "critic, and go on with --resume."
+            f"{self.rate:.0%} of the last {len(self.statuses)} critiques{whose} could not be read ({setting} is "
+            f"{self.limit:.0%}). {way_out}"
         )
 
 
-class Silence:
-    """Counts the first steps of a run in which the critic's words changed no reward.
-
-    Attributes:
-        steps: number of steps from the beginning of the run in which every token and response got the reward 0.
-        ended: True after a step with a reward.
-    """
-
-    def __init__(self) -> None:
-        """Begin before the first step."""
-        self.steps, self.ended = 0, False
-
-    def count(self, metrics: Mapping[str, float]) -> None:
-        """Add a step."""
-        rewarded = metrics["reward/nonzero_share"]
-        silent = metrics["delta/labelled_share"] == 0.0 and rewarded == 0.0
-        self.ended = self.ended or not silent
-        self.steps += not self.ended
-
-    @property
-    def whole(self) -> bool:
-        """True if no step so far had a reward."""
-        return self.steps > 0 and not self.ended
-
-    def warning(self) -> str:
-        """Return a warning after the first step, the third, the tenth and so on; empty after other steps."""
-        if self.ended or self.steps not in WARN_OF_SILENCE:
-            return ""
-        count = "the first step" if self.steps == 1 else f"the first {self.steps} steps"
-        return (
-            f"the critic labelled no token in {count}: every reward is 0, and the policy learns nothing. Look at its "
-            "critiques (quotes that the response does not contain are counted as critic/unmatched_rate)"
-        )
+def said_nothing(metrics: Sequence[Mapping[str, float]]) -> bool:
+    """Return whether the critic's words changed no reward in steps, given by their metrics; False for no step."""
+    rewarded = (line["delta/labelled_share"] or line["reward/nonzero_share"] for line in metrics)
+    return bool(metrics) and not any(rewarded)
 
 
-def said_nothing(metrics: Iterable[Mapping[str, float]]) -> bool:
-    """Return whether no step of a run, given by its metrics, had a reward."""
-    silence = Silence()
-    for line in metrics:
-        silence.count(line)
-    return silence.whole
+def warning_of_silence(metrics: Sequence[Mapping[str, float]]) -> str:
+    """Return a warning of a critic that said nothing from the first step on; else nothing."""
+    if not said_nothing(metrics):
+        return ""
+    count = "the first step" if len(metrics) == 1 else f"the first {len(metrics)} steps"
+    return (
+        f"the critic labelled no token in {count}: every reward is 0, and the policy learns nothing. Look at its "
+        "critiques (quotes that the response does not contain are counted as critic/unmatched_rate)"
+    )

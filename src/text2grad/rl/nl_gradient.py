@@ -6,7 +6,7 @@
 
 `align.pseudo_rewards` turns spans into δ; here δ becomes a gradient or, for PPO, a reward; `advantages.gae`
 and `ppo.policy_loss` take it from there. With advantages A = δ and π_θ = π_old the gradient of PPO's surrogate
-*is* the NL-Gradient; a test holds the two together.
+*is* the NL-Gradient up to a factor, the number of tokens by which the surrogate divides; a test holds the two together.
 
 Shapes: B responses, T response tokens. Everything is response-aligned: index t is the token y_t itself.
 """

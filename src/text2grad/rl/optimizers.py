@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from text2grad.config import OptimConfig
 from text2grad.errors import TrainingError
@@ -114,27 +114,14 @@ class Optimizers:
         for optimizer in self.by_name.values():
             optimizer.zero_grad(set_to_none=True)
 
-    def states(self, names: Mapping[int, str]) -> dict[str, dict[str, Any]]:
-        """Return AdamW's state of each parameter that has one, by the parameter's name.
+    def states(self) -> dict[Tensor, dict[str, Any]]:
+        """Return AdamW's state of each parameter that has one."""
+        return {p: state for optimizer in self.by_name.values() for p, state in optimizer.state.items()}
 
-        Args:
-            names: parameter name by `id(parameter)`.
-        """
-        return {
-            names[id(parameter)]: state
-            for optimizer in self.by_name.values()
-            for parameter, state in optimizer.state.items()
-        }
-
-    def restore(self, names: Mapping[int, str], states: Mapping[str, dict[str, Any]]) -> None:
+    def restore(self, states: Mapping[Any, dict[str, Any]]) -> None:
         """Restore the states that `states` returned."""
         for optimizer in self.by_name.values():
-            for parameter in _parameters(optimizer):
-                if names[id(parameter)] in states:
-                    optimizer.state[parameter] = {
-                        key: value if key == "step" else value.to(parameter.device)
-                        for key, value in states[names[id(parameter)]].items()
-                    }
+            optimizer.state.update({p: states[p] for p in _parameters(optimizer) if p in states})
 
 
 def clip_gradients(parameters: list[nn.Parameter], max_norm: float) -> float:

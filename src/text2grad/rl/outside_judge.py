@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from text2grad.config import make_recipe
-from text2grad.errors import CriticError, check_known
+from text2grad.errors import check_known
 from text2grad.feedback import Critic, Match, ask, load_critic
+from text2grad.models import collate
 from text2grad.rl.metrics import FailureRate
-from text2grad.rl.rewards import reward_tensor, rewards_of
+from text2grad.rl.rewards import rewards_of, whole_rewards
 from text2grad.types import Critique, Example, Rollout
 
 
@@ -99,17 +100,9 @@ class OutsideJudge:
         with self._lock:
             self.failures.count(critique.status for critique in critiques)
             if self.failures.too_many:
-                rate, count = self.failures.rate, len(self.failures.statuses)
-                raise CriticError(
-                    f"{rate:.0%} of the last {count} critiques{self._whose} could not be read (max_failure_rate is "
-                    f"{self.failures.limit:.0%}). Mend the critic, and {self._way_out}"
-                )
-        _, _, batch, rewards = rewards_of(self.reward, tokenizer, rollouts, critiques, device=device)
-        if self.reward.placement in ("last_token", "verdict"):
-            whole = rewards
-        else:
-            unlabelled: list[list[float]] = [[] for _ in ids]
-            whole = reward_tensor(
-                unlabelled, critiques, batch.response_mask, batch.truncated, truncation=self.reward.truncated
-            )
+                raise self.failures.error(f"Mend the critic, and {self._way_out}", whose=self._whose)
+        batch = collate(rollouts, pad_id=0, device=device)  # padding gets no reward
+        rewards = rewards_of(self.reward, tokenizer, rollouts, critiques, batch).rewards
+        in_one = self.reward.placement in ("last_token", "verdict")
+        whole = rewards if in_one else whole_rewards(critiques, batch, truncated=self.reward.truncated)
         return JudgedIds(texts, critiques, rewards, batch.response_mask, whole.sum(dim=1))

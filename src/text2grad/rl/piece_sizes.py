@@ -13,7 +13,7 @@ import gc
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -59,15 +59,13 @@ class PieceSizes:
             may_halve: False with several processes; a lack of memory then ends the run.
             largest: numbers → the largest of each over all processes; None if their numbers of passes may differ.
         """
-        self.micro_batch_tokens, self.rows_at_once, self.may_halve = micro_batch_tokens, rows_at_once, may_halve
-        self.largest = largest
+        self.micro_batch_tokens, self.rows_at_once = micro_batch_tokens, rows_at_once
+        self.may_halve, self.largest, self.changed = may_halve, largest, False
         self._asked = {"micro_batch_tokens": micro_batch_tokens, "rows_at_once": rows_at_once}
-        self.changed = False
 
     def state(self) -> dict[str, dict[str, int]]:
         """Return the sizes of the recipe and those in use, as JSON data."""
-        used = {"micro_batch_tokens": self.micro_batch_tokens, "rows_at_once": self.rows_at_once}
-        return {"asked": self._asked, "used": used}
+        return {"asked": self._asked, "used": {name: getattr(self, name) for name in self._asked}}
 
     def restore(self, state: dict[str, dict[str, int]]) -> None:
         """Take the sizes of a checkpoint, except those that the recipe has changed since."""
@@ -107,49 +105,38 @@ class PieceSizes:
 
     def in_rows(self, rows: int, work: Callable[[], Result]) -> Result:
         """Sample `rows` rows by `work`, again with half of `rows_at_once` after each lack of memory."""
-
-        def smaller() -> bool:
-            at_once = min(self.rows_at_once, rows)
-            if at_once > 1:
-                self._use("rows_at_once", at_once // 2)
-            return at_once > 1
-
-        return self._again_while(smaller, work)
+        return self._halving("rollout", "rows_at_once", lambda: min(self.rows_at_once, rows), work)
 
     def in_micro_batches(self, batch: TokenBatch, work: Callable[[], Result]) -> Result:
         """Run `work` on a batch, again with micro-batches of half the tokens after each lack of memory."""
 
-        def smaller() -> bool:
+        def most_tokens() -> int:  # of a piece; 1 if each is one row
             groups = batch.groups(self.micro_batch_tokens)
-            if all(len(group) == 1 for group in groups):
-                return False
-            largest = max(batch.rows(group).cost().tokens for group in groups)
-            self._use("micro_batch_tokens", max(largest // 2, 1))
-            return True
+            alone = all(len(group) == 1 for group in groups)
+            return 1 if alone else max(batch.rows(group).cost().tokens for group in groups)
 
-        return self._again_while(smaller, work)
+        return self._halving("ppo", "micro_batch_tokens", most_tokens, work)
 
-    def _use(self, name: str, size: int) -> None:
-        section = {"rows_at_once": "rollout", "micro_batch_tokens": "ppo"}[name]
-        note(f"out of memory: the run goes on with {section}.{name} = {size}, was {getattr(self, name)}", warning=True)
-        setattr(self, name, size)
-        self.changed = True
-
-    def _again_while(self, smaller: Callable[[], bool], work: Callable[[], Result]) -> Result:
+    def _halving(self, section: str, name: str, used: Callable[[], int], work: Callable[[], Result]) -> Result:
+        """Run `work`, again with half of the size that it used after each lack of memory, down to 1."""
         while True:
             try:
                 return work()
             except (MemoryError, RuntimeError) as error:
-                if not is_out_of_memory(error) or not self.may_halve or not smaller():
+                if not is_out_of_memory(error) or not self.may_halve or (size := used()) == 1:
                     raise
             free_memory()  # here the error is gone, and with it the tensors of its frames
+            was, half = getattr(self, name), size // 2
+            note(f"out of memory: the run goes on with {section}.{name} = {half}, was {was}", warning=True)
+            setattr(self, name, half)
+            self.changed = True
 
     @contextmanager
     def explained(self, phase: str, step: int, *, saved: Callable[[], str]) -> Iterator[None]:
         """Turn a lack of memory into an error that names the settings of the phase.
 
         Args:
-            phase: a key of `HELP`.
+            phase: name of the phase; errors outside those of `HELP` stay as they are.
             step: number of the step under way.
             saved: saves the finished steps if possible, and returns a sentence about it.
 
@@ -159,20 +146,17 @@ class PieceSizes:
         try:
             yield
         except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
+            if phase not in HELP or not is_out_of_memory(error):
                 raise
             traceback.clear_frames(error.__traceback__)  # the frames hold tensors
-            reason: Any = error
+            free_memory()
             detail = (str(error).strip().splitlines() or [type(error).__name__])[0]
             alone = "" if self.may_halve else "; with several processes the sizes are not halved during the run"
-        else:
-            return
-        free_memory()
-        raise OutOfMemory(
-            f"out of memory in the {phase} of step {step}{alone}. {saved()} To fit, "
-            f"{HELP[phase].format(**self.state()['used'])}; `text2grad train RECIPE --dry-run` shows the memory "
-            f"of each phase. ({detail})"
-        ) from reason
+            raise OutOfMemory(
+                f"out of memory in the {phase} of step {step}{alone}. {saved()} To fit, "
+                f"{HELP[phase].format(**self.state()['used'])}; `text2grad train RECIPE --dry-run` shows the memory "
+                f"of each phase. ({detail})"
+            ) from error
 
 
 def free_memory() -> None:

@@ -5,18 +5,11 @@ from typing import Any
 
 from accelerate.utils import gather_object
 
-from text2grad.config import BEST, latest_checkpoint, read_best
+from text2grad.config import latest_checkpoint
 from text2grad.errors import CheckpointError
-from text2grad.files import to_json, write_atomically
 from text2grad.models import random_states, restore_random_states
 from text2grad.progress import note
-from text2grad.rl.checkpoint import (
-    checkpoint_critics,
-    join_checkpoint,
-    load_checkpoint,
-    remove_old_checkpoints,
-    save_checkpoint,
-)
+from text2grad.rl.checkpoint import checkpoint_critics, load_checkpoint, save_checkpoint
 from text2grad.rl.rollouts import chosen_examples
 from text2grad.rl.run_log import BEGINNING
 from text2grad.rl.start import PreparedRun
@@ -29,8 +22,8 @@ def save(run: PreparedRun, step: int) -> None:
         CheckpointError: if it cannot be written.
     """
     drawn, *of_others = gather_object([random_states()])  # each process's critic draws its own random numbers
-    directory = run.directory / "checkpoints"
-    if run.accelerator.is_main_process:
+    directory, is_main, sharded = run.directory / "checkpoints", run.accelerator.is_main_process, bool(run.sharding)
+    if is_main or sharded:
         save_checkpoint(
             directory,
             policy=run.model.policy,
@@ -48,34 +41,13 @@ def save(run: PreparedRun, step: int) -> None:
                 "random_of_others": of_others,
             },
             keep=run.recipe.run.keep_checkpoints,
-            sharded=run.sharding is not None,
+            sharded=sharded,
+            writes=is_main,
         )
-        run.sizes.changed = False
+    if is_main:
         run.log.forget_critiques(step)
         run.refresher.prune(checkpoint_critics(directory))
-    elif run.sharding is not None:
-        join_checkpoint(run.model.policy, run.trainable, run.optimizers)
-    run.accelerator.wait_for_everyone()
-
-
-def is_best(run: PreparedRun, value: float) -> bool:
-    """Return whether a value of the main metric is better than that of the best checkpoint, in all processes.
-
-    Args:
-        run: the run.
-        value: value of the main metric; only the value in the first process counts.
-    """
-    best = read_best(run.directory / "checkpoints") if run.accelerator.is_main_process else {}
-    sign = 1.0 if run.recipe.run.keep_best == "highest" else -1.0
-    return bool(gather_object([not best or sign * value > sign * best["value"]])[0])
-
-
-def name_best(run: PreparedRun, step: int, value: float) -> None:
-    """Record that the checkpoint of a step is the best one, and remove the former best one."""
-    directory = run.directory / "checkpoints"
-    if run.accelerator.is_main_process:
-        write_atomically(directory / BEST, to_json({"step": step, "value": value}) + b"\n")
-        remove_old_checkpoints(directory, run.recipe.run.keep_checkpoints)
+    run.sizes.changed = False
     run.accelerator.wait_for_everyone()
 
 
@@ -102,11 +74,11 @@ def restore(run: PreparedRun) -> int:
     if run.accelerator.is_main_process:
         run.log.rewind(written)
     run.accelerator.wait_for_everyone()
-    for metrics in run.log.metrics():
-        run.silence.count(metrics)
+    run.log.metrics()  # refuses a damaged file before work starts
     batches = -(-run.recipe.refresh.window // run.recipe.rollout.batch_size)
-    for past, responses in run.log.responses(since=step - batches):
-        run.refresher.observe([run.examples[index] for index in chosen_examples(run, past)], responses)
+    for past, records in run.log.rollouts(since=step - batches):
+        examples = [run.examples[index] for index in chosen_examples(run, past)]
+        run.refresher.observe(examples, [record["response"] for record in records])
     return step
 
 

@@ -1,11 +1,13 @@
 """The responses of a step, and the critiques of them (Algorithm 4, lines 10-12).
 
 A critic with an attribute `overlap` of n > 0 is asked while the policy still samples: it has n parts of the step at a
-time, each in a thread. A part is the responses that the policy samples at once. So the last critique arrives no later
-than the critic's own latency after the last response. If each critique depends on its own response alone, the critiques
-are the same as if the critic were asked about the whole step afterwards.
+time, each in a thread. A part is the responses that the policy samples at once. The last critique arrives no later than
+the critic's own latency after the last response if the critic keeps up, that is, answers n parts at a time as fast as
+the policy samples. If each critique depends on its own response alone, the critiques are those of a critic that is
+asked about the whole step afterwards.
 
-Critiques are on disk before anything uses them: a run that was killed asks for none of them again.
+The critiques of a whole step are on disk before anything uses them, and a killed run asks for none of them again. A run
+that is killed before the last part is answered asks for all parts of this step again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,6 +25,7 @@ from text2grad.models import (
     sample,
     step_uniforms,
 )
+from text2grad.rl.run_log import Samples
 from text2grad.rl.start import PreparedRun
 from text2grad.types import Critique, Rollout
 
@@ -124,9 +127,7 @@ def sample_rollouts(run: PreparedRun, step: int, early: EarlyCritiques | None = 
     return rollouts
 
 
-def _kept_samples(
-    run: PreparedRun, step: int, count: int
-) -> tuple[list[tuple[int, ...]], list[tuple[float, ...]]] | None:
+def _kept_samples(run: PreparedRun, step: int, count: int) -> Samples | None:
     """Return vLLM's responses of a step whose critiques a killed run left; None unless every process has some."""
     kept = run.log.kept_samples(step, run.accelerator.process_index, count)
     having = torch.tensor([float(kept is not None)], device=run.accelerator.device)
@@ -145,11 +146,11 @@ def critiques_of(
         CriticError: if the critic breaks its contract.
     """
     rank = run.accelerator.process_index
-    kept = run.log.kept_critiques(step, rank, rollouts)
-    if kept is not None:
-        if (states := run.log.kept_random_states(step, rank)) is not None:
+    if (kept := run.log.kept_critiques(step, rank, rollouts)) is not None:
+        critiques, states = kept
+        if states is not None:
             restore_random_states(states)  # the critic of the killed run drew random numbers, too
-        return kept
+        return critiques
     if early is None:
         examples, responses = [r.example for r in rollouts], [r.response for r in rollouts]
         critiques = ask(run.critic, examples, responses, match=run.recipe.critic.match)

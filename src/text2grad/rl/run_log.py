@@ -3,8 +3,8 @@
     metrics.jsonl               one line per step
     rollouts/00000.jsonl ...    one line per response: critique, spans, and δ, KL, value, advantage per token
     critic-errors.log           tracebacks of errors in the critic, with the step
-    critiques/000012-0.json     the critiques of one step and process, written before anything uses them; found by their
-                                rows, also by another number of processes
+    critiques/000012-0.json     the critiques of one step and process, written before anything uses them, and the states
+                                of the random generators after them; found also by another number of processes
 
 A checkpoint stores the sizes of metrics.jsonl and rollouts/, and deletes the critiques of its steps. On resume `rewind`
 truncates both to these sizes; repeated steps read their critiques, so that the critic is not called (and paid) twice.
@@ -25,8 +25,7 @@ from text2grad.feedback import critique_from_json, critique_to_json
 from text2grad.files import to_json, write_atomically
 from text2grad.types import Critique, Rollout
 
-OF_ENGINE = ("ids", "engine_logp")  # saved beside the critique of a response that an engine sampled
-RANDOM = ".random"  # suffix of the states of the random generators, beside the critiques
+Samples = tuple[list[tuple[int, ...]], list[tuple[float, ...]]]  # ids and log-probs of responses
 BEGINNING = {"metrics_bytes": 0, "rollout_files": 0, "rollout_bytes": 0}
 
 
@@ -79,11 +78,6 @@ class RunLog:
             file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} step {step}\n{text}\n")
         return path
 
-    def responses(self, *, since: int) -> Iterator[tuple[int, list[str]]]:
-        """Yield (step, responses) of the steps from `since` on, in order."""
-        for step, records in self.rollouts(since=since):
-            yield step, [record["response"] for record in records]
-
     def rollouts(self, *, since: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
         """Yield (step, records) of the steps from `since` on, in order; only the files that hold them are read."""
         files, logged = self._rollout_files(), deque[dict[str, Any]]()
@@ -129,41 +123,51 @@ class RunLog:
             critiques: one per response.
             states: states of the random generators after the critic, which may draw random numbers.
         """
-        records = [
-            {"response": rollout.response, **critique_to_json(critique)}
-            | (
-                dict(zip(OF_ENGINE, (rollout.response_ids, rollout.engine_logp), strict=True))
-                if rollout.engine_logp
-                else {}
-            )
-            for rollout, critique in zip(rollouts, critiques, strict=True)
-        ]
-        critique_file = self._critique_file(step, rank)
-        write_atomically(critique_file.with_suffix(RANDOM), to_json(states))
-        write_atomically(critique_file, to_json(records))
-
-    def kept_random_states(self, step: int, rank: int) -> dict[str, Any] | None:
-        """Return the states of the random generators after the critic of a step; None if none were kept.
-
-        Raises:
-            DataError: if the file is damaged.
-        """
-        path = self._critique_file(step, rank).with_suffix(RANDOM)
-        if not path.exists():  # written by another number of processes
-            return None
-        try:
-            states: dict[str, Any] = json.loads(path.read_bytes())
-        except (OSError, ValueError) as error:
-            raise DataError(f"cannot read {path}: {error}. Remove the critiques beside it to ask again") from error
-        return states
+        responses = []
+        for rollout, critique in zip(rollouts, critiques, strict=True):
+            sampled = {"ids": rollout.response_ids, "engine_logp": rollout.engine_logp} if rollout.engine_logp else {}
+            responses.append({"response": rollout.response, **sampled, "critique": critique_to_json(critique)})
+        write_atomically(self._critique_file(step, rank), to_json({"random": states, "responses": responses}))
 
     def keeps_critiques(self, step: int) -> bool:
         """Return whether a killed run has left critiques of a step."""
         return bool(self._critique_files(step))
 
-    def kept_samples(
-        self, step: int, rank: int, count: int
-    ) -> tuple[list[tuple[int, ...]], list[tuple[float, ...]]] | None:
+    def kept_critiques(
+        self, step: int, rank: int, rollouts: Sequence[Rollout]
+    ) -> tuple[list[Critique], dict[str, Any] | None] | None:
+        """Return the critiques kept for these very responses and the random states after them, as they were kept.
+
+        Args:
+            step: number of the step.
+            rank: number of this process; all processes have as many responses as this one.
+            rollouts: this process's responses.
+
+        Returns:
+            None where a response has no critique. The states are None if no process of this number kept some.
+
+        Raises:
+            DataError: if critiques were kept for other responses, so that this is not the run that wrote them.
+        """
+        kept = self._kept(step)
+        rows: dict[int, Any] = {}  # row of the global batch → its record
+        for process, contents in kept.items():
+            rows |= dict(enumerate(contents["responses"], start=process * len(contents["responses"])))
+        mine = range(rank * len(rollouts), (rank + 1) * len(rollouts))
+        if not rows.keys() >= set(mine):
+            return None
+        own = [rows[row] for row in mine]
+        where = self.directory / "critiques"
+        if [record["response"] for record in own] != [rollout.response for rollout in rollouts]:
+            raise DataError(
+                f"{where} holds critiques of other responses than this run samples at step {step}: the seed, the "
+                f"weights or the number of threads or processes changed. Resume with the same, or remove "
+                f"{step:06d}-*.json there to ask the critic again."
+            )
+        critiques = [critique_from_json(r["critique"], r["response"], where=str(where)) for r in own]
+        return critiques, kept[rank]["random"] if rank in kept else None
+
+    def kept_samples(self, step: int, rank: int, count: int) -> Samples | None:
         """Return ids and log-probs of the responses that an engine sampled and whose critiques are kept, or None.
 
         An engine does not sample the same responses again, and the critiques belong to these.
@@ -173,60 +177,31 @@ class RunLog:
             rank: number of this process.
             count: number of its responses; a run of another number of processes kept another number.
         """
-        path = self._critique_file(step, rank)
-        try:
-            records = json.loads(path.read_bytes())
-            ids = [tuple(record["ids"]) for record in records]
-            logps = [tuple(record["engine_logp"]) for record in records]
-        except (OSError, ValueError, LookupError, TypeError):
+        records = self._kept(step).get(rank, {"responses": []})["responses"]
+        if len(records) != count:
             return None
-        return (ids, logps) if len(records) == count else None
+        return [tuple(record["ids"]) for record in records], [tuple(record["engine_logp"]) for record in records]
 
     def drop_critiques(self, step: int) -> None:
         """Remove the critiques of a step: its responses are sampled anew."""
         for path in self._critique_files(step):
             path.unlink(missing_ok=True)
 
-    def kept_critiques(self, step: int, rank: int, rollouts: Sequence[Rollout]) -> list[Critique] | None:
-        """Return the critiques kept for these very responses, or None where some of them have none.
-
-        Args:
-            step: number of the step.
-            rank: number of this process; all processes have as many responses as this one.
-            rollouts: this process's responses.
-
-        Raises:
-            DataError: if critiques were kept for other responses, so that this is not the run that wrote them.
-        """
-        kept: dict[int, tuple[Path, str, Any]] = {}  # row of the global batch → file, response, critique as JSON
+    def _kept(self, step: int) -> dict[int, dict[str, Any]]:
+        """Return what the processes of a killed run kept of a step, by the number of the process."""
+        kept = {}
         for path in self._critique_files(step):
             try:
-                records = json.loads(path.read_bytes())
-                for record in records:
-                    for name in OF_ENGINE:
-                        record.pop(name, None)
-                first = int(path.stem.split("-")[1]) * len(records)
-                kept |= {row: (path, record.pop("response"), record) for row, record in enumerate(records, start=first)}
-            except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+                contents = json.loads(path.read_bytes())
+                kept[int(path.stem.split("-")[1])] = {name: contents[name] for name in ("random", "responses")}
+            except (OSError, ValueError, LookupError, TypeError) as error:
                 raise DataError(f"cannot read {path}: {error}. Remove the file to ask the critic again") from error
-        critiques = []
-        for row, rollout in enumerate(rollouts, start=rank * len(rollouts)):
-            if row not in kept:
-                return None
-            path, judged, record = kept[row]
-            if judged != rollout.response:
-                raise DataError(
-                    f"{path} holds critiques of other responses than this run samples at step {step}: the seed, the "
-                    "weights or the number of threads or processes changed. Resume with the same, or remove the file "
-                    "to ask the critic again."
-                )
-            critiques.append(critique_from_json(record, rollout.response, where=str(path)))
-        return critiques
+        return kept
 
     def forget_critiques(self, before_step: int) -> None:
         """Remove the critiques of steps that a checkpoint covers."""
-        for path in (self.directory / "critiques").glob("*-*"):
-            if path.suffix in (".json", RANDOM) and int(path.stem.split("-")[0]) < before_step:
+        for path in (self.directory / "critiques").glob("*-*.json"):
+            if int(path.stem.split("-")[0]) < before_step:
                 path.unlink()
 
     @property

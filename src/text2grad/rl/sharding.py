@@ -11,7 +11,7 @@ A collective operation waits for all processes, so every process makes equally m
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any
@@ -20,11 +20,13 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin, gather_object
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from text2grad.errors import ConfigError, ModelError
 from text2grad.models import (
     CRITIC_ADAPTER,
-    PLAIN,
     PolicyWithValue,
     Reference,
     TokenBatch,
@@ -42,7 +44,6 @@ ENGINES = {
 }
 """accelerate's variable of each engine → its name."""
 
-HALVES = {"bf16": torch.bfloat16}
 COMPARED = 256  # entries of each parameter that the processes compare
 
 
@@ -54,15 +55,11 @@ def check_launch() -> None:
     """
     for variable, engine in ENGINES.items():
         if os.environ.get(variable, "false").lower() == "true":
-            raise _other_engine(engine)
-
-
-def _other_engine(engine: str) -> ConfigError:
-    return ConfigError(
-        f"accelerate was launched with {engine}, which this loop does not run; `accelerate launch --config_file "
-        f"{FSDP_RECIPE}` shards weights, gradients and optimizer states as DeepSpeed's ZeRO 3 does, and with "
-        "fsdp_reshard_after_forward: false as its ZeRO 2"
-    )
+            raise ConfigError(
+                f"accelerate was launched with {engine}, which this loop does not run; `accelerate launch "
+                f"--config_file {FSDP_RECIPE}` shards weights, gradients and optimizer states as DeepSpeed's ZeRO 3 "
+                "does, and with fsdp_reshard_after_forward: false as its ZeRO 2"
+            )
 
 
 def sharding_of(accelerator: Accelerator) -> "Sharding | None":
@@ -73,11 +70,8 @@ def sharding_of(accelerator: Accelerator) -> "Sharding | None":
     Raises:
         ConfigError: if a setting of the configuration would have no effect.
     """
-    kind, asked = accelerator.distributed_type, asks_for_fsdp()
-    if kind not in (*PLAIN, DistributedType.FSDP):
-        raise _other_engine(str(kind.value))
     precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
-    if not asked and kind != DistributedType.FSDP:
+    if not asks_for_fsdp() and accelerator.distributed_type != DistributedType.FSDP:
         if precision not in ("no", ""):
             raise ConfigError(
                 f"accelerate's configuration has mixed_precision: {precision}, which is for FSDP here; without it the "
@@ -92,39 +86,36 @@ def sharding_of(accelerator: Accelerator) -> "Sharding | None":
         )
     plugin = getattr(accelerator.state, "fsdp_plugin", None) or FullyShardedDataParallelPlugin()
     _refuse(plugin, precision)
-    return Sharding(plugin, accelerator, HALVES.get(precision))
+    return Sharding(plugin, accelerator, torch.bfloat16 if precision == "bf16" else None)
 
 
 def _refuse(plugin: FullyShardedDataParallelPlugin, precision: str) -> None:
     """Refuse settings of accelerate's plugin that would not be applied."""
-    from torch.distributed.fsdp import CPUOffloadPolicy
-
-    policy = getattr(plugin.auto_wrap_policy, "__name__", None)
-    compiled = os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no").lower() not in ("no", "")
-    refused = {
-        "fsdp_version: 1": (plugin.fsdp_version != 2, "set fsdp_version: 2"),
-        "another fsdp_auto_wrap_policy": (
-            policy != "transformer_auto_wrap_policy",
-            "set fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP; otherwise every process would hold whole weights "
-            "during a pass",
+    wrapping = getattr(plugin.auto_wrap_policy, "__name__", None)
+    compiled = os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no").lower()
+    refused = (
+        ("fsdp_version: 1", plugin.fsdp_version != 2, "set fsdp_version: 2"),
+        (
+            "another fsdp_auto_wrap_policy",
+            wrapping != "transformer_auto_wrap_policy",
+            "set fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP, which gathers one layer at a time",
         ),
-        "fsdp_cpu_ram_efficient_loading: true": (
-            plugin.cpu_ram_efficient_loading,
-            "set it to false; every process reads the weights",
-        ),
-        "fsdp_activation_checkpointing: true": (
+        ("fsdp_cpu_ram_efficient_loading: true", plugin.cpu_ram_efficient_loading, "every process reads the weights"),
+        (
+            "fsdp_activation_checkpointing: true",
             plugin.activation_checkpointing,
             "set it to false, and model.gradient_checkpointing = true in the recipe",
         ),
-        "fsdp_offload_params: true": (
+        (
+            "fsdp_offload_params: true",
             isinstance(plugin.cpu_offload, CPUOffloadPolicy),
             "set it to false; model.lora_r, ppo.micro_batch_tokens and model.gradient_checkpointing lower the memory",
         ),
-        "fsdp_ignored_modules": (plugin.ignored_modules, "leave it out"),
-        f"mixed_precision: {precision}": (precision not in ("no", "", *HALVES), 'set it to "no" or bf16'),
-        "dynamo_backend": (compiled, 'set it to "NO"'),
-    }
-    for name, (wrong, way_out) in refused.items():
+        ("fsdp_ignored_modules", plugin.ignored_modules, "leave it out"),
+        (f"mixed_precision: {precision}", precision not in ("no", "", "bf16"), 'set it to "no" or bf16'),
+        ("dynamo_backend", compiled not in ("no", ""), 'set it to "NO"'),
+    )
+    for name, wrong, way_out in refused:
         if wrong:
             raise ConfigError(
                 f"accelerate's configuration has {name}, which would not be applied here: {way_out} (see {FSDP_RECIPE})"
@@ -150,7 +141,6 @@ class Sharding:
         """
         self.plugin, self.accelerator, self.computed_in = plugin, accelerator, computed_in
         self.half_precision = computed_in is not None
-        self.mesh: Any = None
         self.roots: list[Any] = []
         self.layers: list[Any] = []
         self.policy_layers: list[Any] = []
@@ -170,12 +160,14 @@ class Sharding:
             )
         _refuse_differing(model)
         self.half_precision = self.half_precision or half_precision(model.policy)
-        names = self._layer_names(model.policy)
+        names, count = self._layer_names(model.policy), self.accelerator.num_processes
+        mesh = init_device_mesh(self.accelerator.device.type, (count,))
         if reference.trunk is not None:
-            self._shard(reference.trunk, names)
+            self._shard(reference.trunk, mesh, names)
         if model.value_head is not None:  # the head is fp32, and all weights of one group have one type
-            self._fully_shard(model.value_head)
-        self._shard(model, names, [] if model.value_trunk is None else [model.value_trunk])
+            fully_shard(model.value_head, mesh=mesh)
+        self._shard(model, mesh, names, *([] if model.value_trunk is None else [model.value_trunk]))
+        register_fsdp_forward_method(model, "score")  # a pass that does not go through `forward`
         sharded = set(self.layers)
         self.policy_layers = [module for module in model.policy.modules() if module in sharded]
         # FSDP takes the module of the first pass for its root.
@@ -186,7 +178,6 @@ class Sharding:
         if self.accelerator.is_main_process:
             parameters = [p for root in self.roots for p in root.parameters()]
             whole, mine = sum(p.numel() for p in parameters), sum(p.to_local().numel() for p in parameters)
-            count = self.accelerator.num_processes
             note(f"FSDP 2 in {count} processes: {mine:,} of {whole:,} parameters in the first of them")
 
     def _layer_names(self, policy: Any) -> set[str]:
@@ -202,29 +193,16 @@ class Sharding:
             )
         return names
 
-    def _shard(self, root: Any, names: set[str], parts: Sequence[Any] = ()) -> None:
+    def _shard(self, root: Any, mesh: DeviceMesh, names: set[str], *parts: Any) -> None:
         """Shard the layers of a root, its parts whose weights may have another type, and the root."""
-        from torch.distributed.fsdp import MixedPrecisionPolicy, register_fsdp_forward_method
-
         policy = MixedPrecisionPolicy(param_dtype=self.computed_in, reduce_dtype=torch.float32)
         layers = [module for module in root.modules() if type(module).__name__ in names]
-        for layer in reversed(layers):  # inner modules first
-            self._fully_shard(layer, mp_policy=policy, reshard_after_forward=self.plugin.reshard_after_forward)
-        for part in parts:
-            self._fully_shard(part, mp_policy=policy, reshard_after_forward=self.plugin.reshard_after_forward)
-        self._fully_shard(root, mp_policy=policy)
-        if isinstance(root, PolicyWithValue):
-            register_fsdp_forward_method(root, "score")  # a pass that does not go through `forward`
+        for module in (*reversed(layers), *parts):  # inner modules first
+            reshard = self.plugin.reshard_after_forward
+            fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+        fully_shard(root, mesh=mesh, mp_policy=policy)
         self.layers += [*layers, *parts]
         self.roots.append(root)
-
-    def _fully_shard(self, module: Any, **settings: Any) -> None:
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
-
-        if self.mesh is None:
-            self.mesh = init_device_mesh(self.accelerator.device.type, (self.accelerator.num_processes,))
-        fully_shard(module, mesh=self.mesh, **settings)
 
     @contextmanager
     def gathered(self, model: PolicyWithValue) -> Iterator[None]:
@@ -253,14 +231,11 @@ class Sharding:
 
 def whole(tensor: Tensor) -> Tensor:
     """Return a sharded tensor whole; all processes must call this. Other tensors are returned as they are."""
-    full = getattr(tensor, "full_tensor", None)
-    return tensor if full is None else full()
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def as_sharded(value: Tensor, like: Tensor) -> Tensor:
     """Return a whole tensor on the device of `like`, in shards if `like` is; each process cuts its own shard."""
-    from torch.distributed.tensor import DTensor, distribute_tensor
-
     if not isinstance(like, DTensor):
         return value.to(like.device)
     return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)

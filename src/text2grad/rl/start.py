@@ -3,8 +3,10 @@
 Whatever can be refused is refused here, before any work. `PreparedRun` holds the parts; `trainer.py` moves them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
+from math import lcm
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,8 +46,9 @@ from text2grad.models import (
     with_lora,
 )
 from text2grad.progress import note
-from text2grad.rl.arguments import tokenizer_of
-from text2grad.rl.metrics import FailureRate, Silence
+from text2grad.rl.arguments import examples_of, settings_of, tokenizer_of
+from text2grad.rl.callbacks import Callbacks
+from text2grad.rl.metrics import FailureRate
 from text2grad.rl.optimizers import Optimizers
 from text2grad.rl.piece_sizes import PieceSizes
 from text2grad.rl.ppo import KLController, TokenMean
@@ -79,59 +82,80 @@ class PreparedRun:
 
     sections: Sequence[str] = SECTIONS
     instruments: Sequence[Instrument] = ()
+    step = 0
 
     def __init__(
         self,
         model: Any,
         critic: Critic | str,
-        examples: Sequence[Example],
-        recipe: Recipe,
+        train_dataset: Any,
+        args: Recipe | Mapping[str, Any] | str | Path | None = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        callbacks: Sequence[Any] | None = None,
         *,
-        held_out: Sequence[Example],
-        tokenizer: Any,
-        refresher: CriticRefresher | None,
-        resume: bool,
+        refresher: CriticRefresher | None = None,
+        resume: bool = False,
+        **settings: Any,
     ) -> None:
-        """Check everything that can be checked, then build; see `Text2GradTrainer` for arguments and errors."""
-        self.recipe = recipe
+        """Check everything that can be checked before work starts.
+
+        Args:
+            model: a Hugging Face causal language model, with or without peft adapter, or the name or directory of one.
+            critic: maps (examples, responses) to critiques, see `text2grad.feedback.ask`; or "module:name" of one.
+            train_dataset: the prompts x: a JSONL file, a list of examples, prompts or dicts with "prompt", or a
+                `datasets.Dataset`.
+            args: a recipe, the path of one, or a dict of settings; None takes the defaults.
+            eval_dataset: held-out prompts, given as `train_dataset` is; `data.eval_every` says when they are evaluated.
+            processing_class: the policy's tokenizer; None loads the model's own.
+            callbacks: transformers' `TrainerCallback`s.
+            refresher: audits and retrains a learned critic, where `[refresh]` asks for it.
+            resume: continue the run in `run.out`.
+            settings: further settings by name, such as `steps=100` or `lr=1e-5`.
+
+        Raises:
+            ConfigError: if settings are wrong or do not fit together, or the directory holds another run.
+            DataError: if there are no prompts, or a prompt leaves no room for a response.
+            ModelError: if the model or tokenizer cannot play its role.
+        """
+        self.recipe = recipe = settings_of(args, settings)
+        self.callbacks = Callbacks(self, callbacks or ())  # they reset accelerate's state, so the accelerator follows
+        examples = examples_of(train_dataset, "train_dataset")
+        held_out = examples_of(eval_dataset, "eval_dataset") if eval_dataset else []
         self.critic = load_critic(critic) if isinstance(critic, str) else critic
         self.delta_settings = AlignSettings.of(recipe.reward)
         resolve(recipe.reward.weighting)  # raises now if its tagger is not installed
         if recipe.run.threads:
             torch.set_num_threads(recipe.run.threads)
         set_seed(recipe.run.seed)  # also of `random` and NumPy, for critics that use them
-        self.accelerator = make_accelerator(
-            out=recipe.run.out,
-            tracker=recipe.run.tracker,
-            batch_size=recipe.rollout.batch_size,
-            minibatches=recipe.ppo.minibatches,
-            group_size=recipe.rollout.group_size,
-        )
+        self.accelerator = make_accelerator(recipe)
         self.sharding = sharding_of(self.accelerator)
         self._refuse_with_shards(held_out)
         self.tracker = RunTracker(self.accelerator, recipe)
         self.refresher = self._checked(refresher)
         self.directory = Path(recipe.run.out)
         check_directory(self.directory, resume=resume)
-        self.tokenizer = tokenizer_of(model, recipe.model) if tokenizer is None else tokenizer
+        self.tokenizer = tokenizer_of(model, recipe.model) if processing_class is None else processing_class
         self._fit_prompts(model, examples, held_out)
         policy = prepare_policy(model, recipe.model)
         self.eos_ids = stop_ids(policy, self.tokenizer, recipe.rollout.eos_token_ids)
         self.pad_id = padding_id(policy, self.tokenizer, self.eos_ids)
         self._open(resume=resume)
         self._build(policy if self.sharding else policy.to(self.accelerator.device))
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin, when all parts are built."""
 
     def _refuse_with_shards(self, held_out: Sequence[Example]) -> None:
         """Refuse settings that need whole weights or gradients, or passes of one process alone."""
-        if self.sharding is None:
-            return
-        if self.recipe.rollout.engine == "vllm":
+        if self.sharding is not None and self.recipe.rollout.engine == "vllm":
             raise ConfigError(
                 'rollout.engine = "vllm" takes whole weights at each step, and FSDP has them in shards; choose '
                 'rollout.engine = "hf", or launch plain data parallelism'
             )
         processes = self.accelerator.num_processes
-        if 0 < len(held_out) < processes:
+        if self.sharding is not None and 0 < len(held_out) < processes:
             raise ConfigError(
                 f"{len(held_out)} held-out prompts cannot be shared by {processes} processes; set data.eval_examples "
                 f"to {processes} or more, or to 0"
@@ -151,21 +175,20 @@ class PreparedRun:
         """Encode the prompts; refuse or drop those that leave no room for a response, before weights are loaded."""
         recipe, code = self.recipe, self.recipe.model.trust_remote_code
         of_model = policy_config(str(model), trust_remote_code=code) if isinstance(model, str | Path) else model
-        how: dict[str, Any] = {
-            "prompt_format": recipe.model.prompt_format,
-            "max_new_tokens": recipe.rollout.max_new_tokens,
-            "too_long": recipe.data.too_long,
-        }
-        self.examples, self.prompt_ids = fitting_prompts(of_model, self.tokenizer, examples, **how)
-        self.held_out: list[Example] = []
-        self.held_out_ids: list[tuple[int, ...]] = []
-        if held_out:
-            self.held_out, self.held_out_ids = fitting_prompts(of_model, self.tokenizer, held_out, **how)
+        fitting = partial(
+            fitting_prompts,
+            of_model,
+            self.tokenizer,
+            prompt_format=recipe.model.prompt_format,
+            max_new_tokens=recipe.rollout.max_new_tokens,
+            too_long=recipe.data.too_long,
+        )
+        self.examples, self.prompt_ids = fitting(examples)
+        self.held_out, self.held_out_ids = fitting(held_out) if held_out else ([], [])
         check_examples(self.critic, [*self.examples, *self.held_out])
         self.longest_prompt = max(map(len, self.prompt_ids))
         if recipe.rollout.engine == "vllm":
-            longest = self.longest_prompt + recipe.rollout.max_new_tokens
-            check_engine(recipe.engine, self.accelerator, model=model, longest=longest)
+            check_engine(recipe.engine, self.accelerator, model=model)
 
     def _open(self, *, resume: bool) -> None:
         """Create the run's directory, or check that it holds this run."""
@@ -205,7 +228,6 @@ class PreparedRun:
         )
         self.kl = KLController(ppo.beta, ppo.target_kl)
         self.failures = FailureRate(recipe.critic.max_failure_rate, recipe.rollout.batch_size)
-        self.silence = Silence()
         self.sizes = PieceSizes(
             micro_batch_tokens=ppo.micro_batch_tokens,
             rows_at_once=recipe.rollout.rows_at_once,
@@ -215,16 +237,25 @@ class PreparedRun:
         self.gradient = MinibatchGradient(
             self.model if self.sharding else self.accelerator.prepare_model(self.model),
             self.accelerator,
-            clip_range=ppo.clip_range,
-            value_clip_range=ppo.value_clip_range,
-            vf_coef=ppo.vf_coef,
-            entropy_coef=ppo.entropy_coef,
+            ppo,
             temperature=recipe.rollout.temperature,
             loss_mean=TokenMean(ppo.loss_mean, recipe.rollout.max_new_tokens),
             sizes=self.sizes,
             half_precision=self.sharding.half_precision if self.sharding else half_precision(policy),
         )
-        self.vllm = self._vllm(policy) if recipe.rollout.engine == "vllm" else None
+        self.vllm: VLLMSampler | None = None
+        if recipe.rollout.engine == "vllm":
+            self.vllm = VLLMSampler(
+                policy,
+                self.tokenizer,
+                self.accelerator,
+                recipe.engine,
+                rollout=recipe.rollout,
+                eos_ids=self.eos_ids,
+                longest_prompt=self.longest_prompt,
+                seed=recipe.run.seed,
+                trust_remote_code=recipe.model.trust_remote_code,
+            )
 
     def _place(self, policy: Any) -> None:
         """Move the models to the device, or shard them over the processes."""
@@ -260,19 +291,6 @@ class PreparedRun:
         if self.sharding is not None:
             self.sharding.reshard()  # frees the weights that the output layers gathered
         return scores
-
-    def _vllm(self, policy: Any) -> VLLMSampler:
-        return VLLMSampler(
-            policy,
-            self.tokenizer,
-            self.accelerator,
-            self.recipe.engine,
-            rollout=self.recipe.rollout,
-            eos_ids=self.eos_ids,
-            longest_prompt=self.longest_prompt,
-            seed=self.recipe.run.seed,
-            trust_remote_code=self.recipe.model.trust_remote_code,
-        )
 
 
 def _warnings_of(policy: Any, recipe: Recipe) -> Iterator[str]:
@@ -326,40 +344,37 @@ def prepare_policy(model: Any, settings: ModelConfig) -> Any:
     return model
 
 
-def make_accelerator(*, out: str, tracker: str, batch_size: int, minibatches: int, group_size: int = 1) -> Accelerator:
+def make_accelerator(recipe: Recipe) -> Accelerator:
     """Return accelerate's view of the processes and trackers of a run.
-
-    Args:
-        out: the run's directory, where trackers write.
-        tracker: "tensorboard", "wandb", "trackio" or "none".
-        batch_size: responses per step, over all processes.
-        minibatches: optimizer steps per epoch.
-        group_size: responses per prompt, which stay in one process.
 
     Raises:
         ConfigError: if the tracker is not installed, the launcher started more processes than accelerate sees, or the
             batch cannot be shared evenly.
     """
-    check_tracker(tracker)
+    check_tracker(recipe.run.tracker)
     check_launch()
     # No autocast: the type of the weights alone decides, so that old and new passes of a batch compute the same.
     accelerator = Accelerator(
         mixed_precision="no",
-        log_with=None if tracker == "none" else tracker,
-        project_dir=out,
+        log_with=None if recipe.run.tracker == "none" else recipe.run.tracker,
+        project_dir=recipe.run.out,
         cpu=on_cpu(),
     )
     check_world_size(accelerator.num_processes)
-    shares = accelerator.num_processes * minibatches
-    if batch_size % shares:
-        raise ConfigError(
-            f"rollout.batch_size = {batch_size} cannot be shared evenly by {accelerator.num_processes} "
-            f"processes × ppo.minibatches = {minibatches}; choose a multiple of {shares}"
-        )
-    if batch_size % (accelerator.num_processes * group_size):
-        raise ConfigError(
-            f"rollout.batch_size = {batch_size} cannot be shared by {accelerator.num_processes} processes in whole "
-            f"groups of rollout.group_size = {group_size}; choose a multiple of "
-            f"{accelerator.num_processes * group_size}"
-        )
+    check_shares(recipe, accelerator.num_processes)
     return accelerator
+
+
+def check_shares(recipe: Recipe, processes: int) -> None:
+    """Refuse a batch that processes, groups and minibatches cannot share evenly.
+
+    Raises:
+        ConfigError: naming the divisor.
+    """
+    size, group, minibatches = recipe.rollout.batch_size, recipe.rollout.group_size, recipe.ppo.minibatches
+    shares = processes * lcm(group, minibatches)
+    if size % shares:
+        raise ConfigError(
+            f"rollout.batch_size = {size} cannot be shared evenly by {processes} processes, in whole groups of "
+            f"rollout.group_size = {group} and by ppo.minibatches = {minibatches}; choose a multiple of {shares}"
+        )

@@ -1,7 +1,8 @@
 """One step of Algorithm 4 as data, and the protocol by which instruments watch it.
 
-Clock, memory, records, audit and logs (`instruments.py`) stand around the lines of the algorithm, not between: each
-may act before a step, around each phase, before and after the update, and after the step. None changes the training.
+Costs, records, errors and logs (`instruments.py`) stand around the lines of the algorithm, not between: each may act
+before a step, around each phase, before and after the update, and after the step. The update reads nothing of them. β
+and the refresh of a learned critic read the metrics and the responses that the instrument `Records` makes of a step.
 """
 
 import functools

@@ -72,28 +72,17 @@ class RunTracker:
         if self._started or self.name == "none" or not self.accelerator.is_main_process:
             return
         directory, settings = Path(self.recipe.run.out), flat_settings(self.recipe)
-        name = os.environ.get("WANDB_NAME", directory.resolve().name)
-        mark = directory / MARK
+        mark, name = directory / MARK, os.environ.get("WANDB_NAME", directory.resolve().name)
         earlier = json.loads(mark.read_bytes()) if mark.exists() else {}
         resumed = earlier.get("tracker") == self.name
         now = earlier if resumed else {"tracker": self.name, "name": name, "id": uuid.uuid4().hex[:8]}
+        of_run = {"name": now["name"], "resume": "allow" if resumed else "never", "config": settings}
+        # A command line with a password in a URL would be sent with wandb's metadata.
+        quiet = {"x_disable_meta": _PASSWORD.search(str(self.recipe)) is not None}
         options: dict[str, dict[str, Any]] = {
             "tensorboard": {"purge_step": step},
-            "wandb": {
-                "name": name,
-                "id": now["id"],
-                "resume": "allow" if resumed else "never",
-                "dir": str(directory),
-                "config": settings,
-                # A command line with a password in a URL would be sent with the metadata.
-                "settings": {"x_disable_meta": _PASSWORD.search(str(self.recipe)) is not None},
-            },
-            "trackio": {
-                "name": now["name"],
-                "resume": "allow" if resumed else "never",
-                "config": settings,
-                "embed": False,
-            },
+            "wandb": {**of_run, "id": now["id"], "dir": str(directory), "settings": quiet},
+            "trackio": {**of_run, "embed": False},
         }
         try:
             project = os.environ.get("WANDB_PROJECT", PROJECT)
@@ -108,7 +97,8 @@ class RunTracker:
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Send metrics; `step` is the number of steps that were finished when they were measured."""
-        if self._is_new(step):
+        # A resumed run repeats steps, and wandb refuses steps that it has.
+        if self._started and not (self.name == "wandb" and step < self._run.starting_step):
             self._send(lambda: self.accelerator.log(dict(metrics), step=step))
 
     def finish(self) -> None:
@@ -119,10 +109,6 @@ class RunTracker:
         if self.accelerator.num_processes > 1:
             time.sleep(LAST_WORK_S)
         self.accelerator.end_training()
-
-    def _is_new(self, step: int) -> bool:
-        """Return whether a step can be sent: a resumed run repeats steps, and wandb refuses steps that it has."""
-        return self._started and not (self.name == "wandb" and step < self._run.starting_step)
 
     @property
     def _run(self) -> Any:
@@ -149,7 +135,7 @@ def flat_settings(recipe: Recipe) -> dict[str, str | int | float | bool]:
         >>> flat_settings(Recipe())["ppo.beta"]
         0.05
     """
-    settings: dict[str, str | int | float | bool] = {}
+    settings = {}
     for section, values in recipe.model_dump(mode="json").items():
         for key, value in values.items():
             text = "" if value is None else json.dumps(value) if isinstance(value, list) else value

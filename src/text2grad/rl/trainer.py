@@ -17,13 +17,12 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
-from text2grad.align import response_deltas
 from text2grad.models import Scores, TokenBatch
 from text2grad.rl.advantages import Advantages, Moments, advantages_over_baseline, moments, whiten
 from text2grad.rl.importance import engine_weights
 from text2grad.rl.loop import TrainingLoop
 from text2grad.rl.nl_gradient import total_rewards
-from text2grad.rl.rewards import token_rewards
+from text2grad.rl.rewards import Rewarded, rewards_of
 from text2grad.rl.rollouts import EarlyCritiques, chosen_examples, critiques_of, early_critiques, sample_rollouts
 from text2grad.rl.step import Step, observed, phase
 from text2grad.rl.update import PPOBatch, ppo_epochs
@@ -41,8 +40,7 @@ class Text2GradTrainer(TrainingLoop):
             batch = self.collate(rollouts)
             scores = self.score(batch, kl=self.recipe.ppo.kl)  # log π_old, KL_t and V, all [B, T]
             critiques = self.criticize(rollouts, early)  # line 12: critique c, spans A(y)
-        deltas, offsets = self.align(rollouts, critiques)  # line 13: A(y) → δ_t
-        span_rewards = self.rewards(rollouts, critiques, batch, deltas, offsets)
+        deltas, offsets, _, span_rewards = self.rewards(rollouts, critiques, batch)  # line 13: A(y) → δ_t
         rewards = total_rewards(span_rewards, scores.kl, batch.response_mask, beta=self.beta_in_reward)  # line 14
         advantages, returns = self.advantages(rewards, scores, batch.response_mask)  # lines 15-16
         step = Step(self.step, rollouts, batch, scores, critiques, deltas, offsets, span_rewards, advantages, returns)
@@ -67,38 +65,20 @@ class Text2GradTrainer(TrainingLoop):
         return critiques_of(self, self.step, rollouts, early)
 
     @phase("score")
-    def align(
-        self, rollouts: Sequence[Rollout], critiques: Sequence[Critique]
-    ) -> tuple[list[list[float]], list[list[tuple[int, int]]]]:
-        """Return δ of each response, one number per sampled token, and the tokens' character ranges."""
-        return response_deltas(self.tokenizer, rollouts, critiques, self.delta_settings)
-
-    @phase("score")
-    def rewards(
-        self,
-        rollouts: Sequence[Rollout],
-        critiques: Sequence[Critique],
-        batch: TokenBatch,
-        deltas: Sequence[Sequence[float]],
-        offsets: Sequence[Sequence[tuple[int, int]]],
-    ) -> Tensor:
-        """Return the reward of each token before the KL term, [B, T], as [reward] says."""
-        texts = [rollout.response for rollout in rollouts]
-        return token_rewards(self.recipe.reward, deltas, critiques, batch, responses=texts, offsets=offsets)
+    def rewards(self, rollouts: Sequence[Rollout], critiques: Sequence[Critique], batch: TokenBatch) -> Rewarded:
+        """Return δ of each sampled token, and its reward before the KL term, [B, T], as [reward] says."""
+        return rewards_of(self.recipe.reward, self.tokenizer, rollouts, critiques, batch)
 
     @phase("score")
     def advantages(self, rewards: Tensor, scores: Scores, mask: Tensor) -> Advantages:
         """Return advantages over the value function (GAE) or over each prompt's group, whitened, and returns."""
         ppo = self.recipe.ppo
         advantages, returns = advantages_over_baseline(
+            ppo,
             rewards,
             scores.values,
             mask,
-            baseline=ppo.baseline,
-            gamma=ppo.gamma,
-            lam=ppo.lam,
             group_size=self.recipe.rollout.group_size,
-            scale=ppo.whiten == "group",
             bootstrap=scores.bootstrap,  # a truncated response goes on with V of its last state
         )
         if ppo.whiten in ("scale", "full"):
@@ -119,14 +99,11 @@ class Text2GradTrainer(TrainingLoop):
 
     @phase("update")
     def _epochs(self, step: Step) -> None:
-        ppo = self.recipe.ppo
         step.metrics |= self.optimizers.begin(step.number)
         step.metrics |= ppo_epochs(
             self.gradient,
             self.optimizers,
             PPOBatch(step.batch, step.scores, step.advantages, step.returns, self.kl.beta - self.beta_in_reward),
-            epochs=ppo.epochs,
-            minibatches=ppo.minibatches,
             seed=self.recipe.run.seed + step.number,
         )
 

@@ -8,14 +8,15 @@ all processes, and gradients are summed. Shapes: B responses of this process, T 
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from text2grad.config import PPOConfig
 from text2grad.errors import TrainingError
 from text2grad.models import Scores, TokenBatch
 from text2grad.rl.optimizers import Optimizers
@@ -73,40 +74,6 @@ def minibatch_rows(rows: int, minibatches: int, *, seed: int, rank: int = 0, pro
         yield (mine == number).nonzero()[:, 0]
 
 
-class Totals(NamedTuple):
-    """Sums over the tokens of a minibatch, each [] fp64; divided by the number of tokens they are means.
-
-    Attributes:
-        policy_loss: −min(ρ A, clip(ρ) A), weighted.
-        value_loss: ½ (V − R)², clipped.
-        entropy: of the policy, nats.
-        ratio: ρ.
-        clipped: 1 where the ratio is clipped.
-        approx_kl: (ρ − 1) − log ρ, nats.
-        not_finite: number of micro-batches whose loss is not finite.
-        deviation: |log ρ|, nats.
-    """
-
-    policy_loss: Any
-    value_loss: Any
-    entropy: Any
-    ratio: Any
-    clipped: Any
-    approx_kl: Any
-    not_finite: Any
-    deviation: Any
-
-
-def _refuse_infinite(means: Totals) -> None:
-    """Stop before an optimizer step that would break the weights."""
-    if means.not_finite or not all(map(math.isfinite, means)):
-        raise TrainingError(
-            f"the loss is not finite (policy {means.policy_loss:.4g}, value {means.value_loss:.4g}) before an "
-            "optimizer step, which was not made. Resume from the last checkpoint with a lower optim.lr or a higher "
-            "ppo.beta, or look at the last rollouts for what was sampled."
-        )
-
-
 class MinibatchGradient:
     """Accumulates the gradient of the PPO losses over the micro-batches of one minibatch."""
 
@@ -114,11 +81,8 @@ class MinibatchGradient:
         self,
         model: Any,
         accelerator: Any,
+        ppo: PPOConfig,
         *,
-        clip_range: float,
-        value_clip_range: float | None,
-        vf_coef: float,
-        entropy_coef: float,
         temperature: float,
         loss_mean: TokenMean = TOKEN_MEAN,
         sizes: PieceSizes,
@@ -129,23 +93,15 @@ class MinibatchGradient:
         Args:
             model: `PolicyWithValue`, wrapped for several processes where there are several.
             accelerator: accelerate's view of the processes.
-            clip_range: ε of the clipped surrogate.
-            value_clip_range: ε_v of the value loss, in units of reward; None or 0 leaves it unclipped.
-            vf_coef: c_v, weight of the value loss.
-            entropy_coef: c_e, weight of the entropy bonus.
+            ppo: [ppo] of a recipe: the clip ranges, the weights of the losses, epochs and minibatches.
             temperature: divides the logits, as in the rollout.
             loss_mean: the mean of the surrogate and of the KL term in the loss.
             sizes: the most tokens of one forward pass, padding included; halved where memory runs out.
             half_precision: True for weights of fewer than 32 bits. Their log-probs depend on the other rows of a batch,
                 so the mean of the first |log ρ| is checked, not the largest.
         """
-        self.model, self.accelerator = model, accelerator
-        self.clip_range, self.value_clip_range = clip_range, value_clip_range or None
-        self.vf_coef, self.entropy_coef = vf_coef, entropy_coef
-        self.temperature, self.sizes = temperature, sizes
-        self.loss_mean = loss_mean
-        self.half_precision = half_precision
-        self.tolerance = RATIO_TOLERANCE_HALF if half_precision else RATIO_TOLERANCE
+        self.model, self.accelerator, self.ppo, self.sizes = model, accelerator, ppo, sizes
+        self.temperature, self.loss_mean, self.half_precision = temperature, loss_mean, half_precision
 
     def __call__(self, minibatch: PPOBatch, *, first: bool) -> dict[str, float]:
         """Add the gradient of one minibatch to the parameters and return its metrics.
@@ -165,77 +121,80 @@ class MinibatchGradient:
         mask = minibatch.batch.response_mask
         counts = torch.tensor([float(mask.sum()), len(mask)], dtype=torch.float64, device=mask.device)
         token_count, row_count = self._sum(counts).clamp(min=1.0).tolist()
-        sums = torch.zeros(len(Totals._fields), dtype=torch.float64, device=minibatch.batch.ids.device)
-        deviation = ratio_max = torch.zeros((), device=sums.device)
+        sums: dict[str, Any] = defaultdict(float)
+        largest: dict[str, list[Tensor]] = defaultdict(list)
         batch, groups = self.sizes.pieces(minibatch.batch)
         minibatch = replace(minibatch, batch=batch)
         for number, index in enumerate(groups, start=1):
             part, last = minibatch.rows(index), number == len(groups)
             # Shards add up their gradients after each piece: whole gradients would take the memory of whole weights.
             with nullcontext() if last or self.sizes.largest else self.accelerator.no_sync(self.model):
-                totals, part_deviation, part_ratio_max = self._micro_batch(part, token_count, row_count)
-            sums += torch.stack(totals)
-            deviation = torch.maximum(deviation, part_deviation)
-            ratio_max = torch.maximum(ratio_max, part_ratio_max)
-        means = Totals(*(self._sum(sums) / token_count).tolist())
+                part_sums, part_largest = self._micro_batch(part, token_count, row_count)
+            for name, value in part_sums.items():
+                sums[name] += value
+            for name, value in part_largest.items():
+                largest[name].append(value)
+        totals = self._sum(torch.stack(list(sums.values())))
+        means = dict(zip(sums, (totals / token_count).tolist(), strict=True))
+        maxima = {name: self._max(torch.stack(values).max()) for name, values in largest.items()}
         _refuse_infinite(means)
         if first:
-            self._refuse_other_policy(means.deviation if self.half_precision else self._max(deviation))
-        metrics = {
-            "update/policy_loss": means.policy_loss,
-            "update/value_loss": means.value_loss,
-            "update/ratio_mean": means.ratio,
-            "update/ratio_max": self._max(ratio_max),
-            "update/clip_fraction": means.clipped,
-            "update/approx_kl_per_token": means.approx_kl,
-        }
-        return metrics | ({"update/entropy_per_token": means.entropy} if self.entropy_coef else {})
+            self._refuse_other_policy((means if self.half_precision else maxima)["deviation"])
+        return {name: value for name, value in {**means, **maxima}.items() if name.startswith("update/")}
 
-    def _micro_batch(self, part: PPOBatch, token_count: float, row_count: float) -> tuple["Totals", Tensor, Tensor]:
-        """Run forward and backward; return the totals, the largest |log ρ| and the largest ρ."""
-        mask, scores = part.batch.response_mask, part.scores
-        passes = self.model(part.batch, temperature=self.temperature, with_entropy=self.entropy_coef > 0)
+    def _micro_batch(
+        self, part: PPOBatch, token_count: float, row_count: float
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Run forward and backward.
+
+        Returns:
+            Sums over the tokens by name, each [] fp64; divided by the number of tokens they are the means of the
+            metrics, of `not_finite` (micro-batches whose loss is not finite) and of `deviation` (|log ρ| in nats). And
+            the largest ratio and deviation.
+        """
+        mask, scores, ppo = part.batch.response_mask, part.scores, self.ppo
+        passes = self.model(part.batch, temperature=self.temperature, with_entropy=ppo.entropy_coef > 0)
         weights = self.loss_mean.weights(mask, token_count=token_count, row_count=row_count)
         surrogate = policy_loss(
             passes.logp,
             scores.logp,
             part.advantages * weights,
             mask,
-            clip_range=self.clip_range,
+            clip_range=ppo.clip_range,
             token_count=token_count,
         )
-        value = value_loss(
-            passes.values, scores.values, part.returns, mask, clip_range=self.value_clip_range, token_count=token_count
-        )
-        loss = surrogate.loss + self.vf_coef * value
-        entropy = passes.entropy.detach().masked_fill(~mask, 0.0).sum()
-        if self.entropy_coef:
-            loss = loss - self.entropy_coef * masked_token_mean(passes.entropy, mask, token_count=token_count)
+        near = ppo.value_clip_range or None
+        value = value_loss(passes.values, scores.values, part.returns, mask, clip_range=near, token_count=token_count)
+        loss = surrogate.loss + ppo.vf_coef * value
+        if ppo.entropy_coef:
+            loss = loss - ppo.entropy_coef * masked_token_mean(passes.entropy, mask, token_count=token_count)
         if part.kl_coef:
             loss = loss + part.kl_coef * kl_loss(passes.logp, scores.logp_ref, mask, weights, token_count=token_count)
         if loss.requires_grad:  # DDP and FSDP average gradients over processes; the losses need their sum
             self.accelerator.backward(loss * self.accelerator.num_processes)
         log_ratio = (passes.logp.detach() - scores.logp).abs().masked_fill(~mask, 0.0)
-        totals = Totals(
-            policy_loss=surrogate.loss.detach().double() * token_count,
-            value_loss=value.detach().double() * token_count,
-            entropy=entropy.double(),
-            ratio=surrogate.ratio_sum.double(),
-            clipped=surrogate.clipped_count.double(),
-            approx_kl=surrogate.approx_kl_sum.double(),
-            not_finite=(~torch.isfinite(loss.detach())).double(),
-            deviation=log_ratio.double().sum(),
-        )
-        largest = log_ratio.max() if log_ratio.numel() else torch.zeros((), device=log_ratio.device)
-        return totals, largest, surrogate.ratio_max
+        sums = {
+            "update/policy_loss": surrogate.loss.detach().double() * token_count,
+            "update/value_loss": value.detach().double() * token_count,
+            "update/ratio_mean": surrogate.ratio_sum.double(),
+            "update/clip_fraction": surrogate.clipped_count.double(),
+            "update/approx_kl_per_token": surrogate.approx_kl_sum.double(),
+            "not_finite": (~torch.isfinite(loss.detach())).double(),
+            "deviation": log_ratio.double().sum(),
+        }
+        if ppo.entropy_coef:
+            sums["update/entropy_per_token"] = passes.entropy.detach().masked_fill(~mask, 0.0).sum().double()
+        deviation = log_ratio.max() if log_ratio.numel() else log_ratio.new_zeros(())
+        return sums, {"update/ratio_max": surrogate.ratio_max, "deviation": deviation}
 
     def _refuse_other_policy(self, deviation: float) -> None:
         """Stop where the first pass is not that of π_old: the ratios would compare the wrong distributions."""
-        if deviation > self.tolerance:
+        tolerance = RATIO_TOLERANCE_HALF if self.half_precision else RATIO_TOLERANCE
+        if deviation > tolerance:
             which = "mean" if self.half_precision else "largest"
             raise TrainingError(
                 f"before the first optimizer step the policy is π_old, but the {which} |log π − log π_old| is "
-                f"{deviation:.2g} (tolerance {self.tolerance:.0e}): the model is not deterministic (dropout, or "
+                f"{deviation:.2g} (tolerance {tolerance:.0e}): the model is not deterministic (dropout, or "
                 "a layer that depends on the batch), so PPO's ratios would compare noise"
             )
 
@@ -246,13 +205,21 @@ class MinibatchGradient:
         return float(self.accelerator.gather(x.reshape(1)).max())
 
 
+def _refuse_infinite(means: Mapping[str, float]) -> None:
+    """Stop before an optimizer step that would break the weights."""
+    if means["not_finite"] or not all(map(math.isfinite, means.values())):
+        raise TrainingError(
+            f"the loss is not finite (policy {means['update/policy_loss']:.4g}, value {means['update/value_loss']:.4g})"
+            " before an optimizer step, which was not made. Resume from the last checkpoint with a lower optim.lr or a "
+            "higher ppo.beta, or look at the last rollouts for what was sampled."
+        )
+
+
 def ppo_epochs(
     gradient: MinibatchGradient,
     optimizers: Optimizers,
     data: PPOBatch,
     *,
-    epochs: int,
-    minibatches: int,
     seed: int,
     max_ratio: float = MOST_RATIO,
 ) -> dict[str, float]:
@@ -262,8 +229,6 @@ def ppo_epochs(
         gradient: accumulates the gradient of one minibatch.
         optimizers: the optimizers of policy and value function.
         data: this process's rollouts.
-        epochs: passes over the rollouts.
-        minibatches: optimizer steps per pass.
         seed: decides which rows each minibatch holds, anew in each pass.
         max_ratio: a minibatch with a larger mean ratio is skipped: no optimizer step is made, and it is counted.
 
@@ -272,8 +237,9 @@ def ppo_epochs(
     """
     accelerator, values = gradient.accelerator, defaultdict[str, list[float]](list)
     rank, processes = accelerator.process_index, accelerator.num_processes
+    count, epochs = gradient.ppo.minibatches, gradient.ppo.epochs
     for epoch in range(epochs):
-        rows = minibatch_rows(len(data.batch.ids), minibatches, seed=seed + epoch, rank=rank, processes=processes)
+        rows = minibatch_rows(len(data.batch.ids), count, seed=seed + epoch, rank=rank, processes=processes)
         for number, index in enumerate(rows):
             metrics = gradient(data.rows(index), first=epoch == number == 0)
             skipped = metrics["update/ratio_mean"] > max_ratio

@@ -10,12 +10,12 @@ is accepted too: the text of each critique is the feedback, and its spans are ig
 "tests" run in the sandbox, and their outcome is part of the prompt.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
 from text2grad.config import AnnotateConfig, Recipe, digest_of
-from text2grad.critics.servers import Endpoint, Item, Spending, Store, add_test_outcomes, hash_of
+from text2grad.critics.servers import Endpoint, Item, Store, add_test_outcomes, hash_of
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import read_examples
 from text2grad.files import append_records, appended_records
@@ -27,8 +27,8 @@ RESPONSES = "responses.jsonl"
 SAMPLING_STEP = 2**21  # no training step uses its random numbers
 
 
-def endpoint_values(settings: AnnotateConfig) -> tuple[Endpoint, Spending]:
-    """Return the endpoint and the budget that [annotate] sets.
+def annotator_endpoint(settings: AnnotateConfig) -> Endpoint:
+    """Return the model that [annotate] names, with its budget.
 
     Raises:
         ConfigError: if the endpoint is incomplete, or its key is missing.
@@ -36,7 +36,7 @@ def endpoint_values(settings: AnnotateConfig) -> tuple[Endpoint, Spending]:
     values = settings.model_dump()
     endpoint = Endpoint(**{field.name: values[field.name] for field in fields(Endpoint)})
     endpoint.check()
-    return endpoint, Spending(**{field.name: values[field.name] for field in fields(Spending)})
+    return endpoint
 
 
 def annotated_examples(recipe: Recipe, limit: int | None = None) -> list[Example]:
@@ -120,8 +120,8 @@ def sampled_responses(recipe: Recipe, examples: Sequence[Example], path: Path) -
         ConfigError: if the recipe names no policy.
         DataError: if the file holds responses to other prompts, or of another policy or sampling.
     """
-    sampling = _sampling(recipe)
-    saved = _saved(recipe, examples, path, sampling)
+    known = {"policy": recipe.model.path, "sampling": _sampling(recipe)}
+    saved = _saved(known, examples, path)
     missing = [row for row in range(len(examples)) if row not in saved]
     if missing:
         if not recipe.model.path:
@@ -129,7 +129,6 @@ def sampled_responses(recipe: Recipe, examples: Sequence[Example], path: Path) -
         with Progress("sample", len(missing), unit="response") as progress:
             for batch in _sampled(recipe, examples, missing):
                 saved |= batch
-                known = {"policy": recipe.model.path, "sampling": sampling}
                 records = (
                     {"row": row, "prompt": examples[row].prompt_text, **known, "response": batch[row]} for row in batch
                 )
@@ -147,7 +146,7 @@ def _sampling(recipe: Recipe) -> str:
     return hash_of(*settings, digest_of(path) if path.is_dir() else "")
 
 
-def _saved(recipe: Recipe, examples: Sequence[Example], path: Path, sampling: str) -> dict[int, str | None]:
+def _saved(known: Mapping[str, str], examples: Sequence[Example], path: Path) -> dict[int, str | None]:
     """Return the responses that an earlier run saved, by row; None if the prompt was too long.
 
     Raises:
@@ -156,17 +155,12 @@ def _saved(recipe: Recipe, examples: Sequence[Example], path: Path, sampling: st
     saved: dict[int, str | None] = {}
     for record in appended_records(path):
         row = record["row"]
-        if record["policy"] != recipe.model.path or (
-            row < len(examples) and record["prompt"] != examples[row].prompt_text
-        ):
+        same_prompt = row >= len(examples) or record["prompt"] == examples[row].prompt_text
+        if not same_prompt or {name: record[name] for name in known} != known:
             raise DataError(
-                f"{path} contains responses to other prompts, or of another policy than "
-                f"{recipe.model.path or '(none)'}; choose another [annotate] out, or remove the file to sample again"
-            )
-        if record["sampling"] != sampling:
-            raise DataError(
-                f"{path} contains responses that {recipe.model.path} gave with other weights or other settings of "
-                "[rollout]; choose another [annotate] out, or remove the file to sample again"
+                f"{path} contains responses to other prompts, or of another policy than {known['policy'] or '(none)'}, "
+                "of other weights, or with other settings of [rollout]; choose another [annotate] out, or remove the "
+                "file to sample again"
             )
         saved[row] = record["response"]
     return saved

@@ -15,7 +15,7 @@ evaluation that was interrupted asks for the others only.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import exp
@@ -32,11 +32,7 @@ from text2grad.errors import MetricError, Text2GradError
 from text2grad.evaluation import distinct
 from text2grad.feedback import Critic
 from text2grad.files import to_json, write_atomically
-from text2grad.models import (
-    Scores,
-    TokenBatch,
-    draws_apart,
-)
+from text2grad.models import Scores, TokenBatch, draws_apart
 from text2grad.progress import Progress, note
 from text2grad.reward_models import Agreement, judge
 from text2grad.rl import (
@@ -163,13 +159,6 @@ class Evaluations:
             "records": gather_object(records),
         }
 
-    def answers(self) -> list[Rollout]:
-        """Return one response to each held-out example, the same as in the evaluation of these weights."""
-        return held_out_responses(self.trainer, range(len(self.trainer.held_out)), "answer")
-
-    def _progress(self, phase: str, responses: int) -> Progress:
-        return Progress(phase, responses, unit="response", enabled=self.trainer.accelerator.is_main_process)
-
     def _rows(self, rollouts: Sequence[Rollout], *, first: int) -> list[Row]:
         """Return the record of each response without critique, with the user's metric."""
         values: Sequence[Mapping[str, float]] = [{}] * len(rollouts)
@@ -198,12 +187,13 @@ class Evaluations:
         critic = CachedCritic(trainer.critic, self._cache(step), match=trainer.recipe.critic.match)
         critiques: list[Critique] = []
         at_once = trainer.recipe.rollout.batch_size // trainer.accelerator.num_processes
-        with self._progress("evaluate: judge", len(rollouts)) as progress:
-            for part in _parts(range(len(rollouts)), at_once):
-                batch = rollouts[part.start : part.stop]
-                with draws_apart(self._seed_of(step, first + part.start)):
+        main = trainer.accelerator.is_main_process
+        with Progress("evaluate: judge", len(rollouts), unit="response", enabled=main) as progress:
+            for start in range(0, len(rollouts), at_once):
+                batch = rollouts[start : start + at_once]
+                with draws_apart(self._seed_of(step, first + start)):
                     critiques += critic([rollout.example for rollout in batch], [rollout.response for rollout in batch])
-                progress.advance(len(part))
+                progress.advance(len(batch))
         return critiques
 
     def _numbers(
@@ -304,9 +294,3 @@ def _critic_figures(rows: Sequence[Row], tokens: int) -> dict[str, float]:
         "unlabelled_share": 1.0 - positive - negative,
         "failure_rate": fmean(row["failed"] for row in rows),
     }
-
-
-def _parts(rows: range, size: int) -> Iterator[range]:
-    """Yield consecutive parts of at most `size` rows."""
-    for start in range(rows.start, rows.stop, size):
-        yield range(start, min(start + size, rows.stop))

@@ -6,9 +6,8 @@ def metric(example: Example, response: str) -> dict[str, float]
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import chdir
-from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import SupportsFloat
 
 from text2grad.errors import MetricError
 from text2grad.feedback import described, load_callable
@@ -84,26 +83,17 @@ def _fault(values: object, earlier: Sequence[Mapping[str, float]]) -> str:
             return f"returned the key {_short(name)}, which is not a name"
         if name in RESERVED:
             return f"returned the name {name!r}, which every evaluation has already; choose another name"
-        if not _is_number(value):
+        if not isinstance(value, SupportsFloat) or getattr(value, "shape", ()) != ():
             return f"returned {_short(value)} for {name!r}, which is not a number"
-        if not abs(_float(value)) <= LARGEST:
+        try:
+            finite = abs(float(value)) <= LARGEST
+        except OverflowError:  # a whole number beyond all floats
+            finite = False
+        if not finite:
             return f"returned {_short(value)} for {name!r}; leave no number undefined, for example return 0.0"
     if earlier and values.keys() != earlier[0].keys():
         return f"returned the names {sorted(values)} instead of {sorted(earlier[0])}, which it returned before"
     return ""
-
-
-def _float(value: Any) -> float:
-    """Return a number as a float, infinite if it is too large for one."""
-    try:
-        return float(value)
-    except OverflowError:
-        return float("inf")
-
-
-def _is_number(value: Any) -> bool:
-    """Return whether a value is a number: Python's, NumPy's, or a tensor with one element."""
-    return isinstance(value, Real) or (getattr(value, "shape", None) == () and hasattr(value, "__float__"))
 
 
 def _short(value: object) -> str:

@@ -5,51 +5,40 @@
     reward_model/        phase 2: the generative reward model, from the fine-tuned weights
     start/               the start of the policies: the reward model's weights, fine-tuned on demonstrations again
     phases.json          seconds and counts of the phases
+    recipe.json          the settings by which all are made
 
-Where the task's program is the critic of the runs, two phases are enough: `run(phases=WITHOUT_REWARD_MODEL)`. Further
-phases, such as the reward model of a baseline, are given by name (`Phase`).
 A finished phase is not repeated: a file or directory gets its name when it is complete.
 """
 
 import json
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from text2grad.config import Recipe, RewardModelConfig, SFTConfig
-from text2grad.errors import ConfigError, check_known
-from text2grad.feedback import annotate, read_annotations, write_annotations
+from text2grad.config import Recipe, RewardModelConfig, SFTConfig, changed_settings, make_recipe
+from text2grad.errors import ConfigError
+from text2grad.feedback import Annotation, annotate, read_annotations, write_annotations
 from text2grad.files import published, to_json, write_atomically
-from text2grad.models import (
-    FineTuning,
-    encode_prompts,
-    fine_tune,
-    load_policy,
-    load_tokenizer,
-    sample,
-    step_uniforms,
-    stop_ids,
-)
+from text2grad.models import FineTuning, fine_tune, load_policy, load_tokenizer
+from text2grad.progress import Progress, note
 from text2grad.reward_models import SYMBOLS, critique_target
 from text2grad.reward_models.training import train_reward_model
+from text2grad.runs.evaluate_policy import sample_rollouts
 from text2grad.runs.run_examples import task_settings, world_of
 from text2grad.tasks import Task, built_in, copy_weights, procedural_task, tiny_llama, word_tokenizer
 from text2grad.types import Example
 
-PHASES = ("sft", "annotations", "reward_model", "start")
-WITHOUT_REWARD_MODEL = ("sft", "start")
-SECONDS_BETWEEN_LINES = 2.0
+ANNOTATIONS = "annotations.jsonl"
 VOCABULARY_ITEMS = 3_000  # parts of demonstrations whose words the tokenizer knows
 ROWS_AT_ONCE = 256
-CONTEXT, WIDTH = 512, 64
+SAMPLING_STEP = 2**20  # no training step uses its random numbers
+WIDTH = 64
 
-OnProgress = Callable[[str, int, int], None]  # phase, finished steps or responses, number of all
-Phase = Callable[["Pipeline", Path], None]  # makes the file or directory of a phase
+DECIDE_MODELS = ("data", "rollout", "sft", "reward_model", "critic", "quickstart", "world")
+"""Sections of the recipe that decide the models; the last one is of experiments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,48 +48,34 @@ class Pipeline:
     Attributes:
         recipe: its sections [quickstart], [data], [sft], [reward_model], [critic], [rollout] and [run] are used.
         out: directory of all files.
-        on_progress: called with phase, number of finished steps or responses, and number of all.
-        further: further phases by name, which `run` makes on request.
     """
 
     recipe: Recipe
     out: Path
-    on_progress: OnProgress
-    further: Mapping[str, Phase] = field(default_factory=dict)
 
-    def run(self, more: Sequence[str] = (), phases: Sequence[str] = PHASES) -> None:
-        """Run the phases that are not finished.
+    def run(self) -> None:
+        """Make what is missing, and score the fine-tuned policy."""
+        for name, make in self.phases().items():
+            self.make(name, make)
+        self.evaluate()
 
-        Args:
-            more: names of further phases.
-            phases: the others, in their order; `WITHOUT_REWARD_MODEL` are enough where a program is the critic.
-
-        Raises:
-            ConfigError: if a phase is unknown or needs one that is left out.
-        """
-        every: dict[str, Callable[[Path], None]] = {
+    def phases(self) -> Mapping[str, Callable[[Path], None]]:
+        """Return what makes each file or directory, by its name."""
+        return {
             "sft": self._sft,
-            "annotations": self._annotations,
-            "reward_model": self.reward_model,
+            ANNOTATIONS: self._annotations,
+            "reward_model": self._reward_model,
             "start": self._start,
-            **{name: partial(make, self) for name, make in self.further.items()},
         }
-        asked = (*phases, *more)
-        for name in asked:
-            check_known("a phase", name, tuple(every))
-        after = self.recipe.quickstart.after_reward_model
-        if "start" in asked and after and "reward_model" not in asked and not (self.out / "reward_model").exists():
-            raise ConfigError(
-                f"quickstart.after_reward_model = {after}: the start needs a reward model, and the phases are "
-                f"{', '.join(asked)}. Set quickstart.after_reward_model = 0, so that the start is the fine-tuned model"
-            )
-        self.out.mkdir(parents=True, exist_ok=True)
-        for name in asked:
-            path = self.out / ("annotations.jsonl" if name == "annotations" else name)
-            if not path.exists():
-                started = time.perf_counter()
-                every[name](path)
-                self.note(name, round(time.perf_counter() - started, 1))
+
+    def make(self, name: str, phase: Callable[[Path], None]) -> None:
+        """Make a file or directory of `out` that is missing, and note the seconds."""
+        path = self.out / name
+        if not path.exists():
+            self.out.mkdir(parents=True, exist_ok=True)
+            started = time.perf_counter()
+            phase(path)
+            self.note(path.stem, round(time.perf_counter() - started, 1))
 
     def evaluate(self) -> None:
         """Score the fine-tuned policy on held-out items, as the evaluations of the methods do."""
@@ -110,6 +85,25 @@ class Pipeline:
             examples = task.held_out(data.eval_examples, world_of(self.recipe).eval_seed)
             write_atomically(path, to_json(task.score(examples, self._sample(examples))))
 
+    def refuse_other_settings(self, way_out: str) -> None:
+        """Write the settings by which the models are made, or compare them with an earlier process's.
+
+        Raises:
+            ConfigError: if the models are made, or being made, by other settings; ends with the way out.
+        """
+        path, now = self.out / "recipe.json", self.recipe.model_dump(mode="json")
+        now = {section: now[section] for section in DECIDE_MODELS if section in now}
+        if not path.exists():
+            self.out.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, to_json(now))
+            return
+        before = make_recipe(json.loads(path.read_bytes()), where=str(path), warn=False).model_dump(mode="json")
+        changed = changed_settings(before, now)
+        if changed:
+            raise ConfigError(
+                f"{self.out} holds models that were made by other settings: {'; '.join(changed)}. {way_out}"
+            )
+
     @property
     def task(self) -> Task:
         """The task, on its training split."""
@@ -118,74 +112,72 @@ class Pipeline:
     @property
     def context(self) -> int:
         """Positions of the models: prompt, answer and critique fit."""
-        return CONTEXT
+        return 512
 
     def _sft(self, path: Path) -> None:
-        tokenizer = self._tokenizer(*self._known_demonstrations())
-        examples, answers = self._demonstrations()
-        training = self.training(self.recipe.sft)
-        model = self._fine_tune("sft", self._untrained(tokenizer), tokenizer, examples, answers, training)
-        self._save(path, model, tokenizer)
+        tokenizer = self.tokenizer()
+        self._fine_tune(path, self._untrained(tokenizer), tokenizer, self.training(self.recipe.sft))
 
     def _annotations(self, path: Path) -> None:
         """Annotate responses of the policy and as many corrupted responses."""
         task, count, rng = self.task, self.recipe.quickstart.responses, self._rng("annotations")
         examples = task.examples(count, self.recipe.run.seed + 1)
-        own = self._sample(examples[: count // 2], "annotations")
+        note(f"annotations: critiques of {count:,} answers in words and quotes")
+        own = self._sample(examples[: count // 2])
         others = [" " + task.corruption(example, rng) for example in examples[count // 2 :]]
         write_annotations(path, annotate(task.critic(), examples, own + others))
 
-    def reward_model(
-        self,
-        path: Path,
-        *,
-        write_feedback: bool | None = None,
-        annotations: str = "annotations.jsonl",
-        form: str = "spans",
-        symbols: Sequence[str] = (),
-        words: Sequence[str] = (),
+    def _reward_model(self, path: Path) -> None:
+        self.train_reward_model(path, read_annotations(self.out / ANNOTATIONS))
+
+    def train_reward_model(
+        self, path: Path, annotations: Sequence[Annotation], tokenizer: Any = None, **changes: Any
     ) -> None:
-        """Train a generative reward model on annotations.
+        """Train a generative reward model on annotations, from the fine-tuned weights.
 
         Args:
             path: directory to write.
-            write_feedback: whether it writes feedback; None takes the recipe's.
-            annotations: name of their file.
-            form: of its critiques.
-            symbols: syntax of the form that the tokenizer needs beside the words of critiques; with them the tokenizer,
-                and the model, are new.
-            words: further words that this tokenizer needs.
+            annotations: to learn from.
+            tokenizer: of the model; None takes the fine-tuned one's.
+            changes: attributes of its `CritiqueFormat` beside those that the recipe sets.
         """
-        settings = self.recipe.reward_model
-        tokenizer = known = load_tokenizer(str(self.out / "sft"))
-        if symbols:
-            tokenizer = self._tokenizer(*self._known_demonstrations(), symbols=symbols, words=words)
-        start = self._untrained(tokenizer)
-        if not world_of(self.recipe).fresh_reward_model:
-            copy_weights(load_policy(str(self.out / "sft")), known, start, tokenizer)
-        model, left_out = train_reward_model(
-            start,
-            tokenizer,
-            read_annotations(self.out / annotations),
-            self.training(settings),
-            write_feedback=settings.write_feedback if write_feedback is None else write_feedback,
-            max_new_tokens=settings.max_new_tokens,
-            form=form,
-            constrain=self.recipe.critic.constrain is not False,
-            on_step=lambda done: self.on_progress(path.name, done, settings.steps),
-        )
+        settings, known = self.recipe.reward_model, load_tokenizer(str(self.out / "sft"))
+        tokenizer = tokenizer or known
+        model = self._untrained(tokenizer)
+        self._copy_fine_tuned(known, model, tokenizer)
+        usual = settings.model_dump(include={"write_feedback", "max_new_tokens"})
+        with Progress(path.name.replace("_", " "), settings.steps) as progress:
+            reward_model, left_out = train_reward_model(
+                model,
+                tokenizer,
+                annotations,
+                self.training(settings),
+                on_step=lambda _: progress.advance(),
+                **{**usual, "constrain": self.recipe.critic.constrain is not False, **changes},
+            )
         self.note("left_out", left_out)
         with published(path) as temporary:
-            model.save(temporary)
+            reward_model.save(temporary)
+
+    def _copy_fine_tuned(self, known: Any, model: Any, tokenizer: Any) -> None:
+        """Give a model the fine-tuned weights; `known` is their tokenizer."""
+        copy_weights(load_policy(str(self.out / "sft")), known, model, tokenizer)
 
     def _start(self, path: Path) -> None:
         steps, settings = self.recipe.quickstart.after_reward_model, self.recipe.sft
-        source = self.out / ("reward_model" if steps else "sft")
-        model, tokenizer = load_policy(str(source)), load_tokenizer(str(source))
+        source = str(self.out / ("reward_model" if steps else "sft"))
+        model, tokenizer = load_policy(source), load_tokenizer(source)
         if steps:
-            examples, answers = self._demonstrations()
             training = replace(self.training(settings), steps=steps, learning_rate=settings.lr / 2)
-            model = self._fine_tune("start", model, tokenizer, examples, answers, training)
+            self._fine_tune(path, model, tokenizer, training)
+        else:
+            self._save(path, model, tokenizer)
+
+    def _fine_tune(self, path: Path, model: Any, tokenizer: Any, training: FineTuning) -> None:
+        """Fine-tune a model on the demonstrations, and save it."""
+        examples, answers = self._demonstrations()
+        with Progress(f"{path.name}: demonstrations", training.steps) as progress:
+            fine_tune(model, tokenizer, examples, answers, training, on_step=lambda _: progress.advance())
         self._save(path, model, tokenizer)
 
     def _demonstrations(self, most: int | None = None) -> tuple[list[Example], list[str]]:
@@ -200,23 +192,19 @@ class Pipeline:
         return self._demonstrations(VOCABULARY_ITEMS)
 
     def _untrained(self, tokenizer: Any) -> Any:
-        seed, layers = self.recipe.run.seed, world_of(self.recipe).layers
-        return tiny_llama(tokenizer, seed=seed, width=WIDTH, layers=layers, context=self.context)
+        return tiny_llama(tokenizer, seed=self.recipe.run.seed, width=WIDTH, context=self.context)
 
-    def _tokenizer(
-        self,
-        examples: Sequence[Example],
-        answers: Sequence[str],
-        *,
-        symbols: Sequence[str] = (),
-        words: Sequence[str] = (),
-    ) -> Any:
-        """Return a tokenizer that knows every word of the prompts, answers and critiques, and further ones.
+    def tokenizer(self, *, symbols: Sequence[str] = (), words: Sequence[str] = ()) -> Any:
+        """Return a tokenizer that knows every word of the prompts, answers and critiques.
 
         A verdict is one token directly after the quoted word, so the model can compare the word with the truth there.
+
+        Args:
+            symbols: further texts that become one token each.
+            words: further words.
         """
         task, rng = self.task, self._rng("tokenizer")
-        examples, answers = examples[:VOCABULARY_ITEMS], answers[:VOCABULARY_ITEMS]
+        examples, answers = self._known_demonstrations()
         corrupted = [" " + task.corruption(example, rng) for example in examples]
         annotations = annotate(task.critic(), [*examples, *examples], [*answers, *corrupted])
         targets = [critique_target(annotation.critique, annotation.response) for annotation in annotations]
@@ -227,42 +215,16 @@ class Pipeline:
             [*prompts, *answers, *corrupted, *targets, *rare, *words], [*SYMBOLS, *symbols, *verdicts]
         )
 
-    def _sample(self, examples: Sequence[Example], part: str = "") -> list[str]:
-        """Sample answers of the fine-tuned policy at temperature 1; `part` is the phase for `on_progress`."""
-        model, tokenizer = load_policy(str(self.out / "sft")).eval(), load_tokenizer(str(self.out / "sft"))
-        prompts = encode_prompts(tokenizer, examples, prompt_format=self.recipe.model.prompt_format)
-        limit = self.recipe.rollout.max_new_tokens
-        uniforms = step_uniforms(seed=self.recipe.run.seed, step=2**20, rows=len(prompts), tokens=limit)
-        answers: list[tuple[int, ...]] = []
-        for start in range(0, len(prompts), ROWS_AT_ONCE):
-            answers += sample(
-                model,
-                prompts[start : start + ROWS_AT_ONCE],
-                uniforms[start : start + ROWS_AT_ONCE],
-                eos_ids=stop_ids(model, tokenizer),
-                pad_id=tokenizer.pad_token_id,
-                rows_at_once=ROWS_AT_ONCE,
-            )
-            if part:
-                self.on_progress(part, len(answers), len(prompts))
-        return list(tokenizer.batch_decode([list(ids) for ids in answers], skip_special_tokens=True))
-
-    def _fine_tune(
-        self,
-        phase: str,
-        model: Any,
-        tokenizer: Any,
-        examples: Sequence[Example],
-        answers: Sequence[str],
-        settings: FineTuning,
-        *,
-        before: int = 0,
-        of: int = 0,
-    ) -> Any:
-        def on_step(done: int) -> None:
-            self.on_progress(phase, before + done, of or settings.steps)
-
-        return fine_tune(model, tokenizer, examples, answers, settings, on_step=on_step)
+    def _sample(self, examples: Sequence[Example]) -> list[str]:
+        """Sample answers of the fine-tuned policy at temperature 1."""
+        recipe, path = self.recipe, str(self.out / "sft")
+        rollout = recipe.rollout.model_copy(
+            update={"temperature": 1.0, "eos_token_ids": (), "rows_at_once": ROWS_AT_ONCE}
+        )
+        how: dict[str, Any] = {"prompt_format": recipe.model.prompt_format, "seed": recipe.run.seed}
+        policy, tokenizer = load_policy(path).eval(), load_tokenizer(path)
+        rollouts = sample_rollouts(policy, tokenizer, examples, rollout, **how, step=SAMPLING_STEP)
+        return [rollout.response for rollout in rollouts]
 
     def training(self, settings: SFTConfig | RewardModelConfig) -> FineTuning:
         """Return the settings of a training of this pipeline's models."""
@@ -282,30 +244,3 @@ class Pipeline:
         path = self.out / "phases.json"
         notes = json.loads(path.read_bytes()) if path.exists() else {}
         write_atomically(path, to_json({**notes, name: value}))
-
-
-def pipeline_with_progress_lines(
-    recipe: Recipe, out: Path, further: Mapping[str, Phase] | None = None, kind: type[Pipeline] = Pipeline
-) -> Pipeline:
-    """Return the pipeline of a process of its own, which prints its progress as lines of JSON, and no bars.
-
-    Args:
-        recipe: its settings.
-        out: directory of all files.
-        further: further phases by name.
-        kind: the class of the pipeline.
-    """
-    from transformers.utils.logging import disable_progress_bar, set_verbosity_error
-
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # bars of loading and saving small models
-    set_verbosity_error()  # type: ignore[no-untyped-call]  # a new head has random weights on purpose
-    printed = 0.0
-
-    def on_progress(part: str, done: int, total: int) -> None:
-        nonlocal printed
-        if done == total or time.perf_counter() - printed > SECONDS_BETWEEN_LINES:
-            printed = time.perf_counter()
-            sys.stdout.write(json.dumps({"part": part, "done": done, "total": total}) + "\n")
-            sys.stdout.flush()
-
-    return kind(recipe, out, on_progress, further or {})

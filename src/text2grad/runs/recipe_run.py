@@ -14,9 +14,8 @@ from text2grad.reward_models import LocalRewardModel, Refresher, critic_from_rec
 from text2grad.rl import Text2GradTrainer, check_tracker, prepare_policy
 from text2grad.runs.evaluations import Evaluations
 from text2grad.runs.metric import Metric, load_metric
-from text2grad.runs.run_examples import RunExamples, recipe_task, run_examples, world_of
+from text2grad.runs.run_examples import RunExamples, recipe_task, run_examples
 from text2grad.tasks import BuiltIn
-from text2grad.types import Example
 
 
 def run_recipe(
@@ -77,15 +76,7 @@ def read_inputs(recipe: Recipe, *, resume: bool = False) -> Inputs:
 def prepare_run(
     recipe: Recipe, *, model: Any, tokenizer: Any, resume: bool, trainer_class: type[Text2GradTrainer]
 ) -> tuple[Text2GradTrainer, Evaluations | None]:
-    """Return the trainer of a run, and its evaluations if there are held-out examples.
-
-    Args:
-        recipe: the settings.
-        model: the policy; None loads `model.path`.
-        tokenizer: the policy's; None loads it from `model.path`.
-        resume: continue the run in `run.out`.
-        trainer_class: makes the steps.
-    """
+    """Return the trainer of a run, and its evaluations if there are held-out examples; for `run_recipe`."""
     task, metric, task_critic, annotator, examples = read_inputs(recipe, resume=resume)
     settings, policy = recipe.model, None
     if model is None and shares_base(recipe):
@@ -158,25 +149,3 @@ def critic_of_run(recipe: Recipe, directory: Path, checkpoint: Path | None) -> C
         return None
     task = recipe_task(recipe)
     return critic_from_recipe(recipe, task_critic=task.critic() if task else None)
-
-
-def all_examples(recipe: Recipe) -> list[Example]:
-    """Return the examples of a run, those to train on and those of its evaluations.
-
-    Raises:
-        DataError: if the run's files cannot be read.
-    """
-    examples = run_examples(recipe)
-    return [*examples.train, *examples.held_out]
-
-
-def held_out_examples(recipe: Recipe, count: int) -> list[Example]:
-    """Return `count` held-out examples of a run, or all if there are fewer; the first ones of its evaluations.
-
-    Raises:
-        DataError: if the run's files cannot be read.
-    """
-    task = recipe_task(recipe)
-    if task is not None:
-        return task.held_out(count, world_of(recipe).eval_seed)
-    return run_examples(recipe).held_out[:count]

@@ -19,19 +19,15 @@ class RunExamples(NamedTuple):
 
 
 class World(NamedTuple):
-    """What experiments vary of a built-in task and of the models before RL; all other runs have the defaults.
+    """What experiments vary of a built-in task; all other runs have the defaults.
 
     Attributes:
         task: the settings of the task.
         eval_seed: chooses the held-out examples.
-        layers: transformer blocks of the models.
-        fresh_reward_model: the reward model begins at random weights, not at the fine-tuned policy.
     """
 
     task: TaskSettings = TaskSettings()
     eval_seed: int = 0
-    layers: int = 2
-    fresh_reward_model: bool = False
 
 
 _WORLDS: list[Callable[[Recipe], World]] = [lambda _: World()]

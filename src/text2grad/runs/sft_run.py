@@ -11,6 +11,7 @@ results.json            counts and the held-out loss before the training and of 
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 
 from text2grad.config import Recipe, check_directory, check_world_size, open_run
 from text2grad.costs import Cost, write_cost
-from text2grad.errors import CheckpointError, ConfigError, DataError, ModelError
+from text2grad.errors import CheckpointError, ConfigError, DataError
 from text2grad.feedback import Demonstration, hold_out, read_demonstrations
 from text2grad.files import published, to_json, write_atomically
 from text2grad.models import (
@@ -33,6 +34,7 @@ from text2grad.models import (
     checkpoint_path,
     context_of,
     conversation_rows,
+    format_of,
     held_out_loss,
     last_saved,
     load_tokenizer,
@@ -41,11 +43,11 @@ from text2grad.models import (
     measured_at,
     on_cpu,
     policy_config,
+    supervised_trainer,
     train_measured,
 )
 from text2grad.progress import Progress, note
 from text2grad.runs.run_examples import held_out_prompts
-from text2grad.types import PromptFormat
 
 MODEL, MERGED, RESULTS_FILE = "model", "merged", "results.json"
 SECTIONS = ("model", "sft", "run")  # sections of the recipe whose settings decide the result
@@ -89,8 +91,8 @@ class SFTRun:
         learned, held_out, shared = read_demonstration_split(recipe)
         config = policy_config(self.path, trust_remote_code=recipe.model.trust_remote_code)
         self.tokenizer = load_tokenizer(self.path, trust_remote_code=recipe.model.trust_remote_code)
-        wanted = recipe.model.prompt_format
-        self.prompt_format = _prompt_format(self.tokenizer, wanted, [*learned, *held_out], self.path)
+        prompts = [(demonstration.where, demonstration.turns[0].prompt) for demonstration in (*learned, *held_out)]
+        self.prompt_format = format_of(self.tokenizer, recipe.model.prompt_format, prompts)
         encoded = self._encode(learned, "demonstrations")
         encoded_held_out = self._encode(held_out[: recipe.sft.eval_limit], "held-out demonstrations")
         limit = int(min(recipe.sft.max_tokens, context_of(config)))
@@ -101,7 +103,7 @@ class SFTRun:
             include={"dtype", "lora_r", "lora_alpha", "lora_targets", "trust_remote_code"}
         )
         self.model = load_trainable(self.path, **of_model, lora_dropout=recipe.sft.lora_dropout, seed=recipe.run.seed)
-        check_ids(self.model, [*self.rows, *self.held_out])
+        check_ids(self.model, [row["input_ids"] for row in (*self.rows, *self.held_out)])
         self.counts = {
             "learned": len(fitting),
             "tokens": sum(len(row["input_ids"]) for row in self.rows),
@@ -175,7 +177,8 @@ class SFTRun:
             tracker=run.tracker,
             on_measured=on_measured,
         )
-        train_measured(self.model, self.tokenizer, self.rows, settings, evaluation)
+        make_trainer = partial(supervised_trainer, self.model, self.tokenizer, self.rows, settings)
+        train_measured(make_trainer, settings, evaluation)
 
     def _publish(self, out: Path) -> None:
         """Write the best checkpoint as an ordinary Hugging Face directory; an adapter merged into its base as well."""
@@ -280,21 +283,3 @@ def _fitting(encoded: Sequence[list[Row]], limit: int) -> list[list[Row]]:
             "model's context); raise sft.max_tokens, or shorten them"
         )
     return fitting
-
-
-def _prompt_format(tokenizer: Any, wanted: str, demonstrations: Sequence[Demonstration], path: str) -> PromptFormat:
-    """Return the format in which rollouts show prompts.
-
-    Raises:
-        ModelError: if the tokenizer lacks the chat template that the recipe or a chat needs.
-    """
-    if getattr(tokenizer, "chat_template", None):
-        return "plain" if wanted == "plain" else "chat"
-    chats = [demonstration for demonstration in demonstrations if not isinstance(demonstration.turns[0].prompt, str)]
-    if wanted == "chat" or (chats and wanted == "auto"):
-        what = f"{chats[0].where}: the demonstration is a chat" if chats else 'model.prompt_format = "chat"'
-        raise ModelError(
-            f"{what}, but the tokenizer of {path!r} has no chat template; take a model that has one, or join messages "
-            'as plain text with model.prompt_format = "plain"'
-        )
-    return "plain"

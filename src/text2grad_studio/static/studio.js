@@ -283,7 +283,7 @@ const showSummary = async () => {
     links.append(link);
   }
   const parts = [line("h2", `Marks of ${state.rater}`),
-    line("p", "text2grad reward reads the annotations; the page needs no server.", "how"), links];
+    line("p", "text2grad reward and text2grad feedback export read the annotations; the page needs no server.", "how"), links];
   if (pairs.length) {
     const table = document.createElement("table");
     const head = line("tr");

@@ -1,6 +1,5 @@
 """Endpoints and budgets are validated; requests have the hashes of earlier versions, so that paid answers are found."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -8,16 +7,16 @@ import pytest
 
 from text2grad.config.server import AnnotateConfig, ServerConfig
 from text2grad.critics.servers.annotation import Annotator, Item
-from text2grad.critics.servers.endpoint import Endpoint, Spending, make_values
+from text2grad.critics.servers.endpoint import Endpoint
 from text2grad.critics.servers.llm_critic import LLMCritic
 from text2grad.critics.servers.preference import Comparison, prefer
-from text2grad.critics.servers.session import AnnotationSession
-from text2grad.critics.servers.store import Answer, Request, Store
+from text2grad.critics.servers.session import run_session
+from text2grad.critics.servers.store import Answer, Store
 from text2grad.critics.servers.templates import Template
 from text2grad.errors import ConfigError
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.served import ServerRewardModel
-from text2grad.runs.annotation_items import endpoint_values
+from text2grad.runs.annotation_items import annotator_endpoint
 from text2grad.types import Example
 
 URL = "http://127.0.0.1:9/v1"  # nothing listens there
@@ -37,8 +36,8 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Answer every request from the store, and return the hashes that were looked up."""
     found: list[str] = []
 
-    def get(store: Store, request: Request) -> Answer:
-        found.append(request.key)
+    def get(store: Store, key: str) -> Answer:
+        found.append(key)
         return Answer("{}", "stop")
 
     monkeypatch.setattr(Store, "get", get)
@@ -46,13 +45,13 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_requests_of_the_annotator_have_the_hashes_of_earlier_versions(keys: list[str], tmp_path: Path) -> None:
-    endpoint, spending = endpoint_values(AnnotateConfig(model="m", base_url=URL, api_key_env=""))
+    endpoint = annotator_endpoint(AnnotateConfig(model="m", base_url=URL, api_key_env=""))
     annotate = Annotator(Template("qa")).annotate
     with Store(tmp_path / "a.sqlite") as store:
-        asyncio.run(AnnotationSession(endpoint, store, annotate, spending).run([ITEM]))
+        run_session(endpoint, store, annotate, [ITEM])
         grounded = ITEM._replace(example=Example("Where?\n"), feedback="fine")
-        asyncio.run(AnnotationSession(endpoint, store, annotate, spending).run([grounded]))
-        asyncio.run(AnnotationSession(endpoint, store, prefer).run([Comparison("Why?", "So.", "A", "B")]))
+        run_session(endpoint, store, annotate, [grounded])
+        run_session(endpoint, store, prefer, [Comparison("Why?", "So.", "A", "B")])
     assert keys == [HASHES["annotation"], HASHES["human feedback"], HASHES["preference"]]
 
 
@@ -68,8 +67,8 @@ def test_critics_made_in_python_have_the_defaults_of_a_recipe(monkeypatch: pytes
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     config = AnnotateConfig(model="m")
     critic = LLMCritic("m")
-    assert endpoint_values(config) == (critic.endpoint, critic.spending) == (Endpoint("m"), Spending())
-    template = critic.annotator.template
+    assert annotator_endpoint(config) == critic.endpoint == Endpoint("m")
+    template = critic.template
     assert (config.template, config.reasoning) == (template.name, template.reasoning)
     model = ServerRewardModel("m")
     for name, value in ServerConfig().model_dump().items():
@@ -95,7 +94,7 @@ def test_critics_made_in_python_have_the_defaults_of_a_recipe(monkeypatch: pytes
 )
 def test_wrong_values_are_refused_by_name(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        make_values("Critic", {"model": "m", **settings}, Endpoint, Spending)
+        Endpoint.of("Critic", {"model": "m", **settings})
     assert str(caught.value) == message
 
 

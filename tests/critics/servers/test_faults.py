@@ -1,23 +1,21 @@
 """Annotation against a server that misbehaves: what each fault becomes, what is repeated, and what is written down."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tenacity
 
 from fault_server import SECRET, Running, running
 from text2grad.config.server import AnnotateConfig
 from text2grad.critics.servers import cached_client
 from text2grad.critics.servers.annotation import AnnotationResult, Annotator, Item
-from text2grad.critics.servers.cached_client import CachedClient, Usage
-from text2grad.critics.servers.pace import Budget, Pace
-from text2grad.critics.servers.session import AnnotationSession
+from text2grad.critics.servers.cached_client import CachedClient
+from text2grad.critics.servers.pace import Pace, Usage
+from text2grad.critics.servers.session import run_session
 from text2grad.critics.servers.store import Store
 from text2grad.critics.servers.templates import Template
-from text2grad.errors import ConfigError, RequestError
-from text2grad.runs.annotation_items import endpoint_values
+from text2grad.errors import ConfigError
+from text2grad.runs.annotation_items import annotator_endpoint
 from text2grad.types import Example, Span
 
 pytestmark = pytest.mark.usefixtures("short_waits")
@@ -32,28 +30,29 @@ def prompt(one: Item, **settings: Any) -> str:
     return template.messages(one.example, one.response, feedback=one.feedback)[0]["content"]
 
 
-def session(
-    store: Store, config: AnnotateConfig, *, schemas: bool | None = None
-) -> AnnotationSession[Item, AnnotationResult]:
-    """Return a session that knows from the start whether the server takes schemas, unless that is None."""
-    endpoint, spending = endpoint_values(config)
+def judged(
+    server: Running,
+    path: Path,
+    *items: Item,
+    retries: int = 6,
+    schemas: bool | None = None,
+    paces: list[Pace] | None = None,
+    **settings: Any,
+) -> tuple[list[AnnotationResult], Usage]:
+    """Annotate items; the client knows from the start whether the server takes schemas, unless that is None."""
+    values = {"model": "m", "base_url": server.url, "api_key_env": "SOME_KEY", "concurrency": 8, "timeout_s": 10.0}
+    config = AnnotateConfig(**{**values, **settings})
     annotator = Annotator(Template(config.template, config.reasoning))
 
     async def annotate(client: CachedClient, one: Item) -> AnnotationResult:
         client._takes_formats = client._takes_formats if schemas is None else schemas
+        if paces is not None:
+            paces.append(client.pace)
         return await annotator.annotate(client, one)
 
-    return AnnotationSession(endpoint, store, annotate, spending)
-
-
-def judged(
-    server: Running, path: Path, *items: Item, retries: int = 6, schemas: bool | None = None, **settings: Any
-) -> tuple[list[AnnotationResult], Usage, Budget]:
-    values = {"model": "m", "base_url": server.url, "api_key_env": "SOME_KEY", "concurrency": 8, "timeout_s": 10.0}
-    config = AnnotateConfig(**{**values, **settings})
     with Store(path / "answers.sqlite") as store, pytest.MonkeyPatch.context() as patch:
         patch.setattr(cached_client, "RETRIES", retries)
-        return asyncio.run(session(store, config, schemas=schemas).run(items))
+        return run_session(annotator_endpoint(config), store, annotate, items, phase="")
 
 
 def kinds(verdicts: list[AnnotationResult]) -> list[str]:
@@ -61,19 +60,18 @@ def kinds(verdicts: list[AnnotationResult]) -> list[str]:
 
 
 def test_an_answer_becomes_feedback_and_spans_of_the_response(server: Running, tmp_path: Path) -> None:
-    (verdict,), tally, budget = judged(server, tmp_path, item("ok", "plain"))
+    (verdict,), usage = judged(server, tmp_path, item("ok", "plain"))
     assert verdict.failure is None
     assert verdict.critique is not None
     assert verdict.critique.feedback == '"So" is right, but "today." is wrong.'
     assert verdict.critique.spans == (Span(0, 2, "positive"), Span(8, 14, "negative"))
     assert (verdict.prompt_tokens, verdict.completion_tokens) == (100, 20)
-    assert tally == Usage(answered=1, prompt_tokens=100, completion_tokens=20)
-    assert budget.requests == 1
+    assert usage == Usage(requests=1, prompt_tokens=100, completion_tokens=20)
 
 
 def test_of_an_answer_in_parts_the_text_is_read_and_not_the_thoughts(server: Running, tmp_path: Path) -> None:
-    (verdict,), _, _ = judged(server, tmp_path, item("parts", "parts"))
-    (plain,), _, _ = judged(server, tmp_path, item("ok", "parts"))
+    (verdict,), _ = judged(server, tmp_path, item("parts", "parts"))
+    (plain,), _ = judged(server, tmp_path, item("ok", "parts"))
     assert verdict == plain
     assert verdict.critique is not None
     assert verdict.critique.status == "ok"
@@ -82,9 +80,9 @@ def test_of_an_answer_in_parts_the_text_is_read_and_not_the_thoughts(server: Run
 @pytest.mark.parametrize("fault", ["429", "429:0.01", "500", "503", "drop", "cut", "garbage", "wrong"])
 def test_a_passing_fault_is_repeated_and_then_answered(server: Running, tmp_path: Path, fault: str) -> None:
     one = item(f"{fault} {fault} ok", "passing")
-    verdicts, tally, budget = judged(server, tmp_path, one, schemas=False)
+    verdicts, usage = judged(server, tmp_path, one, schemas=False)
     assert kinds(verdicts) == ["ok"]
-    assert (budget.requests, tally.retried, tally.answered) == (3, 2, 1)
+    assert (usage.requests, usage.retried) == (3, 2)
     assert server.times(prompt(one)) == 3
 
 
@@ -103,13 +101,13 @@ def test_a_lasting_fault_is_a_failure_of_its_kind_and_is_asked_again_by_the_next
     server: Running, tmp_path: Path, fault: str, kind: str, detail: str
 ) -> None:
     one = item(f"{fault} {fault} ok", "lasting")
-    (verdict,), _, budget = judged(server, tmp_path, one, retries=1, schemas=False)
+    (verdict,), usage = judged(server, tmp_path, one, retries=1, schemas=False)
     assert verdict.critique is None
     assert verdict.failure is not None
-    assert (verdict.failure.kind, budget.requests) == (kind, 2)
+    assert (verdict.failure.kind, usage.requests) == (kind, 2)
     assert detail in verdict.failure.detail
-    again, _, budget = judged(server, tmp_path, one, retries=1, schemas=False)
-    assert (kinds(again), budget.requests) == (["ok"], 1)
+    again, usage = judged(server, tmp_path, one, retries=1, schemas=False)
+    assert (kinds(again), usage.requests) == (["ok"], 1)
 
 
 @pytest.mark.parametrize(
@@ -127,13 +125,13 @@ def test_an_answer_without_a_critique_is_a_failure_that_is_paid_for_once(
 ) -> None:
     one = item(fault, "once")
     for requests in (1, 0):
-        verdicts, tally, budget = judged(server, tmp_path, one)
-        assert (kinds(verdicts), budget.requests, tally.reused) == ([kind], requests, 1 - requests)
+        verdicts, usage = judged(server, tmp_path, one)
+        assert (kinds(verdicts), usage.requests, usage.reused) == ([kind], requests, 1 - requests)
     assert server.times(prompt(one)) == 1
 
 
 def test_a_body_that_trickles_in_is_cut_off_by_the_time_limit(server: Running, tmp_path: Path) -> None:
-    verdicts, _, _ = judged(server, tmp_path, item("slow"), timeout_s=0.3, retries=0)
+    verdicts, _ = judged(server, tmp_path, item("slow"), timeout_s=0.3, retries=0)
     assert kinds(verdicts) == ["timeout"]
     assert verdicts[0].failure is not None
     assert verdicts[0].failure.detail == "no answer within 0.3 s"
@@ -141,19 +139,19 @@ def test_a_body_that_trickles_in_is_cut_off_by_the_time_limit(server: Running, t
 
 def test_an_answer_of_ten_megabytes_is_unreadable_and_not_asked_for_again(server: Running, tmp_path: Path) -> None:
     for requests in (1, 0):
-        verdicts, _, budget = judged(server, tmp_path, item("huge"))
-        assert (kinds(verdicts), budget.requests) == (["unreadable"], requests)
+        verdicts, usage = judged(server, tmp_path, item("huge"))
+        assert (kinds(verdicts), usage.requests) == (["unreadable"], requests)
 
 
 def test_keys_that_come_twice_are_read_as_json_readers_do(server: Running, tmp_path: Path) -> None:
-    (verdict,), _, _ = judged(server, tmp_path, item("doubled"))
+    (verdict,), _ = judged(server, tmp_path, item("doubled"))
     assert verdict.critique is not None  # the last one counts: "today." is good, and poor
     assert verdict.critique.spans == (Span(8, 14, "negative"), Span(8, 14, "positive"))
 
 
 def test_a_request_that_is_no_good_is_not_repeated(server: Running, tmp_path: Path) -> None:
-    verdicts, tally, budget = judged(server, tmp_path, item("400"), schemas=False)
-    assert (kinds(verdicts), budget.requests, tally.retried) == (["rejected"], 1, 0)
+    verdicts, usage = judged(server, tmp_path, item("400"), schemas=False)
+    assert (kinds(verdicts), usage.requests, usage.retried) == (["rejected"], 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -171,82 +169,82 @@ def test_a_status_is_asked_again_or_stops_the_run_or_neither(
     server: Running, tmp_path: Path, status: str, kind: str, requests: int, stops: bool
 ) -> None:
     items = [item(f"{status} {status}", "status"), item("ok", f"after {status}")]
-    verdicts, _, budget = judged(server, tmp_path, *items, concurrency=1, retries=1, schemas=False)
+    verdicts, usage = judged(server, tmp_path, *items, concurrency=1, retries=1, schemas=False)
     assert kinds(verdicts) == [kind, "not_asked" if stops else "ok"]
-    assert budget.requests == requests + (not stops)
+    assert usage.requests == requests + (not stops)
 
 
 def test_a_key_that_is_turned_away_stops_the_run(server: Running, tmp_path: Path) -> None:
     items = [item("401", "wrong key"), *(item("ok", f"after {row}") for row in range(20))]
-    verdicts, _, budget = judged(server, tmp_path, *items, concurrency=1)
+    verdicts, usage = judged(server, tmp_path, *items, concurrency=1)
     assert kinds(verdicts) == ["rejected"] + ["not_asked"] * 20
-    assert budget.requests == 1
+    assert usage.requests == 1
     assert verdicts[1].failure is not None
     assert "status 401" in verdicts[1].failure.detail
 
 
 def test_a_server_that_never_answers_is_given_up(server: Running, tmp_path: Path) -> None:
     items = [item("500 500 500", f"down {row}") for row in range(40)]
-    verdicts, _, budget = judged(server, tmp_path, *items, concurrency=1, retries=0, schemas=False)
+    verdicts, usage = judged(server, tmp_path, *items, concurrency=1, retries=0, schemas=False)
     assert kinds(verdicts) == ["server_error"] * cached_client.GIVE_UP_AFTER + ["not_asked"] * 20
-    assert budget.requests == cached_client.GIVE_UP_AFTER
+    assert usage.requests == cached_client.GIVE_UP_AFTER
 
 
 def test_one_answer_among_them_shows_that_the_server_is_there(server: Running, tmp_path: Path) -> None:
     items = [
         item(script, f"flaky {row}") for row in range(cached_client.GIVE_UP_AFTER + 1) for script in ("500 500", "ok")
     ]
-    verdicts, _, _ = judged(server, tmp_path, *items, concurrency=1, retries=0, schemas=False)
+    verdicts, _ = judged(server, tmp_path, *items, concurrency=1, retries=0, schemas=False)
     assert kinds(verdicts) == ["server_error", "ok"] * (cached_client.GIVE_UP_AFTER + 1)
 
 
 def test_a_server_without_schemas_is_asked_without_after_its_first_refusal(tmp_path: Path) -> None:
     items = [item("ok", f"{row}") for row in range(10)]
     with running("--no-schemas") as server:
-        verdicts, _, budget = judged(server, tmp_path, *items)
-        assert (kinds(verdicts), budget.requests, server.requests()) == (["ok"] * 10, 11, 11)
-        verdicts, _, budget = judged(server, tmp_path, *items)  # nor does the next run find out again
-        assert (kinds(verdicts), budget.requests) == (["ok"] * 10, 0)
-        verdicts, _, _ = judged(server, tmp_path, item("ok", "forced"), schemas=True)
+        verdicts, usage = judged(server, tmp_path, *items, concurrency=1)
+        assert (kinds(verdicts), usage.requests, server.requests()) == (["ok"] * 10, 11, 11)
+        verdicts, usage = judged(server, tmp_path, *items)  # nor does the next run find out again
+        assert (kinds(verdicts), usage.requests) == (["ok"] * 10, 0)
+        verdicts, _ = judged(server, tmp_path, item("ok", "forced"), schemas=True)
         assert kinds(verdicts) == ["rejected"]
 
 
 def test_a_server_with_the_newer_name_of_the_length_limit_is_asked_by_that_name(tmp_path: Path) -> None:
     items = [item("ok", f"{row}") for row in range(10)]
     with running("--newer-names") as server:
-        verdicts, tally, budget = judged(server, tmp_path, *items, concurrency=1)
-        assert (kinds(verdicts), tally.retried) == (["ok"] * 10, 0)
-        assert budget.requests == server.requests() == 11  # the first is refused by its name, and no other
+        verdicts, usage = judged(server, tmp_path, *items, concurrency=1)
+        assert (kinds(verdicts), usage.retried) == (["ok"] * 10, 0)
+        assert usage.requests == server.requests() == 11  # the first is refused by its name, and no other
         assert (server.state()["last"].get("max_tokens"), server.state()["last"]["max_completion_tokens"]) == (
             None,
             1200,
         )
-        _, tally, _ = judged(server, tmp_path, *items)
-        assert tally.reused == 10  # the name is no part of the question
+        _, usage = judged(server, tmp_path, *items)
+        assert usage.reused == 10  # the name is no part of the question
 
 
 def test_what_stands_twice_in_the_data_is_asked_once(server: Running, tmp_path: Path) -> None:
     one = item("ok", "twice")
-    verdicts, _, budget = judged(server, tmp_path, one, one, one, concurrency=3)
-    assert (kinds(verdicts), budget.requests, server.times(prompt(one))) == (["ok"] * 3, 1, 1)
+    verdicts, usage = judged(server, tmp_path, one, one, one, concurrency=3)
+    assert (kinds(verdicts), usage.requests, server.times(prompt(one))) == (["ok"] * 3, 1, 1)
 
 
 def test_another_setting_that_an_answer_depends_on_is_another_question(server: Running, tmp_path: Path) -> None:
     told: list[dict[str, Any]] = [{}, {"temperature": 0.5}, {"max_tokens": 77}, {"concurrency": 3}]
-    requests = [judged(server, tmp_path, item("ok", "settings"), **settings)[2].requests for settings in told]
+    requests = [judged(server, tmp_path, item("ok", "settings"), **settings)[1].requests for settings in told]
     assert requests == [1, 1, 1, 0]
 
 
 def test_quotes_that_are_not_there_are_dropped_and_listed(server: Running, tmp_path: Path) -> None:
     one = item("misquote", "not there")
-    (verdict,), _, budget = judged(server, tmp_path, one)
+    (verdict,), usage = judged(server, tmp_path, one)
     assert verdict.critique is not None
     assert verdict.critique.spans == (Span(0, 2, "positive"),)
-    assert (verdict.critique.unmatched, budget.requests) == (("what nobody said",), 1)
+    assert (verdict.critique.unmatched, usage.requests) == (("what nobody said",), 1)
 
 
 def test_people_are_quoted_and_only_their_places_are_asked_for(server: Running, tmp_path: Path) -> None:
-    (verdict,), _, _ = judged(server, tmp_path, item("ok", "people", feedback="So is fine, today is not."))
+    (verdict,), _ = judged(server, tmp_path, item("ok", "people", feedback="So is fine, today is not."))
     assert verdict.critique is not None
     assert verdict.critique.feedback == "So is fine, today is not."
     assert verdict.critique.spans == (Span(0, 2, "positive"), Span(8, 14, "negative"))
@@ -255,25 +253,40 @@ def test_people_are_quoted_and_only_their_places_are_asked_for(server: Running, 
 def test_a_burst_of_refusals_slows_everyone_down_and_all_are_answered(tmp_path: Path) -> None:
     items = [item("ok", f"{row}") for row in range(60)]
     with running("--at-once", "4", "--delay-s", "0.01") as server:
-        verdicts, tally, budget = judged(server, tmp_path, *items, concurrency=32, schemas=False, retries=20)
+        verdicts, usage = judged(server, tmp_path, *items, concurrency=32, schemas=False, retries=20)
         assert kinds(verdicts) == ["ok"] * 60
-        assert budget.requests == 60 + tally.retried == server.requests()
-        assert tally.retried > 0  # 32 at once are too many for 4
+        assert usage.requests == 60 + usage.retried == server.requests()
+        assert usage.retried > 0  # 32 at once are too many for 4
 
 
 def test_a_refusal_halves_the_pace_and_an_answer_raises_it(server: Running, tmp_path: Path) -> None:
     paces: list[Pace] = []
-    settings = AnnotateConfig(model="m", base_url=server.url, api_key_env="SOME_KEY", concurrency=8)
-    with Store(tmp_path / "answers.sqlite") as store:
-        asyncio.run(session(store, settings, schemas=False).run([item("429 ok", "pace")], on_start=paces.append))
+    judged(server, tmp_path, item("429 ok", "pace"), schemas=False, paces=paces)
     assert paces[0].limit == 4.25  # 8 / 2, and 1/4 more
 
 
-def test_a_request_is_repeated_after_what_the_server_asks_for_and_some_more() -> None:
-    error = RequestError("server_error", "down", transient=True, retry_after_s=7.0)
-    state = tenacity.RetryCallState(tenacity.AsyncRetrying(), None, (), {})
-    state.set_exception((RequestError, error, None))
-    assert 7.0 < cached_client._wait(state) <= 7.001  # all would come back at once without the random part
+def test_a_request_is_repeated_after_what_the_server_asks_for_and_some_more(
+    server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    async def sleep(_: Pace, seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr(Pace, "sleep", sleep)
+    monkeypatch.setattr(cached_client, "FIRST_WAIT_S", 1.0)
+    judged(server, tmp_path, item("503:7 503:7 503:7 503:7 ok", "waits"), schemas=False)
+    assert all(7.0 < wait <= 7.0 + 2**number for number, wait in enumerate(waits))  # all would come back at once else
+    assert len(waits) == 4
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_a_format_that_the_server_refuses_is_left_out_by_requests_under_way(tmp_path: Path, works: bool) -> None:
+    items = [item("ok" if works else "400 400", f"{row}") for row in range(8)]
+    with running("--no-schemas") as server:
+        verdicts, usage = judged(server, tmp_path, *items, concurrency=8)
+    assert kinds(verdicts) == ["ok" if works else "rejected"] * 8
+    assert usage.retried == 0
 
 
 def test_a_budget_of_money_is_never_overspent_and_counts_earlier_runs(server: Running, tmp_path: Path) -> None:
@@ -282,12 +295,12 @@ def test_a_budget_of_money_is_never_overspent_and_counts_earlier_runs(server: Ru
     prices = {"prices": (1.0, 1.0), "max_tokens": 50}
     most = (len(prompt(items[0]).encode()) + cached_client._TEMPLATE_BYTES + 50) / 1e6
     limit = 5 * 0.00012 + most * 1.01
-    verdicts, tally, budget = judged(server, tmp_path, *items, max_cost=limit, **prices)
-    assert tally.answered == 6  # the sixth could still cost the most; with it $0.00072 are spent, and a seventh cannot
-    assert budget.cost == pytest.approx(6 * 0.00012)
+    verdicts, usage = judged(server, tmp_path, *items, max_cost=limit, **prices)
+    assert usage.requests == 6  # the sixth could still cost the most; with it $0.00072 are spent, and a seventh cannot
+    assert usage.cost == pytest.approx(6 * 0.00012)
     assert kinds(verdicts).count("not_asked") == 14
-    _, tally, budget = judged(server, tmp_path, *items, max_cost=limit, **prices)
-    assert (tally.answered, tally.reused, budget.requests) == (0, 6, 0)
+    _, usage = judged(server, tmp_path, *items, max_cost=limit, **prices)
+    assert (usage.reused, usage.requests) == (6, 0)
 
 
 @pytest.mark.parametrize(
@@ -302,16 +315,16 @@ def test_what_may_have_been_paid_for_counts_as_the_most_that_it_can_cost(
 ) -> None:
     one = item(fault, "é", response="très bien")
     settings: dict[str, Any] = {"max_tokens": 50, "prices": (1.0, 3.0), "schemas": False}
-    _, _, budget = judged(server, tmp_path, one, retries=0, timeout_s=0.3 if fault == "slow" else 10.0, **settings)
+    _, usage = judged(server, tmp_path, one, retries=0, timeout_s=0.3 if fault == "slow" else 10.0, **settings)
     most = (len(prompt(one).encode()) + cached_client._TEMPLATE_BYTES + 3 * 50) / 1e6  # a token for each byte
-    assert budget.cost == pytest.approx(most if charged else 0.0)
+    assert usage.cost == pytest.approx(most if charged else 0.0)
 
 
 def test_a_placeholder_for_a_key_is_cut_out_of_no_answer(
     server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_KEY", "x")  # a letter of textual_feedback
-    verdicts, _, _ = judged(server, tmp_path, item("ok"), retries=0)
+    verdicts, _ = judged(server, tmp_path, item("ok"), retries=0)
     assert kinds(verdicts) == ["ok"]
     assert "[key]" not in repr(verdicts)
     assert verdicts[0].critique is not None
@@ -323,7 +336,7 @@ def test_a_key_is_sent_without_the_white_space_around_it(
     server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, around: str
 ) -> None:
     monkeypatch.setenv("SOME_KEY", f"{around}{SECRET}{around}")
-    verdicts, _, _ = judged(server, tmp_path, item("echo", f"space{around!r}"), retries=0)
+    verdicts, _ = judged(server, tmp_path, item("echo", f"space{around!r}"), retries=0)
     assert kinds(verdicts) == ["ok"]
     assert verdicts[0].critique is not None
     assert verdicts[0].critique.feedback.endswith(" You sent Bearer [key].")
@@ -343,7 +356,7 @@ def test_a_key_that_no_header_carries_is_refused_and_not_shown(
 
 
 def test_the_key_is_in_no_answer_failure_or_file(server: Running, tmp_path: Path) -> None:
-    verdicts, _, _ = judged(server, tmp_path, item("echo"), item("400", "key"), item("500 500", "key"), retries=0)
+    verdicts, _ = judged(server, tmp_path, item("echo"), item("400", "key"), item("500 500", "key"), retries=0)
     assert kinds(verdicts) == ["ok", "rejected", "server_error"]
     assert "[key]" in repr(verdicts[0])
     assert "[key]" in repr(verdicts[1])

@@ -11,7 +11,9 @@ from random import Random
 import pytest
 
 from fault_server import Running, running
-from text2grad.critics.servers.store import Request, Store
+from text2grad.critics.servers.cached_client import Request, ResponseFormat
+from text2grad.critics.servers.endpoint import Endpoint
+from text2grad.critics.servers.store import Store
 from text2grad.critics.servers.templates import Template
 from text2grad.types import Example
 from warm_commands import Forked, Warm
@@ -43,13 +45,12 @@ def start(warm: Warm, recipe: Path, server: Running, out: Path) -> Forked:
     return warm.start(*command, "--set", f"annotate.base_url={server.url}")
 
 
-def questions() -> dict[str, Request]:
-    """Return what is asked, by the server's names of the prompts."""
+def questions() -> dict[str, str]:
+    """Return the keys of the answers, by the server's names of the prompts."""
     template = Template("qa")
-    parameters = {"max_tokens": 1200, "temperature": 0.3, "structured": "auto"}
-    parameters["schema"] = template.schema(grounding=False)
+    schema, endpoint = ResponseFormat("schema", template.schema(grounding=False)), Endpoint("m")
     asked = [template.messages(Example(prompt), response) for prompt, response in EXAMPLES]
-    return {hashlib.sha256(m[0]["content"].encode()).hexdigest(): Request("m", m, parameters) for m in asked}
+    return {hashlib.sha256(m[0]["content"].encode()).hexdigest(): Request(m, schema).key(endpoint) for m in asked}
 
 
 def kill_when(process: Forked, server: Running, requests: int) -> None:

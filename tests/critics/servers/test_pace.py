@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from text2grad.critics.servers.client import _count, _retry_after
-from text2grad.critics.servers.pace import Budget, Pace
+from text2grad.critics.servers.pace import Pace, Usage
 from text2grad.errors import RequestError
 
 
@@ -17,7 +17,7 @@ def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 def test_no_more_requests_are_under_way_than_allowed() -> None:
     async def scenario() -> None:
-        pace, most = Pace(3, Budget()), 0
+        pace, most = Pace(3, Usage()), 0
 
         async def request() -> None:
             nonlocal most
@@ -26,14 +26,14 @@ def test_no_more_requests_are_under_way_than_allowed() -> None:
                 await asyncio.sleep(0)
 
         await asyncio.gather(*(request() for _ in range(20)))
-        assert (most, pace.active, pace.budget.requests) == (3, 0, 20)
+        assert (most, pace.active, pace.usage.requests) == (3, 0, 20)
 
     run(scenario)
 
 
 def test_too_many_requests_halve_the_limit_once_and_answers_raise_it_by_one_a_round() -> None:
     async def scenario() -> None:
-        pace = Pace(8, Budget())
+        pace = Pace(8, Usage())
         now = asyncio.get_running_loop().time()
         for _ in range(5):  # five of those that were sent together are refused
             pace.slow_down(now, 0.0)
@@ -54,7 +54,7 @@ def test_too_many_requests_halve_the_limit_once_and_answers_raise_it_by_one_a_ro
 
 def test_nobody_asks_before_the_pause_is_over() -> None:
     async def scenario() -> None:
-        pace, loop = Pace(2, Budget()), asyncio.get_running_loop()
+        pace, loop = Pace(2, Usage()), asyncio.get_running_loop()
         begun = loop.time()
         pace.slow_down(begun, 0.05)
         async with pace.turn() as sent_at:
@@ -70,12 +70,12 @@ def test_nobody_asks_before_the_pause_is_over() -> None:
 
 def test_a_request_waits_until_those_under_way_leave_room_in_the_budget() -> None:
     async def scenario() -> None:
-        pace, order = Pace(8, Budget(max_cost=1.0)), list[str]()
+        pace, order = Pace(8, Usage(max_cost=1.0)), list[str]()
 
         async def first() -> None:
             async with pace.turn(0.6):
                 await asyncio.sleep(0.01)
-                pace.budget.cost += 0.1  # it came to less than it could have
+                pace.usage.cost += 0.1  # it came to less than it could have
                 order.append("first ends")
 
         async def second() -> None:
@@ -85,7 +85,7 @@ def test_a_request_waits_until_those_under_way_leave_room_in_the_budget() -> Non
 
         await asyncio.gather(first(), second())
         assert order == ["first ends", "second begins"]
-        assert pace.budget.reserved == 0
+        assert pace.usage.reserved == 0
         with pytest.raises(RequestError, match="the budget of 1 US dollars leaves no room for a request"):
             async with pace.turn(0.95):
                 order.append("never")
@@ -94,7 +94,7 @@ def test_a_request_waits_until_those_under_way_leave_room_in_the_budget() -> Non
 
 
 def test_a_budget_has_room_for_what_it_comes_to_exactly() -> None:
-    budget = Budget(max_cost=1.0, cost=0.5, reserved=0.25)  # 0.5 + 0.25 + 0.25 = 1
+    budget = Usage(max_cost=1.0, cost=0.5, reserved=0.25)  # 0.5 + 0.25 + 0.25 = 1
     assert budget.has_room(0.25)
     assert not budget.has_room(0.251)
 
@@ -104,14 +104,14 @@ def test_no_pause_is_longer_than_the_longest(monkeypatch: pytest.MonkeyPatch) ->
 
     async def scenario() -> None:
         async with asyncio.timeout(30):
-            await Pace(1, Budget()).sleep(300.0)
+            await Pace(1, Usage()).sleep(300.0)
 
     run(scenario)
 
 
 def test_to_stop_wakes_whoever_waits_and_lets_nobody_through() -> None:
     async def scenario() -> None:
-        pace = Pace(1, Budget())
+        pace = Pace(1, Usage())
         pace.slow_down(asyncio.get_running_loop().time(), 300.0)
 
         async def request() -> None:

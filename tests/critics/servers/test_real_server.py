@@ -1,6 +1,5 @@
 """Annotation by a real server: `transformers serve` with a storyteller of 260k parameters, whose words are nonsense."""
 
-import asyncio
 import json
 import os
 import shutil
@@ -22,7 +21,7 @@ from places import SHARED, STORIES
 from text2grad.cli.__main__ import main
 from text2grad.critics.servers.annotation import AnnotationResult, Annotator, Item
 from text2grad.critics.servers.endpoint import Endpoint
-from text2grad.critics.servers.session import AnnotationSession
+from text2grad.critics.servers.session import run_session
 from text2grad.critics.servers.store import Store
 from text2grad.critics.servers.templates import Template
 from text2grad.reward_models.format import CritiqueFormat
@@ -86,9 +85,8 @@ def judged(server: str, model: Path, path: Path, **settings: Any) -> tuple[Annot
     values = {"model": str(model), "base_url": server, "api_key_env": "", "temperature": 0.0}
     with Store(path / "answers.sqlite") as store:
         endpoint = Endpoint(**{**values, **settings})
-        session = AnnotationSession(endpoint, store, Annotator(Template("qa")).annotate)
-        verdicts, _, budget = asyncio.run(session.run([ITEM]))
-    return verdicts[0], budget.requests
+        verdicts, usage = run_session(endpoint, store, Annotator(Template("qa")).annotate, [ITEM])
+    return verdicts[0], usage.requests
 
 
 def test_a_story_is_no_critique_and_is_paid_for_once(server: str, model: Path, tmp_path: Path) -> None:

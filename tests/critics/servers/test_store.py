@@ -2,23 +2,22 @@
 
 import asyncio
 import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from text2grad.critics.servers import store as store_module
-from text2grad.critics.servers.store import Answer, Request, Store, hash_of
+from text2grad.critics.servers.cached_client import Request, ResponseFormat
+from text2grad.critics.servers.endpoint import Endpoint
+from text2grad.critics.servers.store import Answer, Store, hash_of
 from text2grad.errors import DataError
 
 
-def question(text: str = "Good?", *, model: str = "m", sample: int = 0, **parameters: Any) -> Request:
-    return Request(model, ({"role": "user", "content": text},), parameters, sample)
-
-
-def put(store: Store, *pairs: tuple[Request, Answer]) -> None:
+def put(store: Store, *pairs: tuple[str, Answer]) -> None:
     async def all_at_once() -> None:
-        await asyncio.gather(*(store.put(asked, answer) for asked, answer in pairs))
+        await asyncio.gather(*(store.put(key, answer, model="m") for key, answer in pairs))
 
     asyncio.run(all_at_once())
 
@@ -26,23 +25,28 @@ def put(store: Store, *pairs: tuple[Request, Answer]) -> None:
 def test_what_is_put_is_found_by_another_connection_at_once(tmp_path: Path) -> None:
     answer = Answer("Yes: ü \0 \U0001f600", "stop", 7, None)
     with Store(tmp_path / "a.sqlite") as store, Store(tmp_path / "a.sqlite") as other:
-        put(store, (question(), answer))
-        assert other.get(question()) == answer
-        assert other.get(question("Bad?")) is None
+        put(store, ("a", answer))
+        assert other.get("a") == answer
+        assert other.get("b") is None
 
 
 def test_an_answer_is_found_by_model_messages_parameters_and_sample_alone() -> None:
-    base = question(temperature=0.3, max_tokens=5)
-    assert base.key == question(max_tokens=5, temperature=0.3).key
+    endpoint, chat = Endpoint("m", temperature=0.3, max_tokens=5), ({"role": "user", "content": "Good?"},)
+    base = Request(chat)
+    assert base.key(endpoint) == base.key(replace(endpoint, base_url="http://other/v1", concurrency=1, timeout_s=3.0))
     others = [
-        question("Good? ", temperature=0.3, max_tokens=5),
-        question(model="n", temperature=0.3, max_tokens=5),
-        question(temperature=0.4, max_tokens=5),
-        question(temperature=0.3),
-        question(temperature=0.3, max_tokens=5, sample=1),
-        Request("m", ({"role": "system", "content": "Good?"},), base.parameters),
+        Request(({"role": "user", "content": "Good? "},)),
+        Request(({"role": "system", "content": "Good?"},)),
+        Request("Good?"),
+        Request(chat, sample=1),
+        Request(chat, ResponseFormat("schema", {})),
+        Request(chat, more={"seed": 1}),
     ]
-    assert len({one.key for one in (base, *others)}) == 7
+    keys = [request.key(endpoint) for request in (base, *others)]
+    keys += [
+        base.key(replace(endpoint, **other)) for other in ({"model": "n"}, {"temperature": 0.4}, {"max_tokens": 6})
+    ]
+    assert len(set(keys)) == 10
 
 
 def test_a_hash_knows_where_parts_end_and_not_the_order_of_keys() -> None:
@@ -53,11 +57,11 @@ def test_a_hash_knows_where_parts_end_and_not_the_order_of_keys() -> None:
     )
 
 
-def test_many_answers_are_committed_together_and_the_first_stays(tmp_path: Path) -> None:
-    pairs = [(question(str(row)), Answer(f"answer {row}", "stop", 10, 2)) for row in range(300)]
+def test_many_answers_are_committed_and_the_first_stays(tmp_path: Path) -> None:
+    pairs = [(str(row), Answer(f"answer {row}", "stop", 10, 2)) for row in range(300)]
     with Store(tmp_path / "a.sqlite") as store:
         put(store, *pairs)
-        put(store, (question("7"), Answer("another", "stop", 99, 99)))
+        put(store, ("7", Answer("another", "stop", 99, 99)))
         assert [store.get(asked) for asked, _ in pairs] == [answer for _, answer in pairs]
         assert store.tokens() == (3_000, 600)
 
@@ -68,7 +72,7 @@ def test_put_returns_only_when_the_answer_is_on_disk(tmp_path: Path) -> None:
     async def put_while_locked(store: Store) -> bool:
         lock = sqlite3.connect(path, isolation_level=None)
         lock.execute("BEGIN IMMEDIATE")  # nobody else can write now
-        task = asyncio.create_task(store.put(question(), Answer("x", "stop")))
+        task = asyncio.create_task(store.put("a", Answer("x", "stop"), model="m"))
         await asyncio.sleep(0.05)
         waited = not task.done()
         lock.execute("ROLLBACK")
@@ -78,22 +82,22 @@ def test_put_returns_only_when_the_answer_is_on_disk(tmp_path: Path) -> None:
 
     with Store(path) as store:
         assert asyncio.run(put_while_locked(store))
-        assert store.get(question()) == Answer("x", "stop")
+        assert store.get("a") == Answer("x", "stop")
 
 
 def test_an_answer_that_cannot_be_written_is_an_error_and_not_a_silence(tmp_path: Path) -> None:
     with Store(tmp_path / "a.sqlite") as store:
         store._writer.execute("DROP TABLE answers")
         with pytest.raises(DataError, match=r"cannot write answers to .*a\.sqlite: no such table"):
-            put(store, (question(), Answer("x", "stop")), (question("2"), Answer("y", "stop")))
+            put(store, ("a", Answer("x", "stop")), ("2", Answer("y", "stop")))
 
 
 @pytest.mark.parametrize("works", [True, False])
 def test_who_waits_no_more_keeps_nobody_else_waiting(tmp_path: Path, works: bool) -> None:
     async def scenario(store: Store) -> None:
-        asked = [question("given up"), question("waited for")]
-        first, second = (asyncio.create_task(store.put(one, Answer("x", "stop"))) for one in asked)
-        await asyncio.sleep(0)  # now both wait for one commit
+        keys = ["given up", "waited for"]
+        first, second = (asyncio.create_task(store.put(key, Answer("x", "stop"), model="m")) for key in keys)
+        await asyncio.sleep(0)
         first.cancel()
         async with asyncio.timeout(30):
             await second
@@ -101,7 +105,7 @@ def test_who_waits_no_more_keeps_nobody_else_waiting(tmp_path: Path, works: bool
     with Store(tmp_path / "a.sqlite") as store:
         if works:
             asyncio.run(scenario(store))
-            assert store.get(question("waited for")) == Answer("x", "stop")
+            assert store.get("waited for") == store.get("given up") == Answer("x", "stop")
         else:
             store._writer.execute("DROP TABLE answers")
             with pytest.raises(DataError, match="cannot write answers"):
@@ -132,27 +136,13 @@ def test_outcomes_of_tests_are_kept_and_the_first_stays(tmp_path: Path) -> None:
         assert (store.outcome("k"), store.outcome("other")) == ("All tests passed.", None)
 
 
-class Locked:
-    """A connection to a file that another process locks for a number of statements."""
-
-    def __init__(self, times: int, code: int = sqlite3.SQLITE_BUSY) -> None:
-        self.left, self.code = times, code
-
-    def execute(self, statement: str) -> None:
-        assert statement == "PRAGMA journal_mode = WAL"
-        if self.left:
-            self.left -= 1
-            error = sqlite3.OperationalError("database is locked")
-            error.sqlite_errorcode = self.code
-            raise error
-
-
-def test_a_file_that_another_process_makes_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    locked: Any = Locked(3, sqlite3.SQLITE_BUSY_RECOVERY)
-    store_module._write_ahead(locked)
-    assert locked.left == 0
-    with pytest.raises(sqlite3.OperationalError):
-        store_module._write_ahead(Locked(1, sqlite3.SQLITE_READONLY))  # type: ignore[arg-type]
-    monkeypatch.setattr(store_module, "LOCKED_S", 0.0)
-    with pytest.raises(sqlite3.OperationalError):
-        store_module._write_ahead(Locked(10**9))  # type: ignore[arg-type]
+def test_processes_that_make_a_file_at_the_same_time_wait_for_each_other(tmp_path: Path) -> None:
+    script = "import sys; from pathlib import Path; from text2grad.critics.servers.store import Store\n"
+    script += "for number in range(20):\n    with Store(Path(sys.argv[1], f'{number}.sqlite')) as store:\n"
+    script += "        store.keep_outcomes({sys.argv[2]: number})"
+    names = ["a", "b", "c", "d"]
+    processes = [subprocess.Popen([sys.executable, "-c", script, tmp_path, name]) for name in names]
+    assert [process.wait() for process in processes] == [0] * 4
+    for number in range(20):
+        with Store(tmp_path / f"{number}.sqlite") as store:
+            assert [store.outcome(name) for name in names] == [number] * 4

@@ -7,19 +7,19 @@ from nltk.metrics import f_measure, precision, recall
 
 from text2grad.align.delta import pseudo_rewards
 from text2grad.evaluation.intervals import Estimate, Ratio, estimate
+from text2grad.evaluation.words import Wording
 from text2grad.reward_models.agreement import compare
 from text2grad.runs.critic_quality.counting import BUCKETS
 from text2grad.runs.critic_quality.evaluation import Evaluation, evaluate, tables
 from text2grad.runs.critic_quality.pairs import Pair
 from text2grad.runs.critic_quality.units import Units, mark
-from text2grad.runs.critic_quality.wording import Measures
 from text2grad.tasks.tiny import word_tokenizer
 from text2grad.types import Critique, Label, Span
 
 RESPONSE = "aa bb cc dd ee ff"  # words 0 to 5, at characters 0, 3, 6, 9, 12, 15
 derandomized = settings(derandomize=True, deadline=None, max_examples=40)
 
-WORDS = Units("words")
+WORDS, NO_WORDS = Units("words"), Wording(ngrams=False)
 
 
 def at(first: int, last: int, label: Label) -> Span:
@@ -33,7 +33,7 @@ def pair(predicted: list[Span], true: list[Span], **critique: object) -> Pair:
 
 
 def evaluation(*pairs: Pair) -> Evaluation:
-    return evaluate(pairs, WORDS, Measures(words=False, draws=50))
+    return evaluate(pairs, WORDS, NO_WORDS, draws=50)
 
 
 def values(*pairs: Pair) -> dict[str, float]:
@@ -84,7 +84,7 @@ def test_quotes_hit_exactly_or_by_nine_tenths_of_the_longer_one() -> None:
 
     def rates(start: int, end: int) -> tuple[float, float]:
         said = Critique("", (Span(start, end, "negative"),), unmatched=("lost",))
-        found = evaluate([Pair("", "", text, said, true)], Units("characters"), Measures(words=False, draws=1)).metrics
+        found = evaluate([Pair("", "", text, said, true)], Units("characters"), NO_WORDS, draws=1).metrics
         # with the quote that is not in the response: half of what it is without
         assert found["quote_exact/all"].value == found["quote_exact/negative"].value / 2
         return found["quote_exact/negative"].value, found["quote_overlap_90/negative"].value
@@ -97,7 +97,7 @@ def test_quotes_hit_exactly_or_by_nine_tenths_of_the_longer_one() -> None:
 def test_white_space_is_no_part_of_an_overlap() -> None:
     text = "x" * 9 + " " * 5 + "y"  # 9 of 10 visible characters, 9 of 15 of all
     said, true = (Critique("", (Span(0, end, "negative"),)) for end in (9, 15))
-    found = evaluate([Pair("", "", text, said, true)], WORDS, Measures(words=False, draws=1)).metrics
+    found = evaluate([Pair("", "", text, said, true)], WORDS, NO_WORDS, draws=1).metrics
     assert found["quote_overlap_90/negative"].value == 1.0
 
 
@@ -136,7 +136,7 @@ def test_without_a_mark_there_are_no_rates_but_tables_all_the_same() -> None:
     assert set(found.metrics) == {"failure_rate", "gap", *everything}
     assert {found.metrics[name].value for name in everything} == {0.0}
     assert [len(row) == len(table.columns) for table in tables(found) for row in table.rows] == [True] * 10
-    assert not evaluate([], WORDS, Measures(words=False)).metrics
+    assert not evaluate([], WORDS, NO_WORDS).metrics
 
 
 SPANS = st.lists(
@@ -152,7 +152,7 @@ SPANS = st.lists(
 @given(st.lists(st.tuples(SPANS, SPANS), min_size=1, max_size=4))
 def test_rates_are_those_of_nltk_and_of_compare_over_all_responses(spans: list[tuple[list[Span], list[Span]]]) -> None:
     pairs = [pair(predicted, true) for predicted, true in spans]
-    found = evaluate(pairs, WORDS, Measures(words=False, draws=2))
+    found = evaluate(pairs, WORDS, NO_WORDS, draws=2)
     rates = {name: one.value for name, one in found.metrics.items()}
     marked = found.marked
     whole = compare(
@@ -195,7 +195,7 @@ def test_a_response_that_the_tokenizer_cannot_say_is_left_out_and_named() -> Non
     found = evaluate(
         [ONE, ONE._replace(response="aa bb", true=Critique(""), predicted=Critique(""))],
         units,
-        Measures(words=False),
+        NO_WORDS,
     )
     assert (len(found.marked), list(found.left_out)) == (1, ["f:1"])
 

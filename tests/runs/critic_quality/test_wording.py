@@ -11,12 +11,10 @@ from transformers import BertConfig, BertModel
 
 from text2grad.errors import ModelError
 from text2grad.evaluation import words
-from text2grad.evaluation.words import Scorer
-from text2grad.runs.critic_quality import wording
-from text2grad.runs.critic_quality.evaluation import evaluate
+from text2grad.evaluation.words import Scorer, Wording, load_scorer
+from text2grad.runs.critic_quality.evaluation import Evaluation, evaluate
 from text2grad.runs.critic_quality.pairs import Pair
 from text2grad.runs.critic_quality.units import Units
-from text2grad.runs.critic_quality.wording import Measures
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique
 
@@ -48,29 +46,33 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def evaluated(found: list[Pair], wording: Wording | None = None) -> Evaluation:
+    return evaluate(found, Units("words"), wording or Wording(), draws=2)
+
+
 def test_rouge_is_that_made_by_hand() -> None:
-    counts = wording.word_counts(pairs(), Measures())
+    counts = [Wording().beside(said, [true]) for said, true in zip(SAID, TRUE, strict=True)]
+    rouge = [tuple(row[name] for name in words.ROUGE) for row in counts]
     # "the city is wrong" against "the city is right": 3 of 4 words; pairs "the city", "city is" of 3
-    assert counts[0] == {"worded": 1.0, "rouge1": 0.75, "rouge2": pytest.approx(2 / 3), "rougeL": 0.75}
+    assert rouge[0] == (0.75, pytest.approx(2 / 3), 0.75)
     # "names the right day" against "the day is bad": "the", "day" of 4 and 4; no pair
-    assert counts[1] == {"worded": 1.0, "rouge1": 0.5, "rouge2": 0.0, "rougeL": 0.5}
-    assert counts[3] == {"worded": 1.0, "rouge1": 0.0, "rouge2": 0.0, "rougeL": 0.0}
+    assert rouge[1] == (0.5, 0.0, 0.5)
+    assert rouge[3] == (0.0, 0.0, 0.0)
+    assert Wording().beside(SAID[0], [TRUE[1], TRUE[0]])["rouge1"] == 0.75  # the best of several references
 
 
 def test_words_are_compared_where_the_annotator_has_some() -> None:
-    found = pairs(["a b c", "x"], ["a b c", " \n"])
-    assert wording.word_counts(found, Measures())[1] == {}
-    assert wording.with_words(found) == [0]
-    metrics = evaluate(found, Units("words"), Measures(draws=2)).metrics
-    assert metrics["rouge1"].value == 1.0
-    assert wording.bleu(pairs(["x"], [""])) is None
+    found = evaluated(pairs(["a b c", "x"], ["a b c", " \n"]))
+    assert found.metrics["rouge1"].value == 1.0
+    assert found.as_json()["responses_with_words"] == 1
+    assert "bleu" not in evaluated(pairs(["x"], [""])).metrics
 
 
 def test_bleu_is_sacrebleus_and_by_hand_where_it_can_be_counted() -> None:
     # "a b c d e" against "a b c d f": 4/5 of words, 3/4 of pairs, 2/3, 1/2; no brevity penalty
-    found = wording.bleu(pairs(["a b c d e"], ["a b c d f"]))
-    assert found == pytest.approx((4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25)
-    assert wording.bleu(pairs()) == pytest.approx(corpus_bleu(SAID, [TRUE]).score / 100)
+    found = evaluated(pairs(["a b c d e"], ["a b c d f"])).metrics["bleu"]
+    assert found.value == found.low == found.high == pytest.approx((4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25)
+    assert evaluated(pairs()).metrics["bleu"].value == pytest.approx(corpus_bleu(SAID, [TRUE]).score / 100)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -79,13 +81,15 @@ def test_bertscore_is_that_of_its_own_package(bert: Path) -> None:
 
     said, true = SAID[:3], TRUE[:3]  # the package fails on empty texts
     theirs = bert_score.score(said, true, model_type=str(bert), num_layers=2, device="cpu")[2].tolist()
-    counts = wording.word_counts(pairs(said, true), Measures(words=False, encoder=words.load_encoder(str(bert))))
+    wording = Wording(ngrams=False, encoder=load_scorer(str(bert), "BERTScore"))
+    counts = [wording.beside(*one) for one in zip(said, [[text] for text in true], strict=True)]
     assert [row["bertscore"] for row in counts] == pytest.approx(theirs, abs=1e-5)
     assert max(theirs) < 0.999
 
 
 def test_bertscore_of_a_text_with_itself_is_one_and_of_no_text_zero(bert: Path) -> None:
-    encoder = words.load_encoder(str(bert))
+    encoder = load_scorer(str(bert), "BERTScore")
+    assert encoder is not None
     assert words.bertscore(encoder, "the city", "the city") == pytest.approx(1.0)
     assert words.bertscore(encoder, "", "the city") == 0.0
     assert words.bertscore(encoder, "the city " * 50, "the city") < 1.0  # cut at 16 tokens, and no error
@@ -93,7 +97,7 @@ def test_bertscore_of_a_text_with_itself_is_one_and_of_no_text_zero(bert: Path) 
 
 def test_a_model_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"^cannot load a model for perplexity from .*: no such directory\. Give the "):
-        words.load_reader(str(tmp_path / "none"))
+        load_scorer(str(tmp_path / "none"), "perplexity")
 
 
 class Uniform(torch.nn.Module):
@@ -134,13 +138,13 @@ def test_perplexity_is_that_of_transformers_loss_over_the_tokens_of_all_texts() 
             logp = model(ids).logits.log_softmax(-1)[0, :-1]
         nats -= float(logp.gather(1, ids[0, 1:, None]).sum())
         tokens += ids.shape[1] - 1
-    how = Measures(words=False, reader=Scorer(model, tokenizer), draws=2)
-    found = evaluate(pairs(), Units("words"), how).metrics
+    found = evaluated(pairs(), Wording(ngrams=False, reader=Scorer(model, tokenizer))).metrics
     assert found["perplexity/predicted"].value == pytest.approx(math.exp(nats / tokens), rel=1e-5)
     assert found["perplexity/true"].value != pytest.approx(found["perplexity/predicted"].value)
 
 
 def test_an_encoder_is_used_where_it_is_given(bert: Path) -> None:
-    encoder = words.load_encoder(str(bert))
-    found = evaluate(pairs(SAID[:1], SAID[:1]), Units("words"), Measures(words=False, encoder=encoder, draws=2)).metrics
+    encoder = load_scorer(str(bert), "BERTScore")
+    found = evaluated(pairs(SAID[:1], SAID[:1]), Wording(ngrams=False, encoder=encoder)).metrics
     assert found["bertscore"].value == pytest.approx(1.0)
+    assert "rouge1" not in found

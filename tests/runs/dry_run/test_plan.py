@@ -4,17 +4,12 @@ import gc
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-)
 
 from places import ROOT
 from planned import CONFIG, CPU, PARAMETERS, recipe
@@ -23,10 +18,9 @@ from text2grad.errors import ConfigError
 from text2grad.models import policy_config
 from text2grad.models.adapters import enable_checkpointing
 from text2grad.models.policy import PolicyWithValue
-from text2grad.reward_models.probe import Row, states_of
 from text2grad.rl.start import prepare_policy
 from text2grad.runs.dry_run.plan import Planner
-from text2grad.runs.dry_run.trace import Allocations, TracedModel
+from text2grad.runs.dry_run.trace import TracedModel
 from tiny_models import batch_of, tiny
 
 
@@ -58,9 +52,8 @@ def test_vllm_takes_its_share_of_the_device_while_it_is_awake(folder: Path) -> N
     awake, asleep = plan(gpu_memory_utilization=0.25), plan(gpu_memory_utilization=0.25, sleep=True)
     assert {phase: roles.get("vLLM of rollouts") for phase, roles in awake.items()} == dict.fromkeys(awake, share)
     assert {phase for phase, roles in asleep.items() if roles.get("vLLM of rollouts") == share} == {"rollout"}
-    for phases in (awake, asleep, plan(base_url="http://node:8000")):
+    for phases in (awake, asleep):
         assert "KV cache" not in phases["rollout"]
-    assert "vLLM of rollouts" not in str(plan(base_url="http://node:8000"))
 
 
 def test_lora_bfloat16_and_a_value_model_change_the_roles_they_should(folder: Path) -> None:
@@ -95,8 +88,8 @@ def test_gradients_of_an_earlier_micro_batch_are_in_the_peak_of_an_update(folder
     update = Planner(settings, CPU, prompt_tokens=8).plan().phases["update"]
     own = sum(update[name] for name in ("activations", "gradients", "working"))
     model = TracedModel(policy_config(str(folder)), settings.model)
-    assert own == model.update(4, 8, 24, entropy=False, accumulated=True).peak
-    assert own > model.update(4, 8, 24, entropy=False).peak
+    assert own == sum(model.update(4, 8, 24, entropy=False, accumulated=True).values())
+    assert own > sum(model.update(4, 8, 24, entropy=False).values())
 
 
 @pytest.mark.parametrize("settings", [{}, {"gradient_checkpointing": True}, {"lora_r": 2, "value": "adapter"}])
@@ -123,9 +116,9 @@ def test_traced_activations_are_those_that_torch_saves(settings: dict[str, Any])
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         passes = policy(batch_of([(5, 7)] * 3))
     if "gradient_checkpointing" in settings:  # its own hooks hide what it keeps: at least the input of each layer
-        assert found.kept >= sum(kept.values())
+        assert found["activations"] >= sum(kept.values())
     else:
-        assert found.kept == pytest.approx(sum(kept.values()), rel=0.1)
+        assert found["activations"] == pytest.approx(sum(kept.values()), rel=0.1)
     assert passes.logp.requires_grad
 
 
@@ -143,11 +136,9 @@ def test_a_trace_does_not_depend_on_when_python_collects_garbage(folder: Path) -
     assert traced[0] == traced[1]
 
 
-def test_a_batch_that_cannot_be_shared_and_prompts_without_room_are_refused(folder: Path) -> None:
+def test_a_batch_that_cannot_be_shared_is_refused(folder: Path) -> None:
     with pytest.raises(ConfigError, match="choose a multiple of 3"):
         Planner(recipe(folder), CPU, processes=3, prompt_tokens=8)
-    with pytest.raises(ConfigError, match="exceed the model's context of 512"):
-        Planner(recipe(folder), CPU, prompt_tokens=500)
 
 
 @pytest.mark.slow
@@ -201,25 +192,6 @@ def test_a_reward_model_decodes_the_rows_of_a_rollout_at_once_and_votes_are_rows
     assert cache(64) == 8 * row
     assert cache(64, votes=3) == 24 * row
     assert cache(10, votes=3) == 10 * row
-
-
-def allocated(model: Any, work: Callable[[], object]) -> int:
-    """Return the most bytes that a pass allocates beside the weights."""
-    known = {one.untyped_storage()._cdata: one for one in (*model.parameters(), *model.buffers())}
-    with Allocations(known) as counted:
-        work()
-    return counted.peak
-
-
-def test_a_probe_reads_in_the_memory_that_is_planned(folder: Path) -> None:
-    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)).eval()
-    model.save_pretrained(folder / "base")
-    probe = {"base": str(folder / "base"), "layer": 1, "labels": [-1, 0, 1]}
-    (folder / "probe.json").write_text(json.dumps(probe))
-    critic = {"model": str(folder), "kind": "probe"}
-    planned = Planner(recipe(folder, critic=critic), CPU, prompt_tokens=40).plan().phases["critic"]["working"]
-    rows = [Row([1] * (40 + 2 * 24 - short), [[3, 4]]) for short in range(8)]  # the response twice
-    assert planned == pytest.approx(allocated(model, lambda: list(states_of(model, rows, range(8), [1], 8))), rel=0.1)
 
 
 def test_a_policy_that_is_an_adapter_is_planned_as_its_base(folder: Path) -> None:

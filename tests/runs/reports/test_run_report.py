@@ -78,22 +78,20 @@ EVALUATIONS = {
     2: {"fact_f1": 0.9, "mean_tokens": 30.0, "kl_per_token": 0.1},
     4: {"fact_f1": 0.75, "mean_tokens": 18.25, "kl_per_token": 0.0123},
 }
-LESS = {0: EVALUATIONS[0], 4: {"fact_f1": 0.5, "mean_tokens": 1.0, "kl_per_token": -0.5}}
 
 
 # Reading.
 
 
-def curves_png(runs: Any, *, metric: str = "") -> bytes:
-    return panels_png(run_panels(runs, metric))
+def curves_png(runs: list[Run], *, metric: str = "") -> bytes:
+    return panels_png(run_panels({run.directory.name: [run] for run in runs}, metric))
 
 
 def test_a_run_is_read_back_in_the_order_of_its_steps(tmp_path: Path) -> None:
     run = read_run(run_in(tmp_path / "spans", evaluations=dict(reversed(EVALUATIONS.items()))))
-    assert (run.name, run.directory) == ("spans", tmp_path / "spans")
+    assert run.directory == tmp_path / "spans"
     assert run.metrics == [metrics(step) for step in range(STEPS)]
     assert [one["step"] for one in run.evaluations] == [0, 2, 4]
-    assert read_run(tmp_path / "spans", "another name").name == "another name"
 
 
 @pytest.mark.parametrize("content", [None, ""])
@@ -119,23 +117,26 @@ def test_a_line_torn_by_a_kill_is_named_with_the_way_out(tmp_path: Path) -> None
 
 
 def test_results_hold_before_after_time_and_place(tmp_path: Path) -> None:
-    runs = [
-        read_run(run_in(tmp_path / "spans", evaluations=EVALUATIONS), "Text2Grad"),
-        read_run(run_in(tmp_path / "plain")),
-    ]
-    results = write_report(runs, tmp_path / "out", metric="fact_f1", title="Two runs")
+    run = read_run(run_in(tmp_path / "spans", evaluations=EVALUATIONS))
+    results = write_report(run, tmp_path / "out", metric="fact_f1", title="A run")
     seconds = {"rollout": 6.0, "update": 0.49}
     assert results == {
         "runs": {
-            "Text2Grad": {
+            "spans": {
                 "before": EVALUATIONS[0],
                 "after": EVALUATIONS[4],
                 "steps": STEPS,
                 "seconds": seconds,
                 "out": str(tmp_path / "spans"),
             },
-            "plain": {"before": {}, "after": {}, "steps": STEPS, "seconds": seconds, "out": str(tmp_path / "plain")},
         }
+    }
+    plain = write_report(read_run(run_in(tmp_path / "plain")), tmp_path / "other", title="Not evaluated")
+    assert plain["runs"]["plain"] == {
+        **results["runs"]["spans"],
+        "before": {},
+        "after": {},
+        "out": str(tmp_path / "plain"),
     }
     assert json.loads((tmp_path / "out" / "results.json").read_text()) == results
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["curves.png", "report.html", "results.json"]
@@ -143,32 +144,19 @@ def test_results_hold_before_after_time_and_place(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("learning", [(0, 2), (1, 3)])
 def test_the_time_of_rounds_counts_where_only_some_steps_learn(tmp_path: Path, learning: tuple[int, ...]) -> None:
-    run = read_run(run_in(tmp_path / "rival"), "rival")
+    run = read_run(run_in(tmp_path / "rival"))
     for step, line in enumerate(run.metrics):
         if step not in learning:
             del line["seconds/update"]
-    results = write_report([run], tmp_path / "out", metric="fact_f1", title="A rival")
+    results = write_report(run, tmp_path / "out", metric="fact_f1", title="A rival")
     assert results["runs"]["rival"]["seconds"] == {"rollout": 6.0, "update": 0.25}  # 2 · 0.123, rounded
 
 
-def test_the_table_has_one_row_for_the_start_and_one_for_the_end_of_each_run() -> None:
-    both = {
-        "plain": {"before": {}, "after": {}},
-        "spans": {"before": EVALUATIONS[0] | {"fact_f1": -0.25}, "after": EVALUATIONS[4]},
-        "scalar": {"before": {"fact_f1": 0.3}, "after": {"fact_f1": 1.0, "kl_per_token": -12.34}},
-    }
-    columns, rows = table({"runs": both})
-    assert columns == ["", "fact f1", "mean tokens", "kl per token"]
-    assert rows == [
-        ["start", "-0.2500", "20.0", "0.0000"],
-        ["spans", "0.7500", "18.2", "0.0123"],
-        ["scalar", "1.0", "", "-12.3"],
-    ]
-
-
-def test_runs_without_evaluations_have_no_table() -> None:
-    results = {"runs": {"plain": {"before": {}, "after": {}}}}
-    assert table(results) == ([], [])
+def test_the_table_has_one_row_for_the_start_and_one_for_the_end_of_the_run() -> None:
+    after = {"fact_f1": 1.0, "mean_tokens": 18.25, "kl_per_token": -12.34}
+    shown = table("spans", {"before": {"fact_f1": -0.25, "mean_tokens": 20.0}, "after": after})
+    assert shown.columns == ["", "fact f1", "mean tokens", "kl per token"]
+    assert shown.rows == [["start", "-0.2500", "20.0", ""], ["spans", "1.0", "18.2", "-12.3"]]
 
 
 # The picture.
@@ -188,7 +176,7 @@ def curves(name: str, *, bend: float = 1.0, evaluated: bool = False) -> Run:
     steps = [metrics(step, bend) for step in range(STEPS)]
     points = [(0, 0.25), (4, 0.25 + bend / 2)] if evaluated else []
     return Run(
-        name, Path(), steps, [{"step": step, "metrics": {"fact_f1": value, "rouge_l": value}} for step, value in points]
+        Path(name), steps, [{"step": step, "metrics": {"fact_f1": value, "rouge_l": value}} for step, value in points]
     )
 
 
@@ -231,21 +219,20 @@ def shown(out: Path) -> str:
 
 
 def test_the_page_shows_the_same_held_out_prompts_before_and_after(tmp_path: Path) -> None:
-    runs = [read_run(run_in(tmp_path / name, evaluations=found)) for name, found in (("a", EVALUATIONS), ("b", LESS))]
-    write_report(runs, tmp_path / "out", metric="fact_f1", title="A & B", intro="What happened.")
+    run = read_run(run_in(tmp_path / "a", evaluations=EVALUATIONS))
+    write_report(run, tmp_path / "out", metric="fact_f1", title="A & B")
     page = shown(tmp_path / "out")
-    for text in ("A & B", "What happened.", "Before training", "after 4 steps", "After 4 steps", "0.7500", "0.5000"):
+    for text in ("A & B", "Before training", "after 4 steps", "After 4 steps", "0.7500", "0.2500"):
         assert text in page, text
     for step in (0, 4):
         for row in "ab":
             assert page.count(f"a held out {row} at {step}") >= 2, "response and critique"
     assert page.count("held-out prompt a") == 1, "both responses stand below one prompt"
     assert "a held out a at 2" not in page
-    assert "b held out" not in page, "the responses are those of the first run"
 
 
 def test_a_run_without_held_out_examples_shows_its_first_and_last_rollouts(tmp_path: Path) -> None:
-    write_report([read_run(run_in(tmp_path / "a"))], tmp_path / "out", title="One run")
+    write_report(read_run(run_in(tmp_path / "a")), tmp_path / "out", title="One run")
     page = shown(tmp_path / "out")
     places = [page.index(f"<h2>{text}") for text in ("Rollouts of the first step", "Rollouts of the last step")]
     places[1:1] = [page.index("prompt of a says a at 0"), page.index("prompt of a says f at 0")]
@@ -259,7 +246,7 @@ def test_a_run_without_held_out_examples_shows_its_first_and_last_rollouts(tmp_p
 
 def test_a_run_evaluated_once_has_no_curve_of_its_metric_and_shows_its_rollouts(tmp_path: Path) -> None:
     run = read_run(run_in(tmp_path / "a", evaluations={0: EVALUATIONS[0]}))
-    write_report([run], tmp_path / "out", metric="fact_f1", title="One run")
+    write_report(run, tmp_path / "out", metric="fact_f1", title="One run")
     assert (tmp_path / "out" / "curves.png").read_bytes() == curves_png(
         [run._replace(evaluations=[])], metric="fact_f1"
     )
@@ -268,7 +255,7 @@ def test_a_run_evaluated_once_has_no_curve_of_its_metric_and_shows_its_rollouts(
 
 def test_the_curve_of_the_metric_goes_through_every_evaluation_that_has_it(tmp_path: Path) -> None:
     run = read_run(run_in(tmp_path / "a", evaluations=EVALUATIONS | {3: {"mean_tokens": 20.0}}))
-    write_report([run], tmp_path / "out", metric="fact_f1", title="One run")
+    write_report(run, tmp_path / "out", metric="fact_f1", title="One run")
     known = [each for each in run.evaluations if each["step"] != 3]
     assert [each["metrics"]["fact_f1"] for each in known] == [0.25, 0.9, 0.75]
     expected = curves_png([run._replace(evaluations=known)], metric="fact_f1")
@@ -276,7 +263,7 @@ def test_the_curve_of_the_metric_goes_through_every_evaluation_that_has_it(tmp_p
 
 
 def test_every_panel_is_inside_the_page(tmp_path: Path) -> None:
-    write_report([read_run(run_in(tmp_path / "a"))], tmp_path / "out", title="One run")
+    write_report(read_run(run_in(tmp_path / "a")), tmp_path / "out", title="One run")
     page = shown(tmp_path / "out")
     assert page.count("<img alt=") == len(PANELS)
 

@@ -3,13 +3,13 @@
 This is spectrum-based fault localisation in its simplest form. Test functions are split into statements, which run one
 at a time in the sandbox; a tracer records the lines of the program that each statement runs. The lines that made a
 value belong to each test that reads its name. The records are printed as
-`[number of the statement, exception, [[first line, last line], ...], left side]`; the program's own output is dropped.
+`[number of the statement, exception, [line, ...], left side]`; the program's own output is dropped.
 """
 
 import ast
-import json
 from dataclasses import dataclass, replace
-from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 MAX_LINES = 3
 """More suspect lines than this do not locate a fault."""
@@ -17,16 +17,9 @@ MAX_LINES = 3
 _SETUP = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.FunctionDef, ast.ClassDef, ast.Pass)
 _HARNESS = """
 def _run_statements(statements, mark):
-    import ast, io, json, sys
+    import ast, json, os, sys
     names, printer = dict(globals()), sys.stdout
-    class Null(io.RawIOBase):
-        def writable(self):
-            return True
-        def write(self, data):
-            return len(data)
-        def fileno(self):
-            return 1
-    sys.stdout = io.TextIOWrapper(Null(), "utf-8", "backslashreplace", line_buffering=True)
+    sys.stdout = open(os.devnull, "w", encoding="utf-8", errors="backslashreplace")
     def report(*fields):
         printer.write("\\n" + mark + json.dumps(fields, separators=(",", ":")) + "\\n")
         printer.flush()
@@ -46,14 +39,6 @@ def _run_statements(statements, mark):
         except Exception:
             return None
     lines = set()
-    def ranges():
-        joined = []
-        for line in sorted(lines):
-            if joined and line == joined[-1][1] + 1:
-                joined[-1][1] = line
-            else:
-                joined.append([line, line])
-        return joined
     def line(frame, event, arg):
         if event == "line":
             lines.add(frame.f_lineno)
@@ -71,9 +56,10 @@ def _run_statements(statements, mark):
             error = type(raised).__name__
         finally:
             sys.settrace(None)
-        report(number, error, ranges(), value() if error == "AssertionError" else None)
+        report(number, error, sorted(lines), value() if error == "AssertionError" else None)
 _run_statements(%s, %r)
 """
+_RECORD = TypeAdapter(tuple[int, str, list[int], str | None], config=ConfigDict(strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,17 +154,16 @@ def _has_methods(body: list[ast.stmt]) -> bool:
 def read_statement_runs(output: str, mark: str, tests: str, program: str) -> list[StatementRun]:
     """Read the printed records; a program that forges a record spoils only its own critique."""
     statements, last_line = _split_tests(tests), len(program.splitlines()) + 1
-    sources = [source for _, source in statements]
     runs: dict[int, StatementRun] = {}
-    for line in output.splitlines():
-        if line.startswith(mark):
-            try:
-                fields: Any = json.loads(line[len(mark) :])
-            except (ValueError, RecursionError):
-                continue
-            run = _statement_run(fields, sources, last_line)
-            if run is not None:
-                runs.setdefault(fields[0], run)
+    for record in output.splitlines():
+        if not record.startswith(mark):
+            continue
+        try:
+            number, error, lines, left = _RECORD.validate_json(record.removeprefix(mark))
+        except ValidationError:
+            continue
+        if 0 <= number < len(statements) and all(0 < line <= last_line for line in lines):
+            runs.setdefault(number, StatementRun(statements[number][1], error, frozenset(lines), left))
     return _with_setup({number: is_test for number, (is_test, _) in enumerate(statements)}, runs)
 
 
@@ -213,24 +198,3 @@ def _names(source: str) -> tuple[set[str], set[str]]:
         elif isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
             made |= {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)}
     return read, made
-
-
-def _statement_run(fields: Any, sources: list[str], last_line: int) -> StatementRun | None:
-    """Return the run that a printed record describes, or None if the record has another form."""
-    if not isinstance(fields, list) or len(fields) != 4:
-        return None
-    number, error, ranges, left = fields
-    if type(number) is not int or not 0 <= number < len(sources):
-        return None
-    if not isinstance(error, str) or not isinstance(left, str | None) or not isinstance(ranges, list):
-        return None
-    lines, before = list[int](), 0
-    for bounds in ranges:
-        if not isinstance(bounds, list) or [type(line) for line in bounds] != [int, int]:
-            return None
-        first, last = bounds
-        if not before < first <= last <= last_line:
-            return None
-        before = last
-        lines += range(first, last + 1)
-    return StatementRun(sources[number], error, frozenset(lines), left)

@@ -2,28 +2,24 @@ from .annotation import (
     ANSWERED as ANSWERED,
     AnnotationResult as AnnotationResult,
     Annotator as Annotator,
-    Failure as Failure,
     Item as Item,
-    Question as Question,
-    Reply as Reply,
-    collect_critiques as collect_critiques,
-    numbered_items as numbered_items,
     read_answer_by as read_answer_by,
-    reply as reply,
 )
 from .cached_client import (
     CachedClient as CachedClient,
+    Failure as Failure,
+    Request as Request,
     ResponseFormat as ResponseFormat,
-    Usage as Usage,
 )
-from .endpoint import Endpoint as Endpoint, Spending as Spending, make_values as make_values
+from .client import Prompt as Prompt
+from .endpoint import Endpoint as Endpoint
 from .forecast import (
     ANSWER_TOKENS as ANSWER_TOKENS,
     expected_expense as expected_expense,
     refuse_beyond_budget as refuse_beyond_budget,
 )
-from .llm_critic import LLMCritic as LLMCritic
-from .pace import Budget as Budget
+from .llm_critic import LLMCritic as LLMCritic, ServerCritic as ServerCritic
+from .pace import Usage as Usage
 from .preference import (
     Comparison as Comparison,
     Preference as Preference,
@@ -31,7 +27,7 @@ from .preference import (
     prefer as prefer,
     questions as questions,
 )
-from .session import AnnotationSession as AnnotationSession, run_session as run_session
-from .store import Prompt as Prompt, Store as Store, hash_of as hash_of
+from .session import run_session as run_session
+from .store import Answer as Answer, Store as Store, hash_of as hash_of
 from .templates import Template as Template
 from .unit_test_outcomes import add_test_outcomes as add_test_outcomes

@@ -15,23 +15,17 @@ The first four kinds of failure have an answer, which was paid for and stays. Th
 next run. A failure is not an exception: it is counted and listed.
 """
 
-import asyncio
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from text2grad.costs import TokenCount
-from text2grad.critics.servers.cached_client import CachedClient, ResponseFormat
-from text2grad.critics.servers.session import AnnotationSession
-from text2grad.critics.servers.store import Answer, Prompt
+from text2grad.critics.servers.cached_client import CachedClient, Failure, Request, ResponseFormat
+from text2grad.critics.servers.store import Answer
 from text2grad.critics.servers.templates import Template
-from text2grad.errors import CriticError, RequestError
 from text2grad.feedback import Match, critique_from_text
 from text2grad.types import Critique, Example
 
 ANSWERED = ("refused", "empty", "truncated", "unreadable")
-_SHOWN_CHARS = 160
 
 
 class Item(NamedTuple):
@@ -50,41 +44,6 @@ class Item(NamedTuple):
     response: str
     feedback: str | None = None
     tests: str | None = None
-
-
-class Failure(NamedTuple):
-    """Why an item has no critique: a kind of the module's docstring, and details."""
-
-    kind: str
-    detail: str
-
-    @classmethod
-    def of(cls, answer: Answer) -> "Failure":
-        """Return the failure of an answer that cannot be used."""
-        kind = "refused" if answer.finish == "refused" else "unreadable" if answer.text.strip() else "empty"
-        return cls(kind, answer.text[:_SHOWN_CHARS])
-
-
-class Question(NamedTuple):
-    """A prompt, and the format of its answer; None requests free text."""
-
-    prompt: Prompt
-    response_format: ResponseFormat | None = None
-
-
-class Reply(NamedTuple):
-    """The answer to a question, or why there is none."""
-
-    answer: Answer | None
-    failure: Failure | None = None
-
-
-async def reply(client: CachedClient, question: Question) -> Reply:
-    """Return the answer to a question: `AnnotationSession(endpoint, store, reply)`."""
-    try:
-        return Reply(await client.complete(question.prompt, question.response_format))
-    except RequestError as error:
-        return Reply(None, Failure(error.kind, error.detail))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +65,7 @@ class AnnotationResult:
 
 @dataclass(frozen=True, slots=True)
 class Annotator:
-    """Annotates items by prompting a language model; its `annotate` is the task of an `AnnotationSession`.
+    """Annotates items by prompting a language model; its `annotate` is the task of a session.
 
     Attributes:
         template: the prompt.
@@ -120,7 +79,7 @@ class Annotator:
         """Return the critique of one item, or why there is none."""
         messages = self.template.messages(item.example, item.response, feedback=item.feedback, tests=item.tests)
         schema = ResponseFormat("schema", self.template.schema(grounding=item.feedback is not None))
-        answer, failure = await reply(client, Question(messages, schema))
+        answer, failure = await client.reply(Request(messages, schema))
         if answer is None:
             return AnnotationResult(failure=failure)
         result = read_answer_by(lambda text: critique_from_text(text, item.response, match=self.match), answer)
@@ -145,41 +104,3 @@ def read_answer_by(read: Callable[[str], Critique], answer: Answer, *, complete:
         failure = Failure.of(answer)
         return AnnotationResult(failure=failure._replace(kind="truncated") if answer.finish == "length" else failure)
     return AnnotationResult(critique)
-
-
-def numbered_items(examples: Sequence[Example], responses: Sequence[str]) -> list[Item]:
-    """Return one item per response, with its row as id."""
-    return [Item(str(row), *pair) for row, pair in enumerate(zip(examples, responses, strict=True))]
-
-
-def collect_critiques(
-    session: AnnotationSession[Item, AnnotationResult], items: Sequence[Item], tokens: TokenCount
-) -> list[Critique]:
-    """Run a session, in a thread of its own since an event loop may already run in this thread.
-
-    Args:
-        session: the run.
-        items: the responses.
-        tokens: counts the tokens of the server's answers in this run.
-
-    Returns:
-        One critique per item: of status "unparsable" if the answer has none, "timed_out" if no answer came.
-
-    Raises:
-        CriticError: if the server rejects every request or does not respond.
-    """
-    with ThreadPoolExecutor(1) as thread:
-        results, usage, _ = thread.submit(lambda: asyncio.run(session.run(items))).result()
-    tokens.add(usage.prompt_tokens, usage.completion_tokens)
-    stopped = next(
-        (result.failure for result in results if result.failure and result.failure.kind == "not_asked"), None
-    )
-    if stopped:
-        endpoint = session.endpoint
-        raise CriticError(f"no more requests are sent to {endpoint.model} at {endpoint.base_url}: {stopped.detail}")
-    critiques = []
-    for result in results:
-        kind, detail = result.failure or ("unreadable", "")
-        failed = Critique(f"{kind}: {detail}", status="unparsable" if kind in ANSWERED else "timed_out")
-        critiques.append(result.critique or failed)
-    return critiques

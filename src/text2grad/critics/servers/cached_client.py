@@ -1,28 +1,27 @@
 """Completions of one model, each requested once: from the store if it has the answer, else from the server.
 
-A request without an answer is repeated (`tenacity`: exponential waits with jitter, at least as long as the server asks
-for). Equal requests at the same time become one. An answer is on disk before it is returned.
+A request without an answer is repeated after exponential waits with jitter, at least as long as the server asks for.
+Equal requests at the same time become one. An answer is on disk before it is returned.
 """
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from random import uniform
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-import tenacity
-
-from text2grad.critics.servers.client import ServerClient
-from text2grad.critics.servers.endpoint import Endpoint, Spending
-from text2grad.critics.servers.pace import Budget, Pace
-from text2grad.critics.servers.store import Answer, Prompt, Request, Store
+from text2grad.critics.servers.client import Prompt, ServerClient
+from text2grad.critics.servers.endpoint import Endpoint
+from text2grad.critics.servers.pace import Pace, Usage
+from text2grad.critics.servers.store import Answer, Store, hash_of
 from text2grad.errors import RequestError
 
 RETRIES = 6  # most repetitions of a request without an answer
-FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0  # bounds of the wait before a request is repeated; part of it is random
+FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0  # bounds of the random wait before a request is repeated
 GIVE_UP_AFTER = 20  # requests in a row without an answer after all retries: the server is down
 NEWER_NAME = "max_completion_tokens"  # OpenAI's reasoning models refuse `max_tokens`, and name this in the error
 _TEMPLATE_BYTES = 100  # upper bound of the tokens that a chat template adds to a message
+_SHOWN_CHARS = 160
 
 
 class ResponseFormat(NamedTuple):
@@ -49,186 +48,159 @@ class ResponseFormat(NamedTuple):
         return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 
-def request_for(
-    endpoint: Endpoint,
-    prompt: Prompt,
-    response_format: ResponseFormat | None,
-    *,
-    sample: int = 0,
-    more: Mapping[str, Any] = MappingProxyType({}),
-) -> Request:
-    """Return the request for a completion, whose hash is the key of the stored answer."""
-    parameters: dict[str, Any] = {"max_tokens": endpoint.max_tokens, "temperature": endpoint.temperature}
-    if response_format is not None:
-        form = "json_schema" if response_format.name == "grammar" else "auto"  # as in stored answers
-        parameters |= {"structured": form, response_format.name: response_format.content}
-    parameters |= more
-    return Request(endpoint.model, prompt, parameters, sample)
-
-
-def prompt_bytes(prompt: Prompt) -> int:
-    """Return an upper bound of the tokens of a prompt: no token is shorter than a byte; a template adds some."""
-    texts = [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]
-    return sum(len(text.encode()) + _TEMPLATE_BYTES for text in texts)
-
-
-@dataclass(slots=True)
-class Usage:
-    """Counts of a run.
+class Request(NamedTuple):
+    """A request for a completion.
 
     Attributes:
-        answered: requests that the server answered.
-        reused: requests that the store answered.
-        retried: requests that were repeated.
-        prompt_tokens: of the server's answers in this run.
-        completion_tokens: likewise.
+        prompt: chat messages, or a text to continue.
+        response_format: the format that the server enforces, if it supports such formats; None for free text.
+        sample: number of the answer among several answers to the same prompt.
+        more: further parameters of this request, by their names in the API; they replace the endpoint's.
     """
 
-    answered: int = 0
-    reused: int = 0
-    retried: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    prompt: Prompt
+    response_format: ResponseFormat | None = None
+    sample: int = 0
+    more: Mapping[str, Any] = MappingProxyType({})
+
+    def key(self, endpoint: Endpoint) -> str:
+        """Return the hash of everything that the answer depends on."""
+        parameters: dict[str, Any] = {"max_tokens": endpoint.max_tokens, "temperature": endpoint.temperature}
+        if self.response_format is not None:
+            name, content = self.response_format
+            parameters |= {"structured": "json_schema" if name == "grammar" else "auto", name: content}
+        prompt = self.prompt if isinstance(self.prompt, str) else list(map(dict, self.prompt))
+        return hash_of(endpoint.model, prompt, parameters | dict(self.more), self.sample)
+
+    @property
+    def prompt_bytes(self) -> int:
+        """An upper bound of the tokens of the prompt: no token is shorter than a byte; a template adds some."""
+        texts = [self.prompt] if isinstance(self.prompt, str) else [message["content"] for message in self.prompt]
+        return sum(len(text.encode()) + _TEMPLATE_BYTES for text in texts)
+
+
+class Failure(NamedTuple):
+    """Why there is no answer, or none that can be used: a kind (see `annotation`), and details."""
+
+    kind: str
+    detail: str
+
+    @classmethod
+    def of(cls, answer: Answer) -> "Failure":
+        """Return the failure of an answer that cannot be used."""
+        kind = "refused" if answer.finish == "refused" else "unreadable" if answer.text.strip() else "empty"
+        return cls(kind, answer.text[:_SHOWN_CHARS])
+
+
+class Reply(NamedTuple):
+    """The answer to a request, or why there is none."""
+
+    answer: Answer | None
+    failure: Failure | None = None
 
 
 class CachedClient:
     """Requests completions of one model for one run. It belongs to one event loop."""
 
-    def __init__(self, endpoint: Endpoint, spending: Spending, store: Store, budget: Budget | None = None) -> None:
-        """Open a client; without a budget, it makes a budget that counts the answers in the store.
+    def __init__(self, endpoint: Endpoint, store: Store, usage: Usage) -> None:
+        """Open a client that counts in `usage`.
 
         Raises:
             ConfigError: if the endpoint is incomplete or its key is missing.
         """
-        self.endpoint, self.spending, self.store = endpoint, spending, store
+        self.endpoint, self.store, self.usage = endpoint, store, usage
         self.server = ServerClient(endpoint)
-        self.pace = Pace(endpoint.concurrency, budget or Budget.of(spending, store))
-        self.usage = Usage()
+        self.pace = Pace(endpoint.concurrency, usage)
         self._under_way: dict[str, asyncio.Task[Answer]] = {}
         self._takes_formats: bool | None = None  # unknown before the first request with one
         self._length_name = "max_tokens"  # the server's name of that parameter
-        self._first_request, self._failed_in_row = asyncio.Lock(), 0
+        self._failed_in_row = 0
 
-    async def complete(
-        self,
-        prompt: Prompt,
-        response_format: ResponseFormat | None = None,
-        *,
-        sample: int = 0,
-        more: Mapping[str, Any] = MappingProxyType({}),
-    ) -> Answer:
-        """Return the answer to a prompt.
-
-        Args:
-            prompt: chat messages, or a text to continue.
-            response_format: the format that the server enforces, if it supports such formats; None for free text.
-            sample: number of the answer among several answers to the same prompt.
-            more: further parameters of this request, by their names in the API; they replace the endpoint's.
+    async def reply(self, request: Request) -> Reply:
+        """Return the answer to a request, or why no answer came.
 
         Raises:
-            RequestError: if no answer came.
             DataError: if the answer cannot be stored.
         """
-        request = request_for(self.endpoint, prompt, response_format, sample=sample, more=more)
-        stored = self.store.get(request)
+        key = request.key(self.endpoint)
+        stored = self.store.get(key)
         if stored is not None:
             self.usage.reused += 1
-            return stored
-        task = self._under_way.get(request.key)
+            return Reply(stored)
+        task = self._under_way.get(key)
         if task is None:
-            task = asyncio.create_task(self._fetch(request, response_format, more))
-            self._under_way[request.key] = task
-            task.add_done_callback(lambda _: self._under_way.pop(request.key))
-        return await task
-
-    async def _fetch(self, request: Request, response_format: ResponseFormat | None, more: Mapping[str, Any]) -> Answer:
-        """Return the server's answer, after as many attempts as the endpoint allows."""
-
-        def count(_: tenacity.RetryCallState) -> None:
-            self.usage.retried += 1
-
-        retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(lambda error: isinstance(error, RequestError) and error.transient),
-            stop=tenacity.stop_after_attempt(RETRIES + 1),
-            wait=_wait,
-            sleep=self.pace.sleep,
-            before_sleep=count,
-            reraise=True,
-        )
+            task = self._under_way[key] = asyncio.create_task(self._request(key, request))
+            task.add_done_callback(lambda _: self._under_way.pop(key))
         try:
-            answer: Answer = await retrying(self._attempt, request, response_format, more)
+            return Reply(await task)
         except RequestError as error:
-            self._failed_in_row += error.transient
-            if error.fatal:  # every other request would fail too
-                self.pace.stop(error.detail)
-            elif self._failed_in_row >= GIVE_UP_AFTER:
-                self.pace.stop(f"{self._failed_in_row} requests in a row got no answer, the last one: {error}")
-            raise
+            return Reply(None, Failure(error.kind, error.detail))
+
+    async def _request(self, key: str, request: Request) -> Answer:
+        """Return the server's answer, which is stored, after as many attempts as it takes."""
+        for attempt in range(RETRIES + 1):
+            try:
+                answer = await self._send(request)
+                break
+            except RequestError as error:
+                if attempt == RETRIES or not error.transient:
+                    self._count_failure(error)
+                    raise
+                self.usage.retried += 1
+                jitter_s = uniform(0.0, min(FIRST_WAIT_S * 2**attempt, LONGEST_WAIT_S))
+                await self.pace.sleep(error.retry_after_s + jitter_s)
         self._failed_in_row = 0
+        await self.store.put(key, answer, model=self.endpoint.model, sample=request.sample)
         return answer
 
-    async def _attempt(
-        self, request: Request, response_format: ResponseFormat | None, more: Mapping[str, Any]
-    ) -> Answer:
-        """Make one request; the first with a format finds out whether the server takes formats."""
-        if response_format is None or response_format.name == "grammar":
-            return await self._send(request, response_format, more)
-        if self._takes_formats is None:
-            async with self._first_request:
-                if self._takes_formats is None:
-                    try:
-                        answer = await self._send(request, response_format, more)
-                    except RequestError as error:
-                        if error.kind != "rejected" or error.fatal:
-                            raise
-                        answer = await self._send(request, None, more)  # if rejected too, the next request asks anew
-                        self._takes_formats = False
-                    else:
-                        self._takes_formats = True
-                    return answer
-        return await self._send(request, response_format if self._takes_formats else None, more)
+    def _count_failure(self, error: RequestError) -> None:
+        """Stop the run if every other request would fail too."""
+        self._failed_in_row += error.transient
+        if error.fatal:
+            self.pace.stop(error.detail)
+        elif self._failed_in_row >= GIVE_UP_AFTER:
+            self.pace.stop(f"{self._failed_in_row} requests in a row got no answer, the last one: {error}")
 
-    async def _send(self, request: Request, response_format: ResponseFormat | None, more: Mapping[str, Any]) -> Answer:
-        """Make one request, count its cost, and store its answer; a refused `max_tokens` gets its newer name."""
-        name = self._length_name
-        parameters: dict[str, Any] = {name: self.endpoint.max_tokens}
+    async def _send(self, request: Request) -> Answer:
+        """Make one request, and repeat it without what the server refuses: the name `max_tokens`, or the format."""
+        wanted, length_name = request.response_format, self._length_name
+        optional = wanted is not None and wanted.name != "grammar"
+        if optional and self._takes_formats is False:
+            wanted, optional = None, False
+        try:
+            answer = await self._paced(request, wanted, length_name)
+        except RequestError as error:
+            if error.kind != "rejected" or error.fatal:
+                raise
+            if length_name != NEWER_NAME and NEWER_NAME in error.detail:
+                self._length_name = NEWER_NAME
+                return await self._send(request)
+            if not optional or self._takes_formats:
+                raise
+            answer = await self._paced(request, None, length_name)  # if rejected too, the next request asks anew
+            self._takes_formats = False
+        else:
+            self._takes_formats = optional or self._takes_formats
+        return answer
+
+    async def _paced(self, request: Request, wanted: ResponseFormat | None, length_name: str) -> Answer:
+        """Make one request when its turn comes, and count what it costs."""
+        parameters: dict[str, Any] = {length_name: self.endpoint.max_tokens}
         if self.endpoint.temperature is not None:
             parameters["temperature"] = self.endpoint.temperature
-        parameters |= (response_format.parameters if response_format else {}) | dict(more)
-        max_cost = self.spending.cost(prompt_bytes(request.prompt), self.endpoint.max_tokens)
-        try:
-            answer = await self._paced(request.prompt, parameters, max_cost)
-        except RequestError as error:
-            if error.kind != "rejected" or name != "max_tokens" or NEWER_NAME not in error.detail:
-                raise
-            self._length_name = NEWER_NAME
-            return await self._send(request, response_format, more)
-        await self.store.put(request, answer)
-        return answer
-
-    async def _paced(self, prompt: Prompt, parameters: Mapping[str, Any], max_cost: float) -> Answer:
-        """Make one request when its turn comes, and count what it costs, at most `max_cost`."""
+        parameters |= (wanted.parameters if wanted else {}) | dict(request.more)
+        max_cost = self.endpoint.cost(request.prompt_bytes, self.endpoint.max_tokens)
         async with self.pace.turn(max_cost) as sent_at:
             try:
-                answer = await self.server.complete(prompt, parameters)
+                answer = await self.server.complete(request.prompt, parameters)
             except RequestError as error:
-                self.pace.budget.cost += max_cost if error.may_cost else 0.0
+                self.usage.cost += max_cost if error.may_cost else 0.0
                 if error.kind == "rate_limit" and error.transient:
                     self.pace.slow_down(sent_at, error.retry_after_s)
                 raise
             read, written = answer.prompt_tokens, answer.completion_tokens
-            self.usage.answered += 1
             self.usage.prompt_tokens += read or 0
             self.usage.completion_tokens += written or 0
-            unknown = read is None or written is None
-            self.pace.budget.cost += max_cost if unknown else self.spending.cost(read or 0, written or 0)
+            self.usage.cost += max_cost if read is None or written is None else self.endpoint.cost(read, written)
             self.pace.speed_up()
         return answer
-
-
-def _wait(state: tenacity.RetryCallState) -> float:
-    """Return the seconds before a request is repeated: the server's own wait, plus a random part that grows."""
-    error = state.outcome.exception() if state.outcome else None
-    least = error.retry_after_s if isinstance(error, RequestError) else 0.0
-    jitter = tenacity.wait_random_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S)
-    return least + jitter(state)

@@ -14,9 +14,11 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
 from text2grad.critics.servers.endpoint import Endpoint
-from text2grad.critics.servers.store import Answer, Prompt
+from text2grad.critics.servers.store import Answer
 from text2grad.errors import RequestError, require
 
+Prompt = tuple[Mapping[str, str], ...] | str
+"""Chat messages, or a text to continue."""
 LONGEST_WAIT_S = 600.0  # a server that asks for a longer pause ends the run
 REDACTED = "[key]"
 _DETAIL_CHARS = 300
@@ -64,8 +66,7 @@ class ServerClient:
             async with asyncio.timeout(self.endpoint.timeout_s):
                 body = await self._post(prompt, parameters)
         except TimeoutError as error:
-            limit = f"no answer within {self.endpoint.timeout_s:g} s"
-            raise RequestError("timeout", limit, transient=True, may_cost=True) from error
+            raise RequestError("timeout", f"no answer within {self.endpoint.timeout_s:g} s") from error
         return self._read(body)
 
     async def _post(self, prompt: Prompt, parameters: Mapping[str, Any]) -> bytes:
@@ -79,7 +80,7 @@ class ServerClient:
                 body = {"prompt": prompt, **parameters}
                 texts = self._client.completions.with_raw_response
                 return (await texts.create(model=model, prompt="", extra_body=body)).content
-            body = {"messages": [dict(message) for message in prompt], **parameters}
+            body = {"messages": list(map(dict, prompt)), **parameters}
             chats = self._client.chat.completions.with_raw_response
             return (await chats.create(model=model, messages=[], extra_body=body)).content
         except openai.APIStatusError as error:
@@ -92,8 +93,7 @@ class ServerClient:
             cause = _first_cause(error)  # openai reports a closed connection as a timeout
             if isinstance(cause, TimeoutError):
                 raise cause from error
-            detail = self._detail(f"{type(cause).__name__}: {cause}")
-            raise RequestError("connection", detail, transient=True, may_cost=True) from error
+            raise RequestError("connection", self._detail(f"{type(cause).__name__}: {cause}")) from error
 
     def _status_error(self, status: int, headers: Mapping[str, str], message: str) -> RequestError:
         """Return the error for a reply with a status other than success."""
@@ -102,9 +102,9 @@ class ServerClient:
         if status == 429:
             if "insufficient_quota" in message or wait > LONGEST_WAIT_S:
                 return RequestError("rate_limit", f"{detail} (to wait: {wait:g} s)", fatal=True)
-            return RequestError("rate_limit", detail, transient=True, retry_after_s=wait)
+            return RequestError("rate_limit", detail, retry_after_s=wait)
         if status >= 500 or status in _TRANSIENT_STATUSES:
-            return RequestError("server_error", detail, transient=True, retry_after_s=wait)
+            return RequestError("server_error", detail, retry_after_s=wait)
         return RequestError("rejected", detail, fatal=status in _FATAL_STATUSES)
 
     def _read(self, body: bytes) -> Answer:
@@ -121,8 +121,7 @@ class ServerClient:
             top = first_logprobs(choice)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             shown = self._detail(body[:100].decode("utf-8", "replace"))
-            problem = f"the reply is not a completion: {shown!r}"
-            raise RequestError("bad_reply", problem, transient=True, may_cost=True) from error
+            raise RequestError("bad_reply", f"the reply is not a completion: {shown!r}") from error
         if refusal or finish == "content_filter":
             text, finish = str(refusal or text), "refused"
         elif top is not None:

@@ -1,29 +1,22 @@
-"""Values that a critic on a server needs: the model and its address, the prices of tokens and the budget of a run.
-
-They are validated when they are made, so that a wrong keyword of `LLMCritic` or `ServerRewardModel` is named
-in the message.
-"""
+"""A model on a server: its address, how it is requested, the prices of its tokens and the budget of a run."""
 
 import os
 from collections.abc import Mapping
-from dataclasses import fields
-from difflib import get_close_matches
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
-from text2grad.errors import ConfigError
+from text2grad.errors import ConfigError, known_names
 
-_VALIDATION = ConfigDict(strict=True, allow_inf_nan=False)
 _Count = Annotated[int, Field(ge=1)]
 _Dollars = Annotated[float, Field(ge=0.0)]
 
 
-@dataclass(frozen=True, config=_VALIDATION)
+@dataclass(frozen=True, config=ConfigDict(strict=True, allow_inf_nan=False))
 class Endpoint:
-    """A model on an OpenAI-compatible server, and how completions are requested from it.
+    """A model on an OpenAI-compatible server.
 
     Attributes:
         model: its name on the server.
@@ -33,6 +26,8 @@ class Endpoint:
         max_tokens: length limit of a completion.
         concurrency: largest number of requests under way.
         timeout_s: time limit of a request, from its start to its last byte.
+        prices: US dollars per million prompt tokens, and per million completion tokens.
+        max_cost: US dollars that all answers in the store may cost; None sets no limit.
     """
 
     model: str
@@ -42,6 +37,30 @@ class Endpoint:
     max_tokens: _Count = 1200
     concurrency: _Count = 32
     timeout_s: Annotated[float, Field(gt=0.0)] = 120.0
+    prices: tuple[_Dollars, _Dollars] = (0.0, 0.0)
+    max_cost: _Dollars | None = None
+
+    @classmethod
+    def of(cls, owner: str, settings: Mapping[str, Any]) -> "Endpoint":
+        """Return an endpoint made from the keyword arguments of a critic, the `owner`.
+
+        Raises:
+            ConfigError: if there is no setting of a name, or a value is invalid.
+        """
+        known = list(cls.__dataclass_fields__)
+        for name in settings:
+            if name not in known:
+                raise ConfigError(f'{owner} has no setting "{name}".{known_names("setting", name, known)}')
+        try:
+            return cls(**settings)
+        except ValidationError as error:
+            reasons = "; ".join(": ".join([*map(str, wrong["loc"]), wrong["msg"]]) for wrong in error.errors())
+            raise ConfigError(f"{owner} cannot be made: {reasons}") from error
+
+    def __post_init__(self) -> None:
+        """Check that a limit on costs comes with prices."""
+        if self.max_cost is not None and not any(self.prices):
+            raise ValueError("max_cost needs prices: without them every answer costs 0")
 
     def check(self, section: str = "annotate") -> None:
         """Check that the model and the address are set, hold no secret, and that the key exists.
@@ -77,49 +96,11 @@ class Endpoint:
         """The key, read from the environment and stored nowhere, without white space around it; empty without one."""
         return os.environ.get(self.api_key_env, "").strip() if self.api_key_env else ""
 
-
-@dataclass(frozen=True, config=_VALIDATION)
-class Spending:
-    """Prices of tokens, and the budget of a run.
-
-    Attributes:
-        prices: US dollars per million prompt tokens, and per million completion tokens.
-        max_cost: US dollars that all answers in the store may cost; None sets no limit.
-    """
-
-    prices: tuple[_Dollars, _Dollars] = (0.0, 0.0)
-    max_cost: _Dollars | None = None
-
-    def __post_init__(self) -> None:
-        """Check that a limit on costs comes with prices."""
-        if self.max_cost is not None and not any(self.prices):
-            raise ValueError("max_cost needs prices: without them every answer costs 0")
-
     def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
         """Return the price of some tokens in US dollars.
 
         Example:
-            >>> Spending(prices=(2.5, 10.0)).cost(1_000, 500)
+            >>> Endpoint("gpt-4o", prices=(2.5, 10.0)).cost(1_000, 500)
             0.0075
         """
         return (prompt_tokens * self.prices[0] + completion_tokens * self.prices[1]) / 1e6
-
-
-def make_values(owner: str, settings: Mapping[str, Any], *kinds: type) -> tuple[Any, ...]:
-    """Return dataclasses of this module, made from the keyword arguments of a critic, the `owner`.
-
-    Raises:
-        ConfigError: if no dataclass has a name, or if a value is invalid.
-    """
-    names = {kind: [field.name for field in fields(kind)] for kind in kinds}
-    known = [name for own in names.values() for name in own]
-    for name in settings:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f' Did you mean "{near[0]}"?' if near else ""
-            raise ConfigError(f'{owner} has no setting "{name}".{hint} Known settings: {", ".join(known)}')
-    try:
-        return tuple(kind(**{name: settings[name] for name in own if name in settings}) for kind, own in names.items())
-    except ValidationError as error:
-        reasons = "; ".join(": ".join([*map(str, wrong["loc"]), wrong["msg"]]) for wrong in error.errors())
-        raise ConfigError(f"{owner} cannot be made: {reasons}") from error

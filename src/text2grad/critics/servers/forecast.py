@@ -1,20 +1,15 @@
-"""Requests that are not answered yet → number, tokens and price of the requests of a run, printed before the first one.
-
-A token has about four bytes of English. An answer is taken to be as long as the model's stored answers in the mean, or
-`ANSWER_TOKENS` before there are any, and never longer than the endpoint allows.
-"""
+"""Requests without a stored answer → number, tokens and price of these requests, printed before the first one."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from text2grad.critics.servers.annotation import Question
-from text2grad.critics.servers.cached_client import prompt_bytes, request_for
-from text2grad.critics.servers.endpoint import Endpoint, Spending
+from text2grad.critics.servers.cached_client import Request
+from text2grad.critics.servers.endpoint import Endpoint
 from text2grad.critics.servers.store import Store
 from text2grad.errors import ConfigError
 
-BYTES_PER_TOKEN = 4
-ANSWER_TOKENS = 250
+BYTES_PER_TOKEN = 4  # of English
+ANSWER_TOKENS = 250  # or fewer, where the endpoint allows no longer answers
 
 
 class Forecast(NamedTuple):
@@ -22,8 +17,8 @@ class Forecast(NamedTuple):
 
     Attributes:
         model: the model that is asked.
-        requests: questions without a stored answer.
-        stored: questions with a stored answer.
+        requests: those without a stored answer.
+        stored: those with a stored answer.
         prompt_tokens: estimated tokens of the prompts of all requests.
         answer_tokens: estimated tokens of their answers.
         cost: estimated US dollars for the requests; None without prices.
@@ -48,16 +43,15 @@ class Forecast(NamedTuple):
         return f"{self.model}: {self.requests:,} requests{known}, {tokens}, {price}"
 
 
-def expected_expense(endpoint: Endpoint, spending: Spending, store: Store, questions: Iterable[Question]) -> Forecast:
-    """Return the expected expense of some questions; equal questions count once."""
-    asked = [request_for(endpoint, question.prompt, question.response_format) for question in questions]
-    requests = {request.key: request for request in asked}
-    missing = [request for request in requests.values() if store.get(request) is None]
-    read = sum(prompt_bytes(request.prompt) for request in missing) // BYTES_PER_TOKEN
-    written = round(len(missing) * min(store.mean_answer(endpoint.model) or ANSWER_TOKENS, endpoint.max_tokens))
-    cost = spending.cost(read, written) if any(spending.prices) else None
-    spent = spending.cost(*store.tokens(endpoint.model))
-    return Forecast(endpoint.model, len(missing), len(requests) - len(missing), read, written, cost, spent)
+def expected_expense(endpoint: Endpoint, store: Store, requests: Iterable[Request]) -> Forecast:
+    """Return the expected expense of some requests; equal requests count once."""
+    by_key = {request.key(endpoint): request for request in requests}
+    missing = [request for key, request in by_key.items() if store.get(key) is None]
+    read = sum(request.prompt_bytes for request in missing) // BYTES_PER_TOKEN
+    written = len(missing) * min(ANSWER_TOKENS, endpoint.max_tokens)
+    cost = endpoint.cost(read, written) if any(endpoint.prices) else None
+    spent = endpoint.cost(*store.tokens(endpoint.model))
+    return Forecast(endpoint.model, len(missing), len(by_key) - len(missing), read, written, cost, spent)
 
 
 def refuse_beyond_budget(forecasts: Iterable[Forecast], max_cost: float | None) -> None:

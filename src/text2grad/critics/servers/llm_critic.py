@@ -3,33 +3,81 @@
 trainer = Text2GradTrainer(model, LLMCritic("gpt-4o", template="qa"), "prompts.jsonl", steps=100)
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_args
 
 from text2grad.costs import TokenCount
-from text2grad.critics.servers.annotation import Annotator, collect_critiques, numbered_items
-from text2grad.critics.servers.endpoint import Endpoint, Spending, make_values
-from text2grad.critics.servers.pace import Budget
-from text2grad.critics.servers.session import AnnotationSession
+from text2grad.critics.servers.annotation import ANSWERED, AnnotationResult, Annotator, Item
+from text2grad.critics.servers.cached_client import CachedClient
+from text2grad.critics.servers.endpoint import Endpoint
+from text2grad.critics.servers.pace import Usage
+from text2grad.critics.servers.session import run_session
 from text2grad.critics.servers.store import Store
 from text2grad.critics.servers.templates import Template, TemplateName
 from text2grad.critics.servers.unit_test_outcomes import add_test_outcomes
-from text2grad.errors import check_known
+from text2grad.errors import CriticError, check_known
 from text2grad.feedback import Match
 from text2grad.types import Critique, Example
 
 
-class LLMCritic:
-    """Prompts a model on an OpenAI-compatible server; every answer is stored, so an equal request is made once.
+class ServerCritic:
+    """A critic that asks a model on a server; every answer is stored, so an equal request is made once.
 
     An answer without a critique becomes a critique of status `unparsable`; without an answer the status is `timed_out`.
     Both give δ = 0, and the run stops above `critic.max_failure_rate`.
 
     Attributes:
+        endpoint: the model, and how it is requested.
+        tokens: tokens of the server's answers in this run.
         overlap: parts of a step that it judges at a time while the policy samples others (`critic.overlap`); 0 with a
             budget, which one call after the other spends.
     """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        store: str | Path,
+        annotate: Callable[[CachedClient, Item], Awaitable[AnnotationResult]],
+    ) -> None:
+        """Take the model, the file of its answers, and what makes an annotation from them."""
+        self.endpoint, self.path, self._annotate = endpoint, Path(store), annotate
+        self.tokens, self.overlap = TokenCount(), 4 if endpoint.max_cost is None else 0
+        self._spent = 0.0
+
+    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        """Return one critique per response.
+
+        Raises:
+            CriticError: if the server rejects every request (a wrong key, an unknown model) or does not respond.
+        """
+        items = [Item(str(row), *pair) for row, pair in enumerate(zip(examples, responses, strict=True))]
+        with Store(self.path) as store:
+            return [self._critique(result) for result in self._results(items, store)]
+
+    def _results(self, items: list[Item], store: Store) -> list[AnnotationResult]:
+        """Run a session, in a thread of its own since an event loop may already run in this thread."""
+        usage = Usage.of(self.endpoint, store)
+        usage.cost = max(usage.cost, self._spent)  # requests without an answer may have cost something, too
+        with ThreadPoolExecutor(1) as thread:
+            session = thread.submit(run_session, self.endpoint, store, self._annotate, items, usage=usage, phase="")
+            results, _ = session.result()
+        self._spent = usage.cost
+        self.tokens.add(usage.prompt_tokens, usage.completion_tokens)
+        return results
+
+    def _critique(self, result: AnnotationResult) -> Critique:
+        kind, detail = result.failure or ("unreadable", "")
+        if kind == "not_asked":
+            model, address = self.endpoint.model, self.endpoint.base_url
+            raise CriticError(f"no more requests are sent to {model} at {address}: {detail}")
+        failed = Critique(f"{kind}: {detail}", status="unparsable" if kind in ANSWERED else "timed_out")
+        return result.critique or failed
+
+
+class LLMCritic(ServerCritic):
+    """Prompts a model on an OpenAI-compatible server for critiques."""
 
     def __init__(
         self,
@@ -49,31 +97,17 @@ class LLMCritic:
             match: how quotes are found in responses.
             template: the task that the prompt describes.
             reasoning: reason and criticise before quoting; False requests quotes alone.
-            settings: attributes of `Endpoint` and `Spending`: `base_url`, `temperature`, `max_cost`, ...
+            settings: attributes of `Endpoint`: `base_url`, `temperature`, `max_cost`, ...
 
         Raises:
             ConfigError: if a setting is wrong, or there is no key.
         """
         check_known("template", template, get_args(TemplateName))
-        settings = {"model": model, **settings}
-        self.endpoint, self.spending = make_values("LLMCritic", settings, Endpoint, Spending)
-        self.endpoint.check()
-        self.annotator = Annotator(Template(template, reasoning), match)
-        self.path, self.tokens = Path(store), TokenCount()
-        self.overlap = 4 if self.spending.max_cost is None else 0
-        self._budget: Budget | None = None  # budget of the run; the store is read at the first call
+        endpoint = Endpoint.of("LLMCritic", {"model": model, **settings})
+        endpoint.check()
+        self.template = Template(template, reasoning)
+        super().__init__(endpoint, store, Annotator(self.template, match).annotate)
 
-    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
-        """Return one critique per response.
-
-        Raises:
-            CriticError: if the server rejects every request: a wrong key, an unknown model, an empty account.
-        """
-        items = numbered_items(examples, responses)
-        with Store(self.path) as store:
-            if self.annotator.template.name == "code":
-                items = add_test_outcomes(items, store)
-            if self.overlap == 0 and self._budget is None:
-                self._budget = Budget.of(self.spending, store)
-            session = AnnotationSession(self.endpoint, store, self.annotator.annotate, self.spending, self._budget)
-            return collect_critiques(session, items, self.tokens)
+    def _results(self, items: list[Item], store: Store) -> list[AnnotationResult]:
+        """Add the outcome of unit tests to the items of a programming task."""
+        return super()._results(add_test_outcomes(items, store) if self.template.name == "code" else items, store)

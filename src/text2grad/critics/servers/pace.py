@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from text2grad.critics.servers.endpoint import Spending
+from text2grad.critics.servers.endpoint import Endpoint
 from text2grad.critics.servers.store import Store
 from text2grad.errors import RequestError
 
@@ -22,25 +22,33 @@ LONGEST_PAUSE_S = 600.0
 
 
 @dataclass(slots=True)
-class Budget:
-    """Limits of a run, and what it has spent.
+class Usage:
+    """Counts of a run, its budget and what it has spent.
 
     Attributes:
         max_cost: largest cost in US dollars; None sets no limit.
-        requests: number of requests sent so far.
-        cost: US dollars spent so far.
+        cost: US dollars for all answers in the store.
         reserved: maximum cost of the requests under way, in US dollars.
+        requests: requests sent.
+        retried: requests that were repeated.
+        reused: requests that the store answered.
+        prompt_tokens: of the server's answers in this run.
+        completion_tokens: likewise.
     """
 
     max_cost: float | None = None
-    requests: int = 0
     cost: float = 0.0
     reserved: float = 0.0
+    requests: int = 0
+    retried: int = 0
+    reused: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
 
     @classmethod
-    def of(cls, spending: Spending, store: Store) -> "Budget":
-        """Return the budget of a run; the stored answers are its cost so far."""
-        return cls(spending.max_cost, cost=spending.cost(*store.tokens()))
+    def of(cls, endpoint: Endpoint, store: Store) -> "Usage":
+        """Return the usage of a run that begins; the stored answers are its cost so far."""
+        return cls(endpoint.max_cost, endpoint.cost(*store.tokens()))
 
     def has_room(self, max_cost: float) -> bool:
         """Return True if the budget suffices for a request of this maximum cost beside those under way."""
@@ -56,9 +64,9 @@ class Pace:
         stopped: why no request starts any more; empty while requests may start.
     """
 
-    def __init__(self, max_active: int, budget: Budget) -> None:
-        """Take the largest number of requests under way, and the budget."""
-        self.max_active, self.budget = max_active, budget
+    def __init__(self, max_active: int, usage: Usage) -> None:
+        """Take the largest number of requests under way, and the usage with the budget."""
+        self.max_active, self.usage = max_active, usage
         self.limit, self.active, self.stopped = float(max_active), 0, ""
         self._resume_at = self._slowed_at = float("-inf")
         self._freed, self._end = asyncio.Event(), asyncio.Event()
@@ -75,36 +83,34 @@ class Pace:
         """
         await self._wait(max_cost)
         self.active += 1
-        self.budget.requests += 1
-        self.budget.reserved += max_cost
+        self.usage.requests += 1
+        self.usage.reserved += max_cost
         try:
             yield asyncio.get_running_loop().time()
         finally:
             self.active -= 1
-            self.budget.reserved -= max_cost
+            self.usage.reserved -= max_cost
             self._freed.set()
 
     async def _wait(self, max_cost: float) -> None:
         while True:
-            if not self.budget.has_room(max_cost) and not self.active:
-                self.stop(f"the budget of {self.budget.max_cost:g} US dollars leaves no room for a request")
+            if not self.usage.has_room(max_cost) and not self.active:
+                self.stop(f"the budget of {self.usage.max_cost:g} US dollars leaves no room for a request")
             if self.stopped:
                 raise RequestError("not_asked", self.stopped)
             pause = self._resume_at - asyncio.get_running_loop().time()
             if pause > 0:
                 await self.sleep(pause)
-            elif self.active < int(self.limit) and self.budget.has_room(max_cost):
+            elif self.active < int(self.limit) and self.usage.has_room(max_cost):
                 return
             else:
                 self._freed.clear()
                 await self._freed.wait()
 
     def slow_down(self, sent_at: float, pause_s: float) -> None:
-        """Halve the limit after a request was refused by status 429.
+        """Halve the limit after a request was refused by status 429, and start none for some seconds.
 
-        Args:
-            sent_at: when the request was sent; requests sent before the last halving do not halve the limit again.
-            pause_s: seconds in which no request starts.
+        Requests sent before the last halving do not halve the limit again.
         """
         now = asyncio.get_running_loop().time()
         self._resume_at = max(self._resume_at, now + pause_s)

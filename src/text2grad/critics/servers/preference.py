@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from text2grad.critics.servers.annotation import Failure, Question, reply
-from text2grad.critics.servers.cached_client import CachedClient, ResponseFormat
+from text2grad.critics.servers.cached_client import CachedClient, Failure, Request, ResponseFormat
 from text2grad.critics.servers.store import Answer
 from text2grad.critics.servers.templates import tagged
 from text2grad.feedback import read_objects
@@ -98,20 +97,18 @@ class Preference:
         return tuple(_SWAPPED[side] if order % 2 else side for order, side in orders)
 
 
-def questions(comparison: Comparison) -> list[Question]:
+def questions(comparison: Comparison) -> list[Request]:
     """Return the questions about a pair: one for each order; none about equal texts."""
     if comparison.first == comparison.second:
         return []
-    return [Question(messages(comparison, swapped=swapped), _FORMAT) for swapped in (False, True)]
+    return [Request(messages(comparison, swapped=swapped), _FORMAT) for swapped in (False, True)]
 
 
 async def prefer(client: CachedClient, comparison: Comparison) -> Preference:
-    """Return the preference of the client's model: `AnnotationSession(endpoint, store, prefer)`."""
-    if comparison.first == comparison.second:
-        return Preference("tie")
+    """Return the preference of the client's model: a task of `run_session`."""
     verdicts: list[Side] = []
-    for swapped, question in zip((False, True), questions(comparison), strict=True):
-        answer, failure = await reply(client, question)
+    for swapped, question in enumerate(questions(comparison)):
+        answer, failure = await client.reply(question)
         side = None if answer is None else read_verdict(answer)
         if side is None:
             return Preference(None, tuple(verdicts), Failure.of(answer) if answer else failure)

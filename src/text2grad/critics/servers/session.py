@@ -2,13 +2,13 @@
 
 import asyncio
 import signal
+import threading
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from text2grad.critics.servers.cached_client import CachedClient, Usage
-from text2grad.critics.servers.endpoint import Endpoint, Spending
-from text2grad.critics.servers.pace import Budget, Pace
+from text2grad.critics.servers.cached_client import CachedClient
+from text2grad.critics.servers.endpoint import Endpoint
+from text2grad.critics.servers.pace import Pace, Usage
 from text2grad.critics.servers.store import Store
 from text2grad.progress import Progress
 
@@ -20,94 +20,70 @@ class _MayFail(Protocol):
 
 Input = TypeVar("Input")
 Result = TypeVar("Result", bound=_MayFail)
-NO_LIMITS = Spending()
-
-
-@dataclass(frozen=True, slots=True)
-class AnnotationSession(Generic[Input, Result]):
-    """One run over many items.
-
-    Attributes:
-        endpoint: the model, and how it is requested.
-        store: the file of its answers.
-        annotate: annotates one item by completions of the model.
-        spending: prices and budget.
-        budget: of a run of several sessions, with the expense of those before; None begins one.
-    """
-
-    endpoint: Endpoint
-    store: Store
-    annotate: Callable[[CachedClient, Input], Awaitable[Result]]
-    spending: Spending = NO_LIMITS
-    budget: Budget | None = None
-
-    async def run(
-        self,
-        items: Sequence[Input],
-        on_done: Callable[[Result, Usage, Budget], None] | None = None,
-        on_start: Callable[[Pace], None] | None = None,
-    ) -> tuple[list[Result], Usage, Budget]:
-        """Annotate the items, as many in parallel as the endpoint allows.
-
-        Args:
-            items: the items.
-            on_done: called with each result when it is ready.
-            on_start: called with the pace, which can stop the run: requests under way then end, and no other starts.
-
-        Returns:
-            The results in the order of the items, the counts, and the budget spent.
-
-        Raises:
-            ConfigError: if the endpoint is incomplete or its key is missing.
-            DataError: if an answer cannot be stored.
-        """
-        client = CachedClient(self.endpoint, self.spending, self.store, self.budget)
-        results: dict[int, Result] = {}
-        rows = iter(range(len(items)))
-
-        async def work() -> None:
-            for row in rows:
-                results[row] = await self.annotate(client, items[row])
-                if on_done:
-                    on_done(results[row], client.usage, client.pace.budget)
-
-        if on_start:
-            on_start(client.pace)
-        tasks = [asyncio.create_task(work()) for _ in range(min(self.endpoint.concurrency, len(items)))]
-        try:
-            await asyncio.gather(*tasks)
-        finally:  # an error in one task ends all tasks
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await client.server.close()
-        return [results[row] for row in range(len(items))], client.usage, client.pace.budget
 
 
 def run_session(
-    session: AnnotationSession[Input, Result], items: Sequence[Input], *, phase: str = "ask the server"
-) -> tuple[list[Result], Usage, Budget]:
-    """Run a session and show its progress; the first Ctrl-C lets requests under way end, the second aborts them."""
+    endpoint: Endpoint,
+    store: Store,
+    task: Callable[[CachedClient, Input], Awaitable[Result]],
+    items: Sequence[Input],
+    *,
+    usage: Usage | None = None,
+    phase: str = "ask the server",
+) -> tuple[list[Result], Usage]:
+    """Do a task for each item; the first Ctrl-C lets requests under way end, the second aborts them.
 
-    async def work() -> tuple[list[Result], Usage, Budget]:
-        loop = asyncio.get_running_loop()
+    Args:
+        endpoint: the model, and how it is requested.
+        store: the file of its answers.
+        task: makes the result of one item from replies of the client.
+        items: the items.
+        usage: the counts to go on with; None begins with the cost of the stored answers.
+        phase: name of the work in the progress; empty shows none.
 
-        def on_start(pace: Pace) -> None:
-            def stop(number: signal.Signals) -> None:
-                pace.stop(f"stopped by {number.name}")
-                loop.remove_signal_handler(number)
+    Returns:
+        The results in the order of the items, and the counts with the cost.
 
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, stop, number)
+    Raises:
+        ConfigError: if the endpoint is incomplete or its key is missing.
+        DataError: if an answer cannot be stored.
+    """
+    usage = usage or Usage.of(endpoint, store)
+    results: dict[int, Result] = {}
+    rows, failed = iter(range(len(items))), 0
+    with Progress(phase, len(items), unit="answer", enabled=bool(phase)) as progress:
 
-        failed = 0
-        with Progress(phase, len(items), unit="answer") as progress:
+        async def work(client: CachedClient) -> None:
+            nonlocal failed
+            for row in rows:
+                results[row] = await task(client, items[row])
+                failed += results[row].failure is not None
+                progress.advance(cost=usage.cost, failed=f"{failed:,}")
 
-            def on_done(result: _MayFail, _: Usage, budget: Budget) -> None:
-                nonlocal failed
-                failed += result.failure is not None
-                progress.advance(cost=budget.cost, failed=f"{failed:,}")
+        async def run() -> None:
+            client = CachedClient(endpoint, store, usage)
+            _stop_on_signals(client.pace)
+            workers = [asyncio.create_task(work(client)) for _ in range(min(endpoint.concurrency, len(items)))]
+            try:
+                await asyncio.gather(*workers)
+            finally:  # an error in one ends all
+                for worker in workers:
+                    worker.cancel()
+                await asyncio.gather(*workers, return_exceptions=True)
+                await client.server.close()
 
-            return await session.run(items, on_done, on_start)
+        asyncio.run(run())
+    return [results[row] for row in range(len(items))], usage
 
-    return asyncio.run(work())
+
+def _stop_on_signals(pace: Pace) -> None:
+    """Let the first Ctrl-C or SIGTERM stop the pace; the second acts as ever."""
+    loop = asyncio.get_running_loop()
+
+    def stop(number: signal.Signals) -> None:
+        pace.stop(f"stopped by {number.name}")
+        loop.remove_signal_handler(number)
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop, number)

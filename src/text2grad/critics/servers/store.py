@@ -1,11 +1,11 @@
 """The answers of a server in an SQLite file: an answer is on disk before it is used, and is never requested again.
 
-The key of an answer is a hash of the model, the messages, the parameters and the number of the sample, so an equal
-request finds it, from any recipe or run. The file contains neither keys nor addresses of servers.
+The key of an answer is a hash of everything that it depends on (`Request.key`), so an equal request finds it, from any
+recipe or run. The file contains neither keys nor addresses of servers.
 
 `put` returns when the answer is committed. The file is a write-ahead log with synchronous=FULL: neither a killed
 process nor a power cut loses an answer for which `put` returned (if the disk flushes as it reports). Requests whose
-answers had not arrived are lost. Answers that arrive together share one commit.
+answers had not arrived are lost.
 """
 
 import asyncio
@@ -16,17 +16,18 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from text2grad.errors import DataError
+from text2grad.files import exclusive
 
 VERSION = 1
 LOCKED_S = 60.0
 """Seconds to wait for another process that has locked the file."""
 _SCHEMA = """
+PRAGMA journal_mode = WAL;
 CREATE TABLE IF NOT EXISTS answers (
     key TEXT PRIMARY KEY, model TEXT NOT NULL, sample INTEGER NOT NULL, text TEXT NOT NULL, finish TEXT NOT NULL,
     prompt_tokens INTEGER, completion_tokens INTEGER, received REAL NOT NULL
@@ -52,33 +53,6 @@ class Answer:
     completion_tokens: int | None = None
 
 
-Prompt = tuple[Mapping[str, str], ...] | str
-"""Chat messages, or a text to continue."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """A request for a completion.
-
-    Attributes:
-        model: name of the model on the server.
-        prompt: chat messages, or a text to continue.
-        parameters: everything else that the answer depends on.
-        sample: number of the answer among several answers to the same prompt, from 0.
-    """
-
-    model: str
-    prompt: Prompt
-    parameters: Mapping[str, Any]
-    sample: int = 0
-
-    @cached_property
-    def key(self) -> str:
-        """The hash under which its answer is stored."""
-        prompt = self.prompt if isinstance(self.prompt, str) else [dict(message) for message in self.prompt]
-        return hash_of(self.model, prompt, dict(self.parameters), self.sample)
-
-
 class Store(AbstractContextManager["Store"]):
     """The file of answers. Use it in a `with` statement; any number of processes may share it."""
 
@@ -89,68 +63,49 @@ class Store(AbstractContextManager["Store"]):
             DataError: if it cannot be opened, or is not a store.
         """
         self.path = path
-        self._waiting: list[tuple[tuple[Any, ...], asyncio.Future[None]]] = []
-        self._writing: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="text2grad-store")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._writer, self._reader = _connect(path), _connect(path)
+            with exclusive(path.parent):  # one process creates the file
+                self._writer, self._reader = _connect(path), _connect(path)
         except (OSError, sqlite3.Error) as error:
             raise DataError(f"cannot open the answers in {path}: {error}. Choose another directory") from error
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the file after the answers that are being written."""
         self._thread.shutdown()
         self._reader.close()
         self._writer.close()
 
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()
-
-    def get(self, request: Request) -> Answer | None:
-        """Return the stored answer to a request, or None."""
+    def get(self, key: str) -> Answer | None:
+        """Return the stored answer of a key, or None."""
         row = self._reader.execute(
-            "SELECT text, finish, prompt_tokens, completion_tokens FROM answers WHERE key = ?", (request.key,)
+            "SELECT text, finish, prompt_tokens, completion_tokens FROM answers WHERE key = ?", (key,)
         ).fetchone()
         return None if row is None else Answer(*row)
 
-    async def put(self, request: Request, answer: Answer) -> None:
-        """Store an answer; return when it is on disk.
+    async def put(self, key: str, answer: Answer, *, model: str, sample: int = 0) -> None:
+        """Store an answer, unless there is one of this key; return when it is on disk.
+
+        Args:
+            key: of the answer.
+            answer: the answer.
+            model: the model that gave it.
+            sample: its number among several answers to the same prompt.
 
         Raises:
             DataError: if it cannot be written.
         """
-        row = (
-            *(request.key, request.model, request.sample, answer.text, answer.finish),
-            *(answer.prompt_tokens, answer.completion_tokens, time.time()),
-        )
-        done = asyncio.get_running_loop().create_future()
-        self._waiting.append((row, done))
-        if self._writing is None or self._writing.done():
-            self._writing = asyncio.create_task(self._write_all())
-        await done
-
-    async def _write_all(self) -> None:
-        """Commit all waiting answers together, until no answer waits."""
-        while self._waiting:
-            batch, self._waiting = self._waiting, []
-            rows, problem = [row for row, _ in batch], None
-            try:
-                await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, rows)
-            except sqlite3.Error as error:
-                problem = DataError(
-                    f"cannot write answers to {self.path}: {error}. Free some space, then run the command again"
-                )
-            for done in (done for _, done in batch if not done.cancelled()):
-                if problem is None:
-                    done.set_result(None)
-                else:
-                    done.set_exception(problem)
-
-    def _commit(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        with self._writer:  # the first answer to a request stays
-            self._writer.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        counts = (answer.prompt_tokens, answer.completion_tokens)
+        row = (key, model, sample, answer.text, answer.finish, *counts, time.time())
+        statement = "INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+        writing = asyncio.get_running_loop().run_in_executor(self._thread, self._commit, statement, [row])
+        try:
+            await asyncio.shield(writing)  # it is written even if nobody waits for it any more
+        except sqlite3.Error as error:
+            raise DataError(
+                f"cannot write answers to {self.path}: {error}. Free some space, then run the command again"
+            ) from error
 
     def tokens(self, model: str | None = None) -> tuple[int, int]:
         """Return the prompt tokens and completion tokens of all stored answers (of one model)."""
@@ -160,11 +115,6 @@ class Store(AbstractContextManager["Store"]):
         ).fetchone()
         return int(prompt_tokens), int(completion_tokens)
 
-    def mean_answer(self, model: str) -> float | None:
-        """Return the mean number of tokens of a model's stored answers; None if there is no answer with a count."""
-        row = self._reader.execute("SELECT avg(completion_tokens) FROM answers WHERE model = ?", (model,)).fetchone()
-        return None if row[0] is None else float(row[0])
-
     def outcome(self, key: str) -> Any:
         """Return the outcome that `keep_outcomes` stored under a key, or None."""
         row = self._reader.execute("SELECT outcome FROM outcomes WHERE key = ?", (key,)).fetchone()
@@ -173,8 +123,11 @@ class Store(AbstractContextManager["Store"]):
     def keep_outcomes(self, outcomes: Mapping[str, Any]) -> None:
         """Store outcomes of unit tests: another run may print something else, which would make another request."""
         rows = [(key, json.dumps(outcome)) for key, outcome in outcomes.items()]
+        self._commit("INSERT OR IGNORE INTO outcomes VALUES (?, ?)", rows)
+
+    def _commit(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
         with self._writer:
-            self._writer.executemany("INSERT OR IGNORE INTO outcomes VALUES (?, ?)", rows)
+            self._writer.executemany(statement, rows)
 
 
 def hash_of(*parts: Any) -> str:
@@ -186,7 +139,6 @@ def _connect(path: Path) -> sqlite3.Connection:
     """Open the file; the connection may be used by one thread at a time."""
     connection = sqlite3.connect(path, timeout=LOCKED_S, check_same_thread=False)
     try:
-        _write_ahead(connection)
         connection.execute("PRAGMA synchronous = FULL")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, VERSION):
@@ -200,16 +152,3 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
-
-
-def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Switch the file to a write-ahead log; SQLite itself does not wait while another process does this."""
-    give_up = time.monotonic() + LOCKED_S
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
-                raise
-        time.sleep(0.01)

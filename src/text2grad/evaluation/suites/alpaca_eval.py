@@ -12,20 +12,36 @@ at random; here both orders are judged and averaged, and their difference is mea
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
-from text2grad.critics.servers import Prompt, Reply, ResponseFormat
+from text2grad.critics.servers import Answer as Reply, Prompt, ResponseFormat
 from text2grad.errors import DataError
-from text2grad.evaluation.judging import fill, judge_of
-from text2grad.evaluation.suite import Answer, AnsweredSuite, Counts, Question, Scores, SuiteOptions, mean_of
+from text2grad.evaluation.judging import fill, judge_of, judgements
+from text2grad.evaluation.suite import (
+    Answer,
+    AnsweredSuite,
+    Counts,
+    Question,
+    Scores,
+    Source,
+    SuiteOptions,
+    entries_of,
+    file_of,
+    mean_of,
+)
 from text2grad.evaluation.suites.length_control import GamedRows, length_controlled, read_gamed
-from text2grad.feedback import bad_record, json_object, read_entries
+from text2grad.feedback import bad_record, json_object
 from text2grad.progress import note
 
 PROMPT, GAMED = "alpaca_eval_clf.txt", "df_gamed.csv"
 DATA = ("alpaca_eval.json", "alpaca_eval_gpt4_baseline.json", "alpaca_eval.jsonl")
+SOURCE = Source(
+    "alpaca_eval_gpt4_baseline.json of tatsu-lab/alpaca_eval on the Hugging Face hub (df_gamed.csv of the same data "
+    "set beside it gives the length-controlled win rate), or other records with instruction and a baseline's output,"
+)
 _IN_PACKAGE = "evaluators_configs/alpaca_eval_clf_gpt4_turbo"
 _FORMAT = ResponseFormat("logprobs", 5)  # log-probabilities of the five most likely tokens
 
@@ -40,19 +56,19 @@ class AlpacaEvalSuite(AnsweredSuite):
         """Read instructions, the baseline's outputs, the judge's prompt and the rows of length control."""
         self.options = options
         self.judge = judge_of(self.name, options.judge, temperature=1.0, max_tokens=1)
-        file = _data_file(options.data)
-        self._template = _template(file.parent)
-        self.questions = list(_questions(file))[: options.limit]
-        gamed = file.parent / GAMED
+        if Path(options.data).is_dir() or not options.data:
+            options = replace(options, data=str(file_of(self.name, options, SOURCE, DATA)))
+        directory = Path(options.data).parent
+        self.questions = list(_questions(options))
+        self._template = _template(directory)
+        gamed = directory / GAMED
         self.gamed = read_gamed(gamed, len(self.questions)) if gamed.exists() else None
         if self.gamed is None:
-            told = (
-                f"suite {self.name}: without {gamed} (df_gamed.csv of tatsu-lab/alpaca_eval on the Hugging Face hub) "
-            )
-            note(f"{told}the length-controlled win rate is left out", warning=True)
+            told = "of tatsu-lab/alpaca_eval on the Hugging Face hub) the length-controlled win rate is left out"
+            note(f"suite {self.name}: without {gamed} ({GAMED} {told}", warning=True)
         self.settings = {
             "prompt": sha256(self._template.encode()).hexdigest()[:16],
-            "judge": self.judge.endpoint.model,
+            "judge": self.judge.model,
             "length_control": self.gamed and self.gamed.digest(),
         }
         about = "win rate predicted for outputs of equal length"
@@ -64,19 +80,19 @@ class AlpacaEvalSuite(AnsweredSuite):
             "win_rate": mean_of("preference", over="judged", share=True, about="mean preference, both orders averaged"),
             "first_place": mean_of("first place", "", over="asked", about=bias),
             "unjudged": mean_of("unjudged", "lower", share=True, about=unread),
-            "characters": mean_of("characters", "", shown=False, about="length of an answer"),
         }
 
     def score(self, answers: Sequence[Answer], folder: Path) -> list[Scores]:
         """Return the preference for each answer, also length-controlled."""
         asked = [answer for answer in answers if answer.text != answer.question.data["baseline"]]
         prompts = [self._prompt(answer, swapped=swapped) for answer in asked for swapped in (False, True)]
-        replies = iter(self.judge.ask(prompts, folder, phase=f"{self.name}: verdicts", response_format=_FORMAT))
+        replies = iter(judgements(self.judge, prompts, folder, _FORMAT))
         counts: list[Counts] = []
         for answer in answers:
-            alike = answer.text == answer.question.data["baseline"]
-            firsts = None if alike else [read_preference(next(replies)) for _ in range(2)]
-            counts.append(preference_counts(firsts) | {"characters": float(len(answer.text))})
+            if answer.text == answer.question.data["baseline"]:
+                counts.append({"preference": 0.5, "judged": 1.0})
+            else:
+                counts.append(preference_counts(read_preference(next(replies)), read_preference(next(replies))))
         if self.gamed is not None:
             for number in {answer.sample for answer in answers}:  # each set of answers by itself
                 _control(
@@ -104,18 +120,15 @@ def _control(rows: Sequence[tuple[Answer, Counts]], gamed: GamedRows) -> None:
         own["controlled"] = value
 
 
-def preference_counts(firsts: Sequence[float | None] | None) -> Counts:
-    """Return the counts of a comparison, None for equal outputs.
+def preference_counts(before: float | None, after: float | None) -> Counts:
+    """Return the counts of a comparison.
 
-    `firsts` are the preferences for the first place when the baseline stands first, and when the answer does.
+    `before` is the preference for the first place when the baseline stands there, `after` when the answer does.
 
     Example:
-        >>> preference_counts([0.25, 0.75])  # (0.75 + 0.75) / 2; the first place: (0.25 + 0.75) / 2
+        >>> preference_counts(0.25, 0.75)  # (0.75 + 0.75) / 2; the first place: (0.25 + 0.75) / 2
         {'preference': 0.75, 'judged': 1.0, 'first place': 0.5, 'asked': 1.0}
     """
-    if firsts is None:
-        return {"preference": 0.5, "judged": 1.0}
-    before, after = firsts
     if before is None or after is None:
         return {"unjudged": 1.0}
     preference, place = (1.0 - before + after) / 2, (before + after) / 2
@@ -128,14 +141,13 @@ def read_preference(reply: Reply) -> float | None:
     With log-probabilities it is P(m) / (P(m) + P(M)), as in AlpacaEval's weighted judge; a token that is not among
     the most likely ones has probability 0.
     """
-    answer = reply.answer
-    if answer is None or answer.finish in ("refused", "too_long"):
+    if reply.finish in ("refused", "too_long"):
         return None
     try:
-        top = json.loads(answer.text)["logprobs"]
+        top = json.loads(reply.text)["logprobs"]
         known = {token: float(top[token]) for token in ("m", "M") if token in top}
     except (ValueError, LookupError, TypeError):
-        return {"m": 1.0, "M": 0.0}.get(answer.text.strip().strip("\"'.`"))
+        return {"m": 1.0, "M": 0.0}.get(reply.text.strip().strip("\"'.`"))
     if not known:
         return None
     weights = {token: math.exp(value - max(known.values())) for token, value in known.items()}
@@ -154,21 +166,6 @@ def messages_of(template: str, fields: Mapping[str, str], where: str) -> Prompt:
     return tuple(messages)
 
 
-def _data_file(data: str) -> Path:
-    path = Path(data)
-    said = f"there is no {data}" if data else "no data is given"
-    if data and path.exists():
-        file = next((path / name for name in DATA if (path / name).exists()), None) if path.is_dir() else path
-        if file is not None:
-            return file
-        said = f"{path} has no {' or '.join(DATA)}"
-    raise DataError(
-        f"suite alpaca_eval: {said}. Give --data alpaca_eval=FILE or DIR: alpaca_eval_gpt4_baseline.json of "
-        "tatsu-lab/alpaca_eval on the Hugging Face hub, or other records with instruction and a baseline's output; "
-        "df_gamed.csv of the same data set beside it gives the length-controlled win rate"
-    )
-
-
 def _template(directory: Path) -> str:
     """Return the judge's prompt: of the file beside the data, or of the installed package."""
     package = find_spec("alpaca_eval")
@@ -182,9 +179,9 @@ def _template(directory: Path) -> str:
     )
 
 
-def _questions(path: Path) -> Iterator[Question]:
+def _questions(options: SuiteOptions) -> Iterator[Question]:
     """Yield the instructions with the outputs of the baseline."""
-    for number, entry in enumerate(read_entries(path)):
+    for number, entry in enumerate(entries_of(AlpacaEvalSuite.name, options, SOURCE)):
         record = json_object(entry.record, entry.where)
         instruction, output = record.get("instruction"), record.get("output")
         if not isinstance(instruction, str) or not isinstance(output, str):

@@ -4,7 +4,6 @@ pass@k          probability that one of k answers passes; from n answers with c 
                 unbiased estimator of arXiv 2107.03374; mean over questions
 parses          share of programs that Python can parse
 timeout         share of programs that exceed the time limit
-cut             share of answers that the length limit cut
 forgeable       share of passes that a program written against the sandbox could have forged (docs/critics.md)
 
 The keys of a record tell its format, so `--suite code` reads every format. The plus versions are data sets of
@@ -18,20 +17,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from math import comb
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from text2grad.errors import DataError
 from text2grad.evaluation.suite import (
     Answer,
     AnsweredSuite,
     Counts,
-    Measure,
     Question,
     Scores,
     Source,
     SuiteOptions,
-    checked,
-    digest_of_questions,
     entries_of,
     mean_of,
 )
@@ -46,11 +42,11 @@ _MEMORY_MB = 4096  # address space of a program
 TIMEOUT_S, LONG_TIMEOUT_S = 10.0, 60.0  # seconds of a program with its tests; the plus versions have the long limit
 
 SOURCES: Mapping[str, Source] = {
-    "code": Source("a JSONL file of HumanEval or MBPP", "their authors"),
-    "humaneval": Source("HumanEval.jsonl.gz", "human-eval (OpenAI)", "openai/openai_humaneval"),
-    "humaneval+": Source("the rows as JSONL", "EvalPlus", "evalplus/humanevalplus"),
-    "mbpp": Source("sanitized-mbpp.json", "MBPP (google-research)", "google-research-datasets/mbpp:sanitized"),
-    "mbpp+": Source("the rows as JSONL", "EvalPlus", "evalplus/mbppplus"),
+    "code": Source("a JSONL file of HumanEval or MBPP of their authors"),
+    "humaneval": Source("HumanEval.jsonl.gz of human-eval (OpenAI)", "openai/openai_humaneval"),
+    "humaneval+": Source("the rows as JSONL of EvalPlus", "evalplus/humanevalplus"),
+    "mbpp": Source("sanitized-mbpp.json of MBPP (google-research)", "google-research-datasets/mbpp:sanitized"),
+    "mbpp+": Source("the rows as JSONL of EvalPlus", "evalplus/mbppplus"),
 }
 
 _ASK = "Write Python code that solves the problem below. Reply with the whole program in one fenced code block."
@@ -58,16 +54,6 @@ _ASK_FUNCTION = (
     "Complete the Python function below. Reply with the whole function, imports included, in one fenced code block."
 )
 _STOPS_OF_MBPP = ('\n"""', "\nassert", "\nprint(", "\nif __name__", "\n```")
-
-
-class Problem(NamedTuple):
-    """What judges a question's answers."""
-
-    function: str  # name of the function under test
-    head: str  # imports and helpers in the prompt, which stand before an answer's program
-    body_of: str  # beginning of the program that an indented body continues
-    tests: str
-    reference: str  # a right program; "" if the record has none
 
 
 class CodeSuite(AnsweredSuite):
@@ -79,43 +65,32 @@ class CodeSuite(AnsweredSuite):
         """Read the questions and what judges them."""
         self.name, self.options = options.suite, options
         self.timeout_s = LONG_TIMEOUT_S if self.name.endswith("+") else TIMEOUT_S
-        rows = list(_problems(options))
-        self.questions = checked(self.name, [question for question, _ in rows])
-        self.problems = {question.id: problem for question, problem in rows}
-        tests = digest_of_questions([Question(name, repr(problem)) for name, problem in self.problems.items()])
-        self.settings = {"tests": tests, "timeout_s": self.timeout_s, "accept_weaker": options.accept_weaker}
-        self.measures = dict(self._measures())
-
-    def _measures(self) -> Iterator[tuple[str, Measure]]:
-        for k in (k for k in KS if k <= self.options.samples):
-            about = f"share of questions that {k} answer{'s' * (k > 1)} would solve"
-            yield f"pass@{k}", mean_of(f"pass@{k}", over="questions", share=True, about=about)
-        yield "parses", mean_of("parses", share=True, about="programs that Python can parse")
-        yield "timeout", mean_of("timeout", "lower", share=True, about="programs that exceed the time limit")
-        yield "cut", mean_of("cut", "lower", share=True, about="answers that the length limit cut")
-        about = "passes that a program written against the sandbox could have forged"
-        yield "forgeable", mean_of("forgeable", "lower", over="passed", shown=False, about=about)
+        self.questions = list(_questions(options))
+        self.settings = {"timeout_s": self.timeout_s, "accept_weaker": options.accept_weaker}
+        forged = "passes that a program written against the sandbox could have forged"
+        self.measures = {
+            **{
+                f"pass@{k}": mean_of(f"pass@{k}", over="questions", share=True, about=f"solved by one of {k} answers")
+                for k in KS
+                if k <= options.samples
+            },
+            "parses": mean_of("parses", share=True, about="programs that Python can parse"),
+            "timeout": mean_of("timeout", "lower", share=True, about="programs that exceed the time limit"),
+            "forgeable": mean_of("forgeable", "lower", over="passed", about=forged),
+        }
 
     def check(self) -> None:
         """Start the sandbox once; it raises SandboxError if programs cannot be isolated on this machine."""
         Sandbox(workers=1, accept_weaker=self.options.accept_weaker).close()
 
-    def program(self, answer: Answer) -> str:
-        """Return the program in an answer, as it runs."""
-        problem = self.problems[answer.question.id]
-        if answer.continues:
-            return problem.body_of + answer.text
-        body_of = problem.body_of if problem.function and f"def {problem.function}" in problem.body_of else ""
-        return program_of_chat(answer.text, function=problem.function, head=problem.head, prompt=body_of)
-
     def score(self, answers: Sequence[Answer], folder: Path) -> list[Scores]:
         """Return for each answer whether its program passes, and why not; equal programs run once."""
-        jobs = [(answer.question.id, self.program(answer)) for answer in answers]
+        jobs = [(program_of(answer), answer.question.data["tests"]) for answer in answers]
         results = self._run(list(dict.fromkeys(jobs)))
-        return [_scores(answer, job[1], results[job]) for answer, job in zip(answers, jobs, strict=True)]
+        return [_scores(job[0], results[job]) for job in jobs]
 
     def _run(self, jobs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Result]:
-        """Return the results by question and program."""
+        """Return the results by program and tests."""
         results: dict[tuple[str, str], Result] = {}
         with (
             Sandbox(accept_weaker=self.options.accept_weaker) as sandbox,
@@ -123,9 +98,9 @@ class CodeSuite(AnsweredSuite):
         ):
             for start in range(0, len(jobs), _AT_ONCE):
                 some = jobs[start : start + _AT_ONCE]
-                programs = [(program, self.problems[name].tests) for name, program in some]
-                outcomes = sandbox.run_many(programs, timeout_s=self.timeout_s, memory_mb=_MEMORY_MB)
-                results |= zip(some, outcomes, strict=True)
+                results |= zip(
+                    some, sandbox.run_many(some, timeout_s=self.timeout_s, memory_mb=_MEMORY_MB), strict=True
+                )
                 progress.advance(len(some))
         return results
 
@@ -146,20 +121,32 @@ def pass_at_k(answers: int, passed: int, k: int) -> float:
     return 1.0 - comb(answers - passed, k) / comb(answers, k)
 
 
-def _scores(answer: Answer, program: str, result: Result) -> Scores:
+def _scores(program: str, result: Result) -> Scores:
     return {
         "passed": result.passed,
         "reason": result.reason,
         "error": "" if result.passed else result.output.strip().rpartition("\n")[2][:200],
         "parses": parses(program),
         "timeout": result.reason == "timeout",
-        "cut": answer.finish[0] == "length",
         "forgeable": result.passed and result.forgeable,
     }
 
 
-def _problems(options: SuiteOptions) -> Iterator[tuple[Question, Problem]]:
-    """Yield the questions of a suite and what judges them."""
+def program_of(answer: Answer) -> str:
+    """Return the program in an answer, as it runs."""
+    data = answer.question.data
+    if answer.continues:
+        return str(data["body_of"] + answer.text)
+    body_of = data["body_of"] if data["function"] and f"def {data['function']}" in data["body_of"] else ""
+    return program_of_chat(answer.text, function=data["function"], head=data["head"], prompt=body_of)
+
+
+def _questions(options: SuiteOptions) -> Iterator[Question]:
+    """Yield the questions of a suite, with what judges their answers.
+
+    data: `function` under test; `head` of imports and helpers, which stands before an answer's program; `body_of`, the
+    beginning of the program that an indented body continues; `tests`.
+    """
     for entry in entries_of(options.suite, options, SOURCES[options.suite]):
         record = json_object(entry.record, entry.where)
         if "entry_point" in record and "test" in record:
@@ -184,28 +171,26 @@ def _in_block(code: str) -> str:
     return f"```python\n{code.strip()}\n```"
 
 
-def _of_humaneval(record: Mapping[str, Any], where: str) -> tuple[Question, Problem]:
+def _of_humaneval(record: Mapping[str, Any], where: str) -> Question:
     prompt, name = _text(record, "prompt", where), _text(record, "entry_point", where)
     tests = f"{_text(record, 'test', where)}\ncheck({name})"
-    reference = prompt + str(record.get("canonical_solution") or "")
     asked = f"{_ASK_FUNCTION}\n\n{_in_block(prompt)}"
-    question = Question(_text(record, "task_id", where), asked, continuation=prompt, stop=STOPS)
-    return question, Problem(name, head_of(prompt, name), prompt, tests, reference)
+    data = {"function": name, "head": head_of(prompt, name), "body_of": prompt, "tests": tests}
+    return Question(_text(record, "task_id", where), asked, continuation=prompt, stop=STOPS, data=data)
 
 
-def _of_mbpp(record: Mapping[str, Any], where: str) -> tuple[Question, Problem]:
+def _of_mbpp(record: Mapping[str, Any], where: str) -> Question:
     told = str(record.get("prompt") or record.get("text") or "").strip()
     listed = record["test_list"]
     if not told or not isinstance(listed, list) or not listed or not all(isinstance(test, str) for test in listed):
         raise bad_record(where, '"prompt" (or "text") must be a text, and "test_list" a list of assertions')
     setup = [*(record.get("test_imports") or []), record.get("test_setup_code") or ""]
     tests = str(record.get("test") or "\n".join([*filter(None, setup), *listed]))  # "test": the plus version on the hub
-    reference = str(record.get("code") or "")
-    name = _function_in(listed[0], reference)
+    name = _function_in(listed[0], str(record.get("code") or ""))
     prompt = f'"""\n{told}\n{listed[0]}\n"""\n'
     ask = f"{_ASK}\n\n{told}\nIt must pass this test:\n\n{_in_block(listed[0])}"
-    question = Question(str(record["task_id"]), ask, continuation=prompt, stop=_STOPS_OF_MBPP)
-    return question, Problem(name, "", prompt, tests, reference)
+    data = {"function": name, "head": "", "body_of": prompt, "tests": tests}
+    return Question(str(record["task_id"]), ask, continuation=prompt, stop=_STOPS_OF_MBPP, data=data)
 
 
 def _function_in(test: str, reference: str) -> str:

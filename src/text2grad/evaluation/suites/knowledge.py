@@ -7,25 +7,19 @@ from the hub, or all its splits from the file in `--data`: JSONL in the format o
 """
 
 import logging
-import tempfile
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from text2grad.config import digest_of
 from text2grad.errors import ConfigError, DataError, require
 from text2grad.evaluation.subjects import LoadedModel
-from text2grad.evaluation.suite import Counts, ExaminedSuite, Measure, SuiteOptions, mean_of
-from text2grad.feedback import json_object, read_entries
-from text2grad.files import to_json, write_atomically, write_records
+from text2grad.evaluation.suite import Counts, ExaminedSuite, Measure, Source, SuiteOptions, mean_of
 
 ARC = "arc"
 ROWS_AT_ONCE = 16
-_ARC_DATA = (
-    "Give the rows of ARC-Challenge's test split as JSONL with --data arc=FILE (data set allenai/ai2_arc, "
-    "configuration ARC-Challenge, on the Hugging Face hub)"
-)
+_ARC_DATA = Source("the rows of ARC-Challenge's test split as JSONL", "allenai/ai2_arc:ARC-Challenge")
 _SPLITS = ("train", "validation", "test", "dev")
 
 
@@ -40,8 +34,8 @@ class LMEvalSuite(ExaminedSuite):
 
         self.task = "arc_challenge" if self.name == ARC else self.name.removeprefix("lm-eval:")
         logging.getLogger("lm_eval").setLevel(logging.ERROR)
-        self._folder = tempfile.TemporaryDirectory(prefix="text2grad-lm-eval-")
-        self._manager, self._spec = self._load()
+        self._spec = self._specified()
+        self._tasks = self._load()
         self.settings = {
             "lm_eval": version("lm_eval"),
             "tasks": {name: str(task.VERSION) for name, task in self._tasks.items()},
@@ -51,46 +45,36 @@ class LMEvalSuite(ExaminedSuite):
         }
         self.measures = dict(self._measures())
 
-    def _load(self) -> tuple[Any, Any]:
-        """Return lm-eval's task manager and the task, by its name or as overrides of its configuration."""
-        manager = _task_manager()
-        if self.task not in manager.all_tasks and self.task not in manager.task_index:
+    def _specified(self) -> Any:
+        """Return the task by its name; with data, a group of this task alone, whose splits are the user's file."""
+        manager, data = _task_manager(), self.options.data
+        if self.task not in manager.all_tasks:
             near = ", ".join(manager.match_tasks([f"*{self.task}*"])[:5])
             raise ConfigError(
                 f"--suite {self.name}: lm-eval has no task {self.task!r}" + (f"; similar: {near}" if near else "")
             )
-        entry: Any = manager.task_index.get(self.task)
-        single = entry is not None and entry.kind.name == "TASK"
-        spec = self.task if not self.options.data else self._overrides(entry.yaml_path if single else None)
-        try:
-            self._tasks = manager.load([spec])["tasks"]
-        except Exception as error:  # data sets have their own errors for every kind of failure
-            told = (str(error).splitlines() or [type(error).__name__])[0]
-            raise DataError(
-                f"suite {self.name}: the data of lm-eval's task {self.task} cannot be loaded: {told}. {self._way_out()}"
-            ) from error
-        return manager, spec
-
-    def _way_out(self) -> str:
-        return _ARC_DATA if self.name == ARC else f"Give the rows of its data set as JSONL with --data {self.name}=FILE"
-
-    def _overrides(self, own: Path | None) -> str:
-        """Return the file of a configuration that includes the task's own, with all splits from the user's file."""
-        if own is None:
+        if data and self.task not in manager.all_subtasks:
             raise ConfigError(
                 f"--data {self.name}=…: {self.task} is a group of lm-eval, each of whose tasks has data of its own; "
                 "name one of its tasks"
             )
-        path = Path(self.options.data)
-        if not path.is_file():
-            raise DataError(f"suite {self.name}: there is no file {path}. {self._way_out()}")
-        file = Path(self._folder.name) / "rows.jsonl"
-        write_records(file, (json_object(entry.record, entry.where) for entry in read_entries(path)))
-        config: dict[str, Any] = {"include": str(own), "task": self.task, "dataset_path": "json", "dataset_name": None}
-        config["dataset_kwargs"] = {"data_files": {split: str(file) for split in _SPLITS}}
-        overriding = Path(self._folder.name) / "task.yaml"
-        write_atomically(overriding, to_json(config))  # JSON is YAML
-        return str(overriding)
+        files = {"data_files": dict.fromkeys(_SPLITS, data)}
+        own = {"task": self.task, "dataset_path": "json", "dataset_name": None, "dataset_kwargs": files}
+        return {"group": f"{self.task} of {data}", "task": [own]} if data else self.task
+
+    def _load(self) -> dict[str, Any]:
+        """Return lm-eval's tasks by name, with their data."""
+        try:
+            if self.options.data and not Path(self.options.data).is_file():
+                raise DataError(f"there is no file {self.options.data}")
+            tasks: dict[str, Any] = _task_manager().load([self._spec])["tasks"]
+        except Exception as error:  # data sets have their own errors for every kind of failure
+            told = (str(error).splitlines() or [type(error).__name__])[0]
+            source = _ARC_DATA if self.name == ARC else Source("the rows of its data set as JSONL")
+            raise source.unusable(
+                self.name, f"the data of lm-eval's task {self.task} cannot be loaded: {told}"
+            ) from error
+        return tasks
 
     def _measures(self) -> Iterator[tuple[str, Measure]]:
         """Yield the metrics of the task, or of all tasks of a group."""
@@ -106,11 +90,10 @@ class LMEvalSuite(ExaminedSuite):
         from lm_eval.evaluator import simple_evaluate
         from lm_eval.models.huggingface import HFLM
 
-        wrapped = HFLM(pretrained=model.model, tokenizer=model.tokenizer, batch_size=ROWS_AT_ONCE)
         results = simple_evaluate(
-            model=wrapped,
+            model=HFLM(pretrained=model.model, tokenizer=model.tokenizer, batch_size=ROWS_AT_ONCE),
             tasks=[self._spec],
-            task_manager=self._manager,
+            task_manager=_task_manager(),
             num_fewshot=self.options.shots,
             limit=self.options.limit,
             log_samples=True,
@@ -132,17 +115,13 @@ class LMEvalSuite(ExaminedSuite):
             )
         return list(rows.items())
 
-    def close(self) -> None:
-        """Remove the copy of the data."""
-        self._folder.cleanup()
-
 
 def _figure(metric: str, name: str) -> str:
     """Return the name of a metric behind a filter."""
     return metric if name == "none" else f"{metric}/{name}"
 
 
-@lru_cache(maxsize=1)
+@cache
 def _task_manager() -> Any:
     """Return lm-eval's list of tasks, which takes seconds to read."""
     from lm_eval.tasks import TaskManager

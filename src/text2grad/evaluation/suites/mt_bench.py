@@ -11,10 +11,19 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from text2grad.critics.servers import Prompt, Reply
+from text2grad.critics.servers import Answer as Reply, Prompt
 from text2grad.errors import DataError
-from text2grad.evaluation.judging import fill, judge_of
-from text2grad.evaluation.suite import Answer, AnsweredSuite, Question, Scores, SuiteOptions, checked, mean_of
+from text2grad.evaluation.judging import fill, judge_of, judgements
+from text2grad.evaluation.suite import (
+    Answer,
+    AnsweredSuite,
+    Question,
+    Scores,
+    Source,
+    SuiteOptions,
+    file_of,
+    mean_of,
+)
 from text2grad.feedback import bad_record, json_object, read_entries, without_reasoning
 
 WITH_REFERENCE = frozenset({"math", "reasoning", "coding"})
@@ -25,6 +34,10 @@ TEMPERATURES = {
 }
 """Temperature of the answers to a category, as FastChat samples them."""
 
+SOURCE = Source(
+    "the directory with question.jsonl, judge_prompts.jsonl and reference_answer/gpt-4.jsonl of FastChat "
+    "(lm-sys/FastChat, fastchat/llm_judge/data)"
+)
 QUESTIONS = ("question.jsonl", "mt_bench_question.jsonl")
 PROMPTS = ("judge_prompts.jsonl",)
 REFERENCES = ("reference_answer/gpt-4.jsonl", "mt_bench_reference_answer_gpt-4.jsonl")
@@ -41,22 +54,22 @@ class MTBenchSuite(AnsweredSuite):
         """Read the questions, the judge's prompts and the reference answers."""
         self.options = options
         self.judge = judge_of(self.name, options.judge, temperature=0.0, max_tokens=2048)
-        questions, prompts, references = (_file(options.data, names) for names in (QUESTIONS, PROMPTS, REFERENCES))
+        files = (file_of(self.name, options, SOURCE, names) for names in (QUESTIONS, PROMPTS, REFERENCES))
+        questions, prompts, references = files
         self._templates = dict(_templates(prompts))
-        self.questions = checked(self.name, list(_questions(questions, dict(_references(references))))[: options.limit])
+        self.questions = list(_questions(questions, dict(_references(references))))[: options.limit]
         self.settings = {
             "prompts": sha256(repr(sorted(self._templates.items())).encode()).hexdigest()[:16],
-            "judge": self.judge.endpoint.model,
+            "judge": self.judge.model,
         }
+        parts = {f"turn_{n}": (str(n), f"turn {n}") for n in (1, 2)}
+        parts |= {name: (name, f"category {name}") for name in sorted({q.data["category"] for q in self.questions})}
         about = "share of judgements without a rating; they are in no mean"
         self.measures = {
             "score": mean_of("rating", over="rated", about="mean rating of both turns, 1 to 10"),
-            **{f"turn_{n}": mean_of(f"rating/{n}", over=f"rated/{n}", about=f"rating of turn {n}") for n in (1, 2)},
             **{
-                category: mean_of(
-                    f"rating/{category}", over=f"rated/{category}", about=f"rating of category {category}"
-                )
-                for category in sorted({question.data["category"] for question in self.questions})
+                name: mean_of(f"rating/{part}", over=f"rated/{part}", about=f"rating of {told}")
+                for name, (part, told) in parts.items()
             },
             "unrated": mean_of("unrated", "lower", over="turns", share=True, about=about),
         }
@@ -64,7 +77,7 @@ class MTBenchSuite(AnsweredSuite):
     def score(self, answers: Sequence[Answer], folder: Path) -> list[Scores]:
         """Return ratings of both turns, and how many there are."""
         prompts = [self._prompt(answer, turn) for answer in answers for turn in range(answer.question.turns)]
-        replies = iter(self.judge.ask(prompts, folder, phase=f"{self.name}: ratings"))
+        replies = iter(judgements(self.judge, prompts, folder))
         return [_scores(answer.question, [read_rating(next(replies)) for _ in answer.texts]) for answer in answers]
 
     def _prompt(self, answer: Answer, turn: int) -> Prompt:
@@ -95,25 +108,11 @@ def _scores(question: Question, ratings: Sequence[float | None]) -> Scores:
 
 def read_rating(reply: Reply) -> float | None:
     """Return the rating after the reasoning of a judgement, which holds drafts; None without a rating."""
-    if reply.answer is None or reply.answer.finish in ("refused", "too_long"):
+    if reply.finish in ("refused", "too_long"):
         return None
-    text = without_reasoning(reply.answer.text)
+    text = without_reasoning(reply.text)
     rating = next((match for pattern in _RATING if (match := pattern.search(text))), None)
     return float(rating[1]) if rating else None
-
-
-def _file(data: str, names: Sequence[str]) -> Path:
-    directory = Path(data)
-    said = f"{data} is no directory" if data else "no data is given"
-    if data and directory.is_dir():
-        for name in names:
-            if (directory / name).exists():
-                return directory / name
-        said = f"{directory} has no {' or '.join(names)}"
-    raise DataError(
-        f"suite mt_bench: {said}. Give --data mt_bench=DIR, a directory with question.jsonl, judge_prompts.jsonl and "
-        "reference_answer/gpt-4.jsonl of FastChat (lm-sys/FastChat, fastchat/llm_judge/data)"
-    )
 
 
 def _references(path: Path) -> Iterator[tuple[str, list[str]]]:

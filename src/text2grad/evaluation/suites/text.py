@@ -1,14 +1,14 @@
-"""Texts: summaries or other answers compared with references and sources, and the perplexity of a text file.
+"""Texts: summaries or other answers compared with references, and the perplexity of a text file.
 
 summarization
-    rouge1 rouge2 rougeL   F-measure of `rouge-score` with stemming, mean over answers; the best of several references
-    bleu                   of `sacrebleu` over all answers together, 0 to 100; intervals by its statistics per answer
-    bertscore              F1, with `--bertscore MODEL`
+    rouge1 rouge2 rougeL   of `words`, as the next three
+    bleu
+    bertscore              with `--bertscore MODEL`
     perplexity             of the answers under `--perplexity MODEL`, per token
     words                  length in words
 
 perplexity
-    perplexity             e^(nats / tokens) of the texts under the model itself; only models of one tokenizer compare
+    perplexity             of the texts under the model itself; only models of one tokenizer compare
     bits_per_byte          nats / ln 2 / bytes in UTF-8, which compares models of any tokenizer
 """
 
@@ -16,13 +16,10 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from text2grad.errors import DataError, require
+from text2grad.errors import DataError
 from text2grad.evaluation import words
-from text2grad.evaluation.intervals import Ratio
 from text2grad.evaluation.subjects import LoadedModel
 from text2grad.evaluation.suite import (
     Answer,
@@ -34,7 +31,6 @@ from text2grad.evaluation.suite import (
     Scores,
     Source,
     SuiteOptions,
-    checked,
     digest_of_questions,
     entries_of,
     mean_of,
@@ -44,89 +40,55 @@ from text2grad.files import read_text
 from text2grad.progress import Progress
 
 SUMMARIES = Source(
-    'a JSONL file with "prompt" and "reference", such as `text2grad feedback prepare slf5k` writes',
-    "your own, or SLF5K",
+    'a JSONL file with "prompt" and "reference", such as `text2grad feedback prepare slf5k` writes, your own or SLF5K,'
 )
-TEXTS = Source('a text file, or a JSONL file with "text",', "your own, or WikiText")
+TEXTS = Source('a text file, or a JSONL file with "text", your own or WikiText,')
 _PROMPTS = ("prompt", "summary_prompt")
 _TEXTS = ("text", "reference", "post", "article", "chosen")
 _REFERENCES = ("reference", "references", "ideal_human_summary", "summary", "highlights")
 _SOURCES = ("source", "passage", "post", "document", "article")
-_COUNTS = tuple(f"bleu/{number}" for number in range(10))  # lengths, matches and totals of four orders
-
-
-class Bleu(NamedTuple):
-    """BLEU of `sacrebleu` over all answers, as a statistic of its counts per answer."""
-
-    metric: Any
-    names: tuple[str, ...] = _COUNTS
-
-    def of_answer(self, text: str, references: Sequence[str]) -> Counts:
-        """Return the counts of one answer."""
-        [counts] = self.metric._extract_corpus_statistics([text], [[reference] for reference in references])
-        return dict(zip(self.names, map(float, counts), strict=True))
-
-    def values(self, counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return the score for each weighting; NaN without any reference."""
-        totals = np.rint(weights @ counts).astype(int)
-        scores = [self.metric._compute_score_from_stats(row).score if any(row) else math.nan for row in totals.tolist()]
-        return np.array(scores, dtype=float)
 
 
 class SummarizationSuite(AnsweredSuite):
-    """Answers compared with references and sources."""
+    """Answers compared with references."""
 
     name = "summarization"
     max_new_tokens = 128
 
     def __init__(self, options: SuiteOptions) -> None:
         """Read the questions."""
-        require("rouge_score", "sacrebleu", extra="eval", purpose="suite summarization")
-        from sacrebleu.metrics.bleu import BLEU
-
-        self.options = options
-        self.questions = checked(self.name, list(_summaries(options)))
-        self.bleu = Bleu(BLEU())
+        words.require_ngrams("suite summarization")
+        self.options, self.questions = options, list(_summaries(options))
+        self.judges = {"BERTScore": options.bertscore, "perplexity": options.perplexity_model}
         self.settings = {name: getattr(options, name) for name in ("perplexity_model", "bertscore")}
         self.measures = dict(self._measures())
 
     def _measures(self) -> Iterator[tuple[str, Measure]]:
-        encoder, reader = (Path(path).name for path in (self.options.bertscore, self.options.perplexity_model))
+        encoder, reader = (Path(path).name for path in self.judges.values())
+        about = dict.fromkeys(words.ROUGE, "F-measure of rouge-score, stemmed")
+        about |= {"bleu": "sacrebleu, all answers together, 0 to 100"} | (
+            {"bertscore": f"F1 by {encoder}"} if encoder else {}
+        )
         if any(question.data["references"] for question in self.questions):
-            for name in words.ROUGE:
-                yield name, mean_of(name, over="with_reference", about="F-measure of rouge-score, stemmed")
-            yield "bleu", Measure(self.bleu, about="sacrebleu, all answers together, 0 to 100")
-            if encoder:
-                yield "bertscore", mean_of("bertscore", over="with_reference", about=f"F1 by {encoder}")
+            yield from ((name, Measure(words.OVERLAPS[name], about=told)) for name, told in about.items())
         if reader:
-            about = f"of the answers under {reader}, per token"
-            yield "perplexity", Measure(Ratio(("nats",), ("tokens",), exp=True), "lower", about=about)
+            yield "perplexity", Measure(words.PERPLEXITY, "lower", f"of the answers under {reader}, per token")
         yield "words", mean_of("words", "", about="length of an answer")
 
     def check(self) -> None:
         """Check the models that judge by their configs; they are loaded when the policy has left the memory."""
-        for path, purpose in ((self.options.bertscore, "BERTScore"), (self.options.perplexity_model, "perplexity")):
-            if path:
-                words.check_scorer(path, purpose)
+        for purpose, path in self.judges.items():
+            words.check_scorer(path, purpose)
 
     def score(self, answers: Sequence[Answer], folder: Path) -> list[Scores]:
         """Return the scores of each answer; `bleu/…` are counts of sacrebleu."""
-        options, rouge, rows = self.options, words.rouge_scorer(), list[Scores]()
-        encoder = words.load_encoder(options.bertscore) if options.bertscore else None
-        reader = words.load_reader(options.perplexity_model) if options.perplexity_model else None
+        encoder, reader = (words.load_scorer(path, purpose) for purpose, path in self.judges.items())
+        wording, rows = words.Wording(True, encoder, reader), list[Scores]()
         with Progress(f"{self.name}: scores", len(answers), unit="answer") as progress:
             for answer in answers:
                 text, references = answer.text.strip(), answer.question.data["references"]
-                scores: Counts = {"words": float(len(words.words_of(text)))}
-                if references:
-                    rouges = [rouge.score(reference, text) for reference in references]
-                    scores |= {name: max(float(score[name].fmeasure) for score in rouges) for name in words.ROUGE}
-                    scores |= {"with_reference": 1.0, **self.bleu.of_answer(text, references)}
-                    if encoder is not None:
-                        scores["bertscore"] = max(words.bertscore(encoder, text, known) for known in references)
-                if reader is not None:
-                    scores["nats"], scores["tokens"] = map(float, words.text_nats(reader, text))
-                rows.append(scores)
+                overlap = wording.beside(text, references) if references else {}
+                rows.append({"words": float(len(words.words_of(text))), **overlap, **wording.alone(text)})
                 progress.advance()
         return rows
 
@@ -163,7 +125,7 @@ class PerplexitySuite(ExaminedSuite):
         self.options, self.texts = options, list(_texts(options))
         self.settings = {"texts": digest_of_questions([Question(name, text) for name, text in self.texts])}
         self.measures = {
-            "perplexity": Measure(Ratio(("nats",), ("tokens",), exp=True), "lower", about="per token"),
+            "perplexity": Measure(words.PERPLEXITY, "lower", "per token"),
             "bits_per_byte": mean_of("bits", "lower", over="bytes", about="compares any tokenizers"),
         }
 
@@ -174,7 +136,7 @@ class PerplexitySuite(ExaminedSuite):
             for name, text in self.texts:
                 nats, tokens = words.text_nats(reader, text)
                 size = float(len(text.strip().encode()))
-                rows.append((name, {"nats": nats, "tokens": float(tokens), "bits": nats / math.log(2), "bytes": size}))
+                rows.append((name, {"nats": nats, "tokens": tokens, "bits": nats / math.log(2), "bytes": size}))
                 progress.advance()
         return rows
 

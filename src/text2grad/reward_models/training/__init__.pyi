@@ -1,5 +1,4 @@
 from .held_out import HeldOutSet as HeldOutSet, span_f1 as span_f1
-from .probe_run import train_probe_of as train_probe_of
 from .run import (
     RewardRun as RewardRun,
     held_out_file as held_out_file,

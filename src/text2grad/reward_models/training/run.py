@@ -12,6 +12,7 @@ results.json            counts and the measurements of the best checkpoint
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 
 from text2grad.config import Recipe, check_directory, check_world_size, open_run
 from text2grad.costs import Cost, write_cost
-from text2grad.errors import CheckpointError, ConfigError, ModelError
+from text2grad.errors import CheckpointError, ConfigError
 from text2grad.feedback import Annotation, write_annotations
 from text2grad.files import published, to_json, write_atomically
 from text2grad.models import (
@@ -33,24 +34,23 @@ from text2grad.models import (
     check_same_data,
     checkpoint_path,
     context_of,
+    format_of,
     last_saved,
     load_tokenizer,
     load_trainable,
     load_trained,
     measured_at,
     on_cpu,
+    supervised_trainer,
     train_measured,
 )
 from text2grad.progress import note
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import format_from_recipe
-from text2grad.reward_models.prompts import format_of
 from text2grad.reward_models.training.card import base_of, model_card
 from text2grad.reward_models.training.held_out import HeldOutSet, Split, measurement, read_split
-from text2grad.reward_models.training.hub import push_folder
-from text2grad.reward_models.writing import has_outcome, has_outcomes
-from text2grad.types import PromptFormat
+from text2grad.reward_models.writing import FORMS, has_outcomes
 
 MODEL, MERGED, RESULTS_FILE, HELD_OUT_FILE = "model", "merged", "results.json", "held_out.jsonl"
 SECTIONS = ("model", "reward_model", "critic", "run")  # sections of the recipe whose settings decide the result
@@ -138,13 +138,13 @@ class RewardRun:
             torch.set_num_threads(recipe.run.threads)
         split = read_split(recipe)
         self.tokenizer = load_tokenizer(self.path, trust_remote_code=recipe.model.trust_remote_code)
-        self.prompt_format = _prompt_format(self.tokenizer, recipe, self.path)
+        self.prompt_format = format_of(self.tokenizer, recipe.model.prompt_format)
         model = self._model()
         self.outcomes = has_outcomes(split.train)
         self.reward_model = self._reward_model(model)
         self.settings = self._settings()
         self.rows, too_long = self.reward_model.training_rows(split.train, max_tokens=self.settings.max_tokens)
-        check_ids(model, self.rows)
+        check_ids(model, [row["input_ids"] for row in self.rows])
         held_out = HeldOutSet(self.tokenizer, split.held_out[: recipe.reward_model.eval_limit])
         self.evaluation = self._evaluation(held_out)
         self.counts = {
@@ -169,7 +169,8 @@ class RewardRun:
         out = self.directory / MODEL
         if not out.exists():
             evaluation = replace(self.evaluation, on_measured=on_measured)
-            train_measured(self.reward_model.model, self.tokenizer, self.rows, self.settings, evaluation)
+            of_model = (self.reward_model.model, self.tokenizer, self.rows, self.settings)
+            train_measured(partial(supervised_trainer, *of_model), self.settings, evaluation)
         self.state.wait_for_everyone()
         if self.is_main:
             self._publish(out)
@@ -180,17 +181,6 @@ class RewardRun:
         """Return results.json of a finished run, and the seconds of its training."""
         last = last_saved(self.directory)
         return {**json.loads((self.directory / RESULTS_FILE).read_bytes()), "seconds": last.seconds if last else 0.0}
-
-    def push(self, repository: str, *, private: bool = False) -> str:
-        """Upload the finished reward model to the Hugging Face hub, with a card of that name; return its address.
-
-        Raises:
-            DataError: if the hub refuses or cannot be reached.
-        """
-        path = self.directory / MODEL
-        card = self._card(self.results(), repository, adapter=bool(self.recipe.model.lora_r))
-        write_atomically(path / "README.md", card)
-        return push_folder(path, repository, private=private)
 
     def _open(self, split: Split, resume: bool) -> None:
         """Create the run's directory with its held-out annotations, or compare it with a run that is resumed."""
@@ -265,30 +255,18 @@ class RewardRun:
             model = load_trained(best, self.path, adapter=adapter, merged=whole, **how)
             with published(path) as temporary:
                 self._reward_model(model, measured.get("vote_threshold")).save(temporary)
-                write_atomically(temporary / "README.md", self._card(results, str(path), adapter=not whole))
+                card = model_card(results, self.reward_model.format, self.recipe, adapter=not whole)
+                write_atomically(temporary / "README.md", card.encode())
         write_cost(self.directory, Cost("reward model", last.seconds, last.tokens, 0, last.peak_memory_bytes, runs=1))
         write_atomically(self.directory / RESULTS_FILE, to_json(results))
-
-    def _card(self, results: dict[str, Any], name: str, *, adapter: bool) -> bytes:
-        return model_card(results, self.reward_model.format, self.recipe, name=name, adapter=adapter).encode()
 
 
 def _note_lost_outcomes(recipe: Recipe, annotations: Sequence[Annotation]) -> None:
     """Tell that annotations have outcomes which the form of the targets leaves out."""
     outcomes = sum(annotation.critique.outcome is not None for annotation in annotations)
-    if outcomes and not has_outcome(recipe.reward_model.form):
+    if outcomes and not FORMS[recipe.reward_model.form].outcome:
         note(
             f"{outcomes} of {len(annotations)} annotations have an outcome for the whole response, which the form "
             f'{recipe.reward_model.form!r} leaves out; reward_model.form = "labelled_spans" teaches them',
             warning=True,
         )
-
-
-def _prompt_format(tokenizer: Any, recipe: Recipe, path: str) -> PromptFormat:
-    """Return the prompt format, with "auto" decided by the tokenizer."""
-    wanted, own = recipe.model.prompt_format, format_of(tokenizer)
-    if wanted == "chat" and own == "plain":
-        raise ModelError(
-            f"model.prompt_format = 'chat', but the tokenizer of {path!r} has no chat template; set 'plain' or 'auto'"
-        )
-    return "plain" if wanted == "plain" else own

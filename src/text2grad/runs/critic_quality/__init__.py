@@ -4,7 +4,6 @@ pairs       annotations and predictions → pairs of critiques of the same respo
 predicting  a critic → its predictions, written to disk before they are used
 units       a response → tokens, words or characters, with the marks of prediction and truth
 counting    one response → counts: tokens, spans, quotes, lengths (tables 1, 6, 7, 15, 18, 19)
-wording     feedback in words → ROUGE, BLEU, BERTScore, perplexity (table 8)
 evaluation  pairs → all measurements, as JSON and as tables
 page        measurements → a page with prediction beside truth
 study       critiques → a rating sheet for people; filled sheets → ratings

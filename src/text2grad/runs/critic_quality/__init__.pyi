@@ -33,4 +33,3 @@ from .study import (
 )
 from .units import CUTS as CUTS, Units as Units
 from .verdicts import judges_agreement as judges_agreement, summary as summary, verdict_tables as verdict_tables
-from .wording import Measures as Measures, check_words as check_words

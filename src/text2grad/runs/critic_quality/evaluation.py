@@ -1,4 +1,8 @@
-"""Pairs of predicted and true critiques → all measurements of a critic, as JSON and as the tables of the paper."""
+"""Pairs of predicted and true critiques → all measurements of a critic, as JSON and as the tables of the paper.
+
+`counting` defines the rates of marks, spans and quotes, `text2grad.evaluation` those of feedback in words (table 8).
+Responses whose annotation has no feedback are left out there. BLEU is in [0, 1], as in the paper.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,15 +11,15 @@ from typing import Any, get_args
 
 import numpy as np
 
-from text2grad.evaluation import LEVEL, Estimate, estimate
+from text2grad.evaluation import DRAWS, LEVEL, Bleu, Estimate, Ratio, Statistic, Wording, estimate
 from text2grad.runs.critic_quality import counting
 from text2grad.runs.critic_quality.pairs import Pair
 from text2grad.runs.critic_quality.units import Marked, Units, mark
-from text2grad.runs.critic_quality.wording import RATIOS, WHO, Measures, bleu, with_words, word_counts
 from text2grad.runs.reports.html import Table
 from text2grad.types import LABELS, Status
 
 NONE = "–"
+WHO = ("predicted", "true")
 NAMED = 20
 """How many responses that could not be split into units are listed."""
 
@@ -28,12 +32,10 @@ class Evaluation:
         unit: the unit that precision and recall count.
         marked: the responses.
         left_out: file and line of the responses whose tokens decode to another text; no number includes them.
-        metrics: rates with intervals; `counting` and `wording` define the names.
+        metrics: rates with intervals.
         counts: sums over responses; the rates are their quotients.
-        bleu: over all critiques; None if it was not measured.
         span_units: quartiles of the units per span, for "predicted" and "true", by label (table 18).
         statuses: number of critiques by status, for "predicted" and "true".
-        worded: number of responses whose annotation has feedback in words.
         settings: draws, level and seed of the intervals.
     """
 
@@ -42,10 +44,8 @@ class Evaluation:
     left_out: Sequence[str]
     metrics: Mapping[str, Estimate]
     counts: Mapping[str, float]
-    bleu: float | None
     span_units: Mapping[str, Mapping[str, Sequence[float] | None]]
     statuses: Mapping[str, Mapping[str, int]]
-    worded: int
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
@@ -57,17 +57,15 @@ class Evaluation:
             "first_left_out": list(self.left_out[:NAMED]),
             "intervals": dict(self.settings),
             "metrics": {name: rate._asdict() for name, rate in self.metrics.items()},
-            "bleu": self.bleu,
-            "responses_with_words": self.worded,
+            "responses_with_words": int(self.counts.get("with_reference", 0)),
             "units_per_span": {who: dict(by) for who, by in self.span_units.items()},
             "statuses": {who: dict(by) for who, by in self.statuses.items()},
             "counts": dict(self.counts),
         }
 
 
-def evaluate(pairs: Sequence[Pair], units: Units, measures: Measures | None = None) -> Evaluation:
-    """Measure a critic; `units` are the unit that precision and recall count."""
-    measures = measures or Measures()
+def evaluate(pairs: Sequence[Pair], units: Units, wording: Wording, *, draws: int = DRAWS) -> Evaluation:
+    """Measure a critic; `units` are the unit that precision and recall count, `wording` what is measured of words."""
     cut = [(pair, mark(pair, units)) for pair in pairs]
     marked = [response for _, response in cut if response is not None]
     kept = [response.pair for response in marked]
@@ -79,9 +77,9 @@ def evaluate(pairs: Sequence[Pair], units: Units, measures: Measures | None = No
             **counting.span_counts(response),
             **counting.quote_counts(response),
             **counting.length_counts(response, quarters),
-            **words,
+            **_word_counts(response.pair, wording),
         }
-        for response, words in zip(marked, word_counts(kept, measures), strict=True)
+        for response in marked
     ]
     sums: Counter[str] = Counter()
     for row in rows:
@@ -91,14 +89,29 @@ def evaluate(pairs: Sequence[Pair], units: Units, measures: Measures | None = No
         unit=units.name,
         marked=marked,
         left_out=[pair.where for pair, response in cut if response is None],
-        metrics=estimate(rows, counting.ratios() | RATIOS, draws=measures.draws),
+        metrics=estimate(rows, {**counting.ratios(), **_of_words(wording)}, draws=draws),
         counts=dict(sums),
-        bleu=bleu(kept) if measures.words else None,
         span_units={who: {label: quartiles(by[label]) for label in LABELS} for who, by in sizes.items()},
         statuses={who: {status: by[status] for status in get_args(Status)} for who, by in statuses.items()},
-        worded=len(with_words(kept)),
-        settings={"draws": measures.draws, "level": LEVEL, "seed": 0},
+        settings={"draws": draws, "level": LEVEL, "seed": 0},
     )
+
+
+def _of_words(wording: Wording) -> dict[str, Statistic]:
+    """Return the figures of feedback by name."""
+    figures = {name: Bleu(scale=0.01) if name == "bleu" else figure for name, figure in wording.overlaps.items()}
+    perplexity = {f"perplexity/{who}": Ratio((f"nats/{who}",), (f"tokens/{who}",), exp=True) for who in WHO}
+    return {**figures, **perplexity}
+
+
+def _word_counts(pair: Pair, wording: Wording) -> dict[str, float]:
+    """Return the counts of a critic's feedback beside the annotator's, and of both alone."""
+    true = pair.true.feedback
+    counts = wording.beside(pair.predicted.feedback, [true]) if true.strip() else {}
+    for who in WHO:
+        alone = wording.alone(getattr(pair, who).feedback)
+        counts |= {f"{name}/{who}": value for name, value in alone.items()}
+    return counts
 
 
 def tables(evaluation: Evaluation) -> list[Table]:
@@ -165,13 +178,11 @@ def _labelled(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 def _word_tables(evaluation: Evaluation) -> list[Table]:
     """Return the table of words, or no table if nothing was measured."""
-    names = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L", "bertscore": "BERTScore"}
+    names = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L", "bleu": "BLEU", "bertscore": "BERTScore"}
     names |= {"perplexity/predicted": "perplexity", "perplexity/true": "perplexity of truth"}
     metrics = evaluation.metrics
     cells = {title: _rate(metrics[name]) for name, title in names.items() if name in metrics}
-    if evaluation.bleu is not None:
-        cells["BLEU"] = f"{evaluation.bleu:.3f}"
-    caption = f"Words of {evaluation.worded:,} critiques beside the annotator's (table 8)"
+    caption = f"Words of {evaluation.counts.get('with_reference', 0):,.0f} critiques beside the annotator's (table 8)"
     return [Table(caption, tuple(cells), [tuple(cells.values())])] if cells else []
 
 

@@ -4,16 +4,14 @@ answers.jsonl   the critiques, the cache of `CachedCritic`
 critic.json     the critic that wrote them; another critic is refused in the same directory
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from text2grad.critics import CachedCritic
-from text2grad.errors import ConfigError
 from text2grad.feedback import Critic, CritiqueRecord, Match
-from text2grad.files import to_json, write_atomically
+from text2grad.files import claim, to_json
 from text2grad.types import Critique, Example
 
 ANSWERS, IDENTITY = "answers.jsonl", "critic.json"
@@ -27,20 +25,8 @@ def check_identity(out: Path, identity: Mapping[str, Any]) -> None:
         ConfigError: if the directory holds critiques of another critic, or cannot be written.
     """
     path = out / IDENTITY
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            write_atomically(path, to_json(identity))
-        known = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot use {path}: {error}. Choose another --out") from error
-    differing = [key for key in {**known, **identity} if known.get(key) != identity.get(key)]
-    if differing:
-        was, now = ({key: identities.get(key) for key in differing} for identities in (known, identity))
-        raise ConfigError(
-            f"{out} holds critiques of another critic: {json.dumps(was)}, now {json.dumps(now)}. Choose another --out, "
-            f"or remove {path} and the critiques beside it to run the critic again"
-        )
+    way_out = f"remove {path} and the critiques beside it to run the critic again"
+    claim(path, identity, holds="critiques of another critic", way_out=way_out)
 
 
 def fingerprint(directory: Path) -> str:

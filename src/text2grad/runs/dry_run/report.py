@@ -79,12 +79,11 @@ def critic_expense(recipe: Recipe, critic: Critic | None, lengths: Lengths) -> E
     asked = critic.critic if isinstance(critic, CachedCritic) else critic
     if not isinstance(asked, LLMCritic):  # programs and models in this process read no tokens that cost
         return None
-    template, prices = asked.annotator.template, asked.spending
-    instructions = len(template.messages(Example("x"), "")[0]["content"]) // 4
+    instructions = len(asked.template.messages(Example("x"), "")[0]["content"]) // 4
     responses = recipe.run.steps * recipe.rollout.batch_size
     read = responses * (instructions + round(lengths.mean) + recipe.rollout.max_new_tokens)
     written = responses * ANSWER_TOKENS
-    return Expense(read, written, prices.cost(read, written))
+    return Expense(read, written, asked.endpoint.cost(read, written))
 
 
 def print_report(console: Console, report: Report) -> None:

@@ -33,13 +33,11 @@ from text2grad.models import (
     best_device,
     fitting_prompts,
     load_tokenizer,
-    padding_id,
-    stop_ids,
 )
 from text2grad.progress import note
 from text2grad.reward_models import ServerRewardModel, critic_from_recipe, shares_base
 from text2grad.rl import advantages_over_baseline, correlation, prepare_policy, rewards_of
-from text2grad.runs.evaluate_policy import Sampling, sample_rollouts
+from text2grad.runs.evaluate_policy import sample_rollouts
 from text2grad.runs.run_examples import recipe_task, run_examples
 from text2grad.types import FAILED_STATUSES, Critique, Example, Rollout
 
@@ -86,7 +84,7 @@ def measure_signal(recipe: Recipe, *, responses: int = RESPONSES) -> Signal:
     figures = {
         **signal_figures(recipe, tokenizer, rollouts, first, second),
         "critic_tokens": asked,
-        "critic_cost": critic.spending.cost(*asked) / len(rollouts) if isinstance(critic, LLMCritic) else 0.0,
+        "critic_cost": critic.endpoint.cost(*asked) / len(rollouts) if isinstance(critic, LLMCritic) else 0.0,
     }
     return Signal(figures, warnings_of(figures, recipe), rollouts, first)
 
@@ -103,11 +101,7 @@ def first_responses(
     examples, _ = fitting_prompts(policy, tokenizer, examples, too_long=recipe.data.too_long, **limits)
     prompts = batch_indices(len(examples), math.ceil(count / rollout.group_size), step=0, seed=seed)
     chosen = [examples[index] for index in prompts for _ in range(rollout.group_size)]
-    eos = stop_ids(policy, tokenizer, rollout.eos_token_ids)
-    sampling = Sampling(
-        rollout.max_new_tokens, rollout.temperature, eos, padding_id(policy, tokenizer, eos), rollout.rows_at_once
-    )
-    return sample_rollouts(policy, tokenizer, chosen, sampling, prompt_format=recipe.model.prompt_format, seed=seed)
+    return sample_rollouts(policy, tokenizer, chosen, rollout, prompt_format=recipe.model.prompt_format, seed=seed)
 
 
 def asked_anew(critic: Critic, directory: Path) -> Critic:
@@ -135,15 +129,9 @@ def signal_figures(
     for answers in (first, second):
         deltas, _, batch, given = rewards_of(recipe.reward, tokenizer, rollouts, answers)
         labels.append(np.sign(np.concatenate([np.asarray(row, dtype=float) for row in deltas])))
+        nothing, group_size = torch.zeros_like(given), recipe.rollout.group_size
         gained = advantages_over_baseline(
-            given,
-            torch.zeros_like(given),
-            batch.response_mask,
-            baseline=recipe.ppo.baseline,
-            gamma=recipe.ppo.gamma,
-            lam=recipe.ppo.lam,
-            group_size=recipe.rollout.group_size,
-            scale=recipe.ppo.whiten == "group",
+            recipe.ppo, given, nothing, batch.response_mask, group_size=group_size
         ).advantages
         advantages.append(gained[batch.response_mask].double().numpy())
         rewards.append(given.sum(1).double().numpy())

@@ -36,23 +36,8 @@ CALLS_PER_COLLECTION = 100
 """Recomputed tensors without data stay in circles of Python objects; Python alone would collect them too late."""
 
 
-class Pass(NamedTuple):
-    """One traced pass over some rows, in bytes."""
-
-    peak: int
-    """Most bytes beyond weights and optimizer states."""
-    kept: int = 0
-    """Those that stay after the forward pass: activations for the backward pass, or the KV cache."""
-    accumulated: bool = False
-    """Whether the gradients of an earlier micro-batch exist, and are in the peak."""
-
-
-def update_roles(update: Pass, gradients: int) -> dict[str, int]:
-    """Split the peak of forward and backward; gradients grow while activations go, unless earlier ones exist."""
-    peak = update.peak if update.accumulated else max(update.peak, gradients)
-    activations = min(max(update.kept, 0), peak)
-    share = gradients if update.accumulated else min(gradients, peak - activations)
-    return {"activations": activations, "gradients": share, "working": max(peak - activations - share, 0)}
+Roles = dict[str, int]
+"""Bytes by role: what a pass needs beyond weights and optimizer states."""
 
 
 class Weights(NamedTuple):
@@ -196,8 +181,11 @@ class TracedModel:
         mask = torch.ones(rows, response, dtype=torch.bool)
         return EqualRows(ids, lengths, torch.zeros(rows, response, dtype=torch.long), mask, mask[:, 0])
 
-    def update(self, rows: int, prompt: int, response: int, *, entropy: bool, accumulated: bool = False) -> Pass:
-        """Trace forward and backward of one micro-batch, with earlier gradients if they are `accumulated`."""
+    def update(self, rows: int, prompt: int, response: int, *, entropy: bool, accumulated: bool = False) -> Roles:
+        """Trace forward and backward of one micro-batch, with earlier gradients if they are `accumulated`.
+
+        Gradients grow while activations go, unless earlier ones exist.
+        """
         trained = [p for p in self.model.parameters() if p.requires_grad]
         with self._counting() as counted:
             for parameter in trained:
@@ -210,30 +198,35 @@ class TracedModel:
             loss = passes.logp.square().sum() + passes.entropy.sum() + passes.values.square().sum()
             kept = counted.now - start
             loss.backward()
-            traced = Pass(counted.peak, kept, accumulated)
+            peak, gradients = counted.peak, self.weights.trainable
             del passes, loss, batch
         for parameter in trained:
             parameter.grad = None
-        return traced
+        peak = peak if accumulated else max(peak, gradients)
+        activations = min(max(kept, 0), peak)
+        gradients = gradients if accumulated else min(gradients, peak - activations)
+        return {
+            "activations": activations,
+            "gradients": gradients,
+            "working": max(peak - activations - gradients, 0),
+        }
 
-    def score(self, rows: int, prompt: int, response: int, *, kl: Literal["k1", "full"]) -> Pass:
+    def score(self, rows: int, prompt: int, response: int, *, kl: Literal["k1", "full"]) -> Roles:
         """Trace log-probs of policy and reference, KL and values of one micro-batch."""
         with self._counting() as counted:
             self.model.score(self._batch(rows, prompt, response), self.reference, temperature=1.0, kl=kl)
-            return Pass(counted.peak)
+            return {"working": counted.peak}
 
-    def states(self, rows: int, tokens: int, *, all_layers: bool) -> Pass:
-        """Trace the last hidden states without gradient; or those of all layers, with a copy of one row in 32 bits."""
+    def states(self, rows: int, tokens: int) -> Roles:
+        """Trace the last hidden states without gradient."""
         with torch.no_grad(), self._counting() as counted:
             ids = torch.zeros(rows, tokens, dtype=torch.long)
             trunk, mask = base_of(self.model.policy).base_model, torch.ones_like(ids)
-            read = trunk(input_ids=ids, attention_mask=mask, use_cache=False, output_hidden_states=all_layers)
-            if all_layers:
-                torch.stack([read.hidden_states[-2][0]], 1).float()
-            return Pass(counted.peak)
+            trunk(input_ids=ids, attention_mask=mask, use_cache=False)
+            return {"working": counted.peak}
 
-    def rollout(self, rows: int, prompt: int, response: int) -> tuple[Pass, Pass]:
-        """Trace the pass over prompts and that of the last decoded token of one generate call, with their caches."""
+    def rollout(self, rows: int, prompt: int, response: int) -> Roles:
+        """Trace the pass over prompts and that of the last decoded token of one generate call; return the larger."""
         from transformers import DynamicCache
 
         self.model.eval()
@@ -242,14 +235,13 @@ class TracedModel:
                 cache = DynamicCache(config=self.model.policy.config)
                 self._decode(cache, torch.zeros(rows, prompt, dtype=torch.long), prompt)
                 kept = counted.now
-                first = Pass(counted.peak, kept)
+                first = {"KV cache": kept, "working": counted.peak - kept}
                 start, counted.peak = counted.now, counted.now
                 self._decode(cache, torch.zeros(rows, 1, dtype=torch.long), prompt + 1)
-                working = counted.peak - start
                 whole = kept * (prompt + response) // prompt
-                layers = max(len(cache.layers), 1)
-                peak = whole + max(working, whole // layers)  # a layer's cache is copied when it grows
-                return first, Pass(peak, whole)
+                layers = max(len(cache.layers), 1)  # a layer's cache is copied when it grows
+                last = {"KV cache": whole, "working": max(counted.peak - start, whole // layers)}
+                return max(last, first, key=lambda roles: sum(roles.values()))
         finally:
             self.model.train(self.training)
 

@@ -9,5 +9,5 @@ from .terminal import (
     plain as plain,
     print_critique as print_critique,
     print_figures as print_figures,
-    print_table as print_table,
+    print_tables as print_tables,
 )

@@ -8,6 +8,7 @@ import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import accumulate
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ MARKERS = "osD^vPX"
 HATCHES = ("", "///", "...")
 INK, GRID, PAPER = "#24292f", "#e3e6ea", "#ffffff"
 
-_PANEL, TASK_PANEL = (4.4, 3.5), (6.4, 3.8)  # inches
+_PANEL = (4.4, 3.5)  # inches
 _NAME_CHARS = 16  # most characters in a line of a name
 _LABEL_GAP = 0.062  # least distance of two names at the ends of lines, as a share of the height
 
@@ -53,25 +54,6 @@ class Picture(NamedTuple):
     png: bytes
 
 
-def task_panels(tasks: Mapping[str, Any], names: Mapping[str, str]) -> list[Draw]:
-    """Return a panel of each task: its held-out metric over the steps, with a line for each method.
-
-    Args:
-        tasks: as in results.json: for each task its metric, and for each method a curve per seed.
-        names: method → label, for the methods to draw.
-    """
-    panels = []
-    for task, result in tasks.items():
-        lines = []
-        for place, (method, label) in enumerate(names.items()):
-            curves = result["methods"].get(method, {"curve": []})["curve"]
-            if curves:
-                lines.append(Line(label, mean_curve(curves), curves, True, look_at(place)))
-        start = ("fine-tuned", fmean(result["methods"]["sft"]["final"]))
-        panels.append(curve_panel(f"{task}: {metric_words(result['metric'])}, held-out", "step", lines, level=start))
-    return panels
-
-
 def look_at(place: int) -> int:
     """Return the look of the method in a place of the list of methods; no other has the colour of the first.
 
@@ -83,14 +65,28 @@ def look_at(place: int) -> int:
     return again * len(COLOURS) + number + 1 if place else 0
 
 
-def mean_curve(curves: Sequence[Sequence[Sequence[float]]]) -> list[tuple[int, float]]:
-    """Return the mean over seeds of curves with the same steps.
+def method_lines(curves: Mapping[str, Sequence[Points]], *, smooth: bool = False) -> list[Line]:
+    """Return a line for each method, from the curves of its seeds; a method without points has none."""
+    lines = []
+    for place, (name, of_seeds) in enumerate(curves.items()):
+        seeds = [points for points in of_seeds if points]
+        mean = mean_curve(seeds)
+        if mean:
+            faint = seeds if smooth or len(seeds) > 1 else []
+            lines.append(Line(name, smoothed_points(mean) if smooth else mean, faint, not smooth, look_at(place)))
+    return lines
+
+
+def mean_curve(curves: Sequence[Points]) -> list[tuple[int, float]]:
+    """Return the mean over seeds at the steps that all their curves have.
 
     Example:
-        >>> mean_curve([[[0, 0.2], [10, 0.4]], [[0, 0.4], [10, 0.8]]])
-        [(0, 0.30000000000000004), (10, 0.6000000000000001)]
+        >>> mean_curve([[(0, 0.25), (10, 0.5)], [(0, 0.75), (5, 0.6), (10, 1.0)]])
+        [(0, 0.5), (10, 0.75)]
     """
-    return [(int(points[0][0]), fmean(point[1] for point in points)) for points in zip(*curves, strict=True)]
+    seeds = [dict(points) for points in curves]
+    steps = [step for step in seeds[0] if all(step in seed for seed in seeds)] if seeds else []
+    return [(int(step), fmean(seed[step] for seed in seeds)) for step in steps]
 
 
 def smoothed_points(points: Points) -> Points:
@@ -100,10 +96,8 @@ def smoothed_points(points: Points) -> Points:
         >>> smoothed_points([(0, 0.0), (1, 1.0)])
         [(0, 0.0), (1, 0.19999999999999996)]
     """
-    smoothed: list[tuple[float, float]] = []
-    for x, y in points:
-        smoothed.append((x, 0.8 * smoothed[-1][1] + (1 - 0.8) * y if smoothed else y))
-    return smoothed
+    smoothed = accumulate(points, lambda before, point: (point[0], 0.8 * before[1] + (1 - 0.8) * point[1]))
+    return list(smoothed)
 
 
 def metric_words(metric: str) -> str:
@@ -116,9 +110,7 @@ def curve_panel(title: str, x: str, lines: Sequence[Line], *, level: tuple[str, 
     return partial(_draw_curves, title=title, x=x, lines=lines, level=level)
 
 
-def _draw_curves(
-    axis: Any, *, title: str, x: str, lines: Sequence[Line], level: tuple[str, float] | None = None
-) -> None:
+def _draw_curves(axis: Any, *, title: str, x: str, lines: Sequence[Line], level: tuple[str, float] | None) -> None:
     ends = []
     if level is not None:
         axis.axhline(level[1], color=INK, linewidth=1, linestyle=(0, (1, 3)))

@@ -1,25 +1,23 @@
 """An evaluation of models → tables in the terminal, and an HTML page with answers side by side."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
 
 from text2grad.evaluation import Estimate, PolicyEvaluation, SuiteResult
-from text2grad.runs.reports.html import count, rollouts_page
-from text2grad.runs.reports.terminal import plain, print_table
+from text2grad.runs.reports.html import Table, count, rollouts_page
+from text2grad.runs.reports.terminal import plain, print_tables
 
 SHOWN = 8
 """Questions of each suite whose answers the page shows."""
 
-NONE = "–"
 CUT = {"length": "cut by the length limit", "too_long": "empty: the prompt leaves no room"}
 
 
 def print_evaluation(console: Console, evaluation: PolicyEvaluation) -> None:
     """Print the tables of each suite."""
-    for title, columns, rows in _tables(evaluation):
-        print_table(console, title, columns, rows)
+    print_tables(console, _tables(evaluation))
     console.print(plain("[low, high]: 95 % bootstrap intervals over questions", style="dim"))
 
 
@@ -47,33 +45,25 @@ def policy_page(evaluation: PolicyEvaluation) -> str:
 def _summary(evaluation: PolicyEvaluation) -> Iterator[tuple[str, str]]:
     """Yield the main figure of each suite for each model."""
     for result in evaluation.results:
-        for main in _shown(result)[:1]:
-            for model, figures in result.figures.items():
-                if main in figures:
-                    yield f"{result.suite.name} {_words(main)}, {model}", _number(figures[main], "{} ({} to {})")
+        main = next(iter(result.suite.measures))
+        for model, figures in result.figures.items():
+            if main in figures:
+                yield f"{result.suite.name} {_words(main)}, {model}", _number(figures[main], "{} ({} to {})")
 
 
-def _shown(result: SuiteResult) -> list[str]:
-    """Return the names of the figures in the table."""
-    return [name for name, measure in result.suite.measures.items() if measure.shown]
-
-
-def _tables(
-    evaluation: PolicyEvaluation, *, meanings: bool = False
-) -> Iterator[tuple[str, Sequence[str], Sequence[Sequence[str]]]]:
-    """Yield title, columns and rows of each table: figures, with their meanings, then differences from the baseline."""
+def _tables(evaluation: PolicyEvaluation, *, meanings: bool = False) -> Iterator[Table]:
+    """Yield the tables of each suite: figures, with their meanings, then differences from the baseline."""
     for result in evaluation.results:
         suite, rows = result.suite, _rows(result, result.figures)
         if meanings:
-            told = [suite.measures[name].about for name in _shown(result)]
-            rows = [[*row, about] for row, about in zip(rows, told, strict=True)]
+            rows = [[*row, measure.about] for row, measure in zip(rows, suite.measures.values(), strict=True)]
         columns = ["figure", *result.figures, *(["meaning"] if meanings else [])]
-        yield f"{suite.name}: {count(len(result.questions), 'question')}", columns, rows
+        yield Table(f"{suite.name}: {count(len(result.questions), 'question')}", columns, rows)
         if cut := list(_cut_answers(result)):
-            yield f"{suite.name}: answers without an end of their own", ["model", *CUT.values()], cut
+            yield Table(f"{suite.name}: answers without an end of their own", ["model", *CUT.values()], cut)
         if result.differences:
             title = f"{suite.name}: difference from {evaluation.settings.baseline}, paired by question"
-            yield title, ["figure", *result.differences], _rows(result, result.differences, "+")
+            yield Table(title, ["figure", *result.differences], _rows(result, result.differences, "+"))
 
 
 def _cut_answers(result: SuiteResult) -> Iterator[list[str]]:
@@ -87,8 +77,8 @@ def _cut_answers(result: SuiteResult) -> Iterator[list[str]]:
 def _rows(result: SuiteResult, by_model: Mapping[str, Mapping[str, Estimate]], sign: str = "") -> list[list[str]]:
     """Return a row for each figure, with the values of all models."""
     return [
-        [_words(name), *(_number(own[name], "{} [{}, {}]", sign) if name in own else NONE for own in by_model.values())]
-        for name in _shown(result)
+        [_words(name), *(_number(own[name], "{} [{}, {}]", sign) if name in own else "–" for own in by_model.values())]
+        for name in result.suite.measures
     ]
 
 

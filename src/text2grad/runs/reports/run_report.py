@@ -1,4 +1,4 @@
-"""Finished runs → a table, a picture, a page and a JSON file.
+"""A finished run → a table, a picture, a page and a JSON file.
 
 results.json    {"runs": {name: {"before": {...}, "after": {...}, "steps": n, "seconds": {...}, "out": dir}}}
 curves.png      held-out metric, reward, negative tokens and KL over the steps
@@ -13,34 +13,41 @@ from typing import Any, NamedTuple
 
 from text2grad.errors import DataError
 from text2grad.files import to_json, write_files
-from text2grad.runs.reports.html import count, rollouts_page
-from text2grad.runs.reports.plots import Draw, Line, curve_panel, metric_words, panels_png, pictures, smoothed_points
+from text2grad.runs.reports.html import Table, count, rollouts_page
+from text2grad.runs.reports.plots import Draw, Points, curve_panel, method_lines, metric_words, panels_png, pictures
 
 SHOWN_ROLLOUTS = 6  # rollouts on the page, of the first and of the last step
-PANELS = (
-    ("reward/per_response", "reward per response"),
-    ("delta/negative_share", "share of tokens in negative spans"),
-    ("kl/per_token", "KL from the reference, nats per token"),
-)
+PANELS = {
+    "reward/per_response": "reward per response",
+    "delta/negative_share": "share of tokens in negative spans",
+    "kl/per_token": "KL from the reference, nats per token",
+}
 """Metric of a training step → title of its panel."""
 
 
 class Run(NamedTuple):
     """The metrics and evaluations of a run."""
 
-    name: str
     directory: Path
     metrics: list[dict[str, float]]
     evaluations: list[dict[str, Any]]
 
+    @property
+    def seconds(self) -> float:
+        """Seconds of all phases of all steps."""
+        return sum(value for line in self.metrics for name, value in line.items() if name.startswith("seconds/"))
 
-def read_run(directory: Path, name: str = "", *, without_steps: bool = False) -> Run:
-    """Read a run's metrics and evaluations.
+    def held_out_curve(self, metric: str) -> Points:
+        """Return the held-out metric at the steps of the evaluations that have it."""
+        return [(each["step"], each["metrics"][metric]) for each in self.evaluations if metric in each["metrics"]]
 
-    Args:
-        directory: of the run.
-        name: of the run; "" takes the name of its directory.
-        without_steps: accept a run that has not finished a step.
+    def training_curve(self, name: str) -> Points:
+        """Return a metric of training at the steps that have it."""
+        return [(line["step"], line[name]) for line in self.metrics if name in line]
+
+
+def read_run(directory: Path, *, without_steps: bool = False) -> Run:
+    """Read a run's metrics and evaluations; `without_steps` accepts a run that has not finished a step.
 
     Raises:
         DataError: if the run has not finished a step, or its metrics are damaged.
@@ -54,38 +61,33 @@ def read_run(directory: Path, name: str = "", *, without_steps: bool = False) ->
     if not metrics and not without_steps:
         raise DataError(f"{directory} holds no run with a finished step: {path.name} is missing or empty")
     evaluations = [json.loads(file.read_bytes()) for file in sorted((directory / "evaluations").glob("*.json"))]
-    return Run(name or directory.name, directory, metrics, evaluations)
+    return Run(directory, metrics, evaluations)
 
 
-def write_report(runs: Sequence[Run], out: Path, *, metric: str = "", title: str, intro: str = "") -> dict[str, Any]:
-    """Write results.json, curves.png (first the main metric of the task) and report.html, and return the results.
-
-    The page shows responses of the first run; at least one run is needed.
-    """
-    results = {"runs": {run.name: _results(run) for run in runs}}
-    panels = run_panels(runs, metric)
-    columns, rows = table(results)
+def write_report(run: Run, out: Path, *, metric: str = "", title: str) -> dict[str, Any]:
+    """Write results.json, curves.png (first the main metric of the task) and report.html, and return the results."""
+    name, results = run.directory.name, _results(run)
+    panels = run_panels({name: [run]}, metric)
     page = rollouts_page(
         title,
-        intro=intro,
-        groups=groups(runs[0]),
+        groups=groups(run),
         images=[("Mean over the rollouts of each step; thick lines are smoothed.", pictures(panels))],
-        tables=[("Held-out examples, sampled at the training temperature", columns, rows)] if rows else [],
+        tables=[table(name, results)] if run.evaluations else [],
     )
-    write_files(out, {"results.json": to_json(results), "curves.png": panels_png(panels), "report.html": page.encode()})
-    return results
+    written = {"runs": {name: results}}
+    write_files(out, {"results.json": to_json(written), "curves.png": panels_png(panels), "report.html": page.encode()})
+    return written
 
 
-def table(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows of the held-out metrics: a row before training, and a row for the end of each run."""
-    runs = {name: run for name, run in results["runs"].items() if run["after"]}
-    if not runs:
-        return [], []
-    first = next(iter(runs.values()))
-    names = list(first["after"])
-    rows = [["start", *(_number(first["before"].get(name)) for name in names)]]
-    rows += [[label, *(_number(run["after"].get(name)) for name in names)] for label, run in runs.items()]
-    return ["", *(name.replace("_", " ") for name in names)], rows
+def table(name: str, results: Mapping[str, Any]) -> Table:
+    """Return the table of the held-out metrics: a row before training, and a row for the end of the run."""
+    metrics = list(results["after"])
+    rows = [
+        [label, *(_number(values.get(metric)) for metric in metrics)]
+        for label, values in (("start", results["before"]), (name, results["after"]))
+    ]
+    columns = ["", *(metric.replace("_", " ") for metric in metrics)]
+    return Table("Held-out examples, sampled at the training temperature", columns, rows)
 
 
 def _results(run: Run) -> dict[str, Any]:
@@ -101,21 +103,15 @@ def _results(run: Run) -> dict[str, Any]:
     }
 
 
-def run_panels(runs: Sequence[Run], metric: str = "") -> list[Draw]:
-    """Return the panels of at most seven runs; the panel of the held-out metric needs two evaluations of a run."""
-    panels, evaluated = [], []
-    for look, run in enumerate(runs):
-        points = [(each["step"], each["metrics"][metric]) for each in run.evaluations if metric in each["metrics"]]
-        if len(points) > 1:
-            evaluated.append(Line(run.name, points, (), True, look))
-    if evaluated:
-        panels.append(curve_panel(f"{metric_words(metric)}, held-out", "step", evaluated))
-    for key, title in PANELS:
-        lines = []
-        for look, run in enumerate(runs):
-            points = [(step["step"], step[key]) for step in run.metrics]
-            lines.append(Line(run.name, smoothed_points(points), (points,), False, look))
-        panels.append(curve_panel(title, "step", lines))
+def run_panels(methods: Mapping[str, Sequence[Run]], metric: str = "") -> list[Draw]:
+    """Return the panels of methods, from the runs of their seeds; a run evaluated once has no held-out curve."""
+    curves = {name: [run.held_out_curve(metric) for run in runs] for name, runs in methods.items()}
+    lines = method_lines({name: [seed for seed in seeds if len(seed) > 1] for name, seeds in curves.items()})
+    panels = [curve_panel(f"{metric_words(metric)}, held-out", "step", lines)] if lines else []
+    for key, title in PANELS.items():
+        curves = {name: [run.training_curve(key) for run in runs] for name, runs in methods.items()}
+        if lines := method_lines(curves, smooth=True):
+            panels.append(curve_panel(title, "step", lines))
     return panels
 
 
@@ -124,30 +120,27 @@ def groups(run: Run) -> list[tuple[str, list[dict[str, Any]]]]:
     shown = []
     if len(run.evaluations) > 1:
         first, last = run.evaluations[0], run.evaluations[-1]
-        heading = f"Held-out prompts before training and after {count(last['step'], 'step')}"
-        shown = [(heading, before_and_after(first, last))]
+        steps = count(last["step"], "step")
+        sides = {"Before training": first["records"], f"After {steps}": last["records"]}
+        shown.append((f"Held-out prompts before training and after {steps}", side_by_side(sides)))
     files = sorted((run.directory / "rollouts").glob("*.jsonl"))
-    if not files:  # removed by hand
-        return shown
-    first_lines = files[0].read_text("utf-8").splitlines()[:SHOWN_ROLLOUTS]
-    last_lines = files[-1].read_text("utf-8").splitlines()[-SHOWN_ROLLOUTS:]
-    shown += [("Rollouts of the first step", [json.loads(line) for line in first_lines])]
-    return [*shown, ("Rollouts of the last step", [json.loads(line) for line in last_lines])]
+    if files:  # else removed by hand
+        begin, end = (files[at].read_text("utf-8").splitlines() for at in (0, -1))
+        shown.append(("Rollouts of the first step", list(map(json.loads, begin[:SHOWN_ROLLOUTS]))))
+        shown.append(("Rollouts of the last step", list(map(json.loads, end[-SHOWN_ROLLOUTS:]))))
+    return shown
 
 
-def before_and_after(first: Mapping[str, Any], last: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the records of the first evaluation, each with the record of the last about the same prompt beside it."""
-    after = by_prompt(last["records"])
-    named = f"After {count(last['step'], 'step')}"
-    return [
-        {
-            **{name: value for name, value in record.items() if name != "step"},
-            "by": "Before training",
-            "beside": [{**after[key], "by": named}],
-        }
-        for key, record in by_prompt(first["records"]).items()
-        if key in after
-    ]
+def side_by_side(sides: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Return records of a page: the responses to each prompt that all sides have, headed by the names of the sides."""
+    keyed = []
+    for name, records in sides.items():
+        keyed.append({key: {**record, "by": name} for key, record in by_prompt(records).items()})
+        for record in keyed[-1].values():
+            record.pop("step", None)  # the names say it
+    first, *others = keyed
+    common = (key for key in first if all(key in other for other in others))
+    return [{**first[key], "beside": [other[key] for other in others]} for key in common]
 
 
 def by_prompt(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], Mapping[str, Any]]:

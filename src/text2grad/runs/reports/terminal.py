@@ -6,7 +6,7 @@ control characters are replaced by visible signs.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -51,14 +51,17 @@ def print_figures(console: Console, figures: Sequence[tuple[str, str]], *, title
     console.print(table)
 
 
-def print_table(console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; its first column is on the left, the others on the right."""
-    drawn = Table(title=plain(title), title_justify="left", title_style="bold", header_style="dim", box=SIMPLE_HEAD)
-    for number, column in enumerate(columns):
-        drawn.add_column(plain(column), justify="right" if number else "left")
-    for row in rows:
-        drawn.add_row(*map(plain, row))
-    console.print(drawn)
+def print_tables(console: Console, tables: Iterable[ReportTable]) -> None:
+    """Print tables; their first column is on the left, the others on the right."""
+    for table in tables:
+        drawn = Table(
+            title=plain(table.caption), title_justify="left", title_style="bold", header_style="dim", box=SIMPLE_HEAD
+        )
+        for number, column in enumerate(table.columns):
+            drawn.add_column(plain(column), justify="right" if number else "left")
+        for row in table.rows:
+            drawn.add_row(*map(plain, row))
+        console.print(drawn)
 
 
 def coloured(response: str, critique: Critique) -> Text:

@@ -1,13 +1,64 @@
-"""`text2grad feedback import` from its command line."""
+"""Annotations going out, and `text2grad feedback import` and `export` from their command lines."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from text2grad.cli.__main__ import main
-from text2grad.feedback.records import Annotation, read_annotations
-from text2grad.types import Critique
+from text2grad.errors import DataError
+from text2grad.feedback.export import DATA_FILE, data_card, push_folder, write_examples, write_folder
+from text2grad.feedback.records import Annotation, read_annotations, write_annotations
+from text2grad.feedback.sources.registry import read_source
+from text2grad.types import Critique, Example, Span
+
+ANNOTATIONS = [
+    Annotation("Where?", "I live in Lyon.", Critique("No.", (Span(10, 14, "negative"),), -0.5, "repaired", ("Nice",))),
+    Annotation("é", "😀", Critique("")),
+]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", DATA_FILE])
+def test_what_is_written_is_what_is_read_and_datasets_loads_it(tmp_path: Path, name: str) -> None:
+    datasets = pytest.importorskip("datasets")
+    path = tmp_path / "deep" / name
+    write_annotations(tmp_path / "deep" / "a.jsonl", ANNOTATIONS)
+    write_folder(tmp_path / "deep", ANNOTATIONS, repository="you/feedback")
+    assert read_source(path) == ANNOTATIONS
+    kind = {".jsonl": "json", ".parquet": "parquet"}[path.suffix]
+    loaded = datasets.load_dataset(kind, data_files=str(path), split="train", cache_dir=str(tmp_path / "cache"))
+    assert loaded[0]["critique"]["spans"] == [{"start": 10, "end": 14, "label": "negative"}]
+    assert loaded[1]["critique"]["outcome"] is None
+
+
+def test_the_folder_that_would_be_pushed_is_a_data_set(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    write_folder(tmp_path / "ds", ANNOTATIONS, repository="you/feedback", license="apache-2.0")
+    assert sorted(path.relative_to(tmp_path / "ds").as_posix() for path in (tmp_path / "ds").rglob("*.*")) == [
+        "README.md",
+        DATA_FILE,
+    ]
+    loaded = datasets.load_dataset(str(tmp_path / "ds"), split="train", cache_dir=str(tmp_path / "cache"))
+    assert loaded["response"] == [one.response for one in ANNOTATIONS]
+
+
+def test_the_data_card_counts_and_its_header_is_yaml() -> None:
+    yaml = pytest.importorskip("yaml")
+    card = data_card(ANNOTATIONS, "you/feedback: 2", "apache-2.0")
+    header = yaml.safe_load(card.split("---")[1])
+    assert header["license"] == "apache-2.0"
+    assert header["pretty_name"] == "feedback: 2"
+    assert header["configs"] == [{"config_name": "default", "data_files": [{"split": "train", "path": DATA_FILE}]}]
+    assert "2 responses, 0 positive and 1\nnegative spans. 1 responses have feedback without spans." in card
+
+
+def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"Mend the annotation$"):
+        write_folder(tmp_path, [Annotation("", "\ud83d", Critique(""))], repository="you/feedback")
+    with pytest.raises(DataError, match="Object of type set is not JSON serializable"):
+        write_examples(tmp_path / "a.jsonl", [Example("", meta={"a": set()})])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_import_command_writes_both_kinds_and_accounts_for_losses(
@@ -119,3 +170,64 @@ def test_a_label_that_no_record_has_is_told(tmp_path: Path, capsys: pytest.Captu
         assert main(["feedback", "import", "label_studio", str(tmp_path / "in.jsonl"), *out, "--label", label]) == 0
         words = "gives a meaning to Erorr, which no record has; its labels: Error"
         assert (words in " ".join(capsys.readouterr().err.split())) == told
+
+
+def test_the_export_command_writes_the_folder_and_pushes_nothing_unless_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_annotations(tmp_path / "a.jsonl", ANNOTATIONS)
+    arguments = [
+        "feedback",
+        "export",
+        str(tmp_path / "a.jsonl"),
+        str(tmp_path / "a.jsonl"),
+        "--out",
+        str(tmp_path / "ds"),
+    ]
+    assert main(arguments) == 0
+    assert read_source(tmp_path / "ds" / DATA_FILE) == ANNOTATIONS * 2
+    assert "annotations   4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("ENDPOINT", "http://127.0.0.1:9", r"\[Errno \d+\] Connection refused"),
+        ("HF_HUB_OFFLINE", True, "Cannot reach .*: offline mode is enabled.* environment variable"),
+    ],
+)
+def test_a_hub_that_cannot_be_reached_is_an_error_that_names_no_token(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    name: str,
+    value: str | bool,
+    why: str,
+) -> None:
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, name, value)
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    with pytest.raises(DataError) as caught:
+        push_folder(tmp_path, "you/feedback")
+    said = str(caught.value)
+    assert re.fullmatch(
+        f"cannot push {re.escape(str(tmp_path))} to you/feedback: {why}\\. The folder is complete; try again", said
+    )
+    assert "hf_secret" not in said + "".join(capfd.readouterr())
+
+
+def test_the_export_command_writes_into_a_folder_with_files_only_when_it_is_told_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = tmp_path / "a.jsonl", tmp_path / "out"
+    write_annotations(path, [Annotation("Where?", "In Lyon.", Critique("No."))])
+    out.mkdir()
+    assert main(["feedback", "export", str(path), "--out", str(out)]) == 0, "an empty folder is free"
+    (out / "README.md").write_text("# Mine")
+    assert main(["feedback", "export", str(path), "--out", str(out)]) == 2
+    assert "holds other files (README.md, data); choose another --out, or add --force" in capsys.readouterr().err
+    assert (out / "README.md").read_text() == "# Mine"
+    assert main(["feedback", "export", str(path), "--out", str(out), "--force"]) == 0
+    assert "# annotations" in (out / "README.md").read_text()
+    assert main(["feedback", "export", str(path), "--out", str(path)]) == 2
+    assert "is a file; choose another --out, a directory" in capsys.readouterr().err

@@ -10,16 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 
 import small_run
-from text2grad.cli.__main__ import main
-from text2grad.config.recipe import make_recipe
-from text2grad.errors import ConfigError, DataError, ModelError
-from text2grad.feedback.records import Annotation, write_annotations
-from text2grad.reward_models import probe, probe_training
-from text2grad.reward_models.load import LocalRewardModel, critic_from_recipe
-from text2grad.reward_models.probe import (
+from evidence.__main__ import main
+from evidence.baselines import probe, probe_training
+from evidence.baselines.probe import (
     Linear,
     ProbeRewardModel,
     ProbeSettings,
@@ -28,12 +23,17 @@ from text2grad.reward_models.probe import (
     rows_of,
     states_of,
 )
-from text2grad.reward_models.probe_training import ProbeReport, fit, train_probe
+from evidence.baselines.probe_training import ProbeReport, fit, train_probe
+from pretended_device import pretended_device
+from text2grad.errors import ConfigError, DataError, ModelError
+from text2grad.feedback.records import Annotation, write_annotations
+from text2grad.reward_models.load import LocalRewardModel, critic_from_recipe
+from text2grad.reward_models.refresh import Refresher
 from text2grad.runs.dry_run.devices import device_named
 from text2grad.runs.dry_run.plan import Planner
+from text2grad.runs.recipe_run import run_recipe
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Span
-from text2grad_studio.run_critic import RunCritic
 
 CRITIC = small_run.ColourCritic()
 
@@ -425,7 +425,11 @@ def test_a_probe_is_not_loaded_with_a_tokenizer_of_more_ids_but_with_an_unused_s
 
 def test_it_comes_back_as_it_was_and_by_a_recipe(taught: tuple[ProbeRewardModel, ProbeReport], tmp_path: Path) -> None:
     taught[0].save(tmp_path / "model")
-    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["probe.json", "probe.safetensors"]
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
+        "config.json",
+        "probe.json",
+        "probe.safetensors",
+    ]
     asked, texts = [Example("cat")] * 2, ["red one", "cat two"]
     recipe = small_run.recipe(tmp_path, critic={"model": str(tmp_path / "model"), "kind": "probe"})
     loaded = critic_from_recipe(recipe)
@@ -494,27 +498,38 @@ def test_the_state_that_knows_the_base_fits_into_its_context(tokenizer: Any, tmp
 def test_votes_are_refused_and_a_threshold_is_not(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="votes has no effect with kind = 'probe'"):
         small_run.recipe(tmp_path, critic={"model": "m", "kind": "probe", "votes": 4})
-    with pytest.raises(ConfigError, match=r"\[refresh\] trains the critic again"):
-        make_recipe({"critic": {"model": "m", "kind": "probe"}, "refresh": {"steps": [1]}})
     with pytest.raises(ConfigError, match="vote_threshold must be above 0"):
         ProbeSettings("", 1, (0, 1), vote_threshold=0.0)
 
 
-def test_a_plan_counts_the_base_of_a_base_that_is_an_adapter(start: Path, tmp_path: Path) -> None:
-    adapter = tmp_path / "adapter"
-    adapter.mkdir()
-    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(start)}))
-    save_file({"weight": torch.zeros(1)}, adapter / "adapter_model.safetensors")
-    (tmp_path / "probe.json").write_text(json.dumps({"base": str(adapter), "layer": 1, "labels": [0, 1]}))
+def test_a_plan_counts_the_base(taught: tuple[ProbeRewardModel, ProbeReport], start: Path, tmp_path: Path) -> None:
+    taught[0].save(tmp_path)
     recipe = small_run.recipe(tmp_path, model={"path": str(start)}, critic={"model": str(tmp_path), "kind": "probe"})
     update = Planner(recipe, device_named("h100"), prompt_tokens=4).plan().phases["update"]
     assert update["reward model"] == update["policy"]
 
 
-def test_the_studio_asks_a_probe(taught: tuple[ProbeRewardModel, ProbeReport], tmp_path: Path) -> None:
-    taught[0].save(tmp_path)
-    found = RunCritic({"critic": str(tmp_path)}).judge("cat", "red one")
-    assert [span["label"] for span in found["spans"]] == ["positive", "negative"]
+def test_it_is_not_refreshed(taught: tuple[ProbeRewardModel, ProbeReport], tmp_path: Path) -> None:
+    refresh = {"steps": [1], "annotator": "a:b"}
+    with pytest.raises(ConfigError, match="a ProbeRewardModel cannot be trained"):
+        Refresher(small_run.recipe(tmp_path, refresh=refresh), taught[0], CRITIC)
+
+
+def test_it_trains_and_judges_on_an_accelerator(start: Path, tmp_path: Path) -> None:
+    write_annotations(tmp_path / "annotations.jsonl", annotations(20, 0))
+    prompts = [json.dumps({"prompt": example.prompt}) for example in small_run.EXAMPLES[:8]]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(prompts))
+    with pretended_device():
+        assert main([*command(start, tmp_path), "--rule", "words", "--out", str(tmp_path / "probe")]) == 0
+        recipe = small_run.recipe(
+            tmp_path / "run",
+            model={"path": str(start), "value": "none"},
+            data={"train": str(tmp_path / "prompts.jsonl")},
+            critic={"kind": "probe", "model": str(tmp_path / "probe"), "max_failure_rate": 1.0},
+            run={"steps": 1},
+        )
+        run_recipe(recipe)
+    assert len(small_run.untimed(tmp_path / "run" / "metrics.jsonl")) == 1
 
 
 def test_a_policy_learns_from_it(taught: tuple[ProbeRewardModel, ProbeReport], tmp_path: Path) -> None:
@@ -530,33 +545,34 @@ def test_a_policy_learns_from_it(taught: tuple[ProbeRewardModel, ProbeReport], t
 
 def command(base: Path, folder: Path) -> list[str]:
     """Return the command that trains a probe on the annotations of a folder."""
-    (folder / "empty.toml").touch()
-    asked = ["reward", str(folder / "empty.toml"), "--kind", "probe", "--model", str(base)]
-    return [*asked, "--annotations", str(folder / "annotations.jsonl")]
+    return ["reward-baseline", "probe", str(folder / "annotations.jsonl"), "--model", str(base)]
 
 
-def test_the_command_trains_a_probe_and_evaluate_reward_measures_it(
+def test_the_command_trains_a_probe_and_evaluate_critic_measures_it(
     start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_annotations(tmp_path / "annotations.jsonl", annotations(60, 0))
     write_annotations(tmp_path / "test.jsonl", annotations(10, 5))
     out = tmp_path / "probe"
-    assert main([*command(start, tmp_path), "--unit", "words", "--out", str(out)]) == 0
+    assert main([*command(start, tmp_path), "--rule", "words", "--out", str(out)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "responses with words " in said
     assert "nats per word in cross-validation" in said
-    assert f"--set critic.model={out / 'model'} --set critic.kind=probe" in said
-    assert {path.name for path in out.iterdir()} >= {"model", "held_out.jsonl", "results.json", "costs.json"}
+    assert f"--set critic.model={out} --set critic.kind=probe" in said
+    report = json.loads((out / "report.json").read_bytes())
+    assert (report["learned_from"], sum(report["held_out"].values())) == (54, 36)
     cost = json.loads((out / "costs.json").read_bytes())
     assert cost["phase"] == "reward"
-    assert cost["prompt_tokens"] == json.loads((out / "results.json").read_bytes())["tokens"] > 0
-    out = out / "model"
-    assert sorted(path.name for path in out.iterdir()) == ["probe.json", "probe.safetensors"]
+    assert cost["prompt_tokens"] == report["tokens"] > 0
+    assert ProbeRewardModel.load(out).settings.unit == "words"
+    assert main([*command(start, tmp_path), "--out", str(tmp_path / "usual")]) == 0
+    assert ProbeRewardModel.load(tmp_path / "usual").settings.unit == "sentences"
     measure = ["evaluate", "critic", str(tmp_path / "test.jsonl"), "--model", str(out), "--no-words"]
+    measure += ["--set", "critic.kind=probe"]
     assert main([*measure, "--out", str(tmp_path / "e")]) == 0
     found = json.loads((tmp_path / "e" / "evaluation.json").read_bytes())
     assert found["metrics"]["f1/negative"]["value"] > 0.9
-    assert "--set critic.kind=probe" in capsys.readouterr().out
+    capsys.readouterr()
     half = {"prompt": "cat", "response": "red \ud83d", "critique": {"feedback": "", "spans": []}}
     (tmp_path / "half.jsonl").write_text(json.dumps(half))
     measure[2] = str(tmp_path / "half.jsonl")
@@ -564,18 +580,46 @@ def test_the_command_trains_a_probe_and_evaluate_reward_measures_it(
     assert "\"response\" holds '\\ud83d', half of a surrogate pair" in " ".join(capsys.readouterr().err.split())
 
 
+def test_an_interrupted_training_begins_again(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_annotations(tmp_path / "annotations.jsonl", annotations(20, 0))
+    asked = [*command(start, tmp_path), "--rule", "words", "--out"]
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(probe_training, "_choose", killed)
+        assert main([*asked, str(tmp_path / "stopped")]) == 130
+    assert main([*asked, str(tmp_path / "stopped")]) == 2
+    assert "Go on with it by --resume" in " ".join(capsys.readouterr().err.split())
+    assert main([*asked, str(tmp_path / "stopped"), "--resume"]) == 0
+    assert main([*asked, str(tmp_path / "calm")]) == 0
+    stopped, calm = ((tmp_path / name / "probe.safetensors").read_bytes() for name in ("stopped", "calm"))
+    assert stopped == calm
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--push", "me/probe"], "--push uploads a generative reward model"),
-        (["--kind", "generative", "--unit", "words"], "--unit words is of a probe"),
+        (["--steps", "10"], "--steps has no effect on a probe; leave it out"),
+        (["--spans-are-steps"], "--spans-are-steps has no effect on a probe"),
+        (["--out", "{taken}"], "exists; choose another --out"),
     ],
 )
 def test_options_without_effect_are_refused(
     more: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*command(Path("m"), tmp_path), "--out", str(tmp_path / "o"), *more]) == 2
+    asked = [*command(Path("m"), tmp_path), "--out", str(tmp_path / "o"), *more]
+    assert main([one.format(taken=tmp_path) for one in asked]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_process_reward_model_has_no_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["reward-baseline", "process", "a.jsonl", "--model", "m", "--rule", "words", "--out", str(tmp_path / "o")]
+    assert main(asked) == 2
+    assert "--rule words is not a unit of process: lines, sentences" in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_base_reads_on_the_accelerator(tokenizer: Any, start: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -605,7 +649,7 @@ def test_a_critic_is_evaluated_on_the_accelerator(
     monkeypatch.setattr(ProbeRewardModel, "__call__", noted)
     monkeypatch.setattr("text2grad.models.best_device", lambda: torch.device("meta"))
     measure = ["evaluate", "critic", str(tmp_path / "test.jsonl"), "--model", str(tmp_path / "probe"), "--no-words"]
-    assert main([*measure, "--out", str(tmp_path / "e")]) == 0
+    assert main([*measure, "--set", "critic.kind=probe", "--out", str(tmp_path / "e")]) == 0
     assert devices == {"meta"}
 
 

@@ -4,16 +4,15 @@ Layer and penalty have the smallest cross-validated loss over prompts, and the t
 predictions, so that no annotation need be kept apart for them.
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, get_args
 
-from text2grad.errors import DataError, check_known
-from text2grad.feedback import Annotation
-from text2grad.models import best_device, check_text_ids, context_of, load_policy
-from text2grad.reward_models.probe import (
+from evidence.baselines.encoding import check_text_ids
+from evidence.baselines.probe import (
     LABELS,
     ROWS_AT_ONCE,
     SPLITS,
@@ -26,8 +25,12 @@ from text2grad.reward_models.probe import (
     read_states,
     rows_of,
 )
-from text2grad.reward_models.prompts import format_of
-from text2grad.reward_models.writing import inputs_of, labels_within
+from text2grad.errors import DataError, check_known
+from text2grad.feedback.records import Annotation
+from text2grad.feedback.words import words_of
+from text2grad.models.pretrained import best_device, context_of, load_policy
+from text2grad.models.prompts import format_of
+from text2grad.reward_models.writing import inputs_of, labels_of
 from text2grad.types import Critique
 
 DEPTHS = (3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8)
@@ -205,9 +208,14 @@ def _folds(annotations: Sequence[Annotation], seed: int) -> list[int]:
 
 
 def _labels(annotation: Annotation, unit: Unit) -> list[list[int]]:
-    """Return the labels of the words of each unit: 1, −1 or 0."""
+    """Return the labels of the words that begin in each unit: 1, −1 or 0."""
     response = annotation.response
-    return labels_within(response, annotation.critique.spans, SPLITS[unit](response))
+    starts = [start for start, _ in SPLITS[unit](response)]
+    inside: list[list[int]] = [[] for _ in starts]
+    labels = labels_of(response, annotation.critique.spans)
+    for (word_start, _), label in zip(words_of(response), labels, strict=True):
+        inside[max(0, bisect_right(starts, word_start) - 1)].append(label)
+    return inside
 
 
 def fit(features: Any, shares: Any, words: Any, penalty: float) -> Linear:

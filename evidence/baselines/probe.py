@@ -2,11 +2,11 @@
 
     annotations → features from a frozen base → logistic regression → critiques with a span per run of equal labels
 
-Where annotations are few, the base knows more about a response than training brings it to write
-(docs/reward_models.md). The base reads the prompt of a generative reward model, which holds task prompt and response,
-and behind it the response again, so that each word is read after the whole response. The state of a unit (a word, a
-sentence or a line) is the mean over its tokens at one layer; a softmax over a linear function of it gives the shares of
-the unit's words that are negative, neutral and positive (`probe_training`). Nothing of the base is trained.
+Where annotations are few, the base knows more about a response than training brings it to write: see
+evidence/docs/baselines.md. The base reads the prompt of a generative reward model, which holds task prompt and
+response, and behind it the response again, so that each word is read after the whole response. The state of a unit (a
+word, a sentence or a line) is the mean over its tokens at one layer; a softmax over a linear function of it gives the
+shares of the unit's words that are negative, neutral and positive (`probe_training`). Nothing of the base is trained.
 """
 
 import json
@@ -17,11 +17,16 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from text2grad.align import AlignSettings, Range, encode, label_tokens
+from evidence.baselines.encoding import check_text_ids
+from text2grad.align.delta import AlignSettings
+from text2grad.align.offsets import Range
+from text2grad.align.token_rewards import encode, label_tokens
 from text2grad.errors import ConfigError, ModelError, check_known
-from text2grad.feedback import split_steps, words_of
+from text2grad.feedback.steps import split_steps
+from text2grad.feedback.words import words_of
 from text2grad.files import to_json, write_atomically
-from text2grad.models import check_ids, check_text_ids, context_of, load_policy, load_tokenizer
+from text2grad.models.pretrained import context_of, load_policy, load_tokenizer
+from text2grad.models.prompts import check_ids
 from text2grad.progress import Progress
 from text2grad.reward_models.prompts import critique_prompts, too_long
 from text2grad.types import Critique, Example, PromptFormat, Span
@@ -153,7 +158,7 @@ class ProbeRewardModel:
         return Critique("\n".join(lines), tuple(spans))
 
     def save(self, directory: Path) -> None:
-        """Write probe.safetensors and probe.json, which names the base; the base itself is not copied.
+        """Write probe.safetensors and probe.json, which names the base; of the base only config.json is copied.
 
         A state of the base is saved, too, so that a directory with another model in it is noticed.
         """
@@ -163,6 +168,7 @@ class ProbeRewardModel:
         tensors = {**self.linear._asdict(), WITNESS: self._witness()}
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, directory / WEIGHTS_FILE)
         write_atomically(directory / SETTINGS_FILE, to_json(asdict(self.settings)))
+        self.model.config.save_pretrained(directory)  # `text2grad plan` reads it
 
     @classmethod
     def load(cls, directory: str | Path, *, trust_remote_code: bool = False) -> "ProbeRewardModel":
@@ -212,11 +218,6 @@ class ProbeRewardModel:
         return states[0, 0]
 
 
-def is_probe(directory: str | Path) -> bool:
-    """Tell whether a directory holds a probe."""
-    return (Path(directory) / SETTINGS_FILE).exists()
-
-
 def saved_probe(directory: str | Path) -> ProbeSettings:
     """Return the settings of a saved probe.
 
@@ -224,9 +225,10 @@ def saved_probe(directory: str | Path) -> ProbeSettings:
         ModelError: if there are none, or they cannot be read.
     """
     path = Path(directory) / SETTINGS_FILE
-    if not is_probe(directory):
+    if not path.exists():
         raise ModelError(
-            f"{str(directory)!r} holds no probe ({SETTINGS_FILE}); train one with `text2grad reward --kind probe`"
+            f"{str(directory)!r} holds no probe ({SETTINGS_FILE}); train one with "
+            "`python -m evidence reward-baseline probe`"
         )
     try:
         saved = json.loads(path.read_bytes())
@@ -288,7 +290,7 @@ def read_states(
         ModelError: if the base's embedding does not have an id of the rows; none is read then.
     """
     distinct = {repr(rows[row]): row for row in kept}
-    check_ids(model, [{"input_ids": rows[row].ids} for row in distinct.values()])
+    check_ids(model, [rows[row].ids for row in distinct.values()])
     states: dict[str, Any] = {}
     with Progress(title, len(distinct), unit="response") if title else nullcontext() as bar:
         for row, read in states_of(model, rows, list(distinct.values()), layers, rows_at_once):

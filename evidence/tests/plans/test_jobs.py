@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from evidence.plans.jobs import STARTED, Job, error_in, run_jobs
 from text2grad.errors import TrainingError
-from text2grad.runs.jobs import STARTED, Job, error_in, run_jobs
 
 JOURNAL = "import os, sys, time; log = open(sys.argv[1], 'a'); print(sys.argv[2], 'begins', file=log, flush=True); "
 JOURNAL += "time.sleep(float(sys.argv[3])); print(sys.argv[2], 'ends', os.environ.get('OMP_NUM_THREADS'), file=log)"
