@@ -15,8 +15,8 @@ import small_reward
 from small_reward import ANIMALS, ANNOTATIONS, prepare, recipe
 from text2grad.cli.__main__ import main
 from text2grad.errors import CheckpointError, ConfigError, DataError, Interrupted, ModelError, TrainingError
-from text2grad.feedback.preferences import split_by_prompt
 from text2grad.feedback.records import Annotation, read_annotations, write_annotations
+from text2grad.feedback.splits import split_by_prompt
 from text2grad.models import measured_training
 from text2grad.models.pretrained import load_policy, load_tokenizer
 from text2grad.reward_models.agreement import Agreement
