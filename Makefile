@@ -7,7 +7,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 # Python keeps the byte code of what it imports; where it must not, every command would compile its imports again.
 COMPILE := $(if $(PYTHONDONTWRITEBYTECODE),--compile,--no-compile)
 
-.PHONY: setup smollm2 check test test-all slow verl-test vllm-test quickstart results results-short benchmarks clean
+.PHONY: setup smollm2 check test test-all test-full verl-test vllm-test quickstart results results-short benchmarks clean
 
 setup: .venv/ready
 
@@ -32,13 +32,15 @@ test: setup check            ## the product: format, lint, types, tests
 	$(BIN)/text2grad doctor
 	$(ONE_THREAD) $(BIN)/pytest -n 3 --dist loadfile -q
 
-test-all: setup              ## evidence/: its tests, and each part of the experiments once, tiny
+test-all: setup              ## the studio in a browser, wheels, further isolations and tokenizers; evidence/, tiny
 	-$(MAKE) smollm2  # without it the tests that read it are skipped
+	$(ONE_THREAD) $(BIN)/pytest -n 3 --dist loadfile -q -m "thorough and not slow"
 	$(ONE_THREAD) $(BIN)/pytest -n 3 --dist loadfile -q evidence
 	$(MAKE) results-short
 
-slow: setup                  ## checks that take minutes each
+test-full: setup             ## by hand, for hours: matrices, long trainings, real servers and engines
 	$(ONE_THREAD) $(BIN)/pytest -q -m slow
+	$(MAKE) verl-test vllm-test
 
 verl-test: .venv-verl/ready  ## the agent loop beside verl's own functions, in an environment of its own
 	.venv-verl/bin/python -W ignore -c 'import verl.experimental.agent_loop.agent_loop'  # without it tests would be skipped

@@ -221,6 +221,7 @@ def test_critiques_are_those_of_the_cpu(phases: Path) -> None:
     assert any(found)
 
 
+@pytest.mark.thorough
 def test_a_critic_on_the_policys_base_is_refreshed_and_audited(
     phases: Path, device: torch.device, tmp_path: Path
 ) -> None:
@@ -321,6 +322,7 @@ def test_trls_trainer_takes_token_rewards(device: torch.device, tmp_path: Path) 
 # Commands on a policy.
 
 
+@pytest.mark.thorough
 def test_a_run_is_looked_at(
     phases: Path, device: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,24 +335,26 @@ def test_a_run_is_looked_at(
     assert main(["train", "my.toml", "--dry-run", "--judge", *critic]) == 0
 
 
+@pytest.mark.thorough
 def test_policies_are_evaluated(phases: Path, device: torch.device, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("red blue one two\n\ncat dog\n")
     data = [{"prompt": f"cat {word}", "reference": f" {word}", "source": f"{word} red " * 4} for word in WORDS[:3]]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(one) + "\n" for one in data))
-    suites = ["--suite", "summarization", "--data", f"summarization={tmp_path / 'data.jsonl'}"]
-    suites += ["--suite", "perplexity", "--data", f"perplexity={tmp_path / 'text.txt'}"]
+    suites = ["--suite", f"summarization={tmp_path / 'data.jsonl'}"]
+    suites += ["--suite", f"reading_suite:reading={tmp_path / 'text.txt'}"]
     named = [str(phases / "base"), str(phases / "critic")]
     more = ["--max-new-tokens", "6", "--out", str(tmp_path / "measured")]
     assert main(["evaluate", "policy", *named, *suites, *more]) == 0
     assert set(json.loads((tmp_path / "measured" / "evaluation.json").read_bytes())["suites"]) == {
         "summarization",
-        "perplexity",
+        "reading",
     }
 
 
 # The studio's worker, in this process.
 
 
+@pytest.mark.thorough
 def test_the_studio_teaches_retrains_asks_and_suggests(device: torch.device, tmp_path: Path) -> None:
     small_reward.prepare(tmp_path)
     base, marked = str(tmp_path / "base"), small_reward.ANNOTATIONS[:2]

@@ -18,7 +18,7 @@ def register() -> None:
     register_weighting("token_importance", _importance)
     register_kind("scalar", _load("scalar", "ScalarRewardModel"))
     register_kind("process", _load("process", "ProcessRewardModel"))
-    register_kind("probe", _load("probe", "ProbeRewardModel"), rows_at_once=8)
+    register_kind("probe", _load("probe", "ProbeRewardModel"))
 
 
 def _importance() -> Any:

@@ -23,7 +23,7 @@ from text2grad.config import Recipe, latest_checkpoint, load_recipe
 from text2grad.evaluation.intervals import Ratio, Statistic, differences, estimate
 from text2grad.feedback import ask, load_critic
 from text2grad.files import to_json, write_atomically
-from text2grad.rl import RunLog
+from text2grad.rl.run_log import RunLog
 from text2grad.runs import run_examples
 from text2grad.runs.evaluate_policy import PolicySampler
 from text2grad.types import Critique, Example

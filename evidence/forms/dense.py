@@ -3,11 +3,11 @@
 dense  {"textual_feedback": "...", "word_labels": "0 0 + + 0 -"}
 """
 
-from text2grad.reward_models.writing import LabelForm
+from text2grad.reward_models.writing import Form
 
-DENSE = LabelForm(
+DENSE = Form(
     "word_labels",
     "one label for each word and each mark of the response, in order and with spaces between: + for a good one, - for "
     "a poor one, 0 for any other",
-    {"+": 1, "-": -1, "0": 0},
+    signs={"+": 1, "-": -1, "0": 0},
 )

@@ -11,7 +11,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from text2grad.align.delta import pseudo_rewards, span_tokens
 from text2grad.align.offsets import Range, token_offsets
 from text2grad.types import Span
-from tokenizers_made_here import CORPUS, FAMILIES, STORIES, made
+from tokenizers_made_here import CORPUS, FAMILIES, STORIES, made, parameters
 
 BYTE_LEVEL = ("gpt2", "llama3")
 LETTERS = sorted({*"".join(CORPUS), *"\u0301\u200f\u2028\x00🏽𝒄ﬃİ"})
@@ -25,7 +25,7 @@ law = settings(
 )
 
 
-@pytest.fixture(params=[*FAMILIES, *([] if STORIES.exists() else ["stories260k"])])
+@pytest.fixture(params=parameters([*FAMILIES, *([] if STORIES.exists() else ["stories260k"])]))
 def tokenizer(request: pytest.FixtureRequest) -> Any:
     if request.param not in FAMILIES:
         pytest.skip("the small policy stories260k is not beside this checkout, in shared/models")

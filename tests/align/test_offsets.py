@@ -14,7 +14,7 @@ from text2grad.align.delta import pseudo_rewards
 from text2grad.align.offsets import _TABLES, token_offsets
 from text2grad.errors import AlignmentError
 from text2grad.types import Span
-from tokenizers_made_here import CORPUS, FAMILIES, made, of_tokens, words
+from tokenizers_made_here import CORPUS, FAMILIES, made, of_tokens, parameters, words
 
 
 def test_special_tokens_have_text_when_they_are_not_skipped() -> None:
@@ -61,7 +61,7 @@ def test_an_id_outside_the_vocabulary_is_refused(maker: Any, outside: int) -> No
     )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", parameters(FAMILIES))
 @pytest.mark.parametrize("text", CORPUS[:5])
 def test_a_response_of_a_known_kind_is_decoded_only_once(
     family: str, text: str, monkeypatch: pytest.MonkeyPatch

@@ -12,7 +12,6 @@ import pytest
 from text2grad.reward_models.decoding.constrained import (
     ConstrainedCritique,
     State,
-    begin as begin_critique,
     skeleton_of,
 )
 from text2grad.reward_models.decoding.grammar import critique_grammar
@@ -51,7 +50,7 @@ def begin(
 ) -> ConstrainedCritique:
     how: dict[str, Any] = {"eos_ids": [end_of(tokenizer)], "room": room, "limits": QuoteLimits(**limits)}
     own = skeleton(tokenizer, write_feedback=write_feedback, form=form)
-    return begin_critique(own, response, **how)
+    return ConstrainedCritique(own, response, **how)
 
 
 def written(critique: ConstrainedCritique, text: str) -> bool:

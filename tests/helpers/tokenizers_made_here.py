@@ -5,10 +5,11 @@ vocabulary is exactly the tokens of one conformance case.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
+import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -173,6 +174,13 @@ def _with_byte_tokens(core: Tokenizer) -> Tokenizer:
 
 MAKERS = {maker.__name__: maker for maker in (gpt2, llama3, llama2, gemma, t5, bert, bert_cleaned, stories260k)}
 FAMILIES = [name for name in MAKERS if name != "stories260k" or STORIES.exists()]
+FAST = ("gpt2", "llama2", "words")
+"""Tokenizers of `make test`: bytes, and pieces with a byte fallback; the others are tests of `make test-all`."""
+
+
+def parameters(names: Iterable[str]) -> list[Any]:
+    """Return the names of tokenizers as parameters of a test, those that are not in `FAST` marked as thorough."""
+    return [pytest.param(name, marks=[] if name in FAST else pytest.mark.thorough) for name in names]
 
 
 @lru_cache

@@ -3,13 +3,14 @@
 import json
 import re
 
+from task_texts import texts_of
 from text2grad.tasks.base import Task
 from text2grad.tasks.tiny import word_tokenizer
 
 
 def check_verdicts(task: Task, *, escaped: bool) -> None:
     """Assert that each verdict is one token after its quote; `escaped` takes critiques as they stand within JSON."""
-    examples, texts = task.examples(300), task.texts(300)
+    examples, texts = task.examples(300), texts_of(task, 300)
     critiques = [
         text.removeprefix(example.prompt_text).split("\n")[-1] for example, text in zip(examples, texts, strict=True)
     ]

@@ -28,13 +28,12 @@ def no_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_kind_that_was_added_is_loaded(tmp_path: Path) -> None:
-    register_kind("silent", Silent, rows_at_once=16)
+    register_kind("silent", Silent)
     named = {"critic": {"kind": "silent", "model": str(tmp_path)}, "rollout": {"rows_at_once": 4, "batch_size": 8}}
     critic = critic_from_recipe(make_recipe(named))
     assert isinstance(critic, Silent)
     assert isinstance(critic, LocalRewardModel)
     assert (critic.directory, critic.settings, critic.rows_at_once) == (str(tmp_path), {"trust_remote_code": False}, 4)
-    assert load.reading_kind("silent").rows_at_once == 16
 
 
 def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:

@@ -25,7 +25,7 @@ from text2grad.reward_models.training import train_reward_model
 from text2grad.reward_models.writing import critique_request, critique_target
 from text2grad.tasks.tiny import tiny_llama
 from text2grad.types import Critique, Example, Span
-from tokenizers_made_here import FAMILIES, made
+from tokenizers_made_here import FAMILIES, made, parameters
 
 RESPONSE = "In Lyon, on Friday."
 SPANS = (Span(3, 7, "positive"), Span(9, 18, "negative"))
@@ -117,7 +117,7 @@ def test_without_an_outcome_the_critique_may_not_end() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", parameters(WRITERS))
 def test_random_logits_write_whole_json_with_an_outcome(name: str, form: Any) -> None:
     tokenizer, generator, rng = made(name), np.random.default_rng(0), random.Random(0)
     least, outcomes = int(skeleton(tokenizer, form=form).cost[START]), set()

@@ -557,6 +557,9 @@ def test_an_audit_by_hand(tmp_path: Path) -> None:
     # red one cat: praised red, one; the annotator praises red and blames one.   Σ δ = 2, true 0
     # two dog:     blamed dog;       the annotator blames two.                   Σ δ = −1, true −1
     assert one.audit(tokenizer, texts, deltas, [*critiques, Critique("")]) == {
+        "audit/f1": 2 * 1 / (3 + 3),
+        "audit/f1/positive": 2 * 1 / (2 + 1),
+        "audit/f1/negative": 0.0,
         "audit/precision/positive": 1 / 2,
         "audit/recall/positive": 1 / 1,
         "audit/precision/negative": 0 / 1,
@@ -574,7 +577,8 @@ def test_a_critique_that_could_not_be_read_counts_in_the_audit(tmp_path: Path) -
     tokenizer, _ = small_run.tokenizer_and_model()
     one = refresher(tmp_path, lambda examples, responses: [], Annotator(), audit=1)
     found = one.audit(tokenizer, rollouts(tokenizer, "red"), [[0.0]], [Critique("", status="unparsable")])
-    assert found == {"audit/recall/positive": 0.0, "audit/failure_rate": 1.0, "audit/gap": -1.0}  # 0 − 1
+    none = {"audit/f1": 0.0, "audit/f1/positive": 0.0, "audit/recall/positive": 0.0}
+    assert found == {**none, "audit/failure_rate": 1.0, "audit/gap": -1.0}  # 0 − 1
 
 
 def test_an_annotator_may_answer_in_text_whose_quotes_are_found_as_the_recipe_says(tmp_path: Path) -> None:
@@ -675,22 +679,22 @@ def test_an_error_of_the_first_process_is_raised_in_all(monkeypatch: pytest.Monk
     def raises() -> None:
         raise CriticError("the annotator is away")
 
-    def as_process(number: int, received: list[Any]) -> None:
+    def as_process(number: int, received: list[Any] | None = None) -> None:
         state = SimpleNamespace(num_processes=2, is_main_process=number == 0)
         monkeypatch.setattr(refresh, "PartialState", lambda: state)
-        monkeypatch.setattr(refresh, "broadcast_object_list", lambda made: sent.append(made) or received)
+        monkeypatch.setattr(refresh, "broadcast_object_list", lambda made: sent.append(made) or received or made)
 
-    as_process(1, [None, "the annotator is away"])
+    as_process(1, [None, CriticError("the annotator is away")])
     with pytest.raises(CriticError, match="the annotator is away"):
         refresh.of_first_process(raises)  # which is not called here
     as_process(1, [3, None])
     assert refresh.of_first_process(raises) == 3  # type: ignore[func-returns-value]
-    as_process(0, [4, None])
+    as_process(0)
     assert refresh.of_first_process(lambda: 4) == 4
     assert sent[-1] == [4, None]
     with pytest.raises(CriticError, match="the annotator is away"):
         refresh.of_first_process(raises)
-    assert sent[-1] == [None, "the annotator is away"]
+    assert str(sent[-1][1]) == "the annotator is away"
 
 
 def test_annotations_that_are_not_there_are_missed_before_anything_is_written(tmp_path: Path, phases: Path) -> None:

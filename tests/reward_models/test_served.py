@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +188,7 @@ def test_a_form_with_labels_has_its_own_request_grammar_and_reading(tmp_path: Pa
 
 def test_the_directory_that_is_served_tells_the_form(tmp_path: Path) -> None:
     saved = CritiqueFormat("labelled_spans", prompt_format="chat")
-    (tmp_path / "reward_model.json").write_text(json.dumps(saved.as_json()))
+    (tmp_path / "reward_model.json").write_text(json.dumps(asdict(saved)))
     named = make_recipe({"critic": {"kind": "server", "model": str(tmp_path)}, "run": {"out": str(tmp_path)}})
     critic = critic_from_recipe(named)
     assert isinstance(critic, ServerRewardModel)

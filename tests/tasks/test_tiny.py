@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from task_texts import texts_of
 from text2grad.align.offsets import token_offsets
 from text2grad.tasks import tiny
 from text2grad.tasks.summarization.task import SummarizationTask
@@ -20,12 +21,12 @@ def summaries() -> Any:
     """A tokenizer as the quickstart makes it: of texts, of every word in both forms, and of verdicts."""
     task = SummarizationTask("train")
     words = [form for word in task.vocabulary() for form in (word, f" {word}")]
-    return word_tokenizer([*task.texts(2_000), *words], task.verdicts())
+    return word_tokenizer([*texts_of(task, 2_000), *words], task.verdicts())
 
 
 @pytest.mark.parametrize("split", ["train", "held_out"])
 def test_every_text_of_the_summarization_task_comes_back_without_an_unknown_word(summaries: Any, split: Any) -> None:
-    for text in SummarizationTask(split).texts(150, seed=3):
+    for text in texts_of(SummarizationTask(split), 150, seed=3):
         ids = summaries(text).input_ids
         assert summaries.unk_token_id not in ids, text
         assert summaries.decode(ids) == text
@@ -68,7 +69,7 @@ def test_the_special_tokens_come_first_and_are_known_to_the_tokenizer() -> None:
 
 
 def test_the_same_texts_make_the_same_tokenizer() -> None:
-    texts = SummarizationTask("train").texts(100)
+    texts = texts_of(SummarizationTask("train"), 100)
     assert word_tokenizer(texts).get_vocab() == word_tokenizer(iter(texts)).get_vocab()
 
 

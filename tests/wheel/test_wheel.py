@@ -24,6 +24,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built_wheel(tmp_path_factory.mktemp("dist"))
 
 
+@pytest.mark.thorough
 def test_the_quickstart_runs_from_the_wheel_with_train(wheel: Path, tmp_path: Path) -> None:
     python = install(wheel, tmp_path / "env", "train")
     where = run(python, "-c", "import text2grad; print(text2grad.__file__)", cwd=tmp_path)

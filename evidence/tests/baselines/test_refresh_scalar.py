@@ -15,7 +15,7 @@ from text2grad.config import make_recipe
 from text2grad.feedback.critic import annotate
 from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.models.fine_tuning import FineTuning
-from text2grad.reward_models.refresh import Refresher, Trainable
+from text2grad.reward_models.refresh import Refresher
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.tasks.tiny import tiny_llama
 
@@ -55,7 +55,6 @@ def weights_of(critic: ScalarRewardModel) -> dict[str, torch.Tensor]:
 
 def test_it_is_brought_nearer_to_the_annotator(tmp_path: Path, scalar: Path) -> None:
     critic = ScalarRewardModel.load(scalar)
-    assert isinstance(critic, Trainable)
     kept = (critic.mean, critic.deviation)
     examples = [EXAMPLES[0]] * 64
     truth = [span_reward(critic.tokenizer, one) for one in annotate(ColourCritic(), examples, WINDOW)]

@@ -11,6 +11,7 @@ from evidence.baselines.process import ProcessRewardModel
 from evidence.baselines.process_steps import STEP_LABELS
 from evidence.baselines.scalar import ScalarRewardModel
 from places import ROOT
+from task_texts import texts_of
 from text2grad.reward_models.writing import SYMBOLS
 from text2grad.tasks.summarization.task import SummarizationTask
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
@@ -33,7 +34,7 @@ SMALL = (
 def phases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy, a reward model that gives a number and one that judges steps, all untrained."""
     path = tmp_path_factory.mktemp("phases")
-    tokenizer = word_tokenizer([*SummarizationTask("train").texts(200), "Fact:,.\n"], SYMBOLS)
+    tokenizer = word_tokenizer([*texts_of(SummarizationTask("train"), 200), "Fact:,.\n"], SYMBOLS)
     policy = tiny_llama(tokenizer, seed=0, width=32, layers=1)
     policy.save_pretrained(path / "start")
     tokenizer.save_pretrained(path / "start")

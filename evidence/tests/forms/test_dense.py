@@ -14,7 +14,7 @@ from text2grad.errors import ConfigError
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.training.run import RewardRun
-from text2grad.reward_models.writing import LABEL_FORMS, OPENING, critique_from_labels, critique_target
+from text2grad.reward_models.writing import FORMS, OPENING, critique_from_labels, critique_target
 from text2grad.types import Critique, Span
 
 
@@ -36,7 +36,7 @@ def test_what_is_written_by_hand() -> None:
         ('{"word_labels": "0 +"}', "number of labels: 2, of words in the response: 3"),
         ('{"word_labels": "0+-"}', "number of labels: 1, of words in the response: 3"),
         ('{"word_labels": "0 + 1"}', "label 3 is '1', none of + - 0"),
-        ('{"word_labels": [0, 1, -1]}', "the labels are no text"),
+        ('{"word_labels": [0, 1, -1]}', "number of labels: 0, of words in the response: 3"),
         ('{"word_labels": "0 + -"', "no whole JSON object with word_labels"),
     ],
 )
@@ -63,7 +63,7 @@ def test_a_reward_model_learns_the_form_by_a_recipe_and_keeps_it(tmp_path: Path)
     model = GenerativeRewardModel.load(tmp_path / "run" / "model")
     assert model.format == CritiqueFormat("dense", max_new_tokens=40, outcomes=False)
     assert "a label for each word of the response" in (tmp_path / "run" / "model" / "README.md").read_text("utf-8")
-    LABEL_FORMS.pop("dense")
+    FORMS.pop("dense")
     with pytest.raises(ConfigError, match="form has no value 'dense'"):
         GenerativeRewardModel.load(tmp_path / "run" / "model")
     forms.register()

@@ -17,6 +17,7 @@ from evidence.tasks.parts import LABELS, FactTask, lines_of, parts_of
 from evidence.tasks.posts import PostsTask
 from evidence.tasks.qa import world as qa_world
 from evidence.tasks.qa.task import QATask
+from task_texts import texts_of
 from text2grad.errors import ConfigError, DataError
 from text2grad.tasks.base import Task, TaskSettings, pairs, split_words
 from text2grad.tasks.registry import PROCEDURAL, built_in, procedural_task
@@ -127,7 +128,7 @@ def test_the_vocabulary_lists_every_word_and_a_tokenizer_of_it_counts_as_the_mea
     words: set[str] = set()
     for split in (TRAIN, HELD_OUT):
         task = task_of(name, length, split, truths=truths)
-        texts = task.texts(60)
+        texts = texts_of(task, 60)
         words |= {word for text in texts for word in split_words(text)}
     assert words <= set(task.vocabulary()) == set(task_of(name, length, truths=not truths).vocabulary())
     tokenizer = word_tokenizer(texts)

@@ -18,6 +18,7 @@ from evidence.tasks.qa.metric import METRIC
 from evidence.tasks.qa.task import USUAL_FAULTS, QATask
 from evidence.tasks.qa.world import problem_of
 from fact_critiques import ABOUT_A_FACT, MISSING, Judged, judged, others, told_in
+from task_texts import texts_of
 from text2grad.errors import ConfigError, DataError
 from text2grad.tasks.base import Task, split_words
 from text2grad.types import Critique, Example
@@ -197,19 +198,19 @@ def test_the_vocabulary_is_small_and_covers_every_text_of_both_splits() -> None:
     words = TRAIN.vocabulary()
     assert words == HELD_OUT.vocabulary() == sorted(set(words))
     assert 140 <= len(words) <= 200
-    seen = {word for text in TRAIN.texts(1500) for word in split_words(text)}
+    seen = {word for text in texts_of(TRAIN, 1500) for word in split_words(text)}
     odd = [critique_of(response).feedback for response in ("", "Ann", "the the", "on Friday on Friday. on Friday.")]
     odd += [critique_of("teaches chess Ann Weber at the").feedback, critique_of("See you " * 30).feedback]
     assert seen | {word for text in odd for word in split_words(text)} == set(words)
     for split in ("train", "held_out"):
         task = QATask(split)  # type: ignore[arg-type]
         assert task.vocabulary() == words
-        assert {word for text in task.texts(400) for word in split_words(text)} <= set(words)
+        assert {word for text in texts_of(task, 400) for word in split_words(text)} <= set(words)
 
 
 def test_a_text_holds_a_prompt_an_answer_and_its_critique_of_at_most_a_hundred_words() -> None:
     lengths = []
-    for text, example in zip(TRAIN.texts(400, seed=5), TRAIN.examples(400, seed=5), strict=True):
+    for text, example in zip(texts_of(TRAIN, 400, seed=5), TRAIN.examples(400, seed=5), strict=True):
         answer, feedback = text.removeprefix(example.prompt_text + " ").split("\n")
         assert critique_of(answer, example).feedback == feedback
         lengths.append(len(split_words(feedback)))
@@ -531,7 +532,7 @@ def test_what_follows_each_quote_begins_with_exactly_one_of_the_verdicts_and_eac
     assert verdicts == HELD_OUT.verdicts() == sorted({'" ' + text.split(" {")[0] for text in wordings})
     assert {'" is right', '" is the wrong', '" is one', '" is only half a name', '" answers no question'} < {*verdicts}
     found = set()
-    for example, text in zip(TRAIN.examples(1500), TRAIN.texts(1500), strict=True):
+    for example, text in zip(TRAIN.examples(1500), texts_of(TRAIN, 1500), strict=True):
         feedback = text.removeprefix(example.prompt_text).split("\n")[-1]
         for match in re.finditer(r'"[^"]*"', feedback):
             (verdict,) = [verdict for verdict in verdicts if feedback.startswith(verdict, match.end() - 1)]

@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from text2grad.errors import DataError, require
 from text2grad.feedback.examples import FIELDS
@@ -92,10 +92,8 @@ def write_folder(
     write_files(directory, {"README.md": data_card(annotations, repository, license).encode()})
 
 
-def push_folder(
-    directory: Path, repository: str, *, private: bool = False, kind: Literal["dataset", "model"] = "dataset"
-) -> str:
-    """Upload a folder to the Hugging Face hub as a data set or a model, and return its URL.
+def push_folder(directory: Path, repository: str, *, private: bool = False) -> str:
+    """Upload a folder to the Hugging Face hub as a data set, and return its URL.
 
     huggingface_hub supplies the token (`hf auth login`, or HF_TOKEN).
 
@@ -111,8 +109,8 @@ def push_folder(
     # The bases of HfHubHTTPError are OSError and the base error of the HTTP library, which depends on the version.
     failures: tuple[type[Exception], ...] = (*HfHubHTTPError.__bases__, ValueError)
     try:
-        address = api.create_repo(repository, repo_type=kind, private=private, exist_ok=True)
-        api.upload_folder(repo_id=repository, repo_type=kind, folder_path=directory)
+        address = api.create_repo(repository, repo_type="dataset", private=private, exist_ok=True)
+        api.upload_folder(repo_id=repository, repo_type="dataset", folder_path=directory)
     except failures as error:
         why = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise DataError(f"cannot push {directory} to {repository}: {why}. The folder is complete; try again") from error

@@ -11,8 +11,7 @@ number or word an empty `Cut`, and an object without its closing brace a `CutObj
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from text2grad.types import HALF_PAIR
 
@@ -33,8 +32,7 @@ class CutObject(dict[str, Any]):
     """An object without its closing brace: the pairs before the end of the text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """An object in a text.
 
     Attributes:
@@ -49,7 +47,7 @@ class Reading:
 
 
 def read_objects(text: str, *, lenient_ends: bool = False) -> Iterator[Reading]:
-    r"""Yield the outermost objects of a text, left to right.
+    r"""Yield the objects of a text, left to right, without those inside a complete object.
 
     Args:
         text: any text of any length.
@@ -65,7 +63,7 @@ def read_objects(text: str, *, lenient_ends: bool = False) -> Iterator[Reading]:
     while budget > 0 and (start := text.find("{", position)) >= 0:
         reader = _Reader(text, start, lenient_ends)
         try:
-            value = reader.mapping(0)
+            value = reader.container("}")
         except _TooDeepError:
             position = reader.position
         except _UnreadableError:
@@ -88,10 +86,6 @@ _FENCE = "```"
 _CLOSERS = {"{": "}", "[": "]", "(": ")"}
 _DELIMITERS = {'"""': '"""', "'''": "'''", '"': '"', "'": "'", "“": "”", "‘": "’"}
 _OPENING = "".join(opening for opening in _DELIMITERS if len(opening) == 1)
-_STRICT_BODY = {
-    closing: re.compile(rf"((?:[^\\{closing[0]}]++|\\.|(?!{closing}){closing[0]})*+){closing}", re.DOTALL)
-    for closing in _DELIMITERS.values()
-}
 _MARKS = {closing: re.compile(rf"\\.|{closing}", re.DOTALL) for closing in _DELIMITERS.values()}
 
 _AFTER_KEY = re.compile(r"\s*+:")
@@ -131,32 +125,22 @@ class _Reader:
         self._lenient = lenient_ends
         self._open: list[str] = []  # the closing brackets still to come, innermost last
 
-    def mapping(self, depth: int) -> dict[str, Any]:
-        """Parse `{key: value, ...}` from its opening brace."""
-        result: dict[str, Any] = {}
-        self._enter("}", depth)
-        while not self._leaves():
-            key = self._key()
-            if not isinstance(key, Cut):
-                result[key] = self._value(depth + 1)
-            self._separator()
-        return CutObject(result) if self.cut else result
-
-    def _sequence(self, depth: int, closer: str) -> list[Any]:
-        """Parse a list or a tuple from its opening bracket."""
-        result: list[Any] = []
-        self._enter(closer, depth)
-        while not self._leaves():
-            result.append(self._value(depth + 1))
-            self._separator()
-        return result
-
-    def _enter(self, closer: str, depth: int) -> None:
-        """Step over an opening bracket."""
-        if depth >= MAX_DEPTH:
+    def container(self, closer: str) -> Any:
+        """Parse `{key: value, ...}`, a list or a tuple from its opening bracket."""
+        if len(self._open) >= MAX_DEPTH:
             raise _TooDeepError
         self.position += 1
         self._open.append(closer)
+        pairs, items = dict[str, Any](), list[Any]()
+        while not self._leaves():
+            if closer != "}":
+                items.append(self._value())
+            elif not isinstance(key := self._key(), Cut):
+                pairs[key] = self._value()
+            self._separator()
+        if closer != "}":
+            return items
+        return CutObject(pairs) if self.cut else pairs
 
     def _leaves(self) -> bool:
         """Return True if the innermost bracket closes here, or the text ends.
@@ -173,8 +157,7 @@ class _Reader:
 
     def _peek(self) -> str:
         """Return the next significant character; at the end of the text, set `cut` and return an empty text."""
-        match = _SKIP.match(self.text, self.position)
-        self.position = match.end() if match else self.position
+        self._matched(_SKIP)
         self.cut = self.position >= len(self.text) or self.text.startswith(_FENCE, self.position)
         return "" if self.cut else self.text[self.position]
 
@@ -188,8 +171,7 @@ class _Reader:
 
     def _key(self) -> str:
         """Parse a key and its colon; a `Cut` if the text ends before the colon."""
-        quoted = self._peek() in _OPENING
-        key = self._string(_AFTER_KEY) if quoted else self._matched(_BARE_KEY)
+        key = self._string(_AFTER_KEY) if self._peek() in _OPENING else self._matched(_BARE_KEY)
         if self._peek() == ":":
             self.position += 1
             return key
@@ -197,28 +179,20 @@ class _Reader:
             return Cut(key)
         raise _UnreadableError
 
-    def _value(self, depth: int) -> Any:
-        """Parse a value; an empty `Cut` if the text ends."""
+    def _value(self) -> Any:
+        """Parse a value; an empty `Cut` if the text ends, also right after a number or a word."""
         character = self._peek()
         if self.cut:
             return Cut()
-        if character == "{":
-            return self.mapping(depth)
         if character in _CLOSERS:
-            return self._sequence(depth, _CLOSERS[character])
+            return self.container(_CLOSERS[character])
         if character in _OPENING:
             return self._string(_AFTER_VALUE if self._open[-1] == "}" else _AFTER_ITEM)
-        return self._scalar()
-
-    def _scalar(self) -> Any:
-        """Parse a number, a constant or an ellipsis; an empty `Cut` if the text ends right after it."""
         word = self._matched(_SCALAR).lower()
         if self.position >= len(self.text):
             return Cut()
-        if word in _CONSTANTS:
-            return _CONSTANTS[word]
         try:
-            return float(word)
+            return _CONSTANTS[word] if word in _CONSTANTS else float(word)
         except ValueError:
             raise _UnreadableError from None
 
@@ -231,26 +205,19 @@ class _Reader:
         return match[0]
 
     def _string(self, follow: re.Pattern[str]) -> str:
-        """Parse a string from its opening delimiter; `follow` matches the text that may follow its end."""
+        """Parse a string from its opening delimiter to its first unescaped closing one; a `Cut` if there is none.
+
+        If lenient, `follow` must match the text after the closing delimiter.
+        """
         triple = self.text[self.position : self.position + 3]
         opening = triple if triple in _DELIMITERS else self.text[self.position]
         body, closing = self.position + len(opening), _DELIMITERS[opening]
-        end = self._end_of_string(body, closing, follow)
-        if end < 0:
-            self.position, self.cut = len(self.text), True
-            return Cut(unescape(self.text[body:]))
-        self.position = end + len(closing)
-        return unescape(self.text[body:end])
-
-    def _end_of_string(self, body: int, closing: str, follow: re.Pattern[str]) -> int:
-        """Return the index of the first unescaped delimiter (if lenient, before a match of `follow`), or -1."""
-        if not self._lenient:
-            match = _STRICT_BODY[closing].match(self.text, body)
-            return match.end(1) if match else -1
         for mark in _MARKS[closing].finditer(self.text, body):
-            if mark[0] == closing and follow.match(self.text, mark.end()):
-                return mark.start()
-        return -1
+            if mark[0] == closing and (not self._lenient or follow.match(self.text, mark.end())):
+                self.position = mark.end()
+                return unescape(self.text[body : mark.start()])
+        self.position, self.cut = len(self.text), True
+        return Cut(unescape(self.text[body:]))
 
 
 def unescape(text: str) -> str:

@@ -20,14 +20,14 @@ or a quote shortened with dots is unmatched.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from itertools import repeat
 from typing import Literal, NamedTuple, get_args
 
 from text2grad.errors import CriticError, check_known
 from text2grad.feedback.critique_text import ParsedCritique, parse_critique
 from text2grad.feedback.normalize import Normalized, normalize, unchanged
 from text2grad.feedback.words import inside_word
-from text2grad.types import Critique, Label, Span
+from text2grad.types import LABELS, Critique, Label, Span
 
 Match = Literal["exact", "normalized"]
 Occurrences = Literal["all", "first"]
@@ -35,8 +35,7 @@ Interval = tuple[int, int]
 _EDGES = " *_`"  # white space and emphasis in Markdown
 
 
-@dataclass(frozen=True, slots=True)
-class LocatedSpans:
+class LocatedSpans(NamedTuple):
     """The spans of quotes in a response.
 
     Attributes:
@@ -89,14 +88,13 @@ def locate_spans(
     for listing in _in_order(finder, positive, negative, order):
         groups.setdefault(listing.quote.core, []).append(listing)
     spans: set[Span] = set()
-    missed = set[tuple[Label, int]]()
+    missed: list[_Listing] = []
     for core, listings in groups.items():
         for listing, intervals in _share(listings, finder.find(core), occurrences):
             spans.update(Span(*listing.quote.widen(response, *interval), listing.label) for interval in intervals)
-            missed |= set() if intervals else {(listing.label, listing.place)}
-    unmatched = [quote for place, quote in enumerate(positive) if ("positive", place) in missed]
-    unmatched += [quote for place, quote in enumerate(negative) if ("negative", place) in missed]
-    return LocatedSpans(tuple(sorted(spans)), tuple(unmatched))
+            missed += [] if intervals else [listing]
+    missed.sort(key=lambda listing: (LABELS.index(listing.label), listing.place))
+    return LocatedSpans(tuple(sorted(spans)), tuple(listing.text for listing in missed))
 
 
 def critique_from_text(
@@ -105,16 +103,10 @@ def critique_from_text(
     """Parse the text of a critique and locate its quotes in the response.
 
     Args:
-        text: the critic's text, in any form that `parse_critique` reads.
+        text: the critic's text, in any form that `parse_critique` reads; the status is `unparsable` if it cannot.
         response: the response that it is about.
         match: see `locate_spans`.
         occurrences: see `locate_spans`.
-
-    Returns:
-        The critique; without spans and with status `unparsable` if the text cannot be parsed.
-
-    Raises:
-        ConfigError: if `match` or `occurrences` has an unknown value.
 
     Example:
         >>> critique_from_text('Wrong city. {"poor_spans": ["Lyon"]}', "I live in Lyon.").spans
@@ -155,10 +147,11 @@ class _Quote(NamedTuple):
 
 
 class _Listing(NamedTuple):
-    """One listing of a quote: its label, its place in the list of this label, and the quote."""
+    """One listing of a quote: its label, its place in the list of this label, its text, and the quote."""
 
     label: Label
     place: int
+    text: str
     quote: _Quote
 
 
@@ -169,8 +162,7 @@ def _in_order(
     for name, quotes in (("positive", positive), ("negative", negative)):
         if isinstance(quotes, str):  # a text instead of a list: each letter would be a quote
             raise CriticError(f"{name} is a list of quotes, got one text: {quotes[:80]!r}. Write [{quotes[:80]!r}]")
-    known: list[Label] = ["positive" for _ in positive]
-    known += ["negative" for _ in negative]
+    known = [*repeat(LABELS[0], len(positive)), *repeat(LABELS[1], len(negative))]
     if order and sorted(order) != sorted(known):
         raise CriticError(
             f"order has {len(order)} labels, {list(order).count('negative')} of them negative, for {len(positive)} "
@@ -178,8 +170,8 @@ def _in_order(
         )
     lists = {"positive": enumerate(positive), "negative": enumerate(negative)}
     for label in order or known:
-        index, quote = next(lists[label])
-        yield _Listing(label, index, finder.prepare(quote))
+        place, quote = next(lists[label])
+        yield _Listing(label, place, quote, finder.prepare(quote))
 
 
 def _share(

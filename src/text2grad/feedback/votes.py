@@ -7,7 +7,7 @@ about half of the best F1, arXiv 1402.1892).
 """
 
 from collections.abc import Sequence
-from itertools import accumulate, groupby
+from itertools import groupby
 
 from text2grad.errors import ConfigError
 from text2grad.types import LABELS, Critique, Label, Span
@@ -67,14 +67,11 @@ def check_votes(votes: int, threshold: float) -> None:
 
 def _marks(critique: Critique, length: int) -> Marks:
     """Return the label of each character; None without a label or with both."""
-    depth = {label: [0] * (length + 1) for label in LABELS}
+    labels = [set[Label]() for _ in range(length)]
     for span in critique.spans:
-        depth[span.label][span.start] += 1
-        depth[span.label][span.end] -= 1
-    positive, negative = (list(accumulate(depth[label]))[:length] for label in LABELS)
-    return [
-        None if bool(a) == bool(b) else LABELS[0] if a else LABELS[1] for a, b in zip(positive, negative, strict=True)
-    ]
+        for own in labels[span.start : span.end]:
+            own.add(span.label)
+    return [own.pop() if len(own) == 1 else None for own in labels]
 
 
 def _elected(given: Sequence[Label | None], threshold: float) -> Label | None:

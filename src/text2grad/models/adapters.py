@@ -109,7 +109,7 @@ def load_lora(base: Any, path: str, *, trainable: bool = False) -> Any:
     """
     from peft import PeftModel
 
-    with _retired_name(), readable_adapter(path):
+    with readable_adapter(path):
         adapted = PeftModel.from_pretrained(base, path, is_trainable=trainable)
     if not hasattr(adapted, "merge_and_unload"):  # such as prompt tuning, which lengthens the prompt
         raise ModelError(
@@ -127,7 +127,8 @@ def readable_adapter(path: str) -> Iterator[None]:
         ModelError: if it cannot.
     """
     try:
-        yield
+        with _retired_name():
+            yield
     except Exception as error:  # peft, torch and safetensors have their own for each damage
         if is_out_of_memory(error):
             raise

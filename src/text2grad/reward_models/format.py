@@ -1,14 +1,14 @@
 """What a generative reward model writes and how it is decoded: saved with the model as reward_model.json."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from text2grad.errors import ModelError, check_known
 from text2grad.feedback import Match, check_votes, critique_from_text
 from text2grad.reward_models.decoding.quotable import QuoteLimits
-from text2grad.reward_models.writing import LABEL_FORMS, QUOTING, critique_from_labels, known_forms
+from text2grad.reward_models.writing import FORMS, critique_from_labels
 from text2grad.types import Critique, PromptFormat
 
 FORMAT_FILE = "reward_model.json"
@@ -51,7 +51,7 @@ class CritiqueFormat:
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        check_known("form", self.form, known_forms())
+        check_known("form", self.form, tuple(FORMS))
         check_known("prompt_format", self.prompt_format, get_args(PromptFormat))
         check_votes(self.votes, self.vote_threshold)
         if self.constrain and not self.write_feedback and self.limits.quoted_in_feedback:
@@ -60,10 +60,6 @@ class CritiqueFormat:
                 "feedback. Leave it out (in a recipe: critic.quoted_in_feedback)."
             )
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the settings as JSON data, which `saved_format` reads."""
-        return asdict(self)
-
 
 def read_critique(text: str, response: str, format: CritiqueFormat) -> Critique:
     """Parse the text of a critique.
@@ -71,8 +67,9 @@ def read_critique(text: str, response: str, format: CritiqueFormat) -> Critique:
     A quote marks one occurrence for each time that it is listed, as in the training targets: if it marked every
     occurrence, a policy would get more reward for each repetition of a phrase with a positive label.
     """
-    if format.form not in QUOTING:
-        return critique_from_labels(text, response, LABEL_FORMS[format.form])
+    form = FORMS[format.form]
+    if not form.quotes:
+        return critique_from_labels(text, response, form)
     match: Match = "exact" if format.constrain else format.match
     return critique_from_text(text, response, match=match, occurrences="first")
 
@@ -89,7 +86,6 @@ def saved_format(directory: str | Path) -> CritiqueFormat:
         return CritiqueFormat()
     try:
         saved = json.loads(path.read_bytes())
-        limits = {name: value for name, value in saved.get("limits", {}).items() if value is not None}
-        return CritiqueFormat(**{**saved, "limits": QuoteLimits(**limits)})
+        return CritiqueFormat(**{**saved, "limits": QuoteLimits(**saved.get("limits", {}))})
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ModelError(f"cannot read {path}: {error}; train the reward model again") from error

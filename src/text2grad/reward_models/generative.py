@@ -8,7 +8,8 @@ for each of its words.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -33,7 +34,7 @@ from text2grad.models import (
     train_on_rows,
     with_end,
 )
-from text2grad.reward_models.decoding.constrained import ConstrainedChoice, FreeChoice, begin, skeleton_of
+from text2grad.reward_models.decoding.constrained import ConstrainedChoice, ConstrainedCritique, FreeChoice, skeleton_of
 from text2grad.reward_models.decoding.skeleton import Skeleton
 from text2grad.reward_models.format import FORMAT_FILE, CritiqueFormat, read_critique, saved_format
 from text2grad.reward_models.prompts import critique_prompts
@@ -146,21 +147,14 @@ class GenerativeRewardModel(CritiqueDecoder):
         self.pad_id = padding_id(model, tokenizer, self.eos_ids)
 
     def _drawn(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[str]]:
-        prompts = self.prompts(examples, responses)
-        if draws:
-            requests = [
-                _Request(ids, response, str(ids), Random(f"0 {number} {ids}"))
-                for ids, response in zip(prompts, responses, strict=True)
-                for number in range(draws)
-            ]
-            texts = iter(self._decode_all(requests))
-            return [[next(texts) for _ in range(draws)] for _ in prompts]
-        distinct = {
-            (str(ids), response): _Request(ids, response, example.prompt_text)
-            for ids, response, example in zip(prompts, responses, examples, strict=True)
-        }
-        written = dict(zip(distinct, self._decode_all(list(distinct.values())), strict=True))
-        return [[written[str(ids), response]] for ids, response in zip(prompts, responses, strict=True)]
+        requests: dict[tuple[str, str, int], _Request] = {}  # equal ones are decoded once
+        asked = list(zip(map(str, prompts := self.prompts(examples, responses)), responses, strict=True))
+        for (prompt, response), ids, example in zip(asked, prompts, examples, strict=True):
+            for number in range(draws or 1):
+                rng, group = (Random(f"0 {number} {ids}"), prompt) if draws else (None, example.prompt_text)
+                requests[prompt, response, number] = _Request(ids, response, group, rng)
+        written = dict(zip(requests, self._decode_all(list(requests.values())), strict=True))
+        return [[written[*pair, number] for number in range(draws or 1)] for pair in asked]
 
     def _decode_all(self, requests: Sequence[_Request]) -> list[str]:
         """Return the text of each request; a batch holds prompts of similar length, with groups kept together."""
@@ -185,11 +179,8 @@ class GenerativeRewardModel(CritiqueDecoder):
         if not self.format.constrain:
             ids = self._write(requests, rooms, FreeChoice(rngs) if rngs else most_likely)
             return list(self.tokenizer.batch_decode([list(row) for row in ids], skip_special_tokens=True))
-        settings: dict[str, Any] = {"eos_ids": self.eos_ids, "limits": self.format.limits}
-        critiques = [
-            begin(self._skeleton, request.response, room=room, **settings)
-            for request, room in zip(requests, rooms, strict=True)
-        ]
+        begin = partial(ConstrainedCritique, self._skeleton, eos_ids=self.eos_ids, limits=self.format.limits)
+        critiques = [begin(request.response, room=room) for request, room in zip(requests, rooms, strict=True)]
         self._write(requests, rooms, ConstrainedChoice(critiques, rngs))
         return [critique.text for critique in critiques]
 
@@ -261,7 +252,7 @@ class GenerativeRewardModel(CritiqueDecoder):
         """Write a Hugging Face directory, and the format as reward_model.json."""
         self.model.save_pretrained(directory)
         self.tokenizer.save_pretrained(directory)
-        write_atomically(directory / FORMAT_FILE, to_json(self.format.as_json()))
+        write_atomically(directory / FORMAT_FILE, to_json(asdict(self.format)))
 
     @classmethod
     def load(

@@ -6,10 +6,10 @@ critic.model      a reward model, by critic.kind: generative in this process, wi
 neither           the critic of the built-in task
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from text2grad.config import Recipe
 from text2grad.errors import ConfigError, check_known
@@ -18,34 +18,24 @@ from text2grad.models import base_named_by
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.format import CritiqueFormat, saved_format
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.shared_base import add_role, is_same_model
+from text2grad.reward_models.shared_base import add_role
 from text2grad.reward_models.vllm import VLLMRewardModel
-from text2grad.types import Critique, Example
 
 _WRITERS = ("generative", "vllm", "server")
 _LIMITS = tuple(field.name for field in fields(QuoteLimits))
 _DECODING = ("constrain", "match", "votes", *_LIMITS)
 
 
-class Kind(NamedTuple):
-    """A kind of learned critic that reads responses in this process, and writes nothing.
+KINDS: dict[str, Callable[..., Critic]] = {}
+"""Value of `critic.kind` → what loads a saved model; `register_kind` adds them."""
 
-    Attributes:
-        load: loads a saved model: `load(directory, trust_remote_code=...)`.
-        rows_at_once: most responses per forward pass.
+
+def register_kind(name: str, load: Callable[..., Any]) -> None:
+    """Add a kind of learned critic that reads responses in this process, so that `critic.kind` can name it.
+
+    `load(directory, trust_remote_code=...)` loads a saved model.
     """
-
-    load: Callable[..., Critic]
-    rows_at_once: int
-
-
-KINDS: dict[str, Kind] = {}
-"""Value of `critic.kind` → the kind; `register_kind` adds them."""
-
-
-def register_kind(name: str, load: Callable[..., Any], *, rows_at_once: int = 64) -> None:
-    """Add a kind of learned critic, so that a recipe can name it as `critic.kind`; arguments as of `Kind`."""
-    KINDS[name] = Kind(load, rows_at_once)
+    KINDS[name] = load
 
 
 @runtime_checkable
@@ -59,10 +49,6 @@ class LocalRewardModel(Protocol):
 
     model: Any
     rows_at_once: int
-
-    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
-        """Return one critique per response, in order."""
-        ...
 
 
 def critic_from_recipe(recipe: Recipe, *, task_critic: Critic | None = None, policy: Any = None) -> Critic:
@@ -88,11 +74,11 @@ def critic_from_recipe(recipe: Recipe, *, task_critic: Critic | None = None, pol
     if settings.kind == "server":
         return _served(recipe)
     if settings.kind not in _WRITERS:
-        reader = reading_kind(settings.kind).load(path, trust_remote_code=code)
+        reader = reading_kind(settings.kind)(path, trust_remote_code=code)
         if isinstance(reader, LocalRewardModel):
             reader.rows_at_once = min(reader.rows_at_once, recipe.rollout.rows_at_once)  # memory only
         return reader
-    decoding = _decoding_of(recipe, path)
+    decoding = decoding_of(recipe, saved_format(path))
     if settings.kind == "vllm":
         return VLLMRewardModel.load(path, config=recipe.vllm.model_dump(), trust_remote_code=code, **decoding)
     model = None if policy is None else add_role(policy, path)
@@ -110,11 +96,13 @@ def shares_base(recipe: Recipe) -> bool:
     if not critic.learned or critic.kind != "generative" or not policy.lora_r:
         return False
     base = base_named_by(critic.model)
-    return base is not None and is_same_model(base, policy.path)
+    if base is None:
+        return False
+    return base == policy.path or (Path(base).is_dir() and Path(base).resolve() == Path(policy.path).resolve())
 
 
-def reading_kind(name: str) -> Kind:
-    """Return a kind of critic that was added (`register_kind`).
+def reading_kind(name: str) -> Callable[..., Critic]:
+    """Return what loads a kind of critic that was added (`register_kind`).
 
     Raises:
         ConfigError: naming the known values of critic.kind, if there is no such kind.
@@ -123,21 +111,11 @@ def reading_kind(name: str) -> Kind:
     return KINDS[name]
 
 
-def format_from_recipe(recipe: Recipe, **form: Any) -> CritiqueFormat:
-    """Return a format that decodes as [critic] says; `form` holds its other attributes."""
-    critic = recipe.critic
-    limits = QuoteLimits(**{name: getattr(critic, name) for name in _LIMITS})
-    return CritiqueFormat(constrain=critic.constrain is not False, limits=limits, match=critic.match, **form)
-
-
-def _decoding_of(recipe: Recipe, directory: str) -> dict[str, Any]:
-    """Return the settings of decoding that [critic] names; they replace those that were saved with a model.
-
-    A limit that the recipe leaves at its default stays as saved.
-    """
+def decoding_of(recipe: Recipe, saved: CritiqueFormat) -> dict[str, Any]:
+    """Return the attributes of `CritiqueFormat` that [critic] names; what it leaves at its default stays as saved."""
     changed = recipe.critic.changed(_DECODING)
     limits = {name: changed.pop(name) for name in _LIMITS if name in changed}
-    return {**changed, "limits": replace(saved_format(directory).limits, **limits)} if limits else changed
+    return {**changed, "limits": replace(saved.limits, **limits)}
 
 
 def _served(recipe: Recipe) -> Critic:
@@ -145,7 +123,6 @@ def _served(recipe: Recipe) -> Critic:
 
     store = Path(recipe.run.out) / "critic" / "server.sqlite"  # one per run: the weights behind a name may change
     saved = saved_format(recipe.critic.model)  # the served name may be a local directory with a format
-    own = {name: getattr(saved, name) for name in ("form", "write_feedback", "outcomes", "prompt_format")}
-    return ServerRewardModel(
-        recipe.critic.model, store=store, format=format_from_recipe(recipe, **own), **recipe.server.model_dump()
-    )
+    learned = CritiqueFormat(saved.form, saved.write_feedback, saved.outcomes, prompt_format=saved.prompt_format)
+    format = replace(learned, **decoding_of(recipe, learned))
+    return ServerRewardModel(recipe.critic.model, store=store, format=format, **recipe.server.model_dump())

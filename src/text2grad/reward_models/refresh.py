@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
@@ -35,31 +35,8 @@ from text2grad.types import Critique, Example, Label, Rollout
 Made = TypeVar("Made")
 
 
-@runtime_checkable
-class Trainable(Protocol):
-    """A reward model that a refresh can train further.
-
-    Attributes:
-        model: what is trained.
-    """
-
-    model: Any
-
-    def train_further(self, annotations: Sequence[Annotation], settings: FineTuning) -> None:
-        """Train on annotations, in place.
-
-        Raises:
-            DataError: if none can be learned.
-        """
-        ...
-
-    def save(self, directory: Path) -> None:
-        """Write the reward model to a directory."""
-        ...
-
-    def restore(self, directory: Path, *, trust_remote_code: bool = False) -> None:
-        """Take weights and settings that `save` wrote."""
-        ...
+_TRAINABLE = ("model", "train_further", "save", "restore")
+"""What a critic that can be trained has, as `GenerativeRewardModel` does."""
 
 
 class Refresher:
@@ -68,14 +45,14 @@ class Refresher:
     def __init__(self, recipe: Recipe, critic: Any, annotator: Critic | None) -> None:
         """Check that the critic can be trained, and that there is an annotator, whose critiques are taken as the truth.
 
-        [refresh] of the recipe says when and how; a refresh needs a `Trainable` reward model.
+        [refresh] of the recipe says when and how.
 
         Raises:
             ConfigError: if the critic cannot be trained, or there is no annotator.
             DataError: if the old annotations cannot be read.
         """
         settings = recipe.refresh
-        if settings.active and not isinstance(critic, Trainable):
+        if settings.active and not all(hasattr(critic, name) for name in _TRAINABLE):
             raise ConfigError(
                 f"[refresh] trains the critic further, and a {type(critic).__name__} cannot be trained. Set "
                 "critic.model to a generative reward model, or remove refresh.steps."
@@ -84,9 +61,8 @@ class Refresher:
             raise ConfigError('[refresh] needs an annotator; set refresh.annotator = "module:name"')
         self.recipe, self.settings, self.critic = recipe, settings, critic
         self.directory, self.match = Path(recipe.run.out) / "critic", recipe.critic.match
-        self.annotator: Critic | None = None
-        if annotator is not None:
-            self.annotator = CachedCritic(annotator, self.directory / "annotations.jsonl", match=self.match)
+        store = self.directory / "annotations.jsonl"
+        self.annotator = None if annotator is None else CachedCritic(annotator, store, match=self.match)
         old = read_annotations(settings.replay_from) if settings.active and settings.replay_from else []
         self.old = [annotation for annotation in old if not annotation.critique.failed]
         self.window: deque[tuple[Example, str]] = deque(maxlen=settings.window)
@@ -161,12 +137,10 @@ class Refresher:
             return False
         settings, critic = self.settings, self.critic
         training = FineTuning(
+            **settings.model_dump(include={"batch_size", "optimizer", "accumulate"}),
             steps=settings.train_steps,
-            batch_size=settings.batch_size,
             learning_rate=settings.lr,
             max_tokens=int(min(context_of(critic.model), NO_LIMIT)),
-            optimizer=settings.optimizer,
-            accumulate=settings.accumulate,
             gradient_checkpointing=self.recipe.model.gradient_checkpointing,
             seed=(self.recipe.run.seed + step) % 2**32,
         )
@@ -209,19 +183,15 @@ def of_first_process(make: Callable[[], Made]) -> Made:
     Raises:
         CriticError: in all processes, if it is raised in the first one.
     """
-    state = PartialState()
-    if state.num_processes == 1:
-        return make()
-    made: list[Any] = [None, None]  # the result, or the error in words
-    if state.is_main_process:
+    made: list[Any] = [None, None]  # the result, or the error
+    if PartialState().is_main_process:
         try:
             made[0] = make()
         except CriticError as error:
-            broadcast_object_list([None, str(error)])
-            raise
-    result, reason = broadcast_object_list(made)
-    if reason is not None:
-        raise CriticError(reason)
+            made[1] = error
+    result, raised = broadcast_object_list(made)
+    if raised is not None:
+        raise raised
     return result  # type: ignore[no-any-return]
 
 

@@ -28,7 +28,7 @@ from text2grad.critics.servers import (
 from text2grad.progress import note
 from text2grad.reward_models.decoding.grammar import check_expressible, grammar_of
 from text2grad.reward_models.format import CritiqueFormat, read_critique
-from text2grad.reward_models.writing import QUOTING, critique_prompt, critique_request
+from text2grad.reward_models.writing import FORMS, critique_prompt, critique_request
 from text2grad.types import Critique, Example
 
 DEFAULTS = {"base_url": "http://localhost:8000/v1", "api_key_env": "", "max_tokens": 512, "concurrency": 64}
@@ -106,4 +106,4 @@ class ServerRewardModel(ServerCritic):
         if answer is None:
             return AnnotationResult(failure=failure)
         read = partial(read_critique, response=item.response, format=self.format)
-        return read_answer_by(read, answer, complete=self.format.form not in QUOTING)
+        return read_answer_by(read, answer, complete=not FORMS[self.format.form].quotes)

@@ -4,7 +4,6 @@ On the policy's base the reward model is a role beside policy, value function an
 is active only while it decodes or is trained, else frozen and inactive; the policy's outputs do not change by a bit.
 """
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,25 +73,17 @@ class AdapterRole:
         self.shared.peft_config[self.adapter].save_pretrained(str(directory))
 
 
-def is_same_model(first: str, second: str) -> bool:
-    """Tell whether two hub names are equal, or two paths lead to the same directory."""
-    return first == second or (Path(first).is_dir() and Path(first).resolve() == Path(second).resolve())
-
-
 def add_role(policy: Any, directory: str | Path) -> AdapterRole:
     """Load an adapter onto the base of a peft policy, frozen and inactive, and return its role.
 
     Raises:
         ModelError: if it cannot be loaded.
     """
-    trainable = {name: p.requires_grad for name, p in policy.named_parameters()}
-    with _quiet(), readable_adapter(str(directory)):
+    with _same_trainable(policy), readable_adapter(str(directory)):
         policy.load_adapter(str(directory), adapter_name=CRITIC_ADAPTER, is_trainable=False)
     for module in policy.modules():  # a new adapter is active where the policy has none: switch it off
         if hasattr(module, "_active_adapter"):
             module._active_adapter = [POLICY_ADAPTER]
-    for name, parameter in policy.named_parameters():
-        parameter.requires_grad_(trainable.get(name, False))
     return AdapterRole(policy, CRITIC_ADAPTER)
 
 
@@ -102,18 +93,26 @@ def learning(model: Any) -> Iterator[Any]:
     if not isinstance(model, AdapterRole):
         yield model
         return
-    shared = model.shared
-    before = {name: p.requires_grad for name, p in shared.named_parameters()}
-    own, was_training = adapter_parameters(shared, model.adapter), shared.training
-    for name, parameter in shared.named_parameters():
-        parameter.requires_grad_(name in own)
+    shared, was_training = model.shared, model.shared.training
     try:
-        with adapter_active(shared, model.adapter):
+        with _same_trainable(shared), adapter_active(shared, model.adapter):
+            shared.requires_grad_(False)
+            for parameter in adapter_parameters(shared, model.adapter).values():
+                parameter.requires_grad_(True)
             yield shared
     finally:
-        for name, parameter in shared.named_parameters():
-            parameter.requires_grad_(before[name])
         shared.train(was_training)
+
+
+@contextmanager
+def _same_trainable(model: Any) -> Iterator[None]:
+    """Restore at the end which weights are trainable; new ones are not."""
+    before = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+    try:
+        yield
+    finally:
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(before.get(name, False))
 
 
 def load_weights(model: Any, directory: Path, *, trust_remote_code: bool = False) -> None:
@@ -127,10 +126,3 @@ def load_weights(model: Any, directory: Path, *, trust_remote_code: bool = False
 
     shared, name = (model.shared, model.adapter) if isinstance(model, AdapterRole) else (model, model.active_adapter)
     set_peft_model_state_dict(shared, load_file(directory / ADAPTER_WEIGHTS), adapter_name=name)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():  # as in `adapters.with_lora`
-        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
-        yield

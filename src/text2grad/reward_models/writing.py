@@ -20,7 +20,6 @@ word than in the response or an invalid label give the status `unparsable`, with
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -37,16 +36,10 @@ from text2grad.feedback import (
 from text2grad.types import Critique, Example, Label, Span
 
 OPENING, GOOD, POOR, CLOSING = '{"textual_feedback": "', '", "good_spans": [', '], "poor_spans": [', "]}"
-OUTCOME = '], "outcome": '
-"""In place of CLOSING in a form with an outcome; the number, or null, and a brace follow."""
-NO_OUTCOME = "null}"
-"""The end of a critique without an outcome, in these forms."""
-LABELLED = '", "spans": ['
-"""In place of GOOD in the form "labelled_spans", which has one list."""
+OUTCOME, NO_OUTCOME = '], "outcome": ', "null}"
+"""In place of CLOSING in a form with an outcome: the number and a brace follow, or there is none."""
 WORDS: Mapping[Label, str] = {"positive": "good", "negative": "poor"}
-"""The labels in this list."""
-QUOTING = ("spans", "labelled_spans")
-"""The forms that quote the response."""
+"""The labels in a list of labelled quotes."""
 SYMBOLS = (OPENING, GOOD, POOR, CLOSING, '", "', '\\"', ' \\"', '"', "\\\\", "\\n")
 """The JSON syntax between the words of a target; a word-level tokenizer needs one token for each."""
 
@@ -61,18 +54,11 @@ def critique_request(example: Example, response: str, form: str = "spans") -> st
 
     The instruction and the task's prompt come first, so that their KV cache is shared between the responses to it.
     """
-    request = (
-        "good_spans and poor_spans what is good and what is poor about it, in words quoted exactly from the response"
-    )
-    if form == "labelled_spans":
-        request = "spans a list of pairs: words quoted exactly from the response, in its order, and good or poor"
-    elif form not in QUOTING:
-        request = f"{LABEL_FORMS[form].key} {LABEL_FORMS[form].request}"
-    if has_outcome(form):
-        request += ", and under outcome a number for the response as a whole, or null"
+    known = FORMS[form]
+    outcome = ", and under outcome a number for the response as a whole, or null" if known.outcome else ""
     return (
         "Judge the response to the prompt below. Write JSON: under textual_feedback your critique in words, then under "
-        f"{request}.\n\n### Prompt\n{example.prompt_text}\n\n### Response\n{response}"
+        f"{known.key} {known.request}{outcome}.\n\n### Prompt\n{example.prompt_text}\n\n### Response\n{response}"
     )
 
 
@@ -97,38 +83,24 @@ def critique_target(critique: Critique, response: str, *, write_feedback: bool =
         >>> critique_target(Critique('"Lyon" is wrong.', (Span(3, 7, "negative"),)), "in Lyon")
         '{"textual_feedback": "\\"Lyon\\" is wrong.", "good_spans": [], "poor_spans": ["Lyon"]}'
     """
-    feedback = critique.feedback if write_feedback else ""
-    if form not in QUOTING:
-        spelled = OPENING + json.dumps(feedback, ensure_ascii=False)[1:-1]
-        text = spelled + LABEL_FORMS[form].write(response, labels_of(response, critique.spans))
-        return f"{text}{json.dumps(_number_of(critique))}}}" if has_outcome(form) else text
+    known, marks = FORMS[form], dict[str, Any]()
     spans = sorted(critique.spans, key=lambda span: (span.start, span.end))
     quotes = [(response[span.start : span.end], WORDS[span.label]) for span in spans]
-    record: dict[str, Any] = {"textual_feedback": feedback}
-    if form == "labelled_spans":
-        record["spans"] = quotes
+    if not known.quotes:
+        marks[known.key] = known.write(response, labels_of(response, critique.spans))
+    elif form == "labelled_spans":
+        marks[known.key] = quotes
     else:
-        record |= {f"{word}_spans": [quote for quote, label in quotes if label == word] for word in WORDS.values()}
-    if has_outcome(form):
-        record["outcome"] = _number_of(critique)
-    return json.dumps(record, ensure_ascii=False)
+        marks = {f"{word}_spans": [quote for quote, label in quotes if label == word] for word in WORDS.values()}
+    if known.outcome:
+        marks["outcome"] = _number_of(critique)
+    feedback = critique.feedback if write_feedback else ""
+    return json.dumps({"textual_feedback": feedback, **marks}, ensure_ascii=False)
 
 
 def has_outcomes(annotations: Iterable[Annotation]) -> bool:
     """Return whether a critique has a number for its whole response."""
     return any(annotation.critique.outcome is not None for annotation in annotations)
-
-
-def has_outcome(form: str) -> bool:
-    """Return whether a critique of a form has a number for its whole response."""
-    return LABEL_FORMS[form].outcome if form not in QUOTING else form == "labelled_spans"
-
-
-def opening_of(form: str) -> str:
-    """Return the text of a form between the feedback and the first quote or label."""
-    if form in QUOTING:
-        return LABELLED if form == "labelled_spans" else GOOD
-    return LABEL_FORMS[form].opening
 
 
 def _number_of(critique: Critique) -> float | None:
@@ -139,27 +111,32 @@ def _number_of(critique: Critique) -> float | None:
     return int(rounded) if rounded == int(rounded) else rounded
 
 
-class LabelForm(NamedTuple):
-    """A form with labels of words, in a JSON string.
+class Form(NamedTuple):
+    """A form of critiques, which quotes the response, or has labels of its words in a JSON string.
 
     Attributes:
-        key: of the string in the JSON object.
+        key: of the first quotes, or of the labels, in the JSON object.
         request: the instruction about this key, for a model with a chat template.
-        signs: the labels as they are written.
-        says_words: whether each word stands before its label.
         outcome: whether a number for the whole response follows.
+        signs: the labels of words as they are written; empty for a form that quotes.
+        says_words: whether each word stands before its label.
     """
 
     key: str
     request: str
-    signs: Mapping[str, int]
-    says_words: bool = False
     outcome: bool = False
+    signs: Mapping[str, int] = {}
+    says_words: bool = False
+
+    @property
+    def quotes(self) -> bool:
+        """Whether the critique quotes the response."""
+        return not self.signs
 
     @property
     def opening(self) -> str:
-        """The text between the feedback and the words."""
-        return f'", "{self.key}": "'
+        """The text between the feedback and the first quote or word."""
+        return f'", "{self.key}": ' + ("[" if self.quotes else '"')
 
     def around(self, response: str) -> list[str]:
         """Return the texts around the labels of a response, one more than there are labels, after `opening`.
@@ -167,7 +144,7 @@ class LabelForm(NamedTuple):
         The last one ends the JSON object, or leads to the outcome.
 
         Example:
-            >>> LABEL_FORMS["tagged_words"].around("in Lyon")
+            >>> FORMS["tagged_words"].around("in Lyon")
             ['in ', ' Lyon ', '", "outcome": ']
         """
         words = [json.dumps(word, ensure_ascii=False)[1:-1] for word in _words(response)]
@@ -175,15 +152,15 @@ class LabelForm(NamedTuple):
         return [*parts, f'"{OUTCOME[1:]}' if self.outcome else '"}']
 
     def write(self, response: str, labels: Sequence[int]) -> str:
-        """Return the text after the feedback, with one label −1, 0 or 1 each, and without the outcome.
+        """Return the string for one label −1, 0 or 1 of each word.
 
         Example:
-            >>> LABEL_FORMS["tagged_words"].write("in Lyon", [0, 1])
-            '", "word_tags": "in = Lyon +", "outcome": '
+            >>> FORMS["tagged_words"].write("in Lyon", [0, 1])
+            'in = Lyon +'
         """
         written = {label: sign for sign, label in self.signs.items()}
-        first, *later = self.around(response)
-        return self.opening + first + "".join(written[label] + part for label, part in zip(labels, later, strict=True))
+        signs = [written[label] for label in labels]
+        return " ".join(map(" ".join, zip(_words(response), signs, strict=True)) if self.says_words else signs)
 
     def read(self, value: Any, response: str) -> list[int]:
         """Return the labels that a JSON value gives to the words of a response.
@@ -191,17 +168,15 @@ class LabelForm(NamedTuple):
         Raises:
             UnusableLabelsError: with the reason, if they do not fit.
         """
-        words = _words(response)
-        if not isinstance(value, str):
-            raise UnusableLabelsError("the labels are no text")
-        parts = value.split()
-        if self.says_words and len(parts) % 2:
-            raise UnusableLabelsError("the last word has no label")
-        said, signs = (parts[::2], parts[1::2]) if self.says_words else (words, parts)
-        if len(signs) != len(words):
-            raise UnusableLabelsError(f"number of labels: {len(signs)}, of words in the response: {len(words)}")
-        for number, (listed, sign, word) in enumerate(zip(said, signs, words, strict=True), start=1):
-            if listed != word:
+        words, size = _words(response), 2 if self.says_words else 1
+        parts = value.split() if isinstance(value, str) else []
+        if len(parts) != size * len(words):
+            raise UnusableLabelsError(
+                f"number of labels: {len(parts) / size:g}, of words in the response: {len(words)}"
+            )
+        signs = parts[size - 1 :: size]
+        for number, (listed, sign, word) in enumerate(zip(parts[::size], signs, words, strict=True), start=1):
+            if self.says_words and listed != word:
                 raise UnusableLabelsError(f"word {number} is {word!r} in the response and {listed!r} among the labels")
             if sign not in self.signs:
                 raise UnusableLabelsError(f"label {number} is {sign!r}, none of {' '.join(self.signs)}")
@@ -241,14 +216,14 @@ def spans_of(response: str, labels: Sequence[int]) -> tuple[Span, ...]:
     return tuple(spans)
 
 
-def critique_from_labels(text: str, response: str, form: LabelForm) -> Critique:
+def critique_from_labels(text: str, response: str, form: Form) -> Critique:
     """Read a critique with labels.
 
     If the labels do not fit the words of the response, the critique's status is `unparsable`, it has no
     spans, and its feedback is the reason and the text.
 
     Example:
-        >>> critique_from_labels('{"word_tags": "in +"}', "in Lyon", LABEL_FORMS["tagged_words"]).feedback
+        >>> critique_from_labels('{"word_tags": "in +"}', "in Lyon", FORMS["tagged_words"]).feedback
         'number of labels: 1, of words in the response: 2: {"word_tags": "in +"}'
     """
     text = printable(text)
@@ -273,31 +248,33 @@ class UnusableLabelsError(Exception):
 
 def _object_with(key: str, text: str) -> Reading:
     """Return the first complete JSON object of a text that has a key."""
-    for read in (read_objects, partial(read_objects, lenient_ends=True)):
-        for reading in read(text):
-            if key in reading.value and not isinstance(reading.value, CutObject):
-                return reading
+    for reading in (*read_objects(text), *read_objects(text, lenient_ends=True)):
+        if key in reading.value and not isinstance(reading.value, CutObject):
+            return reading
     raise UnusableLabelsError(f"no whole JSON object with {key}")
 
 
-LABEL_FORMS: dict[str, LabelForm] = {
-    "tagged_words": LabelForm(
+FORMS = {
+    "spans": Form(
+        "good_spans", "and poor_spans what is good and what is poor about it, in words quoted exactly from the response"
+    ),
+    "labelled_spans": Form(
+        "spans",
+        "a list of pairs: words quoted exactly from the response, in its order, and good or poor",
+        outcome=True,
+    ),
+    "tagged_words": Form(
         "word_tags",
         "all words and marks of the response, in order, each with a sign behind it: + for a good one, - for a poor "
         "one, = for any other",
-        {"+": 1, "-": -1, "=": 0},  # each is one token behind a blank, where a digit is often two
-        says_words=True,
         outcome=True,
+        signs={"+": 1, "-": -1, "=": 0},  # each is one token behind a blank, where a digit is often two
+        says_words=True,
     ),
 }
-"""Name → the form that labels words; `register_form` adds others."""
+"""Name → form; `register_form` adds others."""
 
 
-def register_form(name: str, form: LabelForm) -> None:
+def register_form(name: str, form: Form) -> None:
     """Add a form with labels of words, so that a recipe can name it as `reward_model.form`."""
-    LABEL_FORMS[name] = form
-
-
-def known_forms() -> tuple[str, ...]:
-    """Return the names of all forms of critiques."""
-    return (*QUOTING, *LABEL_FORMS)
+    FORMS[name] = form

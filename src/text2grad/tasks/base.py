@@ -108,17 +108,6 @@ class Task(ABC):
             items.setdefault(example.prompt_text, example)
         return list(items.values())
 
-    def texts(self, n: int, seed: int = 0) -> list[str]:
-        """Return n texts to train a tokenizer on: prompt, answer and critique; every second answer is a corruption."""
-        rng = self._random("texts", seed)
-        examples = self.examples(n, seed)
-        answers = [(self.corruption if i % 2 else self.demonstration)(e, rng) for i, e in enumerate(examples)]
-        critiques = self.critic()(examples, answers)
-        return [
-            f"{example.prompt_text} {answer}\n{critique.feedback}"
-            for example, answer, critique in zip(examples, answers, critiques, strict=True)
-        ]
-
     def _random(self, purpose: str, seed: int) -> Random:
         length = (f"length {self.settings.length}",) if self.settings.length else ()
         return seeded_random(purpose, self.split, "normal", self.seed, seed, *length)

@@ -30,9 +30,9 @@ def refusal(tmp_path: Path, name: str, *records: Any) -> str:
 @pytest.mark.parametrize(
     ("name", "file", "prompts", "responses", "pairs"),
     [
-        ("ultrafeedback", "ultrafeedback_binarized/train.jsonl", 400, 800, 400),
+        ("ultrafeedback", "ultrafeedback_binarized/train.jsonl", 400, 799, 399),
         ("slf5k", "slf5k_slice/posts_ideal.jsonl", 50, 0, 0),
-        ("kodcode", "kodcode/kodcode_algorithm.jsonl", 31, 31, 0),
+        ("kodcode", "kodcode/kodcode_algorithm.jsonl", 31, 93, 0),
     ],
 )
 def test_published_sets_are_read_whole(name: str, file: str, prompts: int, responses: int, pairs: int) -> None:

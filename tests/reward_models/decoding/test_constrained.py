@@ -39,7 +39,7 @@ from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.writing import CLOSING, GOOD, OPENING, POOR, SYMBOLS
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Example
-from tokenizers_made_here import STORIES, made, of_tokens
+from tokenizers_made_here import STORIES, made, of_tokens, parameters
 
 ALL = {*string.ascii_letters, *'{}[]:,_ ".\\'}
 
@@ -47,7 +47,7 @@ ALL = {*string.ascii_letters, *'{}[]:,_ ".\\'}
 # Whatever a model says.
 
 
-@pytest.mark.parametrize("name", [*WRITERS, "words"])
+@pytest.mark.parametrize("name", parameters([*WRITERS, "words"]))
 def test_random_logits_write_whole_json_with_quotes_that_are_all_found(name: str) -> None:
     tokenizer = word_tokenizer(SAID[:3], SYMBOLS) if name == "words" else made(name)
     rng, generator, quotes = random.Random(name), np.random.default_rng(0), 0
@@ -64,7 +64,7 @@ def test_random_logits_write_whole_json_with_quotes_that_are_all_found(name: str
     assert quotes > 30, "else the test shows little"
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", parameters(WRITERS))
 def test_what_it_says_it_wrote_is_what_the_tokenizer_decodes(name: str) -> None:
     tokenizer, generator = made(name), np.random.default_rng(1)
     for response in texts(random.Random(1), 20):
@@ -358,7 +358,7 @@ def test_verbatim_words_are_accepted_however_they_are_cut_into_tokens_if_and_onl
     assert (not rest) == pieces_alone(said, response)
 
 
-@pytest.mark.parametrize("name", [*WRITERS, "words"])
+@pytest.mark.parametrize("name", parameters([*WRITERS, "words"]))
 def test_verbatim_words_of_random_logits_misquote_nothing_and_end_in_time(name: str) -> None:
     rng, generator, quoted = random.Random(name), np.random.default_rng(0), 0
     for response in texts(rng, 8):

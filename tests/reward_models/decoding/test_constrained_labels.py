@@ -24,39 +24,39 @@ from constrained_writing import (
 from marked_texts import marked
 from text2grad.errors import ModelError
 from text2grad.feedback import words_of
-from text2grad.reward_models.decoding.constrained import ConstrainedLabels
+from text2grad.reward_models.decoding.constrained import ConstrainedCritique
 from text2grad.reward_models.decoding.skeleton import START
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.writing import (
-    LABEL_FORMS,
+    FORMS,
     OPENING,
     critique_from_labels,
     critique_target,
 )
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example
-from tokenizers_made_here import made
+from tokenizers_made_here import made, parameters
 
-FORMS = ["tagged_words"]
-EACH = pytest.mark.parametrize("form", FORMS)
+NAMES = ["tagged_words"]
+EACH = pytest.mark.parametrize("form", NAMES)
 
 
 @EACH
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", parameters(WRITERS))
 def test_random_logits_write_a_label_for_each_word(name: str, form: Any) -> None:
     tokenizer, rng, generator, kinds = made(name), random.Random(name), np.random.default_rng(0), set()
     for number, response in enumerate(texts(rng, 30)):
         write_feedback = number % 2 == 0
         critique = begin(tokenizer, response, room=10**6, write_feedback=write_feedback, form=form)
-        assert isinstance(critique, ConstrainedLabels)
+        assert critique.labels is not None
         least = int(critique.skeleton.cost[START] + critique.labels.cost[0])
         room = least + rng.choice([0, 1, 30])
         critique = begin(tokenizer, response, room=room, write_feedback=write_feedback, form=form)
         assert babble(critique, generator, marks=3.0) <= room
-        keys = ["textual_feedback", LABEL_FORMS[form].key, "outcome"]
+        keys = ["textual_feedback", FORMS[form].key, "outcome"]
         assert list(json.loads(critique.text)) == keys
-        found = critique_from_labels(critique.text, response, LABEL_FORMS[form])
+        found = critique_from_labels(critique.text, response, FORMS[form])
         assert found.status == "ok"
         kinds |= {span.label for span in found.spans}
     assert kinds == {"positive", "negative"}
@@ -64,8 +64,8 @@ def test_random_logits_write_a_label_for_each_word(name: str, form: Any) -> None
 
 @pytest.mark.parametrize("response", ["", " ", "a", "a b", "é😀", 'a"\\ b'])
 def test_every_labelling_can_be_written_and_nothing_else(response: str) -> None:
-    for form in FORMS:
-        known = LABEL_FORMS[form]
+    for form in NAMES:
+        known = FORMS[form]
         parts = {OPENING + known.opening, *known.around(response), "x", "null}", "-1", "}"} - {""}
         tokenizer = spelled_by([*sorted(parts), *known.signs, '"', " +"])  # one token spans a blank and a label
         words = [response[start:end] for start, end in words_of(response)]
@@ -78,12 +78,12 @@ def test_every_labelling_can_be_written_and_nothing_else(response: str) -> None:
 
 
 def test_the_least_number_of_tokens_by_hand() -> None:
-    opening, end = OPENING + LABEL_FORMS["tagged_words"].opening, '", "outcome": '
+    opening, end = OPENING + FORMS["tagged_words"].opening, '", "outcome": '
     tokens = [opening, "a ", " b ", "+", "-", "=", " ", "b", " +", end, *"0123456789", "null", "}", '"']
 
-    def critique(room: int = 10**6) -> ConstrainedLabels:
+    def critique(room: int = 10**6) -> ConstrainedCritique:
         begun = begin(spelled_by(tokens), "a b", room=room, write_feedback=False, form="tagged_words")
-        assert isinstance(begun, ConstrainedLabels)
+        assert begun.labels is not None
         return begun
 
     assert critique().labels.cost[0] == 7  # a word and a label, twice; the end of the words; a digit, the brace
@@ -124,9 +124,9 @@ def test_every_target_of_training_can_be_written(
 def test_the_grammar_for_servers_is_the_same_language(
     form: Any, response: str, label: str | None, more: str, accepted: bool
 ) -> None:
-    first, *later = LABEL_FORMS[form].around(response)
-    signs = [label or sign for sign, _ in zip(list(LABEL_FORMS[form].signs) * 9, later, strict=False)]
-    text = OPENING + "So." + LABEL_FORMS[form].opening + first + "".join(map("".join, zip(signs, later, strict=True)))
+    first, *later = FORMS[form].around(response)
+    signs = [label or sign for sign, _ in zip(list(FORMS[form].signs) * 9, later, strict=False)]
+    text = OPENING + "So." + FORMS[form].opening + first + "".join(map("".join, zip(signs, later, strict=True)))
     text += "-4.25}"
     text = text[:-1] if more == "cut" else text + more
     accepted = accepted or (label is not None and not later)  # without words there is no label that could be wrong

@@ -15,7 +15,7 @@ from text2grad.feedback.records import write_annotations
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import critic_from_recipe
 from text2grad.reward_models.training.run import RewardRun
-from text2grad.reward_models.writing import LABEL_FORMS, critique_target, labels_of, spans_of
+from text2grad.reward_models.writing import FORMS, critique_target, labels_of, spans_of
 from text2grad.types import Critique, Example
 
 LEARNED, HELD_OUT = split_by_prompt(ANNOTATIONS, 0.34, seed=3)
@@ -68,7 +68,7 @@ def test_a_text_without_room_for_all_labels_is_a_failure_with_its_reason(trained
     critic = GenerativeRewardModel.load(run / "model", max_new_tokens=TARGET_TOKENS[form] - 3, constrain=False)
     for critique in critic(*asked(LEARNED[:3])):
         assert (critique.status, critique.spans) == ("unparsable", ())
-        assert critique.feedback.startswith(f"no whole JSON object with {LABEL_FORMS[form].key}")
+        assert critique.feedback.startswith(f"no whole JSON object with {FORMS[form].key}")
 
 
 def test_in_the_loop_it_is_loaded_with_its_form_and_its_constraint(trained: Any) -> None:

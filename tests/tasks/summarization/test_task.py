@@ -10,6 +10,7 @@ from statistics import fmean
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from task_texts import texts_of
 from text2grad.errors import ConfigError, DataError
 from text2grad.tasks.base import Task, pairs, split_words
 from text2grad.tasks.facts import half_of_both
@@ -170,17 +171,17 @@ def test_the_vocabulary_is_small_and_covers_every_text_of_both_splits() -> None:
     words = TRAIN.vocabulary()
     assert words == HELD_OUT.vocabulary() == sorted(set(words))
     assert 140 <= len(words) <= 250
-    seen = {word for text in TRAIN.texts(1500) for word in split_words(text)}
+    seen = {word for text in texts_of(TRAIN, 1500) for word in split_words(text)}
     odd = [critique_of(response).feedback for response in ("", "Maria", "the the", "on Friday on Friday. on Friday.")]
     odd += [critique_of("Maria Lopez at the fixed the bike Tom Chen at").feedback, critique_of("What a " * 30).feedback]
     assert seen | {word for text in odd for word in split_words(text)} == set(words)
     for task in SPLITS.values():
         assert task.vocabulary() == words
-        assert {word for text in task.texts(400) for word in split_words(text)} <= set(words)
+        assert {word for text in texts_of(task, 400) for word in split_words(text)} <= set(words)
 
 
 def test_a_text_holds_a_post_an_answer_and_its_critique() -> None:
-    texts = TRAIN.texts(20, seed=5)
+    texts = texts_of(TRAIN, 20, seed=5)
     for text, example in zip(texts, TRAIN.examples(20, seed=5), strict=True):
         answer, feedback = text.removeprefix(example.prompt_text + " ").split("\n")
         assert critique_of(answer, example).feedback == feedback

@@ -14,6 +14,7 @@ from evidence.tasks.code.critic import CodeCritic
 from evidence.tasks.code.task import USUAL_FAULTS, CodeTask, lines_right, program_of
 from evidence.tasks.code.unit_tests import separated, write_tests
 from evidence.tasks.code.world import Step, steps_of
+from task_texts import texts_of
 from text2grad.errors import ConfigError, DataError
 from text2grad.tasks.base import Task, split_words
 from text2grad.types import Example
@@ -159,7 +160,7 @@ def test_every_word_is_in_the_vocabulary_and_the_vocabulary_is_small() -> None:
     known = set(TRAIN.vocabulary())
     assert TRAIN.vocabulary() == HELD_OUT.vocabulary() == sorted(known)
     assert 130 <= len(known) <= 200
-    seen = {word for task in (TRAIN, HELD_OUT) for text in task.texts(700) for word in split_words(text)}
+    seen = {word for task in (TRAIN, HELD_OUT) for text in texts_of(task, 700) for word in split_words(text)}
     copies = [Example(prompt, BODY, meta=EXAMPLE.meta) for prompt in "abcdefgh"]
     programs = ["b = [b * 2 for b in a if b > 3]\n   c = b", "return a\n d"]
     odd = [critique for program in programs for critique in CodeCritic()(copies, [program] * 8)]
@@ -167,8 +168,8 @@ def test_every_word_is_in_the_vocabulary_and_the_vocabulary_is_small() -> None:
 
 
 def test_texts_hold_a_prompt_an_answer_and_its_critique() -> None:
-    texts = TRAIN.texts(6)
-    assert texts == TRAIN.texts(6)
+    texts = texts_of(TRAIN, 6)
+    assert texts == texts_of(TRAIN, 6)
     for text, example in zip(texts, TRAIN.examples(6), strict=True):
         assert text.startswith(example.prompt_text + " ")
         answer, feedback = text.removeprefix(example.prompt_text + " ").rsplit("\n", 1)

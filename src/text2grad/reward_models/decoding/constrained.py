@@ -7,10 +7,10 @@ Shapes: B rows, V ids of the model.
 """
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from functools import lru_cache
 from random import Random
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from text2grad.models import Choose, most_likely, sample_inverse_cdf
 from text2grad.reward_models.decoding.quotable import Listed, Quotable, Quote, QuoteLimits
 from text2grad.reward_models.decoding.skeleton import END, MARK, START, Skeleton
 from text2grad.reward_models.decoding.verbatim import UNCHECKED, QuotedWords, read, tokens_to_close
-from text2grad.reward_models.decoding.vocabulary import Vocabulary
+from text2grad.reward_models.decoding.vocabulary import Ints, Vocabulary
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.writing import OPENING
 
@@ -49,31 +49,27 @@ class ConstrainedCritique:
     """The critique of one response, decoded token by token.
 
     Attributes:
-        text: the text so far.
+        written: the text so far, as bytes, which may end within a character.
+        labels: the valid labels of the response's words, in a form with word labels; limits then concern the feedback.
+        room: number of tokens left, without the least number of the labels' tokens, which is set aside.
     """
 
     def __init__(
         self, skeleton: Skeleton, response: str, *, eos_ids: Sequence[int], room: int, limits: QuoteLimits
     ) -> None:
-        """Begin a critique of at most `room` tokens, at least the cost of START; one of `eos_ids` ends it."""
-        self.skeleton, self.eos_ids, self.room = skeleton, eos_ids, room
+        """Begin a critique of at most `room` tokens, at least `skeleton.least_tokens(response)`, before an eos id."""
+        self.skeleton, self.eos_ids, self.written = skeleton, eos_ids, b""
         self.quotable = Quotable(response, limits, skeleton.vocabulary, labelled=len(skeleton.open) == 1)
-        self.state: State | None = State(
-            START, words=QuotedWords(before=len(OPENING)) if limits.verbatim else UNCHECKED
-        )
+        self.labels = skeleton.labels(response)
+        self.room = room - (int(self.labels.cost[0]) if self.labels else 0)
+        words = QuotedWords(before=len(OPENING)) if limits.verbatim else UNCHECKED
+        self.state: State | None = State(START, words=words)
         self._label = {state: label for label, state in skeleton.open.items()}
-        self._written: list[bytes] = []
-        self._feedback_ended = False
 
     @property
     def text(self) -> str:
         """The text so far."""
         return self.written.decode()
-
-    @property
-    def written(self) -> bytes:
-        """The text so far, which may end within a character."""
-        return b"".join(self._written)
 
     def take(self, token: int) -> bool:
         """Append a token if it is valid, and return whether it is; after the end every token is."""
@@ -82,159 +78,100 @@ class ConstrainedCritique:
         if self.state.skeleton == END:
             self.state = None if token in self.eos_ids else self.state
             return self.state is None
-        spelled = self.skeleton.vocabulary
-        feedback_ended = self._feedback_ended or self._restrict_quotes(token)
+        data = self.skeleton.spelled(self.state.skeleton, token)
+        if self.quotable.limits.quoted_in_feedback and self.skeleton.read(self.state.skeleton, data):
+            self._restrict_quotes(self.written + data)
         after = self.step(self.state, token, self.room - 1)
         if after is None:
-            if feedback_ended and not self._feedback_ended:
-                self.quotable.restrict_to(None)  # the token is refused, so the feedback has not ended
             return False
-        self._feedback_ended = feedback_ended
-        self._written.append((spelled.first if self.state.skeleton == START else spelled.data)[token])
+        self.written += data
         self.state, self.room = after, self.room - 1
         return True
 
     def take_from(self, scores: NDArray[np.float32], numbers: Random | None = None) -> int:
         """Append the valid token with the highest score, [V], or one sampled from their softmax, and return it."""
-        among = np.where(self._invalid(), -np.inf, np.fmax(scores, np.finfo(np.float32).min))  # NaN and −∞ rank last
+        among = np.full(len(scores), -np.inf, np.float32)
+        for ids in self._candidates():
+            among[ids] = np.fmax(scores[ids], np.finfo(np.float32).min)  # NaN and −∞ rank last
         while not self.take(token := _choice(among, numbers)):
             among[token] = -np.inf
         return token
 
     def step(self, state: State, token: int, room: int) -> State | None:
         """Return the state after a token; None if it is invalid, or if the critique could not end within `room`."""
-        where, _, listed, _, _ = state
-        if where in self._label:
-            after = self._read_inside(state, self.skeleton.vocabulary.data.get(token, b""))
+        data = self.skeleton.spelled(state.skeleton, token)
+        if state.skeleton in self._label:
+            after = self._read_inside(state, data)
         else:
-            move = self.skeleton.move(where, token)
-            words = UNCHECKED if state.words.over or move is None else self._read_words(state, token)
+            move, words = self.skeleton.read(state.skeleton, data), read(state.words, data, self.quotable)
             if move is None or words is None:
                 return None
-            after = State(move.state, None, listed, words)
-            if words.over and move.state not in self.skeleton.opens:  # most tokens need no further check
-                return after if self.skeleton.cost[move.state] <= room else None
+            after = State(move.state, None, state.listed, words)
             if move.rest:
                 after = self._read_inside(after, move.rest)
         return after if after is not None and self.tokens_to_end(after) <= room else None
 
-    def _read_words(self, state: State, token: int) -> QuotedWords | None:
-        """Return the parser of the feedback after a token; None if a quote does not occur in the response."""
-        spelled = self.skeleton.vocabulary
-        return read(state.words, (spelled.first if state.skeleton == START else spelled.data)[token], self.quotable)
-
-    def _restrict_quotes(self, token: int) -> bool:
-        """If a valid token ends the feedback, restrict the lists to quotes in it; return whether it does."""
-        data = self.skeleton.vocabulary.data.get(token, b"")
-        if not self.quotable.limits.quoted_in_feedback or b"[" not in data:
-            return False
-        if self.state is None or self.skeleton.move(self.state.skeleton, token) is None:
-            return False
-        feedback, end, _ = b"".join([*self._written, data]).partition(self.skeleton.lists.encode())
-        if end:
-            self.quotable.restrict_to(json.loads(feedback + b'"}')["textual_feedback"])
-        return bool(end)
-
     def tokens_to_end(self, state: State) -> float:
         """Return a number of tokens that suffices to end the critique; infinite if it cannot end."""
-        where, quote, listed, words, _ = state
-        label = self.skeleton.opens.get(where)
-        cost = self.skeleton.cost
-        if words.quote is not None:
-            return tokens_to_close(words, self.quotable) + cost[self.skeleton.text]
+        skeleton, where = self.skeleton, state.skeleton
+        if self.labels and (where == END or where in self._label):
+            return self.labels.cost[state.place] - self.labels.cost[0]
+        if state.words.quote is not None:
+            return tokens_to_close(state.words, self.quotable) + skeleton.cost[skeleton.text]
+        label = skeleton.opens.get(where)
         if label is None:
-            return cost[where]
-        closing = self.skeleton.cost[self.skeleton.inside[label]]
-        return self.skeleton.to_open[where] + self.quotable.tokens_to_end(quote, label, listed) + closing
+            return skeleton.cost[where]
+        quoted = self.quotable.tokens_to_end(state.quote, label, state.listed)
+        return skeleton.to_open[where] + quoted + skeleton.cost[skeleton.inside[label]]
+
+    def _restrict_quotes(self, written: bytes) -> None:
+        """Restrict the lists to quotes in the feedback, if it has ended."""
+        feedback, ended, _ = written.partition(self.skeleton.lists.encode())
+        self.quotable.restrict_to(json.loads(feedback + b'"}')["textual_feedback"] if ended else None)
 
     def _read_inside(self, state: State, data: bytes) -> State | None:
-        """Return the state after bytes that begin inside a quote and may go beyond its closing mark."""
+        """Return the state after bytes that begin inside a quote or the labels, and may go beyond its closing mark."""
         where, quote, listed, _, _ = state
-        label = self._label[where]
         if not data:
             return None
-        at = data.find(b'"')
-        while at >= 0:
+        if self.labels:
+            place = self.labels.advance(state.place, data)
+            return None if place is None else State(END if place == self.labels.end else where, place=place)
+        label = self._label[where]
+        for at in (at for at, byte in enumerate(data) if byte == ord('"')):
             whole = self.quotable.advance(quote, data[:at]) if at else quote
             if whole is None:
                 return None
             text = self.quotable.text(whole)
-            if text is not None:
-                if not self.quotable.may_end(whole, label, listed):
-                    return None
-                move = self.skeleton.read(self.skeleton.inside[label], data[at:])
-                if move is None:
-                    return None
-                after = State(move.state, None, (*listed, (label, text)))
-                return self._read_inside(after, move.rest) if move.rest else after
-            at = data.find(b'"', at + 1)  # this mark is escaped: a character of the response
+            if text is None:  # this mark is escaped: a character of the response
+                continue
+            move = self.skeleton.read(self.skeleton.inside[label], data[at:])
+            if move is None or not self.quotable.may_end(whole, label, listed):
+                return None
+            after = State(move.state, None, (*listed, (label, text)))
+            return self._read_inside(after, move.rest) if move.rest else after
         longer = self.quotable.advance(quote, data)
         return None if longer is None else State(where, longer, listed)
 
-    def _invalid(self) -> NDArray[np.bool_]:
-        """Return a mask [V] of invalid ids; it may miss a few, which `take` refuses."""
+    def _candidates(self) -> Iterator[Sequence[int] | Ints]:
+        """Yield the ids that may be valid, and perhaps a few that `take` refuses."""
         assert self.state is not None  # after the end, any token is taken
-        where, quote, _, words, _ = self.state
+        where, quote, _, words, place = self.state
         spelled, before = self.skeleton.vocabulary.spelled, self.skeleton.vocabulary.before_quote
-        mask = np.ones(self.skeleton.vocabulary.size, np.bool_)
         if words.quote is not None and not words.tail:
-            mask[[*before.get(MARK[:1], ()), *spelled.get(MARK[:1], ())]] = False
+            yield from (spelled.get(MARK[:1], []), before.get(MARK[:1], []))
             for data in self.quotable.tokens(words.quote):
-                mask[[*spelled.get(data, ()), *before.get(data + MARK[:1], ())]] = False
-            return mask
-        if where not in self._label and where != END:
-            return self.skeleton.invalid(where, self.room)
-        if where == END:
-            mask[list(self.eos_ids)] = False
-            return mask
-        mask[self.skeleton.next(self.skeleton.inside[self._label[where]])[0]] = False
-        for data in self.quotable.tokens(quote):
-            mask[[*spelled.get(data, ()), *before.get(data, ())]] = False
-        return mask
-
-
-class ConstrainedLabels(ConstrainedCritique):
-    """The critique of one response in a form with word labels: one label for each word; `limits` concern feedback only.
-
-    `room` counts the tokens before the labels: their own least number is set aside.
-    """
-
-    def __init__(self, skeleton: Skeleton, response: str, *, room: int, **settings: Any) -> None:
-        """Begin a critique of at most `room` tokens, at least `skeleton.least_tokens(response)`."""
-        labels = skeleton.labels(response)
-        assert labels is not None  # `begin` takes this class for such forms alone
-        self.labels = labels
-        super().__init__(skeleton, response, room=room - int(labels.cost[0]), **settings)
-
-    def tokens_to_end(self, state: State) -> float:
-        """Return the least number of tokens to the end, less those that are set aside."""
-        if state.skeleton == END or state.skeleton in self._label:
-            return self.labels.cost[state.place] - self.labels.cost[0]
-        return super().tokens_to_end(state)
-
-    def _read_inside(self, state: State, data: bytes) -> State | None:
-        """Return the state after bytes of labels; None if they are invalid."""
-        place = self.labels.advance(state.place, data) if data else None
-        if place is None:
-            return None
-        return State(END if place == self.labels.end else state.skeleton, place=place)
-
-    def _restrict_quotes(self, token: int) -> bool:
-        return False  # there are no quotes behind the feedback
-
-    def _invalid(self) -> NDArray[np.bool_]:
-        if self.state is None or self.state.skeleton not in self._label:
-            return super()._invalid()
-        spelled, mask = self.skeleton.vocabulary.spelled, np.ones(self.skeleton.vocabulary.size, np.bool_)
-        for data, _ in self.labels.tokens(self.state.place):
-            mask[[*spelled.get(data, ())]] = False  # the index () would be the whole mask
-        return mask
-
-
-def begin(skeleton: Skeleton, response: str, **settings: Any) -> ConstrainedCritique:
-    """Return the empty critique of a response in the skeleton's form; `settings` as of `ConstrainedCritique`."""
-    labelled = skeleton.labels(response) is not None
-    return (ConstrainedLabels if labelled else ConstrainedCritique)(skeleton, response, **settings)
+                yield from (spelled.get(data, []), before.get(data + MARK[:1], []))
+        elif where == END:
+            yield self.eos_ids
+        elif where not in self._label:
+            yield self.skeleton.valid(where, self.room)
+        elif self.labels:
+            yield from (spelled.get(data, []) for data, _ in self.labels.tokens(place))
+        else:
+            yield self.skeleton.next(self.skeleton.inside[self._label[where]])[0]
+            for data in self.quotable.tokens(quote):
+                yield from (spelled.get(data, []), before.get(data, []))
 
 
 def _choice(scores: NDArray[np.float32], numbers: Random | None) -> int:
@@ -243,6 +180,19 @@ def _choice(scores: NDArray[np.float32], numbers: Random | None) -> int:
         return int(scores.argmax())
     mass = np.exp((scores - scores.max()).astype(np.float64)).cumsum()
     return min(int(mass.searchsorted(numbers.random() * mass[-1], side="right")), len(mass) - 1)
+
+
+class FreeChoice:
+    """Samples any token of each row, by the row's own random generator, for `decode`."""
+
+    def __init__(self, numbers: Sequence[Random]) -> None:
+        """Take the random generator of each row."""
+        self.numbers = numbers
+
+    def __call__(self, logits: Tensor, rows: Tensor, step: int) -> Tensor:
+        """Return a token per row, sampled from the softmax of its logits, [B, V]."""
+        uniforms = [self.numbers[row].random() for row in rows.tolist()]
+        return sample_inverse_cdf(logits, torch.tensor(uniforms, device=logits.device))
 
 
 class ConstrainedChoice:
@@ -268,39 +218,26 @@ class ConstrainedChoice:
         return torch.tensor(chosen, device=logits.device)
 
 
-class FreeChoice:
-    """Samples any token of each row, by the row's own random generator, for `decode`."""
-
-    def __init__(self, numbers: Sequence[Random]) -> None:
-        """Take the random generator of each row."""
-        self.numbers = numbers
-
-    def __call__(self, logits: Tensor, rows: Tensor, step: int) -> Tensor:
-        """Return a token per row, sampled from the softmax of its logits, [B, V]."""
-        uniforms = [self.numbers[row].random() for row in rows.tolist()]
-        return sample_inverse_cdf(logits, torch.tensor(uniforms, device=logits.device))
-
-
 def skeleton_of(tokenizer: Any, format: CritiqueFormat, *, size: int, eos_ids: Collection[int]) -> Skeleton:
     """Return the skeleton of a tokenizer for a model with `size` ids, which is cached; `eos_ids` are not text.
 
     Raises:
         ModelError: if the tokenizer cannot encode a critique's JSON.
     """
-    made = _SKELETONS.setdefault(tokenizer, {})
-    written: dict[str, Any] = {name: getattr(format, name) for name in ("write_feedback", "form", "outcomes")}
-    key = (len(tokenizer), size, frozenset(eos_ids), *written.values())
-    if key not in made:
-        vocabulary = Vocabulary(tokenizer, size=size, banned=eos_ids)
-        skeleton = Skeleton(vocabulary, **written)
-        if skeleton.cost[START] == float("inf"):
-            raise ModelError(
-                "the tokenizer has no tokens for the JSON of a critique, so constrained decoding is impossible. Use "
-                "another tokenizer, or switch it off: CritiqueFormat(constrain=False), in a recipe critic.constrain = "
-                "false."
-            )
-        made[key] = skeleton
-    return made[key]
+    banned = frozenset(eos_ids)
+    return _skeleton(tokenizer, len(tokenizer), size, banned, format.write_feedback, format.form, format.outcomes)
 
 
-_SKELETONS: WeakKeyDictionary[Any, dict[Any, Skeleton]] = WeakKeyDictionary()
+@lru_cache(maxsize=8)
+def _skeleton(
+    tokenizer: Any, ids: int, size: int, banned: frozenset[int], write_feedback: bool, form: str, outcomes: bool
+) -> Skeleton:
+    vocabulary = Vocabulary(tokenizer, size=size, banned=banned)
+    skeleton = Skeleton(vocabulary, write_feedback=write_feedback, form=form, outcomes=outcomes)
+    if skeleton.cost[START] == float("inf"):
+        raise ModelError(
+            "the tokenizer has no tokens for the JSON of a critique, so constrained decoding is impossible. Use "
+            "another tokenizer, or switch it off: CritiqueFormat(constrain=False), in a recipe critic.constrain = "
+            "false."
+        )
+    return skeleton

@@ -14,16 +14,13 @@ from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.writing import (
     CLOSING,
+    FORMS,
     GOOD,
-    LABEL_FORMS,
-    LABELLED,
     NO_OUTCOME,
     OPENING,
     OUTCOME,
     POOR,
-    QUOTING,
     WORDS,
-    has_outcome,
 )
 
 # White space as Python defines it, in JSON encoding.
@@ -44,17 +41,17 @@ def critique_grammar(response: str, format: CritiqueFormat | None = None, *, max
         start: "{\"textual_feedback\": \"" "\", \"good_spans\": [" list "], \"poor_spans\": [" list "]}"
     """
     format = format or CritiqueFormat()
-    outcomes = has_outcome(format.form) and format.outcomes
-    body, rules, size = (_quotes if format.form in QUOTING else _labels)(response, format)
-    end = ['NUMBER "}"' if outcomes else _literal(NO_OUTCOME)] if has_outcome(format.form) else []
-    lines = [" ".join(["start:", _literal(OPENING), *(["text"] if format.write_feedback else []), *body, *end])]
-    if outcomes:
-        lines.append(_NUMBER)
+    form = FORMS[format.form]
+    body, rules, size = (_quotes if form.quotes else _labels)(response, format)
+    if form.outcome:
+        body.append('NUMBER "}"' if format.outcomes else _literal(NO_OUTCOME))
+        rules.append(_NUMBER)
+        size += DIGITS + DECIMALS + 3
     if format.write_feedback:
-        reserved = size + (DIGITS + DECIMALS + 3 if has_outcome(format.form) else 0)
-        limit = "" if max_tokens is None else f"[max_tokens={max(1, max_tokens - reserved)}]"
-        lines += [f"text{limit}: TEXT", r'TEXT: /([^"\\\x00-\x1f]|\\(["\\\/bfnrt]|u[0-9a-fA-F]{4}))*/']
-    return "\n".join([*lines, *rules]) + "\n"
+        body.insert(0, "text")
+        limit = "" if max_tokens is None else f"[max_tokens={max(1, max_tokens - size)}]"
+        rules += [f"text{limit}: TEXT", r'TEXT: /([^"\\\x00-\x1f]|\\(["\\\/bfnrt]|u[0-9a-fA-F]{4}))*/']
+    return "\n".join([" ".join(["start:", _literal(OPENING), *body]), *rules]) + "\n"
 
 
 def grammar_of(response: str, format: CritiqueFormat, max_tokens: int) -> str:
@@ -72,27 +69,23 @@ def _quotes(response: str, format: CritiqueFormat) -> tuple[list[str], list[str]
     labelled = format.form == "labelled_spans"
     listed = ["list"] if response.strip() else []
     closing = OUTCOME if labelled else CLOSING
-    parts = [_literal(LABELLED)] if labelled else [_literal(GOOD), *listed, _literal(POOR)]
+    parts = [_literal(FORMS["labelled_spans"].opening)] if labelled else [_literal(GOOD), *listed, _literal(POOR)]
     size = len(OPENING + GOOD + POOR + closing)
-    if not listed:
-        return [*parts, _literal(closing)], [], size
-    entry = "pair" if labelled else "quote"
+    entry, words = "pair" if labelled else "quote", " | ".join(f'"{word}"' for word in WORDS.values())
     rules = [
         f'list: ({entry} (", " {entry})*)?',
+        f'pair: "[" quote ", \\"" ({words}) "\\"]"',
         r'quote: "\"" QUOTE "\""',
         "QUOTE: PIECE & ~BLANK",
         f"BLANK: /{_SPACE}*/",
         f"PIECE: %regex {json.dumps({'substring_chunks': _chunks(response, format.limits)}, ensure_ascii=False)}",
     ]
-    if labelled:
-        words = " | ".join(f'"{word}"' for word in WORDS.values())
-        rules.append(f'pair: "[" quote ", \\"" ({words}) "\\"]"')
-    return [*parts, *listed, _literal(closing)], rules, size
+    return [*parts, *listed, _literal(closing)], rules if listed else [], size
 
 
 def _labels(response: str, format: CritiqueFormat) -> tuple[list[str], list[str], int]:
     """Return what follows the feedback, the rule of the labels, and the bytes of the JSON with the longest labels."""
-    form = LABEL_FORMS[format.form]
+    form = FORMS[format.form]
     first, *later = form.around(response)
     body = " LABEL ".join(map(_literal, (form.opening + first, *later)))
     rules = ["LABEL: " + " | ".join(json.dumps(sign) for sign in form.signs)] if later else []
@@ -107,7 +100,7 @@ def check_expressible(format: CritiqueFormat) -> None:
         ConfigError: if one is set.
     """
     limits = format.limits
-    if not format.constrain or format.form not in QUOTING:
+    if not format.constrain or not FORMS[format.form].quotes:
         return
     if limits.one_list or limits.quoted_in_feedback or limits.verbatim:
         raise ConfigError(

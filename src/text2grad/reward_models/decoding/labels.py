@@ -1,9 +1,6 @@
 """The valid word labels of one response: one label for each word, the text of the form around them, and its outcome.
 
 A state is a place in this text, as a small integer. Where a label stands, several bytes are possible; elsewhere one is.
-
-In: a response, a form with word labels, a vocabulary. Out: the state after more bytes, and the least number of tokens
-to the end of the critique.
 """
 
 import math
@@ -12,13 +9,7 @@ from functools import lru_cache
 
 from text2grad.reward_models.decoding.automaton import Automaton
 from text2grad.reward_models.decoding.vocabulary import Vocabulary
-from text2grad.reward_models.writing import LABEL_FORMS, NO_OUTCOME
-
-
-@lru_cache(maxsize=128)
-def word_labels(response: str, form: str, vocabulary: Vocabulary, outcomes: bool) -> "WordLabels":
-    """Return the automaton of a response's labels, made once for all critiques of the response."""
-    return WordLabels(response, form, vocabulary, outcomes=outcomes)
+from text2grad.reward_models.writing import FORMS, NO_OUTCOME
 
 
 class WordLabels(Automaton):
@@ -29,10 +20,10 @@ class WordLabels(Automaton):
         cost: least number of tokens from each state to the end; infinite if the vocabulary cannot spell the text.
     """
 
-    def __init__(self, response: str, form: str, vocabulary: Vocabulary, *, outcomes: bool = True) -> None:
+    def __init__(self, response: str, form: str, vocabulary: Vocabulary, outcomes: bool) -> None:
         """Build the automaton: a chain of bytes, which branches at each label and, with `outcomes`, at the outcome."""
         super().__init__(states=1)
-        self._vocabulary, known = vocabulary, LABEL_FORMS[form]
+        self._vocabulary, known = vocabulary, FORMS[form]
         first, *later = known.around(response)
         self.end = self._chain(0, first)
         for part in later:
@@ -50,13 +41,10 @@ class WordLabels(Automaton):
             whole = (after for data, after in self.tokens(state) if data in vocabulary.spelled)
             self.cost[state] = 1 + min((self.cost[after] for after in whole), default=math.inf)
 
-    def advance(self, state: int, data: bytes) -> int | None:
+    def advance(self, state: int | None, data: bytes) -> int | None:
         """Return the state after bytes; None if they are invalid."""
         for byte in data:
-            after = self._rows[state].get(byte)
-            if after is None:
-                return None
-            state = after
+            state = None if state is None else self._rows[state].get(byte)
         return state
 
     def tokens(self, state: int) -> list[tuple[bytes, int]]:
@@ -71,3 +59,7 @@ class WordLabels(Automaton):
             if data in self._vocabulary.prefixes:
                 yield data, after
                 yield from self._walk(data, after)
+
+
+word_labels = lru_cache(maxsize=128)(WordLabels)
+"""Returns the automaton of a response's labels, made once for all critiques of the response."""

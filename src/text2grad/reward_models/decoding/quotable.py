@@ -3,8 +3,7 @@ r"""The valid quotes of one response: its substrings in JSON encoding, each as o
 The state of a quote is the set of positions in the response where it may end. A quote may end only if
 `locate_spans(match="exact")` finds it: it is not blank, and is listed at most as often as it occurs.
 
-In: a response, the limits, a vocabulary. Out: the state of a quote after more bytes, whether it may end, and the least
-number of tokens until it may end. Offsets are bytes of the response in JSON encoding (`json.dumps` without its marks).
+Offsets are bytes of the response in JSON encoding (`json.dumps` without its marks).
 """
 
 import json
@@ -56,27 +55,27 @@ class Quotable:
         """Encode the response as JSON, and find the first byte of each character; `labelled` quotes are in one list."""
         self.response, self.limits, self.vocabulary = response, limits, vocabulary
         self.once = labelled and limits.one_list
-        spelled = json.dumps(response, ensure_ascii=False)[1:-1]
-        self.data = spelled.encode()
+        self.data = _spelled(response)
         self.character: Sequence[int] = range(len(response) + 1)  # by byte; -1 inside a character
         if len(self.data) != len(response):
-            sizes = (len(json.dumps(c, ensure_ascii=False).encode()) - 2 for c in response)
             self.character = [-1] * (len(self.data) + 1)
-            for number, at in enumerate(accumulate(sizes, initial=0)):
+            for number, at in enumerate(accumulate((len(_spelled(c)) for c in response), initial=0)):
                 self.character[at] = number
-        self._anywhere = len(self.data) == len(response) and not limits.whole_words
         self.empty = Quote([at for at, number in enumerate(self.character) if number >= 0], 0)
         self._tokens_to_end: dict[tuple[bytes, Label, Listed], float] = {}
-        self._quoted_in_feedback: dict[str, bytes] | None = None  # None: any substring of the response
+        self._feedback: str | None = None
+        self._quoted: dict[str, bytes] | None = None  # None: any substring of the response
 
     def restrict_to(self, feedback: str | None) -> None:
         """Allow only quotes between quotation marks of the feedback; None allows any quote."""
+        if feedback == self._feedback:
+            return
         self._tokens_to_end.clear()
-        self._quoted_in_feedback = None
+        self._feedback, self._quoted = feedback, None
         if feedback is not None:
-            marked = (feedback[a + 1 : b] for marks in _MARKS for a, b in combinations(_positions(feedback, marks), 2))
-            quoted = {text for text in marked if text and text in self.response}
-            self._quoted_in_feedback = {text: json.dumps(text, ensure_ascii=False)[1:-1].encode() for text in quoted}
+            places = ([at for at, c in enumerate(feedback) if c in marks][:_MAX_MARKS] for marks in _MARKS)
+            texts = {feedback[start + 1 : end] for kind in places for start, end in combinations(kind, 2)}
+            self._quoted = {text: _spelled(text) for text in texts if text and text in self.response}
 
     def advance(self, quote: Quote | None, data: bytes) -> Quote | None:
         """Return the quote after more bytes; None if it does not occur in the response.
@@ -87,16 +86,16 @@ class Quotable:
         """
         if quote is None:
             length = len(data)
-            ends = [at + length for at in self._find(data) if self._anywhere or self._begins(at)]
+            ends = [at + length for at in self._find(data) if self._begins(at)]
         else:
             length = quote.length + len(data)
             ends = [end + len(data) for end in quote.ends if self.data.startswith(data, end)]
         if not ends:
             return None
         longer = Quote(ends, length)
-        if self._quoted_in_feedback is not None:  # a shortcut: `tokens_to_end` would find this after a search
+        if self._quoted is not None:  # a shortcut: `tokens_to_end` would find this after a search
             begun = self.data[ends[0] - length : ends[0]]
-            if not any(whole.startswith(begun) for whole in self._quoted_in_feedback.values()):
+            if not any(whole.startswith(begun) for whole in self._quoted.values()):
                 return None
         return longer
 
@@ -107,8 +106,8 @@ class Quotable:
 
     def may_end(self, quote: Quote, label: Label, listed: Listed) -> bool:
         """Return True if a quote may end here: `locate_spans` finds it after the quotes listed before."""
-        text, quoted = self.text(quote), self._quoted_in_feedback
-        if text is None or text.isspace() or (quoted is not None and text not in quoted):
+        text = self.text(quote)
+        if text is None or text.isspace() or (self._quoted is not None and text not in self._quoted):
             return False
         if self.limits.whole_words and all(inside_word(self.response, self.character[end]) for end in quote.ends):
             return False
@@ -178,6 +177,5 @@ class Quotable:
             at = self.data.find(data, at + 1)
 
 
-def _positions(text: str, marks: str) -> list[int]:
-    """Return the offsets of some marks."""
-    return [at for at, character in enumerate(text) if character in marks][:_MAX_MARKS]
+def _spelled(text: str) -> bytes:
+    return json.dumps(text, ensure_ascii=False)[1:-1].encode()

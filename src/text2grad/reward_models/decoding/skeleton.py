@@ -14,7 +14,6 @@ A state is a small integer. In the states `Skeleton.open`, the response decides 
 """
 
 import math
-from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
@@ -24,21 +23,22 @@ from numpy.typing import NDArray
 from text2grad.reward_models.decoding.automaton import Automaton
 from text2grad.reward_models.decoding.labels import WordLabels, word_labels
 from text2grad.reward_models.decoding.vocabulary import DEAD, Ints, Vocabulary
-from text2grad.reward_models.writing import (
-    CLOSING,
-    NO_OUTCOME,
-    OPENING,
-    OUTCOME,
-    POOR,
-    QUOTING,
-    WORDS,
-    has_outcome,
-    opening_of,
-)
+from text2grad.reward_models.writing import CLOSING, FORMS, NO_OUTCOME, OPENING, OUTCOME, POOR, WORDS
 from text2grad.types import Label
 
 MARK = b'\\"'
 IN_QUOTE, START, END = 1, 2, 3  # IN_QUOTE: the token continues inside a quote, where `Quotable` decides
+_UTF8 = (
+    (0xC2, 0xDF, 0x80, 0xBF, 1),
+    (0xE0, 0xE0, 0xA0, 0xBF, 2),
+    (0xE1, 0xEC, 0x80, 0xBF, 2),
+    (0xED, 0xED, 0x80, 0x9F, 2),  # the rest would be surrogates
+    (0xEE, 0xEF, 0x80, 0xBF, 2),
+    (0xF0, 0xF0, 0x90, 0xBF, 3),
+    (0xF1, 0xF3, 0x80, 0xBF, 3),
+    (0xF4, 0xF4, 0x80, 0x8F, 3),
+)
+"""Ranges of characters beyond ASCII (RFC 3629): first byte, second byte, and number of bytes after the first."""
 
 
 class Move(NamedTuple):
@@ -65,21 +65,10 @@ class Skeleton(Automaton):
         to_open: least number of tokens to the content of the quote that must follow, by state.
     """
 
-    def __init__(
-        self,
-        vocabulary: Vocabulary,
-        *,
-        write_feedback: bool = True,
-        form: str = "spans",
-        outcomes: bool = True,
-    ) -> None:
+    def __init__(self, vocabulary: Vocabulary, *, write_feedback: bool, form: str, outcomes: bool) -> None:
         """Build the automaton of a form.
 
-        Args:
-            vocabulary: of the model.
-            write_feedback: False keeps TEXT empty.
-            form: of the critique.
-            outcomes: False has null for each NUMBER.
+        Without `write_feedback` TEXT is empty; without `outcomes` each NUMBER is null.
         """
         super().__init__(states=4)
         self.vocabulary, self._form, self._outcomes = vocabulary, form, outcomes
@@ -91,33 +80,33 @@ class Skeleton(Automaton):
         self.text = self._chain(START, OPENING)
         if write_feedback:
             self._text(self.text)
-        self.lists = opening_of(form)
-        opened = self._chain(self.text, self.lists)
-        if form in QUOTING:
-            self._quotes(opened, form, outcomes)
+        self.lists = FORMS[form].opening
+        opened, goal = self._chain(self.text, self.lists), END
+        if FORMS[form].quotes:
+            self._quotes(opened)
         else:
             self._link(opened, 0, 255, IN_QUOTE)
-            self.open["positive"], self.opens[opened] = opened, "positive"
+            self.open["positive"], self.opens[opened], goal = opened, "positive", opened
         self.table: NDArray[np.int16] = np.full((len(self._rows), 256), DEAD, np.int16)
         for number, row in enumerate(self._rows):
             self.table[number, list(row)] = list(row.values())
         self._next: dict[int, tuple[Ints, NDArray[np.int16]]] = {}
-        self.cost = self._distances(END if form in QUOTING else self.open["positive"])
+        self.cost = self._distances(goal)
         self.to_open = {state: self._distances(self.open[label])[state] for state, label in self.opens.items()}
 
     def labels(self, response: str) -> WordLabels | None:
         """Return the valid labels of a response's words; None for a form that quotes."""
-        return None if self._form in QUOTING else word_labels(response, self._form, self.vocabulary, self._outcomes)
+        quotes = FORMS[self._form].quotes
+        return None if quotes else word_labels(response, self._form, self.vocabulary, self._outcomes)
 
     def least_tokens(self, response: str) -> float:
         """Return the number of tokens of the shortest critique of a response."""
         labels = self.labels(response)
         return self.cost[START] + (0 if labels is None else labels.cost[0])
 
-    def move(self, state: int, token: int) -> Move | None:
-        """Return the transition of a token from a state outside a quote; None if the token is invalid there."""
-        spelled = self.vocabulary.first if state == START else self.vocabulary.data
-        return self.read(state, spelled.get(token, b""))
+    def spelled(self, state: int, token: int) -> bytes:
+        """Return the bytes of a token; none for an id that is not text."""
+        return (self.vocabulary.first if state == START else self.vocabulary.data).get(token, b"")
 
     def read(self, state: int, data: bytes) -> Move | None:
         """Read bytes up to the content of a quote; return None if they are invalid or empty."""
@@ -139,12 +128,10 @@ class Skeleton(Automaton):
                 self._next[state] = self.vocabulary.ids[after != DEAD], after[after != DEAD]
         return self._next[state]
 
-    def invalid(self, state: int, room: int) -> NDArray[np.bool_]:
-        """Return a mask [V] of ids that are invalid in a state with `room` tokens left; it may miss a few."""
+    def valid(self, state: int, room: int) -> Ints:
+        """Return the ids that are valid in a state with `room` tokens left, and perhaps a few that are not."""
         ids, after = self.next(state)
-        mask = np.ones(self.vocabulary.size, np.bool_)
-        mask[ids[self._least_cost[after] < room]] = False
-        return mask
+        return ids[self._least_cost[after] < room]
 
     @cached_property
     def _least_cost(self) -> NDArray[np.float64]:
@@ -156,15 +143,13 @@ class Skeleton(Automaton):
         return set(self.open.values())
 
     def _distances(self, goal: int) -> list[float]:
-        """Return the least number of tokens from each state to the goal."""
-        distances = [0.0 if state == goal else math.inf for state in range(len(self._rows))]
-        changed = True
-        while changed:
-            changed = False
-            for state, after in self._edges.items():
-                best = 1 + min((distances[other] for other in after), default=math.inf)
-                if best < distances[state]:
-                    distances[state], changed = best, True
+        """Return the least number of tokens from each state to the goal, by breadth-first search from the goal."""
+        distances, depth, last = [math.inf] * len(self._rows), 0, {goal}
+        while last:
+            for state in last:
+                distances[state] = depth
+            depth += 1
+            last = {s for s, after in self._edges.items() if distances[s] == math.inf and not last.isdisjoint(after)}
         return distances
 
     @cached_property
@@ -176,14 +161,14 @@ class Skeleton(Automaton):
         ending = np.zeros(self.vocabulary.size, np.bool_)  # tokens that end a mark begun by the token before
         ending[[i for i, data in spelled.items() if data[:1] == MARK[1:]]] = True
         edges = {}
-        for state in reversed(range(START, len(self._rows))):  # last states first
+        for state in range(START, len(self._rows)):
             ids, after = self.next(state)
             kept = ~(marked[ids] | ending[ids]) if state == self.escape else ~marked[ids]
             edges[state] = np.unique(after[kept]).tolist()
         return edges
 
     def _text(self, text: int) -> None:
-        """Let a state read the content of any JSON string (RFC 8259 in UTF-8 by RFC 3629)."""
+        """Let a state read the content of any JSON string (RFC 8259)."""
         self._link(text, 0x20, 0x7F, text)
         self.escape = escape = self._rows[text][ord("\\")] = self._new()
         for byte in b'"\\/bfnrt':
@@ -194,7 +179,7 @@ class Skeleton(Automaton):
             for first, last in (b"09", b"af", b"AF"):
                 self._link(digit, first, last, after)
         self._link(escape, ord("u"), ord("u"), digit)
-        for first, last, low, high, more in _utf8():
+        for first, last, low, high, more in _UTF8:
             state = text
             for rank in range(more):
                 after, state = state, self._new()
@@ -202,15 +187,15 @@ class Skeleton(Automaton):
                 self._link(state, *bounds, after)
             self._link(text, first, last, state)
 
-    def _quotes(self, start: int, form: str, outcomes: bool) -> None:
-        """Let a state read the quotes of a form, and all that follows them."""
+    def _quotes(self, start: int) -> None:
+        """Let a state read the quotes of the form, and all that follows them."""
         goal, closing = END, CLOSING
-        if has_outcome(form) and outcomes:
+        if FORMS[self._form].outcome and self._outcomes:
             goal, closing = self._new(), OUTCOME
             self._number(goal, END)
-        elif has_outcome(form):
+        elif FORMS[self._form].outcome:
             closing = OUTCOME + NO_OUTCOME
-        if form == "labelled_spans":
+        if self._form == "labelled_spans":
             self._list("positive", start, closing, goal, labelled=True)
         else:
             between = self._new()
@@ -237,15 +222,3 @@ class Skeleton(Automaton):
             for byte in text.encode():
                 state = self._rows[state][byte]
                 self.opens[state] = label
-
-
-def _utf8() -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield ranges of characters beyond ASCII: first byte, second byte, and number of bytes after the first."""
-    yield 0xC2, 0xDF, 0x80, 0xBF, 1
-    yield 0xE0, 0xE0, 0xA0, 0xBF, 2
-    yield 0xE1, 0xEC, 0x80, 0xBF, 2
-    yield 0xED, 0xED, 0x80, 0x9F, 2  # the rest would be surrogates
-    yield 0xEE, 0xEF, 0x80, 0xBF, 2
-    yield 0xF0, 0xF0, 0x90, 0xBF, 3
-    yield 0xF1, 0xF3, 0x80, 0xBF, 3
-    yield 0xF4, 0xF4, 0x80, 0x8F, 3

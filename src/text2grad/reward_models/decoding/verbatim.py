@@ -2,8 +2,6 @@ r"""Check that text between double quotes in the feedback occurs in the response
 
 The quotation marks of the feedback, `\\"` in JSON, open and close in turn. The text after an opening mark must be a
 substring of the response until the next mark closes it. The rest of the feedback is free.
-
-In: the parser state of the feedback and some bytes of JSON. Out: the next state, or None if a quote does not occur.
 """
 
 import re
@@ -36,7 +34,9 @@ UNCHECKED = QuotedWords(over=True)
 
 
 def read(words: QuotedWords, data: bytes, quotable: Quotable) -> QuotedWords | None:
-    """Return the state after some bytes; None if a quote does not occur in the response."""
+    """Return the state after some bytes of JSON; None if a quote does not occur in the response."""
+    if words.over:
+        return words
     if words.before >= len(data):
         return words._replace(before=words.before - len(data))
     quote, data, at = words.quote, words.tail + data[words.before :], 0

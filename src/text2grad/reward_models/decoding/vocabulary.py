@@ -1,8 +1,5 @@
 """The tokens of a tokenizer as bytes, indexed for a byte automaton.
 
-In: any tokenizer that `align.PieceTable` can read. Out: the bytes of each id, the prefixes of tokens, and the state of
-a byte automaton after each token, for the whole vocabulary in a few passes of numpy.
-
 Shapes: K tokens that are not empty, S states.
 """
 
@@ -35,12 +32,10 @@ class Vocabulary:
     """
 
     def __init__(self, tokenizer: Tokenizer, *, size: int, banned: Collection[int] = ()) -> None:
-        """Read a tokenizer; takes some seconds for 100,000 tokens.
+        """Read a tokenizer, which takes some seconds for 100,000 tokens.
 
-        Args:
-            tokenizer: any that `PieceTable` can read.
-            size: number of ids of the model; the tokenizer may have more.
-            banned: ids that are not text, such as ends of sequence.
+        `size` is the number of ids of the model, if the tokenizer has more; `banned` ids are not text, such as ends of
+        sequence.
         """
         self.size, known = size, cast(Any, tokenizer)
         table = PieceTable(tokenizer)
@@ -53,22 +48,16 @@ class Vocabulary:
         self.before_quote: dict[bytes, list[int]] = defaultdict(list)
         for i, data in self.data.items():
             self.spelled[data].append(i)
-            at = data.find(b'"', 1)
-            while at > 0:
-                self.before_quote[data[:at]].append(i)
-                at = data.find(b'"', at + 1)
+            for at in range(1, len(data)):
+                if data[at] == ord('"'):
+                    self.before_quote[data[:at]].append(i)
         self.prefixes = {data[:end] for data in self.spelled for end in range(1, len(data) + 1)}
         self._flat = np.frombuffer(b"".join(self.data.values()), np.uint8)
         self._lengths = np.fromiter(map(len, self.data.values()), np.int64, len(self.data))
         self._starts = np.cumsum(self._lengths) - self._lengths
 
     def run(self, table: NDArray[np.int16], state: int) -> NDArray[np.int16]:
-        """Return the state after each token, int16 [K], for a byte automaton.
-
-        Args:
-            table: next state by state and byte, int16 [S, 256].
-            state: the state before each token.
-        """
+        """Return the state after each token, int16 [K], by the next states of a byte automaton, int16 [S, 256]."""
         result = np.full(len(self.ids), DEAD, np.int16)
         live, at = np.arange(len(self.ids)), np.full(len(self.ids), state, np.int16)
         position = 0

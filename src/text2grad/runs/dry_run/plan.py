@@ -27,7 +27,7 @@ from text2grad.reward_models import reading_kind, saved_format, shares_base
 from text2grad.rl import check_shares
 from text2grad.runs.dry_run.devices import Device
 from text2grad.runs.dry_run.trace import Roles, TracedModel, weights_type
-from text2grad.runs.run_examples import run_examples
+from text2grad.runs.prompts import run_examples
 
 SERVERS = ("vllm", "server")
 """Values of critic.kind with models outside torch: in vLLM or on a server."""
@@ -145,7 +145,8 @@ class Planner:
         critic, rollout = self.recipe.critic, self.recipe.rollout
         share = rollout.batch_size // self.processes
         if critic.kind != "generative":
-            rows = min(reading_kind(critic.kind).rows_at_once, rollout.rows_at_once, share)
+            reading_kind(critic.kind)  # refuses an unknown one
+            rows = min(rollout.rows_at_once, share)
             note(f"tracing the critic on {rows} responses")
             tokens = min(self.lengths.longest + rollout.max_new_tokens, context_of(model.config))
             return model.states(rows, int(tokens))
