@@ -398,7 +398,7 @@ GOOD = {"prompt": "red", "reference": " cat"}
         ({"prompt": "red"}, 'no "reference", so there is no answer to learn; add one, or remove the line'),
         ({"text": "red"}, 'an example is an object with a "prompt"'),
         ({"messages": [{"role": "user", "content": "red"}]}, "no message has the role \"assistant\" (roles: 'user')"),
-        ({"messages": []}, '"messages" is a list of {"role", "content"} messages with texts, got \'[]\''),
+        ({"messages": []}, '"messages" is a list of {"role", "content"} messages with texts, got []'),
         (chat("red", " "), "an assistant message is empty, and would teach to say nothing; remove the chat"),
         ({"messages": [{"role": "assistant", "content": " cat"}]}, "the chat begins with an assistant message"),
         ({"messages": [{"role": "user", "content": None}]}, '"messages" is a list of {"role", "content"} messages'),
