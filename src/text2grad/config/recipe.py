@@ -73,7 +73,8 @@ class Recipe(Section):
         )
         yield (
             grouped and model.value != "none",
-            f'{baseline} uses no value function, and model.value = "{model.value}" would train it: set model.value = "none"',
+            f'{baseline} uses no value function, and model.value = "{model.value}" would train it: set model.value = '
+            '"none"',
         )
         yield (
             self.refresh.active and critic.learned and critic.kind == "server",
