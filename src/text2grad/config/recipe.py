@@ -74,7 +74,7 @@ class Recipe(Section):
         )
         yield (
             grouped and model.value != "none",
-            f'{baseline} uses no value function, and model.value = "{model.value}" would train it: set model.value = "none"',
+            f'{baseline} uses no value function, which model.value = "{model.value}" trains: set model.value = "none"',
         )
         of_rollouts, of_critic = self.engine.gpu_memory_utilization, self.vllm.gpu_memory_utilization
         in_vllm = rollout.engine == "vllm" and critic.learned and critic.kind == "vllm"
