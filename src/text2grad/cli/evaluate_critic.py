@@ -102,7 +102,8 @@ def _complete(args: argparse.Namespace) -> "Recipe":
         ConfigError: if no critic or no directory is named.
     """
     from text2grad.config import load_recipe
-    from text2grad.reward_models.training import HELD_OUT_FILE, MODEL, finished_file, reward_directory
+    from text2grad.models import MODEL
+    from text2grad.reward_models.training import HELD_OUT_FILE, finished_file, reward_directory
 
     path = args.annotations if args.annotations.suffix == ".toml" else None
     if path is not None:

@@ -24,25 +24,15 @@ from .fine_tuning import (
     conversation_rows as conversation_rows,
     fine_tune as fine_tune,
     row_of_ids as row_of_ids,
-    supervised_trainer as supervised_trainer,
     train_on_rows as train_on_rows,
     with_end as with_end,
 )
 from .launch import asks_for_fsdp as asks_for_fsdp, plain_data_parallelism as plain_data_parallelism
 from .logprobs import tiles_as_on as tiles_as_on
 from .measured_training import (
-    Evaluation as Evaluation,
     OnMeasured as OnMeasured,
-    check_batch_size as check_batch_size,
-    check_same_data as check_same_data,
-    checkpoint_path as checkpoint_path,
     held_out_loss as held_out_loss,
-    last_saved as last_saved,
-    load_trainable as load_trainable,
-    load_trained as load_trained,
-    measured_at as measured_at,
     share_of_process as share_of_process,
-    train_measured as train_measured,
 )
 from .policy import (
     PolicyWithValue as PolicyWithValue,
@@ -86,6 +76,7 @@ from .randomness import (
 )
 from .sampling import make_rollouts as make_rollouts, sample as sample
 from .shared_prefix import can_share_prompts as can_share_prompts
+from .training_run import MERGED as MERGED, MODEL as MODEL, TrainingRun as TrainingRun
 from .vllm_sampling import (
     VLLMSampler as VLLMSampler,
     check_engine as check_engine,

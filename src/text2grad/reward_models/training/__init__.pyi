@@ -1,7 +1,6 @@
 from .held_out import HeldOutSet as HeldOutSet
 from .run import (
     HELD_OUT_FILE as HELD_OUT_FILE,
-    MODEL as MODEL,
     RewardRun as RewardRun,
     finished_file as finished_file,
     reward_directory as reward_directory,
