@@ -16,10 +16,10 @@ differences. Each answer is written before it is used: a run that was killed goe
 
 EPILOG = """\
 examples:
-  text2grad evaluate policy models/policy --suite summarization --data posts.jsonl --out runs/summaries
-  text2grad evaluate policy before=models/base after=runs/mine --baseline before --suite code \\
-      --data HumanEval.jsonl.gz --temperature 0.8 --samples 20 --out runs/code
-  text2grad evaluate policy big=http://localhost:8000/v1 --model-name llama --suite mt_bench --data mt_bench \\
+  text2grad evaluate policy models/policy --suite summarization=posts.jsonl --out runs/summaries
+  text2grad evaluate policy before=models/base after=runs/mine --baseline before \\
+      --suite code=HumanEval.jsonl.gz --temperature 0.8 --samples 20 --out runs/code
+  text2grad evaluate policy big=http://localhost:8000/v1 --model-name llama --suite mt_bench=mt_bench \\
       --judge judge.toml --set annotate.max_cost=5 --out runs/chat
 
 --set changes settings of the judge's file, or of an empty recipe: model.dtype, model.trust_remote_code,
@@ -39,10 +39,8 @@ def add_parser(commands: Any) -> None:
     parser = add_command(commands, "policy", run, about, f"{DESCRIPTION}\n\nsuites:\n{suites}", EPILOG)
     add = parser.add_argument
     add("models", metavar="MODEL", nargs="+", help="PATH, hub name or http://…/v1; or NAME=…")
-    named = "a suite, or `all` that --data names; may be repeated"
-    add("--suite", dest="suites", action="append", required=True, metavar="NAME", help=named)
-    files = "data of a suite: FILE, directory of `datasets` or hub name; SUITE=FILE with several suites"
-    add("--data", action="append", default=[], metavar="[SUITE=]FILE", help=files)
+    named = "a suite and its data: FILE, directory of `datasets` or hub name (default: its own); may be repeated"
+    add("--suite", dest="suites", action="append", required=True, metavar="NAME[=DATA]", help=named)
     add("--split", default="", help="split of a data set (default: the suite's own)")
     add("--limit", type=at_least(1), metavar="N", help="only the first N questions of each suite")
     add("--out", type=Path, required=True, metavar="DIR", help="directory of the results")
@@ -130,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
     settings = EvaluationSettings(
         args.out, sampling, endpoint, args.baseline, dtype=recipe.model.dtype, force=args.force
     )
-    evaluation = evaluate_models(subjects, make_suites(args.suites, args.data, options), settings)
+    evaluation = evaluate_models(subjects, make_suites(args.suites, options), settings)
     print_evaluation(CONSOLE, evaluation)
     write_files(args.out, {"evaluation.html": policy_page(evaluation).encode()})
     print_end(f"{args.out}/evaluation.json, evaluation.html, answers/, scores/")

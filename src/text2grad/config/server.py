@@ -1,4 +1,4 @@
-"""Settings of servers and of vLLM, with the blocks that they share: [annotate], [server], [engine], [vllm]."""
+"""Settings of servers and of vLLM, with the blocks that they share: [annotate], [server], [engine]."""
 
 from typing import Annotated, Literal
 
@@ -56,25 +56,12 @@ class ServerConfig(Server):
     concurrency: Count = 64
 
 
-class VLLM(Section):
-    """vLLM in the processes of a run."""
+class EngineConfig(Section):
+    """vLLM as the sampler of rollouts, rollout.engine = "vllm"; its weights are the policy's at each step."""
 
     gpu_memory_utilization: Annotated[float, Field(gt=0.0, le=1.0)] = 0.3
     """Share of the GPU's memory for vLLM, weights included; the rest is left to training."""
     tensor_parallel_size: Count = 1
     """GPUs that share the weights."""
-
-
-class EngineConfig(VLLM):
-    """vLLM as the sampler of rollouts, rollout.engine = "vllm"; its weights are the policy's at each step."""
-
     sleep: bool = False
     """Free vLLM's memory during scoring and update; waking up takes time."""
-
-
-class VLLMConfig(VLLM):
-    """vLLM's settings for a generative reward model in this process, critic.kind = "vllm"."""
-
-    gpu_memory_utilization: Annotated[float, Field(gt=0.0, le=1.0)] = 0.4
-    max_model_len: Count | None = None
-    """Most tokens of prompt plus critique; leave out for the model's limit."""

@@ -170,7 +170,7 @@ class _Work:
         return load(self._outline, dtype=self.settings.dtype)
 
     def answer(self, result: SuiteResult, tokens: TokenCount) -> None:
-        """Sample or request the missing answers of a suite; suites without answers (perplexity, lm-eval) are scored."""
+        """Sample or request the missing answers of a suite; suites without answers (lm-eval) are scored."""
         suite, name = result.suite, self.subject.name
         if isinstance(suite, AnsweredSuite):
             file = self._files[suite.name]

@@ -168,7 +168,7 @@ class Source(NamedTuple):
 
     def unusable(self, suite: str, reason: object) -> DataError:
         """Return the error for data that cannot be used, with the way out."""
-        way_out = f"Give {self.what} with --data {suite}=FILE"
+        way_out = f"Give {self.what} with --suite {suite}=FILE"
         if self.hub:
             way_out += f" (data set {self.hub.replace(':', ', configuration ')} on the Hugging Face hub)"
         return DataError(f"suite {suite}: {reason}. {way_out}")

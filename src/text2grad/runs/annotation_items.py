@@ -20,7 +20,7 @@ from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import read_examples
 from text2grad.files import append_records, appended_records
 from text2grad.progress import Progress
-from text2grad.runs.run_examples import recipe_task
+from text2grad.runs.prompts import recipe_task
 from text2grad.types import Example
 
 RESPONSES = "responses.jsonl"
