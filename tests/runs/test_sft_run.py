@@ -469,7 +469,7 @@ def test_tokens_that_the_model_lacks_are_refused(tmp_path: Path) -> None:
         ),
         ({"data": {"train": None}}, ConfigError, "neither [sft] data nor [data] train is set: name a JSONL file"),
         ({"sft": {"lora_dropout": 0.1}}, ConfigError, "lora_dropout = 0.1 is the dropout of a LoRA adapter"),
-        ({"sft": {"held_out": 0.0}}, ConfigError, "held_out = 0.0 leaves nothing to measure on or to learn from"),
+        ({"sft": {"held_out": 0.0}}, ConfigError, "held_out = 0.0: Input should be greater than 0"),
         (
             {"sft": {"batch_size": 4, "accumulate": 3}},
             ConfigError,

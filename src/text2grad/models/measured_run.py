@@ -77,7 +77,7 @@ class MeasuredRun(ABC):
         self.state = PartialState(cpu=on_cpu())
         self.is_main = bool(self.state.is_main_process)
         check_world_size(self.state.num_processes)
-        check_batch_size(self.section, self.settings.batch_size, self.settings.accumulate)
+        check_batch_size(self.section, self.settings.batch_size, self.settings.accumulate, self.state.num_processes)
         if recipe.run.threads:
             torch.set_num_threads(recipe.run.threads)
 

@@ -119,16 +119,13 @@ def load_trained(
     return model.merge_and_unload() if merged else model
 
 
-def check_batch_size(section: str, batch_size: int, accumulate: int) -> None:
+def check_batch_size(section: str, batch_size: int, accumulate: int, processes: int) -> None:
     """Refuse a batch that the processes and their micro-batches cannot share evenly.
 
     Raises:
         ConfigError: if they do not divide the batch; `section` of the recipe holds the settings.
     """
-    from accelerate import PartialState
-
-    processes = PartialState().num_processes
-    parts = int(processes * accumulate)
+    parts = processes * accumulate
     if batch_size % parts:
         raise ConfigError(
             f"{section}.batch_size = {batch_size} is not divisible by {processes} processes × {section}.accumulate = "
@@ -224,7 +221,9 @@ def _arguments(settings: FineTuning, evaluation: Evaluation, *, from_start: bool
     The order of the rows is random instead of by length: transformers' order by length comes from torch's global
     random state, and a resumed training would not repeat it.
     """
-    check_batch_size(evaluation.section, settings.batch_size, settings.accumulate)
+    from accelerate import PartialState
+
+    check_batch_size(evaluation.section, settings.batch_size, settings.accumulate, PartialState().num_processes)
     measured = evaluation.measure is not None
     return {
         "train_sampling_strategy": "random",
