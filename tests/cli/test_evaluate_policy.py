@@ -177,7 +177,7 @@ def test_all_models_are_checked_before_the_first_answers(
 WRONG = [
     (
         ["s=http://localhost:9/v1", "--model-name", "m", "--set", "server.api_key_env=NO_KEY_HERE"],
-        "ConfigError: server.api_key_env = NO_KEY_HERE: the variable holds no key; set it, or leave the setting out",
+        "the environment variable NO_KEY_HERE holds no key for http://localhost:9/v1. Set it, or set [server] api_key",
     ),
     (["{one}", "--set", "model.prompt_format=chat"], 'ModelError: model.prompt_format = "chat", but the tokenizer of '),
     (["{one}", "{one}"], "are both called 'one'; give them names: NAME="),
@@ -188,7 +188,7 @@ WRONG = [
     (["{one}", "--suite", "sumarization"], "--suite has no value 'sumarization'. Did you mean \"summarization\"?"),
     (["{one}", "--suite", "mbpp"], "DataError: suite mbpp: "),
     (["{one}", "--suite", "no_such_module:mine"], "--suite no_such_module:mine: cannot import no_such_module: "),
-    (["{one}", "--model-name", "m"], "--model-name m: no model is on a server; give http://HOST:PORT/v1"),
+    (["{one}", "--model-name", "m"], "--model-name m: no server among the models has this name"),
     (["http://localhost:9/v1"], "http://localhost:9/v1: name the model on this server with --model-name MODEL"),
     (
         [

@@ -115,7 +115,7 @@ def test_names_of_models() -> None:
     assert two == Subject("big", "http://h:2/v1", "org/big", "chat")
     with pytest.raises(ConfigError, match=r"^--model-name y: say which is whose by --model-name NAME=MODEL, once for"):
         read_subjects(["http://h/v1"], model_names=["x", "y"])
-    with pytest.raises(ConfigError, match=r"^--model-name b=…: no server among the models has this name$"):
+    with pytest.raises(ConfigError, match=r"^--model-name b: no server among the models has this name$"):
         read_subjects(["a=http://h/v1"], model_names=["x", "b=y"])
     with pytest.raises(ConfigError, match=r"^a model is an empty text"):
         read_subjects([""])

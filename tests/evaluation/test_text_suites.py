@@ -79,7 +79,7 @@ def test_without_references_nothing_is_compared(tmp_path: Path) -> None:
 
 def test_models_that_judge_are_used_and_checked_first(policy: Path, tmp_path: Path) -> None:
     data = written(tmp_path, {"prompt": "p", "reference": "a b"})
-    suite = SummarizationSuite(SuiteOptions(data=data, perplexity_model=str(policy)))
+    suite = SummarizationSuite(SuiteOptions(data=data, perplexity=str(policy)))
     suite.check()
     found = figures(suite, ["Once upon a time."], tmp_path)
     reader = load_scorer(str(policy), "perplexity")
@@ -87,7 +87,7 @@ def test_models_that_judge_are_used_and_checked_first(policy: Path, tmp_path: Pa
     nats, tokens = text_nats(reader, "Once upon a time.")
     assert found["perplexity"] == pytest.approx(math.exp(nats / tokens))
     with pytest.raises(ModelError, match=r"^cannot load a model for perplexity from .*none: no such directory\. Give"):
-        SummarizationSuite(SuiteOptions(data=data, perplexity_model=str(tmp_path / "none"))).check()
+        SummarizationSuite(SuiteOptions(data=data, perplexity=str(tmp_path / "none"))).check()
 
 
 def test_data_that_is_not_here_is_named(tmp_path: Path) -> None:

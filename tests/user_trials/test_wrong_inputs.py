@@ -363,7 +363,6 @@ FEEDBACK = [
     Trial("export into a folder with files", "feedback export annotations.jsonl --out reward", ("reward.*--force",)),
     Trial("export onto another's README", "feedback export annotations.jsonl --out d", ("README.md.*--force|d.*--force",), files={"d/README.md": "# Mine\n"}),
     Trial("export onto a file", "feedback export annotations.jsonl --out my.toml", (r"my\.toml",)),
-    Trial("export and push without a name", "feedback export annotations.jsonl --out d --push", ("expected one argument",)),
     Trial("export nothing", "feedback export empty.jsonl --out d", (r"empty\.jsonl",), files={"empty.jsonl": ""}),
 ]  # fmt: skip
 

@@ -6,7 +6,7 @@ and `text2grad recipe` prints every setting with its documentation.
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,50 +43,44 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Recipe":
-        if self.model.value == "adapter" and not self.model.lora_r:
-            raise ValueError('model.value = "adapter" needs model.lora_r > 0')
-        if self.model.value == "adapter" and self.model.gradient_checkpointing:
-            raise ValueError(
-                'model.value = "adapter" and model.gradient_checkpointing do not go together: the recomputation would '
-                'run with the wrong adapter. Choose model.value = "trunk" or "model"'
-            )
-        if self.rollout.batch_size % self.ppo.minibatches:
-            raise ValueError(
-                f"rollout.batch_size = {self.rollout.batch_size} is not a multiple of "
-                f"ppo.minibatches = {self.ppo.minibatches}"
-            )
-        self._check_groups()
-        if self.refresh.active and self.critic.learned and self.critic.kind == "server":
-            raise ValueError(
-                '[refresh] trains the critic again, and one of critic.kind = "server" cannot be; choose "generative", '
-                "or leave refresh.steps out"
-            )
+        for contradicts, reason in self._contradictions():
+            if contradicts:
+                raise ValueError(reason)
         return self
 
-    def _check_groups(self) -> None:
-        """Refuse groups that do not fit the batch, and baselines or scales of groups without groups."""
-        size, ppo = self.rollout.group_size, self.ppo
-        if self.rollout.batch_size % size:
-            raise ValueError(
-                f"rollout.batch_size = {self.rollout.batch_size} is not a multiple of rollout.group_size = {size}"
-            )
-        if ppo.baseline == "value":
-            if ppo.whiten == "group":
-                raise ValueError(
-                    'ppo.whiten = "group" divides by the deviation of a prompt\'s group, which ppo.baseline = "value" '
-                    'does not form: choose ppo.baseline = "group", or another ppo.whiten'
-                )
-            return
-        if size == 1:
-            raise ValueError(
-                f'ppo.baseline = "{ppo.baseline}" compares the responses to one prompt: set rollout.group_size to 2 or '
-                "more"
-            )
-        if self.model.value != "none":
-            raise ValueError(
-                f'ppo.baseline = "{ppo.baseline}" uses no value function, and model.value = "{self.model.value}" would '
-                'train it: set model.value = "none"'
-            )
+    def _contradictions(self) -> Iterator[tuple[bool, str]]:
+        """Yield what must not hold, each with the reason."""
+        model, rollout, ppo, critic = self.model, self.rollout, self.ppo, self.critic
+        size, adapter, grouped = rollout.group_size, model.value == "adapter", ppo.baseline != "value"
+        baseline = f'ppo.baseline = "{ppo.baseline}"'
+        batch = f"rollout.batch_size = {rollout.batch_size} is not a multiple of"
+        yield adapter and not model.lora_r, 'model.value = "adapter" needs model.lora_r > 0'
+        yield (
+            adapter and model.gradient_checkpointing,
+            'model.value = "adapter" and model.gradient_checkpointing do not go together: the recomputation would '
+            'run with the wrong adapter. Choose model.value = "trunk" or "model"',
+        )
+        yield rollout.batch_size % ppo.minibatches > 0, f"{batch} ppo.minibatches = {ppo.minibatches}"
+        yield rollout.batch_size % size > 0, f"{batch} rollout.group_size = {size}"
+        yield (
+            not grouped and ppo.whiten == "group",
+            'ppo.whiten = "group" divides by the deviation of a prompt\'s group, which ppo.baseline = "value" '
+            'does not form: choose ppo.baseline = "group", or another ppo.whiten',
+        )
+        yield (
+            grouped and size == 1,
+            f"{baseline} compares the responses to one prompt: set rollout.group_size to 2 or more",
+        )
+        yield (
+            grouped and model.value != "none",
+            f'{baseline} uses no value function, and model.value = "{model.value}" would train it: set model.value = '
+            '"none"',
+        )
+        yield (
+            self.refresh.active and critic.learned and critic.kind == "server",
+            '[refresh] trains the critic again, and one of critic.kind = "server" cannot be; choose '
+            '"generative", or leave refresh.steps out',
+        )
 
 
 _kind: type[Recipe] = Recipe

@@ -162,7 +162,7 @@ class _Work:
                 if self._outline is not None and not file.complete:
                     answering.check_room(self._outline, file)
                 elif not file.complete:
-                    answering.endpoint_of(file, settings.server).check("evaluate")
+                    answering.endpoint_of(file, settings.server).check("server")
 
     @cached_property
     def _model(self) -> LoadedModel:

@@ -100,7 +100,7 @@ class SuiteOptions:
     samples: int = 1  # answers to each question
     shots: int | None = None  # examples before each question of lm-eval; None takes the task's own
     accept_weaker: bool = False  # run programs without protection of files if no stronger isolation works
-    perplexity_model: str = ""  # causal language model that reads the answers
+    perplexity: str = ""  # causal language model that reads the answers
     bertscore: str = ""  # encoder of BERTScore
     judge: "Endpoint | None" = None  # model that judges answers of chat suites
 

@@ -16,13 +16,9 @@ from .examples import (
     read_demonstrations as read_demonstrations,
     read_examples as read_examples,
     to_example as to_example,
-)
-from .export import (
-    DATA_FILE as DATA_FILE,
-    push_folder as push_folder,
     write_examples as write_examples,
-    write_folder as write_folder,
 )
+from .export import DATA_FILE as DATA_FILE, write_folder as write_folder
 from .lenient_json import (
     CutObject as CutObject,
     Reading as Reading,

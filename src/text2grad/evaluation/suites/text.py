@@ -43,8 +43,8 @@ class SummarizationSuite(AnsweredSuite):
         """Read the questions."""
         words.require_ngrams("suite summarization")
         self.options, self.questions = options, list(_summaries(options))
-        self.judges = {"BERTScore": options.bertscore, "perplexity": options.perplexity_model}
-        self.settings = {name: getattr(options, name) for name in ("perplexity_model", "bertscore")}
+        self.judges = {"BERTScore": options.bertscore, "perplexity": options.perplexity}
+        self.settings = {name: getattr(options, name) for name in ("perplexity", "bertscore")}
         self.measures = dict(self._measures())
 
     def _measures(self) -> Iterator[tuple[str, Measure]]:
