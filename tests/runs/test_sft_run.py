@@ -21,7 +21,7 @@ from text2grad.models.fine_tuning import NO_LOSS
 from text2grad.models.pretrained import load_policy, load_tokenizer
 from text2grad.models.prompts import encode_prompts, fitting_prompts
 from text2grad.rl.trainer import Text2GradTrainer
-from text2grad.runs.run_examples import run_examples
+from text2grad.runs.prompts import run_examples
 from text2grad.runs.sft_run import SFTRun, read_demonstration_split
 from text2grad.types import Example
 from warm_commands import Warm
@@ -398,7 +398,7 @@ GOOD = {"prompt": "red", "reference": " cat"}
         ({"prompt": "red"}, 'no "reference", so there is no answer to learn; add one, or remove the line'),
         ({"text": "red"}, 'an example is an object with a "prompt"'),
         ({"messages": [{"role": "user", "content": "red"}]}, "no message has the role \"assistant\" (roles: 'user')"),
-        ({"messages": []}, '"messages" is a list of {"role", "content"} messages with texts, got \'[]\''),
+        ({"messages": []}, '"messages" is a list of {"role", "content"} messages with texts, got []'),
         (chat("red", " "), "an assistant message is empty, and would teach to say nothing; remove the chat"),
         ({"messages": [{"role": "assistant", "content": " cat"}]}, "the chat begins with an assistant message"),
         ({"messages": [{"role": "user", "content": None}]}, '"messages" is a list of {"role", "content"} messages'),

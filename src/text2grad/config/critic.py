@@ -2,9 +2,7 @@
 
 from typing import Literal
 
-from pydantic import ValidationInfo, model_validator
-
-from text2grad.config.section import Count, Fraction, Section, is_of_a_run
+from text2grad.config.section import Count, Fraction, Section
 from text2grad.types import Placement
 
 
@@ -38,17 +36,6 @@ class CriticConfig(Section):
     def learned(self) -> bool:
         """True when the critic is a reward model: `use`, a critic in Python, comes before `model`."""
         return bool(self.model) and not self.use
-
-    @model_validator(mode="after")
-    def _has_effect(self, info: ValidationInfo) -> "CriticConfig":
-        if is_of_a_run(info):
-            return self
-        if self.learned and self.votes is not None and self.kind != "generative":
-            raise ValueError(f"votes has no effect with kind = {self.kind!r}, but with generative; leave it out")
-        limits = ("whole_words", "one_list", "quoted_in_feedback", "verbatim")
-        if self.constrain is False and (limited := list(self.changed(limits))):
-            raise ValueError(f"{limited[0]} limits constrained decoding, and constrain is false; leave one of them out")
-        return self
 
 
 class RewardConfig(Section):

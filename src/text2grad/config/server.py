@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from text2grad.config.section import Count, Listed, NonNegative, Positive, Section
 
@@ -42,12 +42,6 @@ class AnnotateConfig(Server):
     """Budget in US dollars for all answers in `out`, earlier runs included; needs the prices."""
     out: str = "runs/annotations"
     """Directory of annotations.jsonl, failures.jsonl and answers.sqlite, which keeps every answer."""
-
-    @model_validator(mode="after")
-    def _knows_prices(self) -> "AnnotateConfig":
-        if self.max_cost is not None and not any(self.prices):
-            raise ValueError("max_cost needs prices: without them nothing costs anything")
-        return self
 
 
 class ServerConfig(Server):

@@ -27,7 +27,7 @@ from text2grad.reward_models import reading_kind, saved_format, shares_base
 from text2grad.rl import check_shares
 from text2grad.runs.dry_run.devices import Device
 from text2grad.runs.dry_run.trace import Roles, TracedModel, weights_type
-from text2grad.runs.run_examples import run_examples
+from text2grad.runs.prompts import run_examples
 
 
 class Lengths(NamedTuple):
