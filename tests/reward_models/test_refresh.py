@@ -79,7 +79,7 @@ def trainer(
     tokenizer, model = small_run.tokenizer_and_model()
     critic = critic or GenerativeRewardModel.load(phases / "reward_model")
     recipe = small_run.recipe(out, **sections(out, phases, **more))
-    retrained = Refresher.from_recipe(recipe, critic, annotator or Annotator())
+    retrained = Refresher(recipe, critic, annotator or Annotator())
     return Text2GradTrainer(
         model, critic, EXAMPLES, recipe, processing_class=tokenizer, refresher=retrained, resume=resume
     )
@@ -657,7 +657,7 @@ def test_several_processes_must_share_the_batches_of_a_refresh_evenly(tmp_path: 
     def check(**settings: Any) -> None:
         recipe = small_run.recipe(tmp_path, refresh=settings)
         four = SimpleNamespace(recipe=recipe, accelerator=SimpleNamespace(num_processes=4))
-        Text2GradTrainer._checked(four, Refresher.from_recipe(recipe, critic, Annotator()))  # type: ignore[arg-type]
+        Text2GradTrainer._checked(four, Refresher(recipe, critic, Annotator()))  # type: ignore[arg-type]
 
     with pytest.raises(ConfigError) as caught:
         check(steps=(1,), batch_size=6)
@@ -669,8 +669,7 @@ def test_several_processes_must_share_the_batches_of_a_refresh_evenly(tmp_path: 
     check(steps=(1,), batch_size=8)
     check(steps=(1,), batch_size=8, accumulate=2)
     recipe = small_run.recipe(tmp_path, refresh={"steps": (1,)}, model={"gradient_checkpointing": True})
-    made = Refresher.from_recipe(recipe, critic, Annotator())
-    assert made is not None
+    made = Refresher(recipe, critic, Annotator())
     assert made.recipe.model.gradient_checkpointing
     check(audit=1, batch_size=6)  # nothing is trained
 

@@ -6,6 +6,7 @@ The files of a run are those of `text2grad.models.training_run`, and held_out.js
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import decoding_of
 from text2grad.reward_models.training.card import model_card
-from text2grad.reward_models.training.held_out import HeldOutSet, measurement, read_split
+from text2grad.reward_models.training.held_out import HeldOutSet, read_split
 from text2grad.reward_models.writing import FORMS, has_outcomes
 
 HELD_OUT_FILE = "held_out.jsonl"
@@ -108,7 +109,7 @@ class RewardRun(TrainingRun):
         held_out = HeldOutSet(self.tokenizer, split.held_out[: recipe.reward_model.eval_limit])
         votes = self.reward_model.format.votes  # each number of votes is a candidate for the threshold
         thresholds = [number / votes for number in range(1, votes + 1)] if votes > 1 else ()
-        self.measure = measurement(self.reward_model, held_out, thresholds)
+        self.measure = partial(held_out.measure_in_training, self.reward_model, thresholds)
         self.counts = {
             "learned": len(self.rows),
             "target_tokens": sum(label != NO_LOSS for row in self.rows for label in row["labels"]),
