@@ -43,8 +43,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from evidence import register
 from text2grad import read_source
 from text2grad.config.recipe import Recipe, make_recipe
-from text2grad.feedback.preferences import split_by_prompt
 from text2grad.feedback.records import Annotation, write_annotations
+from text2grad.feedback.splits import split_by_prompt
 from text2grad.files import to_json, write_atomically
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.training.held_out import HeldOutSet

@@ -211,7 +211,7 @@ def _reward_model_of(recipe: Recipe, run: str | None, earlier: Path | None) -> P
         return earlier
     if run is None or recipe.critic.use or not recipe.critic.model:
         return None
-    if recipe.critic.kind not in ("generative", "vllm"):
+    if recipe.critic.kind != "generative":
         raise ConfigError(
             f"the critic of {run} has critic.kind = {recipe.critic.kind!r}; only a generative reward model with its "
             "weights here is retrained on marks. Download the annotations (My marks) for `text2grad reward`"
@@ -327,7 +327,7 @@ def _recipe(
         "tracker": "none",
         "seed": settings.seed,
     }
-    return make_recipe(sections, where="the run's recipe", warn=False)
+    return make_recipe(sections, where="the run's recipe", strict=False)
 
 
 def _metric(out: Path) -> dict[str, Any] | None:

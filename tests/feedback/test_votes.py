@@ -249,8 +249,3 @@ def test_in_the_loop_the_recipe_goes_before_what_was_saved(home: Path) -> None:
     assert as_saved.format == saved.format
     named = critic_from_recipe(recipe(home, critic={"model": path, "votes": 1}))
     assert named.format.votes == 1
-
-
-def test_a_server_cannot_be_put_to_the_vote(home: Path) -> None:
-    with pytest.raises(ConfigError, match=r"\[critic\] votes has no effect with kind = 'server'"):
-        critic_from_recipe(recipe(home, critic={"kind": "server", "model": "rm", "votes": 4}))

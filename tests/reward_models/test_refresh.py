@@ -655,9 +655,7 @@ def test_several_processes_must_share_the_batches_of_a_refresh_evenly(tmp_path: 
     critic = GenerativeRewardModel.load(phases / "reward_model")
 
     def check(**settings: Any) -> None:
-        recipe = small_run.recipe(tmp_path, refresh=settings)
-        four = SimpleNamespace(recipe=recipe, accelerator=SimpleNamespace(num_processes=4))
-        Text2GradTrainer._checked(four, Refresher(recipe, critic, Annotator()))  # type: ignore[arg-type]
+        small_run.recipe(tmp_path, refresh=settings).refresh.check_processes(4)
 
     with pytest.raises(ConfigError) as caught:
         check(steps=(1,), batch_size=6)

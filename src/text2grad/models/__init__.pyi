@@ -29,6 +29,7 @@ from .fine_tuning import (
 )
 from .launch import asks_for_fsdp as asks_for_fsdp, plain_data_parallelism as plain_data_parallelism
 from .logprobs import tiles_as_on as tiles_as_on
+from .measured_run import MERGED as MERGED, MODEL as MODEL, MeasuredRun as MeasuredRun
 from .measured_training import (
     OnMeasured as OnMeasured,
     held_out_loss as held_out_loss,
@@ -76,10 +77,8 @@ from .randomness import (
 )
 from .sampling import make_rollouts as make_rollouts, sample as sample
 from .shared_prefix import can_share_prompts as can_share_prompts
-from .training_run import MERGED as MERGED, MODEL as MODEL, TrainingRun as TrainingRun
 from .vllm_sampling import (
     VLLMSampler as VLLMSampler,
     check_engine as check_engine,
     check_trl as check_trl,
-    check_vllm as check_vllm,
 )

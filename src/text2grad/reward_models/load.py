@@ -1,8 +1,8 @@
 """From settings to critic: the one place that decides who judges the responses of a run.
 
 critic.use        a critic in Python, "module:name"
-critic.model      a reward model, by critic.kind: generative in this process, within vLLM ([vllm]) or on a server
-                  ([server]); or a kind that another package added (`register_kind`)
+critic.model      a reward model, by critic.kind: generative in this process, or on a server ([server]); or a kind that
+                  another package added (`register_kind`)
 neither           the critic of the built-in task
 """
 
@@ -19,9 +19,8 @@ from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.format import CritiqueFormat, saved_format
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.shared_base import add_role
-from text2grad.reward_models.vllm import VLLMRewardModel
 
-_WRITERS = ("generative", "vllm", "server")
+_WRITERS = ("generative", "server")
 _LIMITS = tuple(field.name for field in fields(QuoteLimits))
 _DECODING = ("constrain", "match", "votes", *_LIMITS)
 
@@ -55,7 +54,7 @@ def critic_from_recipe(recipe: Recipe, *, task_critic: Critic | None = None, pol
     """Return the critic that a recipe names.
 
     Args:
-        recipe: [critic] names the critic; [server] and [vllm] say where it decodes.
+        recipe: [critic] names the critic; [server] says where it decodes.
         task_critic: the built-in task's own critic; taken where the recipe names none.
         policy: the policy whose base the critic shares (`shares_base`); it gets the critic's adapter.
 
@@ -79,8 +78,6 @@ def critic_from_recipe(recipe: Recipe, *, task_critic: Critic | None = None, pol
             reader.rows_at_once = min(reader.rows_at_once, recipe.rollout.rows_at_once)  # memory only
         return reader
     decoding = decoding_of(recipe, saved_format(path))
-    if settings.kind == "vllm":
-        return VLLMRewardModel.load(path, config=recipe.vllm.model_dump(), trust_remote_code=code, **decoding)
     model = None if policy is None else add_role(policy, path)
     rows_at_once = recipe.rollout.rows_at_once  # memory only
     return GenerativeRewardModel.load(path, trust_remote_code=code, model=model, rows_at_once=rows_at_once, **decoding)

@@ -14,7 +14,7 @@ from text2grad.reward_models import LocalRewardModel, Refresher, critic_from_rec
 from text2grad.rl import Text2GradTrainer, check_tracker, prepare_policy
 from text2grad.runs.evaluations import Evaluations
 from text2grad.runs.metric import Metric, load_metric
-from text2grad.runs.run_examples import RunExamples, recipe_task, run_examples
+from text2grad.runs.prompts import RunExamples, recipe_task, run_examples
 from text2grad.tasks import BuiltIn
 
 

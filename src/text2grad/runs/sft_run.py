@@ -1,7 +1,8 @@
-"""`text2grad sft`: demonstrations → a fine-tuned policy; `text2grad.models.training_run` lists the files of a run."""
+"""`text2grad sft`: demonstrations → a fine-tuned policy, in the files of a `MeasuredRun`."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ from text2grad.files import to_json
 from text2grad.models import (
     MERGED,
     NO_LOSS,
+    MeasuredRun,
     OnMeasured,
     Row,
-    TrainingRun,
     check_ids,
     context_of,
     conversation_rows,
@@ -24,13 +25,13 @@ from text2grad.models import (
     policy_config,
 )
 from text2grad.progress import Progress, note
-from text2grad.runs.run_examples import held_out_prompts
+from text2grad.runs.prompts import held_out_prompts
 
 
-class SFTRun(TrainingRun):
-    """One fine-tuning of a policy."""
+class SFTRun(MeasuredRun):
+    """One fine-tuning of a policy; everything that can be checked is checked before a file is written."""
 
-    section, sections, metric, greater_is_better = "sft", ("model", "sft", "run"), "loss", False
+    section, metric = "sft", ("loss", False)
 
     def __init__(self, recipe: Recipe, *, resume: bool = False) -> None:
         """Read the demonstrations, load the model, and create or open the run's directory.
@@ -46,18 +47,22 @@ class SFTRun(TrainingRun):
             ModelError: if the model cannot be loaded, or its tokenizer has no end of sequence or chat template.
             CheckpointError: if the run was started with other settings or demonstrations.
         """
-        super().__init__(recipe, resume=resume)
+        path, sft = recipe.sft.model or recipe.model.path, recipe.sft
+        if not path:
+            raise ConfigError("neither [sft] model nor [model] path is set: name the model with --model PATH")
+        super().__init__(recipe, Path(sft.out), path, resume=resume)
         learned, held_out, shared = read_demonstration_split(recipe)
-        config = policy_config(self.path, trust_remote_code=recipe.model.trust_remote_code)
-        self.tokenizer = load_tokenizer(self.path, trust_remote_code=recipe.model.trust_remote_code)
+        config = policy_config(path, trust_remote_code=recipe.model.trust_remote_code)
+        self.tokenizer = load_tokenizer(path, trust_remote_code=recipe.model.trust_remote_code)
         prompts = [(demonstration.where, demonstration.turns[0].prompt) for demonstration in (*learned, *held_out)]
         self.prompt_format = format_of(self.tokenizer, recipe.model.prompt_format, prompts)
         encoded = self._encode(learned, "demonstrations")
-        encoded_held_out = self._encode(held_out[: recipe.sft.eval_limit], "held-out demonstrations")
-        limit = int(min(recipe.sft.max_tokens, context_of(config)))
-        fitting, fitting_held_out = _fitting(encoded, limit), _fitting(encoded_held_out, limit)
+        encoded_held_out = self._encode(held_out[: sft.eval_limit], "held-out demonstrations")
+        self.max_tokens = int(min(sft.max_tokens, context_of(config)))
+        fitting, fitting_held_out = _fitting(encoded, self.max_tokens), _fitting(encoded_held_out, self.max_tokens)
         self.rows = [row for rows in fitting for row in rows]
         self.held_out = [row for rows in fitting_held_out for row in rows]
+        self.measure = partial(held_out_loss, rows=self.held_out)
         self.model = self.load_model()
         check_ids(self.model, [row["input_ids"] for row in (*self.rows, *self.held_out)])
         self.counts = {
@@ -69,19 +74,18 @@ class SFTRun(TrainingRun):
             "held_out": len(fitting_held_out),
             "held_out_too_long": len(encoded_held_out) - len(fitting_held_out),
         }
-        self.measure = lambda trainer: held_out_loss(trainer, self.held_out)
-        digests = f"{_digest(encoded)} {_digest(encoded_held_out)}"
-        self.open(hashlib.sha256(digests.encode()).hexdigest(), "demonstrations")
+        digest = hashlib.sha256(f"{_digest(encoded)} {_digest(encoded_held_out)}".encode()).hexdigest()
+        self.open(("model", "sft", "run"), "demonstrations", digest)
 
     def run(self, on_measured: OnMeasured = lambda *_: None) -> Path:
-        """Do as `TrainingRun`; with LoRA return the directory of the merged policy."""
+        """Train and publish as `MeasuredRun.run`; with LoRA return the directory of the merged model."""
         out = super().run(on_measured)
         return self.directory / MERGED if self.recipe.model.lora_r else out
 
-    def save(self, model: Any, directory: Path, results: Mapping[str, Any], *, adapter: bool) -> None:
-        """Write an ordinary Hugging Face directory."""
-        model.save_pretrained(directory)
-        self.tokenizer.save_pretrained(directory)
+    def save(self, model: Any, out: Path, results: dict[str, Any], *, adapter: bool) -> None:
+        """Save a policy as an ordinary Hugging Face directory."""
+        model.save_pretrained(out)
+        self.tokenizer.save_pretrained(out)
 
     def _encode(self, demonstrations: Sequence[Demonstration], name: str) -> list[list[Row]]:
         """Return the rows of each demonstration."""

@@ -15,9 +15,9 @@ import small_reward
 from small_reward import ANIMALS, ANNOTATIONS, prepare, recipe
 from text2grad.cli.__main__ import main
 from text2grad.errors import CheckpointError, ConfigError, DataError, Interrupted, ModelError, TrainingError
-from text2grad.feedback.preferences import split_by_prompt
 from text2grad.feedback.records import Annotation, read_annotations, write_annotations
-from text2grad.models import measured_training, training_run
+from text2grad.feedback.splits import split_by_prompt
+from text2grad.models import measured_training
 from text2grad.models.pretrained import load_policy, load_tokenizer
 from text2grad.reward_models.agreement import Agreement
 from text2grad.reward_models.format import CritiqueFormat
@@ -245,7 +245,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(home: Path, monkeypatch: pytest
             policy.lm_head.weight[0, 0] = torch.nan
         return policy
 
-    monkeypatch.setattr(training_run, "load_policy", poison)
+    monkeypatch.setattr(measured_training, "load_policy", poison)
     with pytest.raises(TrainingError) as caught:
         train(home, "nan")
     assert str(caught.value) == (
@@ -439,11 +439,7 @@ def test_the_card_says_what_it_is_and_nothing_about_this_machine(adapted: Path) 
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        (
-            {"model": {"path": ""}},
-            ConfigError,
-            "neither [reward_model] model nor [model] path is set: name it with --model PATH",
-        ),
+        ({"model": {"path": ""}}, ConfigError, "[model] path is not set: name the model to train with --model PATH"),
         (
             {"reward_model": {"annotations": ()}},
             DataError,

@@ -1,10 +1,10 @@
-"""`text2grad reward`: annotations → a reward model with its model card (section 3.4).
+"""`text2grad reward`: annotations → a reward model with its model card (section 3.4), in the files of a `MeasuredRun`.
 
-The files of a run are those of `text2grad.models.training_run`, and held_out.jsonl, the held-out annotations, for
-`text2grad evaluate critic`. `model/` has reward_model.json and the card, README.md, too.
+held_out.jsonl          the held-out annotations, for `text2grad evaluate critic`
+model/, merged/         have reward_model.json and README.md, too
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,8 @@ from text2grad.files import write_atomically
 from text2grad.models import (
     NO_LOSS,
     FineTuning,
+    MeasuredRun,
     OnStep,
-    TrainingRun,
     check_ids,
     context_of,
     format_of,
@@ -28,12 +28,11 @@ from text2grad.progress import note
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import decoding_of
-from text2grad.reward_models.training.card import model_card
+from text2grad.reward_models.training.card import base_of, model_card
 from text2grad.reward_models.training.held_out import HeldOutSet, read_split
 from text2grad.reward_models.writing import FORMS, has_outcomes
 
 HELD_OUT_FILE = "held_out.jsonl"
-SECTIONS = ("model", "reward_model", "critic", "run")  # sections of the recipe whose settings decide the result
 
 
 def train_reward_model(
@@ -79,10 +78,10 @@ def finished_file(directory: Path, name: str) -> Path:
     return directory / name
 
 
-class RewardRun(TrainingRun):
-    """One training of a reward model."""
+class RewardRun(MeasuredRun):
+    """One training of a reward model; everything that can be checked is checked before a file is written."""
 
-    section, sections, metric, greater_is_better = "reward_model", SECTIONS, "f1", True
+    section, metric = "reward_model", ("f1", True)
 
     def __init__(self, recipe: Recipe, *, resume: bool = False) -> None:
         """Read the annotations, load the model, and create or open the run's directory.
@@ -96,18 +95,18 @@ class RewardRun(TrainingRun):
             ModelError: if the model cannot be loaded, or its tokenizer cannot write critiques.
             CheckpointError: if the run was started with other settings or annotations.
         """
-        super().__init__(recipe, resume=resume)
+        super().__init__(recipe, reward_directory(recipe), base_of(recipe), resume=resume)
         split = read_split(recipe)
         self.tokenizer = load_tokenizer(self.path, trust_remote_code=recipe.model.trust_remote_code)
         self.prompt_format = format_of(self.tokenizer, recipe.model.prompt_format)
         self.model = self.load_model()
         self.outcomes = has_outcomes(split.train)
         self.reward_model = self._reward_model(self.model)
-        limit = int(min(self.training.max_tokens, context_of(self.model)))
-        self.rows, too_long = self.reward_model.training_rows(split.train, max_tokens=limit)
+        self.max_tokens = int(min(recipe.reward_model.max_tokens, context_of(self.model)))
+        self.rows, too_long = self.reward_model.training_rows(split.train, max_tokens=self.max_tokens)
         check_ids(self.model, [row["input_ids"] for row in self.rows])
         held_out = HeldOutSet(self.tokenizer, split.held_out[: recipe.reward_model.eval_limit])
-        votes = self.reward_model.format.votes  # each number of votes is a candidate for the threshold
+        votes = self.reward_model.format.votes
         thresholds = [number / votes for number in range(1, votes + 1)] if votes > 1 else ()
         self.measure = partial(held_out.measure_in_training, self.reward_model, thresholds)
         self.counts = {
@@ -121,15 +120,9 @@ class RewardRun(TrainingRun):
         }
         if self.is_main:
             _note_lost_outcomes(recipe, split.train)
-        self.open(split.digest(), "annotations")
+        self.open(("model", "reward_model", "critic", "run"), "annotations", split.digest())
         if self.is_main:
             write_annotations(self.directory / HELD_OUT_FILE, split.held_out)
-
-    def save(self, model: Any, directory: Path, results: Mapping[str, Any], *, adapter: bool) -> None:
-        """Write a reward model with its card."""
-        self._reward_model(model, results["measured"].get("vote_threshold")).save(directory)
-        card = model_card(results, self.reward_model.format, self.recipe, adapter=adapter)
-        write_atomically(directory / "README.md", card.encode())
 
     def _reward_model(self, model: Any, vote_threshold: float | None = None) -> GenerativeRewardModel:
         """Return the model as a critic that decodes as [critic] says, or with the best vote threshold found."""
@@ -141,6 +134,12 @@ class RewardRun(TrainingRun):
         )
         format = replace(format, **decoding_of(self.recipe, format))
         return GenerativeRewardModel(model, self.tokenizer, format)
+
+    def save(self, model: Any, out: Path, results: dict[str, Any], *, adapter: bool) -> None:
+        """Save a reward model with the best vote threshold, and its card."""
+        self._reward_model(model, results["measured"].get("vote_threshold")).save(out)
+        card = model_card(results, self.reward_model.format, self.recipe, adapter=adapter)
+        write_atomically(out / "README.md", card.encode())
 
 
 def _note_lost_outcomes(recipe: Recipe, annotations: Sequence[Annotation]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from text2grad.config.recipe import make_recipe
 from text2grad.errors import ConfigError, DataError
-from text2grad.runs.run_examples import RunExamples, run_examples
+from text2grad.runs.prompts import RunExamples, run_examples
 from text2grad.tasks.registry import built_in
 from text2grad.types import Example
 
