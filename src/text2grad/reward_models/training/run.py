@@ -6,6 +6,7 @@ model/, merged/         have reward_model.json and README.md, too
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import decoding_of
 from text2grad.reward_models.training.card import model_card
-from text2grad.reward_models.training.held_out import HeldOutSet, measurement, read_split
+from text2grad.reward_models.training.held_out import HeldOutSet, read_split
 from text2grad.reward_models.writing import FORMS, has_outcomes
 
 HELD_OUT_FILE = "held_out.jsonl"
@@ -107,7 +108,7 @@ class RewardRun(MeasuredRun):
         held_out = HeldOutSet(self.tokenizer, split.held_out[: recipe.reward_model.eval_limit])
         votes = self.reward_model.format.votes
         thresholds = [number / votes for number in range(1, votes + 1)] if votes > 1 else ()
-        self.measure = measurement(self.reward_model, held_out, thresholds)
+        self.measure = partial(held_out.measure_in_training, self.reward_model, thresholds)
         self.counts = {
             "learned": len(self.rows),
             "target_tokens": sum(label != NO_LOSS for row in self.rows for label in row["labels"]),
