@@ -9,7 +9,6 @@ def register() -> None:
     from evidence import baselines, tasks
     from evidence.analysis.update_log import AnalysisConfig, update_effect
     from evidence.rivals.settings import RivalConfig
-    from evidence.sources import mqm
     from evidence.tasks.grounded import faithbench
     from evidence.tasks.settings import WorldConfig, world_of
     from text2grad.config import register_section
@@ -19,7 +18,6 @@ def register() -> None:
 
     tasks.register()
     SOURCES["faithbench"] = faithbench.SOURCE
-    SOURCES["mqm"] = mqm.SOURCE
     baselines.register()
     register_section("rival", RivalConfig)
     register_section("world", WorldConfig)

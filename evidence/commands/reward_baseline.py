@@ -169,8 +169,8 @@ def _check(args: argparse.Namespace) -> None:
 def _read(args: argparse.Namespace) -> tuple[list[Any], list[Any]]:
     """Return the training items and the held-out items."""
     from evidence.baselines.preference_files import read_preferences
-    from text2grad.feedback.preferences import split_by_prompt
     from text2grad.feedback.records import read_annotations
+    from text2grad.feedback.splits import split_by_prompt
 
     items: list[Any] = (
         read_preferences(args.file) if args.kind == "scalar" else read_annotations(args.file, to_encode=True)

@@ -141,7 +141,7 @@ def record_of(
         DataError: if the run has no evaluation, or no finished step and no error, or its files are damaged.
     """
     about = read_run_file(directory)
-    recipe = make_recipe(about["recipe"], where=str(directory / "run.json"), warn=False)
+    recipe = make_recipe(about["recipe"], where=str(directory / "run.json"), strict=False)
     run = read_run(directory, without_steps=bool(error))
     if not run.evaluations or not run.evaluations[-1].get("responses"):
         raise DataError(

@@ -21,7 +21,7 @@ from text2grad.critics.servers.templates import Template
 from text2grad.errors import ConfigError, CriticError
 from text2grad.feedback.critic import Critic, ask
 from text2grad.feedback.records import read_annotations
-from text2grad.rl.rollouts import early_critiques
+from text2grad.rl.rollouts import EarlyCritiques
 from text2grad.types import Example, Rollout, Span
 
 SPANS = (Span(0, 2, "positive"), Span(8, 14, "negative"))
@@ -221,8 +221,7 @@ def test_a_critic_on_a_server_judges_parts_of_a_step_in_several_threads(server: 
         Rollout(Example(f"How are you? [[ok]] {number}"), (1,), (2,), "So glad today.", False) for number in range(12)
     ]
     texts = [one.response for one in rollouts]
-    with early_critiques(critic, match="exact", parts=critic.overlap) as parts:
-        assert parts is not None
+    with EarlyCritiques(critic, "exact", critic.overlap) as parts:
         for start in range(0, 12, 2):
             parts.add(rollouts[start : start + 2])
         found = parts.critiques()

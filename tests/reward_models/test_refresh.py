@@ -557,6 +557,9 @@ def test_an_audit_by_hand(tmp_path: Path) -> None:
     # red one cat: praised red, one; the annotator praises red and blames one.   Σ δ = 2, true 0
     # two dog:     blamed dog;       the annotator blames two.                   Σ δ = −1, true −1
     assert one.audit(tokenizer, texts, deltas, [*critiques, Critique("")]) == {
+        "audit/f1": 2 * 1 / (3 + 3),
+        "audit/f1/positive": 2 * 1 / (2 + 1),
+        "audit/f1/negative": 0.0,
         "audit/precision/positive": 1 / 2,
         "audit/recall/positive": 1 / 1,
         "audit/precision/negative": 0 / 1,
@@ -574,7 +577,8 @@ def test_a_critique_that_could_not_be_read_counts_in_the_audit(tmp_path: Path) -
     tokenizer, _ = small_run.tokenizer_and_model()
     one = refresher(tmp_path, lambda examples, responses: [], Annotator(), audit=1)
     found = one.audit(tokenizer, rollouts(tokenizer, "red"), [[0.0]], [Critique("", status="unparsable")])
-    assert found == {"audit/recall/positive": 0.0, "audit/failure_rate": 1.0, "audit/gap": -1.0}  # 0 − 1
+    none = {"audit/f1": 0.0, "audit/f1/positive": 0.0, "audit/recall/positive": 0.0}
+    assert found == {**none, "audit/failure_rate": 1.0, "audit/gap": -1.0}  # 0 − 1
 
 
 def test_an_annotator_may_answer_in_text_whose_quotes_are_found_as_the_recipe_says(tmp_path: Path) -> None:
@@ -651,9 +655,7 @@ def test_several_processes_must_share_the_batches_of_a_refresh_evenly(tmp_path: 
     critic = GenerativeRewardModel.load(phases / "reward_model")
 
     def check(**settings: Any) -> None:
-        recipe = small_run.recipe(tmp_path, refresh=settings)
-        four = SimpleNamespace(recipe=recipe, accelerator=SimpleNamespace(num_processes=4))
-        Text2GradTrainer._checked(four, Refresher.from_recipe(recipe, critic, Annotator()))  # type: ignore[arg-type]
+        small_run.recipe(tmp_path, refresh=settings).refresh.check_processes(4)
 
     with pytest.raises(ConfigError) as caught:
         check(steps=(1,), batch_size=6)

@@ -13,8 +13,7 @@ from typing import Any
 
 from text2grad.align.delta import AlignSettings, pseudo_rewards, span_tokens
 from text2grad.align.offsets import Range, token_offsets
-from text2grad.errors import AlignmentError
-from text2grad.types import HALF_PAIR, Critique, Span
+from text2grad.types import Critique, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +54,10 @@ def label_tokens(
         ids: the sampled ids [T]; without them, the response is encoded.
 
     Raises:
-        AlignmentError: if an id is not in the tokenizer's vocabulary, a span ends after the response, or a response
-            without ids holds half of a surrogate pair.
+        AlignmentError: if an id is not in the tokenizer's vocabulary, or a span ends after the response.
         ConfigError: if a setting has an unknown value.
     """
-    if ids is None:
-        if half := HALF_PAIR.search(response):
-            raise AlignmentError(
-                f"the response holds {half[0]!r} at character {half.start()}, half of a surrogate pair, which no "
-                "tokenizer can encode"
-            )
-        ids = encode(tokenizer, response)
-    ids = tuple(ids)
+    ids = encode(tokenizer, response) if ids is None else tuple(ids)
     offsets = token_offsets(tokenizer, ids)
     text = tokenizer.decode(list(ids), skip_special_tokens=True) if ids else ""
     spans = move_spans(() if critique.failed else critique.spans, response, text)

@@ -162,7 +162,7 @@ class _Work:
                 if self._outline is not None and not file.complete:
                     answering.check_room(self._outline, file)
                 elif not file.complete:
-                    answering.endpoint_of(file, settings.server).check("evaluate")
+                    answering.endpoint_of(file, settings.server).check("server")
 
     @cached_property
     def _model(self) -> LoadedModel:
@@ -170,7 +170,7 @@ class _Work:
         return load(self._outline, dtype=self.settings.dtype)
 
     def answer(self, result: SuiteResult, tokens: TokenCount) -> None:
-        """Sample or request the missing answers of a suite; suites without answers (perplexity, lm-eval) are scored."""
+        """Sample or request the missing answers of a suite; suites without answers (lm-eval) are scored."""
         suite, name = result.suite, self.subject.name
         if isinstance(suite, AnsweredSuite):
             file = self._files[suite.name]

@@ -80,5 +80,4 @@ from .vllm_sampling import (
     VLLMSampler as VLLMSampler,
     check_engine as check_engine,
     check_trl as check_trl,
-    check_vllm as check_vllm,
 )

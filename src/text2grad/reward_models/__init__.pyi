@@ -11,5 +11,4 @@ from .load import (
 )
 from .refresh import Refresher as Refresher, judge as judge
 from .served import ServerRewardModel as ServerRewardModel
-from .vllm import VLLMRewardModel as VLLMRewardModel
 from .writing import SYMBOLS as SYMBOLS, critique_target as critique_target

@@ -6,7 +6,6 @@ Constrained decoding guarantees, for any weights, complete JSON whose quotes occ
 for each of its words.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -45,8 +44,26 @@ from text2grad.types import Critique, Example
 NO_LIMIT = 2**31  # tokens, where a model's config names no context
 
 
-class CritiqueDecoder(ABC):
-    """A language model that decodes critiques of a format, and the reading of its texts.
+class _Request(NamedTuple):
+    """One critique to decode.
+
+    Attributes:
+        ids: of the reward model's prompt.
+        response: the text that may be quoted.
+        group: requests of one group share a prefix.
+        rng: samples the critique; None decodes greedily.
+    """
+
+    ids: list[int]
+    response: str
+    group: str
+    rng: Random | None = None
+
+
+class GenerativeRewardModel:
+    """A critic that decodes critiques with a language model: `model(examples, responses)` returns critiques.
+
+    A sampled critique depends on its own prompt only, not on the batch.
 
     Attributes:
         tokenizer: of the reward model; the policy may have another one.
@@ -54,20 +71,28 @@ class CritiqueDecoder(ABC):
         format: of the critiques.
     """
 
-    def __init__(self, tokenizer: Any, format: CritiqueFormat, *, size: int, eos_ids: Sequence[int]) -> None:
-        """Take a tokenizer and a format; `size` is the number of ids of the model.
+    def __init__(
+        self, model: Any, tokenizer: Any, format: CritiqueFormat | None = None, *, rows_at_once: int = 64
+    ) -> None:
+        """Take a Hugging Face causal language model that was trained to write critiques, and its tokenizer.
+
+        `rows_at_once` is the number of critiques per batch; it changes memory, not results.
 
         Raises:
-            ModelError: if the tokenizer or `format.max_new_tokens` has no room for the JSON of a critique.
+            ModelError: if the tokenizer or `format.max_new_tokens` has no room for the JSON of a critique, or the model
+                has no end-of-sequence token.
         """
-        self.tokenizer, self.format, self.eos_ids, self._size = tokenizer, format, eos_ids, size
+        self.tokenizer, self.format = tokenizer, format or CritiqueFormat()
+        self.eos_ids, self._size = stop_ids(model, tokenizer), model.config.get_text_config().vocab_size
         least = self._least_tokens("")
-        if format.max_new_tokens < least:
+        if self.format.max_new_tokens < least:
             raise ModelError(
-                f"max_new_tokens = {format.max_new_tokens} is too short for a critique: an empty critique has "
+                f"max_new_tokens = {self.format.max_new_tokens} is too short for a critique: an empty critique has "
                 f"{least:.0f} tokens with this tokenizer. Raise it, or switch constrained decoding off with "
                 "constrain = False."
             )
+        self.model, self.rows_at_once, self.tokens = model.eval(), rows_at_once, TokenCount()
+        self.pad_id = padding_id(model, tokenizer, self.eos_ids)
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique per response, in order."""
@@ -88,10 +113,6 @@ class CritiqueDecoder(ABC):
         """
         return [texts[0] for texts in self._drawn(examples, responses, 0)]
 
-    @abstractmethod
-    def _drawn(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[str]]:
-        """Return the texts of several sampled critiques of each response; with 0 draws, of the greedy critique."""
-
     def prompts(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[int]]:
         """Return the ids of the prompt for each response."""
         return critique_prompts(self.tokenizer, examples, responses, self.format.prompt_format, self.format.form)
@@ -108,45 +129,8 @@ class CritiqueDecoder(ABC):
         """Return the number of tokens of the shortest critique of a response."""
         return self._skeleton.least_tokens(response) if self.format.constrain else 1
 
-
-class _Request(NamedTuple):
-    """One critique to decode.
-
-    Attributes:
-        ids: of the reward model's prompt.
-        response: the text that may be quoted.
-        group: requests of one group share a prefix.
-        rng: samples the critique; None decodes greedily.
-    """
-
-    ids: list[int]
-    response: str
-    group: str
-    rng: Random | None = None
-
-
-class GenerativeRewardModel(CritiqueDecoder):
-    """A critic that decodes critiques with a language model: `model(examples, responses)` returns critiques.
-
-    A sampled critique depends on its own prompt only, not on the batch.
-    """
-
-    def __init__(
-        self, model: Any, tokenizer: Any, format: CritiqueFormat | None = None, *, rows_at_once: int = 64
-    ) -> None:
-        """Take a Hugging Face causal language model that was trained to write critiques, and its tokenizer.
-
-        `rows_at_once` is the number of critiques per batch; it changes memory, not results.
-
-        Raises:
-            ModelError: as `CritiqueDecoder`, and if the model has no end-of-sequence token.
-        """
-        size = model.config.get_text_config().vocab_size
-        super().__init__(tokenizer, format or CritiqueFormat(), size=size, eos_ids=stop_ids(model, tokenizer))
-        self.model, self.rows_at_once, self.tokens = model.eval(), rows_at_once, TokenCount()
-        self.pad_id = padding_id(model, tokenizer, self.eos_ids)
-
     def _drawn(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[str]]:
+        """Return the texts of several sampled critiques of each response; with 0 draws, of the greedy critique."""
         requests: dict[tuple[str, str, int], _Request] = {}  # equal ones are decoded once
         asked = list(zip(map(str, prompts := self.prompts(examples, responses)), responses, strict=True))
         for (prompt, response), ids, example in zip(asked, prompts, examples, strict=True):

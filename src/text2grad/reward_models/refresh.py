@@ -61,9 +61,8 @@ class Refresher:
             raise ConfigError('[refresh] needs an annotator; set refresh.annotator = "module:name"')
         self.recipe, self.settings, self.critic = recipe, settings, critic
         self.directory, self.match = Path(recipe.run.out) / "critic", recipe.critic.match
-        self.annotator: Critic | None = None
-        if annotator is not None:
-            self.annotator = CachedCritic(annotator, self.directory / "annotations.jsonl", match=self.match)
+        store = self.directory / "annotations.jsonl"
+        self.annotator = None if annotator is None else CachedCritic(annotator, store, match=self.match)
         old = read_annotations(settings.replay_from) if settings.active and settings.replay_from else []
         self.old = [annotation for annotation in old if not annotation.critique.failed]
         self.window: deque[tuple[Example, str]] = deque(maxlen=settings.window)
@@ -138,12 +137,10 @@ class Refresher:
             return False
         settings, critic = self.settings, self.critic
         training = FineTuning(
+            **settings.model_dump(include={"batch_size", "optimizer", "accumulate"}),
             steps=settings.train_steps,
-            batch_size=settings.batch_size,
             learning_rate=settings.lr,
             max_tokens=int(min(context_of(critic.model), NO_LIMIT)),
-            optimizer=settings.optimizer,
-            accumulate=settings.accumulate,
             gradient_checkpointing=self.recipe.model.gradient_checkpointing,
             seed=(self.recipe.run.seed + step) % 2**32,
         )

@@ -33,8 +33,8 @@ def annotator_endpoint(settings: AnnotateConfig) -> Endpoint:
     Raises:
         ConfigError: if the endpoint is incomplete, or its key is missing.
     """
-    values = settings.model_dump()
-    endpoint = Endpoint(**{field.name: values[field.name] for field in fields(Endpoint)})
+    names = {field.name for field in fields(Endpoint)}
+    endpoint = Endpoint.of("[annotate]", settings.model_dump(include=names))
     endpoint.check()
     return endpoint
 

@@ -97,7 +97,7 @@ class Pipeline:
             self.out.mkdir(parents=True, exist_ok=True)
             write_atomically(path, to_json(now))
             return
-        before = make_recipe(json.loads(path.read_bytes()), where=str(path), warn=False).model_dump(mode="json")
+        before = make_recipe(json.loads(path.read_bytes()), where=str(path), strict=False).model_dump(mode="json")
         changed = changed_settings(before, now)
         if changed:
             raise ConfigError(

@@ -17,6 +17,7 @@ from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
+from text2grad.config import digest_of
 from text2grad.critics.servers import Answer as Reply, Prompt, ResponseFormat
 from text2grad.errors import DataError
 from text2grad.evaluation.judging import fill, judge_of, judgements
@@ -69,7 +70,7 @@ class AlpacaEvalSuite(AnsweredSuite):
         self.settings = {
             "prompt": sha256(self._template.encode()).hexdigest()[:16],
             "judge": self.judge.model,
-            "length_control": self.gamed and self.gamed.digest(),
+            "length_control": self.gamed and digest_of(gamed),
         }
         about = "win rate predicted for outputs of equal length"
         own = {"length_controlled_win_rate": mean_of("controlled", share=True, about=about)} if self.gamed else {}

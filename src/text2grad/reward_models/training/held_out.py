@@ -75,13 +75,8 @@ class HeldOutSet:
         """Compute δ of each response from the annotator's spans.
 
         Raises:
-            DataError: if nothing is marked, or no span can be placed on the tokens.
+            DataError: if no span can be placed on the tokens.
         """
-        if annotations and not any(annotation.critique.spans for annotation in annotations):
-            raise DataError(
-                f"nothing is marked in any of {len(annotations)} held-out responses, so that no agreement can be "
-                "measured. Hold out more (reward_model.held_out), or measure on more of them (reward_model.eval_limit)."
-            )
         self.tokenizer = tokenizer
         pairs = [(annotation, self._delta(annotation, annotation.critique)) for annotation in annotations]
         self.annotations = [annotation for annotation, delta in pairs if delta is not None]
@@ -89,8 +84,10 @@ class HeldOutSet:
         self.unaligned = len(pairs) - len(self.annotations)
         if not any(map(any, self.deltas)):
             raise DataError(
-                f"no span of {len(pairs)} held-out responses can be placed on the tokenizer's tokens: decoding changes "
-                f"the text of {self.unaligned} of them. Use a tokenizer that decodes every text unchanged."
+                f"no span of {len(pairs)} held-out responses can be placed on the tokenizer's tokens (decoding changes "
+                f"the text of {self.unaligned}), so no agreement can be measured. Hold out more "
+                "(reward_model.held_out), measure on more of them (reward_model.eval_limit), or use a tokenizer that "
+                "decodes every text unchanged."
             )
 
     def measure(self, critic: Critic, *, rank: int = 0, processes: int = 1) -> Agreement:
@@ -116,22 +113,6 @@ class HeldOutSet:
         return rewards.delta if rewards else None
 
 
-def span_f1(agreement: Agreement) -> dict[str, float]:
-    """Return token-level F1 of positive tokens, of negative tokens, and of both together.
-
-    A label that neither the critic nor the annotator gives to any token is left out.
-
-    Example:
-        >>> span_f1(Agreement(negative_both=2, negative=3, negative_true=5))
-        {'f1': 0.5, 'f1/negative': 0.5}
-    """
-    positive = (agreement.positive_both, agreement.positive + agreement.positive_true)
-    negative = (agreement.negative_both, agreement.negative + agreement.negative_true)
-    both = (positive[0] + negative[0], positive[1] + negative[1])
-    counts = {"f1": both, "f1/positive": positive, "f1/negative": negative}
-    return {name: 2 * right / total for name, (right, total) in counts.items() if total}
-
-
 def measurement(
     reward_model: GenerativeRewardModel, held_out: HeldOutSet, thresholds: Sequence[float]
 ) -> Callable[[Any], dict[str, float]]:
@@ -151,8 +132,8 @@ def measurement(
             agreements = [held_out.measure(reward_model, rank=rank, processes=processes)]
         if processes > 1:
             agreements = [reduce(Agreement.merged, counts) for counts in zip(*gather_object([agreements]), strict=True)]
-        best = max(range(len(agreements)), key=lambda number: span_f1(agreements[number])["f1"])
-        measured = span_f1(agreements[best]) | agreements[best].metrics()
-        return measured | ({"vote_threshold": thresholds[best]} if thresholds else {})
+        measured = [agreement.metrics() for agreement in agreements]
+        best = max(range(len(measured)), key=lambda number: measured[number]["f1"])
+        return measured[best] | ({"vote_threshold": thresholds[best]} if thresholds else {})
 
     return measure

@@ -5,6 +5,7 @@ model/, merged/         have reward_model.json and README.md, too
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from text2grad.errors import ConfigError
 from text2grad.feedback import Annotation, write_annotations
 from text2grad.files import write_atomically
 from text2grad.models import (
-    MODEL,
     NO_LOSS,
     FineTuning,
     MeasuredRun,
@@ -26,7 +26,7 @@ from text2grad.models import (
 from text2grad.progress import note
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.load import format_from_recipe
+from text2grad.reward_models.load import decoding_of
 from text2grad.reward_models.training.card import base_of, model_card
 from text2grad.reward_models.training.held_out import HeldOutSet, measurement, read_split
 from text2grad.reward_models.writing import FORMS, has_outcomes
@@ -45,8 +45,8 @@ def train_reward_model(
 ) -> tuple[GenerativeRewardModel, int]:
     """Train a causal language model in place to write the critiques of annotations; failed critiques are skipped.
 
-    `on_step` is called with the number of finished steps after each step. `changes` are attributes of
-    `CritiqueFormat`, whose prompt format is that of the settings; `outcomes` says whether an annotation has one.
+    `on_step` is called with the number of finished steps after each. `changes` are attributes of `CritiqueFormat`,
+    whose prompt format is that of the settings.
 
     Returns:
         The reward model, and the number of annotations left out because they are longer than `settings.max_tokens` or
@@ -56,7 +56,7 @@ def train_reward_model(
         ModelError: if the model could not write critiques; before training.
         DataError: if no annotation is left.
     """
-    usual = {"outcomes": has_outcomes(annotations), "prompt_format": settings.prompt_format}
+    usual = {"outcomes": False, "prompt_format": settings.prompt_format}  # the training adds outcomes if there are any
     reward_model = GenerativeRewardModel(model, tokenizer, CritiqueFormat(**{**usual, **changes}))
     return reward_model, reward_model.train_further(annotations, settings, on_step=on_step)
 
@@ -66,28 +66,15 @@ def reward_directory(recipe: Recipe) -> Path:
     return Path(recipe.reward_model.out or recipe.run.out)
 
 
-def held_out_file(directory: Path) -> Path:
-    """Return the file of held-out annotations that `text2grad reward` wrote into its directory.
+def finished_file(directory: Path, name: str) -> Path:
+    """Return the path of a file or directory that `text2grad reward` wrote into its directory.
 
     Raises:
         ConfigError: if it is not there.
     """
-    return _finished(directory / HELD_OUT_FILE)
-
-
-def trained_model(directory: Path) -> Path:
-    """Return the directory of the reward model that `text2grad reward` wrote.
-
-    Raises:
-        ConfigError: if it is not finished.
-    """
-    return _finished(directory / MODEL)
-
-
-def _finished(path: Path) -> Path:
-    if not path.exists():
-        raise ConfigError(f"{path} does not exist; train the reward model with `text2grad reward` first")
-    return path
+    if not (directory / name).exists():
+        raise ConfigError(f"{directory / name} does not exist; train the reward model with `text2grad reward` first")
+    return directory / name
 
 
 class RewardRun(MeasuredRun):
@@ -138,15 +125,13 @@ class RewardRun(MeasuredRun):
 
     def _reward_model(self, model: Any, vote_threshold: float | None = None) -> GenerativeRewardModel:
         """Return the model as a critic that decodes as [critic] says, or with the best vote threshold found."""
-        critic = self.recipe.critic
-        format = format_from_recipe(
-            self.recipe,
+        format = CritiqueFormat(
             **self.recipe.reward_model.model_dump(include={"form", "write_feedback", "max_new_tokens"}),
             outcomes=self.outcomes,
             prompt_format=self.prompt_format,
-            votes=critic.votes or 1,
             vote_threshold=vote_threshold or 0.5,
         )
+        format = replace(format, **decoding_of(self.recipe, format))
         return GenerativeRewardModel(model, self.tokenizer, format)
 
     def save(self, model: Any, out: Path, results: dict[str, Any], *, adapter: bool) -> None:
