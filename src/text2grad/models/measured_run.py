@@ -25,7 +25,6 @@ from text2grad.models.adapters import load_lora, with_lora
 from text2grad.models.fine_tuning import FineTuning, Row, supervised_trainer
 from text2grad.models.measured_training import (
     Evaluation,
-    OnMeasured,
     check_batch_size,
     check_same_data,
     checkpoint_path,
@@ -123,15 +122,11 @@ class MeasuredRun(ABC):
             last_saved(self.directory)
         self.state.wait_for_everyone()
 
-    def run(self, on_measured: OnMeasured = lambda *_: None) -> Path:
-        """Train, publish the best checkpoint, and return its directory; parts that are finished are skipped.
-
-        Args:
-            on_measured: called with step, number of steps and measurements after each measurement.
-        """
+    def run(self) -> Path:
+        """Train, publish the best checkpoint, and return its directory; parts that are finished are skipped."""
         out = self.directory / MODEL
         if not out.exists():
-            self._train(on_measured)
+            self._train()
         self.state.wait_for_everyone()
         if self.is_main:
             self._publish(out)
@@ -147,7 +142,7 @@ class MeasuredRun(ABC):
     def save(self, model: Any, out: Path, results: dict[str, Any], *, adapter: bool) -> None:
         """Save the best model, an adapter or whole weights, in a directory; `results` are those of results.json."""
 
-    def _train(self, on_measured: OnMeasured) -> None:
+    def _train(self) -> None:
         """Train, with measurements and checkpoints, from the last checkpoint."""
         same = {"steps", "batch_size", "optimizer", "epochs", "accumulate", "bf16"}
         settings = FineTuning(
@@ -168,7 +163,6 @@ class MeasuredRun(ABC):
             every=self.settings.eval_every,
             keep=max(2, self.recipe.run.keep_checkpoints),
             tracker=self.recipe.run.tracker,
-            on_measured=on_measured,
         )
         train_measured(
             partial(supervised_trainer, self.model, self.tokenizer, self.rows, settings), settings, evaluation

@@ -28,15 +28,13 @@ from text2grad.errors import CheckpointError, ConfigError, Interrupted, Training
 from text2grad.files import flush, to_json, write_atomically
 from text2grad.models.fine_tuning import NO_LOSS, FineTuning, OnStep, Row, run_trainer
 from text2grad.models.launch import PLAIN, asks_for_fsdp
-from text2grad.progress import Progress
+from text2grad.progress import Progress, note
 from text2grad.types import Optimizer
 
 METRICS_FILE = "metrics.jsonl"
 MARK = "text2grad.json"  # file that completes a checkpoint: length of metrics.jsonl, and costs so far
 COSTS = ("seconds", "tokens", "peak_memory_bytes")
 LOGGED = {"loss": "loss", "grad_norm": "grad_norm", "learning_rate": "lr", "mean_token_accuracy": "token_accuracy"}
-
-OnMeasured = Callable[[int, int, dict[str, float]], None]  # step, number of steps, measurements
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,6 @@ class Evaluation:
     every: int  # steps between measurements; each has a checkpoint
     keep: int = 2  # checkpoints on disk, at least the best and the last
     tracker: str = "none"
-    on_measured: OnMeasured = lambda *_: None  # called on the main process
 
 
 class SavedTraining(NamedTuple):
@@ -237,7 +234,8 @@ def _evaluate(trainer: Any, evaluation: Evaluation, *_: Any, **__: Any) -> dict[
     if trainer.is_world_process_zero():
         step = trainer.state.global_step
         _append(evaluation.directory, step, {f"eval/{name}": value for name, value in measured.items()})
-        evaluation.on_measured(step, trainer.state.max_steps, measured)
+        shown = "   ".join(f"{name} {value:.4g}" for name, value in measured.items() if not name.startswith("gap"))
+        note(f"held out, step {step:,} of {trainer.state.max_steps:,}   {shown}")
     trainer.control.should_evaluate = False
     return {f"eval_{evaluation.metric}": measured[evaluation.metric]}
 

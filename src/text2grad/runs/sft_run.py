@@ -14,7 +14,6 @@ from text2grad.models import (
     MERGED,
     NO_LOSS,
     MeasuredRun,
-    OnMeasured,
     Row,
     check_ids,
     context_of,
@@ -74,9 +73,9 @@ class SFTRun(MeasuredRun):
         digest = hashlib.sha256(f"{_digest(encoded)} {_digest(encoded_held_out)}".encode()).hexdigest()
         self.open(("model", "sft", "run"), "demonstrations", digest)
 
-    def run(self, on_measured: OnMeasured = lambda *_: None) -> Path:
+    def run(self) -> Path:
         """Train and publish as `MeasuredRun.run`; with LoRA return the directory of the merged model."""
-        out = super().run(on_measured)
+        out = super().run()
         return self.directory / MERGED if self.recipe.model.lora_r else out
 
     def save(self, model: Any, out: Path, results: dict[str, Any], *, adapter: bool) -> None:
