@@ -79,7 +79,7 @@ def trainer(
     tokenizer, model = small_run.tokenizer_and_model()
     critic = critic or GenerativeRewardModel.load(phases / "reward_model")
     recipe = small_run.recipe(out, **sections(out, phases, **more))
-    retrained = Refresher.from_recipe(recipe, critic, annotator or Annotator())
+    retrained = Refresher(recipe, critic, annotator or Annotator())
     return Text2GradTrainer(
         model, critic, EXAMPLES, recipe, processing_class=tokenizer, refresher=retrained, resume=resume
     )
