@@ -13,8 +13,8 @@ from random import Random
 from typing import ClassVar, NamedTuple
 
 from text2grad.tasks.base import WORD, split_words
-from text2grad.tasks.program_critic import STYLES, Finding, Judgement, ProgramCritic, bare, sentences
-from text2grad.types import Example
+from text2grad.tasks.program_critic import STYLES, Finding, ProgramCritic, bare, judged, sentences
+from text2grad.types import Critique, Example
 
 HALVES = ("first", "last")  # parts of a name
 STOPS = frozenset(".!?")
@@ -235,18 +235,18 @@ class FactCritic(ProgramCritic):
     reader: ClassVar[FactReader]
     writer: ClassVar[FactWriter]
 
-    def judge(self, example: Example, response: str, rng: Random) -> Judgement:
+    def judge(self, example: Example, response: str, rng: Random) -> Critique:
         """Judge one answer."""
         return self.judge_sentence(example, response, 0, len(response), rng.randrange(STYLES))
 
-    def judge_sentence(self, example: Example, response: str, start: int, end: int, style: int) -> Judgement:
+    def judge_sentence(self, example: Example, response: str, start: int, end: int, style: int) -> Critique:
         """Judge characters [start, end) of a response: an answer of one sentence."""
         facts = self.facts(example)
         reading = self.reader.read(response, facts, start, end)
         if not response[start:end].strip():
-            return Judgement(self.writer.empty, ())
+            return Critique(self.writer.empty)
         feedback = self.writer.write(reading, response, facts, style, truths=self.truths)
-        return Judgement(feedback, self.writer.quotable(reading.findings))
+        return judged(feedback, self.writer.quotable(reading.findings))
 
     @abstractmethod
     def facts(self, example: Example) -> Facts:
