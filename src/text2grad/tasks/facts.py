@@ -188,14 +188,9 @@ class FactWriter:
         return kept
 
     def write(self, reading: Reading, response: str, facts: Facts, style: int, *, truths: bool) -> str:
-        """Return the critique; each quotable finding is quoted exactly as it stands in the answer.
+        """Return the critique of one sentence in wordings of a style, with the true facts if `truths`.
 
-        Args:
-            reading: of one sentence.
-            response: the text that holds the findings.
-            facts: the true facts of the sentence, by slot.
-            style: the choice among the wordings.
-            truths: whether to state the true facts.
+        Each quotable finding is quoted exactly as it stands in the answer.
         """
         kept = self.quotable(reading.findings)
         facts = {**facts, **dict(zip(HALVES, facts["who"].split(), strict=True))}
@@ -298,13 +293,9 @@ def same_words(reference: str, response: str) -> bool:
 
 
 def half_of_both(name: str, other: str, rng: Random, unseen: Collection[tuple[str, str]] = ()) -> str:
-    """Return another full name; half of the draws keep the first or the last part of `name`.
+    """Return a full name; half of the draws keep the first or the last part of `name`, the others return `other`.
 
-    Args:
-        name: a full name.
-        other: a different full name.
-        rng: makes the choice.
-        unseen: (first, last) names that must not be returned; `other` is returned instead.
+    `unseen` are (first, last) names that must not be returned; `other` is returned instead.
     """
     (first, last), (another, surname) = name.split(), other.split()
     chosen = rng.choice(((another, surname), (another, surname), (first, surname), (another, last)))

@@ -81,10 +81,7 @@ def sentences(
 ) -> list[str]:
     """Return one sentence for each run of findings with the same truth: the truth, then the verdict on each quote.
 
-    Args:
-        findings: in the order of the answer.
-        truth: finding → the true fact in words, or None: then each verdict is a sentence of its own.
-        verdict: finding → the quote and the judgement on it.
+    Without a truth (None) each verdict, which is the quote and the judgement on it, is a sentence of its own.
     """
     sentences = []
     for fact, run in groupby(findings, key=truth):
