@@ -340,14 +340,14 @@ def test_policies_are_evaluated(phases: Path, device: torch.device, tmp_path: Pa
     (tmp_path / "text.txt").write_text("red blue one two\n\ncat dog\n")
     data = [{"prompt": f"cat {word}", "reference": f" {word}", "source": f"{word} red " * 4} for word in WORDS[:3]]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(one) + "\n" for one in data))
-    suites = ["--suite", "summarization", "--data", f"summarization={tmp_path / 'data.jsonl'}"]
-    suites += ["--suite", "perplexity", "--data", f"perplexity={tmp_path / 'text.txt'}"]
+    suites = ["--suite", f"summarization={tmp_path / 'data.jsonl'}"]
+    suites += ["--suite", f"reading_suite:reading={tmp_path / 'text.txt'}"]
     named = [str(phases / "base"), str(phases / "critic")]
     more = ["--max-new-tokens", "6", "--out", str(tmp_path / "measured")]
     assert main(["evaluate", "policy", *named, *suites, *more]) == 0
     assert set(json.loads((tmp_path / "measured" / "evaluation.json").read_bytes())["suites"]) == {
         "summarization",
-        "perplexity",
+        "reading",
     }
 
 

@@ -22,9 +22,10 @@ from text2grad.feedback import CritiqueRecord
 from text2grad.reward_models import critique_target
 from text2grad.runs.critic_quality.evaluation import quartiles
 from text2grad.runs.reports.html import Table
-from text2grad.runs.reports.plots import COLOURS, HATCHES, INK, PAPER, Draw, style
+from text2grad.runs.reports.plots import COLOURS, INK, PAPER, Draw, style
 from text2grad.types import LABELS, Label
 
+HATCHES = ("", "///", "...")
 FLAGGED = 20
 """Maximum number of listed spans without support."""
 

@@ -91,8 +91,8 @@ def run(args: argparse.Namespace) -> int:
         found.kept, count=count, passage_tokens=args.passage_tokens, held_out=args.held_out, seed=args.seed
     )
     if not made.train or not made.held_out:
-        left_out = (found.left_out + made.left_out).items()
-        reasons = ", ".join(f"{number} {reason}" for reason, number in left_out) or "none left out"
+        left_out = found.left_out + made.left_out
+        reasons = ", ".join(f"{number} {reason}" for reason, number in left_out.items()) or "none left out"
         raise DataError(
             f"{args.path}: {len(made.train)} prompts to train on and {len(made.held_out)} held out are left "
             f"({reasons}); both need at least one"

@@ -1,6 +1,6 @@
 """Answers from a passage: the share of names and numbers that the passage does not support.
 
-`text2grad evaluate policy MODEL --suite evidence.suites.grounding:grounding --data DIR --out OUT`, from a clone.
+`text2grad evaluate policy MODEL --suite evidence.suites.grounding:grounding=DIR --out OUT`, from a clone.
 
 unsupported_share          unsupported names and numbers / all names and numbers, over all answers
 answers_with_unsupported   share of answers with at least one

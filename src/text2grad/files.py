@@ -171,7 +171,7 @@ def claim(path: Path, identity: Mapping[str, Any], *, holds: str, way_out: str) 
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             write_atomically(path, to_json(identity))
-        known = json.loads(path.read_bytes())
+        known, identity = json.loads(path.read_bytes()), json.loads(to_json(identity))
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot use {path}: {error}. Choose another --out") from error
     differing = [key for key in {**known, **identity} if known.get(key) != identity.get(key)]

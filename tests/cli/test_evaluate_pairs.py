@@ -53,12 +53,11 @@ def test_wins_ties_and_losses_are_counted_in_both_orders_and_paid_for_once(
     assert main(command) == 0
     found = result(tmp_path)
     assert (found["wins"], found["ties"], found["losses"], found["pairs"]) == (2, 3, 1, 6)
-    assert (found["inconsistent"], found["first_place_twice"], found["second_place_twice"]) == (1, 1, 0)
-    assert (found["alike"], found["failed"]) == (1, 0)
+    assert (found["inconsistent"], found["failed"]) == (1, 0)
     assert found["rates"]["win"]["value"] == pytest.approx(2 / 6)
     assert found["rates"]["win"]["low"] < 2 / 6 < found["rates"]["win"]["high"]
     assert server.requests() - before == 10  # two orders of five pairs
-    assert "33.3 [0.0, 66.7]   50.0 [16.7, 83.3]   16.7 [0.0, 50.0]   6       1" in capsys.readouterr().out
+    assert "33.3 [0.0, 66.7]   50.0 [16.7, 83.3]   16.7 [0.0, 50.0]   62.5" in capsys.readouterr().out
     verdicts = [json.loads(line) for line in (tmp_path / "out" / "verdicts.jsonl").read_text().splitlines()]
     assert [one["verdicts"] for one in verdicts[2:4]] == [["second", "second"], ["first", "second"]]
     assert all("sk-never" not in file.read_text("latin-1") for file in (tmp_path / "out").iterdir())
@@ -125,7 +124,6 @@ def test_further_pairs_are_asked_about_alone(server: Running, tmp_path: Path) ->
 def test_one_tie_and_one_preference_are_an_inconsistent_tie() -> None:
     found = summary([Preference("tie", ("first", "tie")), Preference("second", ("second", "second"))])
     assert (found["wins"], found["ties"], found["losses"], found["inconsistent"]) == (0, 1, 1, 1)
-    assert (found["first_place_twice"], found["second_place_twice"]) == (0, 0)
 
 
 def test_the_texts_change_places_and_stand_between_tags_that_they_do_not_hold() -> None:
@@ -164,8 +162,8 @@ def test_two_judges_stand_beside_each_other_with_their_agreement(
     assert server.requests() - before == 20
     assert (found["judge"], list(found["judges"])) == ("m", ["m", "two"])
     assert found["judges"]["two"]["wins"] == 2
-    [pair] = found["agreement"]["pairs"]
-    assert (pair["judges"], pair["both"], pair["agreement"], pair["alpha"]) == (["m", "two"], 6, 1.0, 1.0)
+    [(names, both)] = found["agreement"].items()
+    assert (names, both["ratings"], both["agreement"], both["kappa"], both["alpha"]) == ("m and two", 12, 1.0, 1.0, 1.0)
     verdicts = [json.loads(line) for line in (tmp_path / "out" / "verdicts.jsonl").read_text().splitlines()]
     assert [one["judge"] for one in verdicts] == ["m"] * 6 + ["two"] * 6
     assert main([*command, "--judge", "m"]) == 2
@@ -197,8 +195,8 @@ def test_people_judge_beside_a_model_and_never_see_the_sides(
     assert main([*command, "--human", str(tmp_path / "ann.csv")]) == 0
     found = result(tmp_path)["judges"]["human ann"]
     assert (found["wins"], found["ties"], found["losses"], found["failed"]) == (6, 1, 0, 1)
-    assert found["first_place"]["value"] == pytest.approx(sum(long_first[2:]) / 6)
-    assert result(tmp_path)["agreement"]["pairs"][0]["agreement"] == pytest.approx(6 / 7)
+    assert found["rates"]["first_place"]["value"] == pytest.approx(sum(long_first[2:]) / 6)
+    assert result(tmp_path)["agreement"]["m and human ann"]["agreement"] == pytest.approx(6 / 7)
     turned = [*command[:2], theirs, ours, *command[4:]]
     assert main([*turned, "--human", str(tmp_path / "ann.csv"), "--force"]) == 2
     assert "is no pair of the two files. Give the files, in their order" in " ".join(capsys.readouterr().err.split())
@@ -224,7 +222,7 @@ def test_cost_is_told_beforehand_and_a_dear_run_is_refused(
     assert server.requests() == before
     assert main([*command, *PRICES, "--max-cost", "50"]) == 0
     assert main([*command, *PRICES, "--dry-run"]) == 0
-    assert "m: no request (6 are answered already)" in capsys.readouterr().out
+    assert "m: 0 requests (6 are answered already)" in capsys.readouterr().out
     # 6 answers of 100 and 20 tokens at 1,000 and 2,000 dollars per million
     assert result(tmp_path)["cost_usd"] == pytest.approx(6 * (0.1 + 0.04))
 
@@ -256,7 +254,7 @@ def test_no_judge_two_responses_and_a_sheet_without_verdicts_are_refused(
     assert "--judge m is a model on the server of a --judge FILE.toml" in " ".join(capsys.readouterr().err.split())
     assert main(["evaluate", "study", ours, "--against", theirs, "--out", str(tmp_path / "study")]) == 0
     assert main([*command, "--human", str(tmp_path / "study" / "sheet.csv")]) == 2
-    assert "there is no verdict in" in capsys.readouterr().err
+    assert "there is no rating in" in capsys.readouterr().err
     (tmp_path / "theirs.jsonl").write_text('{"prompt": "a", "response": "x"}\n{"prompt": "a", "response": "y"}\n')
     assert main([*command, "--judge", str(tmp_path / "my.toml")]) == 2
     assert "the prompt 'a' has two responses" in " ".join(capsys.readouterr().err.split())
@@ -264,16 +262,21 @@ def test_no_judge_two_responses_and_a_sheet_without_verdicts_are_refused(
 
 def test_position_bias_and_agreement_by_hand() -> None:
     one = [
-        Preference("first", ("first", "first")),
-        Preference("tie", ("first", "second")),
-        Preference("tie", ("tie", "tie")),
+        Preference("first", ("first", "first"), ("first", "second")),
+        Preference("tie", ("first", "second"), ("first", "first")),
+        Preference("tie", ("tie", "tie"), ("tie", "tie")),
     ]
-    # places: first and second; first twice; two ties, which name no place
-    assert summary(one)["first_place"]["value"] == pytest.approx(3 / 4)
+    # two ties name no place
+    assert summary(one)["rates"]["first_place"]["value"] == pytest.approx(3 / 4)
     other = [Preference("first", ("first", "first")), Preference("second", ("second", "second")), Preference(None)]
-    found = judges_agreement({"a": one, "b": other})
-    assert found is not None
-    assert (found["pairs"][0]["both"], found["pairs"][0]["agreement"]) == (2, 0.5)
+    found = judges_agreement({"a": one, "b": other})["a and b"]
+    assert found["agreement"] == 0.5
     # Krippendorff: values first 2, tie 1, second 1; D_o = (0 + 1) / 2; D_e = 1 - (2·1 + 0 + 0) / (4·3) = 5/6
     assert found["alpha"] == pytest.approx(1 - 0.5 / (5 / 6))
-    assert judges_agreement({"a": one}) is None
+    assert judges_agreement({"a": one}) == {}
+    assert list(judges_agreement({"a": one, "b": other, "c": one})) == [
+        "a and b",
+        "a and c",
+        "b and c",
+        "a and b and c",
+    ]

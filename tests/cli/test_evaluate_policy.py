@@ -51,7 +51,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(models: Path, out: Path, *more: str, named: tuple[str, ...] = ("one", "two")) -> list[str]:
-    data = ["--suite", "summarization", "--data", f"summarization={models / 'data.jsonl'}", "--max-new-tokens", "6"]
+    data = ["--suite", f"summarization={models / 'data.jsonl'}", "--max-new-tokens", "6"]
     return ["evaluate", "policy", *(str(models / name) for name in named), *data, "--out", str(out), *more]
 
 
@@ -62,11 +62,11 @@ def result(out: Path) -> Any:
 def test_models_stand_side_by_side_with_paired_differences(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    more = ["--suite", "perplexity", "--data", f"perplexity={models / 'text.txt'}", "--baseline", "one"]
+    more = ["--suite", f"reading_suite:reading={models / 'text.txt'}", "--baseline", "one"]
     assert main(command(models, tmp_path, *more, named=("one", "two", "adapter"))) == 0
     found = result(tmp_path)
-    assert list(found["suites"]) == ["summarization", "perplexity"]
-    texts, book = found["suites"]["summarization"], found["suites"]["perplexity"]
+    assert list(found["suites"]) == ["summarization", "reading"]
+    texts, book = found["suites"]["summarization"], found["suites"]["reading"]
     assert texts["questions"] == 5
     assert texts["models"]["adapter"] == texts["models"]["one"]  # a fresh adapter changes nothing
     assert set(texts["differences"]) == {"two", "adapter"}
@@ -116,8 +116,16 @@ def test_a_server_is_asked_once_also_after_kills(kills: int, server: Running, tm
     data, count = tmp_path / "many.jsonl", 20 * kills + 20
     data.write_text("".join(json.dumps({"prompt": f"{tmp_path} {n}", "reference": "x"}) + "\n" for n in range(count)))
     arguments = [
-        *("evaluate", "policy", f"served={server.url}", "--model-name", "m", "--suite", "summarization"),
-        *("--data", str(data), "--out", str(tmp_path / "out"), "--set", "server.concurrency=2", "--quiet"),
+        *("evaluate", "policy", f"served={server.url}", "--model-name", "m"),
+        *(
+            "--suite",
+            f"summarization={data}",
+            "--out",
+            str(tmp_path / "out"),
+            "--set",
+            "server.concurrency=2",
+            "--quiet",
+        ),
     ]
     before, environment = server.requests(), {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     for number in range(1, kills + 1):
@@ -148,7 +156,7 @@ def test_answers_that_do_not_arrive_are_told(
 ) -> None:
     data = tmp_path / "data.jsonl"
     data.write_text("".join(json.dumps({"prompt": f"{tmp_path} {n} [[{n}]]"}) + "\n" for n in (400, "ok")))
-    arguments = ["evaluate", "policy", server.url, "--model-name", "m", "--suite", "summarization", "--data", str(data)]
+    arguments = ["evaluate", "policy", server.url, "--model-name", "m", "--suite", f"summarization={data}"]
     assert main([*arguments, "--out", str(tmp_path / "out")]) == 2
     told = capsys.readouterr().err
     assert (
@@ -169,7 +177,7 @@ def test_all_models_are_checked_before_the_first_answers(
 WRONG = [
     (
         ["s=http://localhost:9/v1", "--model-name", "m", "--set", "server.api_key_env=NO_KEY_HERE"],
-        "ConfigError: server.api_key_env = NO_KEY_HERE: the variable holds no key; set it, or leave the setting out",
+        "the environment variable NO_KEY_HERE holds no key for http://localhost:9/v1. Set it, or set [server] api_key",
     ),
     (["{one}", "--set", "model.prompt_format=chat"], 'ModelError: model.prompt_format = "chat", but the tokenizer of '),
     (["{one}", "{one}"], "are both called 'one'; give them names: NAME="),
@@ -180,14 +188,20 @@ WRONG = [
     (["{one}", "--suite", "sumarization"], "--suite has no value 'sumarization'. Did you mean \"summarization\"?"),
     (["{one}", "--suite", "mbpp"], "DataError: suite mbpp: "),
     (["{one}", "--suite", "no_such_module:mine"], "--suite no_such_module:mine: cannot import no_such_module: "),
-    (["{one}", "--model-name", "m"], "--model-name m: no model is on a server; give http://HOST:PORT/v1"),
+    (["{one}", "--model-name", "m"], "--model-name m: no server among the models has this name"),
     (["http://localhost:9/v1"], "http://localhost:9/v1: name the model on this server with --model-name MODEL"),
     (
-        ["s=http://localhost:9/v1", "--model-name", "m", "--suite", "perplexity", "--data", "perplexity={text}"],
-        "suite perplexity reads the model itself, and s is on a server; name the directory of its weights",
+        [
+            "s=http://localhost:9/v1",
+            "--model-name",
+            "m",
+            "--suite",
+            "reading_suite:reading={text}",
+        ],
+        "suite reading reads the model itself, and s is on a server; name the directory of its weights",
     ),
     (["{one}", "--samples", "4"], "--samples 4 at --temperature 0 would give the same answer 4 times"),
-    (["{one}", "--data", "mbpp=x.jsonl"], "--data mbpp=…: this suite is not evaluated; add --suite mbpp"),
+    (["{one}", "--suite", "summarization"], "--suite summarization: the suite summarization is named twice"),
     (["{nowhere}"], "ModelError: cannot load a tokenizer from"),
     (["{run}"], "is a run without a checkpoint; wait for its first (run.save_every)"),
 ]

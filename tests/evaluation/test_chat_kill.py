@@ -37,8 +37,8 @@ def start(server: Running, data: Path, recipe: Path, out: Path) -> "subprocess.P
         "--model-name",
         "tiny=policy",
     ]
-    command += ["--suite", "mt_bench", "--data", f"mt_bench={MT_BENCH}"]
-    command += ["--suite", "alpaca_eval", "--data", f"alpaca_eval={data}"]
+    command += ["--suite", f"mt_bench={MT_BENCH}"]
+    command += ["--suite", f"alpaca_eval={data}"]
     command += ["--judge", str(recipe), "--set", f"server.concurrency={CONCURRENCY}", "--out", str(out)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
 

@@ -230,9 +230,7 @@ def test_the_command_rates_a_model_and_keeps_every_judgement(
         "policy",
         f"tiny={policy}",
         "--suite",
-        "mt_bench",
-        "--data",
-        str(MT_BENCH),
+        f"mt_bench={MT_BENCH}",
         "--judge",
         str(file),
     ]

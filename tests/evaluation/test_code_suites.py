@@ -24,7 +24,7 @@ OPTIONS = SuiteOptions(accept_weaker=True)
 def suite_of(tmp_path: Path, *records: Any, name: str = "code", samples: int = 1) -> CodeSuite:
     path = tmp_path / "data.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in records), "utf-8")
-    [found] = make_suites([name], [str(path)], SuiteOptions(accept_weaker=True, samples=samples))
+    [found] = make_suites([f"{name}={path}"], SuiteOptions(accept_weaker=True, samples=samples))
     assert isinstance(found, CodeSuite)
     return found
 
@@ -50,7 +50,7 @@ def test_all_reference_solutions_pass(name: str, file: str, number: int, monkeyp
     if not (SHARED / "data" / file).exists():
         pytest.skip("needs ../shared/data, which is not part of the project")
     monkeypatch.setattr(code, "TIMEOUT_S", 120.0)  # one solution needs 6 s of a core, which other tests may occupy
-    [suite] = make_suites([name], [str(SHARED / "data" / file)], OPTIONS)
+    [suite] = make_suites([f"{name}={SHARED / 'data' / file}"], OPTIONS)
     assert isinstance(suite, CodeSuite)
     assert len(suite.questions) == number
     records = [json_object(entry.record, "") for entry in read_entries(SHARED / "data" / file)]
@@ -153,4 +153,4 @@ def test_records_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^suite code: question 2 has the id 'HumanEval/x' of an earlier one"):
         suite_of(tmp_path, HUMANEVAL, HUMANEVAL)
     with pytest.raises(DataError, match=r"^suite code: no data is given\. Give a JSONL file of HumanEval or MBPP of"):
-        make_suites(["code"], [], OPTIONS)
+        make_suites(["code"], OPTIONS)

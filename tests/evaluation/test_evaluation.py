@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from reading_suite import ReadingSuite
 from text2grad.costs import read_cost
 from text2grad.errors import ConfigError
 from text2grad.evaluation.answering import Sampling
@@ -16,7 +17,6 @@ from text2grad.evaluation.subjects import Subject, _short, read_subjects
 from text2grad.evaluation.suite import AnsweredSuite, SuiteOptions
 from text2grad.evaluation.suites import code
 from text2grad.evaluation.suites.code import CodeSuite
-from text2grad.evaluation.suites.text import PerplexitySuite
 from text2grad.runs.reports.policy_evaluation import policy_page, print_evaluation
 
 RECORD = {
@@ -31,7 +31,7 @@ RECORD = {
 @pytest.fixture
 def suite(tmp_path: Path) -> CodeSuite:
     (tmp_path / "data.jsonl").write_text(json.dumps(RECORD) + "\n", "utf-8")
-    [found] = make_suites(["humaneval"], [str(tmp_path / "data.jsonl")], SuiteOptions(accept_weaker=True))
+    [found] = make_suites([f"humaneval={tmp_path / 'data.jsonl'}"], SuiteOptions(accept_weaker=True))
     assert isinstance(found, CodeSuite)
     return found
 
@@ -60,7 +60,7 @@ def test_scores_are_kept_until_answers_or_limits_change(
     monkeypatch.setattr(CodeSuite, "_run", lambda self, jobs: scored.append(len(jobs)) or own(self, jobs))
 
     def evaluate(options: SuiteOptions, tokens: int = 4, *, force: bool = False) -> None:
-        [again] = make_suites(["humaneval"], [str(tmp_path / "data.jsonl")], options)
+        [again] = make_suites([f"humaneval={tmp_path / 'data.jsonl'}"], options)
         settings = EvaluationSettings(tmp_path / "out", Sampling(max_new_tokens=tokens), draws=5, force=force)
         [result] = evaluate_models(read_subjects([f"m={policy}"]), [again], settings).results
         used.append(sum(sum(one.tokens) for one in result.answers["m"]))
@@ -86,14 +86,14 @@ def test_another_dtype_gives_other_answers_and_other_scores(suite: CodeSuite, po
     (tmp_path / "book.txt").write_text("Once upon a time.\n\nA dog ran home, and slept.\n", "utf-8")
 
     def evaluate(out: str, dtype: str, *, force: bool = False) -> float:
-        suites = [PerplexitySuite(SuiteOptions(data=str(tmp_path / "book.txt"))), suite]
+        suites = [ReadingSuite(SuiteOptions(data=str(tmp_path / "book.txt"))), suite]
         settings = EvaluationSettings(tmp_path / out, Sampling(max_new_tokens=4), draws=5, dtype=dtype, force=force)
         found = evaluate_models(read_subjects([f"m={policy}"]), suites, settings)
         assert json.loads((tmp_path / out / "evaluation.json").read_bytes())["models"]["m"]["dtype"] == dtype
         return found.results[0].figures["m"]["perplexity"].value
 
     saved = evaluate("out", "auto")
-    for kept in ("answers/humaneval.m.json", "scores/perplexity.m.json"):  # as they were before dtype was named there
+    for kept in ("answers/humaneval.m.json", "scores/reading.m.json"):  # as they were before dtype was named there
         subject = json.loads((tmp_path / "out" / kept).read_bytes())["subject"]
         assert sorted(subject) == ["eos_ids", "model", "prompt_format"]
     with pytest.raises(
@@ -115,7 +115,7 @@ def test_names_of_models() -> None:
     assert two == Subject("big", "http://h:2/v1", "org/big", "chat")
     with pytest.raises(ConfigError, match=r"^--model-name y: say which is whose by --model-name NAME=MODEL, once for"):
         read_subjects(["http://h/v1"], model_names=["x", "y"])
-    with pytest.raises(ConfigError, match=r"^--model-name b=…: no server among the models has this name$"):
+    with pytest.raises(ConfigError, match=r"^--model-name b: no server among the models has this name$"):
         read_subjects(["a=http://h/v1"], model_names=["x", "b=y"])
     with pytest.raises(ConfigError, match=r"^a model is an empty text"):
         read_subjects([""])
@@ -129,7 +129,7 @@ def test_texts_in_scores_do_not_count(suite: CodeSuite) -> None:
 def test_answers_that_were_cut_or_had_no_room_are_told(policy: Path, tmp_path: Path) -> None:
     rows = [{"prompt": "short", "reference": "x"}, {"prompt": "long " * 600, "reference": "x"}]
     (tmp_path / "posts.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
-    suites = make_suites(["summarization"], [str(tmp_path / "posts.jsonl")], SuiteOptions())
+    suites = make_suites([f"summarization={tmp_path / 'posts.jsonl'}"], SuiteOptions())
     sampling = Sampling(max_new_tokens=2, too_long="empty")
     found = evaluate_models(
         read_subjects([f"m={policy}"]), suites, EvaluationSettings(tmp_path / "out", sampling, draws=5)

@@ -61,7 +61,7 @@ def by_hand(policy: Path) -> tuple[float, float]:
 @needs_lm_eval
 @pytest.mark.filterwarnings("ignore")
 def test_arc_is_the_share_of_right_choices(policy: Path, tmp_path: Path) -> None:
-    [suite] = make_suites(["arc"], [written(tmp_path / "arc.jsonl", on_the_hub())], SuiteOptions())
+    [suite] = make_suites([f"arc={written(tmp_path / 'arc.jsonl', on_the_hub())}"], SuiteOptions())
     assert isinstance(suite, ExaminedSuite)
     assert list(suite.measures) == ["acc", "acc_norm"]
     [subject] = read_subjects([str(policy)])
@@ -77,17 +77,17 @@ def test_arc_is_the_share_of_right_choices(policy: Path, tmp_path: Path) -> None
 def test_data_and_tasks_that_are_not_there_are_named(tmp_path: Path, no_hub: None, monkeypatch: Any) -> None:
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     with pytest.raises(ConfigError, match=r"^--suite lm-eval:arc_chalenge: lm-eval has no task 'arc_chalenge'"):
-        make_suites(["lm-eval:arc_chalenge"], [], SuiteOptions())
+        make_suites(["lm-eval:arc_chalenge"], SuiteOptions())
     with pytest.raises(
         DataError, match=r"cannot be loaded: there is no file none\.jsonl\. Give the rows of ARC-Challenge's test split"
     ):
-        make_suites(["arc"], ["none.jsonl"], SuiteOptions())
+        make_suites(["arc=none.jsonl"], SuiteOptions())
     with pytest.raises(
         DataError,
         match=r"^suite arc: the data of lm-eval's task arc_challenge cannot be loaded: .*\. Give "
-        r"the rows of ARC-Challenge's test split as JSONL with --data arc=FILE \(data set allenai/ai2_arc",
+        r"the rows of ARC-Challenge's test split as JSONL with --suite arc=FILE \(data set allenai/ai2_arc",
     ):
-        make_suites(["arc"], [], SuiteOptions())
+        make_suites(["arc"], SuiteOptions())
 
 
 def test_without_lm_eval_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,4 +95,4 @@ def test_without_lm_eval_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(
         ConfigError, match=r"^suite arc needs lm_eval, not installed here: run pip install -e \"\.\[lm-eval\]"
     ):
-        make_suites(["arc"], ["x.jsonl"], SuiteOptions())
+        make_suites(["arc=x.jsonl"], SuiteOptions())

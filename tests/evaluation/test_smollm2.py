@@ -15,10 +15,9 @@ FILES = {"humaneval": "humaneval/HumanEval.jsonl.gz", "mbpp": "mbpp/sanitized-mb
 def test_smollm2_writes_programs(tmp_path: Path) -> None:
     if not SMOLLM2.exists() or not (SHARED / "data/mbpp").exists():
         pytest.skip("needs models/smollm2 (make smollm2) and ../shared/data")
-    data = [f"--data={name}={SHARED / 'data' / file}" for name, file in FILES.items()]
-    suites = [f"--suite={name}" for name in FILES]
+    suites = [f"--suite={name}={SHARED / 'data' / file}" for name, file in FILES.items()]
     limits = ["--limit", "10", "--max-new-tokens", "200", "--out", str(tmp_path)]
-    assert main(["evaluate", "policy", str(SMOLLM2), *suites, *data, *limits]) == 0
+    assert main(["evaluate", "policy", str(SMOLLM2), *suites, *limits]) == 0
     found = json.loads((tmp_path / "evaluation.json").read_bytes())["suites"]
     for name in FILES:
         figures = found[name]["models"]["smollm2"]

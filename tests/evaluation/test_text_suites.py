@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu import corpus_bleu
 
@@ -14,9 +13,8 @@ from places import SHARED
 from text2grad.errors import DataError, ModelError
 from text2grad.evaluation.intervals import estimate
 from text2grad.evaluation.registry import make_suites
-from text2grad.evaluation.subjects import load, outline, read_subjects
 from text2grad.evaluation.suite import Answer, Scores, SuiteOptions
-from text2grad.evaluation.suites.text import PerplexitySuite, SummarizationSuite
+from text2grad.evaluation.suites.text import SummarizationSuite
 from text2grad.evaluation.words import load_scorer, text_nats, words_of
 
 POSTS = SHARED / "data/slf5k_slice/posts_ideal.jsonl"
@@ -37,7 +35,7 @@ def test_summaries_score_as_the_public_tools_say(tmp_path: Path) -> None:
     records = [json.loads(line) for line in POSTS.read_text("utf-8").splitlines()]
     ideal = [one["ideal_human_summary"] for one in records]
     texts = [" ".join(one["post"].split()[:40]) for one in records]  # the beginning of a post as its summary
-    [suite] = make_suites(["summarization"], [str(POSTS)], SuiteOptions())
+    [suite] = make_suites([f"summarization={POSTS}"], SuiteOptions())
     assert isinstance(suite, SummarizationSuite)
     found = figures(suite, texts, tmp_path)
     assert found["bleu"] == pytest.approx(corpus_bleu(texts, [ideal]).score, abs=1e-6)
@@ -79,30 +77,9 @@ def test_without_references_nothing_is_compared(tmp_path: Path) -> None:
     assert "rouge1" not in SummarizationSuite(SuiteOptions(data=written(tmp_path, {"prompt": "p"}))).measures
 
 
-def test_perplexity_of_a_text_under_the_policy_is_transformers_loss(policy: Path, tmp_path: Path) -> None:
-    (tmp_path / "book.txt").write_text("Once upon a time.\n\nA dog ran home, and slept.\n", "utf-8")
-    suite = PerplexitySuite(SuiteOptions(data=str(tmp_path / "book.txt")))
-    [subject] = read_subjects([str(policy)])
-    loaded = load(outline(subject))
-    rows = suite.examine(loaded)
-    nats = tokens = 0.0
-    for text in ("Once upon a time.", "A dog ran home, and slept."):
-        ids = loaded.tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids
-        begin = loaded.tokenizer.bos_token_id
-        ids = ids if begin is None else torch.cat([torch.tensor([[begin]]), ids], 1)
-        with torch.no_grad():
-            logp = loaded.model(ids).logits.log_softmax(-1)[0, :-1]
-        nats -= float(logp.gather(1, ids[0, 1:, None]).sum())
-        tokens += ids.shape[1] - 1
-    statistics = {name: one.statistic for name, one in suite.measures.items()}
-    found = estimate([counts for _, counts in rows], statistics, draws=10)
-    assert found["perplexity"].value == pytest.approx(math.exp(nats / tokens), rel=1e-5)
-    assert found["bits_per_byte"].value == pytest.approx(nats / math.log(2) / (17 + 26), rel=1e-5)
-
-
 def test_models_that_judge_are_used_and_checked_first(policy: Path, tmp_path: Path) -> None:
     data = written(tmp_path, {"prompt": "p", "reference": "a b"})
-    suite = SummarizationSuite(SuiteOptions(data=data, perplexity_model=str(policy)))
+    suite = SummarizationSuite(SuiteOptions(data=data, perplexity=str(policy)))
     suite.check()
     found = figures(suite, ["Once upon a time."], tmp_path)
     reader = load_scorer(str(policy), "perplexity")
@@ -110,17 +87,17 @@ def test_models_that_judge_are_used_and_checked_first(policy: Path, tmp_path: Pa
     nats, tokens = text_nats(reader, "Once upon a time.")
     assert found["perplexity"] == pytest.approx(math.exp(nats / tokens))
     with pytest.raises(ModelError, match=r"^cannot load a model for perplexity from .*none: no such directory\. Give"):
-        SummarizationSuite(SuiteOptions(data=data, perplexity_model=str(tmp_path / "none"))).check()
+        SummarizationSuite(SuiteOptions(data=data, perplexity=str(tmp_path / "none"))).check()
 
 
 def test_data_that_is_not_here_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         DataError,
         match=r'^suite summarization: no data is given\. Give a JSONL file with "prompt" and "reference", such as '
-        r"`text2grad feedback prepare slf5k` writes, your own or SLF5K, with --data summarization=FILE$",
+        r"`text2grad feedback prepare slf5k` writes, your own or SLF5K, with --suite summarization=FILE$",
     ):
-        make_suites(["summarization"], [], SuiteOptions())
+        make_suites(["summarization"], SuiteOptions())
     with pytest.raises(DataError, match=r"^suite summarization: there is no file \./no\.jsonl\. Give a JSONL file"):
-        make_suites(["summarization"], ["./no.jsonl"], SuiteOptions())
+        make_suites(["summarization=./no.jsonl"], SuiteOptions())
     with pytest.raises(DataError, match=r'data\.jsonl:1: "prompt" must be a text or chat messages, or "source"'):
-        make_suites(["summarization"], [written(tmp_path, {"question": "?"})], SuiteOptions())
+        make_suites([f"summarization={written(tmp_path, {'question': '?'})}"], SuiteOptions())

@@ -106,9 +106,9 @@ def garbage(data: bytes) -> bytes:
 DONE = "train my.toml --out runs/done"
 
 RECIPES = [
-    Trial("no recipe", "train missing.toml", (r"cannot read recipe missing\.toml: No such file",)),
-    Trial("recipe is a folder", "train policy", ("cannot read recipe policy: Is a directory",)),
-    Trial("broken TOML", "train bad.toml", (r"bad\.toml is not valid TOML: ",), files={"bad.toml": "[run]\nsteps ="}),
+    Trial("no recipe", "train missing.toml", (r"cannot read missing\.toml: No such file",)),
+    Trial("recipe is a folder", "train policy", ("cannot read policy: Is a directory",)),
+    Trial("broken TOML", "train bad.toml", (r"bad\.toml is no recipe: ",), files={"bad.toml": "[run]\nsteps ="}),
     Trial("recipe in Latin-1", "train bad.toml", (r"bad\.toml:1: not UTF-8",), files={"bad.toml": b"# caf\xe9\n"}),
     Trial("unknown section", "train bad.toml", ('no section "modle". Did you mean "model"?',), files={"bad.toml": "[modle]\n"}),
     Trial("unknown key", "train my.toml --set run.stepps=3", ('no key "stepps". Did you mean "steps"?',)),
@@ -391,10 +391,10 @@ EVALUATE = [
           files={"a.jsonl": RESPONSE, "b.jsonl": RESPONSE, "s.csv": "item,better\n1-00000000,1\n"}),
     Trial("judge with a verdict that is none", "evaluate pairs a.jsonl b.jsonl --human s.csv --out runs/w", ("is no rating sheet", "'item'"),
           files={"a.jsonl": RESPONSE, "b.jsonl": RESPONSE, "s.csv": "a,b\n1,1\n"}),
-    Trial("a dry run of a judge", "evaluate pairs a.jsonl b.jsonl --judge ask.toml --out runs/w --dry-run", ("no request",), code=0,
+    Trial("a dry run of a judge", "evaluate pairs a.jsonl b.jsonl --judge ask.toml --out runs/w --dry-run", ("0 requests",), code=0,
           files={"a.jsonl": RESPONSE, "b.jsonl": RESPONSE}, writes=True),
-    Trial("MT-Bench without a judge", "evaluate policy policy --suite mt_bench --data x --out runs/v", ("--judge FILE.toml",)),
-    Trial("MT-Bench without its files", "evaluate policy policy --suite mt_bench --data . --judge ask.toml --out runs/v",
+    Trial("MT-Bench without a judge", "evaluate policy policy --suite mt_bench=x --out runs/v", ("--judge FILE.toml",)),
+    Trial("MT-Bench without its files", "evaluate policy policy --suite mt_bench=. --judge ask.toml --out runs/v",
           (r"question\.jsonl", "FastChat")),
     Trial("AlpacaEval without its file", "evaluate policy policy --suite alpaca_eval --judge ask.toml --out runs/v",
           ("no data is given", "tatsu-lab/alpaca_eval")),

@@ -146,17 +146,17 @@ def test_a_task_of_the_paper_runs_from_the_installed_wheel(
     policy, options = metrics.parent, ["--limit", "2", "--max-new-tokens", "8", "--out", "evaluation"]
     if task == "slf5k":
         references = for_rl.with_name("held_out.jsonl")
-        text2grad("evaluate", "policy", policy, "--suite", "summarization", "--data", references, *options)
+        text2grad("evaluate", "policy", policy, "--suite", f"summarization={references}", *options)
     elif task == "kodcode":
         problems = tmp_path / "HumanEval.jsonl"
         problems.write_bytes(gzip.decompress((DATA / "humaneval" / "HumanEval.jsonl.gz").read_bytes()))
-        text2grad("evaluate", "policy", policy, "--suite", "humaneval", "--data", problems, "--accept-weaker", *options)
+        text2grad("evaluate", "policy", policy, "--suite", f"humaneval={problems}", "--accept-weaker", *options)
     else:
         questions = tmp_path / "mt_bench"
         shutil.copytree(DATA / "mt_bench", questions, copy_function=shutil.copyfile)
         judge = judge_of(tmp_path / "judge.toml", server)
         chat = ["--judge", judge, "--set", "data.too_long=skip"]
-        text2grad("evaluate", "policy", policy, "--suite", "mt_bench", "--data", questions, *chat, *options)
+        text2grad("evaluate", "policy", policy, "--suite", f"mt_bench={questions}", *chat, *options)
     suites = json.loads((tmp_path / "evaluation" / "evaluation.json").read_bytes())["suites"]
     [(suite, result)] = suites.items()
     figures = {name: figure["value"] for name, figure in result["models"][task].items()}

@@ -58,11 +58,11 @@ def test_the_commands_for_missing_figures_evaluate_every_suite_of_their_table() 
     assert len(found) == 3
     for one in found:
         args = parser().parse_args(shlex.split(one["command"])[1:])
-        named = {data.partition("=")[0] for data in args.data if "=" in data} or set(args.suites)
+        named = {suite.partition("=")[0] for suite in args.suites}
         assert named == {column["suite"] for column in one["columns"]}
         assert bool(args.bertscore) == any(column["name"] == "BERTScore" for column in one["columns"])
         with pytest.raises(Text2GradError, match=r"there is no file|needs a judge"):  # the names of suites are accepted
-            make_suites(args.suites, args.data, SuiteOptions())
+            make_suites(args.suites, SuiteOptions())
 
 
 def test_our_figures_have_the_papers_units_and_missing_ones_their_command(out: Path, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_our_figures_have_the_papers_units_and_missing_ones_their_command(out: P
     assert "| **base** | **0.300** (0.290 to 0.310) | – | – | **0.125** | – |" in lines  # BLEU of 100 is 1 there
     assert "- tuned: model runs/tuned; 164 questions of humaneval, 427 questions of mbpp; temperature 0." in lines
     [missing] = [line for line in lines if line.startswith("Ours is missing for HumanEval+, MBPP+, mean")]
-    assert "`text2grad evaluate policy RUN --suite all --data humaneval=" in missing
+    assert "`text2grad evaluate policy RUN --suite humaneval=" in missing
     assert "recipes/paper/kodcode.toml" in missing
 
     whole = {"models": {"tuned": {"path": "p"}}, "suites": {}}

@@ -54,7 +54,7 @@ def test_ragtruth_by_hand(tmp_path: Path) -> None:
     lines(tmp_path / "source_info.jsonl", SOURCES)
     lines(tmp_path / "response.jsonl", RESPONSES)
     for data in (tmp_path, tmp_path / "source_info.jsonl"):
-        [suite] = make_suites(["evidence.suites.grounding:grounding"], [str(data)], SuiteOptions())
+        [suite] = make_suites([f"evidence.suites.grounding:grounding={data}"], SuiteOptions())
         assert isinstance(suite, GroundingSuite)
         assert [one.id for one in suite.questions] == ["7", "8", "9"]  # source 10 is for training
         found = figures(suite, ANSWERS)
@@ -62,7 +62,7 @@ def test_ragtruth_by_hand(tmp_path: Path) -> None:
         assert found["unsupported_share"] == pytest.approx(2 / 6)
         assert found["answers_with_unsupported"] == pytest.approx(2 / 3)
         assert found["words"] == pytest.approx((5 + 4 + 8) / 3)
-    assert len(make_suites(["grounding"], [str(tmp_path)], SuiteOptions(limit=2))[0].questions) == 2  # type: ignore[attr-defined]
+    assert len(make_suites([f"grounding={tmp_path}"], SuiteOptions(limit=2))[0].questions) == 2  # type: ignore[attr-defined]
     assert [one.id for one in GroundingSuite(SuiteOptions(data=str(tmp_path), split="train")).questions] == ["10"]
 
 

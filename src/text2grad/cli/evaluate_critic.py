@@ -18,14 +18,11 @@ from text2grad.cli.options import (
 )
 from text2grad.costs import metered, tokens_of
 from text2grad.errors import ConfigError, DataError, ModelError
-from text2grad.progress import Progress
 
 if TYPE_CHECKING:
     from text2grad.config import Recipe
     from text2grad.evaluation import Wording
     from text2grad.runs.critic_quality import Evaluation, Pair, Units
-
-FILES = ("evaluation.json", "predictions.jsonl", "tables.txt", "evaluation.html")
 
 DESCRIPTION = """\
 Measure a critic against annotations, which are the truth: precision and recall of its positive and negative tokens, its
@@ -83,15 +80,14 @@ def run(args: argparse.Namespace) -> int:
     refuse_other_results(args.out / "evaluation.json", about, force=args.force)
     truth = read_truth(args.annotations, limit=args.limit, to_encode=args.model is not None)
     wording = _wording(args)
-    pairs, units, critic, constrained = _pairs(args, recipe, truth)
+    pairs, units = _pairs(args, recipe, truth)
     evaluation = evaluate(pairs, units, wording)
     if not evaluation.marked:
         raise DataError(
             f"{units.name}: no response of {args.annotations} decodes to its own text. Choose another --tokenizer, "
             "such as --tokenizer words"
         )
-    _write(args, evaluation, pairs, {"critic": critic, "constrained": constrained})
-    _print(args, evaluation)
+    _report(args, evaluation, pairs)
     return 0
 
 
@@ -102,14 +98,15 @@ def _complete(args: argparse.Namespace) -> "Recipe":
         ConfigError: if no critic or no directory is named.
     """
     from text2grad.config import load_recipe
-    from text2grad.reward_models.training import held_out_file, reward_directory, trained_model
+    from text2grad.models import MODEL
+    from text2grad.reward_models.training import HELD_OUT_FILE, finished_file, reward_directory
 
     path = args.annotations if args.annotations.suffix == ".toml" else None
     if path is not None:
         directory = reward_directory(load_recipe(path, args.overrides))
-        args.annotations, args.out = held_out_file(directory), args.out or directory / "evaluation"
+        args.annotations, args.out = finished_file(directory, HELD_OUT_FILE), args.out or directory / "evaluation"
         if args.critic is None and args.predictions is None:
-            args.model = args.model or str(trained_model(directory))
+            args.model = args.model or str(finished_file(directory, MODEL))
     if args.model is None and args.critic is None and args.predictions is None:
         raise ConfigError("nothing to measure: name a critic with --model, --critic or --predictions")
     if args.out is None:
@@ -131,45 +128,38 @@ def _wording(args: argparse.Namespace) -> "Wording":
     return Wording(not args.no_words, *scorers)
 
 
-def _pairs(
-    args: argparse.Namespace, recipe: "Recipe", truth: Sequence[Any]
-) -> tuple[list["Pair"], "Units", str, bool | None]:
-    """Return pairs of critiques, their unit, the name of the critic, and whether its decoding was constrained."""
+def _pairs(args: argparse.Namespace, recipe: "Recipe", truth: Sequence[Any]) -> tuple[list["Pair"], "Units"]:
+    """Return pairs of critiques and their unit; the critic runs unless its predictions are given."""
+    from text2grad.config import digest_of
     from text2grad.models import best_device
     from text2grad.reward_models import LocalRewardModel, critic_from_recipe
-    from text2grad.runs.critic_quality import check_identity, fingerprint, read_predictions
+    from text2grad.runs.critic_quality import check_identity, paired, predictions, read_predictions
+    from text2grad.types import Example
 
     match = recipe.critic.match
     if args.predictions is not None:
         pairs = read_predictions(args.predictions, truth, match=match, whole=args.limit is None)
         check_identity(args.out, {"predictions": str(args.predictions)})
-        return pairs, _units(args, None), args.predictions.name, None
+        return pairs, _units(args, None)
     critic: Any = critic_from_recipe(recipe)
     if isinstance(critic, LocalRewardModel):
         critic.model.to(best_device())
     units = _units(args, getattr(critic, "tokenizer", None) if args.model else None)
     identity = {"model": args.model, "critic": args.critic, "match": match}
-    form = getattr(critic, "format", None) if args.model else None
     if args.model:
-        identity["files"] = fingerprint(Path(args.model)) if Path(args.model).is_dir() else ""
+        form = getattr(critic, "format", None)
+        identity["files"] = digest_of(Path(args.model)) if Path(args.model).is_dir() else ""
         identity |= {"format": asdict(form)} if form else {}
     check_identity(args.out, identity)
-    return _judged(args, critic, truth, match), units, args.model or args.critic, form and form.constrain
-
-
-def _judged(args: argparse.Namespace, critic: Any, truth: Sequence[Any], match: Any) -> list["Pair"]:
-    """Run the critic."""
-    from text2grad.runs.critic_quality import paired, predictions
-
-    critiques, counted = [], tokens_of(critic)
-    with metered(args.out, "evaluate critic") as tokens, Progress("run the critic", len(truth), unit="response") as bar:
-        for critique in predictions(critic, truth, args.out, match=match):
-            critiques.append(critique)
-            bar.advance()
-            now = tokens_of(critic)
-            tokens.add(now.prompt - counted.prompt, now.generated - counted.generated)
-            counted = now
-    return paired(truth, critiques)
+    examples, responses = [Example(record.prompt) for record in truth], [record.response for record in truth]
+    with metered(args.out, "evaluate critic") as tokens:
+        before = tokens_of(critic)
+        try:
+            critiques = predictions(critic, examples, responses, args.out / "answers.jsonl", match=match)
+        finally:
+            after = tokens_of(critic)
+            tokens.add(after.prompt - before.prompt, after.generated - before.generated)
+    return paired(truth, critiques), units
 
 
 def _units(args: argparse.Namespace, own: Any) -> "Units":
@@ -184,35 +174,30 @@ def _units(args: argparse.Namespace, own: Any) -> "Units":
     return Units(f"tokens of {args.tokenizer}", load_tokenizer(args.tokenizer))
 
 
-def _write(args: argparse.Namespace, evaluation: "Evaluation", pairs: Sequence["Pair"], whose: dict[str, Any]) -> None:
-    """Write the four files, each complete or not at all."""
+def _report(args: argparse.Namespace, evaluation: "Evaluation", pairs: Sequence["Pair"]) -> None:
+    """Write the four files, each complete or not at all, and print the tables and the responses that were left out."""
     from text2grad.feedback import Annotation, annotation_to_json
     from text2grad.files import json_lines, to_json, write_files
-    from text2grad.runs.critic_quality import evaluation_page, tables
+    from text2grad.runs.critic_quality import NAMED, evaluation_page, tables
     from text2grad.runs.reports import as_text
 
-    record = {"annotations": str(args.annotations), **whose, **evaluation.as_json()}
+    critic = args.model or args.critic or args.predictions.name
+    record = {"annotations": str(args.annotations), "critic": critic, **evaluation.as_json()}
     predictions = [annotation_to_json(Annotation(pair.prompt, pair.response, pair.predicted)) for pair in pairs]
+    text = as_text(tables(evaluation))
     files = {
-        "predictions.jsonl": json_lines(predictions),
         "evaluation.json": to_json(record, indent=2) + b"\n",
-        "tables.txt": as_text(tables(evaluation)).encode("utf-8", "backslashreplace"),
-        "evaluation.html": evaluation_page(evaluation, whose["critic"], args.annotations.name).encode(),
+        "predictions.jsonl": json_lines(predictions),
+        "tables.txt": text.encode("utf-8", "backslashreplace"),
+        "evaluation.html": evaluation_page(evaluation, critic, args.annotations.name).encode(),
     }
     write_files(args.out, files)
-
-
-def _print(args: argparse.Namespace, evaluation: "Evaluation") -> None:
-    """Print the tables and the responses that were left out."""
-    from text2grad.runs.critic_quality import NAMED, tables
-    from text2grad.runs.reports import as_text
-
     say(f"unit: {evaluation.unit}; [low, high]: 95 % bootstrap intervals over responses\n")
-    say(as_text(tables(evaluation)).rstrip())
+    say(text.rstrip())
     if left_out := evaluation.left_out:
         named = ", ".join(left_out[:NAMED]) + (", …" if len(left_out) > NAMED else "")
         say(f"\nleft out, since their tokens decode to another text: {len(left_out):,} ({named})", style="yellow")
     use = ["--set", f"critic.model={args.model}"] if args.model else ["--critic", args.critic]
     then = [] if args.predictions else ["text2grad", "train", "RECIPE.toml", *use]
     note = "" if then else f"open {args.out}/evaluation.html in a browser"
-    print_end(f"{args.out}/{', '.join(FILES)}", then=then, note=note)
+    print_end(f"{args.out}/{', '.join(files)}", then=then, note=note)

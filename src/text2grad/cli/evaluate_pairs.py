@@ -1,10 +1,9 @@
 """`text2grad evaluate pairs`: compare two sets of critiques or responses by models and people, in both orders."""
 
 import argparse
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +18,12 @@ from text2grad.cli.options import (
     say,
     shorthands,
 )
-from text2grad.costs import TokenCount, metered
+from text2grad.costs import metered
 from text2grad.errors import ConfigError
 from text2grad.files import lock_directory
 
 if TYPE_CHECKING:
-    from text2grad.critics.servers import Comparison, Endpoint, Preference, Store
+    from text2grad.critics.servers import Comparison, Endpoint, Preference
 
 SOME_REMAIN = 3
 """Exit status if some pairs have no verdict."""
@@ -71,7 +70,15 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if a file or a setting cannot be used; nothing was requested then.
     """
-    from text2grad.critics.servers import Store, expected_expense, questions, refuse_beyond_budget
+    from text2grad.critics.servers import (
+        Store,
+        Usage,
+        expected_expense,
+        prefer,
+        questions,
+        refuse_beyond_budget,
+        run_session,
+    )
     from text2grad.runs.critic_quality import judges_agreement, read_comparisons, read_pair_sheet, summary
 
     judges = _judges(args)
@@ -84,29 +91,35 @@ def run(args: argparse.Namespace) -> int:
     about = {"first": str(args.first), "second": str(args.second), "what": what}
     refuse_other_results(args.out / "win_rate.json", about, force=args.force)
     lock_directory(args.out)
+    verdicts: dict[str, list[Preference]] = {}
     with Store(args.out / "answers.sqlite") as store:
         asked = [question for comparison in comparisons for question in questions(comparison)]
-        forecasts = [expected_expense(judge, store, asked) for judge in judges.values()]
+        forecasts = [expected_expense(judge, store, asked) for judge in judges]
         for forecast in forecasts:
-            say(str(forecast))
+            say(forecast.text)
         if args.dry_run:
             return 0
-        refuse_beyond_budget(forecasts, max((judge.max_cost or 0.0 for judge in judges.values()), default=0.0) or None)
-        costs = {forecast.model: forecast.spent for forecast in forecasts}
+        limits = [judge.max_cost for judge in judges if judge.max_cost is not None]
+        limit = max(limits, default=None) if args.max_cost is None else args.max_cost
+        refuse_beyond_budget(forecasts, limit)
+        usage = Usage(limit, sum(forecast.spent for forecast in forecasts))  # of all judges, each at its own prices
         with metered(args.out, "evaluate pairs") as tokens:
-            verdicts, spent = _ask(judges, costs, store, comparisons, tokens)
+            for judge in judges:
+                phase = f"ask {judge.model}"
+                verdicts[judge.model], _ = run_session(judge, store, prefer, comparisons, usage=usage, phase=phase)
+            tokens.add(usage.prompt_tokens, usage.completion_tokens)
     verdicts |= people
     results = {name: summary(preferences) for name, preferences in verdicts.items()}
-    first = next(iter(verdicts))
-    agreement = judges_agreement(verdicts)
+    spent = {"requests": usage.requests, "answers_from_before": usage.reused, "cost_usd": usage.cost}
+    first, agreement = next(iter(verdicts)), judges_agreement(verdicts)
     record = {**about, "judge": first, **results[first], **spent, "judges": results, "agreement": agreement}
     _write(args.out, record, comparisons, verdicts)
     _print(args, record, verdicts)
-    return SOME_REMAIN if any(results[name]["failed"] for name in judges) else 0
+    return SOME_REMAIN if any(results[judge.model]["failed"] for judge in judges) else 0
 
 
-def _judges(args: argparse.Namespace) -> dict[str, "Endpoint"]:
-    """Return the models that judge, by name.
+def _judges(args: argparse.Namespace) -> list["Endpoint"]:
+    """Return the models that judge.
 
     Raises:
         ConfigError: if no judge is named, two have the same name, or a setting cannot be used.
@@ -119,49 +132,16 @@ def _judges(args: argparse.Namespace) -> dict[str, "Endpoint"]:
     files = [name for name in args.judge if name.endswith(".toml")]
     if args.judge and not files:
         raise ConfigError(f"--judge {args.judge[0]} is a model on the server of a --judge FILE.toml, which is missing")
-    limit = shorthands({"annotate.max_cost": args.max_cost})
-    judges: dict[str, Endpoint] = {}
+    judges = []
     for name in args.judge:
-        model = [] if name.endswith(".toml") else [f"annotate.model={json.dumps(name)}"]
-        path, overrides = files[0] if model else name, [*args.overrides, *model]
-        settings = load_recipe(path, overrides).annotate
-        if len(args.judge) == 1 or any(settings.prices):
-            settings = load_recipe(path, [*overrides, *limit]).annotate
-        endpoint = annotator_endpoint(settings)
-        if endpoint.model in judges:
-            raise ConfigError(f"two judges are the model {endpoint.model}; their answers would be the same ones")
-        judges[endpoint.model] = endpoint
+        path, model = (name, None) if name.endswith(".toml") else (files[0], name)
+        overrides = [*args.overrides, *shorthands({"annotate.model": model})]
+        judges.append(annotator_endpoint(load_recipe(path, overrides).annotate))
+    if twice := [model for model, count in Counter(judge.model for judge in judges).items() if count > 1]:
+        raise ConfigError(f"two judges are the model {twice[0]}; their answers would be the same ones")
+    if args.max_cost is not None and judges and not any(any(judge.prices) for judge in judges):
+        raise ConfigError("--max-cost needs prices, without which nothing costs anything: give annotate.prices")
     return judges
-
-
-def _ask(
-    judges: Mapping[str, "Endpoint"],
-    costs: dict[str, float],
-    store: "Store",
-    comparisons: Sequence["Comparison"],
-    tokens: TokenCount,
-) -> tuple[dict[str, list["Preference"]], dict[str, Any]]:
-    """Return the preferences of each judge, and what was spent; `costs` are those of each judge so far.
-
-    A session counts all answers of the file at its own prices; the limit is shifted by the difference, so that the
-    answers of all judges together, each at its own price, stay within the budget.
-    """
-    from text2grad.critics.servers import prefer, run_session
-
-    verdicts: dict[str, list[Preference]] = {}
-    spent = {"requests": 0, "answers_from_before": 0, "cost_usd": 0.0}
-    for model, endpoint in judges.items():
-        whole, own = store.tokens(), store.tokens(model)
-        others = endpoint.cost(whole[0] - own[0], whole[1] - own[1])
-        elsewhere = sum(cost for name, cost in costs.items() if name != model) if len(judges) > 1 else others
-        if endpoint.max_cost is not None:
-            endpoint = replace(endpoint, max_cost=max(0.0, endpoint.max_cost + others - elsewhere))
-        verdicts[model], usage = run_session(endpoint, store, prefer, comparisons, phase=f"ask {model}")
-        costs[model] = usage.cost - others + (elsewhere if len(judges) == 1 else 0.0)
-        tokens.add(usage.prompt_tokens, usage.completion_tokens)
-        spent["requests"] += usage.requests
-        spent["answers_from_before"] += usage.reused
-    return verdicts, {**spent, "cost_usd": sum(costs.values())}
 
 
 def _write(
@@ -194,14 +174,11 @@ def _print(args: argparse.Namespace, result: Any, verdicts: Mapping[str, Sequenc
     if result["requests"] or result["answers_from_before"]:
         counted = f"{result['requests']:,} requests, {result['answers_from_before']:,} answers from before"
         say(f"\n{counted}, ${result['cost_usd']:.4f} for all answers")
-    remaining = 0
-    for name, preferences in verdicts.items():
-        failures = [preference.failure for preference in preferences if preference.failure]
-        failures = [failure for failure in failures if failure.kind != "unrated"]
-        remaining += len(failures)
-        for kind, count in Counter(failure.kind for failure in failures).most_common():
-            detail = next(failure.detail for failure in failures if failure.kind == kind)
-            say(f"  {name}, without a verdict: {kind}, {count:,} times: {detail}", style="yellow")
-    note = f"run the same command again: it requests the missing verdicts of {remaining:,} pairs only"
-    note = note if remaining else f"read the verdicts of single pairs in {args.out}/verdicts.jsonl"
+    failures = [(name, own.failure) for name, given in verdicts.items() for own in given if own.failure]
+    missing = [(name, failure) for name, failure in failures if failure.kind != "unrated"]
+    details = {(name, failure.kind): failure.detail for name, failure in reversed(missing)}
+    for (name, kind), count in Counter((name, failure.kind) for name, failure in missing).most_common():
+        say(f"  {name}, without a verdict: {kind}, {count:,} times: {details[name, kind]}", style="yellow")
+    note = f"run the same command again: it requests the missing verdicts of {len(missing):,} pairs only"
+    note = note if missing else f"read the verdicts of single pairs in {args.out}/verdicts.jsonl"
     print_end(f"{args.out}/win_rate.json, verdicts.jsonl", note=note)

@@ -1,12 +1,12 @@
 """`text2grad evaluate policy`: models on public benchmarks, side by side, with intervals."""
 
 import argparse
-import os
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from text2grad.cli.options import add_command, add_shared, at_least, finite, print_end, refuse_full_directory
-from text2grad.errors import ConfigError, require
+from text2grad.errors import require
 
 DESCRIPTION = """\
 Measure models on benchmarks: sample answers, score them, and print every figure with a 95 % interval. MODEL is a
@@ -16,10 +16,10 @@ differences. Each answer is written before it is used: a run that was killed goe
 
 EPILOG = """\
 examples:
-  text2grad evaluate policy models/policy --suite summarization --data posts.jsonl --out runs/summaries
-  text2grad evaluate policy before=models/base after=runs/mine --baseline before --suite code \\
-      --data HumanEval.jsonl.gz --temperature 0.8 --samples 20 --out runs/code
-  text2grad evaluate policy big=http://localhost:8000/v1 --model-name llama --suite mt_bench --data mt_bench \\
+  text2grad evaluate policy models/policy --suite summarization=posts.jsonl --out runs/summaries
+  text2grad evaluate policy before=models/base after=runs/mine --baseline before \\
+      --suite code=HumanEval.jsonl.gz --temperature 0.8 --samples 20 --out runs/code
+  text2grad evaluate policy big=http://localhost:8000/v1 --model-name llama --suite mt_bench=mt_bench \\
       --judge judge.toml --set annotate.max_cost=5 --out runs/chat
 
 --set changes settings of the judge's file, or of an empty recipe: model.dtype, model.trust_remote_code,
@@ -39,10 +39,8 @@ def add_parser(commands: Any) -> None:
     parser = add_command(commands, "policy", run, about, f"{DESCRIPTION}\n\nsuites:\n{suites}", EPILOG)
     add = parser.add_argument
     add("models", metavar="MODEL", nargs="+", help="PATH, hub name or http://…/v1; or NAME=…")
-    named = "a suite, or `all` that --data names; may be repeated"
-    add("--suite", dest="suites", action="append", required=True, metavar="NAME", help=named)
-    files = "data of a suite: FILE, directory of `datasets` or hub name; SUITE=FILE with several suites"
-    add("--data", action="append", default=[], metavar="[SUITE=]FILE", help=files)
+    named = "a suite and its data: FILE, directory of `datasets` or hub name (default: its own); may be repeated"
+    add("--suite", dest="suites", action="append", required=True, metavar="NAME[=DATA]", help=named)
     add("--split", default="", help="split of a data set (default: the suite's own)")
     add("--limit", type=at_least(1), metavar="N", help="only the first N questions of each suite")
     add("--out", type=Path, required=True, metavar="DIR", help="directory of the results")
@@ -53,12 +51,8 @@ def add_parser(commands: Any) -> None:
     add("--max-new-tokens", type=at_least(1), metavar="N", help="longest answer (default: the suite's own)")
     add("--seed", type=at_least(0), default=0, help="of sampling and intervals (default: %(default)s)")
     add("--model-name", action="append", default=[], metavar="[NAME=]MODEL", help="the model's name on its server")
-    add(
-        "--judge",
-        type=Path,
-        metavar="FILE",
-        help="chat: TOML file whose [annotate] names the judge, its server, prices",
-    )
+    judge = "chat: TOML file whose [annotate] names the judge, its server, prices"
+    add("--judge", type=Path, metavar="FILE", help=judge)
     add("--perplexity", default="", metavar="PATH", help="texts: causal language model that reads the answers")
     add("--bertscore", default="", metavar="PATH", help="texts: encoder for BERTScore, such as roberta-large")
     shots = "examples before each question of arc and lm-eval:TASK (default: the task's own)"
@@ -95,43 +89,27 @@ def run(args: argparse.Namespace) -> int:
         prompt_format=recipe.model.prompt_format,
         trust_remote_code=recipe.model.trust_remote_code,
     )
-    server = recipe.server
-    if any(subject.served for subject in subjects):
+    if any(subject.served for subject in subjects) or args.judge is not None:
         require("openai", "aiohttp", extra="annotate", purpose="a model on a server")
-        if server.api_key_env and not os.environ.get(server.api_key_env):
-            raise ConfigError(
-                f"server.api_key_env = {server.api_key_env}: the variable holds no key; set it, or leave the setting "
-                "out for a server without keys"
-            )
-    elif args.model_name:
-        raise ConfigError(f"--model-name {args.model_name[0]}: no model is on a server; give http://HOST:PORT/v1")
-    judge = None
-    if args.judge is not None:
-        require("openai", "aiohttp", extra="annotate", purpose="a judge on a server")
-        judge = annotator_endpoint(recipe.annotate)
-    options = SuiteOptions(
-        split=args.split,
-        limit=args.limit,
-        samples=args.samples,
-        shots=args.shots,
-        accept_weaker=args.accept_weaker,
-        perplexity_model=args.perplexity,
-        bertscore=args.bertscore,
-        judge=judge,
-    )
-    sampling = Sampling(
-        temperature=args.temperature,
-        samples=args.samples,
-        max_new_tokens=args.max_new_tokens,
-        seed=args.seed,
-        too_long="empty" if recipe.data.too_long == "skip" else "refuse",
-    )
-    endpoint = Endpoint("", api_key_env=server.api_key_env, concurrency=server.concurrency, timeout_s=server.timeout_s)
+    judge = None if args.judge is None else annotator_endpoint(recipe.annotate)
+    options = SuiteOptions(judge=judge, **_given(args, SuiteOptions))
+    too_long: Any = "empty" if recipe.data.too_long == "skip" else "refuse"
+    sampling, server = Sampling(too_long=too_long, **_given(args, Sampling)), recipe.server
     settings = EvaluationSettings(
-        args.out, sampling, endpoint, args.baseline, dtype=recipe.model.dtype, force=args.force
+        args.out,
+        sampling,
+        Endpoint("", api_key_env=server.api_key_env, concurrency=server.concurrency, timeout_s=server.timeout_s),
+        args.baseline,
+        dtype=recipe.model.dtype,
+        force=args.force,
     )
-    evaluation = evaluate_models(subjects, make_suites(args.suites, args.data, options), settings)
+    evaluation = evaluate_models(subjects, make_suites(args.suites, options), settings)
     print_evaluation(CONSOLE, evaluation)
     write_files(args.out, {"evaluation.html": policy_page(evaluation).encode()})
     print_end(f"{args.out}/evaluation.json, evaluation.html, answers/, scores/")
     return 0
+
+
+def _given(args: argparse.Namespace, settings: type[Any]) -> dict[str, Any]:
+    """Return the arguments that have the names of a dataclass's fields, but the judge, whose argument is a file."""
+    return {one.name: getattr(args, one.name) for one in fields(settings) if one.name in args and one.name != "judge"}

@@ -1,6 +1,7 @@
 """`text2grad evaluate study`: rating sheets for people, and the agreement between raters (appendix M)."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,36 +63,24 @@ def _draw(args: argparse.Namespace) -> int:
     from text2grad.feedback import read_critique_records
     from text2grad.files import to_json, write_files
     from text2grad.runs.critic_quality import (
-        draw,
-        draw_pairs,
-        pairs_csv,
-        pairs_html,
+        OF_CRITIQUES,
+        OF_PAIRS,
+        critique_items,
+        pair_items,
         read_comparisons,
-        sheet_csv,
-        sheet_html,
+        sheet_files,
     )
 
     path = args.files[0]
     if args.against is None:
         judged = list(read_critique_records(path))
-        items = draw(judged, args.items, seed=SEED)
-        named = {item.id: item.judged.number for item in items}
-        study = {"critiques": str(path), "seed": SEED, "of": len(judged), "items": named}
-        page, table = sheet_html(items, path.name), sheet_csv(items)
-        drawn, then = f"{len(items):,} of {len(judged):,} critiques", "text2grad evaluate study COPY1.csv COPY2.csv"
+        items, of, what = critique_items(judged, args.items, seed=SEED), len(judged), "critiques"
+        then = "text2grad evaluate study COPY1.csv COPY2.csv"
     else:
         pairs = read_comparisons(path, args.against)
-        sides = draw_pairs(pairs, args.items, seed=SEED)
-        study = {
-            "first": str(path),
-            "second": str(args.against),
-            "of": len(pairs),
-            "items": [side.id for side in sides],
-        }
-        page, table = pairs_html(sides), pairs_csv(sides)
-        drawn = f"{len(sides):,} of {len(pairs):,} pairs"
+        items, of, what = pair_items(pairs, args.items, seed=SEED), len(pairs), "pairs"
         then = f"text2grad evaluate pairs {path} {args.against} --human COPY1 --human COPY2 --out DIR"
-    if not study["items"]:
+    if not items:
         raise DataError(
             f"{path} has nothing to rate: no readable critique, or with --against no pair of different texts"
         )
@@ -99,9 +88,14 @@ def _draw(args: argparse.Namespace) -> int:
         raise ConfigError(f"{args.out}/sheet.csv exists and may hold ratings. Choose another --out, or remove the file")
     if not (args.out / "study.json").exists():  # a sheet of text2grad is drawn again
         refuse_overwriting([args.out / "sheet.html"], force=args.force)
-    files = {"study.json": to_json(study, indent=2) + b"\n", "sheet.html": page.encode(), "sheet.csv": table}
+    named = {item.id: item.number for item in items}
+    study = {"files": list(map(str, filter(None, (path, args.against)))), "seed": SEED, "of": of, "items": named}
+    files = {
+        "study.json": to_json(study, indent=2) + b"\n",
+        **sheet_files(items, OF_PAIRS if args.against else OF_CRITIQUES, what),
+    }
     write_files(args.out, files)
-    say(drawn)
+    say(f"{len(items):,} of {of:,} {what}")
     note = f"each rater fills a copy of {args.out}/sheet.csv; {then} reads them"
     print_end(f"{args.out}/{', '.join(files)}", note=note)
     return 0
@@ -110,37 +104,32 @@ def _draw(args: argparse.Namespace) -> int:
 def _read(args: argparse.Namespace) -> int:
     """Read filled sheets, and print and write the agreement between raters."""
     from text2grad.files import to_json, write_files
-    from text2grad.runs.critic_quality import QUESTIONS, measure_agreement, read_sheets
+    from text2grad.runs.critic_quality import OF_CRITIQUES, measure_ratings, read_sheets
     from text2grad.runs.reports import as_text
 
     if args.out is not None:
         refuse_overwriting([args.out / AGREEMENT], force=args.force)
-    sheets = read_sheets(args.files)
-    order = list(sheets[0])
-    agreements = {
-        question: measure_agreement([[sheet[item][question] for item in order] for sheet in sheets])
-        for question in QUESTIONS
+    sheets = read_sheets(args.files, OF_CRITIQUES)
+    questions = {
+        question: measure_ratings([[sheet[item][question] for item in sheets[0]] for sheet in sheets])
+        for question in OF_CRITIQUES.columns
     }
-    if not any(agreement.ratings for agreement in agreements.values()):
-        raise DataError(f"there is no rating in {', '.join(map(str, args.files))}. Fill in yes or no first")
-    say(as_text([_table(agreements, len(sheets))]).rstrip())
+    say(as_text([_table(questions, len(sheets))]).rstrip())
     if args.out is not None:
-        questions = {question: agreement.as_json() for question, agreement in agreements.items()}
-        record = {"sheets": [str(path) for path in args.files], "questions": questions}
+        record = {"sheets": list(map(str, args.files)), "questions": questions}
         write_files(args.out, {AGREEMENT: to_json(record, indent=2) + b"\n"})
         print_end(f"{args.out}/{AGREEMENT}")
     return 0
 
 
-def _table(agreements: Any, raters: int) -> Any:
+def _table(questions: Mapping[str, Any], raters: int) -> Any:
     """Return table 16."""
     from text2grad.runs.reports import Table
 
     columns = ("question", "items", "ratings", "correct", "majority", "agreement", "kappa", "alpha")
     rows = []
-    for question, rated in agreements.items():
-        correct = "{:.1%} [{:.1%}, {:.1%}]".format(*rated.correct) if rated.correct else "–"
-        shares = ("–" if share is None else f"{share:.1%}" for share in (rated.majority, rated.agreement))
-        chances = ("–" if number is None else f"{number:.3f}" for number in (rated.kappa, rated.alpha))
-        rows.append((question, f"{rated.items:,}", f"{rated.ratings:,}", correct, *shares, *chances))
+    for question, rated in questions.items():
+        correct = "{:.1%} [{:.1%}, {:.1%}]".format(*rated["correct"].values()) if rated["correct"] else "–"
+        shares = ("–" if rated[key] is None else f"{rated[key]:.3f}" for key in columns[4:])
+        rows.append((question, f"{rated['items']:,}", f"{rated['ratings']:,}", correct, *shares))
     return Table(f"Ratings of {raters} raters (table 16); [low, high]: 95 % intervals over items", columns, rows)

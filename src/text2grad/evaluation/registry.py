@@ -1,6 +1,6 @@
 """The suites by name."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from text2grad.errors import ConfigError, DataError, check_known
 from text2grad.evaluation.suite import AnsweredSuite, Suite, SuiteOptions
 
-ALL, LM_EVAL = "all", "lm-eval:"
+LM_EVAL = "lm-eval:"
 
 
 class SuiteKind(NamedTuple):
@@ -36,10 +36,9 @@ def _ours(place: str, options: SuiteOptions) -> Suite:
 
 for _name, _place, _about in (
     ("summarization", "text:SummarizationSuite", "ROUGE, BLEU, BERTScore, perplexity of summaries"),
-    ("perplexity", "text:PerplexitySuite", "perplexity of texts under the model itself"),
     ("alpaca_eval", "alpaca_eval:AlpacaEvalSuite", "AlpacaEval 2: win rate, also length-controlled, by a judge"),
     ("mt_bench", "mt_bench:MTBenchSuite", "MT-Bench: ratings of two turns by a judge"),
-    ("code", "code:CodeSuite", "pass@k of programs; the format of --data decides"),
+    ("code", "code:CodeSuite", "pass@k of programs; the format of the data decides"),
     ("humaneval", "code:CodeSuite", "pass@k on HumanEval"),
     ("humaneval+", "code:CodeSuite", "pass@k on HumanEval+"),
     ("mbpp", "code:CodeSuite", "pass@k on MBPP"),
@@ -47,41 +46,35 @@ for _name, _place, _about in (
     ("arc", "knowledge:LMEvalSuite", "ARC-Challenge by lm-eval"),
 ):
     register_suite(_name, partial(_ours, _place), _about)
-_OF_LM_EVAL = SuiteKind(partial(_ours, "knowledge:LMEvalSuite"), "a task of lm-eval")
 
 
-def make_suites(names: Sequence[str], data: Sequence[str], options: SuiteOptions) -> list[Suite]:
-    """Return the suites that a command line names, with their data: FILE for a single suite, or SUITE=FILE.
+def make_suites(given: Sequence[str], options: SuiteOptions) -> list[Suite]:
+    """Return the suites that a command line names, each as NAME, or with its data as NAME=FILE.
 
-    Names are of suites, "lm-eval:TASK", "MODULE:NAME", or "all", which takes every suite that `data` names.
+    Names are of suites, "lm-eval:TASK", or "MODULE:NAME", a suite that a module registers.
 
     Raises:
-        ConfigError: if a name is unknown, or it is not clear to which suite a file belongs.
+        ConfigError: if a name is unknown, or named twice.
         DataError: if the data of a suite cannot be used.
     """
-    names = [_imported(name) for name in names]
-    files = _files(names, data)
-    chosen = dict.fromkeys(name for given in names for name in (files if given == ALL else [given]))
-    if not chosen:
-        raise ConfigError("--suite all takes the suites that --data names, and it names none; give --data SUITE=FILE")
-    if unused := [name for name in files if name not in chosen]:
-        raise ConfigError(f"--data {unused[0]}=…: this suite is not evaluated; add --suite {unused[0]}")
-    suites = [
-        SUITES.get(name, _OF_LM_EVAL).make(replace(options, suite=name, data=files.get(name, ""))) for name in chosen
-    ]
+    data: dict[str, str] = {}
+    for text in given:
+        place, _, file = text.partition("=")
+        name = _imported(place)
+        if name in data:
+            raise ConfigError(f"--suite {text}: the suite {name} is named twice; name it once")
+        data[name] = file
+    lm_eval = SuiteKind(partial(_ours, "knowledge:LMEvalSuite"), "")
+    suites = [SUITES.get(name, lm_eval).make(replace(options, suite=name, data=file)) for name, file in data.items()]
     for suite in suites:
         if isinstance(suite, AnsweredSuite):
             _refuse_equal_ids(suite)
     return suites
 
 
-def _is_suite(name: str) -> bool:
-    return name in SUITES or name.startswith(LM_EVAL)
-
-
 def _imported(name: str) -> str:
     """Return a known name; of MODULE:NAME, the name, which the module registers."""
-    if name == ALL or _is_suite(name):
+    if name in SUITES or name.startswith(LM_EVAL):
         return name
     module, colon, own = name.partition(":")
     if colon:
@@ -89,24 +82,8 @@ def _imported(name: str) -> str:
             import_module(module)
         except ImportError as error:
             raise ConfigError(f"--suite {name}: cannot import {module}: {error}; name a module of Python") from error
-    check_known("--suite", own or name, [*SUITES, f"{LM_EVAL}TASK", "MODULE:NAME", ALL])
+    check_known("--suite", own or name, [*SUITES, f"{LM_EVAL}TASK", "MODULE:NAME"])
     return own
-
-
-def _files(names: Sequence[str], given: Sequence[str]) -> Mapping[str, str]:
-    """Return the file of each suite."""
-    files: dict[str, str] = {}
-    for text in given:
-        name, sign, path = text.partition("=")
-        if sign and _is_suite(name):
-            files[name] = path
-        elif len(names) == 1 and names[0] != ALL and not files:
-            files[names[0]] = text
-        else:
-            raise ConfigError(
-                f"--data {text}: say to which suite this belongs: --data SUITE=FILE, with one of {', '.join(SUITES)}"
-            )
-    return files
 
 
 def _refuse_equal_ids(suite: AnsweredSuite) -> None:

@@ -109,8 +109,9 @@ def read_subjects(
             raise ConfigError(
                 f"{before.path} and {path} are both called {subject.name!r}; give them names: NAME={path}"
             )
-    if unused := names.keys() - {"", *(name for name, subject in subjects.items() if subject.served)}:
-        raise ConfigError(f"--model-name {min(unused)}=…: no server among the models has this name")
+    served = [name for name, subject in subjects.items() if subject.served]
+    if unused := [name or model for name, model in names.items() if name not in ("", *served) or not served]:
+        raise ConfigError(f"--model-name {unused[0]}: no server among the models has this name")
     return list(subjects.values())
 
 

@@ -100,7 +100,7 @@ class SuiteOptions:
     samples: int = 1  # answers to each question
     shots: int | None = None  # examples before each question of lm-eval; None takes the task's own
     accept_weaker: bool = False  # run programs without protection of files if no stronger isolation works
-    perplexity_model: str = ""  # causal language model that reads the answers
+    perplexity: str = ""  # causal language model that reads the answers
     bertscore: str = ""  # encoder of BERTScore
     judge: "Endpoint | None" = None  # model that judges answers of chat suites
 
@@ -168,7 +168,7 @@ class Source(NamedTuple):
 
     def unusable(self, suite: str, reason: object) -> DataError:
         """Return the error for data that cannot be used, with the way out."""
-        way_out = f"Give {self.what} with --data {suite}=FILE"
+        way_out = f"Give {self.what} with --suite {suite}=FILE"
         if self.hub:
             way_out += f" (data set {self.hub.replace(':', ', configuration ')} on the Hugging Face hub)"
         return DataError(f"suite {suite}: {reason}. {way_out}")

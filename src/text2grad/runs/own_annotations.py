@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.config import Recipe
-from text2grad.critics import CachedCritic
 from text2grad.errors import ConfigError
 from text2grad.feedback import Annotation, Critic, check_examples, load_critic, write_annotations
-from text2grad.progress import Progress
 from text2grad.runs.annotation_items import RESPONSES, annotated_examples, sampled_responses
-from text2grad.runs.critic_quality import check_identity
-from text2grad.runs.run_examples import recipe_task, task_settings
+from text2grad.runs.critic_quality import check_identity, predictions
+from text2grad.runs.prompts import recipe_task, task_settings
 from text2grad.types import Example
 
 ANNOTATIONS = "annotations.jsonl"
@@ -70,16 +68,10 @@ def annotate_by_critic(recipe: Recipe, out: Path, *, samples: int, limit: int | 
         examples, responses = prompts, given
     else:
         examples, responses = sampled_responses(recipe, [*prompts] * samples, out / RESPONSES)
-    cached = CachedCritic(critic, out / CRITIQUES, match=recipe.critic.match)
-    size, annotations = recipe.rollout.batch_size, list[Annotation]()
-    with Progress("annotate", len(examples), unit="response") as progress:
-        for start in range(0, len(examples), size):
-            part, texts = examples[start : start + size], responses[start : start + size]
-            annotations += [
-                Annotation(example.prompt_text, text, critique)
-                for example, text, critique in zip(part, texts, cached(part, texts), strict=True)
-            ]
-            progress.advance(len(part))
+    match, size = recipe.critic.match, recipe.rollout.batch_size
+    critiques = predictions(critic, examples, responses, out / CRITIQUES, match=match, at_once=size)
+    prompts_of = [example.prompt_text for example in examples]
+    annotations = list(map(Annotation, prompts_of, responses, critiques))
     write_annotations(out / ANNOTATIONS, annotations)
     return annotations
 

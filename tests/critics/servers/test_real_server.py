@@ -158,15 +158,11 @@ def test_a_storyteller_that_judges_chat_suites_gives_no_rating_and_is_paid_once(
         f"tales={server}",
         "--model-name",
         str(model),
-        "--suite",
-        "mt_bench",
-        "--suite",
-        "alpaca_eval",
     ]
     command += [
-        "--data",
+        "--suite",
         f"mt_bench={MT_BENCH}",
-        "--data",
+        "--suite",
         f"alpaca_eval={data}",
         "--judge",
         str(recipe),

@@ -112,7 +112,7 @@ def test_failures_and_lost_quotes_are_counted_and_a_failed_critique_marks_nothin
     assert found["failure_rate"] == 1 / 3
     assert found["unmatched_rate"] == 1 / 5  # "zz" of 2 + 2 + 1: `compare` counts the spans of a failed critique, too
     assert found["recall/positive"] == 2 / 6
-    assert evaluation(FAILED).statuses["predicted"]["unparsable"] == 1
+    assert evaluation(FAILED).counts["status/unparsable"] == 1
 
 
 def test_accuracy_by_length_asks_for_half_of_a_spans_units() -> None:
@@ -124,10 +124,9 @@ def test_accuracy_by_length_asks_for_half_of_a_spans_units() -> None:
         pair([at(0, 4, "negative")], [at(0, 4, "positive")]),  # 5 units, none
     ]
     found = evaluation(*pairs)
-    assert found.span_units["predicted"]["negative"] == [2.0, 3.0, 5.0]  # of 1 2 3 5 6
+    assert found.quartiles == {"Q1/negative": 2.0, "Q2/negative": 3.0, "Q3/negative": 5.0}  # of 1 2 3 5 6
     rates = [found.metrics[f"accuracy/negative/{bucket}"].value for bucket in BUCKETS]
     assert rates == [1.0, 0.0, 0.0, 1.0]  # lengths 1 2 | 3 | 5 | 6
-    assert found.span_units["predicted"]["positive"] is None
 
 
 def test_without_a_mark_there_are_no_rates_but_tables_all_the_same() -> None:

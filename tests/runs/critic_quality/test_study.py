@@ -13,8 +13,8 @@ from nltk.metrics.agreement import AnnotationTask
 
 from text2grad.cli.__main__ import main
 from text2grad.feedback.records import CritiqueRecord
-from text2grad.runs.critic_quality.agreement import fleiss_kappa, measure_agreement
-from text2grad.runs.critic_quality.study import CUT, MAX_CELL, cell, draw
+from text2grad.runs.critic_quality.agreement import fleiss_kappa, measure_agreement, measure_ratings
+from text2grad.runs.critic_quality.study import CUT, MAX_CELL, cell, critique_items
 from text2grad.types import Critique
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=60)
@@ -88,7 +88,7 @@ def test_a_seed_draws_the_same_items_and_a_filled_sheet_is_never_overwritten(
 
 def test_two_critics_on_the_same_responses_have_items_of_their_own_names() -> None:
     names = [
-        {item.id for item in draw([CritiqueRecord(1, "", "Where?", "In Lyon.", Critique(said))], 1, seed=0)}
+        {item.id for item in critique_items([CritiqueRecord(1, "", "Where?", "In Lyon.", Critique(said))], 1, seed=0)}
         for said in ("Right.", "Wrong.")
     ]
     assert not names[0] & names[1]  # or one critic's filled sheet would count for the other
@@ -142,10 +142,9 @@ def test_where_nothing_can_be_told_from_chance_there_is_no_kappa_and_no_alpha() 
     assert (alike.agreement, alike.kappa, alike.alpha) == (1.0, None, None)
     alone = measure_agreement([[True, False]])
     assert (alone.agreement, alone.kappa, alone.alpha) == (None, None, None)
-    nobody = measure_agreement([[None], [None]])
-    assert (nobody.correct, nobody.majority, nobody.ratings) == (None, None, 0)
-    tie = measure_agreement([[True], [False]])
-    assert tie.majority == 0.0
+    nobody = measure_ratings([[None], [None]])
+    assert (nobody["correct"], nobody["majority"], nobody["ratings"]) == (None, None, 0)
+    assert measure_ratings([[True], [False]])["majority"] == 0.0
 
 
 def test_kappa_is_of_the_items_that_every_rater_rated() -> None:
@@ -184,7 +183,7 @@ def test_sheets_that_cannot_be_used_are_refused_with_the_place(
         assert main(["evaluate", "study", *sheets]) == 2
         return " ".join(capsys.readouterr().err.split())
 
-    assert "row 3, spans_correct: expected yes, no or an empty cell, got 'maybe'. Correct the cell" in refused(
+    assert "row 3, spans_correct: expected yes or no, or an empty cell, got 'maybe'. Correct the cell" in refused(
         filled(tmp_path, "unsure", [("yes", "yes"), ("no", "maybe")])
     )
     assert "blank.csv. Fill in yes or no first" in refused(filled(tmp_path, "blank", [("", ""), ("", "")]))

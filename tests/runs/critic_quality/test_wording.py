@@ -64,7 +64,7 @@ def test_rouge_is_that_made_by_hand() -> None:
 def test_words_are_compared_where_the_annotator_has_some() -> None:
     found = evaluated(pairs(["a b c", "x"], ["a b c", " \n"]))
     assert found.metrics["rouge1"].value == 1.0
-    assert found.as_json()["responses_with_words"] == 1
+    assert found.counts["with_reference"] == 1
     assert "bleu" not in evaluated(pairs(["x"], [""])).metrics
 
 

@@ -21,6 +21,7 @@ from .forecast import (
 from .llm_critic import LLMCritic as LLMCritic, ServerCritic as ServerCritic
 from .pace import Usage as Usage
 from .preference import (
+    EXCHANGED as EXCHANGED,
     Comparison as Comparison,
     Preference as Preference,
     Side as Side,

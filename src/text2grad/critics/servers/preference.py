@@ -18,7 +18,7 @@ from text2grad.feedback import read_objects
 Kind = Literal["critiques", "responses"]
 Side = Literal["first", "second", "tie"]
 SIDES: tuple[Side, ...] = ("first", "second", "tie")
-_SWAPPED: dict[Side, Side] = {"first": "second", "second": "first", "tie": "tie"}
+EXCHANGED: dict[Side, Side] = {"first": "second", "second": "first", "tie": "tie"}
 
 _QUESTIONS: dict[Kind, str] = {
     "critiques": """\
@@ -76,25 +76,19 @@ class Preference:
         better: the text that was preferred in both orders, or "tie"; None if a verdict is missing.
         verdicts: the preferred text when the first text stood first, and when the second text did; empty if the texts
             are equal, which takes no request. A person sees one order only.
+        places: the preferred place in each order, whichever text stood there.
         failure: why a verdict is missing.
-        swapped_first: the first verdict is about the order in which the second text stood first.
     """
 
     better: Side | None
     verdicts: tuple[Side, ...] = ()
+    places: tuple[Side, ...] = ()
     failure: Failure | None = None
-    swapped_first: bool = False
 
     @property
     def inconsistent(self) -> bool:
         """True if the two orders had different verdicts."""
         return len(set(self.verdicts)) > 1
-
-    @property
-    def places(self) -> tuple[Side, ...]:
-        """The preferred place in each order, whichever text stood there."""
-        orders = enumerate(self.verdicts, start=int(self.swapped_first))
-        return tuple(_SWAPPED[side] if order % 2 else side for order, side in orders)
 
 
 def questions(comparison: Comparison) -> list[Request]:
@@ -106,14 +100,15 @@ def questions(comparison: Comparison) -> list[Request]:
 
 async def prefer(client: CachedClient, comparison: Comparison) -> Preference:
     """Return the preference of the client's model: a task of `run_session`."""
-    verdicts: list[Side] = []
-    for swapped, question in enumerate(questions(comparison)):
+    places: list[Side] = []
+    for question in questions(comparison):
         answer, failure = await client.reply(question)
-        side = None if answer is None else read_verdict(answer)
-        if side is None:
-            return Preference(None, tuple(verdicts), Failure.of(answer) if answer else failure)
-        verdicts.append(_SWAPPED[side] if swapped else side)
-    return Preference(verdicts[0] if len(set(verdicts)) == 1 else "tie", tuple(verdicts))
+        place = None if answer is None else read_verdict(answer)
+        if place is None:
+            return Preference(None, failure=Failure.of(answer) if answer else failure)
+        places.append(place)
+    verdicts = (*places[:1], *(EXCHANGED[place] for place in places[1:]))
+    return Preference(verdicts[0] if len(set(verdicts)) == 1 else "tie", verdicts, tuple(places))
 
 
 def messages(comparison: Comparison, *, swapped: bool) -> tuple[Mapping[str, str], ...]:

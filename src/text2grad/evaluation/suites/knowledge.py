@@ -3,7 +3,7 @@
 The loaded model, adapters merged, is given to lm-eval's `HFLM`; lm-eval makes the prompts, scores and per-question
 metrics of its task, whose names the figures keep: acc, acc_norm, exact_match/FILTER. Log-probabilities belong to the
 plain prompt, as in published figures; `prompt_format = "chat"` applies the model's chat template. A task reads its data
-from the hub, or all its splits from the file in `--data`: JSONL in the format of the data set on the hub.
+from the hub, or all its splits from the file in `--suite NAME=FILE`: JSONL in the format of the data set on the hub.
 """
 
 import logging
@@ -55,7 +55,7 @@ class LMEvalSuite(ExaminedSuite):
             )
         if data and self.task not in manager.all_subtasks:
             raise ConfigError(
-                f"--data {self.name}=…: {self.task} is a group of lm-eval, each of whose tasks has data of its own; "
+                f"--suite {self.name}=…: {self.task} is a group of lm-eval, each of whose tasks has data of its own; "
                 "name one of its tasks"
             )
         files = {"data_files": dict.fromkeys(_SPLITS, data)}

@@ -10,7 +10,6 @@ purpose (df_gamed.csv), which hold the length effect to the effect of gaming. Th
 import csv
 import math
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,10 +30,6 @@ class GamedRows(NamedTuple):
     preferences: np.ndarray  # in [0, 1]; NaN where the judge gave no preference, [rows]
     weights: np.ndarray  # [rows]
     difficulty: Mapping[int, float]  # instruction number → difficulty
-
-    def digest(self) -> str:
-        """Return a hash of the rows."""
-        return sha256(self.features.tobytes() + self.preferences.tobytes()).hexdigest()[:16]
 
 
 def read_gamed(path: Path, questions: int) -> GamedRows:
@@ -88,15 +83,12 @@ def length_controlled(
 def _fit(features: np.ndarray, preferences: np.ndarray, weights: np.ndarray) -> Any:
     """Return the logistic model; each row stands twice, as a win and as a loss with its probability as weight."""
     import sklearn
-    from packaging.version import Version
     from sklearn.linear_model import LogisticRegressionCV
     from sklearn.metrics import make_scorer
     from sklearn.model_selection import GroupKFold
 
     labels = np.repeat([1.0, 0.0], len(features))
     chances = np.concatenate([preferences, 1 - preferences])
-    old = Version(sklearn.__version__) < Version("1.8")  # `penalty` is deprecated since
-    l1: dict[str, Any] = {"penalty": "l1"} if old else {"l1_ratios": (1.0,), "use_legacy_attributes": False}
     with sklearn.config_context(enable_metadata_routing=True):
         scorer = make_scorer(_log_loss, response_method="predict_proba", greater_is_better=False)
         model = LogisticRegressionCV(
@@ -105,7 +97,8 @@ def _fit(features: np.ndarray, preferences: np.ndarray, weights: np.ndarray) -> 
             random_state=PENALTY_SEED,
             solver="liblinear",
             fit_intercept=False,
-            **l1,
+            l1_ratios=(1.0,),
+            use_legacy_attributes=False,
         ).set_fit_request(sample_weight=True)
         twice = np.tile(weights, 2)
         groups = np.tile(np.arange(len(features)), 2)

@@ -17,7 +17,7 @@ from text2grad.feedback.critique_text import parse_critique_object
 from text2grad.feedback.examples import is_chat
 from text2grad.feedback.record_files import Object, keys_of, shown
 from text2grad.feedback.records import BESIDE, QUOTES, Annotation, means_offsets, parse_record
-from text2grad.feedback.sources.base import NOT_JUDGED, WORDS_ONLY, Item, Loss, Row
+from text2grad.feedback.sources.base import ADDED, NOT_JUDGED, WORDS_ONLY, Item, Loss, Row
 from text2grad.feedback.words import words_of
 from text2grad.types import Critique, Example, Span
 
@@ -150,7 +150,7 @@ def _grounded(prompt: str, response: str, feedback: str, better: str) -> Item:
     if not better:
         return Item(Annotation(prompt, response, Critique(feedback)), (Loss(WORDS_ONLY),))
     spans, added = changed_spans(response, better)
-    losses = [Loss("text that the better response adds: it has no place in this one")] * added
+    losses = [Loss(ADDED)] * added
     losses += [] if spans else [Loss(WORDS_ONLY)]
     return Item(Annotation(prompt, response, Critique(feedback, tuple(spans))), tuple(losses))
 

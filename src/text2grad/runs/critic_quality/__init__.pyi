@@ -1,4 +1,4 @@
-from .agreement import measure_agreement as measure_agreement
+from .agreement import measure_ratings as measure_ratings
 from .evaluation import (
     NAMED as NAMED,
     Evaluation as Evaluation,
@@ -6,12 +6,6 @@ from .evaluation import (
     tables as tables,
 )
 from .page import evaluation_page as evaluation_page
-from .pair_study import (
-    draw_pairs as draw_pairs,
-    pairs_csv as pairs_csv,
-    pairs_html as pairs_html,
-    read_pair_sheet as read_pair_sheet,
-)
 from .pairs import (
     Pair as Pair,
     paired as paired,
@@ -21,15 +15,16 @@ from .pairs import (
 )
 from .predicting import (
     check_identity as check_identity,
-    fingerprint as fingerprint,
     predictions as predictions,
 )
 from .study import (
-    QUESTIONS as QUESTIONS,
-    draw as draw,
+    OF_CRITIQUES as OF_CRITIQUES,
+    OF_PAIRS as OF_PAIRS,
+    critique_items as critique_items,
+    pair_items as pair_items,
+    read_pair_sheet as read_pair_sheet,
     read_sheets as read_sheets,
-    sheet_csv as sheet_csv,
-    sheet_html as sheet_html,
+    sheet_files as sheet_files,
 )
 from .units import CUTS as CUTS, Units as Units
 from .verdicts import judges_agreement as judges_agreement, summary as summary, verdict_tables as verdict_tables

@@ -1,24 +1,26 @@
-"""Ratings of the same items by several raters → share of correct items, and agreement between raters (table 16).
+"""Ratings of the same items by several raters or judges → agreement between them, and shares of yes (table 16).
 
-correct      share of all ratings that are "correct", with a bootstrap interval over items
+correct      share of all ratings that are yes, with a bootstrap interval over items
 majority     share of items that more than half of their raters rated correct
 agreement    mean over items of the share of pairs of raters with equal ratings
 kappa        Fleiss' kappa (1971) over the items that every rater rated
 alpha        Krippendorff's alpha for categories, over all ratings, by the package `krippendorff`
 
-Kappa and alpha are None if chance agreement cannot be estimated: all ratings are equal, or no item was rated twice.
+A number is None where it is not defined: no item was rated, or rated twice, or all ratings are equal (kappa and alpha,
+which need chance agreement).
 """
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from text2grad.errors import require
-from text2grad.evaluation import Estimate, Ratio, estimate
+from text2grad.evaluation import Ratio, estimate
 
-Ratings = Sequence[Sequence[bool | None]]
-"""For each rater one rating per item; None if the rater left it out."""
+Codes = Sequence[Sequence[float | None]]
+"""For each rater one category per item, as a number; None if the rater left it out."""
 
 
 class Agreement(NamedTuple):
@@ -27,40 +29,44 @@ class Agreement(NamedTuple):
     items: int
     raters: int
     ratings: int
-    correct: Estimate | None
-    majority: float | None
     agreement: float | None
     kappa: float | None
     alpha: float | None
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the numbers as JSON data."""
-        return {**self._asdict(), "correct": self.correct._asdict() if self.correct else None}
 
-
-def measure_agreement(ratings: Ratings) -> Agreement:
-    """Measure the agreement between raters; `ratings` are [raters][items].
+def measure_agreement(codes: Codes) -> Agreement:
+    """Measure the agreement between raters; `codes` are [raters][items].
 
     Raises:
         ConfigError: if `krippendorff` is not installed.
     """
-    by_item = [[rating for rating in item if rating is not None] for item in zip(*ratings, strict=True)]
-    counts = np.array([[sum(item), len(item) - sum(item)] for item in by_item], dtype=float).reshape(-1, 2)
-    rows = [{"right": right, "all": right + wrong} for right, wrong in counts.tolist()]
-    rated, several = counts[counts.sum(1) > 0], counts[counts.sum(1) > 1]
+    data = np.array(codes, dtype=float)  # [raters, items]; None becomes NaN
+    categories = np.unique(data[~np.isnan(data)])
+    counts = (data[:, :, None] == categories).sum(0).astype(float)  # [items, categories]
+    several = counts[counts.sum(1) > 1]
     return Agreement(
-        items=len(by_item),
-        raters=len(ratings),
+        items=data.shape[1],
+        raters=len(data),
         ratings=int(counts.sum()),
-        correct=estimate(rows, {"correct": Ratio(("right",), ("all",))}).get("correct"),
-        majority=float((rated[:, 0] > rated[:, 1]).mean()) if len(rated) else None,
         agreement=float(_pairs_alike(several).mean()) if len(several) else None,
-        kappa=fleiss_kappa(counts[counts.sum(1) == len(ratings)]) if len(ratings) > 1 else None,
-        alpha=alpha(ratings, "the agreement of raters") if len(several) else None,
+        kappa=fleiss_kappa(counts[counts.sum(1) == len(data)]) if len(data) > 1 else None,
+        alpha=_alpha(data) if (several.sum(0) > 0).sum() > 1 else None,
     )
 
 
-def fleiss_kappa(counts: Any) -> float | None:
+def measure_ratings(ratings: Sequence[Sequence[bool | None]]) -> dict[str, Any]:
+    """Return all numbers of the module's docstring as JSON data; `ratings` are [raters][items]."""
+    by_item = [[rating for rating in item if rating is not None] for item in zip(*ratings, strict=True)]
+    rows = [{"right": sum(item), "all": len(item)} for item in by_item if item]
+    correct = estimate(rows, {"correct": Ratio(("right",), ("all",))}).get("correct")
+    return {
+        **measure_agreement(ratings)._asdict(),
+        "correct": correct._asdict() if correct else None,
+        "majority": fmean(2 * row["right"] > row["all"] for row in rows) if rows else None,
+    }
+
+
+def fleiss_kappa(counts: np.ndarray) -> float | None:
     """Return Fleiss' kappa, (P − P_e) / (1 − P_e), or None where P_e is 1 or there is no item.
 
     Args:
@@ -77,25 +83,15 @@ def fleiss_kappa(counts: Any) -> float | None:
     return None if expected == 1.0 else (observed - expected) / (1 - expected)
 
 
-def _pairs_alike(counts: Any) -> Any:
+def _pairs_alike(counts: np.ndarray) -> np.ndarray:
     """Return for each item the share of pairs of raters with equal ratings, [items]."""
     raters = counts.sum(1)
-    return (counts * (counts - 1)).sum(1) / (raters * (raters - 1))
+    alike: np.ndarray = (counts * (counts - 1)).sum(1) / (raters * (raters - 1))
+    return alike
 
 
-def alpha(codes: Sequence[Sequence[float | None]], purpose: str) -> float | None:
-    """Return Krippendorff's alpha of categories, [raters, items]; None where it is not defined.
-
-    It is not defined if all codes of items with several ratings are equal, or no item has several.
-
-    Raises:
-        ConfigError: if `krippendorff` is not installed.
-    """
-    require("krippendorff", extra="eval", purpose=purpose)
+def _alpha(data: np.ndarray) -> float:
+    require("krippendorff", extra="eval", purpose="the agreement of raters")
     import krippendorff
 
-    data = np.array(codes, dtype=float)  # None becomes NaN
-    several = data[:, (~np.isnan(data)).sum(0) > 1]
-    if len(np.unique(several[~np.isnan(several)])) < 2:
-        return None
     return float(krippendorff.alpha(reliability_data=data, level_of_measurement="nominal"))

@@ -27,8 +27,8 @@ from text2grad.types import LABELS, Label, Span
 
 LEAST_OVERLAP = 0.9
 _SIGNS: Mapping[Label, float] = {"positive": 1.0, "negative": -1.0}
+QUARTILES = ("Q1", "Q2", "Q3")
 BUCKETS = ("0 to Q1", "Q1 to Q2", "Q2 to Q3", "above Q3")
-Quartiles = Mapping[Label, Sequence[float]]
 
 
 def token_counts(marked: Marked) -> dict[str, float]:
@@ -53,33 +53,32 @@ def span_counts(marked: Marked) -> Counter[str]:
 
 def quote_counts(marked: Marked) -> Counter[str]:
     """Return how many of the critic's quotes are spans of the annotator, compared by characters."""
-    counts: Counter[str] = Counter(quotes_lost=len(marked.pair.predicted.unmatched))
+    counts: Counter[str] = Counter({"quotes/all": len(marked.pair.predicted.unmatched)})
     for span in marked.predicted.spans:
         true = [other for other in marked.true.spans if other.label == span.label]
         best = max((_overlap(span, other, marked.text) for other in true), default=0.0)
-        counts[f"quotes/{span.label}"] += 1
-        counts[f"quotes_exact/{span.label}"] += any(
-            (other.start, other.end) == (span.start, span.end) for other in true
-        )
-        counts[f"quotes_overlap/{span.label}"] += best >= LEAST_OVERLAP
+        for part in (span.label, "all"):
+            counts[f"quotes/{part}"] += 1
+            counts[f"quotes_exact/{part}"] += span in true
+            counts[f"quotes_overlap/{part}"] += best >= LEAST_OVERLAP
     return counts
 
 
-def length_counts(marked: Marked, quartiles: Quartiles) -> Counter[str]:
+def length_counts(marked: Marked, quartiles: Mapping[Label, Sequence[float] | None]) -> Counter[str]:
     """Return the number of the critic's spans, and of the correct spans, by quartile of length."""
     counts: Counter[str] = Counter()
     for span, units in zip(marked.predicted.spans, marked.predicted.units, strict=True):
         if units:
-            bucket = BUCKETS[int(np.searchsorted(quartiles[span.label], len(units)))]
+            bucket = BUCKETS[int(np.searchsorted(quartiles[span.label] or (), len(units)))]
             right = sum(marked.true.delta[unit] == _SIGNS[span.label] for unit in units)
             counts[f"of/{span.label}/{bucket}"] += 1
             counts[f"right/{span.label}/{bucket}"] += 2 * right >= len(units)
     return counts
 
 
-def lengths(marks: Sequence[Marks]) -> dict[Label, list[int]]:
-    """Return the number of units of each span, by label."""
-    return {label: [len(units) for each in marks for units in _unit_sets(each, label)] for label in LABELS}
+def lengths(marked: Sequence[Marked], label: Label) -> list[int]:
+    """Return the number of units of each predicted span of a label."""
+    return [len(units) for response in marked for units in _unit_sets(response.predicted, label)]
 
 
 def ratios() -> dict[str, Ratio]:
@@ -95,14 +94,11 @@ def ratios() -> dict[str, Ratio]:
         rates[f"exact/{label}"] = Ratio((f"exact/{label}",), (f"true_spans/{label}",))
         rates[f"partial/{label}"] = Ratio((f"partial/{label}",), (f"true_spans/{label}",))
         rates[f"oui/{label}"] = Ratio((f"iou/{label}",), (f"exact/{label}", f"partial/{label}"))
-        rates[f"quote_exact/{label}"] = Ratio((f"quotes_exact/{label}",), (f"quotes/{label}",))
-        rates[f"quote_overlap_90/{label}"] = Ratio((f"quotes_overlap/{label}",), (f"quotes/{label}",))
         for bucket in BUCKETS:
             rates[f"accuracy/{label}/{bucket}"] = Ratio((f"right/{label}/{bucket}",), (f"of/{label}/{bucket}",))
-    quotes = tuple(f"quotes/{label}" for label in LABELS)
-    for kind in ("exact", "overlap"):
-        name = "quote_exact" if kind == "exact" else "quote_overlap_90"
-        rates[f"{name}/all"] = Ratio(tuple(f"quotes_{kind}/{label}" for label in LABELS), (*quotes, "quotes_lost"))
+    for part in (*LABELS, "all"):
+        rates[f"quote_exact/{part}"] = Ratio((f"quotes_exact/{part}",), (f"quotes/{part}",))
+        rates[f"quote_overlap_90/{part}"] = Ratio((f"quotes_overlap/{part}",), (f"quotes/{part}",))
     rates["failure_rate"] = Ratio(("failed",), ("responses",))
     rates["unmatched_rate"] = Ratio(("unmatched",), ("quotes",))
     rates["gap"] = Ratio(("surplus",), ("responses",))

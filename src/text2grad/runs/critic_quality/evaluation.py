@@ -5,9 +5,8 @@ Responses whose annotation has no feedback are left out there. BLEU is in [0, 1]
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -19,13 +18,50 @@ from text2grad.runs.reports.html import Table
 from text2grad.types import LABELS, Status
 
 NONE = "–"
-WHO = ("predicted", "true")
 NAMED = 20
 """How many responses that could not be split into units are listed."""
 
+_EVERY = (*LABELS, "all")
+_BY_LABEL: Mapping[str, tuple[Sequence[str], Mapping[str, str]]] = {
+    "{unit}: precision and recall (table 1 of the paper)": (
+        LABELS,
+        {
+            **{"precision": "precision/{}", "recall": "recall/{}", "F1": "f1/{}"},
+            "F1 of marking everything": "f1_everything/{}",
+            **{"marked by critic": "#{}", "marked in truth": "#{}_true", "by both": "#{}_both"},
+        },
+    ),
+    "Spans, matched in {unit} (table 6)": (
+        LABELS,
+        {
+            **{"true": "#true_spans/{}", "predicted": "#spans/{}", "exact": "#exact/{}", "partial": "#partial/{}"},
+            **{"exact rate": "exact/{}", "partial rate": "partial/{}", "OUI": "oui/{}"},
+        },
+    ),
+    "Quotes, in characters; all: with those not found in the response (table 7)": (
+        _EVERY,
+        {"quotes": "#quotes/{}", "exact match": "quote_exact/{}", "at least 90 % overlap": "quote_overlap_90/{}"},
+    ),
+    "Predicted spans: length in {unit}, accuracy by length (tables 18, 19)": (
+        LABELS,
+        {
+            **{q: f"{q}/{{}}" for q in counting.QUARTILES},
+            **{name: f"accuracy/{{}}/{name}" for name in counting.BUCKETS},
+        },
+    ),
+}
+"""Caption of a table → the labels of its rows; title of a column → name of a metric, or "#" and the name of a count."""
+_READ = {
+    **{"responses": "#responses", **{status: f"#status/{status}" for status in get_args(Status)}},
+    **{"failure rate": "failure_rate", "quotes": "#quotes", "not found": "unmatched_rate"},
+}
+_WORDS = {
+    **{"ROUGE-1": "rouge1", "ROUGE-2": "rouge2", "ROUGE-L": "rougeL", "BLEU": "bleu", "BERTScore": "bertscore"},
+    **{"perplexity": "perplexity/predicted", "perplexity of truth": "perplexity/true"},
+}
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
+
+class Evaluation(NamedTuple):
     """The measurements of one critic.
 
     Attributes:
@@ -34,9 +70,8 @@ class Evaluation:
         left_out: file and line of the responses whose tokens decode to another text; no number includes them.
         metrics: rates with intervals.
         counts: sums over responses; the rates are their quotients.
-        span_units: quartiles of the units per span, for "predicted" and "true", by label (table 18).
-        statuses: number of critiques by status, for "predicted" and "true".
-        settings: draws, level and seed of the intervals.
+        quartiles: of the units per predicted span, "Q1/positive" and so on (table 18).
+        draws: resamples of the intervals.
     """
 
     unit: str
@@ -44,9 +79,8 @@ class Evaluation:
     left_out: Sequence[str]
     metrics: Mapping[str, Estimate]
     counts: Mapping[str, float]
-    span_units: Mapping[str, Mapping[str, Sequence[float] | None]]
-    statuses: Mapping[str, Mapping[str, int]]
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    quartiles: Mapping[str, float]
+    draws: int
 
     def as_json(self) -> dict[str, Any]:
         """Return everything except the responses, as JSON data."""
@@ -54,29 +88,38 @@ class Evaluation:
             "unit": self.unit,
             "responses": len(self.marked),
             "left_out": len(self.left_out),
-            "first_left_out": list(self.left_out[:NAMED]),
-            "intervals": dict(self.settings),
+            "first_left_out": self.left_out[:NAMED],
+            "intervals": {"draws": self.draws, "level": LEVEL, "seed": 0},
             "metrics": {name: rate._asdict() for name, rate in self.metrics.items()},
-            "responses_with_words": int(self.counts.get("with_reference", 0)),
-            "units_per_span": {who: dict(by) for who, by in self.span_units.items()},
-            "statuses": {who: dict(by) for who, by in self.statuses.items()},
-            "counts": dict(self.counts),
+            "units_per_span": self.quartiles,
+            "counts": self.counts,
         }
+
+    def cell(self, name: str) -> str:
+        """Return a metric with its interval, a count ("#" and its name), or a quartile; a dash if there is none."""
+        if name.startswith("#"):
+            return f"{self.counts.get(name[1:], 0):,.0f}"
+        if name in self.quartiles:
+            return f"{self.quartiles[name]:g}"
+        rate = self.metrics.get(name)
+        if rate is None:
+            return NONE
+        digits = 3 if rate.value < 10 else 1
+        return "{} [{}, {}]".format(*(f"{bound:.{digits}f}" for bound in rate))
 
 
 def evaluate(pairs: Sequence[Pair], units: Units, wording: Wording, *, draws: int = DRAWS) -> Evaluation:
     """Measure a critic; `units` are the unit that precision and recall count, `wording` what is measured of words."""
     cut = [(pair, mark(pair, units)) for pair in pairs]
     marked = [response for _, response in cut if response is not None]
-    kept = [response.pair for response in marked]
-    sizes = {who: counting.lengths([getattr(response, who) for response in marked]) for who in WHO}
-    quarters = {label: quartiles(sizes["predicted"][label]) or [0.0] * 3 for label in LABELS}
+    quarters = {label: quartiles(counting.lengths(marked, label)) for label in LABELS}
     rows: list[dict[str, float]] = [
         {
             **counting.token_counts(response),
             **counting.span_counts(response),
             **counting.quote_counts(response),
             **counting.length_counts(response, quarters),
+            f"status/{response.pair.predicted.status}": 1.0,
             **_word_counts(response.pair, wording),
         }
         for response in marked
@@ -84,114 +127,59 @@ def evaluate(pairs: Sequence[Pair], units: Units, wording: Wording, *, draws: in
     sums: Counter[str] = Counter()
     for row in rows:
         sums.update(row)
-    statuses = {who: Counter(getattr(pair, who).status for pair in kept) for who in WHO}
     return Evaluation(
         unit=units.name,
         marked=marked,
         left_out=[pair.where for pair, response in cut if response is None],
         metrics=estimate(rows, {**counting.ratios(), **_of_words(wording)}, draws=draws),
-        counts=dict(sums),
-        span_units={who: {label: quartiles(by[label]) for label in LABELS} for who, by in sizes.items()},
-        statuses={who: {status: by[status] for status in get_args(Status)} for who, by in statuses.items()},
-        settings={"draws": draws, "level": LEVEL, "seed": 0},
+        counts=sums,
+        quartiles={
+            f"{name}/{label}": value
+            for label, values in quarters.items()
+            for name, value in zip(counting.QUARTILES, values or (), strict=False)
+        },
+        draws=draws,
     )
 
 
 def _of_words(wording: Wording) -> dict[str, Statistic]:
     """Return the figures of feedback by name."""
     figures = {name: Bleu(scale=0.01) if name == "bleu" else figure for name, figure in wording.overlaps.items()}
-    perplexity = {f"perplexity/{who}": Ratio((f"nats/{who}",), (f"tokens/{who}",), exp=True) for who in WHO}
-    return {**figures, **perplexity}
+    alone = ("predicted", "true")
+    return {
+        **figures,
+        **{f"perplexity/{who}": Ratio((f"nats/{who}",), (f"tokens/{who}",), exp=True) for who in alone},
+    }
 
 
 def _word_counts(pair: Pair, wording: Wording) -> dict[str, float]:
     """Return the counts of a critic's feedback beside the annotator's, and of both alone."""
-    true = pair.true.feedback
-    counts = wording.beside(pair.predicted.feedback, [true]) if true.strip() else {}
-    for who in WHO:
-        alone = wording.alone(getattr(pair, who).feedback)
-        counts |= {f"{name}/{who}": value for name, value in alone.items()}
+    predicted, true = pair.predicted.feedback, pair.true.feedback
+    counts = wording.beside(predicted, [true]) if true.strip() else {}
+    for who, text in (("predicted", predicted), ("true", true)):
+        counts |= {f"{name}/{who}": value for name, value in wording.alone(text).items()}
     return counts
 
 
 def tables(evaluation: Evaluation) -> list[Table]:
     """Return the tables of the paper, each rate with its interval in brackets."""
-    unit, statuses, read = evaluation.unit, get_args(Status), evaluation.statuses["predicted"]
 
-    def rates(*names: str, of: str = "") -> tuple[str, ...]:
-        return tuple(_rate(evaluation.metrics.get(name + of)) for name in names)
+    def row(names: Iterable[str]) -> list[str]:
+        return [evaluation.cell(name) for name in names]
 
-    def counts(*names: str, of: str = "") -> tuple[str, ...]:
-        return tuple(f"{evaluation.counts.get(name + of, 0):,.0f}" for name in names)
-
-    def of_label(label: str) -> tuple[tuple[str, ...], ...]:
-        quarters, of = evaluation.span_units["predicted"][label], f"/{label}"
-        return (
-            rates("precision", "recall", "f1", "f1_everything", of=of)
-            + counts(label, f"{label}_true", f"{label}_both"),
-            counts("true_spans", "spans", "exact", "partial", of=of) + rates("exact", "partial", "oui", of=of),
-            counts("quotes", of=of) + rates("quote_exact", "quote_overlap_90", of=of),
-            tuple(f"{quarter:g}" for quarter in quarters) if quarters else (NONE,) * 3,
-            rates(*(f"accuracy{of}/{bucket}" for bucket in counting.BUCKETS)),
+    *spans, lengths = [
+        Table(
+            caption.format(unit=evaluation.unit),
+            ("label", *columns),
+            [[label, *row(name.format(label) for name in columns.values())] for label in labels],
         )
-
-    tokens, spans, quotes, quarters, accuracies = zip(*map(of_label, LABELS), strict=True)
-    every = sum(evaluation.counts.get(name, 0) for name in ("quotes_lost", *(f"quotes/{label}" for label in LABELS)))
-    all_quotes = ("all", f"{every:,.0f}", *rates("quote_exact/all", "quote_overlap_90/all"))
-    fidelity = (f"{len(evaluation.marked):,}", *(f"{read[status]:,}" for status in statuses), *rates("failure_rate"))
-    return [
-        Table(
-            f"{unit}: precision and recall (table 1 of the paper)",
-            (
-                *("label", "precision", "recall", "F1", "F1 of marking everything"),
-                *("marked by critic", "marked in truth", "by both"),
-            ),
-            _labelled(tokens),
-        ),
-        Table(
-            f"Spans, matched in {unit} (table 6)",
-            ("label", "true", "predicted", "exact", "partial", "exact rate", "partial rate", "OUI"),
-            _labelled(spans),
-        ),
-        Table(
-            "Quotes, in characters; all: with those not found in the response (table 7)",
-            ("label", "quotes", "exact match", "at least 90 % overlap"),
-            [*_labelled(quotes), all_quotes],
-        ),
-        Table(
-            "Critiques that were read, and quotes that were found (table 15)",
-            ("responses", *statuses, "failure rate", "quotes", "not found"),
-            [fidelity + counts("quotes") + rates("unmatched_rate")],
-        ),
-        Table(
-            f"Predicted spans: length in {unit}, accuracy by length (tables 18, 19)",
-            ("label", "Q1", "Q2", "Q3", *counting.BUCKETS),
-            _labelled([q + accuracy for q, accuracy in zip(quarters, accuracies, strict=True)]),
-        ),
-        *_word_tables(evaluation),
+        for caption, (labels, columns) in _BY_LABEL.items()
     ]
-
-
-def _labelled(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    return [(label, *row) for label, row in zip(LABELS, rows, strict=True)]
-
-
-def _word_tables(evaluation: Evaluation) -> list[Table]:
-    """Return the table of words, or no table if nothing was measured."""
-    names = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L", "bleu": "BLEU", "bertscore": "BERTScore"}
-    names |= {"perplexity/predicted": "perplexity", "perplexity/true": "perplexity of truth"}
-    metrics = evaluation.metrics
-    cells = {title: _rate(metrics[name]) for name, title in names.items() if name in metrics}
-    caption = f"Words of {evaluation.counts.get('with_reference', 0):,.0f} critiques beside the annotator's (table 8)"
-    return [Table(caption, tuple(cells), [tuple(cells.values())])] if cells else []
-
-
-def _rate(rate: Estimate | None) -> str:
-    """Return a rate with its interval; a dash if its denominator is zero."""
-    if rate is None:
-        return NONE
-    digits = 3 if rate.value < 10 else 1
-    return "{} [{}, {}]".format(*(f"{bound:.{digits}f}" for bound in rate))
+    read = Table("Critiques that were read, and quotes that were found (table 15)", tuple(_READ), [row(_READ.values())])
+    worded = {title: name for title, name in _WORDS.items() if name in evaluation.metrics}
+    caption = f"Words of {evaluation.cell('#with_reference')} critiques beside the annotator's (table 8)"
+    words = [Table(caption, tuple(worded), [row(worded.values())])] if worded else []
+    return [*spans, read, lengths, *words]
 
 
 def quartiles(values: Sequence[float]) -> list[float] | None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from text2grad.feedback import critique_to_json
-from text2grad.runs.critic_quality.evaluation import NONE, Evaluation, tables
+from text2grad.runs.critic_quality.evaluation import Evaluation, tables
 from text2grad.runs.critic_quality.units import Marked, Marks
 from text2grad.runs.reports.html import rollouts_page
 from text2grad.types import LABELS, Critique
@@ -41,10 +41,9 @@ def _summary(evaluation: Evaluation) -> list[tuple[str, str]]:
     names = {
         **{f"{rate}/{label}": f"{rate}, {label}" for label in LABELS for rate in ("precision", "recall")},
         "failure_rate": "unreadable critiques",
-        "unmatched_rate": "quotes not evaluation",
+        "unmatched_rate": "quotes not in the response",
     }
-    rows = [(title, evaluation.metrics.get(name)) for name, title in names.items()]
-    shown = [(title, f"{rate.value:.3f} ({rate.low:.3f} to {rate.high:.3f})" if rate else NONE) for title, rate in rows]
+    shown = [(title, evaluation.cell(name)) for name, title in names.items()]
     return shown + ([("responses left out", f"{len(evaluation.left_out):,}")] if evaluation.left_out else [])
 
 
@@ -58,8 +57,5 @@ def _record(marked: Marked, critic: str, noun: str) -> dict[str, Any]:
 
 
 def _side(marked: Marked, marks: Marks, critique: Critique, by: str, noun: str) -> dict[str, Any]:
-    offsets = [list(pair) for pair in marked.offsets]
-    return {
-        **{"by": by, "unit": noun, "response": marked.text, "critique": critique_to_json(critique)},
-        **{"offsets": offsets, "delta": list(marks.delta)},
-    }
+    said = {"by": by, "unit": noun, "response": marked.text, "critique": critique_to_json(critique)}
+    return {**said, "offsets": marked.offsets, "delta": marks.delta}

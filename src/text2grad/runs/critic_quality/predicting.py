@@ -1,56 +1,55 @@
-"""A critic → its critiques of annotated responses; each is written to disk before it is used.
+"""A critic → its critiques of responses; each is written to disk before it is used.
 
-answers.jsonl   the critiques, the cache of `CachedCritic`
-critic.json     the critic that wrote them; another critic is refused in the same directory
+critic.json   the critic that wrote the critiques of a directory; another critic is refused there
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from hashlib import sha256
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from text2grad.critics import CachedCritic
-from text2grad.feedback import Critic, CritiqueRecord, Match
-from text2grad.files import claim, to_json
+from text2grad.feedback import Critic, Match
+from text2grad.files import claim
+from text2grad.progress import Progress
 from text2grad.types import Critique, Example
-
-ANSWERS, IDENTITY = "answers.jsonl", "critic.json"
-BATCH_SIZE = 16  # responses per call of the critic; a killed evaluation repeats at most one batch
 
 
 def check_identity(out: Path, identity: Mapping[str, Any]) -> None:
-    """Create the directory of an evaluation, or check that an existing directory belongs to the same critic.
+    """Create a directory of critiques, or check that an existing directory belongs to the same critic.
 
     Raises:
         ConfigError: if the directory holds critiques of another critic, or cannot be written.
     """
-    path = out / IDENTITY
-    way_out = f"remove {path} and the critiques beside it to run the critic again"
-    claim(path, identity, holds="critiques of another critic", way_out=way_out)
-
-
-def fingerprint(directory: Path) -> str:
-    """Return a hash of names, sizes and times of the files in a directory; it changes when a model is trained again."""
-    files = sorted(path for path in directory.iterdir() if path.is_file())
-    stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    return sha256(to_json(stats)).hexdigest()[:16]
+    way_out = f"remove {out / 'critic.json'} and the critiques beside it to run the critic again"
+    claim(out / "critic.json", identity, holds="critiques of another critic", way_out=way_out)
 
 
 def predictions(
-    critic: Critic, truth: Sequence[CritiqueRecord], out: Path, *, match: Match = "exact"
-) -> Iterator[Critique]:
-    """Yield the critic's critiques of the annotated responses, in order; critiques of an earlier run are reused.
+    critic: Critic,
+    examples: Sequence[Example],
+    responses: Sequence[str],
+    path: Path,
+    *,
+    match: Match = "exact",
+    at_once: int = 16,
+) -> list[Critique]:
+    """Return the critic's critiques of responses, in order; critiques of an earlier run are reused.
 
     Args:
         critic: the critic.
-        truth: the annotated responses. The critic gets prompt and response, not the annotation.
-        out: directory of the cached critiques.
+        examples: the task instance of each response.
+        responses: the responses.
+        path: the file of the critiques, the cache of `CachedCritic`.
         match: how quotes are located in the response.
+        at_once: responses per call of the critic; a killed command repeats at most one call.
 
     Raises:
         CriticError: if the critic fails.
     """
-    cached = CachedCritic(critic, out / ANSWERS, match=match)
-    for start in range(0, len(truth), BATCH_SIZE):
-        batch = truth[start : start + BATCH_SIZE]
-        yield from cached([Example(record.prompt) for record in batch], [record.response for record in batch])
+    cached, critiques = CachedCritic(critic, path, match=match), list[Critique]()
+    with Progress("run the critic", len(responses), unit="response") as progress:
+        for start in range(0, len(responses), at_once):
+            part = slice(start, start + at_once)
+            critiques += cached(examples[part], responses[part])
+            progress.advance(len(critiques) - start)
+    return critiques

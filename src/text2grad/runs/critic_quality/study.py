@@ -1,77 +1,149 @@
-"""Critiques → a rating sheet for people; filled sheets → ratings: the human study of appendix M.
+"""Critiques, or pairs of texts → a rating sheet for people; filled sheets → ratings (appendix M).
 
-A sheet is a CSV file for any spreadsheet. Each row is one item with two yes-or-no questions: is the critique correct,
-and are its spans correct? A cell that a spreadsheet would read as a formula gets an apostrophe before it. An HTML page
-shows the same items with coloured spans.
+A sheet is a CSV file for any spreadsheet, and an HTML page that shows the same items with coloured spans. Each row is
+an item. Of a critique raters say yes or no: is it correct, and are its spans correct? Of a pair they say which text is
+better: "text 1" and "text 2" stand in an order that a random number decides. The id of an item is a hash of its texts:
+the sheet alone does not tell the order of a pair, both input files do. A cell that a spreadsheet would read as a
+formula gets an apostrophe before it.
 """
 
 import csv
 import io
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
+from text2grad.critics.servers import EXCHANGED, Comparison, Failure, Preference, Side
 from text2grad.errors import DataError
 from text2grad.feedback import CritiqueRecord, critique_to_json
+from text2grad.runs.critic_quality.units import marks_of
 from text2grad.runs.reports.html import rollouts_page
 from text2grad.types import LABELS
 
-QUESTIONS = {
-    "critique_correct": "Does the critique correctly name the strengths and weaknesses of the response?",
-    "spans_correct": "Are the positive and negative quotes correct, and does the critique support them?",
-}
-TEXTS = ("prompt", "response", "critique", "positive_quotes", "negative_quotes")
-COLUMNS = ("item", *TEXTS, *QUESTIONS, "notes")
-YES, NO = frozenset({"yes", "y", "1", "true", "correct"}), frozenset({"no", "n", "0", "false", "incorrect"})
 MAX_CELL = 30_000  # characters; spreadsheets cut cells at 32,767
 CUT = " [cut: the whole text is in sheet.html]"
 _FORMULA = tuple("=+-@\t\r\n＝＋－＠")
+_UNRATED = Failure("unrated", "the sheet has no verdict for this pair")
+Rating = TypeVar("Rating")
+
+
+class Questions(NamedTuple, Generic[Rating]):
+    """What a sheet asks of each item."""
+
+    columns: Mapping[str, str]  # name of a column → its question
+    words: Mapping[str, Rating]  # what a rater may write → its meaning
+    told: str  # the usual words
+
+    def read(self, text: str | None, where: str) -> Rating | None:
+        """Return the rating in a cell, or None if it is empty."""
+        word = (text or "").strip().casefold()
+        if word and word not in self.words:
+            raise DataError(f"{where}: expected {self.told}, or an empty cell, got {word[:40]!r}. Correct the cell")
+        return self.words[word] if word else None
+
+
+OF_CRITIQUES = Questions(
+    {
+        "critique_correct": "Does the critique correctly name the strengths and weaknesses of the response?",
+        "spans_correct": "Are the positive and negative quotes correct, and does the critique support them?",
+    },
+    {
+        **dict.fromkeys(("yes", "y", "1", "true", "correct"), True),
+        **dict.fromkeys(("no", "n", "0", "false", "incorrect"), False),
+    },
+    "yes or no",
+)
+OF_PAIRS = Questions[Side](
+    {"better": "Which text is better: 1, 2 or tie?"},
+    {"1": "first", "2": "second", "tie": "tie", "=": "tie", "0": "tie"},
+    "1, 2 or tie",
+)
 
 
 class Item(NamedTuple):
-    """A response and its critique, to be rated, with a unique id."""
+    """One thing to rate.
+
+    Attributes:
+        id: its name, which no other item of the sheet has.
+        number: its row or line in the file.
+        texts: the cells of the sheet by column.
+        record: the same as the page shows it.
+    """
 
     id: str
-    judged: CritiqueRecord
+    number: int
+    texts: Mapping[str, str]
+    record: Mapping[str, Any]
 
 
-def draw(judged: Sequence[CritiqueRecord], number: int, *, seed: int) -> list[Item]:
+def critique_items(judged: Sequence[CritiqueRecord], number: int, *, seed: int) -> list[Item]:
     """Return at most `number` critiques at random, in random order; critiques with a failed status are not drawn."""
     able = [record for record in judged if not record.critique.failed]
     drawn = random.Random(seed).sample(able, min(number, len(able)))
-    return [Item(f"{n}-{_hash(record)}", record) for n, record in enumerate(drawn, start=1)]
+    return [_critique_item(f"{n}-", record) for n, record in enumerate(drawn, start=1)]
 
 
-def _hash(judged: CritiqueRecord) -> str:
-    spans = [[span.start, span.end, span.label] for span in judged.critique.spans]
-    parts = (judged.prompt, judged.response, repr({**critique_to_json(judged.critique), "spans": spans}))
-    return sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:8]
+def _critique_item(number: str, judged: CritiqueRecord) -> Item:
+    response, critique = judged.response, judged.critique
+    quotes = {
+        f"{label}_quotes": "\n".join(f"• {response[s.start : s.end]}" for s in critique.spans if s.label == label)
+        for label in LABELS
+    }
+    texts = {"prompt": judged.prompt, "response": response, "critique": critique.feedback, **quotes}
+    said = critique_to_json(critique)
+    ends = {0, len(response), *(end for span in critique.spans for end in (span.start, span.end))}
+    pieces = list(pairwise(sorted(ends)))
+    marks = marks_of(critique, response, response, pieces)
+    delta = marks and marks.delta
+    shown = {"prompt": judged.prompt, "response": response, "critique": said, "offsets": pieces, "delta": delta}
+    spans = [[span.start, span.end, span.label] for span in critique.spans]
+    name = number + _hash(judged.prompt, response, repr({**said, "spans": spans}))[:8]
+    return Item(name, judged.number, texts, {"item": name, "unit": "piece", **shown})
 
 
-def sheet_csv(items: Sequence[Item]) -> bytes:
-    """Return the sheet as CSV."""
-    rows = []
-    for item in items:
-        critique, response = item.judged.critique, item.judged.response
-        quotes = {
-            label: "\n".join(f"• {response[span.start : span.end]}" for span in critique.spans if span.label == label)
-            for label in LABELS
-        }
-        texts = (item.judged.prompt, response, critique.feedback, *(quotes[label] for label in LABELS))
-        rows.append((item.id, *map(cell, texts)))
-    return csv_of(COLUMNS, rows)
+def pair_items(pairs: Sequence[Comparison], number: int, *, seed: int) -> list[Item]:
+    """Return at most `number` pairs of different texts at random, in random order and with random sides."""
+    rng = random.Random(seed)
+    able = [(row, pair) for row, pair in enumerate(pairs, start=1) if pair.first != pair.second]
+    drawn = rng.sample(able, min(number, len(able)))
+    sides = [rng.random() < 0.5 for _ in drawn]
+    items = []
+    for n, ((row, pair), swapped) in enumerate(zip(drawn, sides, strict=True), start=1):
+        name = f"{n}-{_hash_of_pair(pair, swapped=swapped)}"
+        first, second = (pair.second, pair.first) if swapped else (pair.first, pair.second)
+        texts = {"prompt": pair.prompt, "response": pair.response or "", "text_1": first, "text_2": second}
+        prompt = f"{pair.prompt}\n\n{pair.response}" if pair.response else pair.prompt
+        beside = [{"response": second, "by": "Text 2"}]
+        record = {"item": name, "prompt": prompt, "response": first, "by": "Text 1", "beside": beside}
+        items.append(Item(name, row, texts, record))
+    return items
 
 
-def csv_of(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> bytes:
-    """Return a sheet in UTF-8 with a byte order mark, which spreadsheets need; the last cells of a row are empty."""
+def _hash_of_pair(pair: Comparison, *, swapped: bool) -> str:
+    return _hash(pair.prompt, pair.response or "", pair.first, pair.second, "swapped" if swapped else "")[:10]
+
+
+def _hash(*parts: str) -> str:
+    return sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def sheet_files(items: Sequence[Item], questions: Questions[Any], what: str) -> dict[str, bytes]:
+    """Return the files of a sheet by name; `what` are the items, such as "critiques".
+
+    The CSV is UTF-8 with a byte order mark, which spreadsheets need.
+    """
     text = io.StringIO()
     writer = csv.writer(text, quoting=csv.QUOTE_ALL)
-    writer.writerow(columns)
-    writer.writerows([*row, *[""] * (len(columns) - len(row))] for row in rows)
-    return text.getvalue().encode("utf-8-sig", "replace")
+    writer.writerow(["item", *items[0].texts, *questions.columns, "notes"])
+    empty = [""] * (len(questions.columns) + 1)
+    writer.writerows([item.id, *map(cell, item.texts.values()), *empty] for item in items)
+    asked = "\n\n".join(f"{name}: {question}" for name, question in questions.columns.items())
+    intro = f"{len(items):,} {what}. Read each here, and answer {questions.told} in sheet.csv.\n\n{asked}"
+    page = rollouts_page("Rating sheet", [item.record for item in items], intro=intro)
+    return {"sheet.html": page.encode(), "sheet.csv": text.getvalue().encode("utf-8-sig", "replace")}
 
 
 def cell(text: str) -> str:
@@ -86,45 +158,16 @@ def cell(text: str) -> str:
     return f"'{text}" if text.startswith(_FORMULA) or text.lstrip().startswith(_FORMULA) else text
 
 
-def sheet_html(items: Sequence[Item], name: str) -> str:
-    """Return the HTML page with the items of the sheet; `name` is the file of the critiques."""
-    questions = "\n\n".join(f"{key}: {question}" for key, question in QUESTIONS.items())
-    return rollouts_page(
-        "Rating sheet",
-        [_record(item) for item in items],
-        intro=f"{len(items):,} critiques from {name}. Read each critique here, and answer yes or no in "
-        f"sheet.csv.\n\n{questions}",
-    )
-
-
-def _record(item: Item) -> dict[str, Any]:
-    """Return an item as the page has it: its pieces are those that spans begin and end."""
-    response, critique = item.judged.response, item.judged.critique
-    ends = {0, len(response), *(end for span in critique.spans for end in (span.start, span.end))}
-    offsets = list(pairwise(sorted(ends)))
-    signs = {"positive": 1.0, "negative": -1.0}
-    deltas = [
-        float(sum({signs[span.label] for span in critique.spans if span.start <= start and end <= span.end}))
-        for start, end in offsets
-    ]
-    shown = {"prompt": item.judged.prompt, "response": response, "critique": critique_to_json(critique)}
-    return {"item": item.id, "unit": "piece", **shown, "offsets": offsets, "delta": deltas}
-
-
-Sheet = dict[str, dict[str, bool | None]]
-"""The ratings of a rater: item → question → yes (True), no (False) or no answer (None)."""
-
-
-def read_sheets(paths: Sequence[Path]) -> list[Sheet]:
-    """Return the ratings in filled sheets of one study.
+def read_sheets(paths: Sequence[Path], questions: Questions[Rating]) -> list[dict[str, dict[str, Rating | None]]]:
+    """Return the ratings in filled sheets of one study: for each sheet item → question → rating, None if left out.
 
     Raises:
-        DataError: if a file is no sheet, an answer is neither yes nor no, or the sheets have different items.
+        DataError: if a file is no sheet, an answer has no meaning, or the sheets have different items.
     """
-    sheets: list[Sheet] = [
+    sheets = [
         {
-            item: {name: _answer(row[name], f"{path}: row {number}, {name}") for name in QUESTIONS}
-            for number, item, row in sheet_rows(path, QUESTIONS)
+            item: {name: questions.read(row[name], f"{path}: row {number}, {name}") for name in questions.columns}
+            for number, item, row in _rows(path, questions)
         }
         for path in paths
     ]
@@ -135,11 +178,40 @@ def read_sheets(paths: Sequence[Path]) -> list[Sheet]:
                 f"{path} and {paths[0]} have different items, such as {min(differing)}. Import the sheets of one study "
                 "together, each with all its rows"
             )
+    if not any(rating is not None for sheet in sheets for row in sheet.values() for rating in row.values()):
+        raise DataError(f"there is no rating in {', '.join(map(str, paths))}. Fill in {questions.told} first")
     return sheets
 
 
-def sheet_rows(path: Path, questions: Iterable[str]) -> Iterator[tuple[int, str, dict[str, str | None]]]:
-    """Yield (row number, item, row) of a filled sheet with columns for some questions.
+def read_pair_sheet(path: Path, pairs: Sequence[Comparison]) -> list[Preference]:
+    """Return a rater's preference for each pair; a pair without a verdict in the sheet has a failure "unrated".
+
+    Raises:
+        DataError: if the file is no sheet of these pairs, or a verdict has no meaning.
+    """
+    known = {
+        _hash_of_pair(pair, swapped=swapped): (row, swapped)
+        for row, pair in enumerate(pairs)
+        for swapped in (False, True)
+    }
+    preferences = [Preference(None, failure=_UNRATED) for _ in pairs]
+    [sheet] = read_sheets([path], OF_PAIRS)
+    for item, answers in sheet.items():
+        key, place = item.rpartition("-")[2], answers["better"]
+        if key not in known:
+            raise DataError(
+                f"{path}: item {item} is no pair of the two files. Give the files, in their order, from which "
+                "`evaluate study --against` made the sheet"
+            )
+        row, swapped = known[key]
+        if place is not None:
+            side = EXCHANGED[place] if swapped else place
+            preferences[row] = Preference(side, (side,), (place,))
+    return preferences
+
+
+def _rows(path: Path, questions: Questions[Any]) -> Iterator[tuple[int, str, dict[str, str | None]]]:
+    """Yield (row number, item, row) of a filled sheet.
 
     Raises:
         DataError: if the file is no sheet, has no items, or has an item twice.
@@ -153,7 +225,7 @@ def sheet_rows(path: Path, questions: Iterable[str]) -> Iterator[tuple[int, str,
     header = text.partition("\n")[0]
     delimiter = max(",;\t", key=header.count)  # spreadsheets choose the delimiter by language
     rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
-    missing = [name for name in ("item", *questions) if name not in (rows.fieldnames or ())]
+    missing = [name for name in ("item", *questions.columns) if name not in (rows.fieldnames or ())]
     if missing:
         raise DataError(
             f"{path} is no rating sheet: it has no column {missing[0]!r}. Give a filled sheet.csv of `evaluate study`"
@@ -166,12 +238,3 @@ def sheet_rows(path: Path, questions: Iterable[str]) -> Iterator[tuple[int, str,
                 raise DataError(f"{path}: row {number} repeats item {item}. Keep one of the two rows")
             seen.add(item)
             yield number, item, row
-    if not seen:
-        raise DataError(f"{path} has no items. Give a sheet with rows")
-
-
-def _answer(text: str | None, where: str) -> bool | None:
-    word = (text or "").strip().casefold()
-    if word and word not in YES | NO:
-        raise DataError(f"{where}: expected yes, no or an empty cell, got {word[:40]!r}. Correct the cell")
-    return word in YES if word else None

@@ -86,22 +86,16 @@ def mark(pair: Pair, units: Units) -> Marked | None:
     A critique with a failed status marks nothing.
     """
     text, offsets = units.cut(pair.response)
-    predicted, true = (_marks(critique, pair.response, text, offsets) for critique in (pair.predicted, pair.true))
+    predicted, true = (marks_of(critique, pair.response, text, offsets) for critique in (pair.predicted, pair.true))
     return Marked(pair, text, tuple(offsets), predicted, true) if predicted and true else None
 
 
-def _marks(critique: Critique, response: str, text: str, offsets: Sequence[Range]) -> Marks | None:
+def marks_of(critique: Critique, response: str, text: str, offsets: Sequence[Range]) -> Marks | None:
+    """Return the marks of a critique on ranges of a text; None if the text is another than the response."""
     spans = move_spans(() if critique.failed else critique.spans, response, text)
     if spans is None:
         return None
     units = tuple(map(tuple, span_tokens(offsets, spans)))
-    delta = [0.0] * len(offsets)
-    marked = {
-        label: {unit for span, touched in zip(spans, units, strict=True) if span.label == label for unit in touched}
-        for label in ("positive", "negative")
-    }
-    for unit in marked["positive"] - marked["negative"]:
-        delta[unit] = 1.0
-    for unit in marked["negative"] - marked["positive"]:
-        delta[unit] = -1.0
+    touched = {(unit, span.label) for span, own in zip(spans, units, strict=True) for unit in own}
+    delta = [float(((unit, "positive") in touched) - ((unit, "negative") in touched)) for unit in range(len(offsets))]
     return Marks(tuple(spans), units, tuple(delta))

@@ -3,8 +3,6 @@
 win, tie, loss   shares of the first text, as in tables 1 and 4 of the paper, with bootstrap intervals over pairs
 inconsistent     pairs whose two orders had different verdicts; they are ties
 first_place      share of the verdicts for a place that are for the first place: 0.5 without position bias
-agreement        share of pairs with the same verdict by both judges
-alpha            Krippendorff's alpha for categories (win, tie, loss); missing verdicts allowed
 """
 
 from collections import Counter
@@ -14,31 +12,25 @@ from typing import Any
 
 from text2grad.critics.servers import Preference, Side
 from text2grad.evaluation import Ratio, estimate
-from text2grad.runs.critic_quality.agreement import alpha
+from text2grad.runs.critic_quality.agreement import measure_agreement
 from text2grad.runs.reports.html import Table
 
 _SIDES: Mapping[str, Side] = {"win": "first", "tie": "tie", "loss": "second"}
 _CODES: Mapping[Side | None, float | None] = {"second": 0.0, "tie": 1.0, "first": 2.0, None: None}
-_PLURAL = {"win": "wins", "tie": "ties", "loss": "losses"}
+_RATES = {
+    **{name: Ratio((name,), ("pairs",)) for name in _SIDES},
+    "first_place": Ratio(("first place",), ("places",)),
+}
 
 
 def summary(preferences: Sequence[Preference]) -> dict[str, Any]:
     """Return wins, ties and losses of the first set, with intervals; pairs without a verdict are excluded."""
     judged = [preference for preference in preferences if preference.better is not None]
-    rows = [_counts(preference) for preference in judged]
-    rates = estimate(rows, {name: Ratio((name,), ("pairs",)) for name in _SIDES})
-    bias = estimate(rows, {"first_place": Ratio(("first place",), ("places",))}).get("first_place")
-    inconsistent = [preference for preference in judged if preference.inconsistent]
-    contrary = Counter(preference.verdicts for preference in inconsistent)
+    sides = Counter(preference.better for preference in judged)
     return {
-        "pairs": len(judged),
-        **{_PLURAL[name]: sum(int(row[name]) for row in rows) for name in _SIDES},
-        "rates": {name: rate._asdict() for name, rate in rates.items()},
-        "inconsistent": len(inconsistent),
-        "first_place_twice": contrary["first", "second"],
-        "second_place_twice": contrary["second", "first"],
-        "first_place": bias._asdict() if bias else None,
-        "alike": sum(preference.better == "tie" and not preference.verdicts for preference in judged),
+        **{"pairs": len(judged), "wins": sides["first"], "ties": sides["tie"], "losses": sides["second"]},
+        "rates": {name: rate._asdict() for name, rate in estimate(list(map(_counts, judged)), _RATES).items()},
+        "inconsistent": sum(preference.inconsistent for preference in judged),
         "failed": len(preferences) - len(judged),
     }
 
@@ -51,62 +43,35 @@ def _counts(preference: Preference) -> dict[str, float]:
     }
 
 
-def judges_agreement(verdicts: Mapping[str, Sequence[Preference]]) -> dict[str, Any] | None:
-    """Return the agreement of judges on the same pairs in the same order; None for fewer than two judges.
-
-    Returns:
-        "alpha" of all judges, and by "pairs" of judges the number of pairs of texts that both judged, the share with
-        the same verdict and alpha. Alpha is None where it is not defined: all verdicts equal, or none judged twice.
-
-    Raises:
-        ConfigError: if `krippendorff` is not installed.
-    """
-    if len(verdicts) < 2:
-        return None
+def judges_agreement(verdicts: Mapping[str, Sequence[Preference]]) -> dict[str, dict[str, Any]]:
+    """Return the agreement of each two judges, and of all if there are more, on the same pairs in the same order."""
     codes = {name: [_CODES[preference.better] for preference in given] for name, given in verdicts.items()}
-    pairs = []
-    for first, second in combinations(codes, 2):
-        both = [(x, y) for x, y in zip(codes[first], codes[second], strict=True) if x is not None and y is not None]
-        same = sum(x == y for x, y in both) / len(both) if both else None
-        of_two = alpha([codes[first], codes[second]], "the agreement of judges")
-        pairs.append({"judges": [first, second], "both": len(both), "agreement": same, "alpha": of_two})
-    return {"alpha": alpha(list(codes.values()), "the agreement of judges"), "pairs": pairs}
+    groups = [*combinations(codes, 2), *([tuple(codes)] if len(codes) > 2 else [])]
+    return {" and ".join(group): measure_agreement([codes[name] for name in group])._asdict() for group in groups}
 
 
-def verdict_tables(results: Mapping[str, Mapping[str, Any]], agreement: Mapping[str, Any] | None) -> list[Table]:
+def verdict_tables(results: Mapping[str, Mapping[str, Any]], agreement: Mapping[str, Mapping[str, Any]]) -> list[Table]:
     """Return the table of judges, and for several judges the table of their agreement."""
-    columns = ("judge", "win", "tie", "loss", "pairs", "inconsistent", "first place", "no verdict")
     rows = [
-        (
+        [
             name,
-            *(_percent(result["rates"].get(rate)) for rate in _SIDES),
-            *(
-                f"{result['pairs']:,}",
-                f"{result['inconsistent']:,}",
-                _percent(result["first_place"]),
-                f"{result['failed']:,}",
-            ),
-        )
+            *(_percent(result["rates"].get(rate)) for rate in _RATES),
+            *(f"{result[key]:,}" for key in ("pairs", "inconsistent", "failed")),
+        ]
         for name, result in results.items()
     ]
+    columns = ("judge", "win", "tie", "loss", "first place", "pairs", "inconsistent", "no verdict")
     tables = [Table("Shares of pairs in %; [low, high]: 95 % intervals over pairs", columns, rows)]
     if agreement:
-        all_judges = ("all judges", "", "", _number(agreement["alpha"]))
-        each = [
-            (" and ".join(pair["judges"]), f"{pair['both']:,}", _share(pair["agreement"]), _number(pair["alpha"]))
-            for pair in agreement["pairs"]
-        ]
-        head = ("judges", "pairs", "same verdict", "Krippendorff's alpha")
-        tables.append(Table("Agreement of judges", head, [*each, *([all_judges] if len(each) > 1 else [])]))
+        head = ("judges", "verdicts", "same verdict", "kappa", "alpha")
+        keys = ("agreement", "kappa", "alpha")
+        each = [[name, f"{own['ratings']:,}", *(_number(own[key]) for key in keys)] for name, own in agreement.items()]
+        tables.append(Table("Agreement of judges: share of pairs, Fleiss' kappa, Krippendorff's alpha", head, each))
     return tables
 
 
 def _percent(rate: Mapping[str, float] | None) -> str:
     return "–" if rate is None else "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * x for x in rate.values()))
-
-
-def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1%}"
 
 
 def _number(value: float | None) -> str:
