@@ -1,4 +1,4 @@
-"""`python -m evidence people`: people as judges of the pairs of `text2grad evaluate pairs`, on a sheet with hidden sides.
+"""`python -m evidence people`: people as judges of the pairs of `text2grad evaluate pairs`, with hidden sides.
 
 A rater sees "text 1" and "text 2" in an order that a random number decides for each pair, and writes 1, 2 or tie. The
 id of an item is a hash of the pair and its order: the sheet alone does not tell the order, both input files do.

@@ -49,13 +49,8 @@ def test_people_never_see_the_sides_and_stand_beside_a_model(
     rows[0]["better"] = "tie"
     rows[1]["better"] = ""
     human = ["--human", filled(tmp_path / "ann.csv", rows)]
-    verdict = {
-        "judge": "m",
-        "response": None,
-        "better": "first",
-        "verdicts": ["first"] * 2,
-        "places": ["first", "second"],
-    }
+    places = ["first", "second"]
+    verdict = {"judge": "m", "response": None, "better": "first", "verdicts": ["first"] * 2, "places": places}
     texts = [{"prompt": f"p{n}", "first": f"a long text of number {n}", "second": f"short {n}"} for n in range(8)]
     write_records(tmp_path / "out" / "verdicts.jsonl", [{**verdict, **own} for own in texts])
     assert main([*command, *human]) == 0

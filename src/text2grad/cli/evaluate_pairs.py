@@ -34,7 +34,7 @@ judges each pair twice, with either text first: a text wins only if it is prefer
 
 FIRST and SECOND are JSONL files: responses as lines with "prompt" and "response", or critiques as in predictions.jsonl
 of `evaluate critic`. A judge is a model on an OpenAI-compatible server. Cost is told before the first request; a run
-that would exceed --max-cost is refused. Each answer is stored in answers.sqlite before it is used, and paid for once."""
+that would exceed --max-cost is refused. Each answer is in answers.sqlite before it is used, and is paid for once."""
 
 EPILOG = """\
 examples:
