@@ -13,7 +13,7 @@ from text2grad.errors import DataError
 from text2grad.models.prompts import check_ids
 from text2grad.reward_models.prompts import special_tokens
 from text2grad.reward_models.writing import critique_prompt
-from text2grad.types import Example
+from text2grad.types import Critique, Example
 
 
 class Encoded(NamedTuple):
@@ -33,6 +33,14 @@ def check_text_ids(model: Any, tokenizer: Any) -> None:
     """
     special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     check_ids(model, [[number for number in tokenizer.get_vocab().values() if number not in special]])
+
+
+def too_long(ids: Sequence[int], context: float) -> Critique:
+    """Return the failed critique of a response that does not fit into the reward model's context."""
+    return Critique(
+        f"prompt and response have {len(ids)} tokens, more than the reward model's context of {context}",
+        status="unparsable",
+    )
 
 
 def _split_specials(

@@ -6,12 +6,20 @@ reference=chosen` writes it.
 """
 
 from pathlib import Path
+from typing import NamedTuple
 
 from text2grad.errors import DataError
-from text2grad.feedback.preferences import Preference
 from text2grad.feedback.record_files import json_object, read_entries, refuse_half_pairs
 from text2grad.feedback.sources.base import Options, Row
 from text2grad.feedback.sources.published import read_pair
+
+
+class Preference(NamedTuple):
+    """A prompt, the chosen response and the rejected response."""
+
+    prompt: str
+    chosen: str
+    rejected: str
 
 
 def read_preferences(path: str | Path, *, split: str = "train") -> list[Preference]:

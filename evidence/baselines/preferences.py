@@ -5,9 +5,9 @@ Appendix N of the paper makes the preferences of KodCode in this way, for DPO an
 
 from collections.abc import Sequence
 
+from evidence.baselines.preference_files import Preference
 from text2grad.critics.programs.program_text import program_in
 from text2grad.critics.programs.unit_tests import FORGEABLE
-from text2grad.feedback.preferences import Preference
 from text2grad.progress import Progress, note
 from text2grad.types import Example
 from text2grad_sandbox import Sandbox, with_names

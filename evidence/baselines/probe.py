@@ -17,10 +17,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from evidence.baselines.encoding import check_text_ids
+from evidence.baselines.encoding import check_text_ids, too_long
+from evidence.commands.token_rewards import label_tokens
+from text2grad.align import encode
 from text2grad.align.delta import AlignSettings
 from text2grad.align.offsets import Range
-from text2grad.align.token_rewards import encode, label_tokens
 from text2grad.errors import ConfigError, ModelError, check_known
 from text2grad.feedback.steps import split_steps
 from text2grad.feedback.words import words_of
@@ -28,7 +29,7 @@ from text2grad.files import to_json, write_atomically
 from text2grad.models.pretrained import context_of, load_policy, load_tokenizer
 from text2grad.models.prompts import check_ids
 from text2grad.progress import Progress
-from text2grad.reward_models.prompts import critique_prompts, too_long
+from text2grad.reward_models.prompts import critique_prompts
 from text2grad.types import Critique, Example, PromptFormat, Span
 
 Unit = Literal["words", "sentences", "lines"]

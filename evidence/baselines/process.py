@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from evidence.baselines.encoding import check_text_ids, encode_responses
+from evidence.baselines.encoding import check_text_ids, encode_responses, too_long
 from evidence.baselines.process_steps import STEP_LABELS, Step, labelled_steps
 from evidence.baselines.scalar import ensure_padding, fit, logits_of, new_classifier
 from text2grad.errors import DataError, ModelError, check_known
@@ -22,7 +22,6 @@ from text2grad.files import to_json, write_atomically
 from text2grad.models.fine_tuning import NO_LOSS, FineTuning, OnStep
 from text2grad.models.measured_training import Evaluation, measured_at
 from text2grad.models.pretrained import context_of, load_model, load_tokenizer
-from text2grad.reward_models.prompts import too_long
 from text2grad.reward_models.writing import inputs_of
 from text2grad.types import Critique, Example, Span
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
-from evidence.baselines.encoding import check_text_ids, encode_chats, encode_responses
+from evidence.baselines.encoding import check_text_ids, encode_chats, encode_responses, too_long
 from evidence.baselines.span_reward import span_reward
 from text2grad.errors import DataError, ModelError
 from text2grad.feedback.records import Annotation
@@ -26,7 +26,6 @@ from text2grad.models.measured_training import (
 )
 from text2grad.models.pretrained import context_of, load_model, load_tokenizer
 from text2grad.models.prompts import check_ids, format_of
-from text2grad.reward_models.prompts import too_long
 from text2grad.reward_models.shared_base import load_weights
 from text2grad.reward_models.writing import inputs_of
 from text2grad.types import Critique, Example, PromptFormat

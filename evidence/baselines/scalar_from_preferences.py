@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any, Literal, NamedTuple
 
+from evidence.baselines.preference_files import Preference
 from evidence.baselines.scalar import (
     ScalarRewardModel,
     new_scalar_model,
@@ -18,7 +19,6 @@ from evidence.baselines.scalar import (
     train_classifier,
 )
 from text2grad.errors import DataError, TrainingError
-from text2grad.feedback.preferences import Preference
 from text2grad.models.fine_tuning import FineTuning, OnStep, optimizers, training_arguments
 from text2grad.models.measured_training import Evaluation, measured_at
 from text2grad.models.pretrained import context_of

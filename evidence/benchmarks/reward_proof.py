@@ -43,11 +43,11 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from evidence import register
 from text2grad import read_source
 from text2grad.config.recipe import Recipe, make_recipe
-from text2grad.feedback.preferences import split_by_prompt
 from text2grad.feedback.records import Annotation, write_annotations
+from text2grad.feedback.splits import split_by_prompt
 from text2grad.files import to_json, write_atomically
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.training.held_out import HeldOutSet, span_f1
+from text2grad.reward_models.training.held_out import HeldOutSet
 from text2grad.reward_models.training.run import RewardRun
 from text2grad.reward_models.writing import SYMBOLS, critique_prompt, critique_target
 from text2grad.types import Example, Span
@@ -250,7 +250,7 @@ def one_seed(options: argparse.Namespace, read: list[Annotation], seed: int, scr
     for name, settings in ways.items():
         critic = GenerativeRewardModel.load(path, **settings)
         quality = held_out.measure(critic)
-        found[name] = span_f1(quality) | quality.metrics() | {"vote_threshold": critic.format.vote_threshold}
+        found[name] = quality.metrics() | {"vote_threshold": critic.format.vote_threshold}
     return found
 
 

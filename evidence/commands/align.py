@@ -11,12 +11,14 @@ from rich.console import Console
 
 from evidence.commands.align_report import FILES, Gathered, print_report, row_of, write_reports
 from evidence.commands.annotation_tables import Prices
-from text2grad.align import AlignSettings, label_tokens, resolve
+from evidence.commands.token_rewards import label_tokens
+from text2grad.align import AlignSettings, resolve
 from text2grad.align.delta import Mode, Overlap, SpanMass
 from text2grad.cli.options import add_command, add_shared, at_least, finite, print_end, refuse_bad, refuse_overwriting
 from text2grad.errors import AlignmentError, DataError
 from text2grad.feedback import WAY_OUT, Match, read_critique_records
 from text2grad.files import to_json, write_atomically
+from text2grad.types import HALF_PAIR
 
 NOT_ALL_ALIGNED = 3
 """Exit status if some responses have no rewards, because their tokens decode to another text."""
@@ -138,6 +140,11 @@ def _gather(
     read = partial(read_critique_records, match=args.match, limit=args.limit, on_bad=on_bad)
     for task, record in ((path.stem, record) for path in args.input for record in read(path)):
         try:
+            if record.ids is None and (half := HALF_PAIR.search(record.response)):
+                raise AlignmentError(
+                    f"the response holds {half[0]!r} at character {half.start()}, half of a surrogate pair, which no "
+                    "tokenizer can encode"
+                )
             rewards = label_tokens(tokenizer, record.response, record.critique, settings, ids=record.ids)
         except AlignmentError as error:
             on_bad(DataError(f"{record.where}: {str(error).rstrip('.')}. {WAY_OUT}"))

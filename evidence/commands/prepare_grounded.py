@@ -8,7 +8,6 @@ from evidence.tasks.grounded.answers import altered_answers, right_answers
 from evidence.tasks.grounded.passages import PASSAGE_FORMATS, read_passages
 from evidence.tasks.grounded.prompts import grounded_examples
 from text2grad.align import token_offsets
-from text2grad.cli.feedback_prepare import listed
 from text2grad.cli.options import (
     add_command,
     add_shared,
@@ -92,9 +91,11 @@ def run(args: argparse.Namespace) -> int:
         found.kept, count=count, passage_tokens=args.passage_tokens, held_out=args.held_out, seed=args.seed
     )
     if not made.train or not made.held_out:
+        left_out = found.left_out + made.left_out
+        reasons = ", ".join(f"{number} {reason}" for reason, number in left_out.items()) or "none left out"
         raise DataError(
             f"{args.path}: {len(made.train)} prompts to train on and {len(made.held_out)} held out are left "
-            f"({listed(found.left_out + made.left_out)}); both need at least one"
+            f"({reasons}); both need at least one"
         )
     right, altered = list(right_answers(made.train, cut)), list(altered_answers(made.train, cut, seed=args.seed))
     for path, examples in zip(files, (made.train, made.held_out, right, altered), strict=True):

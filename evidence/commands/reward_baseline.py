@@ -111,7 +111,6 @@ def run(args: argparse.Namespace) -> int:
         metric="accuracy",
         greater_is_better=True,
         every=args.save_every,
-        on_measured=_note,
     )
     try:
         train = {"scalar": _scalar, "process": _process, "probe": _probe}[args.kind]
@@ -167,17 +166,11 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError(f"{directory} holds no training to resume; start it without --resume")
 
 
-def _note(step: int, steps: int, measured: dict[str, float]) -> None:
-    from text2grad.progress import note
-
-    note(f"held-out accuracy {measured['accuracy']:.3f} at step {step:,} of {steps:,}")
-
-
 def _read(args: argparse.Namespace) -> tuple[list[Any], list[Any]]:
     """Return the training items and the held-out items."""
     from evidence.baselines.preference_files import read_preferences
-    from text2grad.feedback.preferences import split_by_prompt
     from text2grad.feedback.records import read_annotations
+    from text2grad.feedback.splits import split_by_prompt
 
     items: list[Any] = (
         read_preferences(args.file) if args.kind == "scalar" else read_annotations(args.file, to_encode=True)

@@ -25,7 +25,7 @@ from text2grad.config import Recipe, load_recipe
 from text2grad.errors import ConfigError, DataError, check_known
 from text2grad.files import read_text
 from text2grad.runs.metric import load_metric, measure
-from text2grad.runs.run_examples import run_examples, task_settings, world_of
+from text2grad.runs.prompts import run_examples, task_settings, world_of
 from text2grad.tasks import built_in
 
 EVALUATION_ITEMS = 10

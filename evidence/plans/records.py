@@ -34,8 +34,8 @@ from text2grad.config import Recipe, make_recipe
 from text2grad.config.run_directory import read_run_file
 from text2grad.errors import DataError
 from text2grad.files import exclusive, json_lines, to_json, write_atomically
+from text2grad.runs.prompts import world_of
 from text2grad.runs.reports.run_report import Run, read_run
-from text2grad.runs.run_examples import world_of
 
 KEY = ("study", "task", "length", "faults", "critic", "method", "purpose", "trial", "seed", "recipe", "settings")
 """The fields by which a record is found: a run has one record."""
@@ -141,7 +141,7 @@ def record_of(
         DataError: if the run has no evaluation, or no finished step and no error, or its files are damaged.
     """
     about = read_run_file(directory)
-    recipe = make_recipe(about["recipe"], where=str(directory / "run.json"), warn=False)
+    recipe = make_recipe(about["recipe"], where=str(directory / "run.json"), strict=False)
     run = read_run(directory, without_steps=bool(error))
     if not run.evaluations or not run.evaluations[-1].get("responses"):
         raise DataError(

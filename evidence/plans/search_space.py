@@ -142,7 +142,7 @@ class SearchSpace:
                 found[one.setting] = _for_recipe(one, base, recipe)
         found = {setting: one for setting, one in found.items() if not one.named or len(one.values) > 1}
         if recipe.model.value == "none" and "model.value" not in found:
-            found = {setting: one for setting, one in found.items() if setting not in OF_VALUE_FUNCTION}
+            found = {setting: one for setting, one in found.items() if setting not in OF_VALUE_FUNCTION.split()}
         return cls(found, {setting: value_in(recipe, one) for setting, one in found.items()}, usual or {})
 
     def propose(self, trials: Sequence[Trial], *, seed: int, first: int, count: int, minimise: bool) -> list[Settings]:

@@ -390,7 +390,7 @@ class Tuning:
             known = json.loads(path.read_bytes())
             trials = {trial["number"]: Trial(**trial) for trial in known["trials"]}
             again = [Confirmation(**one) for one in known.get("confirmations", [])]  # none in earlier versions
-            before = make_recipe(known["recipe"], where=str(path), warn=False).model_dump(mode="json")
+            before = make_recipe(known["recipe"], where=str(path), strict=False).model_dump(mode="json")
             told: dict[str, tuple[object, object]] = {
                 "--method": (known["method"], self.method),
                 "--seed": (known["seed"], self.seed),

@@ -15,7 +15,7 @@ from text2grad.models import fine_tune
 from text2grad.progress import Progress
 from text2grad.reward_models import critique_target
 from text2grad.runs.pipeline import VOCABULARY_ITEMS, WIDTH, Pipeline
-from text2grad.runs.run_examples import world_of
+from text2grad.runs.prompts import world_of
 from text2grad.tasks import Task, TaskSettings, procedural_task, tiny_llama
 from text2grad.tasks.tiny import TOKEN
 from text2grad.types import Example

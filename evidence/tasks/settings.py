@@ -7,7 +7,7 @@ from pydantic import Field
 from evidence.tasks.lengths import check_response_limit
 from text2grad.config.section import Count, Fraction, Section
 from text2grad.errors import ConfigError
-from text2grad.runs.run_examples import World
+from text2grad.runs.prompts import World
 from text2grad.tasks import TaskSettings
 from text2grad.tasks.registry import PROCEDURAL
 

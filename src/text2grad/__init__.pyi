@@ -23,7 +23,6 @@ from .reward_models import (
     QuoteLimits as QuoteLimits,
     Refresher as Refresher,
     ServerRewardModel as ServerRewardModel,
-    VLLMRewardModel as VLLMRewardModel,
     critique_grammar as critique_grammar,
 )
 from .rl import (

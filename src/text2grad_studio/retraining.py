@@ -28,7 +28,7 @@ from text2grad.files import write_records
 from text2grad.models import FineTuning, best_device, context_of, load_policy, load_tokenizer
 from text2grad.progress import LOG, STEPS, note
 from text2grad.reward_models import CritiqueFormat, GenerativeRewardModel
-from text2grad.reward_models.training import HeldOutSet, span_f1, train_reward_model
+from text2grad.reward_models.training import HeldOutSet, train_reward_model
 from text2grad.runs import refreshed_critic, run_recipe
 from text2grad.types import Critique, Example, Span
 from text2grad_studio.teaching import Correction, MarkedTokens, Taught, settings_from
@@ -211,7 +211,7 @@ def _reward_model_of(recipe: Recipe, run: str | None, earlier: Path | None) -> P
         return earlier
     if run is None or recipe.critic.use or not recipe.critic.model:
         return None
-    if recipe.critic.kind not in ("generative", "vllm"):
+    if recipe.critic.kind != "generative":
         raise ConfigError(
             f"the critic of {run} has critic.kind = {recipe.critic.kind!r}; only a generative reward model with its "
             "weights here is retrained on marks. Download the annotations (My marks) for `text2grad reward`"
@@ -279,7 +279,7 @@ def _agreement(critic: GenerativeRewardModel, marks: Sequence[Annotation], held_
             f1[name] = None
             continue
         STEPS.info("the reward model judges %d responses", len(known.annotations))
-        f1[name] = span_f1(known.measure(critic))["f1"]
+        f1[name] = known.measure(critic).metrics()["f1"]
     return f1
 
 
@@ -327,7 +327,7 @@ def _recipe(
         "tracker": "none",
         "seed": settings.seed,
     }
-    return make_recipe(sections, where="the run's recipe", warn=False)
+    return make_recipe(sections, where="the run's recipe", strict=False)
 
 
 def _metric(out: Path) -> dict[str, Any] | None:

@@ -73,7 +73,7 @@ def _items(recipe: Recipe) -> dict[str, Example]:
 
 def _named(text: str) -> tuple[Recipe, Any]:
     settings = {"model": text} if Path(text).exists() or ":" not in text else {"use": text}
-    recipe = make_recipe({"critic": settings}, where="--critic", warn=False)
+    recipe = make_recipe({"critic": settings}, where="--critic", strict=False)
     return recipe, critic_from_recipe(recipe)
 
 

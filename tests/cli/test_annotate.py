@@ -21,7 +21,7 @@ from text2grad.critics.servers.templates import Template
 from text2grad.errors import ConfigError, CriticError
 from text2grad.feedback.critic import Critic, ask
 from text2grad.feedback.records import read_annotations
-from text2grad.rl.rollouts import early_critiques
+from text2grad.rl.rollouts import EarlyCritiques
 from text2grad.types import Example, Rollout, Span
 
 SPANS = (Span(0, 2, "positive"), Span(8, 14, "negative"))
@@ -104,20 +104,21 @@ def test_replies_that_are_no_http_are_repeated_then_listed_and_nothing_paid_for_
     assert f"answers from before {kept}" in " ".join(capsys.readouterr().out.split()), "only the rest is requested"
 
 
-def test_annotations_of_other_responses_or_another_model_are_not_overwritten(
-    server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_annotations_that_a_smaller_run_overwrote_come_back_without_a_request(server: Running, tmp_path: Path) -> None:
     path = recipe(tmp_path, server, ["ok", "ok ok"])
     assert main(["annotate", str(path)]) == 0
-    before = (tmp_path / "out" / "annotations.jsonl").read_bytes()
-    for change in (["--limit", "1"], ["--set", "annotate.model=n"], ["--set", "annotate.template=code"]):
-        assert main(["annotate", str(path), *change]) == 2
-        said = " ".join(capsys.readouterr().err.split())
-        assert f"annotations.jsonl holds {1 if change[0] == '--limit' else 2} annotations of other responses" in said
-        assert (tmp_path / "out" / "annotations.jsonl").read_bytes() == before
-    assert main(["annotate", str(path), "--limit", "1", "--force"]) == 0
+    before, requests = (tmp_path / "out" / "annotations.jsonl").read_bytes(), server.requests()
+    assert main(["annotate", str(path), "--limit", "1"]) == 0
     assert len(written(tmp_path, "annotations")) == 1
+    assert main(["annotate", str(path)]) == 0
+    assert (tmp_path / "out" / "annotations.jsonl").read_bytes() == before
+    assert server.requests() == requests
 
+
+def test_files_of_others_are_not_overwritten(
+    server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = recipe(tmp_path, server, ["ok"])
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "annotations.jsonl").write_text("by hand")
     assert main(["annotate", str(path), "--out", str(tmp_path / "mine")]) == 2
@@ -220,8 +221,7 @@ def test_a_critic_on_a_server_judges_parts_of_a_step_in_several_threads(server: 
         Rollout(Example(f"How are you? [[ok]] {number}"), (1,), (2,), "So glad today.", False) for number in range(12)
     ]
     texts = [one.response for one in rollouts]
-    with early_critiques(critic, match="exact", parts=critic.overlap) as parts:
-        assert parts is not None
+    with EarlyCritiques(critic, "exact", critic.overlap) as parts:
         for start in range(0, 12, 2):
             parts.add(rollouts[start : start + 2])
         found = parts.critiques()

@@ -45,7 +45,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "feedback export 'a b.jsonl' --out d",
             "spans         2",
             "d/README.md, data/train.parquet",
-            "text2grad feedback export 'a b.jsonl' --out d --push OWNER/NAME --force",
+            "hf upload OWNER/NAME d --repo-type dataset --private",
         ),
         (
             "evaluate critic 'a b.jsonl' --critic judge:critic --out f --no-words",

@@ -185,7 +185,7 @@ def test_cost_is_told_beforehand_and_a_dear_run_is_refused(
     assert server.requests() == before
     assert main([*command, *PRICES, "--max-cost", "50"]) == 0
     assert main([*command, *PRICES, "--dry-run"]) == 0
-    assert "m: no request (6 are answered already)" in capsys.readouterr().out
+    assert "m: 0 requests (6 are answered already)" in capsys.readouterr().out
     # 6 answers of 100 and 20 tokens at 1,000 and 2,000 dollars per million
     assert result(tmp_path)["cost_usd"] == pytest.approx(6 * (0.1 + 0.04))
 

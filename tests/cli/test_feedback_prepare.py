@@ -232,7 +232,7 @@ def test_prompts_with_equal_tests_stay_on_one_side(tests: list[str], held_out: f
 def test_rewritten_questions_are_left_out_by_their_tests(tmp_path: Path) -> None:
     asked = [{"question": words, "solution": "x = 1", "test_code": ADD} for words in ("Add two.", "Return the sum.")]
     source = write(tmp_path / "a.jsonl", [*asked, {**PROGRAMS[0], "question": "Other"}])
-    for without in ({split_unit(Example("Add two.", None, ADD))}, {"Add two.", "Return the sum."}):
+    for without in ([Example("Add two.", None, ADD)], [Example("Add two."), Example("Return the sum.")]):
         found = read_problems(source, "kodcode", without=without)
         assert [one.example.prompt for one in found.kept] == ["Other"]
         assert found.left_out == {KNOWN: 2}

@@ -264,11 +264,9 @@ def test_a_batch_larger_than_the_window_is_judged_whole() -> None:
 def test_a_critic_that_failed_too_often_is_named_with_its_rate() -> None:
     failures = FailureRate(limit=0.25, batch_size=8)
     failures.count(["timed_out"] * 40 + ["ok"] * 60)
-    error = failures.error("Mend it.", setting="critic.max_failure_rate", whose=" of this worker")
+    error = failures.error("Mend it.")
     assert isinstance(error, CriticError)
-    assert str(error) == (
-        "40% of the last 100 critiques of this worker could not be read (critic.max_failure_rate is 25%). Mend it."
-    )
+    assert str(error) == ("40% of the last 100 critiques could not be read (max_failure_rate is 25%). Mend it.")
 
 
 # Critics named in a recipe.

@@ -1,14 +1,14 @@
 """Annotations going out, and `text2grad feedback import` and `export` from their command lines."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
 from text2grad.cli.__main__ import main
 from text2grad.errors import DataError
-from text2grad.feedback.export import DATA_FILE, data_card, push_folder, write_examples, write_folder
+from text2grad.feedback.examples import write_examples
+from text2grad.feedback.export import DATA_FILE, write_folder
 from text2grad.feedback.records import Annotation, read_annotations, write_annotations
 from text2grad.feedback.sources.registry import read_source
 from text2grad.types import Critique, Example, Span
@@ -24,7 +24,7 @@ def test_what_is_written_is_what_is_read_and_datasets_loads_it(tmp_path: Path, n
     datasets = pytest.importorskip("datasets")
     path = tmp_path / "deep" / name
     write_annotations(tmp_path / "deep" / "a.jsonl", ANNOTATIONS)
-    write_folder(tmp_path / "deep", ANNOTATIONS, repository="you/feedback")
+    write_folder(tmp_path / "deep", ANNOTATIONS)
     assert read_source(path) == ANNOTATIONS
     kind = {".jsonl": "json", ".parquet": "parquet"}[path.suffix]
     loaded = datasets.load_dataset(kind, data_files=str(path), split="train", cache_dir=str(tmp_path / "cache"))
@@ -32,9 +32,9 @@ def test_what_is_written_is_what_is_read_and_datasets_loads_it(tmp_path: Path, n
     assert loaded[1]["critique"]["outcome"] is None
 
 
-def test_the_folder_that_would_be_pushed_is_a_data_set(tmp_path: Path) -> None:
+def test_the_folder_is_a_data_set(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
-    write_folder(tmp_path / "ds", ANNOTATIONS, repository="you/feedback", license="apache-2.0")
+    write_folder(tmp_path / "ds", ANNOTATIONS, license="apache-2.0")
     assert sorted(path.relative_to(tmp_path / "ds").as_posix() for path in (tmp_path / "ds").rglob("*.*")) == [
         "README.md",
         DATA_FILE,
@@ -43,9 +43,10 @@ def test_the_folder_that_would_be_pushed_is_a_data_set(tmp_path: Path) -> None:
     assert loaded["response"] == [one.response for one in ANNOTATIONS]
 
 
-def test_the_data_card_counts_and_its_header_is_yaml() -> None:
+def test_the_data_card_counts_and_its_header_is_yaml(tmp_path: Path) -> None:
     yaml = pytest.importorskip("yaml")
-    card = data_card(ANNOTATIONS, "you/feedback: 2", "apache-2.0")
+    write_folder(tmp_path / "feedback: 2", ANNOTATIONS, license="apache-2.0")
+    card = (tmp_path / "feedback: 2" / "README.md").read_text("utf-8")
     header = yaml.safe_load(card.split("---")[1])
     assert header["license"] == "apache-2.0"
     assert header["pretty_name"] == "feedback: 2"
@@ -55,7 +56,7 @@ def test_the_data_card_counts_and_its_header_is_yaml() -> None:
 
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"Mend the annotation$"):
-        write_folder(tmp_path, [Annotation("", "\ud83d", Critique(""))], repository="you/feedback")
+        write_folder(tmp_path, [Annotation("", "\ud83d", Critique(""))])
     with pytest.raises(DataError, match="Object of type set is not JSON serializable"):
         write_examples(tmp_path / "a.jsonl", [Example("", meta={"a": set()})])
     assert list(tmp_path.iterdir()) == []
@@ -172,9 +173,7 @@ def test_a_label_that_no_record_has_is_told(tmp_path: Path, capsys: pytest.Captu
         assert (words in " ".join(capsys.readouterr().err.split())) == told
 
 
-def test_the_export_command_writes_the_folder_and_pushes_nothing_unless_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_export_command_writes_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_annotations(tmp_path / "a.jsonl", ANNOTATIONS)
     arguments = [
         "feedback",
@@ -189,33 +188,6 @@ def test_the_export_command_writes_the_folder_and_pushes_nothing_unless_told(
     assert "annotations   4" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "why"),
-    [
-        ("ENDPOINT", "http://127.0.0.1:9", r"\[Errno \d+\] Connection refused"),
-        ("HF_HUB_OFFLINE", True, "Cannot reach .*: offline mode is enabled.* environment variable"),
-    ],
-)
-def test_a_hub_that_cannot_be_reached_is_an_error_that_names_no_token(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    name: str,
-    value: str | bool,
-    why: str,
-) -> None:
-    constants = pytest.importorskip("huggingface_hub.constants")
-    monkeypatch.setattr(constants, name, value)
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    with pytest.raises(DataError) as caught:
-        push_folder(tmp_path, "you/feedback")
-    said = str(caught.value)
-    assert re.fullmatch(
-        f"cannot push {re.escape(str(tmp_path))} to you/feedback: {why}\\. The folder is complete; try again", said
-    )
-    assert "hf_secret" not in said + "".join(capfd.readouterr())
-
-
 def test_the_export_command_writes_into_a_folder_with_files_only_when_it_is_told_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -228,6 +200,6 @@ def test_the_export_command_writes_into_a_folder_with_files_only_when_it_is_told
     assert "holds other files (README.md, data); choose another --out, or add --force" in capsys.readouterr().err
     assert (out / "README.md").read_text() == "# Mine"
     assert main(["feedback", "export", str(path), "--out", str(out), "--force"]) == 0
-    assert "# annotations" in (out / "README.md").read_text()
+    assert "# out" in (out / "README.md").read_text()
     assert main(["feedback", "export", str(path), "--out", str(path)]) == 2
     assert "is a file; choose another --out, a directory" in capsys.readouterr().err

@@ -21,7 +21,7 @@ from text2grad.feedback.records import read_annotations
 from text2grad.reward_models.decoding.constrained import ConstrainedChoice, FreeChoice
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import critic_from_recipe
-from text2grad.reward_models.training.held_out import HeldOutSet, span_f1
+from text2grad.reward_models.training.held_out import HeldOutSet
 from text2grad.reward_models.training.run import RewardRun
 from text2grad.types import LABELS, Critique, Example, Span
 from tokenizers_made_here import made
@@ -219,7 +219,7 @@ def test_the_threshold_is_the_best_on_held_out_annotations_and_is_saved(home: Pa
     for number in range(1, 6):  # an oracle: each vote_threshold measured as a critic of its own
         model.format = replace(model.format, vote_threshold=number / 5)
         by_threshold[number / 5] = held_out.measure(model)
-    f1s = {vote_threshold: span_f1(quality)["f1"] for vote_threshold, quality in by_threshold.items()}
+    f1s = {vote_threshold: quality.metrics()["f1"] for vote_threshold, quality in by_threshold.items()}
     assert len(set(f1s.values())) > 1
     measured = json.loads((home / "voting" / "results.json").read_bytes())["measured"]
     assert measured["vote_threshold"] == max(f1s, key=f1s.__getitem__)
@@ -249,8 +249,3 @@ def test_in_the_loop_the_recipe_goes_before_what_was_saved(home: Path) -> None:
     assert as_saved.format == saved.format
     named = critic_from_recipe(recipe(home, critic={"model": path, "votes": 1}))
     assert named.format.votes == 1
-
-
-def test_a_server_cannot_be_put_to_the_vote(home: Path) -> None:
-    with pytest.raises(ConfigError, match=r"\[critic\] votes has no effect with kind = 'server'"):
-        critic_from_recipe(recipe(home, critic={"kind": "server", "model": "rm", "votes": 4}))

@@ -42,7 +42,7 @@ def test_quotes_in_texts_are_matched_as_asked() -> None:
 def test_a_critic_that_cannot_be_read_stops_the_run() -> None:
     judge = made("silent")
     assert [judged(judge)[0] for _ in range(7)] == [[0.0] * 4] * 7
-    with pytest.raises(CriticError, match="100% of the last 8 critiques of this worker could not be read"):
+    with pytest.raises(CriticError, match="100% of the last 8 critiques could not be read"):
         judged(judge)
 
 

@@ -40,12 +40,13 @@ def test_a_batch_by_hand() -> None:
 
 def test_every_response_token_is_predicted_one_position_before_its_own() -> None:
     batch = collate(THREE, pad_id=PAD)
-    # y_t stands at P + t, so its predictor at P + t − 1: 3 − 1 + {0, 1}; 1 − 1 + {0, 1, 2}; padding points to 0
-    assert batch.predictor_positions().tolist() == [[2, 3, 0], [0, 1, 2], [0, 0, 0]]
+    rows, positions = torch.meshgrid(torch.arange(3), torch.arange(batch.ids.shape[1]), indexing="ij")
+    # y_t stands at P + t, so its predictor at P + t − 1: 3 − 1 + {0, 1}; 1 − 1 + {0, 1, 2}
+    predictors = batch.at_predictors(torch.stack([rows, positions], 2))
+    assert predictors.tolist() == [[0, 2], [0, 3], [1, 0], [1, 1], [1, 2]]
     # the token after each predictor is the response token itself
-    rows = torch.arange(3)[:, None]
-    after = batch.ids[rows, batch.predictor_positions() + 1]
-    assert torch.equal(after[batch.response_mask], batch.response_ids[batch.response_mask])
+    after = batch.ids[predictors[:, 0], predictors[:, 1] + 1]
+    assert torch.equal(after, batch.response_ids[batch.response_mask])
 
 
 def test_a_response_is_left_at_its_last_token_and_an_empty_one_at_its_prompts() -> None:
@@ -61,7 +62,8 @@ def test_padding_that_was_also_sampled_changes_no_mask(pad: int) -> None:
     for field in ("prompt_lengths", "response_mask", "truncated"):
         assert torch.equal(getattr(batch, field), getattr(usual, field))
     assert torch.equal(batch.response_ids[batch.response_mask], usual.response_ids[usual.response_mask])
-    assert torch.equal(batch.predictor_positions(), usual.predictor_positions())
+    states = torch.rand(*batch.ids.shape, 1)
+    assert torch.equal(batch.at_predictors(states), usual.at_predictors(states))
     assert torch.equal(batch.last_positions(), usual.last_positions())
 
 
@@ -70,7 +72,7 @@ def test_responses_that_are_all_empty_make_a_batch_without_columns() -> None:
     assert list(batch.response_ids.shape) == list(batch.response_mask.shape) == [2, 0]
     assert batch.ids.tolist() == [[1, 2], [3, 9]]
     assert batch.last_positions().tolist() == [1, 0]
-    assert list(batch.predictor_positions().shape) == [2, 0]
+    assert batch.at_predictors(torch.rand(2, 2, 5)).shape == (0, 5)
 
 
 def test_rows_are_trimmed_to_the_longest_of_them() -> None:

@@ -1,6 +1,7 @@
 """Decoding with a growing cache and a shrinking batch, beside transformers' `generate` and its own cache."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from transformers.cache_utils import DynamicLayer
 from text2grad.models import decoding
 from text2grad.models.decoding import decode
 from text2grad.models.kv_cache import LEAST_ROOM, GrowingLayer, empty_cache
-from text2grad.models.sampling import _Draw, sample
+from text2grad.models.sampling import _draw, sample
 from tiny_models import FAMILIES, tiny
 
 PROMPTS = [(3, 4, 5, 6, 7), (8,), (9, 10, 11), (4, 4), (12, 13, 14, 15), (3, 4, 5, 6, 7)]
@@ -24,7 +25,7 @@ def drawn(
 ) -> list[tuple[int, ...]]:
     uniforms = torch.rand(len(PROMPTS), tokens, generator=torch.Generator().manual_seed(seed))
     limits: dict[str, Any] = {"max_new_tokens": tokens, "eos_ids": eos, "pad_id": 0}
-    return decode(model, PROMPTS, _Draw(uniforms, 1.0), **limits, groups=groups)
+    return decode(model, PROMPTS, partial(_draw, uniforms, 1.0), **limits, groups=groups)
 
 
 @pytest.mark.parametrize("family", CACHED)

@@ -37,6 +37,9 @@ def test_counts_are_those_made_by_hand() -> None:
 def test_rates_are_those_made_by_hand() -> None:
     assert compare(LEARNED, TRUE, CRITIQUES).metrics() == pytest.approx(
         {
+            "f1": 2 * 3 / (3 + 2 + 2 + 4),
+            "f1/positive": 2 * 1 / (3 + 2),
+            "f1/negative": 2 * 2 / (2 + 4),
             "precision/positive": 1 / 3,
             "recall/positive": 1 / 2,
             "precision/negative": 2 / 2,
@@ -70,7 +73,8 @@ def test_a_rate_of_nothing_is_left_out() -> None:
     nothing_marked = compare([[0.0], []], [[0.0], []], [Critique(""), Critique("")])
     assert nothing_marked.metrics() == {"failure_rate": 0.0, "gap": 0.0}
     only_learned = compare([[1.0]], [[0.0]], [Critique("", (GOOD,))])
-    assert only_learned.metrics() == {"precision/positive": 0.0, "failure_rate": 0.0, "unmatched_rate": 0.0, "gap": 1.0}
+    rates = {"f1": 0.0, "f1/positive": 0.0, "precision/positive": 0.0, "failure_rate": 0.0, "unmatched_rate": 0.0}
+    assert only_learned.metrics() == {**rates, "gap": 1.0}
 
 
 def test_responses_and_tokens_come_in_pairs() -> None:

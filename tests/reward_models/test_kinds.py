@@ -42,5 +42,5 @@ def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError) as caught:
         critic_from_recipe(recipe)
     assert str(caught.value) == (
-        "critic.kind has no value 'scaler'. Did you mean \"scalar\"? Known values: generative, vllm, server, scalar"
+        "critic.kind has no value 'scaler'. Did you mean \"scalar\"? Known values: generative, server, scalar"
     )

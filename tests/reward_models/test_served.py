@@ -12,8 +12,9 @@ import small_run
 from fault_server import Running, running
 from small_run import EXAMPLES
 from text2grad.config.recipe import make_recipe
-from text2grad.critics.servers import Reply, Request, cached_client
+from text2grad.critics.servers import Request, cached_client
 from text2grad.critics.servers.annotation import Item
+from text2grad.critics.servers.cached_client import Reply
 from text2grad.critics.servers.store import Answer
 from text2grad.errors import ConfigError, CriticError
 from text2grad.reward_models.decoding.grammar import critique_grammar

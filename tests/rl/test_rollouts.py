@@ -12,7 +12,7 @@ import small_run
 from text2grad.errors import CriticError
 from text2grad.feedback import ask
 from text2grad.models import sampling
-from text2grad.rl.rollouts import early_critiques
+from text2grad.rl.rollouts import EarlyCritiques
 from text2grad.types import Critique, Example, Rollout
 
 
@@ -62,8 +62,7 @@ def test_a_run_is_resumed_with_another_number_of_parts(tmp_path: Path) -> None:
 def test_no_more_parts_than_asked_are_with_the_critic_and_the_order_is_that_of_the_responses() -> None:
     rollouts = [Rollout(Example("x"), (1,), (2,), f"red {number}", False) for number in range(12)]
     critic = Slow(0.03)
-    with early_critiques(critic, match="exact", parts=3) as asked:
-        assert asked is not None
+    with EarlyCritiques(critic, "exact", 3) as asked:
         for start in range(0, 12, 2):
             asked.add(rollouts[start : start + 2])
         found = asked.critiques()
@@ -73,8 +72,7 @@ def test_no_more_parts_than_asked_are_with_the_critic_and_the_order_is_that_of_t
 
 def test_a_step_that_is_sampled_again_forgets_its_parts() -> None:
     critic = Slow()
-    with early_critiques(critic, match="exact", parts=1) as asked:
-        assert asked is not None
+    with EarlyCritiques(critic, "exact", 1) as asked:
         asked.add([Rollout(Example("x"), (1,), (2,), "old", False)])
         asked.restart()
         asked.add([Rollout(Example("x"), (1,), (2,), "new", False)])

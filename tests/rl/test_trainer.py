@@ -142,7 +142,7 @@ def test_a_critic_that_fails_too_often_stops_the_run(readable: int, shown: str, 
     with pytest.raises(CriticError) as caught:
         run.train()
     assert str(caught.value) == (
-        f"{shown} critiques could not be read (critic.max_failure_rate is 25%). Their responses were kept with δ = 0: "
+        f"{shown} critiques could not be read (max_failure_rate is 25%). Their responses were kept with δ = 0: "
         f"look at critique.status in {tmp_path / 'run' / 'rollouts'}, mend the critic, and go on with --resume."
     )
     assert (tmp_path / "run" / "checkpoints" / f"step-{steps:06d}").exists()

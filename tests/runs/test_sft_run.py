@@ -15,13 +15,13 @@ import small_sft
 from small_sft import CHAT, DEMONSTRATIONS, prepare, recipe, write_jsonl
 from text2grad.cli.__main__ import main
 from text2grad.errors import CheckpointError, ConfigError, DataError, Interrupted, ModelError
-from text2grad.models import measured_training
+from text2grad.models import measured_run, measured_training
 from text2grad.models.adapters import POLICY_ADAPTER, adapter_parameters, load_lora
 from text2grad.models.fine_tuning import NO_LOSS
 from text2grad.models.pretrained import load_policy, load_tokenizer
 from text2grad.models.prompts import encode_prompts, fitting_prompts
 from text2grad.rl.trainer import Text2GradTrainer
-from text2grad.runs.run_examples import run_examples
+from text2grad.runs.prompts import run_examples
 from text2grad.runs.sft_run import SFTRun, read_demonstration_split
 from text2grad.types import Example
 from warm_commands import Warm
@@ -398,7 +398,7 @@ GOOD = {"prompt": "red", "reference": " cat"}
         ({"prompt": "red"}, 'no "reference", so there is no answer to learn; add one, or remove the line'),
         ({"text": "red"}, 'an example is an object with a "prompt"'),
         ({"messages": [{"role": "user", "content": "red"}]}, "no message has the role \"assistant\" (roles: 'user')"),
-        ({"messages": []}, '"messages" is a list of {"role", "content"} messages with texts, got \'[]\''),
+        ({"messages": []}, '"messages" is a list of {"role", "content"} messages with texts, got []'),
         (chat("red", " "), "an assistant message is empty, and would teach to say nothing; remove the chat"),
         ({"messages": [{"role": "assistant", "content": " cat"}]}, "the chat begins with an assistant message"),
         ({"messages": [{"role": "user", "content": None}]}, '"messages" is a list of {"role", "content"} messages'),
@@ -409,7 +409,7 @@ GOOD = {"prompt": "red", "reference": " cat"}
 def test_a_line_that_is_no_demonstration_is_refused_with_its_place(
     home: Path, line: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measured_training, "load_policy", None)  # nothing is loaded
+    monkeypatch.setattr(measured_run, "load_policy", None)  # nothing is loaded
     file = write_jsonl(home / "bad.jsonl", [GOOD, {"prompt": "blue", "reference": " dog"}, line])
     with pytest.raises((DataError, ModelError)) as caught:
         SFTRun(recipe(home, "bad", data={"train": str(file)}))
@@ -465,11 +465,11 @@ def test_tokens_that_the_model_lacks_are_refused(tmp_path: Path) -> None:
         (
             {"sft": {"model": ""}},
             ConfigError,
-            "neither [sft] model nor [model] path is set: name the model with --model",
+            "neither [sft] model nor [model] path is set: name it with --model",
         ),
         ({"data": {"train": None}}, ConfigError, "neither [sft] data nor [data] train is set: name a JSONL file"),
         ({"sft": {"lora_dropout": 0.1}}, ConfigError, "lora_dropout = 0.1 is the dropout of a LoRA adapter"),
-        ({"sft": {"held_out": 0.0}}, ConfigError, "held_out = 0.0 leaves nothing to measure on or to learn from"),
+        ({"sft": {"held_out": 0.0}}, ConfigError, "held_out = 0.0: Input should be greater than 0"),
         (
             {"sft": {"batch_size": 4, "accumulate": 3}},
             ConfigError,

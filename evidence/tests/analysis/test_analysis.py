@@ -306,5 +306,5 @@ def test_the_verdict_says_why_the_formula_fails() -> None:
 
 def test_an_unreadable_place_is_a_data_error(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("x")
-    with pytest.raises(DataError, match="is a file"):
+    with pytest.raises(DataError, match="is no directory"):
         analyse_run(tmp_path / "run.json")

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from evidence.baselines.preference_files import read_preferences
+from evidence.baselines.preference_files import Preference, read_preferences
 from places import SHARED
 from text2grad.cli.__main__ import main
 from text2grad.errors import DataError
-from text2grad.feedback.preferences import Preference
 
 ULTRAFEEDBACK = SHARED / "data" / "ultrafeedback_binarized" / "train.jsonl"
 
@@ -19,7 +18,8 @@ def test_pairs_are_read_from_every_form_they_come_in(tmp_path: Path) -> None:
     chat = [{"role": "user", "content": "Where?"}, {"role": "assistant", "content": "In Lyon."}]
     path = tmp_path / "pairs.jsonl"
     path.write_text(json.dumps({"prompt": "Where?", "chosen": "In Lyon.", "rejected": "Here.", "score": 3}) + "\n")
-    assert main(["feedback", "import", "ultrafeedback", str(path), "--out", str(tmp_path / "examples.jsonl")]) == 0
+    out = ["--out", str(tmp_path / "examples.jsonl"), "--column", "reference=chosen"]
+    assert main(["feedback", "import", "table", str(path), *out]) == 0
     assert read_preferences(path) == read_preferences(tmp_path / "examples.jsonl") == [wanted]
     path.write_text(json.dumps({"prompt": "Where?", "chosen": chat, "rejected": "Here."}) + "\n")
     assert read_preferences(path) == [wanted]

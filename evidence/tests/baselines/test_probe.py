@@ -495,9 +495,7 @@ def test_the_state_that_knows_the_base_fits_into_its_context(tokenizer: Any, tmp
     assert torch.isfinite(one._witness()).all()
 
 
-def test_votes_are_refused_and_a_threshold_is_not(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="votes has no effect with kind = 'probe'"):
-        small_run.recipe(tmp_path, critic={"model": "m", "kind": "probe", "votes": 4})
+def test_a_threshold_of_zero_is_refused() -> None:
     with pytest.raises(ConfigError, match="vote_threshold must be above 0"):
         ProbeSettings("", 1, (0, 1), vote_threshold=0.0)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from evidence.baselines.preference_files import Preference
 from evidence.baselines.scalar import ScalarRewardModel
 from evidence.baselines.scalar_from_preferences import (
     PreferenceReport,
@@ -15,7 +16,6 @@ from evidence.baselines.scalar_from_preferences import (
     train_scalar_from_preferences,
 )
 from text2grad.errors import DataError
-from text2grad.feedback.preferences import Preference
 from text2grad.models.fine_tuning import FineTuning
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example

@@ -625,7 +625,7 @@ def test_a_pretrained_model_needs_no_phases(tmp_path: Path) -> None:
             'settings = ["critic.use=own:critic"]',
         ): "critic.use = 'own:critic', but the critic of a study is the task's program, or a reward model",
         ('task = "summarization"', 'task = "qa"'): "recipe.toml has data.task = 'summarization'; name its task",
-        ("recipe.toml", "none.toml"): "cannot read recipe",
+        ("recipe.toml", "none.toml"): "is no recipe: cannot read",
         ("trials = 3", 'tuned_in = "second"'): "tuned_in = 'second' is no other study of the plan",
         ("trials = 3", 'settings = ["ppo.bet=3"]'): '[ppo] has no key "bet". Did you mean "beta"?',
         ("trials = 3", "lengths = [8]"): "rollout.max_new_tokens = 60: at length 8 the shortest answers",

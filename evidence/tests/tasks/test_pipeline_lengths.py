@@ -23,8 +23,8 @@ from text2grad.feedback import annotate
 from text2grad.models import FineTuning, load_tokenizer
 from text2grad.reward_models import critique_target
 from text2grad.runs.pipeline import Pipeline
+from text2grad.runs.prompts import recipe_task, run_examples, task_settings, world_of
 from text2grad.runs.recipe_run import critic_of_run, run_recipe
-from text2grad.runs.run_examples import recipe_task, run_examples, task_settings, world_of
 from text2grad.tasks import TaskSettings, procedural_task
 from text2grad.types import Example
 

@@ -69,8 +69,8 @@ def pseudo_rewards(
             tokens to their weights in [0, 1] (see `weighting.py`). The concatenated texts are the text of these
             tokens: a character that several tokens share is in the text of the first.
         overlap: δ of a token in a positive and a negative span. `cancel`: 0; `negative_wins`; `last_wins`: the
-            label of the last of these spans in `spans`. Weights of spans with the same label are not added: the
-            largest weight counts.
+            label of the last of these spans in `spans`, which in a located critique are sorted by place and label,
+            not in the critic's order. Weights of spans with the same label are not added: the largest weight counts.
         span_mass: `token`: each token has its weight; `span`: the weights of a span are scaled to sum to 1;
             `response`: weights are divided by T.
         offsets: the result of `token_offsets(tokenizer, response_ids)`, if already computed.

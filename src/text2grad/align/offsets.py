@@ -14,7 +14,7 @@ the previous range.
 
 from itertools import accumulate, groupby, pairwise
 from operator import index
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from text2grad.align.pieces import HIDDEN, Piece, PieceTable, Tokenizer, begins_character
@@ -23,11 +23,8 @@ from text2grad.errors import AlignmentError
 Range = tuple[int, int]
 
 
-class _Layout(NamedTuple):
-    """A text and the character range of each piece in it."""
-
-    text: str
-    ranges: list[Range]
+Layout = tuple[str, list[Range]]
+"""A text and the character range of each piece in it."""
 
 
 def token_offsets(tokenizer: Tokenizer, ids: Any, *, skip_special_tokens: bool = True) -> list[Range]:
@@ -56,18 +53,16 @@ def token_offsets(tokenizer: Tokenizer, ids: Any, *, skip_special_tokens: bool =
     plain = id_list(ids)
     if not plain:
         return []
-    table = _TABLES.get(tokenizer) or _new_table(tokenizer)
-    pieces = table.pieces(tokenizer, plain, skip_special=skip_special_tokens)
-    text = tokenizer.decode(plain, skip_special_tokens=skip_special_tokens)
-    ranges = _locate(table, plain, pieces, text)
-    if ranges is None:  # tokens may have been added since the table was built
-        table = _new_table(tokenizer)
-        pieces = table.pieces(tokenizer, plain, skip_special=skip_special_tokens)
-        ranges = _locate(table, plain, pieces, text)
-    if ranges is None:
-        visible = [k for k, piece in enumerate(pieces) if piece is not HIDDEN]
-        return _by_prefixes(tokenizer, plain, text, visible, skip_special_tokens)
-    return ranges
+    for renewed in (tokenizer not in _TABLES, True):  # tokens may have been added since the table was built
+        if renewed:
+            _TABLES[tokenizer] = PieceTable(tokenizer)
+        pieces = _TABLES[tokenizer].pieces(tokenizer, plain, skip_special=skip_special_tokens)
+        text = tokenizer.decode(plain, skip_special_tokens=skip_special_tokens)
+        ranges = _locate(_TABLES[tokenizer], plain, pieces, text)
+        if ranges is not None:
+            return ranges
+    visible = [k for k, piece in enumerate(pieces) if piece is not HIDDEN]
+    return _by_prefixes(tokenizer, plain, text, visible, skip_special_tokens)
 
 
 def id_list(ids: Any) -> list[int]:
@@ -88,21 +83,15 @@ def id_list(ids: Any) -> list[int]:
 _TABLES: WeakKeyDictionary[Tokenizer, PieceTable] = WeakKeyDictionary()
 
 
-def _new_table(tokenizer: Tokenizer) -> PieceTable:
-    """Return an empty table for a tokenizer and cache it."""
-    table = _TABLES[tokenizer] = PieceTable(tokenizer)
-    return table
-
-
 def _locate(table: PieceTable, ids: list[int], pieces: list[Piece], text: str) -> list[Range] | None:
     """Return the range of each id in `text`, or None if the pieces do not join to this text."""
     if table.first:
         pieces = _with_first(table, ids, pieces)
-    layout = _lay(table, ids, pieces)
-    if layout.text == text:
-        return layout.ranges
-    moved = _without_spaces(layout.text, text)
-    return None if moved is None else [(moved[start], moved[end]) for start, end in layout.ranges]
+    joined, ranges = _lay(table, ids, pieces)
+    if joined == text:
+        return ranges
+    moved = _without_spaces(joined, text)
+    return None if moved is None else [(moved[start], moved[end]) for start, end in ranges]
 
 
 def _with_first(table: PieceTable, ids: list[int], pieces: list[Piece]) -> list[Piece]:
@@ -113,7 +102,7 @@ def _with_first(table: PieceTable, ids: list[int], pieces: list[Piece]) -> list[
     return pieces
 
 
-def _lay(table: PieceTable, ids: list[int], pieces: list[Piece]) -> _Layout:
+def _lay(table: PieceTable, ids: list[int], pieces: list[Piece]) -> Layout:
     """Join the pieces and count characters."""
     data = b"".join([piece[0] for piece in pieces])
     try:
@@ -124,10 +113,10 @@ def _lay(table: PieceTable, ids: list[int], pieces: list[Piece]) -> _Layout:
     starts = [0, *ends]
     if not table.tails.isdisjoint(ids):
         starts = [start - piece[2] for start, piece in zip(starts, pieces, strict=False)]
-    return _Layout(text, list(zip(starts, ends, strict=False)))
+    return text, list(zip(starts, ends, strict=False))
 
 
-def _lay_broken(table: PieceTable, ids: list[int], pieces: list[Piece], data: bytes) -> _Layout:
+def _lay_broken(table: PieceTable, ids: list[int], pieces: list[Piece], data: bytes) -> Layout:
     """Join pieces whose bytes are not valid UTF-8."""
     if table.byte_level:
         text, begins = data.decode("utf-8", "replace"), _beginnings(data)
@@ -135,7 +124,7 @@ def _lay_broken(table: PieceTable, ids: list[int], pieces: list[Piece], data: by
         text, begins = _join_runs(table, ids, pieces)
     count = [0, *accumulate(begins)]
     stops = accumulate([len(piece.data) for piece in pieces], initial=0)
-    return _Layout(text, [(count[at] - (at < stop and not begins[at]), count[stop]) for at, stop in pairwise(stops)])
+    return text, [(count[at] - (at < stop and not begins[at]), count[stop]) for at, stop in pairwise(stops)]
 
 
 def _join_runs(table: PieceTable, ids: list[int], pieces: list[Piece]) -> tuple[str, bytearray]:
@@ -201,10 +190,10 @@ def _by_prefixes(
         if len(prefix) >= at and text.startswith(prefix):
             ranges += [(at, len(prefix))] * waiting
             at, waiting = len(prefix), 0
-    return _with_empty(dict(zip(visible, ranges, strict=True)), len(ids))
+    return with_empty(dict(zip(visible, ranges, strict=True)), len(ids))
 
 
-def _with_empty(visible: dict[int, Range], total: int) -> list[Range]:
+def with_empty(visible: dict[int, Range], total: int) -> list[Range]:
     """Return a range for each id: an id without text gets an empty range at the end of the previous range."""
     ranges, end = [], 0
     for k in range(total):

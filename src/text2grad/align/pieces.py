@@ -95,7 +95,13 @@ class PieceTable:
         """Compute and cache the pieces of ids."""
         candidates = ids & {*tokenizer.added_tokens_decoder, *tokenizer.all_special_ids}
         for i in sorted(ids):
-            piece = _piece(self._bytes(tokenizer, i, _spelling(tokenizer, i)))
+            token = spelling(tokenizer, i)
+            if token is None:
+                raise AlignmentError(
+                    f"id {i} is not in the tokenizer's vocabulary. Sample from the tokenizer's ids only, or give the "
+                    "tokenizer that belongs to this policy"
+                )
+            piece = _piece(self._bytes(tokenizer, i, token))
             special = i in candidates and tokenizer.decode([i, i], skip_special_tokens=True) == ""
             self.shown[i], self.skipped[i] = piece, HIDDEN if special else piece
             if piece.tail:
@@ -136,28 +142,8 @@ def _byte_alphabet() -> dict[str, int]:
 _BYTE_OF = _byte_alphabet()
 
 
-def has_token(tokenizer: Tokenizer, i: int) -> bool:
-    """Return True if an id has a vocabulary entry; ids may have gaps, and an embedding more rows than ids."""
-    return _entry(tokenizer, i) is not None
-
-
-def _spelling(tokenizer: Tokenizer, i: int) -> str:
-    """Return the vocabulary entry of an id.
-
-    Raises:
-        AlignmentError: if it has none.
-    """
-    token = _entry(tokenizer, i)
-    if token is None:
-        raise AlignmentError(
-            f"id {i} is not in the tokenizer's vocabulary. Sample from the tokenizer's ids only, or give the "
-            "tokenizer that belongs to this policy"
-        )
-    return token
-
-
-def _entry(tokenizer: Tokenizer, i: int) -> str | None:
-    """Return the vocabulary entry of an id, or None."""
+def spelling(tokenizer: Tokenizer, i: int) -> str | None:
+    """Return the vocabulary entry of an id, or None: ids may have gaps, and an embedding more rows than ids."""
     try:
         token = tokenizer.convert_ids_to_tokens(i)
     except (OverflowError, IndexError, KeyError):

@@ -6,12 +6,10 @@ from dataclasses import asdict
 from typing import Any
 
 from text2grad.align.delta import DEFAULT, AlignSettings, pseudo_rewards
-from text2grad.align.offsets import token_offsets
-from text2grad.align.pieces import has_token
+from text2grad.align.offsets import Range, token_offsets, with_empty
+from text2grad.align.pieces import spelling
 from text2grad.feedback import StepRule, split_steps
 from text2grad.types import Critique, Rollout
-
-Offsets = list[tuple[int, int]]
 
 
 def response_deltas(
@@ -19,7 +17,7 @@ def response_deltas(
     rollouts: Sequence[Rollout],
     critiques: Sequence[Critique],
     settings: AlignSettings = DEFAULT,
-) -> tuple[list[list[float]], list[Offsets]]:
+) -> tuple[list[list[float]], list[list[Range]]]:
     """Return δ [T] of each response, and the character ranges [T] of its sampled tokens.
 
     Args:
@@ -58,19 +56,13 @@ def step_ends(response: str, offsets: Sequence[tuple[int, int]], rule: StepRule)
     return [last[step] for step in steps]
 
 
-def policy_offsets(tokenizer: Any, ids: Sequence[int]) -> Offsets:
+def policy_offsets(tokenizer: Any, ids: Sequence[int]) -> list[Range]:
     """Return the character range of each sampled id.
 
     The embedding of many models has more rows than the tokenizer has tokens: behind the last token, or where the ids
     have a gap. A policy can sample such an id. The id adds no text, so its range is empty.
     """
-    tokens = {i for i in set(ids) if has_token(tokenizer, i)}
-    known = [i in tokens for i in ids]
-    if all(known):
-        return token_offsets(tokenizer, ids)
-    ranges = iter(token_offsets(tokenizer, [i for i, is_known in zip(ids, known, strict=True) if is_known]))
-    offsets: Offsets = []
-    for is_known in known:
-        end = offsets[-1][1] if offsets else 0
-        offsets.append(next(ranges) if is_known else (end, end))
-    return offsets
+    tokens = {i for i in set(ids) if spelling(tokenizer, i) is not None}
+    known = [place for place, i in enumerate(ids) if i in tokens]
+    ranges = token_offsets(tokenizer, [ids[place] for place in known])
+    return with_empty(dict(zip(known, ranges, strict=True)), len(ids))

@@ -1,7 +1,6 @@
 """`text2grad annotate RECIPE.toml`: a language model on a server writes critiques; each answer is paid for once."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,8 +85,6 @@ def run(args: argparse.Namespace) -> int:
     lock_directory(out)
     with Store(out / "answers.sqlite") as store, metered(out, "annotate") as tokens:
         items = items_of(recipe, out, store, examples)
-        if not args.force:
-            _refuse_other_annotations(out, recipe, items)
         results, usage = run_session(endpoint, store, annotator.annotate, items)
         tokens.add(usage.prompt_tokens, usage.completion_tokens)
     _write(out, recipe, items, results)
@@ -129,29 +126,6 @@ def _by_own_critic(args: argparse.Namespace, recipe: "Recipe") -> int:
 def _reward(recipe: str, out: Path) -> list[str]:
     """Return the command that trains a reward model on the annotations."""
     return ["text2grad", "reward", recipe, "--annotations", f"{out}/annotations.jsonl"]
-
-
-def _refuse_other_annotations(out: Path, recipe: "Recipe", items: Sequence["Item"]) -> None:
-    """Refuse to overwrite annotations that this run will not write again.
-
-    Raises:
-        ConfigError: if annotations.jsonl has a response that is not among the items, or another model's annotations.
-    """
-    path, now = out / "annotations.jsonl", recipe.annotate.model_dump(include=ANNOTATOR)
-    wanted = {(item.id, item.response) for item in items}
-    lost = 0
-    for line in path.read_bytes().splitlines() if path.exists() else ():
-        try:
-            record = json.loads(line)
-            same = {key: record["annotator"][key] for key in now} == now
-            lost += not same or (record["id"], record["response"]) not in wanted
-        except (ValueError, LookupError, TypeError):
-            lost += 1
-    if lost:
-        raise ConfigError(
-            f"{path} holds {lost:,} annotations of other responses, or of another model or template, that would be "
-            "overwritten; choose another --out, or add --force (answers.sqlite keeps all answers that were paid for)"
-        )
 
 
 def _write(out: Path, recipe: "Recipe", items: Sequence["Item"], results: Sequence["AnnotationResult"]) -> None:

@@ -35,7 +35,7 @@ ABOUT = {
     "tune": "search of settings, and experiments by a plan",
     "studio": "text2grad studio; teaching also needs [train]",
     "lm-eval": "text2grad evaluate policy --suite arc, and any task of lm-eval",
-    "vllm": 'critic.kind = "vllm", rollout.engine = "vllm"; in an environment of its own, beside [train]',
+    "vllm": 'rollout.engine = "vllm"; in an environment of its own, beside [train]',
     "dev": "tests and checks of the project",
 }
 TRACKERS = ("tensorboard", "wandb", "trackio")

@@ -98,14 +98,15 @@ def _complete(args: argparse.Namespace) -> "Recipe":
         ConfigError: if no critic or no directory is named.
     """
     from text2grad.config import load_recipe
-    from text2grad.reward_models.training import held_out_file, reward_directory, trained_model
+    from text2grad.models import MODEL
+    from text2grad.reward_models.training import HELD_OUT_FILE, finished_file, reward_directory
 
     path = args.annotations if args.annotations.suffix == ".toml" else None
     if path is not None:
         directory = reward_directory(load_recipe(path, args.overrides))
-        args.annotations, args.out = held_out_file(directory), args.out or directory / "evaluation"
+        args.annotations, args.out = finished_file(directory, HELD_OUT_FILE), args.out or directory / "evaluation"
         if args.critic is None and args.predictions is None:
-            args.model = args.model or str(trained_model(directory))
+            args.model = args.model or str(finished_file(directory, MODEL))
     if args.model is None and args.critic is None and args.predictions is None:
         raise ConfigError("nothing to measure: name a critic with --model, --critic or --predictions")
     if args.out is None:

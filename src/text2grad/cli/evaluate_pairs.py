@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         asked = [question for comparison in comparisons for question in questions(comparison)]
         forecasts = [expected_expense(judge, store, asked) for judge in judges]
         for forecast in forecasts:
-            say(str(forecast))
+            say(forecast.text)
         if args.dry_run:
             return 0
         limits = [judge.max_cost for judge in judges if judge.max_cost is not None]

@@ -10,6 +10,7 @@ from text2grad.cli.options import (
     add_command,
     add_shared,
     at_least,
+    finite,
     name_values,
     print_end,
     print_lines,
@@ -30,7 +31,7 @@ counted and reported with the reason."""
 
 EPILOG = """\
 examples:
-  text2grad feedback import qa_feedback feedback.json --out qa.jsonl
+  text2grad feedback import qa_feedback feedback.json --out qa.jsonl --missing-outcome -0.5
   text2grad feedback import table answers.csv --column response=answer --column feedback=comment --out mine.jsonl
   text2grad feedback import label_studio export.json --label Hallucination=negative --out team.jsonl
 
@@ -60,6 +61,7 @@ def add_parser(commands: Any) -> None:
     add("--split", default="train", help="split of a data set or a directory (default: %(default)s)")
     ungrounded = "write words without a place to this .jsonl file, which `text2grad annotate` grounds, not to OUT"
     add("--ungrounded", type=Path, metavar="FILE", help=ungrounded)
+    add("--missing-outcome", type=finite(), metavar="X", help="outcome of each error without a span (a missing fact)")
     add("--limit", type=at_least(1), metavar="N", help="read only the first N records")
     add("--skip-bad", action="store_true", help="skip and count bad records instead of stopping at the first")
     add_shared(add, "--force")
@@ -77,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     labels: Any = name_values("--label", args.label)
     for meaning in labels.values():
         check_known("--label", meaning, ("positive", "negative", "ignore"))
-    options = Options(name_values("--column", args.column), labels)
+    options = Options(name_values("--column", args.column), labels, args.missing_outcome)
     account, annotations, words, examples = Account(), list[Annotation](), list[Annotation](), list[Example]()
 
     def skip(error: DataError) -> None:

@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         Text2GradError: if the data or an option cannot be used; then nothing is written.
     """
     from text2grad.feedback import read_examples
-    from text2grad.feedback.sources import divide, known_preferences, read_problems, responses_to_annotate
+    from text2grad.feedback.sources import divide, phase_lines, read_problems
     from text2grad.files import json_lines, write_files
 
     share, split = _held_out(args)
@@ -87,24 +87,19 @@ def run(args: argparse.Namespace) -> int:
     known = [example for path in args.without for example in read_examples(path)]
     kept_out = []
     if split:
-        kept_out = read_problems(args.path, args.task, splits=[split], without=_texts(known)).kept
+        kept_out = read_problems(args.path, args.task, splits=[split], without=known).kept
         known += [problem.example for problem in kept_out]
-    problems, left_out = read_problems(args.path, args.task, splits=args.split or ["train"], without=_texts(known))
+    problems, left_out = read_problems(args.path, args.task, splits=args.split or ["train"], without=known)
     parts = divide(problems, args.task, held_out=share, seed=SEED, most=args.prompts)
     parts = parts._replace(held_out=kept_out) if split else parts
     if not parts.prompts or not parts.held_out:
+        reasons = ", ".join(f"{number} {reason}" for reason, number in left_out.items()) or "none left out"
         taken = f"; --prompts takes {args.prompts:,} of them" if args.prompts is not None else ""
         raise DataError(
             f"{args.path}: {len(parts.prompts)} prompts to train on and {len(parts.held_out)} held out are left of "
-            f"{len(problems)} ({listed(left_out)}{taken}); both need at least one"
+            f"{len(problems)} ({reasons}{taken}); both need at least one"
         )
-    records = {
-        "sft": _prompts(parts.demonstrations),
-        "annotate": list(responses_to_annotate(parts.responses)),
-        "train": _prompts(parts.prompts),
-        "preferences": [preference._asdict() for preference in known_preferences(parts.responses)],
-        "held_out": _prompts(parts.held_out),
-    }
+    records = phase_lines(parts)
     written = {f"{name}.jsonl": json_lines(lines) for name, lines in records.items() if lines}
     write_files(args.out, written)
     figures = [(meaning, f"{len(records[name]):,}") for name, meaning in MEANINGS.items()]
@@ -112,23 +107,3 @@ def run(args: argparse.Namespace) -> int:
     recipe = f"recipes/paper/{args.task}.toml holds the commands of all phases"
     print_end(", ".join(str(args.out / name) for name in written), note=recipe)
     return 0
-
-
-def _texts(examples: Any) -> set[str]:
-    """Return the prompts of examples, and the texts that two versions of one problem share."""
-    from text2grad.feedback.sources import split_unit
-
-    return {text for example in examples for text in (str(example.prompt), split_unit(example))}
-
-
-def _prompts(problems: Any) -> list[dict[str, Any]]:
-    """Return the lines of problems whose answers are not needed."""
-    return [
-        {"prompt": problem.example.prompt, "reference": problem.example.reference, "tests": problem.example.tests}
-        for problem in problems
-    ]
-
-
-def listed(left_out: Any) -> str:
-    """Return the reasons why records were left out, each with its number, in words."""
-    return ", ".join(f"{number} {reason}" for reason, number in left_out.items()) or "none left out"

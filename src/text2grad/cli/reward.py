@@ -2,14 +2,9 @@
 
 import argparse
 import shlex
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from text2grad.cli.options import add_command, add_shared, print_lines, recipe_with
-
-if TYPE_CHECKING:
-    from text2grad.config import Recipe
 
 SHOWN = {
     "held-out F1": "f1",
@@ -69,11 +64,7 @@ def run(args: argparse.Namespace) -> int:
             f"{counts['shared_prompts']:,} whose prompt is held out; {counts['unaligned']:,} cannot be measured"
         )
 
-    def on_measured(step: int, steps: int, measured: dict[str, float]) -> None:
-        shown = "   ".join(f"{name} {value:.3f}" for name, value in measured.items() if not name.startswith("gap"))
-        note(f"held out, step {step:,} of {steps:,}   {shown}")
-
-    path = reward.run(on_measured)
+    path = reward.run()
     if not reward.is_main:
         return 0
     results = reward.results()
@@ -84,27 +75,17 @@ def run(args: argparse.Namespace) -> int:
             f"Change reward_model.lr = {recipe.reward_model.lr:g}, train longer, or annotate more responses",
             warning=True,
         )
+    was = {key: f"{value:.3f}" for key, value in before.items()}
+    measure_it = ["text2grad", "evaluate", "critic", str(args.recipe), "--set", f"reward_model.out={reward.directory}"]
     print_lines(
         [
-            *((name, f"{change(before, after, key)}") for name, key in SHOWN.items() if key in after),
+            *((name, f"{was.get(key, '–')} → {after[key]:.3f}") for name, key in SHOWN.items() if key in after),
             ("best step", f"{results['best_step']:,} of {results['steps']:,}"),
             ("learned", f"{counts['learned']:,} critiques of {counts['target_tokens']:,} tokens"),
             ("time", duration(results["seconds"])),
             ("reward model", str(path)),
             ("card", str(path / "README.md")),
-            ("next", next_command(args, recipe, reward.directory)),
+            ("next", shlex.join(measure_it)),
         ]
     )
     return 0
-
-
-def change(before: Mapping[str, float], after: Mapping[str, float], key: str) -> str:
-    """Return a measurement before and after; "–" where it is not known before."""
-    return f"{before[key]:.3f} → {after[key]:.3f}" if key in before else f"– → {after[key]:.3f}"
-
-
-def next_command(args: argparse.Namespace, recipe: "Recipe", directory: Path) -> str:
-    """Return the command that measures the new reward model on its held-out annotations."""
-    by_option = args.out or any(pair.startswith("reward_model.out=") for pair in args.overrides)  # not in the file
-    where = ["--set", f"reward_model.out={directory}"] if by_option or not recipe.reward_model.out else []
-    return shlex.join(["text2grad", "evaluate", "critic", str(args.recipe), *where])

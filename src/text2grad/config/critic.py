@@ -2,13 +2,8 @@
 
 from typing import Literal
 
-from pydantic import ValidationInfo, model_validator
-
-from text2grad.config.section import Count, Fraction, Section, is_of_a_run
+from text2grad.config.section import Count, Fraction, Section
 from text2grad.types import Placement
-
-SAMPLING = ("generative", "vllm")
-"""Kinds of reward models that can sample several critiques of a response."""
 
 
 class CriticConfig(Section):
@@ -19,7 +14,7 @@ class CriticConfig(Section):
     model: str = ""
     """Directory of a reward model; for kind = "server" the model's name on the server."""
     kind: str = "generative"
-    """Kind of `model`: generative, vllm and server write critiques here, in [vllm], on [server]."""
+    """Kind of `model`: generative and server write critiques, here or on [server]."""
     match: Literal["exact", "normalized"] = "exact"
     """How a quote in a critique's text is found in the response."""
     constrain: bool | None = None
@@ -41,19 +36,6 @@ class CriticConfig(Section):
     def learned(self) -> bool:
         """True when the critic is a reward model: `use`, a critic in Python, comes before `model`."""
         return bool(self.model) and not self.use
-
-    @model_validator(mode="after")
-    def _has_effect(self, info: ValidationInfo) -> "CriticConfig":
-        if is_of_a_run(info):
-            return self
-        if self.learned and self.votes is not None and self.kind not in SAMPLING:
-            raise ValueError(
-                f"votes has no effect with kind = {self.kind!r}, but with {', '.join(SAMPLING)}; leave it out"
-            )
-        limits = ("whole_words", "one_list", "quoted_in_feedback", "verbatim")
-        if self.constrain is False and (limited := list(self.changed(limits))):
-            raise ValueError(f"{limited[0]} limits constrained decoding, and constrain is false; leave one of them out")
-        return self
 
 
 class RewardConfig(Section):

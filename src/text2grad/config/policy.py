@@ -1,15 +1,10 @@
 """Settings of the policy: [model], [rollout], [ppo], [optim]."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from text2grad.config.section import Count, Fraction, Listed, NonNegative, Positive, Section
-
-NOT_THE_POLICY = (
-    "top_p top_k min_p typical_p repetition_penalty no_repeat_ngram_size min_length min_new_tokens num_beams"
-)
 
 
 class ModelConfig(Section):
@@ -52,17 +47,6 @@ class RolloutConfig(Section):
     """Ids that end a response; empty takes them from the tokenizer and the model's generation config."""
     rows_at_once: Count = 64
     """Rows at a time of the policy, and of a reward model in this process: more memory, less time."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _only_temperature(cls, data: Any) -> Any:
-        for key in NOT_THE_POLICY.split():
-            if isinstance(data, Mapping) and key in data:
-                raise ValueError(
-                    f"{key} would sample from something other than the policy, and PPO's ratios would compare the "
-                    "wrong distributions; only temperature is possible in rollouts"
-                )
-        return data
 
 
 class PPOConfig(Section):

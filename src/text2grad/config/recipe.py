@@ -6,17 +6,17 @@ and `text2grad recipe` prints every setting with its documentation.
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError, ValidationInfo, create_model, model_validator
+from pydantic import ValidationError, create_model, model_validator
 
 from text2grad.config.critic import CriticConfig, RewardConfig
-from text2grad.config.policy import NOT_THE_POLICY, ModelConfig, OptimConfig, PPOConfig, RolloutConfig
+from text2grad.config.policy import ModelConfig, OptimConfig, PPOConfig, RolloutConfig
 from text2grad.config.run import DataConfig, RunConfig
-from text2grad.config.section import OF_A_RUN, Section, is_of_a_run
-from text2grad.config.server import AnnotateConfig, EngineConfig, ServerConfig, VLLMConfig
+from text2grad.config.section import Section
+from text2grad.config.server import AnnotateConfig, EngineConfig, ServerConfig
 from text2grad.config.training import QuickstartConfig, RefreshConfig, RewardModelConfig, SFTConfig
 from text2grad.errors import ConfigError, DataError, known_names
 from text2grad.files import read_text
@@ -34,7 +34,6 @@ class Recipe(Section):
     reward_model: RewardModelConfig = RewardModelConfig()
     critic: CriticConfig = CriticConfig()
     server: ServerConfig = ServerConfig()
-    vllm: VLLMConfig = VLLMConfig()
     refresh: RefreshConfig = RefreshConfig()
     reward: RewardConfig = RewardConfig()
     ppo: PPOConfig = PPOConfig()
@@ -44,76 +43,55 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Recipe":
-        if self.model.value == "adapter" and not self.model.lora_r:
-            raise ValueError('model.value = "adapter" needs model.lora_r > 0')
-        if self.model.value == "adapter" and self.model.gradient_checkpointing:
-            raise ValueError(
-                'model.value = "adapter" and model.gradient_checkpointing do not go together: the recomputation would '
-                'run with the wrong adapter. Choose model.value = "trunk" or "model"'
-            )
-        if self.rollout.batch_size % self.ppo.minibatches:
-            raise ValueError(
-                f"rollout.batch_size = {self.rollout.batch_size} is not a multiple of "
-                f"ppo.minibatches = {self.ppo.minibatches}"
-            )
-        self._check_groups()
-        self._check_engine()
-        if self.refresh.active and self.critic.learned and self.critic.kind in ("vllm", "server"):
-            raise ValueError(
-                f'[refresh] trains the critic again, and one of critic.kind = "{self.critic.kind}" cannot be; choose '
-                '"generative", or leave refresh.steps out'
-            )
+        for contradicts, reason in self._contradictions():
+            if contradicts:
+                raise ValueError(reason)
         return self
 
-    @model_validator(mode="after")
-    def _has_effect(self, info: ValidationInfo) -> "Recipe":
-        if self.ppo.target_kl is not None and not self.ppo.beta and not is_of_a_run(info):
-            raise ValueError(
-                f"ppo.target_kl = {self.ppo.target_kl} multiplies ppo.beta, and ppo.beta = 0 stays 0; set ppo.beta "
-                "above 0, or leave target_kl out"
-            )
-        return self
-
-    def _check_engine(self) -> None:
-        """Refuse a share of the GPU's memory for vLLM that the critic's vLLM has already."""
-        if self.rollout.engine != "vllm":
-            return
-        critic_in_vllm = self.critic.kind == "vllm" and self.critic.learned
-        both = self.engine.gpu_memory_utilization + self.vllm.gpu_memory_utilization
-        if critic_in_vllm and both >= 1.0:
-            raise ValueError(
-                f"engine.gpu_memory_utilization = {self.engine.gpu_memory_utilization} (rollouts) and "
-                f"vllm.gpu_memory_utilization = {self.vllm.gpu_memory_utilization} (critic) leave nothing of the "
-                "GPU to training: lower them"
-            )
-
-    def _check_groups(self) -> None:
-        """Refuse groups that do not fit the batch, and baselines or scales of groups without groups."""
-        size, ppo = self.rollout.group_size, self.ppo
-        if self.rollout.batch_size % size:
-            raise ValueError(
-                f"rollout.batch_size = {self.rollout.batch_size} is not a multiple of rollout.group_size = {size}"
-            )
-        if ppo.baseline == "value":
-            if ppo.whiten == "group":
-                raise ValueError(
-                    'ppo.whiten = "group" divides by the deviation of a prompt\'s group, which ppo.baseline = "value" '
-                    'does not form: choose ppo.baseline = "group", or another ppo.whiten'
-                )
-            return
-        if size == 1:
-            raise ValueError(
-                f'ppo.baseline = "{ppo.baseline}" compares the responses to one prompt: set rollout.group_size to 2 or '
-                "more"
-            )
-        if self.model.value != "none":
-            raise ValueError(
-                f'ppo.baseline = "{ppo.baseline}" uses no value function, and model.value = "{self.model.value}" would '
-                'train it: set model.value = "none"'
-            )
+    def _contradictions(self) -> Iterator[tuple[bool, str]]:
+        """Yield what must not hold, each with the reason."""
+        model, rollout, ppo, critic = self.model, self.rollout, self.ppo, self.critic
+        size, adapter, grouped = rollout.group_size, model.value == "adapter", ppo.baseline != "value"
+        baseline = f'ppo.baseline = "{ppo.baseline}"'
+        batch = f"rollout.batch_size = {rollout.batch_size} is not a multiple of"
+        yield adapter and not model.lora_r, 'model.value = "adapter" needs model.lora_r > 0'
+        yield (
+            adapter and model.gradient_checkpointing,
+            'model.value = "adapter" and model.gradient_checkpointing do not go together: the recomputation would '
+            'run with the wrong adapter. Choose model.value = "trunk" or "model"',
+        )
+        yield rollout.batch_size % ppo.minibatches > 0, f"{batch} ppo.minibatches = {ppo.minibatches}"
+        yield rollout.batch_size % size > 0, f"{batch} rollout.group_size = {size}"
+        yield (
+            not grouped and ppo.whiten == "group",
+            'ppo.whiten = "group" divides by the deviation of a prompt\'s group, which ppo.baseline = "value" '
+            'does not form: choose ppo.baseline = "group", or another ppo.whiten',
+        )
+        yield (
+            grouped and size == 1,
+            f"{baseline} compares the responses to one prompt: set rollout.group_size to 2 or more",
+        )
+        yield (
+            grouped and model.value != "none",
+            f'{baseline} uses no value function, and model.value = "{model.value}" would train it: set model.value = '
+            '"none"',
+        )
+        yield (
+            self.refresh.active and critic.learned and critic.kind == "server",
+            '[refresh] trains the critic again, and one of critic.kind = "server" cannot be; choose '
+            '"generative", or leave refresh.steps out',
+        )
 
 
 _kind: type[Recipe] = Recipe
+
+NOT_THE_POLICY = (
+    "top_p top_k min_p typical_p repetition_penalty no_repeat_ngram_size min_length min_new_tokens num_beams"
+)
+_NOT_THE_POLICY = (
+    "would sample from something other than the policy, and PPO's ratios would compare the wrong distributions; only "
+    "temperature is possible in rollouts"
+)
 
 
 def register_section(name: str, section: type[Section]) -> None:
@@ -135,32 +113,29 @@ def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recip
     """
     try:
         data = {} if path is None else tomllib.loads(read_text(Path(path)))
-    except DataError as error:
-        reason = str(error).replace("cannot read", "cannot read recipe", 1)
-        raise ConfigError(reason if "cannot read" in reason else f"{path} is not valid TOML: {reason}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    except (DataError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path} is no recipe: {error}") from error
     for override in overrides:
         _apply(data, override)
     return make_recipe(data, where=str(path or "--set"))
 
 
-def make_recipe(data: Mapping[str, Any], *, where: str = "recipe", warn: bool = True) -> Recipe:
+def make_recipe(data: Mapping[str, Any], *, where: str = "recipe", strict: bool = True) -> Recipe:
     """Return a recipe from nested mappings.
 
     Args:
         data: sections of settings, as TOML gives them.
         where: named in errors.
-        warn: refuse settings without effect, and sections that this process does not know; off for recipes of runs.
+        strict: refuse sections that this process does not know; off for recipes of runs.
 
     Raises:
         ConfigError: if a key is unknown or a value is refused.
     """
-    if not warn:
+    if not strict:
         data = {section: values for section, values in data.items() if section in _kind.model_fields}
     _refuse_unknown(data, where)
     try:
-        return _kind.model_validate(data, context={OF_A_RUN: not warn})
+        return _kind.model_validate(data)
     except ValidationError as error:
         reasons: dict[tuple[int | str, ...], str] = {}
         for item in error.errors():  # a setting with several types has several errors: the first is kept
@@ -178,23 +153,24 @@ def _explain(item: dict[str, Any]) -> str:
 
 
 def _refuse_unknown(data: Mapping[str, Any], where: str) -> None:
+    sections = {name: type(field.default).model_fields for name, field in _kind.model_fields.items()}
     for section, values in data.items():
-        if section not in _kind.model_fields:
-            raise ConfigError(f"{where}: {_unknown('section', section, list(_kind.model_fields))}")
+        if section not in sections:
+            raise ConfigError(f"{where}: {_no_section(section)}")
         if not isinstance(values, Mapping):
             raise ConfigError(f"{where}: [{section}] is a section of settings, got {values!r}")
-        known = list(type(_kind.model_fields[section].default).model_fields)
         for key in values:
-            if key not in known and not (section == "rollout" and key in NOT_THE_POLICY.split()):
-                homes = [
-                    f"[{name}]" for name, field in _kind.model_fields.items() if key in type(field.default).model_fields
-                ]
-                there = f". It is a key of {', '.join(homes)}" if homes else ""
-                raise ConfigError(f"{where}: [{section}] has no {_unknown('key', key, known)[3:]}{there}")
+            if section == "rollout" and key in NOT_THE_POLICY.split():
+                raise ConfigError(f"{where}: [rollout] {key} {_NOT_THE_POLICY}")
+            if key not in sections[section]:
+                homes = ", ".join(f"[{name}]" for name, keys in sections.items() if key in keys)
+                there = f". It is a key of {homes}" if homes else ""
+                known = known_names("key", key, sorted(sections[section]))
+                raise ConfigError(f'{where}: [{section}] has no key "{key}".{known}{there}')
 
 
-def _unknown(kind: str, name: str, known: list[str]) -> str:
-    return f'no {kind} "{name}".{known_names(kind, name, sorted(known))}'
+def _no_section(name: str) -> str:
+    return f'no section "{name}".{known_names("section", name, sorted(_kind.model_fields))}'
 
 
 def _apply(data: dict[str, Any], override: str) -> None:
@@ -223,7 +199,7 @@ def describe(section: str | None = None) -> str:
         ConfigError: if there is no such section.
     """
     if section is not None and section not in _kind.model_fields:
-        raise ConfigError(_unknown("section", section, list(_kind.model_fields)))
+        raise ConfigError(_no_section(section))
     lines = []
     for name in _kind.model_fields if section is None else [section]:
         kind = type(_kind.model_fields[name].default)

@@ -123,7 +123,7 @@ def open_run(
     }
     if resume:
         before = read_run_file(directory)
-        was = make_recipe(before["recipe"], where=str(directory / "run.json"), warn=False)
+        was = make_recipe(before["recipe"], where=str(directory / "run.json"), strict=False)
         compared = {section: now["recipe"][section] for section in sections}
         _refuse_other_recipe(was.model_dump(mode="json"), compared, directory, fixed_steps=fixed_steps)
         _refuse_other_inputs(before.get("inputs", {}), now["inputs"], directory)
@@ -161,7 +161,7 @@ def recipe_of_run(directory: Path) -> Recipe:
     if not path.exists():
         reason = "has no run.json" if directory.is_dir() else "is no directory"
         raise DataError(f"{directory} is no run: it {reason}. A run is the directory in run.out of `text2grad train`")
-    return make_recipe(read_run_file(directory)["recipe"], where=str(path), warn=False)
+    return make_recipe(read_run_file(directory)["recipe"], where=str(path), strict=False)
 
 
 def all_checkpoints(directory: Path) -> list[Path]:

@@ -4,14 +4,12 @@ from collections.abc import Iterable
 from os.path import expanduser
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 NonNegative = Annotated[float, Field(ge=0.0)]
 Count = Annotated[int, Field(ge=1)]
-HeldOut = Annotated[float, Field(ge=0.0, le=1.0)] | str  # a share of the data, or a file
-OF_A_RUN = "of a run"
 Listed = Field(strict=False)  # TOML has lists, a frozen setting is a tuple
 
 
@@ -43,8 +41,3 @@ class Section(BaseModel):
         """Return name → value of the named settings that differ from their defaults."""
         fields = type(self).model_fields
         return {name: value for name in names if (value := getattr(self, name)) != fields[name].default}
-
-
-def is_of_a_run(info: ValidationInfo) -> bool:
-    """Return whether a recipe was written by a run: later rules about settings without effect do not refuse it."""
-    return bool((info.context or {}).get(OF_A_RUN))

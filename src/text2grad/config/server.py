@@ -1,8 +1,8 @@
-"""Settings of servers and of vLLM, with the blocks that they share: [annotate], [server], [engine], [vllm]."""
+"""Settings of servers and of vLLM, with the blocks that they share: [annotate], [server], [engine]."""
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from text2grad.config.section import Count, Listed, NonNegative, Positive, Section
 
@@ -43,12 +43,6 @@ class AnnotateConfig(Server):
     out: str = "runs/annotations"
     """Directory of annotations.jsonl, failures.jsonl and answers.sqlite, which keeps every answer."""
 
-    @model_validator(mode="after")
-    def _knows_prices(self) -> "AnnotateConfig":
-        if self.max_cost is not None and not any(self.prices):
-            raise ValueError("max_cost needs prices: without them nothing costs anything")
-        return self
-
 
 class ServerConfig(Server):
     """The server of a generative reward model, critic.kind = "server"; critic.model is its name, or its directory."""
@@ -56,25 +50,12 @@ class ServerConfig(Server):
     concurrency: Count = 64
 
 
-class VLLM(Section):
-    """vLLM in the processes of a run."""
+class EngineConfig(Section):
+    """vLLM as the sampler of rollouts, rollout.engine = "vllm"; its weights are the policy's at each step."""
 
     gpu_memory_utilization: Annotated[float, Field(gt=0.0, le=1.0)] = 0.3
     """Share of the GPU's memory for vLLM, weights included; the rest is left to training."""
     tensor_parallel_size: Count = 1
     """GPUs that share the weights."""
-
-
-class EngineConfig(VLLM):
-    """vLLM as the sampler of rollouts, rollout.engine = "vllm"; its weights are the policy's at each step."""
-
     sleep: bool = False
     """Free vLLM's memory during scoring and update; waking up takes time."""
-
-
-class VLLMConfig(VLLM):
-    """vLLM's settings for a generative reward model in this process, critic.kind = "vllm"."""
-
-    gpu_memory_utilization: Annotated[float, Field(gt=0.0, le=1.0)] = 0.4
-    max_model_len: Count | None = None
-    """Most tokens of prompt plus critique; leave out for the model's limit."""

@@ -70,7 +70,7 @@ def judgements(
     with Store(folder / "answers.sqlite") as store:
         expense = expected_expense(judge, store, requests)
         if expense.requests:
-            note(f"judgements: {expense}")
+            note(f"judgements: {expense.text}")
         refuse_beyond_budget([expense], judge.max_cost)
         with metered(folder, "judge") as tokens:
             return all_answers(judge, store, requests, tokens, f"judgements of {judge.model}")

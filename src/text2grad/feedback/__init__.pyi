@@ -16,20 +16,14 @@ from .examples import (
     read_demonstrations as read_demonstrations,
     read_examples as read_examples,
     to_example as to_example,
-)
-from .export import (
-    DATA_FILE as DATA_FILE,
-    push_folder as push_folder,
     write_examples as write_examples,
-    write_folder as write_folder,
 )
+from .export import DATA_FILE as DATA_FILE, write_folder as write_folder
 from .lenient_json import (
     CutObject as CutObject,
-    Reading as Reading,
     printable as printable,
     read_objects as read_objects,
 )
-from .preferences import hold_out as hold_out, split_by_prompt as split_by_prompt
 from .reasoning import without_reasoning as without_reasoning
 from .record_files import (
     WAY_OUT as WAY_OUT,
@@ -57,6 +51,7 @@ from .spans import (
     critique_from_text as critique_from_text,
     locate_spans as locate_spans,
 )
+from .splits import hold_out as hold_out, split_by_prompt as split_by_prompt
 from .steps import StepRule as StepRule, split_steps as split_steps
 from .user_code import described as described, load_callable as load_callable
 from .votes import check_votes as check_votes, vote as vote

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from text2grad.errors import DataError
 from text2grad.feedback.record_files import Object, json_object, optional, read_lines, refuse_half_pairs, shown
+from text2grad.files import json_lines, write_files
 from text2grad.types import Example, Message
 
 FIELDS = ("prompt", "reference", "tests", "meta")
@@ -44,6 +45,19 @@ def read_examples(path: str | Path, *, unique_ids: bool = False) -> list[Example
     if not examples:
         raise DataError(f'{path} holds no examples; each line is one, such as {{"prompt": "..."}}')
     return examples
+
+
+def write_examples(path: Path, examples: Sequence[Example]) -> None:
+    """Write examples as JSONL, which `[data] train` in a recipe reads, atomically.
+
+    Raises:
+        DataError: if the file cannot be written, or the `meta` of an example is not JSON.
+    """
+    try:
+        lines = json_lines({key: getattr(example, key) for key in FIELDS} for example in examples)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"cannot write {path}: {error}") from error
+    write_files(path.parent, {path.name: lines})
 
 
 def digest_of_examples(examples: Iterable[Example]) -> str:

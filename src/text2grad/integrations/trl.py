@@ -18,7 +18,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from text2grad.errors import ConfigError
 from text2grad.feedback import Critic, Match, critique_to_json
 from text2grad.models import check_trl, stop_ids
-from text2grad.rl import JudgedIds, Moments, OutsideJudge, group_advantages, moments, whiten
+from text2grad.rl import JudgedIds, OutsideJudge, group_advantages, whiten
 from text2grad.types import HALF_PAIR, Critique, Example
 
 
@@ -71,7 +71,6 @@ class SpanGRPOTrainer(GRPOTrainer):
             reward=reward or {},
             match=match,
             max_failure_rate=max_failure_rate,
-            way_out="go on from the last checkpoint with trainer.train(resume_from_checkpoint=True)",
         )
         self.responses: list[str] = []
         self.critiques: list[Critique] = []
@@ -154,8 +153,7 @@ class SpanGRPOTrainer(GRPOTrainer):
         first, count = self.accelerator.process_index * len(rewards), len(rewards)
         over_group = of_all[first : first + count, : rewards.shape[1]]
         if self.scale_rewards == "batch":
-            over = Moments(*self.accelerator.reduce(torch.stack(moments(over_group, mask)), reduction="sum"))
-            over_group = whiten(over_group, mask, over, center=False)
+            over_group = whiten(over_group, mask, center=False, add_up=self.accelerator.reduce)
         advantages: Tensor = over_group * learned
         return advantages
 

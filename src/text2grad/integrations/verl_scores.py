@@ -27,15 +27,7 @@ def shared_judge(critic: str, reward: str, match: Match, max_failure_rate: float
     Raises:
         ConfigError: if the critic cannot be loaded, or a setting is wrong.
     """
-    limit = max_failure_rate
-    return OutsideJudge(
-        critic,
-        reward=json.loads(reward),
-        match=match,
-        max_failure_rate=limit,
-        way_out="resume",
-        whose=" of this worker",
-    )
+    return OutsideJudge(critic, reward=json.loads(reward), match=match, max_failure_rate=max_failure_rate)
 
 
 def judge_response(

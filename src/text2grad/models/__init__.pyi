@@ -24,25 +24,16 @@ from .fine_tuning import (
     conversation_rows as conversation_rows,
     fine_tune as fine_tune,
     row_of_ids as row_of_ids,
-    supervised_trainer as supervised_trainer,
     train_on_rows as train_on_rows,
     with_end as with_end,
 )
 from .launch import asks_for_fsdp as asks_for_fsdp, plain_data_parallelism as plain_data_parallelism
 from .logprobs import tiles_as_on as tiles_as_on
+from .measured_run import MERGED as MERGED, MODEL as MODEL, MeasuredRun as MeasuredRun
 from .measured_training import (
-    Evaluation as Evaluation,
-    OnMeasured as OnMeasured,
     check_batch_size as check_batch_size,
-    check_same_data as check_same_data,
-    checkpoint_path as checkpoint_path,
     held_out_loss as held_out_loss,
-    last_saved as last_saved,
-    load_trainable as load_trainable,
-    load_trained as load_trained,
-    measured_at as measured_at,
     share_of_process as share_of_process,
-    train_measured as train_measured,
 )
 from .policy import (
     PolicyWithValue as PolicyWithValue,
@@ -90,5 +81,4 @@ from .vllm_sampling import (
     VLLMSampler as VLLMSampler,
     check_engine as check_engine,
     check_trl as check_trl,
-    check_vllm as check_vllm,
 )

@@ -49,19 +49,14 @@ class TokenBatch(NamedTuple):
         """R of each row, int64 [B]."""
         return self.response_mask.sum(dim=1)
 
-    def predictor_positions(self) -> Tensor:
-        """Position of the hidden state that predicts each response token, int64 [B, T]; padding points to 0."""
-        steps = torch.arange(self.response_mask.shape[1], device=self.ids.device)
-        return (self.prompt_lengths[:, None] - 1 + steps).masked_fill(~self.response_mask, 0)
-
     def last_positions(self) -> Tensor:
         """Position of each row's last token, int64 [B]: the state after a truncated response."""
         return self.prompt_lengths + self.response_lengths - 1
 
     def at_predictors(self, hidden: Tensor) -> Tensor:
         """Return the hidden states that predict the response tokens, packed: [B, S, H] → [N, H]."""
-        rows, _ = self.response_mask.nonzero(as_tuple=True)
-        return hidden[rows, self.predictor_positions()[self.response_mask]]
+        rows, steps = self.response_mask.nonzero(as_tuple=True)
+        return hidden[rows, self.prompt_lengths[rows] - 1 + steps]
 
     def targets(self) -> Tensor:
         """Return the ids of the response tokens, packed, int64 [N]."""

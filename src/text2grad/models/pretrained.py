@@ -92,10 +92,7 @@ def load_model(kind: Any, what: str, path: str | Path, **settings: Any) -> Any:
 
 
 def _warn_of_slow_halves(model: Any) -> None:
-    """Warn where a wide model in 16 bits will compute on an x86 CPU without AVX-512, which has no fast product in them.
-
-    Products took a fiftieth of the time in 32 bits: 1.2 GFLOP/s per core beside 60 (Zen 3, 1024 × 576 × 1536).
-    """
+    """Warn where a wide model in 16 bits will compute on an x86 CPU without AVX-512, where their products are slow."""
     import torch
 
     width = getattr(model.config.get_text_config(), "hidden_size", 0) or 0
@@ -139,17 +136,14 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> Any:
 
 def context_of(model: Any) -> float:
     """Return the context length of a model or a config in tokens; infinite if the config names no limit."""
-    return _of_config(model, "max_position_embeddings")
+    config = getattr(model, "config", model).get_text_config()
+    return getattr(config, "max_position_embeddings", None) or float("inf")
 
 
 def vocabulary_of(model: Any) -> float:
     """Return the number of token ids that a model or a config knows; infinite if the config names none."""
-    return _of_config(model, "vocab_size")
-
-
-def _of_config(model: Any, name: str) -> float:
-    number = getattr(getattr(model, "config", model).get_text_config(), name, None)
-    return float("inf") if number is None else number
+    config = getattr(model, "config", model).get_text_config()
+    return getattr(config, "vocab_size", None) or float("inf")
 
 
 def base_named_by(directory: str | Path) -> str | None:

@@ -11,6 +11,7 @@ Shapes: B rows, V vocabulary, T new tokens.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -55,7 +56,7 @@ def sample(
         part = decode(
             model,
             prompts,
-            _Draw(drawn, temperature) if temperature else most_likely,
+            partial(_draw, drawn, temperature) if temperature else most_likely,
             max_new_tokens=uniforms.shape[1],
             eos_ids=eos_ids,
             pad_id=pad_id,
@@ -85,11 +86,6 @@ def make_rollouts(
     ]
 
 
-class _Draw:
-    """Chooses the tokens of a batch by the inverse CDF."""
-
-    def __init__(self, uniforms: Tensor, temperature: float) -> None:
-        self.uniforms, self.temperature = uniforms, temperature
-
-    def __call__(self, logits: Tensor, rows: Tensor, step: int) -> Tensor:
-        return sample_inverse_cdf(logits / self.temperature, self.uniforms[rows, step])
+def _draw(uniforms: Tensor, temperature: float, logits: Tensor, rows: Tensor, step: int) -> Tensor:
+    """Choose the tokens of some rows of a batch by the inverse CDF."""
+    return sample_inverse_cdf(logits / temperature, uniforms[rows, step])

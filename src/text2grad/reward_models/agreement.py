@@ -1,5 +1,6 @@
 """Agreement on δ between a reward model and the annotator, token by token (Table 1).
 
+f1                    F1 of positive and negative tokens together; f1/positive, f1/negative: of one label
 precision/positive    of the tokens with δ > 0 by the reward model, the share with δ > 0 by the annotator
 recall/positive       of the tokens with δ > 0 by the annotator, the share with δ > 0 by the reward model
 precision/negative, recall/negative    likewise for δ < 0
@@ -34,8 +35,17 @@ class Agreement(NamedTuple):
         return Agreement(*(a + b for a, b in zip(self, other, strict=True)))  # type: ignore[arg-type]
 
     def metrics(self) -> dict[str, float]:
-        """Return rates in [0, 1] and the gap; a rate with denominator zero is left out."""
+        """Return rates in [0, 1] and the gap; a rate with denominator zero is left out.
+
+        Example:
+            >>> Agreement(negative_both=2, negative=3, negative_true=5).metrics()
+            {'f1': 0.5, 'f1/negative': 0.5, 'precision/negative': 0.6666666666666666, 'recall/negative': 0.4}
+        """
+        positives, negatives = self.positive + self.positive_true, self.negative + self.negative_true
         rates = {
+            "f1": (2 * (self.positive_both + self.negative_both), positives + negatives),
+            "f1/positive": (2 * self.positive_both, positives),
+            "f1/negative": (2 * self.negative_both, negatives),
             "precision/positive": (self.positive_both, self.positive),
             "recall/positive": (self.positive_both, self.positive_true),
             "precision/negative": (self.negative_both, self.negative),

@@ -6,7 +6,6 @@ Constrained decoding guarantees, for any weights, complete JSON whose quotes occ
 for each of its words.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -45,70 +44,6 @@ from text2grad.types import Critique, Example
 NO_LIMIT = 2**31  # tokens, where a model's config names no context
 
 
-class CritiqueDecoder(ABC):
-    """A language model that decodes critiques of a format, and the reading of its texts.
-
-    Attributes:
-        tokenizer: of the reward model; the policy may have another one.
-        eos_ids: ids that end a critique.
-        format: of the critiques.
-    """
-
-    def __init__(self, tokenizer: Any, format: CritiqueFormat, *, size: int, eos_ids: Sequence[int]) -> None:
-        """Take a tokenizer and a format; `size` is the number of ids of the model.
-
-        Raises:
-            ModelError: if the tokenizer or `format.max_new_tokens` has no room for the JSON of a critique.
-        """
-        self.tokenizer, self.format, self.eos_ids, self._size = tokenizer, format, eos_ids, size
-        least = self._least_tokens("")
-        if format.max_new_tokens < least:
-            raise ModelError(
-                f"max_new_tokens = {format.max_new_tokens} is too short for a critique: an empty critique has "
-                f"{least:.0f} tokens with this tokenizer. Raise it, or switch constrained decoding off with "
-                "constrain = False."
-            )
-
-    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
-        """Return one critique per response, in order."""
-        if self.format.votes == 1:
-            return self._read(self.write(examples, responses), responses)
-        samples = self.draw(examples, responses)
-        return [vote(*pair, threshold=self.format.vote_threshold) for pair in zip(samples, responses, strict=True)]
-
-    def draw(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[Critique]]:
-        """Return `votes` sampled critiques of each response."""
-        drawn = self._drawn(examples, responses, self.format.votes)
-        return [self._read(texts, [response] * len(texts)) for texts, response in zip(drawn, responses, strict=True)]
-
-    def write(self, examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
-        """Return the text of one critique per response, in order, by greedy decoding.
-
-        The text is empty if the model's context has no room for a critique after the prompt.
-        """
-        return [texts[0] for texts in self._drawn(examples, responses, 0)]
-
-    @abstractmethod
-    def _drawn(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[str]]:
-        """Return the texts of several sampled critiques of each response; with 0 draws, of the greedy critique."""
-
-    def prompts(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[int]]:
-        """Return the ids of the prompt for each response."""
-        return critique_prompts(self.tokenizer, examples, responses, self.format.prompt_format, self.format.form)
-
-    def _read(self, texts: Sequence[str], responses: Sequence[str]) -> list[Critique]:
-        """Parse the texts of critiques."""
-        return [read_critique(*pair, self.format) for pair in zip(texts, responses, strict=True)]
-
-    @property
-    def _skeleton(self) -> Skeleton:
-        return skeleton_of(self.tokenizer, self.format, size=self._size, eos_ids=self.eos_ids)
-
-    def _least_tokens(self, response: str) -> float:
-        """Return the number of tokens of the shortest critique of a response."""
-        return self._skeleton.least_tokens(response) if self.format.constrain else 1
-
-
 class _Request(NamedTuple):
     """One critique to decode.
 
@@ -125,10 +60,15 @@ class _Request(NamedTuple):
     rng: Random | None = None
 
 
-class GenerativeRewardModel(CritiqueDecoder):
+class GenerativeRewardModel:
     """A critic that decodes critiques with a language model: `model(examples, responses)` returns critiques.
 
     A sampled critique depends on its own prompt only, not on the batch.
+
+    Attributes:
+        tokenizer: of the reward model; the policy may have another one.
+        eos_ids: ids that end a critique.
+        format: of the critiques.
     """
 
     def __init__(
@@ -139,14 +79,55 @@ class GenerativeRewardModel(CritiqueDecoder):
         `rows_at_once` is the number of critiques per batch; it changes memory, not results.
 
         Raises:
-            ModelError: as `CritiqueDecoder`, and if the model has no end-of-sequence token.
+            ModelError: if the tokenizer or `format.max_new_tokens` has no room for the JSON of a critique, or the model
+                has no end-of-sequence token.
         """
-        size = model.config.get_text_config().vocab_size
-        super().__init__(tokenizer, format or CritiqueFormat(), size=size, eos_ids=stop_ids(model, tokenizer))
+        self.tokenizer, self.format = tokenizer, format or CritiqueFormat()
+        self.eos_ids, self._size = stop_ids(model, tokenizer), model.config.get_text_config().vocab_size
+        least = self._least_tokens("")
+        if self.format.max_new_tokens < least:
+            raise ModelError(
+                f"max_new_tokens = {self.format.max_new_tokens} is too short for a critique: an empty critique has "
+                f"{least:.0f} tokens with this tokenizer. Raise it, or switch constrained decoding off with "
+                "constrain = False."
+            )
         self.model, self.rows_at_once, self.tokens = model.eval(), rows_at_once, TokenCount()
         self.pad_id = padding_id(model, tokenizer, self.eos_ids)
 
+    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+        """Return one critique per response, in order."""
+        drawn = list(zip(self.draw(examples, responses), responses, strict=True))
+        if self.format.votes == 1:
+            return [critiques[0] for critiques, _ in drawn]
+        return [vote(*pair, threshold=self.format.vote_threshold) for pair in drawn]
+
+    def draw(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[Critique]]:
+        """Return `votes` sampled critiques of each response; with one vote the greedy critique."""
+        votes = self.format.votes
+        drawn = zip(self._drawn(examples, responses, votes if votes > 1 else 0), responses, strict=True)
+        return [[read_critique(text, response, self.format) for text in texts] for texts, response in drawn]
+
+    def write(self, examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
+        """Return the text of one critique per response, in order, by greedy decoding.
+
+        The text is empty if the model's context has no room for a critique after the prompt.
+        """
+        return [texts[0] for texts in self._drawn(examples, responses, 0)]
+
+    def prompts(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[int]]:
+        """Return the ids of the prompt for each response."""
+        return critique_prompts(self.tokenizer, examples, responses, self.format.prompt_format, self.format.form)
+
+    @property
+    def _skeleton(self) -> Skeleton:
+        return skeleton_of(self.tokenizer, self.format, size=self._size, eos_ids=self.eos_ids)
+
+    def _least_tokens(self, response: str) -> float:
+        """Return the number of tokens of the shortest critique of a response."""
+        return self._skeleton.least_tokens(response) if self.format.constrain else 1
+
     def _drawn(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[str]]:
+        """Return the texts of several sampled critiques of each response; with 0 draws, of the greedy critique."""
         requests: dict[tuple[str, str, int], _Request] = {}  # equal ones are decoded once
         asked = list(zip(map(str, prompts := self.prompts(examples, responses)), responses, strict=True))
         for (prompt, response), ids, example in zip(asked, prompts, examples, strict=True):
@@ -168,8 +149,9 @@ class GenerativeRewardModel(CritiqueDecoder):
         for start in range(0, len(order), self.rows_at_once):
             batch = order[start : start + self.rows_at_once]
             rows = [row for row in batch if self._room(requests[row].ids) >= self._least_tokens(requests[row].response)]
-            for row, text in zip(rows, self._decode([requests[row] for row in rows]) if rows else (), strict=True):
-                texts[row] = text
+            if rows:
+                for row, text in zip(rows, self._decode([requests[row] for row in rows]), strict=True):
+                    texts[row] = text
         return texts
 
     def _decode(self, requests: Sequence[_Request]) -> list[str]:

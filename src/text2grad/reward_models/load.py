@@ -1,8 +1,8 @@
 """From settings to critic: the one place that decides who judges the responses of a run.
 
 critic.use        a critic in Python, "module:name"
-critic.model      a reward model, by critic.kind: generative in this process, within vLLM ([vllm]) or on a server
-                  ([server]); or a kind that another package added (`register_kind`)
+critic.model      a reward model, by critic.kind: generative in this process, or on a server ([server]); or a kind that
+                  another package added (`register_kind`)
 neither           the critic of the built-in task
 """
 
@@ -18,10 +18,9 @@ from text2grad.models import base_named_by
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.format import CritiqueFormat, saved_format
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.shared_base import add_role, is_same_model
-from text2grad.reward_models.vllm import VLLMRewardModel
+from text2grad.reward_models.shared_base import add_role
 
-_WRITERS = ("generative", "vllm", "server")
+_WRITERS = ("generative", "server")
 _LIMITS = tuple(field.name for field in fields(QuoteLimits))
 _DECODING = ("constrain", "match", "votes", *_LIMITS)
 
@@ -55,7 +54,7 @@ def critic_from_recipe(recipe: Recipe, *, task_critic: Critic | None = None, pol
     """Return the critic that a recipe names.
 
     Args:
-        recipe: [critic] names the critic; [server] and [vllm] say where it decodes.
+        recipe: [critic] names the critic; [server] says where it decodes.
         task_critic: the built-in task's own critic; taken where the recipe names none.
         policy: the policy whose base the critic shares (`shares_base`); it gets the critic's adapter.
 
@@ -78,9 +77,7 @@ def critic_from_recipe(recipe: Recipe, *, task_critic: Critic | None = None, pol
         if isinstance(reader, LocalRewardModel):
             reader.rows_at_once = min(reader.rows_at_once, recipe.rollout.rows_at_once)  # memory only
         return reader
-    decoding = _decoding_of(recipe, path)
-    if settings.kind == "vllm":
-        return VLLMRewardModel.load(path, config=recipe.vllm.model_dump(), trust_remote_code=code, **decoding)
+    decoding = decoding_of(recipe, saved_format(path))
     model = None if policy is None else add_role(policy, path)
     rows_at_once = recipe.rollout.rows_at_once  # memory only
     return GenerativeRewardModel.load(path, trust_remote_code=code, model=model, rows_at_once=rows_at_once, **decoding)
@@ -96,7 +93,9 @@ def shares_base(recipe: Recipe) -> bool:
     if not critic.learned or critic.kind != "generative" or not policy.lora_r:
         return False
     base = base_named_by(critic.model)
-    return base is not None and is_same_model(base, policy.path)
+    if base is None:
+        return False
+    return base == policy.path or (Path(base).is_dir() and Path(base).resolve() == Path(policy.path).resolve())
 
 
 def reading_kind(name: str) -> Callable[..., Critic]:
@@ -109,21 +108,11 @@ def reading_kind(name: str) -> Callable[..., Critic]:
     return KINDS[name]
 
 
-def format_from_recipe(recipe: Recipe, **form: Any) -> CritiqueFormat:
-    """Return a format that decodes as [critic] says; `form` holds its other attributes."""
-    critic = recipe.critic
-    limits = QuoteLimits(**{name: getattr(critic, name) for name in _LIMITS})
-    return CritiqueFormat(constrain=critic.constrain is not False, limits=limits, match=critic.match, **form)
-
-
-def _decoding_of(recipe: Recipe, directory: str) -> dict[str, Any]:
-    """Return the settings of decoding that [critic] names; they replace those that were saved with a model.
-
-    A limit that the recipe leaves at its default stays as saved.
-    """
+def decoding_of(recipe: Recipe, saved: CritiqueFormat) -> dict[str, Any]:
+    """Return the attributes of `CritiqueFormat` that [critic] names; what it leaves at its default stays as saved."""
     changed = recipe.critic.changed(_DECODING)
     limits = {name: changed.pop(name) for name in _LIMITS if name in changed}
-    return {**changed, "limits": replace(saved_format(directory).limits, **limits)} if limits else changed
+    return {**changed, "limits": replace(saved.limits, **limits)}
 
 
 def _served(recipe: Recipe) -> Critic:
@@ -131,7 +120,6 @@ def _served(recipe: Recipe) -> Critic:
 
     store = Path(recipe.run.out) / "critic" / "server.sqlite"  # one per run: the weights behind a name may change
     saved = saved_format(recipe.critic.model)  # the served name may be a local directory with a format
-    own = {name: getattr(saved, name) for name in ("form", "write_feedback", "outcomes", "prompt_format")}
-    return ServerRewardModel(
-        recipe.critic.model, store=store, format=format_from_recipe(recipe, **own), **recipe.server.model_dump()
-    )
+    learned = CritiqueFormat(saved.form, saved.write_feedback, saved.outcomes, prompt_format=saved.prompt_format)
+    format = replace(learned, **decoding_of(recipe, learned))
+    return ServerRewardModel(recipe.critic.model, store=store, format=format, **recipe.server.model_dump())

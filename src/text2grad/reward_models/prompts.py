@@ -15,7 +15,7 @@ from typing import Any
 from text2grad.align import Range
 from text2grad.models import chat_texts, encode_prompts, format_of, plain_ids
 from text2grad.reward_models.writing import critique_prompt, critique_request
-from text2grad.types import Critique, Example, PromptFormat
+from text2grad.types import Example, PromptFormat
 
 _MESSAGE = "\ue0fd\ue0fc"  # private-use characters, which stand for the message in a chat template
 
@@ -94,11 +94,3 @@ def _as_text(
 def special_tokens(tokenizer: Any) -> dict[int, str]:
     """Return id → text of the tokens that are not text."""
     return {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-
-
-def too_long(ids: Sequence[int], context: float) -> Critique:
-    """Return the failed critique of a response that does not fit into the reward model's context."""
-    return Critique(
-        f"prompt and response have {len(ids)} tokens, more than the reward model's context of {context}",
-        status="unparsable",
-    )

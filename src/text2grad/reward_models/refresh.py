@@ -34,7 +34,6 @@ from text2grad.types import Critique, Example, Label, Rollout
 
 Made = TypeVar("Made")
 
-
 _TRAINABLE = ("model", "train_further", "save", "restore")
 """What a critic that can be trained has, as `GenerativeRewardModel` does."""
 
@@ -61,18 +60,12 @@ class Refresher:
             raise ConfigError('[refresh] needs an annotator; set refresh.annotator = "module:name"')
         self.recipe, self.settings, self.critic = recipe, settings, critic
         self.directory, self.match = Path(recipe.run.out) / "critic", recipe.critic.match
-        self.annotator: Critic | None = None
-        if annotator is not None:
-            self.annotator = CachedCritic(annotator, self.directory / "annotations.jsonl", match=self.match)
+        store = self.directory / "annotations.jsonl"
+        self.annotator = None if annotator is None else CachedCritic(annotator, store, match=self.match)
         old = read_annotations(settings.replay_from) if settings.active and settings.replay_from else []
         self.old = [annotation for annotation in old if not annotation.critique.failed]
         self.window: deque[tuple[Example, str]] = deque(maxlen=settings.window)
         self.current = ""
-
-    @classmethod
-    def from_recipe(cls, recipe: Recipe, critic: Any, annotator: Critic | None) -> "Refresher | None":
-        """Return the refresher that a recipe asks for, or None if it neither audits nor retrains the critic."""
-        return cls(recipe, critic, annotator) if recipe.refresh.asks else None
 
     def audit(self, tokenizer: Any, rollouts: Sequence[Rollout], deltas: Any, critiques: Any) -> dict[str, float]:
         """Return the critic's agreement with the annotator on the first responses of a step; empty if disabled."""
@@ -138,12 +131,10 @@ class Refresher:
             return False
         settings, critic = self.settings, self.critic
         training = FineTuning(
+            **settings.model_dump(include={"batch_size", "optimizer", "accumulate"}),
             steps=settings.train_steps,
-            batch_size=settings.batch_size,
             learning_rate=settings.lr,
             max_tokens=int(min(context_of(critic.model), NO_LIMIT)),
-            optimizer=settings.optimizer,
-            accumulate=settings.accumulate,
             gradient_checkpointing=self.recipe.model.gradient_checkpointing,
             seed=(self.recipe.run.seed + step) % 2**32,
         )

@@ -26,7 +26,7 @@ from text2grad.critics.servers import (
     read_answer_by,
 )
 from text2grad.progress import note
-from text2grad.reward_models.decoding.grammar import check_expressible, grammar_of
+from text2grad.reward_models.decoding.grammar import check_expressible, critique_grammar
 from text2grad.reward_models.format import CritiqueFormat, read_critique
 from text2grad.reward_models.writing import FORMS, critique_prompt, critique_request
 from text2grad.types import Critique, Example
@@ -84,7 +84,7 @@ class ServerRewardModel(ServerCritic):
             note(
                 f"a response spells {token!r}. If this is a special token of {self.endpoint.model}, the server reads "
                 "it as the token, so that a response can end itself and go on as a critique: look at samples with it. "
-                'critic.kind = "vllm" or "generative" reads it as text',
+                'critic.kind = "generative" reads it as text',
                 warning=True,
             )
 
@@ -100,8 +100,10 @@ class ServerRewardModel(ServerCritic):
         As for `GenerativeRewardModel`, a quote marks one place each time it is listed, and a list that the length limit
         cut is read up to the cut: greedy decoding may repeat a quote until the limit.
         """
-        grammar = grammar_of(item.response, self.format, self.endpoint.max_tokens)
-        wanted = ResponseFormat("grammar", grammar) if grammar else None
+        wanted = None
+        if self.format.constrain:
+            grammar = critique_grammar(item.response, self.format, max_tokens=self.endpoint.max_tokens)
+            wanted = ResponseFormat("grammar", grammar)
         answer, failure = await client.reply(Request(self.prompt(item), wanted))
         if answer is None:
             return AnnotationResult(failure=failure)

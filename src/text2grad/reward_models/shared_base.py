@@ -73,11 +73,6 @@ class AdapterRole:
         self.shared.peft_config[self.adapter].save_pretrained(str(directory))
 
 
-def is_same_model(first: str, second: str) -> bool:
-    """Tell whether two hub names are equal, or two paths lead to the same directory."""
-    return first == second or (Path(first).is_dir() and Path(first).resolve() == Path(second).resolve())
-
-
 def add_role(policy: Any, directory: str | Path) -> AdapterRole:
     """Load an adapter onto the base of a peft policy, frozen and inactive, and return its role.
 

@@ -1,9 +1,7 @@
 from .advantages import (
-    Moments as Moments,
     advantages_over_baseline as advantages_over_baseline,
     gae as gae,
     group_advantages as group_advantages,
-    moments as moments,
     whiten as whiten,
 )
 from .evaluation import (

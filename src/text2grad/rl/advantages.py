@@ -13,6 +13,7 @@ A group of responses to one prompt gives a baseline without a value function (GR
 Shapes: B responses, T response tokens, right-padded. All arithmetic is fp32.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -159,28 +160,20 @@ def advantages_over_baseline(
     )
 
 
-class Moments(NamedTuple):
-    """Count, sum and sum of squares of the unmasked entries, each [] fp64; they add over processes."""
-
-    tokens: Tensor
-    total: Tensor
-    total_sq: Tensor
-
-
-def moments(x: Tensor, response_mask: Tensor) -> Moments:
-    """Return the moments of x on the mask, so that several processes can whiten as one."""
-    kept = x.double().masked_fill(~response_mask, 0.0)
-    return Moments(response_mask.sum().double(), kept.sum(), kept.square().sum())
-
-
-def whiten(x: Tensor, response_mask: Tensor, over: Moments | None = None, *, center: bool = True) -> Tensor:
+def whiten(
+    x: Tensor,
+    response_mask: Tensor,
+    *,
+    center: bool = True,
+    add_up: Callable[[Tensor], Tensor] = lambda moments: moments,
+) -> Tensor:
     """Return x scaled to unit deviation (and zero mean) over the tokens of the mask.
 
     Args:
         x: [B, T].
         response_mask: True on response tokens, bool [B, T].
-        over: the moments of the whole global batch; None takes those of x alone.
         center: subtract the mean too; False keeps the sign of every advantage.
+        add_up: adds up the count, the sum and the sum of squares of x, [3] fp64, over all processes.
 
     Returns:
         Whitened x, [B, T] fp32, zero outside the mask. With fewer than two tokens, or a deviation of zero, nothing can
@@ -191,12 +184,14 @@ def whiten(x: Tensor, response_mask: Tensor, over: Moments | None = None, *, cen
     """
     check_same_shape(x=x, response_mask=response_mask)
     x = x.float().masked_fill(~response_mask, 0.0)
-    stats = over or moments(x, response_mask)
-    if stats.tokens < 2:
+    exact = x.double()
+    moments = torch.stack([response_mask.sum().double(), exact.sum(), exact.square().sum()])
+    tokens, total, total_sq = add_up(moments).unbind()
+    if tokens < 2:
         return x
-    mean = stats.total / stats.tokens
-    variance = (stats.total_sq / stats.tokens - mean.square()).clamp(min=0.0) * stats.tokens / (stats.tokens - 1)
-    if variance <= 1e-16 + 1e-13 * stats.total_sq / stats.tokens:  # equal entries, but for the sums' rounding
+    mean = total / tokens
+    variance = (total_sq / tokens - mean.square()).clamp(min=0.0) * tokens / (tokens - 1)
+    if variance <= 1e-16 + 1e-13 * total_sq / tokens:  # equal entries, but for the sums' rounding
         return x
     shift = mean if center else torch.zeros_like(mean)
     return ((x - shift) * (variance + 1e-8).rsqrt()).float().masked_fill(~response_mask, 0.0)

@@ -51,24 +51,16 @@ def _section_and_key(name: str) -> tuple[str, str]:
     section, _, key = name.rpartition(".")
     if section:
         return section, key
-    known = _short_names()
-    if len(known.get(name, ())) == 1:
-        return known[name][0], name
-    if name in known:
-        names = ", ".join(f'"{section}.{name}"' for section in known[name])
+    known = {section: type(Recipe.model_fields[section].default).model_fields for section in SHORT}
+    having = [section for section, keys in known.items() if name in keys]
+    if len(having) == 1:
+        return having[0], name
+    if having:
+        names = ", ".join(f'"{section}.{name}"' for section in having)
         raise ConfigError(f"{name!r} is a setting of several sections: write one of {names}")
-    near = get_close_matches(name, known, n=1)
+    near = get_close_matches(name, [key for keys in known.values() for key in keys], n=1)
     hint = f"; did you mean {near[0]!r}?" if near else "; `text2grad recipe` lists all settings"
     raise ConfigError(f"there is no setting {name!r}{hint}")
-
-
-def _short_names() -> dict[str, list[str]]:
-    """Return the sections of each key in the sections of `SHORT`."""
-    sections: dict[str, list[str]] = {}
-    for section in SHORT:
-        for key in type(Recipe.model_fields[section].default).model_fields:
-            sections.setdefault(key, []).append(section)
-    return sections
 
 
 def examples_of(data: Any, role: str) -> list[Example]:

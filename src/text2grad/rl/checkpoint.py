@@ -19,72 +19,72 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from text2grad.config import all_checkpoints, best_checkpoint, latest_checkpoint
 from text2grad.errors import CheckpointError
 from text2grad.files import published, to_json
-from text2grad.models import is_peft, policy_only
-from text2grad.rl.optimizers import Optimizers
+from text2grad.models import is_peft, policy_only, random_states
 from text2grad.rl.sharding import as_sharded, whole
+from text2grad.rl.start import PreparedRun
 
 STATE = ("step", "beta", "statuses", "log", "critic", "random")
 
 
-def save_checkpoint(
-    directory: Path,
-    *,
-    policy: Any,
-    tokenizer: Any,
-    trainable: Mapping[str, nn.Parameter],
-    optimizers: Optimizers,
-    state: Mapping[str, Any],
-    keep: int,
-    sharded: bool = False,
-    writes: bool = True,
-) -> None:
-    """Write a checkpoint for `state["step"]` and remove the oldest beyond `keep`, except the best.
-
-    Args:
-        directory: the run's `checkpoints`.
-        policy: the model to export.
-        tokenizer: exported beside it.
-        trainable: every trainable parameter by name.
-        optimizers: the optimizers of these parameters.
-        state: JSON data; `step` names the checkpoint.
-        keep: number of the newest checkpoints to keep.
-        sharded: each process holds a shard of the model, and all processes call this.
-        writes: False in processes that only give their shards.
+def save_checkpoint(run: PreparedRun, step: int) -> None:
+    """Write a checkpoint of the last finished step, and remove the oldest ones; all processes call this.
 
     Raises:
         CheckpointError: if it cannot be written (a full disk, say). Earlier checkpoints are untouched.
     """
+    drawn, *of_others = gather_object([random_states()])  # each process's critic draws its own random numbers
+    names: dict[Tensor, str] = {parameter: name for name, parameter in run.trainable.items()}
+    states = run.optimizers.states().items()
+    moments = {f"{names[p]}.{key}": moment for p, state in states for key, moment in state.items()}
+    if run.accelerator.is_main_process:
+        state = {
+            "step": step,
+            "beta": run.kl.beta,
+            "statuses": list(run.failures.statuses),
+            "log": run.log.position(),
+            "sizes": run.sizes.state(),
+            "critic": run.refresher.state(),
+            "random": drawn,
+            "random_of_others": of_others,
+        }
+        directory = run.directory / "checkpoints"
+        _write(directory / f"step-{step:06d}", run, moments, state)
+        remove_old_checkpoints(directory, run.recipe.run.keep_checkpoints)
+        run.log.forget_critiques(step)
+        run.refresher.prune(checkpoint_critics(directory))
+    elif run.sharding is not None:  # the first process needs the shards of all
+        for tensors in (_exported(run.model.policy), run.trainable, moments):
+            _gathered(tensors, keep=False)
+    run.sizes.changed = False
+    run.accelerator.wait_for_everyone()
+
+
+def _write(path: Path, run: PreparedRun, moments: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    names: dict[Tensor, str] = {parameter: name for name, parameter in trainable.items()}
-    moments = {f"{names[p]}.{key}": m for p, state in optimizers.states().items() for key, m in state.items()}
-    if not writes:
-        for tensors in (_exported(policy), trainable, moments):
-            _gathered(tensors, keep=False)
-        return
-    final = directory / f"step-{state['step']:06d}"
+    policy = run.model.policy
     try:
-        with published(final) as temporary:
-            exported = {"state_dict": _gathered(_exported(policy))} if sharded else {}
+        with published(path) as temporary:
+            exported = {"state_dict": _gathered(_exported(policy))} if run.sharding else {}
             policy.save_pretrained(temporary / "policy", **policy_only(policy), **exported)
             del exported
-            tokenizer.save_pretrained(temporary / "policy")
-            save_file(_gathered(trainable), temporary / "trainable.safetensors")
+            run.tokenizer.save_pretrained(temporary / "policy")
+            save_file(_gathered(run.trainable), temporary / "trainable.safetensors")
             save_file(_gathered(moments), temporary / "optimizer.safetensors")
             (temporary / "state.json").write_bytes(to_json(state))
     except (OSError, RuntimeError, SafetensorError) as error:
-        before = latest_checkpoint(directory)
+        before = latest_checkpoint(path.parent)
         raise CheckpointError(
-            f"cannot write checkpoint {final}: {error}. Free some space and go on with --resume, from "
+            f"cannot write checkpoint {path}: {error}. Free some space and go on with --resume, from "
             f"{before if before else 'the beginning (critiques already given are kept)'}."
         ) from error
-    remove_old_checkpoints(directory, keep)
 
 
 def remove_old_checkpoints(directory: Path, keep: int) -> None:
@@ -111,13 +111,13 @@ def _gathered(tensors: Mapping[str, Tensor], *, keep: bool = True) -> dict[str, 
     return {name: gathered[id(tensor)] for name, tensor in tensors.items()} if keep else {}
 
 
-def load_checkpoint(path: Path, *, trainable: Mapping[str, nn.Parameter], optimizers: Optimizers) -> dict[str, Any]:
+def load_checkpoint(path: Path, run: PreparedRun) -> dict[str, Any]:
     """Restore parameters and optimizers in place and return the state.
 
     Raises:
         CheckpointError: if the checkpoint cannot be read or holds other parameters than the run trains.
     """
-    state = _read_state(path)
+    state, trainable = _read_state(path), run.trainable
     weights, moments = _opened(path / "trainable.safetensors"), _opened(path / "optimizer.safetensors")
     shapes = {name: list(p.shape) for name, p in trainable.items()}
     saved = {name: weights.get_slice(name).get_shape() for name in weights.keys()}  # noqa: SIM118  no dict
@@ -135,7 +135,7 @@ def load_checkpoint(path: Path, *, trainable: Mapping[str, nn.Parameter], optimi
         name, _, moment = key.rpartition(".")
         parameter, tensor = trainable[name], moments.get_tensor(key)
         states[parameter][moment] = tensor if moment == "step" else as_sharded(tensor, parameter)
-    optimizers.restore(states)
+    run.optimizers.restore(states)
     return state
 
 

@@ -48,12 +48,8 @@ def own_held_out(run: PreparedRun) -> range:
 def held_out_responses(run: PreparedRun, rows: range, title: str | None = None) -> list[Rollout]:
     """Return one response to each held-out prompt of `rows`; batches that do not fit into memory are halved.
 
-    All calls draw the same random numbers for a prompt, whatever `rows` are.
-
-    Args:
-        run: policy, tokenizer and held-out prompts.
-        rows: positions of prompts.
-        title: of the progress that is shown; None shows none.
+    All calls draw the same random numbers for a prompt, whatever `rows` are. Progress is shown if there is
+    a title.
     """
     settings, here = run.recipe.rollout, slice(rows.start, rows.stop)
     seed, prompts = run.recipe.run.seed + EVALUATION_SEED, run.held_out_ids[here]

@@ -32,7 +32,7 @@ def engine_weights(
         rollouts: responses with `engine_logp`.
         logp: log π_old from the trainer, [B, T], at the temperature of the rollouts.
         mask: True on response tokens, bool [B, T].
-        accelerator: accelerate's view of the processes.
+        accelerator: adds up the metrics of all processes.
         cap: largest factor.
 
     Returns:
@@ -51,12 +51,8 @@ def engine_weights(
     numbers = [mask, -log_ratio, log_ratio.abs(), weights.masked_fill(~mask, 0.0), (ratio > cap) & mask]
     sums = torch.stack([number.double().sum() for number in numbers])
     count, kl, gap, weight, capped = accelerator.reduce(sums, reduction="sum").tolist()
-    metrics = {
-        "engine/kl_per_token": kl / max(count, 1.0),
-        "engine/logp_gap": gap / max(count, 1.0),
-        "engine/weight_mean": weight / max(count, 1.0),
-        "engine/capped_share": capped / max(count, 1.0),
-    }
+    sums_by_name = {"kl_per_token": kl, "logp_gap": gap, "weight_mean": weight, "capped_share": capped}
+    metrics = {f"engine/{name}": value / max(count, 1.0) for name, value in sums_by_name.items()}
     if not metrics["engine/kl_per_token"] < MOST_KL:
         raise TrainingError(
             f"vLLM's responses are not the policy's: KL(vLLM ‖ policy) is {metrics['engine/kl_per_token']:.3g} nats "

@@ -111,16 +111,10 @@ class Records(Instrument):
         records = response_records(step.number, step.rollouts, step.critiques, step.deltas, step.offsets, tokens)
         step.records = gather_object(records)
         mask = step.batch.response_mask
-        step.metrics = step_metrics(step.records, step.scores, step.returns, mask, self._of_all) | step.metrics
+        step.metrics = step_metrics(step.records, step.scores, step.returns, mask, _of_all_processes) | step.metrics
         with watched(self.trainer, "audit"):
             audit, tokenizer = self.trainer.refresher.audit, self.trainer.tokenizer
             step.metrics |= audit(tokenizer, step.rollouts, step.deltas, step.critiques)
-
-    def _of_all(self, columns: Tensor) -> Tensor:
-        """Return the columns of all processes, in the order of the processes."""
-        if self.trainer.accelerator.num_processes == 1:
-            return columns
-        return torch.cat(gather_object([columns.cpu()]), 1)
 
     def after_step(self, step: Step) -> None:
         """Write records and metrics, and warn of a critic that says nothing."""
@@ -143,9 +137,12 @@ class FailureLimit(Instrument):
         if trainer.failures.too_many:
             error = trainer.failures.error(
                 f"Their responses were kept with δ = 0: look at critique.status in {trainer.directory / 'rollouts'}, "
-                "mend the critic, and go on with --resume.",
-                setting="critic.max_failure_rate",
+                "mend the critic, and go on with --resume."
             )
             trainer.failures.statuses.clear()  # a mended critic starts anew
             trainer.save()
             raise error
+
+
+def _of_all_processes(columns: Tensor) -> Tensor:
+    return torch.cat(gather_object([columns.cpu()]), 1)

@@ -13,11 +13,11 @@ from text2grad.config import BEST, Interruption, latest_checkpoint, read_best
 from text2grad.errors import Interrupted
 from text2grad.files import to_json, write_atomically
 from text2grad.progress import Progress, note
-from text2grad.rl import resume as on_disk
-from text2grad.rl.checkpoint import remove_old_checkpoints
+from text2grad.rl.checkpoint import remove_old_checkpoints, save_checkpoint
 from text2grad.rl.evaluation import held_out_metrics
 from text2grad.rl.instruments import instruments_of
 from text2grad.rl.metrics import said_nothing
+from text2grad.rl.resume import restore
 from text2grad.rl.start import PreparedRun
 from text2grad.rl.step import Step
 
@@ -115,7 +115,7 @@ class TrainingLoop(PreparedRun):
         """Write a checkpoint of the last finished step, unless there is one."""
         if self.saved_step == self.step and not self.sizes.changed:
             return
-        on_disk.save(self, self.step)
+        save_checkpoint(self, self.step)
         self.saved_step = self.step
         self.callbacks.call("on_save")
 
@@ -155,7 +155,7 @@ class TrainingLoop(PreparedRun):
 
     def _restore(self) -> None:
         """Restore the newest checkpoint, or the state at the start."""
-        self.step = on_disk.restore(self)
+        self.step = restore(self)
         self.saved_step = self.step if latest_checkpoint(self.directory / "checkpoints") else -1
 
     def _tell(self, event: str, what: Any) -> None:

@@ -35,15 +35,9 @@ def response_records(
     offsets: Sequence[Offsets],
     tokens: dict[str, Tensor],
 ) -> list[Record]:
-    """Return one JSON-ready record per response.
+    """Return one JSON-ready record per response of a step, with δ, characters and further numbers of each token.
 
-    Args:
-        step: number of the batch of rollouts.
-        rollouts: the responses.
-        critiques: one per response.
-        deltas: δ of each response, one number per sampled token.
-        offsets: character range of each sampled token.
-        tokens: further numbers per token by name, each [B, T].
+    `tokens` has these numbers by name, each [B, T].
     """
     columns = {name: values.tolist() for name, values in tokens.items()}
     records = []
@@ -147,10 +141,10 @@ class FailureRate:
         enough = FAILURE_WINDOW if self.rate < 1.0 else ALL_FAILED
         return len(self.statuses) >= enough and self.rate > self.limit
 
-    def error(self, way_out: str, *, setting: str = "max_failure_rate", whose: str = "") -> CriticError:
-        """Return the error that stops a run; `setting` has the limit, and `whose` says which critiques are counted."""
+    def error(self, way_out: str) -> CriticError:
+        """Return the error that stops a run."""
         return CriticError(
-            f"{self.rate:.0%} of the last {len(self.statuses)} critiques{whose} could not be read ({setting} is "
+            f"{self.rate:.0%} of the last {len(self.statuses)} critiques could not be read (max_failure_rate is "
             f"{self.limit:.0%}). {way_out}"
         )
 

@@ -14,7 +14,7 @@ from text2grad.config import OptimConfig
 from text2grad.errors import TrainingError
 from text2grad.rl.sharding import whole
 
-ADAM_BETA1, ADAM_BETA2, ADAM_EPS = 0.9, 0.999, 1e-5
+ADAM_BETAS, ADAM_EPS = (0.9, 0.999), 1e-5
 
 Schedule = Literal["constant", "linear", "cosine"]
 
@@ -52,23 +52,17 @@ class Optimizers:
         total_steps: int,
         max_grad_norm: float = 1.0,
     ) -> None:
-        """Make an optimizer for each list of parameters that is not empty.
+        """Make an optimizer for the trainable parameters θ and one for ψ, where there are some.
 
-        Args:
-            policy: trainable parameters θ.
-            value: trainable parameters ψ.
-            settings: [optim] of a recipe.
-            total_steps: batches of rollouts in the run.
-            max_grad_norm: the largest norm of a gradient, for each optimizer separately.
+        `total_steps` is the number of batches of rollouts in the run. Each optimizer's gradient is clipped to
+        `max_grad_norm`.
         """
         self.settings, self.total_steps, self.max_grad_norm = settings, total_steps, max_grad_norm
-        rates = {"policy": (policy, settings.lr), "value": (value, settings.value_lr)}
-        self.peak = {name: rate for name, (parameters, rate) in rates.items() if parameters}
-        how: dict[str, Any] = {"betas": (ADAM_BETA1, ADAM_BETA2), "weight_decay": 0.0}
+        trained = {"policy": (policy, settings.lr), "value": (value, settings.value_lr)}
+        self.peak = {name: rate for name, (parameters, rate) in trained.items() if parameters}
         self.by_name = {
-            name: torch.optim.AdamW(parameters, lr=rate, eps=ADAM_EPS, **how)
-            for name, (parameters, rate) in rates.items()
-            if parameters
+            name: torch.optim.AdamW(trained[name][0], lr=rate, betas=ADAM_BETAS, eps=ADAM_EPS, weight_decay=0.0)
+            for name, rate in self.peak.items()
         }
         self.at_step = self.stepped = 0
 

@@ -42,14 +42,7 @@ class OutsideJudge:
     """
 
     def __init__(
-        self,
-        critic: Critic | str,
-        *,
-        reward: Mapping[str, Any],
-        match: Match,
-        max_failure_rate: float,
-        way_out: str,
-        whose: str = "",
+        self, critic: Critic | str, *, reward: Mapping[str, Any], match: Match, max_failure_rate: float
     ) -> None:
         """Take the critic.
 
@@ -58,8 +51,6 @@ class OutsideJudge:
             reward: the section [reward] of a recipe.
             match: how the quotes of critiques in text form are located.
             max_failure_rate: share of unreadable critiques, of the last 100, above which the run stops.
-            way_out: end of the error's message: how the run goes on.
-            whose: which critiques are counted, for the error's message.
 
         Raises:
             ConfigError: if a setting is wrong, or the critic cannot be loaded.
@@ -68,7 +59,6 @@ class OutsideJudge:
         self.match, self.reward = match, make_recipe({"reward": dict(reward)}).reward
         self.critic = load_critic(critic) if isinstance(critic, str) else critic
         self.failures, self._lock = FailureRate(max_failure_rate, 1), threading.Lock()
-        self._way_out, self._whose = way_out, whose
 
     def __call__(
         self,
@@ -79,14 +69,9 @@ class OutsideJudge:
         *,
         device: torch.device | str = "cpu",
     ) -> JudgedIds:
-        """Return critiques and rewards of responses.
+        """Return critiques and rewards of responses, given by their sampled ids, at least one each.
 
-        Args:
-            tokenizer: the policy's tokenizer.
-            examples: the task instances.
-            ids: the sampled ids of each response, at least one.
-            truncated: True where the length limit ended the response.
-            device: device of the tensors.
+        `truncated` is True where the length limit ended a response.
 
         Raises:
             CriticError: if the critic fails, or too many of its critiques could not be read.
@@ -100,7 +85,7 @@ class OutsideJudge:
         with self._lock:
             self.failures.count(critique.status for critique in critiques)
             if self.failures.too_many:
-                raise self.failures.error(f"Mend the critic, and {self._way_out}", whose=self._whose)
+                raise self.failures.error("Mend the critic, and resume the training from its last checkpoint.")
         batch = collate(rollouts, pad_id=0, device=device)  # padding gets no reward
         rewards = rewards_of(self.reward, tokenizer, rollouts, critiques, batch).rewards
         in_one = self.reward.placement in ("last_token", "verdict")

@@ -1,9 +1,8 @@
 """Out of memory: the work is done again in smaller pieces where that changes no result; else the error names settings.
 
-Micro-batches only bound memory: gradients are sums over rows, so halved micro-batches give the same gradient up to the
-order of fp32 sums. Rows of one generate call do not depend on each other, since each row has its own uniform numbers.
-A minibatch, a scoring pass or a rollout that ran out of memory is dropped whole and begun anew; the smaller size stays
-for the rest of the run and is saved in its checkpoints, so that a resumed run computes in the same pieces.
+Halved micro-batches give the same gradient up to the order of fp32 sums, and each row of one generate call has its own
+uniform numbers. Work that ran out of memory is dropped whole and begun anew; the smaller size stays for the rest of the
+run and is saved in its checkpoints, so that a resumed run computes in the same pieces.
 
 With several processes nothing is halved: a process that repeats its work would miss a collective operation in which the
 others wait. With sharded weights every pass is a collective operation, so the processes agree on the number of pieces.
@@ -53,11 +52,8 @@ class PieceSizes:
     ) -> None:
         """Take the sizes of the recipe.
 
-        Args:
-            micro_batch_tokens: most padded tokens of one forward pass of scoring and update.
-            rows_at_once: rows of one generate call.
-            may_halve: False with several processes; a lack of memory then ends the run.
-            largest: numbers → the largest of each over all processes; None if their numbers of passes may differ.
+        With several processes `may_halve` is False, and a lack of memory ends the run. `largest` returns the largest of
+        each number over all processes; None if their numbers of passes may differ.
         """
         self.micro_batch_tokens, self.rows_at_once = micro_batch_tokens, rows_at_once
         self.may_halve, self.largest, self.changed = may_halve, largest, False
@@ -135,13 +131,10 @@ class PieceSizes:
     def explained(self, phase: str, step: int, *, saved: Callable[[], str]) -> Iterator[None]:
         """Turn a lack of memory into an error that names the settings of the phase.
 
-        Args:
-            phase: name of the phase; errors outside those of `HELP` stay as they are.
-            step: number of the step under way.
-            saved: saves the finished steps if possible, and returns a sentence about it.
+        `saved` saves the finished steps if possible, and returns a sentence about it.
 
         Raises:
-            OutOfMemory: in place of torch's and Python's errors.
+            OutOfMemory: in place of torch's and Python's errors, in the phases of `HELP`.
         """
         try:
             yield

@@ -7,19 +7,13 @@ where [refresh] is set; a critic that never changes has this one.
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from text2grad.types import Critique, Example, Rollout
+from text2grad.types import Example, Rollout
 
 
 class CriticRefresher(Protocol):
     """Audits and retrains a learned critic between the steps of Algorithm 4; a method that is left out does nothing."""
 
-    def audit(
-        self,
-        tokenizer: Any,
-        rollouts: Sequence[Rollout],
-        deltas: Sequence[Sequence[float]],
-        critiques: Sequence[Critique],
-    ) -> dict[str, float]:
+    def audit(self, tokenizer: Any, rollouts: Sequence[Rollout], deltas: Any, critiques: Any) -> dict[str, float]:
         """Return metrics of the critic's agreement with an annotator on some responses of this step."""
         return {}
 

@@ -1,54 +1,13 @@
-"""The state of a run on disk: saved after a finished step, restored bit for bit (same machine and threads)."""
-
-from collections.abc import Mapping
-from typing import Any
-
-from accelerate.utils import gather_object
+"""A run goes on where it was: at its newest checkpoint, bit for bit (same machine and threads), or at the start."""
 
 from text2grad.config import latest_checkpoint
 from text2grad.errors import CheckpointError
-from text2grad.models import random_states, restore_random_states
+from text2grad.models import restore_random_states
 from text2grad.progress import note
-from text2grad.rl.checkpoint import checkpoint_critics, load_checkpoint, save_checkpoint
+from text2grad.rl.checkpoint import load_checkpoint
 from text2grad.rl.rollouts import chosen_examples
 from text2grad.rl.run_log import BEGINNING
 from text2grad.rl.start import PreparedRun
-
-
-def save(run: PreparedRun, step: int) -> None:
-    """Write a checkpoint of the last finished step; all processes call this.
-
-    Raises:
-        CheckpointError: if it cannot be written.
-    """
-    drawn, *of_others = gather_object([random_states()])  # each process's critic draws its own random numbers
-    directory, is_main, sharded = run.directory / "checkpoints", run.accelerator.is_main_process, bool(run.sharding)
-    if is_main or sharded:
-        save_checkpoint(
-            directory,
-            policy=run.model.policy,
-            tokenizer=run.tokenizer,
-            trainable=run.trainable,
-            optimizers=run.optimizers,
-            state={
-                "step": step,
-                "beta": run.kl.beta,
-                "statuses": list(run.failures.statuses),
-                "log": run.log.position(),
-                "sizes": run.sizes.state(),
-                "critic": run.refresher.state(),
-                "random": drawn,
-                "random_of_others": of_others,
-            },
-            keep=run.recipe.run.keep_checkpoints,
-            sharded=sharded,
-            writes=is_main,
-        )
-    if is_main:
-        run.log.forget_critiques(step)
-        run.refresher.prune(checkpoint_critics(directory))
-    run.sizes.changed = False
-    run.accelerator.wait_for_everyone()
 
 
 def restore(run: PreparedRun) -> int:
@@ -64,12 +23,14 @@ def restore(run: PreparedRun) -> int:
     if checkpoint is None:
         _refuse_lost_steps(run)
     else:
-        state = load_checkpoint(checkpoint, trainable=run.trainable, optimizers=run.optimizers)
+        state = load_checkpoint(checkpoint, run)
         step, run.kl.beta, written = state["step"], state["beta"], state["log"]
         run.failures.count(state["statuses"])
         run.sizes.restore(state["sizes"])
         run.refresher.restore(state["critic"])
-        restore_random_states(_own_random_states(run, state, str(checkpoint)))
+        states = [state["random"], *state["random_of_others"]]  # of another number of processes: the first for all
+        same_number = len(states) == run.accelerator.num_processes
+        restore_random_states(states[run.accelerator.process_index if same_number else 0])
     run.accelerator.wait_for_everyone()  # every process has read the log before the first one cuts it
     if run.accelerator.is_main_process:
         run.log.rewind(written)
@@ -96,19 +57,3 @@ def _refuse_lost_steps(run: PreparedRun) -> None:
             f"{run.directory} holds no checkpoint: its {lost} steps are made again, with the critiques on disk",
             warning=True,
         )
-
-
-def _own_random_states(run: PreparedRun, state: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-    """Return this process's random states; if the number of processes has changed, those of the first process."""
-    saved: list[Mapping[str, Any]] = [state["random"], *state["random_of_others"]]
-    processes = run.accelerator.num_processes
-    if len(saved) == processes:
-        return saved[int(run.accelerator.process_index)]
-    if run.accelerator.is_main_process:
-        note(
-            f"{path} holds the random states of another number of processes ({len(saved)}, now {processes}): all go on "
-            "with those of the first. A critic that draws random numbers draws others than in a run that was never "
-            "stopped",
-            warning=True,
-        )
-    return saved[0]

@@ -10,9 +10,8 @@ The critiques of a whole step are on disk before anything uses them, and a kille
 that is killed before the last part is answered asks for all parts of this step again.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 
 import torch
 
@@ -25,7 +24,6 @@ from text2grad.models import (
     sample,
     step_uniforms,
 )
-from text2grad.rl.run_log import Samples
 from text2grad.rl.start import PreparedRun
 from text2grad.types import Critique, Rollout
 
@@ -33,10 +31,18 @@ from text2grad.types import Critique, Rollout
 class EarlyCritiques:
     """The critiques of a step that are asked for in threads, part by part, while other responses are sampled."""
 
-    def __init__(self, critic: Critic, match: Match, pool: ThreadPoolExecutor) -> None:
-        """Take the critic; the pool has one thread for each part that the critic may have at a time."""
-        self.critic, self.match = critic, match
-        self._pool, self._parts = pool, list[Future[list[Critique]]]()
+    def __init__(self, critic: Critic, match: Match, parts: int) -> None:
+        """Take the critic, and the number of parts that it may have at a time, each in a thread."""
+        self.critic, self.match, self._parts = critic, match, list[Future[list[Critique]]]()
+        self._pool = ThreadPoolExecutor(parts, thread_name_prefix="text2grad-critic")
+
+    def __enter__(self) -> "EarlyCritiques":
+        """Return this object, which gets the parts."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Wait for the parts that the critic has, and start no others."""
+        self._pool.shutdown(cancel_futures=True)
 
     def add(self, rollouts: Sequence[Rollout]) -> None:
         """Ask for the critiques of some responses."""
@@ -56,22 +62,6 @@ class EarlyCritiques:
             CriticError: of the first part that failed.
         """
         return [critique for part in self._parts for critique in part.result()]
-
-
-@contextmanager
-def early_critiques(critic: Critic, *, match: Match, parts: int) -> Iterator[EarlyCritiques | None]:
-    """Yield the early critiques of a step; None for `parts` = 0: then the critic is asked after the sampling.
-
-    At the end it waits for the parts that the critic has, and starts no others.
-    """
-    if not parts:
-        yield None
-        return
-    with ThreadPoolExecutor(parts, thread_name_prefix="text2grad-critic") as pool:
-        try:
-            yield EarlyCritiques(critic, match, pool)
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 def chosen_examples(run: PreparedRun, step: int) -> list[int]:
@@ -127,7 +117,9 @@ def sample_rollouts(run: PreparedRun, step: int, early: EarlyCritiques | None = 
     return rollouts
 
 
-def _kept_samples(run: PreparedRun, step: int, count: int) -> Samples | None:
+def _kept_samples(
+    run: PreparedRun, step: int, count: int
+) -> tuple[list[tuple[int, ...]], list[tuple[float, ...]]] | None:
     """Return vLLM's responses of a step whose critiques a killed run left; None unless every process has some."""
     kept = run.log.kept_samples(step, run.accelerator.process_index, count)
     having = torch.tensor([float(kept is not None)], device=run.accelerator.device)

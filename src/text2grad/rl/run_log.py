@@ -34,7 +34,7 @@ class RunLog:
 
     def __init__(self, directory: Path, *, rollout_file_bytes: int = 64 * 2**20) -> None:
         """Open the logs of `directory`, which must exist."""
-        self.directory = directory
+        self.directory, self._metrics = directory, directory / "metrics.jsonl"
         self.rollout_file_bytes = rollout_file_bytes
         (directory / "rollouts").mkdir(exist_ok=True)
         (directory / "critiques").mkdir(exist_ok=True)
@@ -114,14 +114,9 @@ class RunLog:
         critiques: Sequence[Critique],
         states: Mapping[str, Any],
     ) -> None:
-        """Write the critiques of a step, before anything uses them, and the ids that an engine sampled.
+        """Write the critiques of this process's responses, before anything uses them, and the ids an engine sampled.
 
-        Args:
-            step: number of the step.
-            rank: number of this process.
-            rollouts: this process's responses.
-            critiques: one per response.
-            states: states of the random generators after the critic, which may draw random numbers.
+        `states` are those of the random generators after the critic, which may draw random numbers.
         """
         responses = []
         for rollout, critique in zip(rollouts, critiques, strict=True):
@@ -136,15 +131,10 @@ class RunLog:
     def kept_critiques(
         self, step: int, rank: int, rollouts: Sequence[Rollout]
     ) -> tuple[list[Critique], dict[str, Any] | None] | None:
-        """Return the critiques kept for these very responses and the random states after them, as they were kept.
+        """Return the critiques kept for this process's responses and the random states after them, as they were kept.
 
-        Args:
-            step: number of the step.
-            rank: number of this process; all processes have as many responses as this one.
-            rollouts: this process's responses.
-
-        Returns:
-            None where a response has no critique. The states are None if no process of this number kept some.
+        All processes have as many responses as this one. The result is None where a response has no critique; the
+        states are None if no process of this number kept some.
 
         Raises:
             DataError: if critiques were kept for other responses, so that this is not the run that wrote them.
@@ -170,12 +160,8 @@ class RunLog:
     def kept_samples(self, step: int, rank: int, count: int) -> Samples | None:
         """Return ids and log-probs of the responses that an engine sampled and whose critiques are kept, or None.
 
-        An engine does not sample the same responses again, and the critiques belong to these.
-
-        Args:
-            step: number of the step.
-            rank: number of this process.
-            count: number of its responses; a run of another number of processes kept another number.
+        An engine does not sample the same responses again, and the critiques belong to these. A run of another number
+        of processes kept another number of responses than `count`.
         """
         records = self._kept(step).get(rank, {"responses": []})["responses"]
         if len(records) != count:
@@ -203,10 +189,6 @@ class RunLog:
         for path in (self.directory / "critiques").glob("*-*.json"):
             if int(path.stem.split("-")[0]) < before_step:
                 path.unlink()
-
-    @property
-    def _metrics(self) -> Path:
-        return self.directory / "metrics.jsonl"
 
     def _rollout_files(self) -> list[Path]:
         return sorted((self.directory / "rollouts").glob("*.jsonl"))

@@ -21,7 +21,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin, gather_object
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from text2grad.errors import ConfigError, ModelError
@@ -43,6 +43,19 @@ ENGINES = {
     "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism_config",
 }
 """accelerate's variable of each engine → its name."""
+
+OFF = ("false", "no", "0", "none", "")
+APPLIED = {
+    "FSDP_VERSION": ("2",),
+    "FSDP_AUTO_WRAP_POLICY": ("transformer_based_wrap",),
+    "FSDP_CPU_RAM_EFFICIENT_LOADING": OFF,
+    "FSDP_ACTIVATION_CHECKPOINTING": OFF,
+    "FSDP_OFFLOAD_PARAMS": OFF,
+    "FSDP_IGNORED_MODULES": ("",),
+    "ACCELERATE_MIXED_PRECISION": ("no", "bf16", ""),
+    "ACCELERATE_DYNAMO_BACKEND": ("no", ""),
+}
+"""accelerate's variables of FSDP 2 → the values that are applied here, in lower case."""
 
 COMPARED = 256  # entries of each parameter that the processes compare
 
@@ -84,42 +97,15 @@ def sharding_of(accelerator: Accelerator) -> "Sharding | None":
             f"nothing would be sharded; start it with `accelerate launch --config_file {FSDP_RECIPE}`, or unset the "
             "variable"
         )
-    plugin = getattr(accelerator.state, "fsdp_plugin", None) or FullyShardedDataParallelPlugin()
-    _refuse(plugin, precision)
-    return Sharding(plugin, accelerator, torch.bfloat16 if precision == "bf16" else None)
-
-
-def _refuse(plugin: FullyShardedDataParallelPlugin, precision: str) -> None:
-    """Refuse settings of accelerate's plugin that would not be applied."""
-    wrapping = getattr(plugin.auto_wrap_policy, "__name__", None)
-    compiled = os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no").lower()
-    refused = (
-        ("fsdp_version: 1", plugin.fsdp_version != 2, "set fsdp_version: 2"),
-        (
-            "another fsdp_auto_wrap_policy",
-            wrapping != "transformer_auto_wrap_policy",
-            "set fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP, which gathers one layer at a time",
-        ),
-        ("fsdp_cpu_ram_efficient_loading: true", plugin.cpu_ram_efficient_loading, "every process reads the weights"),
-        (
-            "fsdp_activation_checkpointing: true",
-            plugin.activation_checkpointing,
-            "set it to false, and model.gradient_checkpointing = true in the recipe",
-        ),
-        (
-            "fsdp_offload_params: true",
-            isinstance(plugin.cpu_offload, CPUOffloadPolicy),
-            "set it to false; model.lora_r, ppo.micro_batch_tokens and model.gradient_checkpointing lower the memory",
-        ),
-        ("fsdp_ignored_modules", plugin.ignored_modules, "leave it out"),
-        (f"mixed_precision: {precision}", precision not in ("no", "", "bf16"), 'set it to "no" or bf16'),
-        ("dynamo_backend", compiled not in ("no", ""), 'set it to "NO"'),
-    )
-    for name, wrong, way_out in refused:
-        if wrong:
+    for name, applied in APPLIED.items():
+        if (value := os.environ.get(name, "")).lower() not in applied:
             raise ConfigError(
-                f"accelerate's configuration has {name}, which would not be applied here: {way_out} (see {FSDP_RECIPE})"
+                f'accelerate\'s configuration has {name} = "{value}", which would not be applied here; write '
+                f'"{applied[0].upper()}" as in {FSDP_RECIPE}. Lower the memory with model.gradient_checkpointing, '
+                "model.lora_r and ppo.micro_batch_tokens of the recipe"
             )
+    plugin = getattr(accelerator.state, "fsdp_plugin", None) or FullyShardedDataParallelPlugin()
+    return Sharding(plugin, accelerator, torch.bfloat16 if precision == "bf16" else None)
 
 
 class Sharding:
@@ -132,13 +118,7 @@ class Sharding:
     def __init__(
         self, plugin: FullyShardedDataParallelPlugin, accelerator: Accelerator, computed_in: torch.dtype | None
     ) -> None:
-        """Take the settings; nothing is sharded yet.
-
-        Args:
-            plugin: accelerate's settings of FSDP 2.
-            accelerator: accelerate's view of the processes.
-            computed_in: the type of gathered weights; None computes in the type that the weights have.
-        """
+        """Take accelerate's settings of FSDP 2, and the type of gathered weights; None leaves them their own type."""
         self.plugin, self.accelerator, self.computed_in = plugin, accelerator, computed_in
         self.half_precision = computed_in is not None
         self.roots: list[Any] = []
@@ -176,9 +156,7 @@ class Sharding:
             model(TokenBatch(token.repeat(1, 2), token[0], token, token > 0, token[0] > 1))
         self.reshard()
         if self.accelerator.is_main_process:
-            parameters = [p for root in self.roots for p in root.parameters()]
-            whole, mine = sum(p.numel() for p in parameters), sum(p.to_local().numel() for p in parameters)
-            note(f"FSDP 2 in {count} processes: {mine:,} of {whole:,} parameters in the first of them")
+            note(f"{count} processes, each with a shard of each weight (FSDP 2)")
 
     def _layer_names(self, policy: Any) -> set[str]:
         base = base_of(policy)

@@ -27,6 +27,7 @@ from text2grad.models import (
     VLLMSampler,
     adapter_is_trained,
     can_share_prompts,
+    check_batch_size,
     check_engine,
     check_lora_targets,
     check_model,
@@ -132,7 +133,14 @@ class PreparedRun:
         self.sharding = sharding_of(self.accelerator)
         self._refuse_with_shards(held_out)
         self.tracker = RunTracker(self.accelerator, recipe)
-        self.refresher = self._checked(refresher)
+        if recipe.refresh.asks and refresher is None:
+            raise ConfigError(
+                "[refresh] asks to audit or retrain the critic, and the trainer has no refresher: pass "
+                "Text2GradTrainer(..., refresher=text2grad.Refresher(...)), or leave [refresh] out"
+            )
+        if (refresh := recipe.refresh).active:
+            check_batch_size("refresh", refresh.batch_size, refresh.accumulate, self.accelerator.num_processes)
+        self.refresher = refresher or FixedCritic()
         self.directory = Path(recipe.run.out)
         check_directory(self.directory, resume=resume)
         self.tokenizer = tokenizer_of(model, recipe.model) if processing_class is None else processing_class
@@ -149,27 +157,17 @@ class PreparedRun:
 
     def _refuse_with_shards(self, held_out: Sequence[Example]) -> None:
         """Refuse settings that need whole weights or gradients, or passes of one process alone."""
+        processes = self.accelerator.num_processes
         if self.sharding is not None and self.recipe.rollout.engine == "vllm":
             raise ConfigError(
                 'rollout.engine = "vllm" takes whole weights at each step, and FSDP has them in shards; choose '
                 'rollout.engine = "hf", or launch plain data parallelism'
             )
-        processes = self.accelerator.num_processes
         if self.sharding is not None and 0 < len(held_out) < processes:
             raise ConfigError(
                 f"{len(held_out)} held-out prompts cannot be shared by {processes} processes; set data.eval_examples "
                 f"to {processes} or more, or to 0"
             )
-
-    def _checked(self, refresher: CriticRefresher | None) -> CriticRefresher:
-        refresh = self.recipe.refresh
-        if refresh.asks and refresher is None:
-            raise ConfigError(
-                "[refresh] asks to audit or retrain the critic, and the trainer has no refresher: pass "
-                "Text2GradTrainer(..., refresher=text2grad.Refresher(...)), or leave [refresh] out"
-            )
-        refresh.check_processes(self.accelerator.num_processes)
-        return refresher or FixedCritic()
 
     def _fit_prompts(self, model: Any, examples: Sequence[Example], held_out: Sequence[Example]) -> None:
         """Encode the prompts; refuse or drop those that leave no room for a response, before weights are loaded."""

@@ -12,18 +12,17 @@ bit for bit (same machine, same number of threads and processes). B: responses o
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 
-import torch
 from torch import Tensor
 
 from text2grad.models import Scores, TokenBatch
-from text2grad.rl.advantages import Advantages, Moments, advantages_over_baseline, moments, whiten
+from text2grad.rl.advantages import Advantages, advantages_over_baseline, whiten
 from text2grad.rl.importance import engine_weights
 from text2grad.rl.loop import TrainingLoop
 from text2grad.rl.nl_gradient import total_rewards
 from text2grad.rl.rewards import Rewarded, rewards_of
-from text2grad.rl.rollouts import EarlyCritiques, chosen_examples, critiques_of, early_critiques, sample_rollouts
+from text2grad.rl.rollouts import EarlyCritiques, chosen_examples, critiques_of, sample_rollouts
 from text2grad.rl.step import Step, observed, phase
 from text2grad.rl.update import PPOBatch, ppo_epochs
 from text2grad.types import Critique, Rollout
@@ -52,7 +51,7 @@ class Text2GradTrainer(TrainingLoop):
         """Return the context in which a critic that allows it is asked while the policy still samples."""
         kept = self.log.keeps_critiques(self.step)  # a killed run left critiques: nothing is asked again
         parts = 0 if kept else int(getattr(self.critic, "overlap", 0))
-        return early_critiques(self.critic, match=self.recipe.critic.match, parts=parts)
+        return EarlyCritiques(self.critic, self.recipe.critic.match, parts) if parts else nullcontext()
 
     @phase("rollout")
     def sample(self, early: EarlyCritiques | None = None) -> list[Rollout]:
@@ -82,8 +81,7 @@ class Text2GradTrainer(TrainingLoop):
             bootstrap=scores.bootstrap,  # a truncated response goes on with V of its last state
         )
         if ppo.whiten in ("scale", "full"):
-            over = Moments(*self.accelerator.reduce(torch.stack(moments(advantages, mask)), reduction="sum"))
-            advantages = whiten(advantages, mask, over, center=ppo.whiten == "full")
+            advantages = whiten(advantages, mask, center=ppo.whiten == "full", add_up=self.accelerator.reduce)
         return Advantages(advantages, returns)
 
     def update(self, step: Step) -> None:

@@ -58,14 +58,8 @@ def minibatch_rows(rows: int, minibatches: int, *, seed: int, rank: int = 0, pro
     """Yield this process's row indices of each minibatch, int64 [rows / minibatches] on average.
 
     Of every `minibatches` neighbouring rows of the global batch, each goes to a different minibatch, at random. So a
-    row's minibatch does not depend on the number of processes, and all minibatches have the same size.
-
-    Args:
-        rows: rows of this process; `rows · processes` is a multiple of `minibatches`.
-        minibatches: optimizer steps per epoch.
-        seed: decides the assignment.
-        rank: number of this process.
-        processes: number of processes.
+    row's minibatch does not depend on the number of processes, and all minibatches have the same size. `rows` are those
+    of this process, whose number is `rank`; `rows · processes` is a multiple of `minibatches`.
     """
     generator = torch.Generator().manual_seed(seed)
     assigned = torch.rand(rows * processes // minibatches, minibatches, generator=generator).argsort(dim=1).flatten()

@@ -14,6 +14,7 @@ from .evaluations import main_metric as main_metric
 from .metric import lower_is_better as lower_is_better
 from .own_annotations import annotate_by_critic as annotate_by_critic
 from .pipeline import Pipeline as Pipeline
+from .prompts import run_examples as run_examples
 from .recipe_run import (
     critic_of_run as critic_of_run,
     refreshed_critic as refreshed_critic,
@@ -24,5 +25,4 @@ from .run_comparison import (
     print_compared as print_compared,
     write_compared as write_compared,
 )
-from .run_examples import run_examples as run_examples
 from .sft_run import SFTRun as SFTRun

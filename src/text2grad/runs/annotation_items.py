@@ -20,7 +20,7 @@ from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import read_examples
 from text2grad.files import append_records, appended_records
 from text2grad.progress import Progress
-from text2grad.runs.run_examples import recipe_task
+from text2grad.runs.prompts import recipe_task
 from text2grad.types import Example
 
 RESPONSES = "responses.jsonl"
@@ -33,8 +33,8 @@ def annotator_endpoint(settings: AnnotateConfig) -> Endpoint:
     Raises:
         ConfigError: if the endpoint is incomplete, or its key is missing.
     """
-    values = settings.model_dump()
-    endpoint = Endpoint(**{field.name: values[field.name] for field in fields(Endpoint)})
+    names = {field.name for field in fields(Endpoint)}
+    endpoint = Endpoint.of("[annotate]", settings.model_dump(include=names))
     endpoint.check()
     return endpoint
 

@@ -11,7 +11,7 @@ from text2grad.errors import ConfigError
 from text2grad.feedback import Annotation, Critic, check_examples, load_critic, write_annotations
 from text2grad.runs.annotation_items import RESPONSES, annotated_examples, sampled_responses
 from text2grad.runs.critic_quality import check_identity, predictions
-from text2grad.runs.run_examples import recipe_task, task_settings
+from text2grad.runs.prompts import recipe_task, task_settings
 from text2grad.types import Example
 
 ANNOTATIONS = "annotations.jsonl"

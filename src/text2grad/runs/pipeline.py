@@ -27,7 +27,7 @@ from text2grad.progress import Progress, note
 from text2grad.reward_models import SYMBOLS, critique_target
 from text2grad.reward_models.training import train_reward_model
 from text2grad.runs.evaluate_policy import sample_rollouts
-from text2grad.runs.run_examples import task_settings, world_of
+from text2grad.runs.prompts import task_settings, world_of
 from text2grad.tasks import Task, built_in, copy_weights, procedural_task, tiny_llama, word_tokenizer
 from text2grad.types import Example
 
@@ -97,7 +97,7 @@ class Pipeline:
             self.out.mkdir(parents=True, exist_ok=True)
             write_atomically(path, to_json(now))
             return
-        before = make_recipe(json.loads(path.read_bytes()), where=str(path), warn=False).model_dump(mode="json")
+        before = make_recipe(json.loads(path.read_bytes()), where=str(path), strict=False).model_dump(mode="json")
         changed = changed_settings(before, now)
         if changed:
             raise ConfigError(

@@ -1,65 +1,36 @@
-"""`text2grad sft` from beginning to end: demonstrations → a fine-tuned policy.
-
-run.json, data.json     settings, and a hash of the demonstrations; a resumed run compares them
-metrics.jsonl           loss of each step, held-out loss
-checkpoints/            the best and the last
-model/                  the best checkpoint: a Hugging Face directory, or an adapter
-merged/                 with LoRA: the adapter merged into its base
-results.json            counts and the held-out loss before the training and of the best checkpoint
-"""
+"""`text2grad sft`: demonstrations → a fine-tuned policy, in the files of a `MeasuredRun`."""
 
 import hashlib
-import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from text2grad.config import Recipe, check_directory, check_world_size, open_run
-from text2grad.costs import Cost, write_cost
-from text2grad.errors import CheckpointError, ConfigError, DataError
+from text2grad.config import Recipe
+from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import Demonstration, hold_out, read_demonstrations
-from text2grad.files import published, to_json, write_atomically
+from text2grad.files import to_json
 from text2grad.models import (
+    MERGED,
     NO_LOSS,
-    Evaluation,
-    FineTuning,
-    OnMeasured,
+    MeasuredRun,
     Row,
-    check_batch_size,
     check_ids,
-    check_same_data,
-    checkpoint_path,
     context_of,
     conversation_rows,
     format_of,
     held_out_loss,
-    last_saved,
     load_tokenizer,
-    load_trainable,
-    load_trained,
-    measured_at,
-    on_cpu,
     policy_config,
-    supervised_trainer,
-    train_measured,
 )
 from text2grad.progress import Progress, note
-from text2grad.runs.run_examples import held_out_prompts
-
-MODEL, MERGED, RESULTS_FILE = "model", "merged", "results.json"
-SECTIONS = ("model", "sft", "run")  # sections of the recipe whose settings decide the result
+from text2grad.runs.prompts import held_out_prompts
 
 
-class SFTRun:
-    """One fine-tuning of a policy; everything that can be checked is checked before a file is written.
+class SFTRun(MeasuredRun):
+    """One fine-tuning of a policy; everything that can be checked is checked before a file is written."""
 
-    Attributes:
-        counts: numbers of demonstrations and tokens.
-        directory: of the run.
-    """
+    section, metric = "sft", ("loss", False)
 
     def __init__(self, recipe: Recipe, *, resume: bool = False) -> None:
         """Read the demonstrations, load the model, and create or open the run's directory.
@@ -75,19 +46,7 @@ class SFTRun:
             ModelError: if the model cannot be loaded, or its tokenizer has no end of sequence or chat template.
             CheckpointError: if the run was started with other settings or demonstrations.
         """
-        from accelerate import PartialState
-
-        self.path = recipe.sft.model or recipe.model.path
-        if not self.path:
-            raise ConfigError("neither [sft] model nor [model] path is set: name the model with --model PATH")
-        self.recipe, self.directory = recipe, Path(recipe.sft.out)
-        check_directory(self.directory, resume=resume)
-        self.state = PartialState(cpu=on_cpu())
-        check_world_size(self.state.num_processes)
-        check_batch_size("sft", recipe.sft.batch_size, recipe.sft.accumulate)
-        self.is_main = bool(self.state.is_main_process)
-        if recipe.run.threads:
-            torch.set_num_threads(recipe.run.threads)
+        super().__init__(recipe, resume=resume)
         learned, held_out, shared = read_demonstration_split(recipe)
         config = policy_config(self.path, trust_remote_code=recipe.model.trust_remote_code)
         self.tokenizer = load_tokenizer(self.path, trust_remote_code=recipe.model.trust_remote_code)
@@ -95,14 +54,12 @@ class SFTRun:
         self.prompt_format = format_of(self.tokenizer, recipe.model.prompt_format, prompts)
         encoded = self._encode(learned, "demonstrations")
         encoded_held_out = self._encode(held_out[: recipe.sft.eval_limit], "held-out demonstrations")
-        limit = int(min(recipe.sft.max_tokens, context_of(config)))
-        fitting, fitting_held_out = _fitting(encoded, limit), _fitting(encoded_held_out, limit)
+        self.max_tokens = int(min(recipe.sft.max_tokens, context_of(config)))
+        fitting, fitting_held_out = _fitting(encoded, self.max_tokens), _fitting(encoded_held_out, self.max_tokens)
         self.rows = [row for rows in fitting for row in rows]
         self.held_out = [row for rows in fitting_held_out for row in rows]
-        of_model = recipe.model.model_dump(
-            include={"dtype", "lora_r", "lora_alpha", "lora_targets", "trust_remote_code"}
-        )
-        self.model = load_trainable(self.path, **of_model, lora_dropout=recipe.sft.lora_dropout, seed=recipe.run.seed)
+        self.measure = partial(held_out_loss, rows=self.held_out)
+        self.model = self.load_model()
         check_ids(self.model, [row["input_ids"] for row in (*self.rows, *self.held_out)])
         self.counts = {
             "learned": len(fitting),
@@ -113,33 +70,18 @@ class SFTRun:
             "held_out": len(fitting_held_out),
             "held_out_too_long": len(encoded_held_out) - len(fitting_held_out),
         }
-        if self.is_main:
-            processes = self.state.num_processes
-            open_run(self.directory, recipe, resume=resume, processes=processes, sections=SECTIONS)
-            digest = hashlib.sha256(f"{_digest(encoded)} {_digest(encoded_held_out)}".encode()).hexdigest()
-            check_same_data(self.directory / "data.json", {**self.counts, "sha256": digest}, "demonstrations")
-            last_saved(self.directory)
-        self.state.wait_for_everyone()
+        digest = hashlib.sha256(f"{_digest(encoded)} {_digest(encoded_held_out)}".encode()).hexdigest()
+        self.open(("model", "sft", "run"), "demonstrations", digest)
 
-    def run(self, on_measured: OnMeasured = lambda *_: None) -> Path:
-        """Train, publish the best checkpoint, and return its directory; parts that are finished are skipped.
-
-        Args:
-            on_measured: called with step, number of steps and measurements after each measurement.
-        """
-        out = self.directory / MODEL
-        if not out.exists():
-            self._train(on_measured)
-        self.state.wait_for_everyone()
-        if self.is_main:
-            self._publish(out)
-        self.state.wait_for_everyone()
+    def run(self) -> Path:
+        """Train and publish as `MeasuredRun.run`; with LoRA return the directory of the merged model."""
+        out = super().run()
         return self.directory / MERGED if self.recipe.model.lora_r else out
 
-    def results(self) -> dict[str, Any]:
-        """Return results.json of a finished run, and the seconds of its training."""
-        last = last_saved(self.directory)
-        return {**json.loads((self.directory / RESULTS_FILE).read_bytes()), "seconds": last.seconds if last else 0.0}
+    def save(self, model: Any, out: Path, results: dict[str, Any], *, adapter: bool) -> None:
+        """Save a policy as an ordinary Hugging Face directory."""
+        model.save_pretrained(out)
+        self.tokenizer.save_pretrained(out)
 
     def _encode(self, demonstrations: Sequence[Demonstration], name: str) -> list[list[Row]]:
         """Return the rows of each demonstration."""
@@ -155,62 +97,6 @@ class SFTRun:
         if self.is_main:
             _warn_of_special_tokens(self.tokenizer, demonstrations)
         return encoded
-
-    def _train(self, on_measured: OnMeasured) -> None:
-        """Train, with measurements and checkpoints, from the last checkpoint."""
-        sft, model, run = self.recipe.sft, self.recipe.model, self.recipe.run
-        same = {"steps", "batch_size", "max_tokens", "optimizer", "epochs", "accumulate", "bf16"}
-        settings = FineTuning(
-            **sft.model_dump(include=same),
-            learning_rate=sft.lr,
-            seed=run.seed,
-            gradient_checkpointing=model.gradient_checkpointing,
-        )
-        evaluation = Evaluation(
-            self.directory,
-            "sft",
-            lambda trainer: held_out_loss(trainer, self.held_out),
-            metric="loss",
-            greater_is_better=False,
-            every=sft.eval_every,
-            keep=max(2, run.keep_checkpoints),
-            tracker=run.tracker,
-            on_measured=on_measured,
-        )
-        make_trainer = partial(supervised_trainer, self.model, self.tokenizer, self.rows, settings)
-        train_measured(make_trainer, settings, evaluation)
-
-    def _publish(self, out: Path) -> None:
-        """Write the best checkpoint as an ordinary Hugging Face directory; an adapter merged into its base as well."""
-        last = last_saved(self.directory)
-        if last is None:
-            raise CheckpointError(f"{self.directory} holds no checkpoint to publish; start the run again")
-        results = {
-            "counts": self.counts,
-            "before": measured_at(self.directory, 0),
-            "measured": measured_at(self.directory, last.best_step),
-            "best_step": last.best_step,
-            "steps": last.step,
-            "epochs": last.epochs,
-            "prompt_format": self.prompt_format,
-        }
-        settings, merged = self.recipe.model, self.directory / MERGED
-        for path in (merged, out) if settings.lora_r else (out,):
-            if path.exists():
-                continue
-            model = load_trained(
-                checkpoint_path(self.directory, last.best_step),
-                self.path,
-                adapter=bool(settings.lora_r),
-                merged=path == merged,
-                dtype=settings.dtype,
-                trust_remote_code=settings.trust_remote_code,
-            )
-            with published(path) as temporary:
-                model.save_pretrained(temporary)
-                self.tokenizer.save_pretrained(temporary)
-        write_cost(self.directory, Cost("sft", last.seconds, last.tokens, 0, last.peak_memory_bytes, runs=1))
-        write_atomically(self.directory / RESULTS_FILE, to_json(results))
 
 
 def read_demonstration_split(recipe: Recipe) -> tuple[list[Demonstration], list[Demonstration], int]:

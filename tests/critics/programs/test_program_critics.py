@@ -386,7 +386,7 @@ def test_suspects_by_hand(failing: list[set[int]], passing: list[set[int]], expe
 
 
 def test_lines_that_a_program_prints_do_not_break_the_reading_of_its_tests() -> None:
-    said = ['#[1,"",[[1,2],[4,4]],null]', "#[1", "#[]", "# what?", "other", '#[0,"",3,null]', '#[1,"E",[],null]']
+    said = ['#[1,"",[1,2,4],null]', "#[1", "#[]", "# what?", "other", '#[0,"",3,null]', '#[1,"E",[],null]']
     found = [StatementRun("assert f()", "", frozenset({1, 2, 4}))]
     assert read_statement_runs("\n".join(said), "#", "x = 1\nassert f()", "1\n2\n3\n4") == found
 
@@ -462,20 +462,19 @@ def f(x):
         "[" * 4000,
         '[0,"AssertionError",["x"],null]',
         '[5,7,[1,"x"],[3]]',
-        '[0,"b",[[1e400,1e400]],null]',
-        '[0,"b",[[true,true]],null]',
-        '[0,"b",[[-5, 99999999]],"y"]',
+        '[0,"b",[1e400],null]',
+        '[0,"b",[true],null]',
+        '[0,"b",[-5, 99999999],"y"]',
         '{"a": 1}',
-        '[0,"' + "a" * 5000 + '", [[1,1]], 5]',
+        '[0,"' + "a" * 5000 + '", [1], 5]',
         "null",
-        '[0, "AssertionError", [[4, 4]], {"a": 1}]',
+        '[0, "AssertionError", [4], {"a": 1}]',
         '[2, "", [], null]',
         '[-1, "", [], null]',
         '[true, "", [], null]',
-        '[0, "", [[1, 1000000000]], null]',
-        '[0, "", [[2, 2], [1, 1]], null]',
+        '[0, "", [1, 1000000000], null]',
     ],
-    ids=range(15),
+    ids=range(14),
 )
 def test_a_program_that_prints_records_of_its_own_costs_only_its_critique(critic: UnitTestCritic, record: str) -> None:
     tests = "assert f(1) == 2\nassert f(2) == 2"
@@ -640,8 +639,7 @@ def test_rules_that_ruff_does_not_know_are_refused() -> None:
 
 
 def test_ruff_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "ruff", None)
-    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr("shutil.which", lambda name, path=None: None)
     with pytest.raises(ConfigError) as caught:
         RuffCritic()
     assert str(caught.value) == "RuffCritic needs ruff: pip install ruff"

@@ -83,12 +83,12 @@ def test_critics_made_in_python_have_the_defaults_of_a_recipe(monkeypatch: pytes
             'Critic has no setting "tempreature". Did you mean "temperature"? Known settings: model, base_url, '
             "api_key_env, temperature, max_tokens, concurrency, timeout_s, prices, max_cost",
         ),
-        ({"concurrency": 0}, "Critic cannot be made: concurrency: Input should be greater than or equal to 1"),
-        ({"max_tokens": "9"}, "Critic cannot be made: max_tokens: Input should be a valid integer"),
-        ({"temperature": float("nan")}, "Critic cannot be made: temperature: Input should be a finite number"),
+        ({"concurrency": 0}, "Critic: concurrency: Input should be greater than or equal to 1"),
+        ({"max_tokens": "9"}, "Critic: max_tokens: Input should be a valid integer"),
+        ({"temperature": float("nan")}, "Critic: temperature: Input should be a finite number"),
         (
             {"max_cost": 1.0},
-            "Critic cannot be made: Value error, max_cost needs prices: without them every answer costs 0",
+            "Critic: max_cost needs prices: without them nothing costs anything",
         ),
     ],
 )

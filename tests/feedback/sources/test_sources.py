@@ -77,15 +77,21 @@ def qa(errors: list[Any], missing: list[Any]) -> dict[str, Any]:
     return {"question": "Where?", "passages": [["T", "One."]], "prediction 1": LYON, "feedback": feedback}
 
 
-def test_a_missing_fact_is_a_loss(tmp_path: Path) -> None:
+def test_a_missing_fact_is_a_loss_and_can_be_charged_to_the_outcome(tmp_path: Path) -> None:
     error = {"error type": "Wrong", "start": 10, "end": 14, "explanation": ""}
     missing = {"error type": "Missing-Answer", "passage_id": 1, "sentence_id": [1]}
     words = 'Wrong: "Lyon"\nMissing-Answer: "One." (T)\nMissing-Answer: "One." (T)'
     path = written(tmp_path, qa([error], [missing, missing]), name="qa.json")
     (plain,) = read_source(path, format="qa_feedback")
     assert plain == Annotation("Where?", LYON, Critique(words, (NO,)))
-    (item,) = read_items(path, "qa_feedback")
-    assert item.losses == (Loss(NO_PLACE, "Missing-Answer"),) * 2
+    (charged,) = read_items(path, "qa_feedback", Options(missing_outcome=-0.25))
+    assert charged.made == Annotation("Where?", LYON, Critique(words, (NO,), -0.5))  # 2 · −0.25
+    assert charged.losses == (Loss(NO_PLACE, "Missing-Answer"),) * 2
+    (no_fault,) = read_items(
+        written(tmp_path, qa([error], []), name="b.json"), "qa_feedback", Options(missing_outcome=-1)
+    )
+    assert isinstance(no_fault.made, Annotation)
+    assert no_fault.made.critique.outcome is None
 
 
 QA_RECORD: dict[str, Any] = {
@@ -577,7 +583,7 @@ def test_records_that_cannot_be_used_are_refused(
         (
             "tabel",
             {},
-            "format has no value 'tabel'. Did you mean \"table\"? Known values: table, qa_feedback, label_studio",
+            "format has no value 'tabel'. Did you mean \"table\"? Known values: table, qa_feedback, mqm, label_studio",
         ),
         (
             "qa_feedback",

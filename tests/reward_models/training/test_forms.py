@@ -10,8 +10,8 @@ from small_reward import ANNOTATIONS, prepare, recipe
 from text2grad.cli.__main__ import main
 from text2grad.errors import ConfigError
 from text2grad.feedback.critic import ask
-from text2grad.feedback.preferences import split_by_prompt
 from text2grad.feedback.records import write_annotations
+from text2grad.feedback.splits import split_by_prompt
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import critic_from_recipe
 from text2grad.reward_models.training.run import RewardRun

@@ -15,14 +15,14 @@ import small_reward
 from small_reward import ANIMALS, ANNOTATIONS, prepare, recipe
 from text2grad.cli.__main__ import main
 from text2grad.errors import CheckpointError, ConfigError, DataError, Interrupted, ModelError, TrainingError
-from text2grad.feedback.preferences import split_by_prompt
 from text2grad.feedback.records import Annotation, read_annotations, write_annotations
-from text2grad.models import measured_training
+from text2grad.feedback.splits import split_by_prompt
+from text2grad.models import measured_run, measured_training
 from text2grad.models.pretrained import load_policy, load_tokenizer
 from text2grad.reward_models.agreement import Agreement
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel, critique_prompts
-from text2grad.reward_models.training.held_out import HeldOutSet, read_split, span_f1
+from text2grad.reward_models.training.held_out import HeldOutSet, read_split
 from text2grad.reward_models.training.run import RewardRun
 from text2grad.reward_models.writing import critique_prompt, critique_request, critique_target
 from text2grad.types import Critique, Example, Span
@@ -81,14 +81,8 @@ def test_a_share_leaves_at_least_one_prompt_on_each_side_where_there_are_two() -
     assert split_by_prompt(two[:1], 0.5, seed=0) == (two[:1], [])
 
 
-def test_f1_is_that_of_tokens_and_of_both_labels_together() -> None:
-    # Praised: 3 right of 4 marked and 6 true, 2·3/10. Blamed: 1 of 1 and 4, 2·1/5. Together 2·4/15.
-    found = span_f1(
-        Agreement(positive_both=3, positive=4, positive_true=6, negative_both=1, negative=1, negative_true=4)
-    )
-    assert found == {"f1": 8 / 15, "f1/positive": 0.6, "f1/negative": 0.4}
-    assert span_f1(Agreement(positive_true=2)) == {"f1": 0.0, "f1/positive": 0.0}
-    assert span_f1(Agreement()) == {}
+def f1_of(agreement: Agreement) -> dict[str, float]:
+    return {name: value for name, value in agreement.metrics().items() if name.startswith("f1")}
 
 
 def test_a_critic_is_measured_in_tokens_beside_the_annotators_spans(home: Path) -> None:
@@ -102,7 +96,7 @@ def test_a_critic_is_measured_in_tokens_beside_the_annotators_spans(home: Path) 
         ]
 
     agreement = held_out.measure(animals_alone)
-    assert span_f1(agreement) == {"f1": 2 * 36 / (36 + 72), "f1/positive": 1.0, "f1/negative": 0.0}
+    assert f1_of(agreement) == {"f1": 2 * 36 / (36 + 72), "f1/positive": 1.0, "f1/negative": 0.0}
     assert (agreement.responses, agreement.failed) == (36, 0)
 
 
@@ -120,14 +114,15 @@ def test_responses_that_the_tokenizer_says_otherwise_are_measured_by_nobody(home
     agreement = held_out.measure(critic)
     assert asked == [("a:", ""), (one.prompt, one.response)]
     assert (one.response, agreement.unmatched) == (" cat one", 1)
-    assert span_f1(agreement) == {"f1": 2 * 1 / (1 + 2), "f1/positive": 1.0, "f1/negative": 0.0}
+    assert f1_of(agreement) == {"f1": 2 * 1 / (1 + 2), "f1/positive": 1.0, "f1/negative": 0.0}
     with pytest.raises(DataError) as caught:
         HeldOutSet(tokenizer, [silent, unknown])
     assert str(caught.value) == (
-        "no span of 2 held-out responses can be placed on the tokenizer's tokens: decoding changes the text of 1 of "
-        "them. Use a tokenizer that decodes every text unchanged."
+        "no span of 2 held-out responses can be placed on the tokenizer's tokens (decoding changes the text of 1), so "
+        "no agreement can be measured. Hold out more (reward_model.held_out), measure on more of them "
+        "(reward_model.eval_limit), or use a tokenizer that decodes every text unchanged."
     )
-    with pytest.raises(DataError, match=r"^nothing is marked in any of 2 held-out responses.*eval_limit"):
+    with pytest.raises(DataError, match=r"^no span of 2 held-out responses .* changes the text of 0\)"):
         HeldOutSet(tokenizer, [silent, silent])
 
 
@@ -231,7 +226,7 @@ def test_what_was_measured_is_what_the_saved_model_does(calm: Path) -> None:
     _, held_out = split_by_prompt(ANNOTATIONS, 0.34, seed=3)
     found = HeldOutSet(critic.tokenizer, held_out).measure(critic)
     results = json.loads((calm / "results.json").read_bytes())
-    assert results["measured"] == span_f1(found) | found.metrics()
+    assert results["measured"] == found.metrics()
     assert critic.format == CritiqueFormat(max_new_tokens=40, outcomes=False)
 
 
@@ -250,7 +245,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(home: Path, monkeypatch: pytest
             policy.lm_head.weight[0, 0] = torch.nan
         return policy
 
-    monkeypatch.setattr(measured_training, "load_policy", poison)
+    monkeypatch.setattr(measured_run, "load_policy", poison)
     with pytest.raises(TrainingError) as caught:
         train(home, "nan")
     assert str(caught.value) == (
@@ -444,7 +439,11 @@ def test_the_card_says_what_it_is_and_nothing_about_this_machine(adapted: Path) 
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"model": {"path": ""}}, ConfigError, "[model] path is not set: name the model to train with --model PATH"),
+        (
+            {"model": {"path": ""}},
+            ConfigError,
+            "neither [reward_model] model nor [model] path is set: name it with --model PATH",
+        ),
         (
             {"reward_model": {"annotations": ()}},
             DataError,

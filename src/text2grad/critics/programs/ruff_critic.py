@@ -7,13 +7,13 @@ write them. A message without a position, such as an unexpected end of file, is 
 import json
 import shutil
 import subprocess
+import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from text2grad.critics.programs.program_text import Program, program_in
-from text2grad.errors import ConfigError, CriticError
+from text2grad.errors import ConfigError
 from text2grad.types import Critique, Example, Span
 
 TIMEOUT_S = 30.0
@@ -48,15 +48,11 @@ class RuffCritic:
         if isinstance(rules, str):
             raise ConfigError(f"select must be a list of rules, got the text {rules!r}. Write [{rules!r}]")
         self._command = [_ruff(), "check", "--isolated", "--no-cache", "--ignore-noqa", "--output-format", "json"]
-        self._command += ["--select", ",".join(rules)] if rules else []
+        self._command += [*(["--select", ",".join(rules)] if rules else []), "--stdin-filename", "response.py", "-"]
         self._check("")
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
-        """Return one critique per response.
-
-        Raises:
-            CriticError: if ruff fails.
-        """
+        """Return one critique per response."""
         return [self._critique(program_in(response)) for response in responses]
 
     def _critique(self, program: Program) -> Critique:
@@ -66,25 +62,17 @@ class RuffCritic:
         lines, spans = list[str](), set[Span]()
         for message in messages:
             start, end = (_place(program, **message[at]) for at in ("location", "end_location"))
-            span = program.span(start, end)
-            quote = "" if span is None else f": {json.dumps(program.text[start:end].strip(), ensure_ascii=False)}"
-            lines.append(f"{message['code']} {message['message']}{quote}")
-            spans |= set() if span is None else {span}
+            lines.append(f"{message['code']} {message['message']}")
+            if span := program.span(start, end):
+                lines[-1] += f": {json.dumps(program.text[start:end].strip(), ensure_ascii=False)}"
+                spans.add(span)
         return Critique("\n".join(lines), tuple(sorted(spans)), self.faulty_outcome)
 
     def _check(self, program: str) -> list[dict[str, Any]]:
         """Return ruff's messages about a program."""
-        try:
-            done = subprocess.run(
-                [*self._command, "--stdin-filename", "response.py", "-"],
-                input=program.encode("utf-8", "replace"),
-                capture_output=True,
-                timeout=TIMEOUT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise CriticError(f"ruff did not answer within {TIMEOUT_S:g} seconds") from error
-        if done.returncode > 1:
+        text = program.encode("utf-8", "replace")
+        done = subprocess.run(self._command, input=text, capture_output=True, timeout=TIMEOUT_S, check=False)
+        if done.returncode not in (0, 1):
             errors = " ".join(done.stderr.decode("utf-8", "replace").split())
             raise ConfigError(f"ruff fails: {errors}")
         messages: list[dict[str, Any]] = json.loads(done.stdout)
@@ -97,13 +85,8 @@ def _place(program: Program, *, row: int, column: int) -> int:
 
 
 def _ruff() -> str:
-    """Return the path of ruff: among the packages of this Python, or else on the PATH."""
-    try:
-        from ruff import find_ruff_bin
-
-        return str(Path(find_ruff_bin()))
-    except (ImportError, FileNotFoundError):
-        path = shutil.which("ruff")
+    """Return the path of ruff: beside this Python, or else on the PATH."""
+    path = shutil.which("ruff", path=sysconfig.get_path("scripts")) or shutil.which("ruff")
     if path is None:
         raise ConfigError("RuffCritic needs ruff: pip install ruff")
     return path

@@ -91,8 +91,7 @@ class UnitTestCritic(AbstractContextManager["UnitTestCritic"]):
     _sandbox: Sandbox = field(init=False, repr=False)
     _passed: int = field(init=False, repr=False, default=0)
     _forgeable: int = field(init=False, repr=False, default=0)
-    _modules: dict[str, str] = field(init=False, repr=False, default_factory=dict)  # why each cannot be imported, or ""
-    _reasons: dict[str, str] = field(init=False, repr=False, default_factory=dict)  # why tests cannot be run, or ""
+    _lacking: dict[str, bool] = field(init=False, repr=False, default_factory=dict)  # packages that were looked for
 
     def __post_init__(self) -> None:
         """Start the sandbox, so that a missing requirement is reported at once."""
@@ -129,18 +128,15 @@ class UnitTestCritic(AbstractContextManager["UnitTestCritic"]):
             return 'there is no "tests"'
         if not isinstance(tests, str):
             return f'"tests" is a {type(tests).__name__}, and must be one text: its lines, or cases as JSON'
-        if tests not in self._reasons:
-            lacking = (self._lacks(name) for name in sorted(imported(tests)))
-            self._reasons[tests] = reason_not_to_run(tests) or next(filter(None, lacking), "")
-        return self._reasons[tests]
+        lacking = [package for package in sorted(imported(tests)) if self._lacks(package)]
+        return reason_not_to_run(tests) or (f"the sandbox's Python has no package {lacking[0]}" if lacking else "")
 
-    def _lacks(self, package: str) -> str:
-        """Return a message if the sandbox cannot import a package; empty if it can."""
-        if package not in self._modules:
+    def _lacks(self, package: str) -> bool:
+        """Return whether the sandbox cannot import a package."""
+        if package not in self._lacking:
             result = self._run([("", f"assert __import__({package!r})")])[0]
-            missing = f"No module named '{package}'" in result.output  # a slow import is no missing package
-            self._modules[package] = f"the sandbox's Python has no package {package}" if missing else ""
-        return self._modules[package]
+            self._lacking[package] = f"No module named '{package}'" in result.output  # a slow import is there
+        return self._lacking[package]
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique per response.
@@ -149,15 +145,12 @@ class UnitTestCritic(AbstractContextManager["UnitTestCritic"]):
             DataError: as `check_examples`.
         """
         self.check_examples(examples)
-        programs = [program_in(response) for response in responses]
-        jobs = [
-            (program.text, with_names(example.tests or "")) for program, example in zip(programs, examples, strict=True)
-        ]
+        sources = [_Source(response, program_in(response)) for response in responses]
+        tests = [with_names(example.tests or "") for example in examples]
+        jobs = [(source.program.text, own) for source, own in zip(sources, tests, strict=True)]
         outcomes = self._run(jobs)
         self._count(outcomes)
-        runs = self._run_statements(jobs, outcomes)
-        parts = zip(outcomes, map(_Source, responses, programs), runs, jobs, strict=True)
-        return [self._critique(outcome, source, own, tests) for outcome, source, own, (_, tests) in parts]
+        return list(map(self._critique, outcomes, sources, self._run_statements(jobs, outcomes), tests))
 
     def _count(self, results: Sequence[Result]) -> None:
         """Count the passes that a program could have forged, and tell of the first."""
@@ -172,15 +165,14 @@ class UnitTestCritic(AbstractContextManager["UnitTestCritic"]):
 
     def _run_statements(self, jobs: Sequence[tuple[str, str]], outcomes: Sequence[Result]) -> list[list[StatementRun]]:
         """Run the tests of each failed program statement by statement; the list is empty for other programs."""
-        runs: list[list[StatementRun]] = [[] for _ in jobs]
-        mark = secrets.token_hex(8)
-        failed = [k for k, outcome in enumerate(outcomes) if outcome.reason == "failed"]
-        tests = {k: tracing_tests(jobs[k][1], mark) for k in failed}
-        again = {k: (jobs[k][0], text) for k, text in tests.items() if text}
-        traced = self._run(list(again.values()), mode="shared", output_chars=_RECORDS_CHARS)
-        for k, outcome in zip(again, traced, strict=True):
-            runs[k] = read_statement_runs(outcome.output, mark, jobs[k][1], jobs[k][0])
-        return runs
+        mark, failed = secrets.token_hex(8), [outcome.reason == "failed" for outcome in outcomes]
+        traced = [tracing_tests(tests, mark) if fails else "" for (_, tests), fails in zip(jobs, failed, strict=True)]
+        again = [(program, text) for (program, _), text in zip(jobs, traced, strict=True) if text]
+        results = iter(self._run(again, mode="shared", output_chars=_RECORDS_CHARS))
+        return [
+            read_statement_runs(next(results).output, mark, tests, program) if text else []
+            for (program, tests), text in zip(jobs, traced, strict=True)
+        ]
 
     def _critique(self, outcome: Result, source: "_Source", runs: list[StatementRun], tests: str) -> Critique:
         if outcome.passed:

@@ -54,13 +54,13 @@ class Endpoint:
         try:
             return cls(**settings)
         except ValidationError as error:
-            reasons = "; ".join(": ".join([*map(str, wrong["loc"]), wrong["msg"]]) for wrong in error.errors())
-            raise ConfigError(f"{owner} cannot be made: {reasons}") from error
+            reasons = (": ".join([*map(str, wrong["loc"]), wrong["msg"]]) for wrong in error.errors())
+            raise ConfigError(f"{owner}: {'; '.join(reasons).replace('Value error, ', '')}") from error
 
     def __post_init__(self) -> None:
         """Check that a limit on costs comes with prices."""
         if self.max_cost is not None and not any(self.prices):
-            raise ValueError("max_cost needs prices: without them every answer costs 0")
+            raise ValueError("max_cost needs prices: without them nothing costs anything")
 
     def check(self, section: str = "annotate") -> None:
         """Check that the model and the address are set, hold no secret, and that the key exists.

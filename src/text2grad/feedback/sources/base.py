@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from text2grad.feedback.record_files import Object, bad_record, keys_of, shown
+from text2grad.feedback.record_files import Entry, Object, bad_record, keys_of, shown
 from text2grad.feedback.records import Annotation
 from text2grad.types import Critique, Example, Label, Span
 
@@ -19,6 +19,7 @@ NO_ERRORS = "No errors marked."
 WORDS_ONLY = "words without a place: no token learns from them until they are grounded in spans"
 MARKED_TWICE = "marked twice at the same place: one span, both in words"
 NO_PLACE = "about something that the response does not hold: kept in words, no span"
+ADDED = "text that the better response adds: it has no place in this one"
 NO_PROMPT = "records without a prompt, which is left empty: --column prompt=NAME names the field that holds it"
 NOT_JUDGED = "responses without feedback: examples that an annotator can judge"
 
@@ -58,11 +59,13 @@ class Options:
     Attributes:
         columns: our column name → the source's column name.
         labels: a label of the source → its meaning; upper and lower case are the same.
+        missing_outcome: outcome of each error about what the response does not hold, such as a missing fact; or None.
         met: the labels of the records read so far.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, Meaning] = field(default_factory=dict)
+    missing_outcome: float | None = None
     met: set[str] = field(default_factory=set)
 
     def meaning(self, label: str, known: Mapping[str, Meaning]) -> Meaning | None:
@@ -156,12 +159,14 @@ class Source:
         read: yields the items of a record.
         columns: the names that a column mapping may use.
         labels: True if labels can be given a meaning.
+        gather: joins the rows of each record, for sources with several rows per record.
     """
 
     about: str
     read: Callable[[Row], Iterator[Item]]
     columns: tuple[str, ...] = ()
     labels: bool = False
+    gather: Callable[[Iterator[Entry]], Iterator[Entry]] = iter
 
 
 def _folded(label: str) -> str:

@@ -12,16 +12,16 @@ words, as KodCode does, and stay on one side of a split (`split_unit`).
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from text2grad.errors import check_known
-from text2grad.feedback.preferences import Preference, hash_of
 from text2grad.feedback.record_files import Entry, Object, read_each, read_entries, refuse_half_pairs
 from text2grad.feedback.sources.base import Options, Row
 from text2grad.feedback.sources.published import READERS, Problem
+from text2grad.feedback.splits import hash_of
 from text2grad.types import Example
 
 PARTS: Mapping[str, Mapping[str, tuple[float, float]]] = {
@@ -52,7 +52,7 @@ class Phases(NamedTuple):
 
 
 def read_problems(
-    path: str | Path, name: str, *, splits: Sequence[str] = ("train",), without: Collection[str] = ()
+    path: str | Path, name: str, *, splits: Sequence[str] = ("train",), without: Iterable[Example] = ()
 ) -> Problems:
     """Return the problems of a data set; problems with the same prompt are joined.
 
@@ -60,7 +60,7 @@ def read_problems(
         path: a file, a directory of `datasets`, or the name of a data set on the Hugging Face hub.
         name: a key of `READERS`.
         splits: the splits of a data set, read in order; a file has none.
-        without: prompts to leave out, or units of a split (`split_unit`).
+        without: examples whose prompts, and whose units of a split (`split_unit`), are left out.
 
     Raises:
         ConfigError: if the name is unknown.
@@ -68,6 +68,7 @@ def read_problems(
     """
     check_known("data set", name, tuple(READERS))
     problems, left_out = dict[str, Problem](), Counter[str]()
+    known = {text for example in without for text in (str(example.prompt), split_unit(example))}
 
     def read(entry: Entry, record: Object) -> Problem | None:
         return _usable(READERS[name](Row(entry.where, record, Options())), entry.where, left_out)
@@ -76,7 +77,7 @@ def read_problems(
     entries = chain.from_iterable(read_entries(path, split=split) for split in parts)
     for problem in filter(None, read_each(path, entries, read)):
         key = str(problem.example.prompt)
-        if key in without or split_unit(problem.example) in without:
+        if not known.isdisjoint((key, split_unit(problem.example))):
             left_out[KNOWN] += 1
         else:
             problems[key] = _joined(problems[key], problem) if key in problems else problem
@@ -125,20 +126,34 @@ def divide(problems: list[Problem], name: str, *, held_out: float, seed: int, mo
     )
 
 
-def responses_to_annotate(problems: list[Problem]) -> Iterator[Object]:
-    """Yield the lines of a file for `text2grad annotate`: a response each, with the feedback of people, if any."""
-    for problem in problems:
-        example = problem.example
-        name = hash_of(str(example.prompt), 0)[:16]
-        for number, (response, feedback) in enumerate(problem.responses):
-            line: Object = {"prompt": example.prompt, "response": response, "id": f"{name}-{number}"}
-            others = {"reference": example.reference, "tests": example.tests, "feedback": feedback}
-            yield line | {key: text for key, text in others.items() if text}
+def phase_lines(phases: Phases) -> dict[str, list[Object]]:
+    """Return the lines of the file of each phase, and of the preferences that the data set holds."""
+    return {
+        "sft": [_prompt_line(problem) for problem in phases.demonstrations],
+        "annotate": [line for problem in phases.responses for line in _response_lines(problem)],
+        "train": [_prompt_line(problem) for problem in phases.prompts],
+        "preferences": [
+            {"prompt": problem.example.prompt_text, "chosen": chosen, "rejected": rejected}
+            for problem in phases.responses
+            for chosen, rejected in problem.pairs
+        ],
+        "held_out": [_prompt_line(problem) for problem in phases.held_out],
+    }
 
 
-def known_preferences(problems: list[Problem]) -> list[Preference]:
-    """Return the preferences that the data set holds."""
-    return [Preference(problem.example.prompt_text, *pair) for problem in problems for pair in problem.pairs]
+def _prompt_line(problem: Problem) -> Object:
+    example = problem.example
+    return {"prompt": example.prompt, "reference": example.reference, "tests": example.tests}
+
+
+def _response_lines(problem: Problem) -> list[Object]:
+    """Return a line for each response, with the feedback of people, if any."""
+    line, name = _prompt_line(problem), hash_of(str(problem.example.prompt), 0)[:16]
+    lines = [
+        {**line, "response": response, "id": f"{name}-{number}", "feedback": feedback}
+        for number, (response, feedback) in enumerate(problem.responses)
+    ]
+    return [{key: text for key, text in line.items() if text} for line in lines]
 
 
 def _usable(problem: Problem, where: str, left_out: Counter[str]) -> Problem | None:

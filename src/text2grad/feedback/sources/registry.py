@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from text2grad.errors import ConfigError, DataError, check_known
 from text2grad.feedback.record_files import Entry, Object, read_each, read_entries
 from text2grad.feedback.records import Annotation
-from text2grad.feedback.sources.base import Item, Meaning, Options, Row, Source
+from text2grad.feedback.sources.base import ADDED, NO_PLACE, Item, Meaning, Options, Row, Source
+from text2grad.feedback.sources.mqm import gather_mqm, read_mqm
 from text2grad.feedback.sources.qa_feedback import read_qa_feedback
 from text2grad.feedback.sources.table import COLUMNS, read_table
 from text2grad.feedback.sources.tools import read_argilla, read_label_studio
@@ -17,6 +18,7 @@ from text2grad.types import Example
 SOURCES: dict[str, Source] = {
     "table": Source("our JSONL, or any table or data set with a column mapping", read_table, COLUMNS),
     "qa_feedback": Source("Fine-Grained RLHF: errors as ranges, missing facts as words", read_qa_feedback),
+    "mqm": Source("MQM: translation errors by professional raters", read_mqm, gather=gather_mqm),
     "label_studio": Source("Label Studio, exported as JSON", read_label_studio, ("prompt", "response"), labels=True),
     "argilla": Source(
         "Argilla 2, exported by records.to_datasets().to_parquet()", read_argilla, ("prompt", "response"), labels=True
@@ -65,7 +67,7 @@ def read_items(
     """Yield the items of a source with their losses.
 
     Args:
-        path: a file, a directory, or the name of a data set on the Hugging Face hub.
+        path: as in `read_source`.
         format: a name of `SOURCES`.
         options: the settings of the reader.
         split: the split of a data set.
@@ -90,10 +92,21 @@ def read_items(
         )
 
     def read(entry: Entry, record: Object) -> list[Item]:
-        return [item._replace(where=entry.where) for item in source.read(Row(entry.where, record, options))]
+        items = source.read(Row(entry.where, record, options))
+        return [_charged(item._replace(where=entry.where), options.missing_outcome) for item in items]
 
-    for items in read_each(path, read_entries(path, split=split), read, limit=limit, on_bad=on_bad):
+    for items in read_each(path, source.gather(read_entries(path, split=split)), read, limit=limit, on_bad=on_bad):
         yield from items
+
+
+def _charged(item: Item, missing_outcome: float | None) -> Item:
+    """Return an item with `missing_outcome` added to its outcome for each error that has no place in the response."""
+    missing = sum(loss.reason in (NO_PLACE, ADDED) for loss in item.losses)
+    if missing_outcome is None or not missing or not isinstance(item.made, Annotation):
+        return item
+    critique = item.made.critique
+    outcome = (critique.outcome or 0.0) + missing_outcome * missing
+    return item._replace(made=item.made._replace(critique=replace(critique, outcome=outcome)))
 
 
 @dataclass(slots=True)

@@ -54,11 +54,6 @@ def critique_grammar(response: str, format: CritiqueFormat | None = None, *, max
     return "\n".join([" ".join(["start:", _literal(OPENING), *body]), *rules]) + "\n"
 
 
-def grammar_of(response: str, format: CritiqueFormat, max_tokens: int) -> str:
-    """Return the grammar that a request for a critique carries; empty where decoding is free."""
-    return critique_grammar(response, format, max_tokens=max_tokens) if format.constrain else ""
-
-
 def _literal(text: str) -> str:
     """Return a literal of Lark: a JSON string, but for the control character U+007F."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f")

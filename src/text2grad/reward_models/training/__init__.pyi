@@ -1,8 +1,8 @@
-from .held_out import HeldOutSet as HeldOutSet, span_f1 as span_f1
+from .held_out import HeldOutSet as HeldOutSet
 from .run import (
+    HELD_OUT_FILE as HELD_OUT_FILE,
     RewardRun as RewardRun,
-    held_out_file as held_out_file,
+    finished_file as finished_file,
     reward_directory as reward_directory,
     train_reward_model as train_reward_model,
-    trained_model as trained_model,
 )

@@ -1,11 +1,11 @@
 """Annotation files → training split and held-out set, and the agreement of a critic with the held-out set."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
-from text2grad.align import AlignSettings, label_tokens
+from text2grad.align import text_delta
 from text2grad.config import Recipe
 from text2grad.errors import DataError
 from text2grad.feedback import Annotation, Critic, annotation_to_json, ask, hold_out, read_annotations, vote
@@ -75,13 +75,8 @@ class HeldOutSet:
         """Compute δ of each response from the annotator's spans.
 
         Raises:
-            DataError: if nothing is marked, or no span can be placed on the tokens.
+            DataError: if no span can be placed on the tokens.
         """
-        if annotations and not any(annotation.critique.spans for annotation in annotations):
-            raise DataError(
-                f"nothing is marked in any of {len(annotations)} held-out responses, so that no agreement can be "
-                "measured. Hold out more (reward_model.held_out), or measure on more of them (reward_model.eval_limit)."
-            )
         self.tokenizer = tokenizer
         pairs = [(annotation, self._delta(annotation, annotation.critique)) for annotation in annotations]
         self.annotations = [annotation for annotation, delta in pairs if delta is not None]
@@ -89,8 +84,10 @@ class HeldOutSet:
         self.unaligned = len(pairs) - len(self.annotations)
         if not any(map(any, self.deltas)):
             raise DataError(
-                f"no span of {len(pairs)} held-out responses can be placed on the tokenizer's tokens: decoding changes "
-                f"the text of {self.unaligned} of them. Use a tokenizer that decodes every text unchanged."
+                f"no span of {len(pairs)} held-out responses can be placed on the tokenizer's tokens (decoding changes "
+                f"the text of {self.unaligned}), so no agreement can be measured. Hold out more "
+                "(reward_model.held_out), measure on more of them (reward_model.eval_limit), or use a tokenizer that "
+                "decodes every text unchanged."
             )
 
     def measure(self, critic: Critic, *, rank: int = 0, processes: int = 1) -> Agreement:
@@ -107,52 +104,31 @@ class HeldOutSet:
         votes = [[vote(*sample, threshold=threshold) for sample in samples] for threshold in thresholds]
         return [self._compare(critiques, rank, processes) for critiques in votes]
 
+    def measure_in_training(
+        self, reward_model: GenerativeRewardModel, thresholds: Sequence[float], trainer: Any
+    ) -> dict[str, float]:
+        """Decode the held-out critiques, each process its share, and return the rates at the best vote threshold.
+
+        Without thresholds to choose from the reward model keeps its own.
+        """
+        from accelerate.utils import gather_object
+
+        rank, processes = share_of_process(trainer)
+        if trainer.is_world_process_zero():
+            note(f"critiques of {len(self.annotations):,} held-out responses at step {trainer.state.global_step:,}")
+        if thresholds:
+            agreements = self.measure_votes(reward_model, thresholds, rank=rank, processes=processes)
+        else:
+            agreements = [self.measure(reward_model, rank=rank, processes=processes)]
+        if processes > 1:
+            agreements = [reduce(Agreement.merged, counts) for counts in zip(*gather_object([agreements]), strict=True)]
+        measured = [agreement.metrics() for agreement in agreements]
+        best = max(range(len(measured)), key=lambda number: measured[number]["f1"])
+        return measured[best] | ({"vote_threshold": thresholds[best]} if thresholds else {})
+
     def _compare(self, critiques: Sequence[Critique], rank: int, processes: int) -> Agreement:
         pairs = zip(self.annotations[rank::processes], critiques, strict=True)
         return compare([self._delta(*pair) or () for pair in pairs], self.deltas[rank::processes], critiques)
 
-    def _delta(self, annotation: Annotation, critique: Critique) -> tuple[float, ...] | None:
-        rewards = label_tokens(self.tokenizer, annotation.response, critique, AlignSettings())
-        return rewards.delta if rewards else None
-
-
-def span_f1(agreement: Agreement) -> dict[str, float]:
-    """Return token-level F1 of positive tokens, of negative tokens, and of both together.
-
-    A label that neither the critic nor the annotator gives to any token is left out.
-
-    Example:
-        >>> span_f1(Agreement(negative_both=2, negative=3, negative_true=5))
-        {'f1': 0.5, 'f1/negative': 0.5}
-    """
-    positive = (agreement.positive_both, agreement.positive + agreement.positive_true)
-    negative = (agreement.negative_both, agreement.negative + agreement.negative_true)
-    both = (positive[0] + negative[0], positive[1] + negative[1])
-    counts = {"f1": both, "f1/positive": positive, "f1/negative": negative}
-    return {name: 2 * right / total for name, (right, total) in counts.items() if total}
-
-
-def measurement(
-    reward_model: GenerativeRewardModel, held_out: HeldOutSet, thresholds: Sequence[float]
-) -> Callable[[Any], dict[str, float]]:
-    """Return the function that decodes held-out critiques during a training and compares them with the annotators'.
-
-    `thresholds` are the vote thresholds to choose from; empty takes the reward model's own.
-    """
-    from accelerate.utils import gather_object
-
-    def measure(trainer: Any) -> dict[str, float]:
-        rank, processes = share_of_process(trainer)
-        if trainer.is_world_process_zero():
-            note(f"critiques of {len(held_out.annotations):,} held-out responses at step {trainer.state.global_step:,}")
-        if thresholds:
-            agreements = held_out.measure_votes(reward_model, thresholds, rank=rank, processes=processes)
-        else:
-            agreements = [held_out.measure(reward_model, rank=rank, processes=processes)]
-        if processes > 1:
-            agreements = [reduce(Agreement.merged, counts) for counts in zip(*gather_object([agreements]), strict=True)]
-        best = max(range(len(agreements)), key=lambda number: span_f1(agreements[number])["f1"])
-        measured = span_f1(agreements[best]) | agreements[best].metrics()
-        return measured | ({"vote_threshold": thresholds[best]} if thresholds else {})
-
-    return measure
+    def _delta(self, annotation: Annotation, critique: Critique) -> list[float] | None:
+        return text_delta(self.tokenizer, annotation.response, critique)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from text2grad.config import ModelConfig, Recipe
 from text2grad.models import (
     ADAPTER_CONFIG,
+    check_batch_size,
     context_of,
     dtype_to_train,
     fitting_prompts,
@@ -27,10 +28,7 @@ from text2grad.reward_models import reading_kind, saved_format, shares_base
 from text2grad.rl import check_shares
 from text2grad.runs.dry_run.devices import Device
 from text2grad.runs.dry_run.trace import Roles, TracedModel, weights_type
-from text2grad.runs.run_examples import run_examples
-
-SERVERS = ("vllm", "server")
-"""Values of critic.kind with models outside torch: in vLLM or on a server."""
+from text2grad.runs.prompts import run_examples
 
 
 class Lengths(NamedTuple):
@@ -73,7 +71,8 @@ class Planner:
             ModelError: if config or tokenizer cannot be read.
             DataError: if the prompts cannot be used, or none leaves room for a response.
         """
-        recipe.refresh.check_processes(processes)
+        if recipe.refresh.active:
+            check_batch_size("refresh", recipe.refresh.batch_size, recipe.refresh.accumulate, processes)
         check_shares(recipe, processes)
         self.recipe, self.device, self.processes = recipe, device, processes
         self.config = policy_config(recipe.model.path, trust_remote_code=recipe.model.trust_remote_code)
@@ -84,7 +83,7 @@ class Planner:
         """Trace each phase of a step with the largest pieces that the settings allow."""
         recipe, ppo = self.recipe, self.recipe.ppo
         model = TracedModel(self.config, recipe.model, device=self.device.kind)
-        critic = self._critic_model() if recipe.critic.learned and recipe.critic.kind not in SERVERS else None
+        critic = self._critic_model() if recipe.critic.learned and recipe.critic.kind != "server" else None
         sizes = self.lengths.longest, recipe.rollout.max_new_tokens
         share, fitting = recipe.rollout.batch_size // self.processes, max(ppo.micro_batch_tokens // sum(sizes), 1)
         minibatch, grads = share // ppo.minibatches, model.weights.trainable
@@ -131,13 +130,10 @@ class Planner:
 
     def _critic_weights(self, model: TracedModel | None) -> Roles:
         """Return what a reward model in this process occupies in every phase."""
-        critic = self.recipe.critic
-        if critic.learned and critic.kind == "vllm":
-            return {"vLLM": int(self.recipe.vllm.gpu_memory_utilization * self.device.memory)}
         if model is None:
             return {}
         if shares_base(self.recipe):
-            return {"reward model": self._critic_model(lora_r=_rank_of(critic.model)).weights.trainable}
+            return {"reward model": self._critic_model(lora_r=_rank_of(self.recipe.critic.model)).weights.trainable}
         return {"reward model": model.weights.policy}
 
     def _critic_work(self, model: TracedModel) -> Roles:
@@ -164,7 +160,7 @@ class Planner:
         if not refresh.active or not critic.learned or critic.kind != "generative":
             return {}
         rows = refresh.batch_size // (self.processes * refresh.accumulate)
-        rank = _rank_of(critic.model) if self.critic_exists else settings.lora_r
+        rank = _rank_of(self.recipe.critic.model) if self.critic_exists else settings.lora_r
         model = self._critic_model(lora_r=rank, gradient_checkpointing=settings.gradient_checkpointing)
         note(f"tracing the refresh of {rows} rows")
         update = model.update(rows, *self._critique_lengths(), entropy=False, accumulated=refresh.accumulate > 1)

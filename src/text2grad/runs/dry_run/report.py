@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 from rich.console import Console
-from rich.table import Table
 
 from text2grad.config import Recipe
 from text2grad.critics import CachedCritic, LLMCritic
@@ -14,7 +13,7 @@ from text2grad.runs.dry_run.devices import device_named, gigabytes
 from text2grad.runs.dry_run.plan import Lengths, Plan, Planner
 from text2grad.runs.dry_run.signal import Signal, measure_signal, number
 from text2grad.runs.recipe_run import read_inputs
-from text2grad.runs.reports import plain, print_critique, print_figures
+from text2grad.runs.reports import Table, plain, print_critique, print_figures, print_tables
 from text2grad.types import Example
 
 SHOWN = 8
@@ -28,20 +27,12 @@ PIECES = {
 """Phase of the peak → the setting for smaller pieces, which change no result."""
 
 
-class Expense(NamedTuple):
-    """Estimated tokens and US dollars of a critic on a server in the whole run; no dollars without prices."""
-
-    prompt_tokens: int
-    answer_tokens: int
-    cost: float
-
-
 class Report(NamedTuple):
     """What a look before a run tells."""
 
     planner: Planner  # with recipe, device and prompts
     plan: Plan
-    expense: Expense | None  # None for a critic in the run's processes
+    expense: tuple[int, int, float] | None  # of `critic_expense`
     signal: Signal | None = None  # None where the critic was not asked
 
     @property
@@ -70,8 +61,8 @@ def dry_run(recipe: Recipe, *, device: str | None = None, processes: int = 1, ju
     return report._replace(signal=measure_signal(recipe)) if judge and report.fits else report
 
 
-def critic_expense(recipe: Recipe, critic: Critic | None, lengths: Lengths) -> Expense | None:
-    """Return the price of critiques of all responses of a run by an `LLMCritic`; None for other critics.
+def critic_expense(recipe: Recipe, critic: Critic | None, lengths: Lengths) -> tuple[int, int, float] | None:
+    """Return estimated tokens read and written, and US dollars, of an `LLMCritic` in a whole run; None for others.
 
     A request has the template's instructions (4 characters per token), a prompt of mean length and a response of the
     length limit.
@@ -83,7 +74,7 @@ def critic_expense(recipe: Recipe, critic: Critic | None, lengths: Lengths) -> E
     responses = recipe.run.steps * recipe.rollout.batch_size
     read = responses * (instructions + round(lengths.mean) + recipe.rollout.max_new_tokens)
     written = responses * ANSWER_TOKENS
-    return Expense(read, written, asked.endpoint.cost(read, written))
+    return read, written, asked.endpoint.cost(read, written)
 
 
 def print_report(console: Console, report: Report) -> None:
@@ -91,14 +82,12 @@ def print_report(console: Console, report: Report) -> None:
     (phases, (everything, trained)), planner, peak = report.plan, report.planner, report.plan.peak
     device, lengths, recipe = planner.device, planner.lengths, planner.recipe
     title = f"Memory of each of {planner.processes} processes" if planner.processes > 1 else "Memory"
-    table = Table(title=f"{title} on {device.name}", title_justify="left", title_style="bold", header_style="dim")
-    table.add_column("")
-    for phase in phases:
-        table.add_column(phase, justify="right")
-    for role in dict.fromkeys(role for own in phases.values() for role in own):
-        table.add_row(role, *(gigabytes(own[role]) if role in own else "" for own in phases.values()))
-    table.add_row("sum", *(gigabytes(sum(own.values())) for own in phases.values()), style="bold")
-    console.print(table)
+    rows = [
+        (role, *(gigabytes(own[role]) if role in own else "" for own in phases.values()))
+        for role in dict.fromkeys(role for own in phases.values() for role in own)
+    ]
+    rows.append(("sum", *(gigabytes(sum(own.values())) for own in phases.values())))
+    print_tables(console, [Table(f"{title} on {device.name}", ("", *phases), rows)])
     verdict, style = ("fits into", "green") if report.fits else ("does not fit into", "bold red")
     console.print(
         f"peak {gigabytes(peak)} ({report.plan.peak_phase}) {verdict} {gigabytes(device.memory)}", style=style

@@ -38,7 +38,7 @@ from text2grad.progress import note
 from text2grad.reward_models import ServerRewardModel, critic_from_recipe, shares_base
 from text2grad.rl import advantages_over_baseline, correlation, prepare_policy, rewards_of
 from text2grad.runs.evaluate_policy import sample_rollouts
-from text2grad.runs.run_examples import recipe_task, run_examples
+from text2grad.runs.prompts import recipe_task, run_examples
 from text2grad.types import FAILED_STATUSES, Critique, Example, Rollout
 
 RESPONSES = 64

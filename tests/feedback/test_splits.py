@@ -1,10 +1,11 @@
-"""Preferences are divided by prompt."""
+"""Items are divided by prompt."""
 
-from text2grad.feedback.preferences import Preference, split_by_prompt
+from text2grad.feedback.splits import split_by_prompt
+from text2grad.types import Example
 
 
 def test_no_prompt_stands_on_both_sides() -> None:
-    items = [Preference(f"p{number % 10}", "yes", f"no {number}") for number in range(40)]
+    items = [Example(f"p{number % 10}", f"no {number}") for number in range(40)]
     learned, held_out = split_by_prompt(items, 0.2, seed=0)
     assert len({one.prompt for one in held_out}) == 2
     assert (len(learned), len(held_out)) == (32, 8)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from evidence import register
 from places import SHARED
 from text2grad.errors import DataError
 from text2grad.feedback.records import Annotation
@@ -15,7 +14,6 @@ from text2grad.feedback.sources.base import MARKED_TWICE, NO_PLACE, NOT_JUDGED, 
 from text2grad.feedback.sources.registry import Account, read_items, read_source
 from text2grad.types import Critique, Example, Span
 
-register()
 LYON = "I live in Lyon."
 NO = Span(10, 14, "negative")
 
@@ -79,3 +77,51 @@ def test_errors_of_mqm_that_lie_nowhere_are_refused(tmp_path: Path, error: dict[
     with pytest.raises(DataError) as caught:
         items(tmp_path, mqm(**error))
     assert str(caught.value) == f"{tmp_path}/in.jsonl:1: {message}. Mend or remove the record"
+
+
+def test_rows_of_mqm_that_contradict_each_other_are_handed_over_and_the_next_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "mqm.tsv"
+    rows = [
+        ("system", "doc", "doc_id", "seg_id", "rater", "source", "target", "category", "severity"),
+        ("A", "d", "1", "1", "r1", "a", "I live in Lyon.", "Accuracy", "Major"),
+        ("A", "d", "1", "1", "r1", "a", "I live in Nice.", "Accuracy", "Major"),
+        ("A", "d", "1", "2", "r1", "c", "I live in <v>Lyon</v>.", "Grammar", "Minor"),
+    ]
+    path.write_text("".join("\t".join(row) + "\n" for row in rows), "utf-8")
+    bad: list[str] = []
+    (found,) = read_items(path, "mqm", on_bad=lambda error: bad.append(str(error)))
+    assert found.where == f"{path}:4"
+    assert found.made == Annotation("c", LYON, Critique('Grammar (Minor): "Lyon"', (NO,)))
+    message = (
+        f'{path}:3: "target" is another text than in the row before, for the same segment. Mend or remove the record'
+    )
+    assert bad == [message]
+    with pytest.raises(DataError) as caught:
+        list(read_items(path, "mqm"))
+    assert str(caught.value) == message
+
+
+def test_the_published_table_of_mqm_is_one_record_per_segment_and_rater(tmp_path: Path) -> None:
+    path = tmp_path / "mqm.tsv"
+    rows = [
+        ("system", "doc", "doc_id", "seg_id", "rater", "source", "target", "category", "severity"),
+        ("A", "d", "1", "1", "r1", 'a "b"', "I live in <v>Lyon</v>.", "Accuracy", "Major"),
+        ("A", "d", "1", "1", "r1", 'a <v>"b"</v>', "I live in Lyon.", "Omission", "Minor"),
+        ("A", "d", "1", "1", "r1", 'a "b"', "I live in Lyon.", "Style", "Minor"),
+        ("A", "d", "1", "1", "r2", 'a "b"', "I live in Lyon.", "No-error", "no-error"),
+        ("A", "d", "1", "2", "r2", "c", "<v>I</v> live in <v>Lyon</v>.", "Grammar", "Minor"),
+    ]
+    path.write_text("".join("\t".join(row) + "\n" for row in rows), "utf-8")
+    found = list(read_items(path, "mqm"))
+    assert [one.where for one in found] == [f"{path}:2", f"{path}:5", f"{path}:6"]
+    words = 'Accuracy (Major): "Lyon"\nOmission (Minor), of the source: "\\"b\\""\nStyle (Minor)'
+    assert found[0] == Item(
+        Annotation('a "b"', LYON, Critique(words, (NO,))),
+        (Loss(NO_PLACE, 'Omission (Minor), of the source: "\\"b\\""'), Loss(NO_PLACE, "Style (Minor)")),
+        where=f"{path}:2",
+    )
+    assert list(read_items(path, "mqm", limit=1)) == found[:1]  # of records, not of rows
+    assert found[1].made == Annotation('a "b"', LYON, Critique("No errors marked."))
+    third = found[2].made
+    assert isinstance(third, Annotation)
+    assert third.critique.spans == (Span(0, 1, "negative"), NO)

@@ -1,16 +1,8 @@
-"""Preferences: a chosen and a rejected response to a prompt; and the split of items by their prompts."""
+"""The split of items by their prompts: no prompt is on both sides."""
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
-
-
-class Preference(NamedTuple):
-    """A prompt, the chosen response and the rejected response."""
-
-    prompt: str
-    chosen: str
-    rejected: str
+from typing import Any, Protocol, TypeVar
 
 
 class _HasPrompt(Protocol):
@@ -30,7 +22,7 @@ def split_by_prompt(
     at random from one part to the other.
 
     Args:
-        items: preferences, annotations or examples; both parts keep their order.
+        items: annotations or examples; both parts keep their order.
         share: the share of prompts to hold out. If it is not 0, at least one prompt is held out; if there are two or
             more prompts, at least one is not.
         seed: seed of the hash.

@@ -1,1 +1,0 @@
-"""Readers of data sets of feedback that the experiments alone use."""

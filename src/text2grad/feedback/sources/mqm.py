@@ -1,0 +1,106 @@
+"""MQM: translation errors that professional raters marked (arXiv 2104.14478).
+
+A source has JSON with offsets ("source", "target", "ratings": {rater: [{"side", "start", "end", "category",
+"severity"}]}) or is the published table, where <v>…</v> marks the error and each row is one error. One annotation per
+rater; errors marked in the source have no span.
+"""
+
+import re
+from collections.abc import Iterator
+from itertools import groupby
+
+from text2grad.errors import DataError
+from text2grad.feedback.record_files import Entry, Object, bad_record, keys_of
+from text2grad.feedback.records import Annotation
+from text2grad.feedback.sources.base import MARKED_TWICE, NO_PLACE, Item, Loss, Row, critique, quoted, unjudged
+from text2grad.types import Span
+
+_SIDES = ("source", "target")
+_SEGMENT = ("system", "doc", "doc_id", "docSegId", "seg_id", "globalSegId", "rater")
+_MARKED = re.compile(r"(.*?)(?:<v>(.*?)</v>|\Z)", re.DOTALL)
+
+
+def read_mqm(row: Row) -> Iterator[Item]:
+    """Yield the annotation of each rater of one translation."""
+    source, target = row.text("source"), row.text("target")
+    ratings = row.get("ratings")
+    if not isinstance(ratings, dict) or not all(isinstance(errors, list) for errors in ratings.values()):
+        raise row.bad(f'"{row.name("ratings")}" must map each rater to a list of errors')
+    if not ratings:
+        yield unjudged(source, target)
+    for errors in ratings.values():
+        lines, spans, losses = [], [], []
+        for error in errors:
+            line, span = _translation_error(row, error, source, target)
+            lines.append(line)
+            if span is None:
+                losses.append(Loss(NO_PLACE, line))
+            elif span in spans:
+                losses.append(Loss(MARKED_TWICE, line))
+            else:
+                spans.append(span)
+        yield Item(Annotation(source, target, critique(lines, spans)), tuple(losses))
+
+
+def _translation_error(row: Row, error: object, source: str, target: str) -> tuple[str, Span | None]:
+    """Return an error in words, and its span in the target; None if it has no span there."""
+    if not isinstance(error, dict) or error.get("side") not in _SIDES:
+        raise row.bad('an error is an object with a "side", which is "source" or "target"')
+    kind = f"{error.get('category') or 'Error'} ({error.get('severity') or 'no severity'})"
+    if error.get("start") is None:
+        return kind, None
+    text = source if error["side"] == "source" else target
+    place = row.span(error["start"], error.get("end"), "negative", text)
+    quote = quoted(text[place.start : place.end])
+    return (f"{kind}: {quote}", place) if error["side"] == "target" else (f"{kind}, of the source: {quote}", None)
+
+
+def gather_mqm(entries: Iterator[Entry]) -> Iterator[Entry]:
+    """Yield one record per segment and rater of a table with one row per error; other records unchanged.
+
+    Rows that contradict each other yield their error as the record.
+    """
+
+    def segment(entry: Entry) -> tuple[object, ...]:
+        is_row = isinstance(entry.record, dict) and "rater" in entry.record
+        return tuple(entry.record.get(key) for key in _SEGMENT) if is_row else ()
+
+    for shared, group in groupby(entries, key=segment):
+        if not shared:
+            yield from group
+            continue
+        rows = list(group)
+        try:
+            record: object = _segment(rows)
+        except DataError as error:
+            record = error
+        yield rows[0]._replace(record=record)
+
+
+def _segment(rows: list[Entry]) -> Object:
+    """Return the rows of one segment and rater as one record."""
+    errors: list[Object] = []
+    first = {side: _unmarked(rows[0], side)[0] for side in _SIDES}
+    for row in rows:
+        kind = {key: row.record.get(key) for key in ("category", "severity")}
+        places: list[Object] = []
+        for side in _SIDES:
+            text, marked = _unmarked(row, side)
+            if text != first[side]:
+                raise bad_record(row.where, f'"{side}" is another text than in the row before, for the same segment')
+            places += [{"side": side, "start": start, "end": end} for start, end in marked]
+        if not places and str(kind["severity"]).lower() not in ("no-error", "no error"):
+            places = [{"side": "target"}]
+        errors += [{**kind, **place} for place in places]
+    return {**first, "ratings": {rows[0].record["rater"]: errors}}
+
+
+def _unmarked(row: Entry, side: str) -> tuple[str, list[tuple[int, int]]]:
+    """Return a text without its marks, and the marked ranges."""
+    if not isinstance(row.record.get(side), str):
+        raise bad_record(row.where, f'"{side}" must be a text; the record has {keys_of(row.record)}')
+    text, places = "", []
+    for before, marked in _MARKED.findall(row.record[side]):
+        text += before + marked
+        places += [(len(text) - len(marked), len(text))] if marked else []
+    return text, places
