@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 from evidence.commands.fidelity import share
+from evidence.commands.token_rewards import TokenRewards
 from evidence.commands.word_overlap import has_word_overlap
 from text2grad.align import encode
-from text2grad.align.token_rewards import TokenRewards
 from text2grad.feedback import CritiqueRecord
 from text2grad.reward_models import critique_target
 from text2grad.runs.critic_quality.evaluation import quartiles
