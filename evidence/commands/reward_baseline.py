@@ -111,7 +111,6 @@ def run(args: argparse.Namespace) -> int:
         metric="accuracy",
         greater_is_better=True,
         every=args.save_every,
-        on_measured=_note,
     )
     try:
         train = {"scalar": _scalar, "process": _process, "probe": _probe}[args.kind]
@@ -165,12 +164,6 @@ def _check(args: argparse.Namespace) -> None:
         )
     if args.resume and not begun:
         raise ConfigError(f"{directory} holds no training to resume; start it without --resume")
-
-
-def _note(step: int, steps: int, measured: dict[str, float]) -> None:
-    from text2grad.progress import note
-
-    note(f"held-out accuracy {measured['accuracy']:.3f} at step {step:,} of {steps:,}")
 
 
 def _read(args: argparse.Namespace) -> tuple[list[Any], list[Any]]:

@@ -271,7 +271,7 @@ def test_the_command_trains_both_kinds_and_reports(
     assert "trained on 18 pairs; 0 left out as too long, 0 with two equal responses" in said
     assert "trained on 18 responses with steps " in said
     assert "scalar reward model: step 1 of 2 loss " in said
-    assert "held-out accuracy " in said
+    assert "held out, step 2 of 2 accuracy " in said
     assert re.search(r"held-out pairs [\d.]+% → [\d.]+% of 2 in the right order", said)
     assert re.search(r"held-out steps [\d.]+% → [\d.]+% of \d+ with the right label", said)
     assert f"--set critic.model={tmp_path / 'scalar'} --set critic.kind=scalar" in said

@@ -64,11 +64,7 @@ def run(args: argparse.Namespace) -> int:
             f"{counts['shared_prompts']:,} whose prompt is held out; {counts['unaligned']:,} cannot be measured"
         )
 
-    def on_measured(step: int, steps: int, measured: dict[str, float]) -> None:
-        shown = "   ".join(f"{name} {value:.3f}" for name, value in measured.items() if not name.startswith("gap"))
-        note(f"held out, step {step:,} of {steps:,}   {shown}")
-
-    path = reward.run(on_measured)
+    path = reward.run()
     if not reward.is_main:
         return 0
     results = reward.results()

@@ -56,11 +56,7 @@ def run(args: argparse.Namespace) -> int:
             f"{counts['shared_prompts']:,} because their prompt is held out"
         )
 
-    def on_measured(step: int, steps: int, measured: dict[str, float]) -> None:
-        loss, perplexity = measured["loss"], measured["perplexity"]
-        note(f"held-out loss {loss:.4f} (perplexity {perplexity:.4g}) at step {step:,} of {steps:,}")
-
-    path = sft.run(on_measured)
+    path = sft.run()
     if not sft.is_main:
         return 0
     results = sft.results()

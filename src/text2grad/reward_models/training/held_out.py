@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
-from text2grad.align import AlignSettings, label_tokens
+from text2grad.align import text_delta
 from text2grad.config import Recipe
 from text2grad.errors import DataError
 from text2grad.feedback import Annotation, Critic, annotation_to_json, ask, hold_out, read_annotations, vote
@@ -130,6 +130,5 @@ class HeldOutSet:
         pairs = zip(self.annotations[rank::processes], critiques, strict=True)
         return compare([self._delta(*pair) or () for pair in pairs], self.deltas[rank::processes], critiques)
 
-    def _delta(self, annotation: Annotation, critique: Critique) -> tuple[float, ...] | None:
-        rewards = label_tokens(self.tokenizer, annotation.response, critique, AlignSettings())
-        return rewards.delta if rewards else None
+    def _delta(self, annotation: Annotation, critique: Critique) -> list[float] | None:
+        return text_delta(self.tokenizer, annotation.response, critique)

@@ -26,7 +26,7 @@ from text2grad.progress import note
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import decoding_of
-from text2grad.reward_models.training.card import base_of, model_card
+from text2grad.reward_models.training.card import model_card
 from text2grad.reward_models.training.held_out import HeldOutSet, read_split
 from text2grad.reward_models.writing import FORMS, has_outcomes
 
@@ -66,7 +66,7 @@ class RewardRun(MeasuredRun):
             ModelError: if the model cannot be loaded, or its tokenizer cannot write critiques.
             CheckpointError: if the run was started with other settings or annotations.
         """
-        super().__init__(recipe, reward_directory(recipe), base_of(recipe), resume=resume)
+        super().__init__(recipe, resume=resume)
         split = read_split(recipe)
         self.tokenizer = load_tokenizer(self.path, trust_remote_code=recipe.model.trust_remote_code)
         self.prompt_format = format_of(self.tokenizer, recipe.model.prompt_format)
