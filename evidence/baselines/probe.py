@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from evidence.baselines.encoding import check_text_ids, too_long
+from evidence.commands.token_rewards import label_tokens
+from text2grad.align import encode
 from text2grad.align.delta import AlignSettings
 from text2grad.align.offsets import Range
-from text2grad.align.token_rewards import encode, label_tokens
 from text2grad.errors import ConfigError, ModelError, check_known
 from text2grad.feedback.steps import split_steps
 from text2grad.feedback.words import words_of

@@ -20,7 +20,7 @@ from statistics import fmean
 from typing import Any
 
 from text2grad.config import Recipe, latest_checkpoint, load_recipe
-from text2grad.evaluation.intervals import Ratio, Statistic, differences, estimate
+from text2grad.evaluation.intervals import Ratio, Statistic, estimate
 from text2grad.feedback import ask, load_critic
 from text2grad.files import to_json, write_atomically
 from text2grad.rl.run_log import RunLog
@@ -123,7 +123,9 @@ def main() -> None:
         "figures": {
             name: {key: one._asdict() for key, one in estimate(rows, FIGURES).items()} for name, rows in tables.items()
         },
-        "fewer": {key: one._asdict() for key, one in differences(tables["before"], tables["after"], FIGURES).items()},
+        "fewer": {
+            key: one._asdict() for key, one in estimate(tables["before"], FIGURES, minus=tables["after"]).items()
+        },
         "metrics": {
             name: {key: fmean(one["metrics"][name][key] for one in seeds) for key in seeds[0]["metrics"][name]}
             for name in tables

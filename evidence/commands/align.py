@@ -11,7 +11,8 @@ from rich.console import Console
 
 from evidence.commands.align_report import FILES, Gathered, print_report, row_of, write_reports
 from evidence.commands.annotation_tables import Prices
-from text2grad.align import AlignSettings, label_tokens, resolve
+from evidence.commands.token_rewards import label_tokens
+from text2grad.align import AlignSettings, resolve
 from text2grad.align.delta import Mode, Overlap, SpanMass
 from text2grad.cli.options import add_command, add_shared, at_least, finite, print_end, refuse_bad, refuse_overwriting
 from text2grad.errors import AlignmentError, DataError

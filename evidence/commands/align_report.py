@@ -9,8 +9,8 @@ from rich.console import Console
 
 from evidence.commands.annotation_tables import Counts, Prices, panel_size, paper_tables, task_panels
 from evidence.commands.fidelity import Tally
+from evidence.commands.token_rewards import TokenRewards
 from text2grad.align import AlignSettings
-from text2grad.align.token_rewards import TokenRewards
 from text2grad.errors import DataError
 from text2grad.feedback import WAY_OUT, CritiqueRecord
 from text2grad.feedback.records import critique_to_json

@@ -15,16 +15,17 @@ from functools import partial
 from typing import Any
 
 from evidence.commands.fidelity import share
+from evidence.commands.token_rewards import TokenRewards
 from evidence.commands.word_overlap import has_word_overlap
 from text2grad.align import encode
-from text2grad.align.token_rewards import TokenRewards
 from text2grad.feedback import CritiqueRecord
 from text2grad.reward_models import critique_target
 from text2grad.runs.critic_quality.evaluation import quartiles
 from text2grad.runs.reports.html import Table
-from text2grad.runs.reports.plots import COLOURS, HATCHES, INK, PAPER, Draw, style
+from text2grad.runs.reports.plots import COLOURS, INK, PAPER, Draw, style
 from text2grad.types import LABELS, Label
 
+HATCHES = ("", "///", "...")
 FLAGGED = 20
 """Maximum number of listed spans without support."""
 

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, get_args
 
+from evidence.commands.token_rewards import TokenRewards
 from text2grad.align.delta import span_tokens
-from text2grad.align.token_rewards import TokenRewards
 from text2grad.runs.critic_quality.evaluation import quartiles
 from text2grad.types import LABELS, Label, Span, Status
 

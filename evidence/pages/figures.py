@@ -15,7 +15,7 @@ from evidence.pages.markdown import words
 from evidence.pages.measures import Frontiers, band, final, mean_curve
 from evidence.pages.selection import Group, is_variant, label, learns_in_rounds
 from evidence.plans.methods import METHODS
-from text2grad.runs.reports.plots import Draw, Line, curve_panel, look_at, panels_png
+from text2grad.runs.reports.plots import COLOURS, Draw, Line, curve_panel, panels_png
 
 MOST_LINES = 6
 _OF_FORMULA = 1  # look of a line that is no method
@@ -25,6 +25,17 @@ _SIZE = (5.4, 3.6)  # inches
 def look(method: str) -> int:
     """Return the look of a method in every picture: its place in `METHODS`."""
     return look_at(list(METHODS).index(method) if method in METHODS else len(METHODS))
+
+
+def look_at(place: int) -> int:
+    """Return the look of the method in a place of the list of methods; no other has the colour of the first.
+
+    Example:
+        >>> [look_at(place) for place in (0, 1, 6, 7)]
+        [0, 1, 6, 8]
+    """
+    again, number = divmod(place - 1, len(COLOURS) - 1)
+    return again * len(COLOURS) + number + 1 if place else 0
 
 
 def shown(group: Group) -> list[str]:

@@ -60,7 +60,7 @@ def phases(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_run(phases: Path, out: Path, judge: Any, annotator: Any = None, **sections: dict[str, Any]) -> Path:
     recipe = make_recipe({**RUN, **sections, "run": {**RUN["run"], "out": str(out)}})
     policy, tokenizer = (load(str(phases / "start")) for load in (load_policy, load_tokenizer))
-    refresher = Refresher.from_recipe(recipe, judge, annotator)
+    refresher = Refresher(recipe, judge, annotator)
     Text2GradTrainer(policy, judge, [Example("Say")], recipe, processing_class=tokenizer, refresher=refresher).train()
     return out
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from text2grad.errors import ShapeError
-from text2grad.evaluation.intervals import Estimate, Ratio, differences, estimate
+from text2grad.evaluation.intervals import Estimate, Ratio, estimate
 
 ACCURACY = {"accuracy": Ratio(("right",), ("all",))}
 
@@ -16,7 +16,7 @@ def rows(*right: int) -> list[dict[str, float]]:
 def test_a_difference_is_paired() -> None:
     """The second model errs on one question more: every resample differs by the weight of this question alone."""
     first, second = rows(1, 1, 0, 0, 1, 0, 1, 0), rows(1, 1, 0, 0, 1, 0, 0, 0)
-    found = differences(first, second, ACCURACY, draws=4_000)["accuracy"]
+    found = estimate(first, ACCURACY, minus=second, draws=4_000)["accuracy"]
     assert found.value == 1 / 8
     weights = np.random.default_rng(0).multinomial(8, [1 / 8] * 8, size=4_000)[:, 6] / 8
     assert found[1:] == pytest.approx(np.quantile(weights, [0.025, 0.975]), abs=1 / 16)
@@ -25,9 +25,9 @@ def test_a_difference_is_paired() -> None:
 
 
 def test_a_difference_has_the_sign_of_first_minus_second() -> None:
-    found = differences(rows(1, 1), rows(0, 0), ACCURACY)["accuracy"]
+    found = estimate(rows(1, 1), ACCURACY, minus=rows(0, 0))["accuracy"]
     assert found == Estimate(1.0, 1.0, 1.0)
-    assert differences(rows(0, 0), rows(1, 1), ACCURACY)["accuracy"].value == -1.0
+    assert estimate(rows(0, 0), ACCURACY, minus=rows(1, 1))["accuracy"].value == -1.0
 
 
 def test_a_ratio_with_an_exponent_is_a_perplexity() -> None:
@@ -42,9 +42,9 @@ def test_a_ratio_with_an_exponent_is_a_perplexity() -> None:
 def test_an_undefined_figure_is_left_out_and_sizes_must_agree() -> None:
     assert estimate([{"all": 0.0}], ACCURACY) == {}
     assert estimate([], ACCURACY) == {}
-    assert differences(rows(1), [{"all": 0.0}], ACCURACY) == {}
+    assert estimate(rows(1), ACCURACY, minus=[{"all": 0.0}]) == {}
     with pytest.raises(ShapeError, match=r"^a paired difference needs counts of the same items, got 1 and 2 items$"):
-        differences(rows(1), rows(1, 1), ACCURACY)
+        estimate(rows(1), ACCURACY, minus=rows(1, 1))
 
 
 def test_a_share_that_all_items_agree_on_has_wilsons_bounds() -> None:
@@ -54,8 +54,8 @@ def test_a_share_that_all_items_agree_on_has_wilsons_bounds() -> None:
     assert estimate(none, share)["solved"] == pytest.approx((0.0, 0.0, 0.2775), abs=1e-4)
     assert estimate(all_right, share)["solved"] == pytest.approx((1.0, 0.7225, 1.0), abs=1e-4)
     assert estimate([*none, {"all": 0.0}], share)["solved"].high == pytest.approx(0.2775, abs=1e-4)  # 10 items count
-    assert differences(none, none, share)["solved"] == pytest.approx((0.0, -0.2775, 0.2775), abs=1e-4)
-    assert differences(none, all_right, share)["solved"] == pytest.approx((-1.0, -1.0, -0.7225), abs=1e-4)
+    assert estimate(none, share, minus=none)["solved"] == pytest.approx((0.0, -0.2775, 0.2775), abs=1e-4)
+    assert estimate(none, share, minus=all_right)["solved"] == pytest.approx((-1.0, -1.0, -0.7225), abs=1e-4)
     assert estimate(none, ACCURACY)["accuracy"].high == 0.0  # no share is promised
     mixed = estimate(rows(1, 0, 0, 0), share)["solved"]
     assert mixed == estimate(rows(1, 0, 0, 0), ACCURACY)["accuracy"]

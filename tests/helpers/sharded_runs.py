@@ -116,7 +116,7 @@ def run(directory: Path, name: str, *, steps: int = 2) -> Text2GradTrainer:
         recipe,
         eval_dataset=HELD_OUT,
         processing_class=tokenizer,
-        refresher=Refresher.from_recipe(recipe, critic, small_run.ColourCritic(asked)),
+        refresher=Refresher(recipe, critic, small_run.ColourCritic(asked)),
         resume=(directory / name / "run.json").exists(),
     )
     evaluate = Evaluations(made)

@@ -22,7 +22,7 @@ from text2grad.errors import ConfigError, CriticError, DataError
 from text2grad.feedback.critic import annotate
 from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.feedback.spans import Match
-from text2grad.models import FineTuning, asks_for_fsdp, with_lora
+from text2grad.models import FineTuning, asks_for_fsdp, check_batch_size, with_lora
 from text2grad.models.randomness import random_states
 from text2grad.reward_models import generative, refresh
 from text2grad.reward_models.generative import GenerativeRewardModel
@@ -79,7 +79,7 @@ def trainer(
     tokenizer, model = small_run.tokenizer_and_model()
     critic = critic or GenerativeRewardModel.load(phases / "reward_model")
     recipe = small_run.recipe(out, **sections(out, phases, **more))
-    retrained = Refresher.from_recipe(recipe, critic, annotator or Annotator())
+    retrained = Refresher(recipe, critic, annotator or Annotator())
     return Text2GradTrainer(
         model, critic, EXAMPLES, recipe, processing_class=tokenizer, refresher=retrained, resume=resume
     )
@@ -651,26 +651,16 @@ def test_somebody_must_know_better(tmp_path: Path, phases: Path, need: dict[str,
     refresher(tmp_path, critic, None)  # nobody is needed where nothing is asked
 
 
-def test_several_processes_must_share_the_batches_of_a_refresh_evenly(tmp_path: Path, phases: Path) -> None:
-    critic = GenerativeRewardModel.load(phases / "reward_model")
-
-    def check(**settings: Any) -> None:
-        small_run.recipe(tmp_path, refresh=settings).refresh.check_processes(4)
-
+def test_several_processes_must_share_the_batches_of_a_refresh_evenly() -> None:
     with pytest.raises(ConfigError) as caught:
-        check(steps=(1,), batch_size=6)
+        check_batch_size("refresh", 6, 1, processes=4)
     assert str(caught.value) == (
-        "refresh.batch_size = 6 cannot be shared evenly by 4 processes × refresh.accumulate = 1; choose a multiple of 4"
+        "refresh.batch_size = 6 is not divisible by 4 processes × refresh.accumulate = 1; choose a multiple of 4"
     )
     with pytest.raises(ConfigError, match=r"refresh.accumulate = 3; choose a multiple of 12"):
-        check(steps=(1,), batch_size=8, accumulate=3)
-    check(steps=(1,), batch_size=8)
-    check(steps=(1,), batch_size=8, accumulate=2)
-    recipe = small_run.recipe(tmp_path, refresh={"steps": (1,)}, model={"gradient_checkpointing": True})
-    made = Refresher.from_recipe(recipe, critic, Annotator())
-    assert made is not None
-    assert made.recipe.model.gradient_checkpointing
-    check(audit=1, batch_size=6)  # nothing is trained
+        check_batch_size("refresh", 8, 3, processes=4)
+    check_batch_size("refresh", 8, 1, processes=4)
+    check_batch_size("refresh", 8, 2, processes=4)
 
 
 def test_an_error_of_the_first_process_is_raised_in_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -224,9 +224,7 @@ def test_a_run_that_shares_its_base_ends_as_one_that_does_not(
 
 def refresher(out: Path, critic: GenerativeRewardModel) -> Refresher:
     settings = {"steps": [1], "window": 12, "train_steps": 2, "batch_size": 4, "lr": 1e-2}
-    found = Refresher.from_recipe(small_run.recipe(out, refresh=settings), critic, ColourCritic())
-    assert found is not None
-    return found
+    return Refresher(small_run.recipe(out, refresh=settings), critic, ColourCritic())
 
 
 def test_an_adapter_is_trained_again_on_a_base_that_stays(phases: Path, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_a_split_that_leaves_nothing_is_refused(
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        ({"train": "a.jsonl", "held_out": 1.0}, "leaves no prompt to train on"),
+        ({"train": "a.jsonl", "held_out": 1.0}, "held_out = 1.0: Input should be less than 1"),
         ({"train": "a.jsonl", "held_out": -0.1}, "held_out = -0.1"),
         ({"task": "summarization", "held_out": 0.1}, "a built-in task has held-out examples of its own"),
         ({"train": "a.jsonl", "metric": "m:f"}, "has no responses to measure; hold out prompts with held_out = 0.1"),

@@ -15,7 +15,7 @@ import small_sft
 from small_sft import CHAT, DEMONSTRATIONS, prepare, recipe, write_jsonl
 from text2grad.cli.__main__ import main
 from text2grad.errors import CheckpointError, ConfigError, DataError, Interrupted, ModelError
-from text2grad.models import measured_training
+from text2grad.models import measured_run, measured_training
 from text2grad.models.adapters import POLICY_ADAPTER, adapter_parameters, load_lora
 from text2grad.models.fine_tuning import NO_LOSS
 from text2grad.models.pretrained import load_policy, load_tokenizer
@@ -409,7 +409,7 @@ GOOD = {"prompt": "red", "reference": " cat"}
 def test_a_line_that_is_no_demonstration_is_refused_with_its_place(
     home: Path, line: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measured_training, "load_policy", None)  # nothing is loaded
+    monkeypatch.setattr(measured_run, "load_policy", None)  # nothing is loaded
     file = write_jsonl(home / "bad.jsonl", [GOOD, {"prompt": "blue", "reference": " dog"}, line])
     with pytest.raises((DataError, ModelError)) as caught:
         SFTRun(recipe(home, "bad", data={"train": str(file)}))
@@ -465,11 +465,11 @@ def test_tokens_that_the_model_lacks_are_refused(tmp_path: Path) -> None:
         (
             {"sft": {"model": ""}},
             ConfigError,
-            "neither [sft] model nor [model] path is set: name the model with --model",
+            "neither [sft] model nor [model] path is set: name it with --model",
         ),
         ({"data": {"train": None}}, ConfigError, "neither [sft] data nor [data] train is set: name a JSONL file"),
         ({"sft": {"lora_dropout": 0.1}}, ConfigError, "lora_dropout = 0.1 is the dropout of a LoRA adapter"),
-        ({"sft": {"held_out": 0.0}}, ConfigError, "held_out = 0.0 leaves nothing to measure on or to learn from"),
+        ({"sft": {"held_out": 0.0}}, ConfigError, "held_out = 0.0: Input should be greater than 0"),
         (
             {"sft": {"batch_size": 4, "accumulate": 3}},
             ConfigError,

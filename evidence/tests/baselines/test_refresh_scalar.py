@@ -111,7 +111,7 @@ def test_a_run_is_resumed_exactly(tmp_path: Path, scalar: Path) -> None:
         tokenizer, model = small_run.tokenizer_and_model()
         critic = ScalarRewardModel.load(scalar)
         recipe = small_run.recipe(tmp_path / name, refresh=again, run={"steps": 5, "save_every": 2})
-        retrained = Refresher.from_recipe(recipe, critic, ColourCritic())
+        retrained = Refresher(recipe, critic, ColourCritic())
         return Text2GradTrainer(
             model, critic, EXAMPLES, recipe, processing_class=tokenizer, refresher=retrained, resume=resume
         )

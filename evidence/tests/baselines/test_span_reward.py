@@ -1,7 +1,7 @@
 """The number of an annotation over a tokenizer's tokens."""
 
 from evidence.baselines.span_reward import span_reward
-from text2grad.align.token_rewards import encode
+from text2grad.align import encode
 from text2grad.feedback.records import Annotation
 from text2grad.types import Critique, Span
 from tokenizers_made_here import gpt2

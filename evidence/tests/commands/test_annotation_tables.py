@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from evidence.commands.annotation_tables import Counts, Prices, paper_tables
-from text2grad.align.token_rewards import TokenRewards
+from evidence.commands.token_rewards import TokenRewards
 from text2grad.feedback.records import CritiqueRecord
 from text2grad.runs.critic_quality.evaluation import quartiles
 from text2grad.runs.reports.html import Table

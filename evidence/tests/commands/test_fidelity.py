@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterable
 
 from evidence.commands.fidelity import Fidelity, Tally
+from evidence.commands.token_rewards import TokenRewards, label_tokens
 from text2grad.align.delta import DEFAULT, AlignSettings
-from text2grad.align.token_rewards import TokenRewards, label_tokens
 from text2grad.types import Critique, Span, Status
 from tokenizers_made_here import of_tokens
 

@@ -5,8 +5,8 @@ import math
 from pathlib import Path
 
 from evidence.commands.align_report import row_of
+from evidence.commands.token_rewards import label_tokens
 from text2grad.align.delta import AlignSettings
-from text2grad.align.token_rewards import label_tokens
 from text2grad.feedback.records import CritiqueRecord, read_critique_records
 from text2grad.types import Critique, Span
 from tokenizers_made_here import made

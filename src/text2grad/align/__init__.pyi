@@ -2,5 +2,5 @@ from .delta import AlignSettings as AlignSettings, pseudo_rewards as pseudo_rewa
 from .offsets import Range as Range, token_offsets as token_offsets
 from .pieces import PieceTable as PieceTable, Tokenizer as Tokenizer
 from .rollouts import policy_offsets as policy_offsets, response_deltas as response_deltas, step_ends as step_ends
-from .token_rewards import encode as encode, label_tokens as label_tokens, move_spans as move_spans
+from .texts import encode as encode, move_spans as move_spans, text_delta as text_delta
 from .weighting import register_weighting as register_weighting, resolve as resolve

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from text2grad.config.section import Count, HeldOut, Section
+from text2grad.config.section import Count, Section
 
 
 class DataConfig(Section):
@@ -14,7 +14,7 @@ class DataConfig(Section):
     """A built-in task, such as "summarization"; it brings prompts, a critic and a metric."""
     train: str | None = None
     """JSONL file of examples: {"prompt": ..., "reference": ..., "tests": ..., "meta": {...}}."""
-    held_out: HeldOut = 0.0
+    held_out: Annotated[float, Field(ge=0.0, lt=1.0)] | str = 0.0
     """Prompts for evaluations, never trained on: a share of the prompts of `train`, or a JSONL file; 0 for none."""
     metric: str = ""
     """ "module:function" of a metric, (example, response) → dict of numbers; the curves show the first number."""
@@ -32,8 +32,6 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _held_out_fits(self) -> "DataConfig":
-        if self.held_out == 1.0:
-            raise ValueError("held_out = 1.0 leaves no prompt to train on; choose a share between 0 and 1")
         if self.task and not self.train and self.held_out:
             raise ValueError("held_out belongs to a `train` file; a built-in task has held-out examples of its own")
         if self.metric and not self.holds_out:

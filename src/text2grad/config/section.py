@@ -10,7 +10,6 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 NonNegative = Annotated[float, Field(ge=0.0)]
 Count = Annotated[int, Field(ge=1)]
-HeldOut = Annotated[float, Field(ge=0.0, le=1.0)] | str  # a share of the data, or a file
 Listed = Field(strict=False)  # TOML has lists, a frozen setting is a tuple
 
 

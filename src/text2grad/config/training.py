@@ -2,10 +2,11 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from text2grad.config.section import Count, Fraction, HeldOut, Listed, Positive, Section
-from text2grad.errors import ConfigError
+from text2grad.config.section import Count, Fraction, Listed, Positive, Section
+
+Measured = Annotated[float, Field(gt=0.0, lt=1.0)] | str  # a share of the data, or a file
 
 
 class Optimization(Section):
@@ -38,21 +39,12 @@ class Training(Optimization):
     """Length limit of a prompt with its answer in tokens; longer ones are left out and counted, never truncated."""
     bf16: bool = False
     """Mixed precision: bfloat16 arithmetic with 32-bit weights."""
-    held_out: HeldOut = 0.1
+    held_out: Measured = 0.1
     """Share of the prompts that is held out to measure on, or a JSONL file whose prompts are never trained on."""
     eval_limit: Count = 200
     """Most held-out examples of one measurement."""
     eval_every: Count = 100
     """Steps between measurements; each writes a checkpoint."""
-
-    @model_validator(mode="after")
-    def _measures_something(self) -> "Training":
-        if not isinstance(self.held_out, str) and not 0.0 < self.held_out < 1.0:
-            raise ValueError(
-                f"held_out = {self.held_out} leaves nothing to measure on or to learn from; choose a share between 0 "
-                "and 1, or name a file"
-            )
-        return self
 
 
 class SFTConfig(Training):
@@ -62,7 +54,7 @@ class SFTConfig(Training):
     """JSONL files of demonstrations: {"prompt", "reference"} or {"messages": [...]}; empty takes data.train."""
     out: str = "runs/sft"
     steps: Count = 800
-    held_out: HeldOut = 0.05
+    held_out: Measured = 0.05
     eval_limit: Count = 500
 
 
@@ -94,31 +86,12 @@ class RefreshConfig(Optimization):
     """Least share of new annotations that hold a negative span; others are left out at random to reach it."""
     positive_share: Fraction = 0.0
     """The same for positive spans: where nearly all is wrong, the reward model would learn to mark nothing else."""
-    replay: Fraction = 0.5
+    replay: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.5
     """Share of older annotations, from `replay_from`, in the training data."""
     replay_from: str = ""
     """JSONL file of older annotations (phase 1); empty for none."""
     audit: Annotated[int, Field(ge=0)] = 0
     """Responses per step that the annotator also judges, to measure the reward model; 0 for none."""
-
-    @model_validator(mode="after")
-    def _can_replay(self) -> "RefreshConfig":
-        if self.replay == 1.0:
-            raise ValueError("replay = 1.0 leaves no room for new annotations; choose less")
-        return self
-
-    def check_processes(self, processes: int) -> None:
-        """Refuse a batch that the processes and their micro-batches cannot share evenly.
-
-        Raises:
-            ConfigError: naming the divisor.
-        """
-        parts = processes * self.accumulate
-        if self.steps and self.batch_size % parts:
-            raise ConfigError(
-                f"refresh.batch_size = {self.batch_size} cannot be shared evenly by {processes} processes × "
-                f"refresh.accumulate = {self.accumulate}; choose a multiple of {parts}"
-            )
 
     @property
     def active(self) -> bool:

@@ -256,22 +256,16 @@ def _encode(model: LoadedModel, file: AnswerFile, turns: Sequence[Turn]) -> list
 
 
 def check_room(model: LoadedModel, file: AnswerFile) -> None:
-    """Refuse a context, or prompts of first turns, without room for an answer; the model's weights are not needed."""
-    most, context, suite = file.length, context_of(model.model), file.suite.name
-    if context <= most:
-        raise DataError(
-            f"{file.subject.name} has a context of {context} tokens, and --max-new-tokens {most} leaves no room for a "
-            f"prompt of suite {suite}; lower it"
-        )
-    if file.sampling.too_long != "refuse":
-        return
+    """Refuse prompts of first turns without room for an answer; the model's weights are not needed."""
+    most, context = file.length, context_of(model.model)
     first = [Turn(question, 0, 0) for question in file.suite.questions]
     lengths = zip(first, map(len, _encode(model, file, first)), strict=True)
-    if long := [(turn.question.id, length) for turn, length in lengths if length > context - most]:
+    long = [(turn.question.id, length) for turn, length in lengths if length > context - most]
+    if long and (file.sampling.too_long == "refuse" or context <= most):
         raise DataError(
-            f"{len(long)} of {len(first)} prompts of suite {suite} leave no room for {most} new tokens in the context "
-            f"of {context} tokens of {file.subject.name}; the first is question {long[0][0]!r} with {long[0][1]} "
-            "tokens. Lower --max-new-tokens, or count them as failed with --set data.too_long=skip"
+            f"{len(long)} of {len(first)} prompts of suite {file.suite.name} leave no room for {most} new tokens in "
+            f"the context of {context} tokens of {file.subject.name}; the first is question {long[0][0]!r} with "
+            f"{long[0][1]} tokens. Lower --max-new-tokens, or count them as failed with --set data.too_long=skip"
         )
 
 

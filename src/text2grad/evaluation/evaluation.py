@@ -26,7 +26,7 @@ from text2grad.critics.servers import Endpoint
 from text2grad.errors import ConfigError, check_known
 from text2grad.evaluation import answering
 from text2grad.evaluation.answering import AnswerFile, Sampling, stem_of
-from text2grad.evaluation.intervals import DRAWS, LEVEL, Estimate, Rows, differences, estimate
+from text2grad.evaluation.intervals import DRAWS, LEVEL, Estimate, Rows, estimate
 from text2grad.evaluation.subjects import LoadedModel, Subject, load, outline
 from text2grad.evaluation.suite import Answer, AnsweredSuite, ExaminedSuite, Scores, Suite
 from text2grad.files import json_lines, lock_directory, to_json, write_atomically, write_files
@@ -233,4 +233,4 @@ def _sum_up(result: SuiteResult, settings: EvaluationSettings) -> None:
     for name, rows in result.counts.items():
         result.figures[name] = estimate(rows, statistics, draws=draws, seed=seed)
         if base and name != base:
-            result.differences[name] = differences(rows, result.counts[base], statistics, draws=draws, seed=seed)
+            result.differences[name] = estimate(rows, statistics, minus=result.counts[base], draws=draws, seed=seed)

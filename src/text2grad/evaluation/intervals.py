@@ -71,46 +71,45 @@ class Estimate(NamedTuple):
 
 
 def estimate(
-    rows: Rows, statistics: Mapping[str, Statistic], *, draws: int = DRAWS, seed: int = 0
+    rows: Rows,
+    statistics: Mapping[str, Statistic],
+    *,
+    minus: Rows | None = None,
+    draws: int = DRAWS,
+    seed: int = 0,
 ) -> dict[str, Estimate]:
     """Return figures with percentile-bootstrap intervals of 95 %; an undefined figure is left out.
 
     Of the `draws` resamples, those in which a figure is undefined are left out for this figure; if all are, both bounds
-    are the value.
+    are the value. With `minus`, other counts of the same items, the figures are the differences of both.
 
     Example:
         >>> rows = [{"right": 1, "all": 1}, {"right": 0, "all": 1}]
         >>> estimate(rows, {"accuracy": Ratio(("right",), ("all",))})["accuracy"]
         Estimate(value=0.5, low=0.0, high=1.0)
     """
-    return _with_intervals(_resampled(rows, statistics, draws, seed), rows, statistics, least=0.0)
-
-
-def differences(
-    rows: Rows, others: Rows, statistics: Mapping[str, Statistic], *, draws: int = DRAWS, seed: int = 0
-) -> dict[str, Estimate]:
-    """Return figures of `rows` minus figures of `others`, other counts of the same items, as `estimate` does.
-
-    Example:
-        >>> rows = [{"right": 1, "all": 1}, {"right": 0, "all": 1}]
-        >>> differences(rows, rows, {"accuracy": Ratio(("right",), ("all",))})["accuracy"]
-        Estimate(value=0.0, low=0.0, high=0.0)
-    """
-    if len(rows) != len(others):
-        raise ShapeError(f"a paired difference needs counts of the same items, got {len(rows)} and {len(others)} items")
-    mine, theirs = (_resampled(items, statistics, draws, seed) for items in (rows, others))
-    return _with_intervals({name: mine[name] - theirs[name] for name in mine}, rows, statistics, least=-1.0)
+    drawn = _resampled(rows, statistics, draws, seed)
+    if minus is not None:
+        if len(rows) != len(minus):
+            raise ShapeError(
+                f"a paired difference needs counts of the same items, got {len(rows)} and {len(minus)} items"
+            )
+        others = _resampled(minus, statistics, draws, seed)
+        drawn = {name: values - others[name] for name, values in drawn.items()}
+    least = 0.0 if minus is None else -1.0
+    known = {name: values for name, values in drawn.items() if not np.isnan(values[0])}
+    return {name: _with_interval(values, rows, statistics[name], least) for name, values in known.items()}
 
 
 def _resampled(rows: Rows, statistics: Mapping[str, Statistic], draws: int, seed: int) -> dict[str, np.ndarray]:
     """Return each figure over all items, then over each resample, [1 + draws]; equal seeds draw equal weights."""
     if not rows:
-        return {name: np.full(1 + draws, np.nan) for name in statistics}
-    generator, uniform = np.random.default_rng(seed), np.full(len(rows), 1 / len(rows))
+        return {}
     counts = {
         name: np.array([[row.get(key, 0.0) for key in statistic.names] for row in rows], dtype=float)
         for name, statistic in statistics.items()
     }
+    generator, uniform = np.random.default_rng(seed), np.full(len(rows), 1 / len(rows))
     figures = {
         name: [statistic.values(counts[name], np.ones((1, len(rows))))] for name, statistic in statistics.items()
     }
@@ -121,29 +120,20 @@ def _resampled(rows: Rows, statistics: Mapping[str, Statistic], draws: int, seed
     return {name: np.concatenate(values) for name, values in figures.items()}
 
 
-def _with_intervals(
-    drawn: Mapping[str, np.ndarray], rows: Rows, statistics: Mapping[str, Statistic], *, least: float
-) -> dict[str, Estimate]:
-    """Return figures with the quantiles of their resamples; `drawn` is of `_resampled`.
+def _with_interval(values: np.ndarray, rows: Rows, statistic: Statistic, least: float) -> Estimate:
+    """Return a figure with the quantiles of its resamples; `values` are of `_resampled`.
 
     Where a share of n items is the same in each resample, as with 0 of 10, the quantiles show nothing. Its bounds
     are then z² / (n + z²) away on both sides, as in Wilson's interval for 0 of n, but within [`least`, 1].
     """
-    estimates = {}
-    for name, values in drawn.items():
-        value, known, statistic = float(values[0]), values[1:][~np.isnan(values[1:])], statistics[name]
-        if np.isnan(value):
-            continue
-        items = 0
-        if isinstance(statistic, Ratio) and statistic.share:
-            items = sum(any(row.get(key, 0.0) > 0 for key in statistic.bottom) for row in rows)
-        if items and len(known) and known.min() == known.max() == value:
-            reach = _Z**2 / (items + _Z**2)
-            low, high = max(least, value - reach), min(1.0, value + reach)
-        else:
-            low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) if len(known) else (value, value)
-        estimates[name] = Estimate(value, float(low), float(high))
-    return estimates
+    value, known = float(values[0]), values[1:][~np.isnan(values[1:])]
+    if not len(known):
+        return Estimate(value, value, value)
+    if isinstance(statistic, Ratio) and statistic.share and known.min() == known.max() == value:
+        items = sum(any(row.get(key, 0.0) > 0 for key in statistic.bottom) for row in rows)
+        reach = _Z**2 / (items + _Z**2)
+        return Estimate(value, max(least, value - reach), min(1.0, value + reach))
+    return Estimate(value, *map(float, np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])))
 
 
 def mean_interval(values: Sequence[float]) -> Estimate:

@@ -21,7 +21,6 @@ from .examples import (
 from .export import DATA_FILE as DATA_FILE, write_folder as write_folder
 from .lenient_json import (
     CutObject as CutObject,
-    Reading as Reading,
     printable as printable,
     read_objects as read_objects,
 )

@@ -90,40 +90,36 @@ def ask(critic: Critic, examples: Sequence[Example], responses: Sequence[str], *
     checked, odd = [], []
     for number, (answer, response) in enumerate(zip(answers, responses, strict=True), start=1):
         where = f"for response {number} of {len(responses)}"
-        critique, problem = _checked(answer, response, match=match, name=f"critic {name} returned {where}")
-        checked.append(critique)
-        if problem:
-            odd.append(f"{where}: {problem}")
+        critique = _critique(answer, response, match=match, name=f"critic {name} returned {where}")
+        problem = _problem(critique, response)
+        odd += [f"{where}: {problem}"] if problem else []
+        checked.append(Critique(critique.feedback, status="unparsable") if problem else critique)
     if odd:
         more = f", and {len(odd) - 1} more like it" if len(odd) > 1 else ""
         note(f"critic {name} {odd[0]}{more}; such a critique counts as unparsable, with δ = 0", warning=True)
     return checked
 
 
-def _checked(answer: object, response: str, *, match: Match, name: str) -> tuple[Critique, str]:
-    """Return a critique, and why it cannot be used; empty if it can."""
-    answer = _critique(answer, response, match=match, name=name)
-    _refuse_types(answer, name)
-    beyond = next((span for span in answer.spans if span.end > len(response)), None)
+def _problem(critique: Critique, response: str) -> str:
+    """Return why a critique cannot be used; empty if it can."""
+    beyond = next((span for span in critique.spans if span.end > len(response)), None)
     if beyond is not None:
-        problem = f"span {beyond.start}–{beyond.end} ends after the response of {len(response)} characters"
-        return Critique(answer.feedback, status="unparsable"), problem
-    outcome = None if answer.outcome is None else _number(answer.outcome)
-    if outcome is not None and not abs(outcome) <= LARGEST_OUTCOME:
-        problem = f"the outcome {outcome} is no finite number of at most {LARGEST_OUTCOME:g}"
-        return Critique(answer.feedback, status="unparsable"), problem
-    spans = (Span(int(span.start), int(span.end), span.label) for span in answer.spans)  # NumPy's numbers, for example
-    return replace(answer, spans=tuple(spans), outcome=outcome), ""
+        return f"span {beyond.start}–{beyond.end} ends after the response of {len(response)} characters"
+    if critique.outcome is not None and not abs(critique.outcome) <= LARGEST_OUTCOME:
+        return f"the outcome {critique.outcome} is no finite number of at most {LARGEST_OUTCOME:g}"
+    return ""
 
 
 def _critique(answer: object, response: str, *, match: Match, name: str) -> Critique:
-    """Return what a critic gave for a response as a critique.
+    """Return what a critic gave for a response as a critique with numbers of Python.
 
     Raises:
         CriticError: if it is none of the kinds that critics give.
     """
     if isinstance(answer, Critique):
-        return answer
+        _refuse_types(answer, name)
+        spans = (Span(int(span.start), int(span.end), span.label) for span in answer.spans)  # NumPy's, for example
+        return replace(answer, spans=tuple(spans), outcome=_number(answer.outcome))
     if isinstance(answer, Mapping):
         return locate_critique(parse_critique_object(answer), response, match=match)
     if isinstance(answer, str):

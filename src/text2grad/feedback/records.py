@@ -1,23 +1,17 @@
 """Responses with their critiques, in memory and on disk: phase 1 writes them, phase 2 reads them.
 
-A file is JSON lines. `critique_to_json` is the only writer of a critique, for annotations, rollouts, cached answers and
-the critiques of an unfinished step:
+A file is JSON lines. `critique_to_json` writes every critique, of annotations, rollouts and cached answers; each field
+always has the same type, so that `datasets` loads the file:
 
     {"prompt": ..., "response": ..., "critique": {"feedback": ..., "spans": [{"start": 10, "end": 14, "label":
      "negative"}, ...], "outcome": ..., "status": ..., "unmatched": [...]}}
 
-Each field always has the same type, so that `datasets` loads the file. `critique_from_json` is the only reader. It also
-accepts what people and models write:
-
-- quotes under any key that `critique_text` knows ("good_spans", "poor_spans", ...) instead of, or beside, spans;
-- the text that a critic wrote;
-- in a line of a file, the parts of the critique beside "response".
+`critique_from_json` reads it, and what people and models write: quotes under any key that `critique_text` knows
+("good_spans", "poor_spans", ...) instead of, or beside, spans; the text that a critic wrote; in a line of a file, the
+parts of the critique beside "response".
 
 "ids", the sampled token ids, are optional. "prompt" may be missing where only tokens are wanted; an annotation has
-one, which may be empty.
-
-A record that cannot be used raises `DataError` with the file, the line and the way out, or is passed to `on_bad`. An
-unparsable critique is no error: its status is recorded.
+one, which may be empty. An unparsable critique is no error: its status is recorded.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -47,16 +47,14 @@ def load_callable(path: str, kind: str) -> Any:
         names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
         similar = get_close_matches(attribute, names, n=1)
         hint = f'. Did you mean "{similar[0]}"?' if similar else ""
-        raise ConfigError(
-            f"{kind} {path!r} cannot be loaded: module {module_name!r} has no attribute {attribute!r}{hint}"
-        )
+        why = f"module {module_name!r} has no attribute {attribute!r}{hint}"
+        raise ConfigError(f"{kind} {path!r} cannot be loaded: {why}")
     named = getattr(module, attribute)
     try:
         loaded = named() if isinstance(named, type) else named
     except (Exception, SystemExit) as error:
-        raise ConfigError(
-            f"{kind} {path!r} is a class that cannot be called without arguments: {described(error)}"
-        ) from error
+        why = f"is a class that cannot be called without arguments: {described(error)}"
+        raise ConfigError(f"{kind} {path!r} {why}") from error
     if not callable(loaded):
         raise ConfigError(f"{kind} {path!r} is a {type(loaded).__name__}, which cannot be called")
     return loaded

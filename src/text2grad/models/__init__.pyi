@@ -31,6 +31,7 @@ from .launch import asks_for_fsdp as asks_for_fsdp, plain_data_parallelism as pl
 from .logprobs import tiles_as_on as tiles_as_on
 from .measured_run import MERGED as MERGED, MODEL as MODEL, MeasuredRun as MeasuredRun
 from .measured_training import (
+    check_batch_size as check_batch_size,
     held_out_loss as held_out_loss,
     share_of_process as share_of_process,
 )

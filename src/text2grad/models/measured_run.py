@@ -19,8 +19,9 @@ import torch
 
 from text2grad.config import Recipe, check_directory, check_world_size, open_run
 from text2grad.costs import Cost, write_cost
-from text2grad.errors import CheckpointError
+from text2grad.errors import CheckpointError, ConfigError
 from text2grad.files import published, to_json, write_atomically
+from text2grad.models.adapters import load_lora, with_lora
 from text2grad.models.fine_tuning import FineTuning, Row, supervised_trainer
 from text2grad.models.measured_training import (
     Evaluation,
@@ -28,12 +29,10 @@ from text2grad.models.measured_training import (
     check_same_data,
     checkpoint_path,
     last_saved,
-    load_trainable,
-    load_trained,
     measured_at,
     train_measured,
 )
-from text2grad.models.pretrained import on_cpu
+from text2grad.models.pretrained import dtype_to_train, load_policy, on_cpu, refuse_second_adapter
 from text2grad.types import PromptFormat
 
 MODEL, MERGED, RESULTS_FILE = "model", "merged", "results.json"
@@ -62,29 +61,47 @@ class MeasuredRun(ABC):
     prompt_format: PromptFormat
     measure: Callable[[Any], dict[str, float]]
 
-    def __init__(self, recipe: Recipe, directory: Path, path: str, *, resume: bool) -> None:
-        """Check directory and batch; `resume` continues the run in the directory.
+    def __init__(self, recipe: Recipe, *, resume: bool) -> None:
+        """Check model, directory and batch; `resume` continues the run in the directory.
 
         Raises:
             ConfigError: if a setting is wrong, or the directory holds another run.
         """
         from accelerate import PartialState
 
-        check_directory(directory, resume=resume)
-        self.recipe, self.directory, self.path, self.resume = recipe, directory, path, resume
-        self.settings = getattr(recipe, self.section)
+        self.recipe, self.settings, self.resume = recipe, getattr(recipe, self.section), resume
+        self.path, self.directory = self.settings.model or recipe.model.path, Path(self.settings.out or recipe.run.out)
+        if not self.path:
+            raise ConfigError(f"neither [{self.section}] model nor [model] path is set: name it with --model PATH")
+        check_directory(self.directory, resume=resume)
         self.state = PartialState(cpu=on_cpu())
         self.is_main = bool(self.state.is_main_process)
         check_world_size(self.state.num_processes)
-        check_batch_size(self.section, self.settings.batch_size, self.settings.accumulate)
+        check_batch_size(self.section, self.settings.batch_size, self.settings.accumulate, self.state.num_processes)
         if recipe.run.threads:
             torch.set_num_threads(recipe.run.threads)
 
     def load_model(self) -> Any:
-        """Return the model to train."""
-        same = {"dtype", "lora_r", "lora_alpha", "lora_targets", "trust_remote_code"}
-        own: dict[str, Any] = {"lora_dropout": self.settings.lora_dropout, "seed": self.recipe.run.seed}
-        return load_trainable(self.path, **self.recipe.model.model_dump(include=same), **own)
+        """Return the model to train: all weights, in 32 bits where the dtype is "auto", or a new adapter.
+
+        Raises:
+            ConfigError: if a dropout is given without an adapter, or the path holds an adapter and `lora_r` is above 0.
+            ModelError: if the model cannot be loaded.
+        """
+        of_model, dropout = self.recipe.model, self.settings.lora_dropout
+        if dropout and not of_model.lora_r:
+            raise ConfigError(
+                f"lora_dropout = {dropout} is the dropout of a LoRA adapter, and model.lora_r = 0 trains none; leave "
+                "it out, or set model.lora_r"
+            )
+        refuse_second_adapter(self.path, of_model.lora_r)
+        dtype = dtype_to_train(of_model.dtype, of_model.lora_r)
+        model = load_policy(self.path, dtype=dtype, trust_remote_code=of_model.trust_remote_code)
+        if not of_model.lora_r:
+            return model
+        torch.manual_seed(self.recipe.run.seed)
+        targets = of_model.lora_targets
+        return with_lora(model, r=of_model.lora_r, alpha=of_model.lora_alpha, targets=targets, dropout=dropout)
 
     def open(self, sections: Sequence[str], what: str, sha256: str) -> None:
         """Create the run's directory, or compare it with the run that is resumed.
@@ -166,13 +183,21 @@ class MeasuredRun(ABC):
             "prompt_format": self.prompt_format,
         }
         best, lora = checkpoint_path(self.directory, last.best_step), bool(self.recipe.model.lora_r)
-        how = self.recipe.model.model_dump(include={"dtype", "trust_remote_code"})
         for path, adapter in ((self.directory / MERGED, False), (out, True)) if lora else ((out, False),):
             if path.exists():
                 continue
-            model = load_trained(best, self.path, adapter=lora, merged=not adapter, **how)
+            model = self._trained(best, merged=not adapter)
             with published(path) as temporary:
                 self.save(model, temporary, results, adapter=adapter)
         name = self.section.replace("_", " ")
         write_cost(self.directory, Cost(name, last.seconds, last.tokens, 0, last.peak_memory_bytes, runs=1))
         write_atomically(self.directory / RESULTS_FILE, to_json(results))
+
+    def _trained(self, checkpoint: Path, *, merged: bool) -> Any:
+        """Load the weights of a checkpoint, an adapter onto its base."""
+        of_model = self.recipe.model
+        code = of_model.trust_remote_code
+        if not of_model.lora_r:
+            return load_policy(str(checkpoint), trust_remote_code=code)
+        model = load_lora(load_policy(self.path, dtype=of_model.dtype, trust_remote_code=code), str(checkpoint))
+        return model.merge_and_unload() if merged else model

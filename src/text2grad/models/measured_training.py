@@ -26,10 +26,8 @@ from text2grad.config import Interruption
 from text2grad.costs import peak_memory
 from text2grad.errors import CheckpointError, ConfigError, Interrupted, TrainingError
 from text2grad.files import flush, to_json, write_atomically
-from text2grad.models.adapters import load_lora, with_lora
 from text2grad.models.fine_tuning import NO_LOSS, FineTuning, OnStep, Row, run_trainer
 from text2grad.models.launch import PLAIN, asks_for_fsdp
-from text2grad.models.pretrained import dtype_to_train, load_policy, refuse_second_adapter
 from text2grad.progress import Progress, note
 from text2grad.types import Optimizer
 
@@ -65,67 +63,13 @@ class SavedTraining(NamedTuple):
     peak_memory_bytes: int  # largest peak of these processes
 
 
-def load_trainable(
-    path: str,
-    *,
-    dtype: str = "auto",
-    lora_r: int = 0,
-    lora_alpha: int = 32,
-    lora_targets: str | Sequence[str] = "all-linear",
-    lora_dropout: float = 0.0,
-    seed: int = 0,
-    trust_remote_code: bool = False,
-) -> Any:
-    """Load a causal language model to train: all weights, in 32 bits where `dtype` is "auto", or a new adapter.
-
-    Raises:
-        ConfigError: if a dropout is given without an adapter, or the path holds an adapter and `lora_r` is above 0.
-        ModelError: if the model cannot be loaded.
-    """
-    import torch
-
-    if lora_dropout and not lora_r:
-        raise ConfigError(
-            f"lora_dropout = {lora_dropout} is the dropout of a LoRA adapter, and model.lora_r = 0 trains none; leave "
-            "it out, or set model.lora_r"
-        )
-    refuse_second_adapter(path, lora_r)
-    model = load_policy(path, dtype=dtype_to_train(dtype, lora_r), trust_remote_code=trust_remote_code)
-    if not lora_r:
-        return model
-    torch.manual_seed(seed)
-    return with_lora(model, r=lora_r, alpha=lora_alpha, targets=lora_targets, dropout=lora_dropout)
-
-
-def load_trained(
-    checkpoint: Path, base: str, *, adapter: bool, merged: bool, dtype: str = "auto", trust_remote_code: bool = False
-) -> Any:
-    """Load the weights of a checkpoint.
-
-    Args:
-        checkpoint: its directory.
-        base: the model that was trained.
-        adapter: True if an adapter was trained.
-        merged: merge the adapter into its base.
-        dtype: of the base under an adapter.
-        trust_remote_code: run the model's own Python code.
-    """
-    if not adapter:
-        return load_policy(str(checkpoint), trust_remote_code=trust_remote_code)
-    model = load_lora(load_policy(base, dtype=dtype, trust_remote_code=trust_remote_code), str(checkpoint))
-    return model.merge_and_unload() if merged else model
-
-
-def check_batch_size(section: str, batch_size: int, accumulate: int) -> None:
+def check_batch_size(section: str, batch_size: int, accumulate: int, processes: int) -> None:
     """Refuse a batch that the processes and their micro-batches cannot share evenly.
 
     Raises:
         ConfigError: if they do not divide the batch; `section` of the recipe holds the settings.
     """
-    from accelerate import PartialState
-
-    processes = PartialState().num_processes
-    parts = int(processes * accumulate)
+    parts = processes * accumulate
     if batch_size % parts:
         raise ConfigError(
             f"{section}.batch_size = {batch_size} is not divisible by {processes} processes × {section}.accumulate = "
@@ -221,7 +165,9 @@ def _arguments(settings: FineTuning, evaluation: Evaluation, *, from_start: bool
     The order of the rows is random instead of by length: transformers' order by length comes from torch's global
     random state, and a resumed training would not repeat it.
     """
-    check_batch_size(evaluation.section, settings.batch_size, settings.accumulate)
+    from accelerate import PartialState
+
+    check_batch_size(evaluation.section, settings.batch_size, settings.accumulate, PartialState().num_processes)
     measured = evaluation.measure is not None
     return {
         "train_sampling_strategy": "random",

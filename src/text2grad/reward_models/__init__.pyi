@@ -1,5 +1,6 @@
 from .agreement import Agreement as Agreement, compare as compare
-from .decoding import QuoteLimits as QuoteLimits, critique_grammar as critique_grammar
+from .decoding.grammar import critique_grammar as critique_grammar
+from .decoding.quotable import QuoteLimits as QuoteLimits
 from .format import CritiqueFormat as CritiqueFormat, saved_format as saved_format
 from .generative import GenerativeRewardModel as GenerativeRewardModel
 from .load import (

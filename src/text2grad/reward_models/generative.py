@@ -96,15 +96,16 @@ class GenerativeRewardModel:
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique per response, in order."""
+        drawn = list(zip(self.draw(examples, responses), responses, strict=True))
         if self.format.votes == 1:
-            return self._read(self.write(examples, responses), responses)
-        samples = self.draw(examples, responses)
-        return [vote(*pair, threshold=self.format.vote_threshold) for pair in zip(samples, responses, strict=True)]
+            return [critiques[0] for critiques, _ in drawn]
+        return [vote(*pair, threshold=self.format.vote_threshold) for pair in drawn]
 
     def draw(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[Critique]]:
-        """Return `votes` sampled critiques of each response."""
-        drawn = self._drawn(examples, responses, self.format.votes)
-        return [self._read(texts, [response] * len(texts)) for texts, response in zip(drawn, responses, strict=True)]
+        """Return `votes` sampled critiques of each response; with one vote the greedy critique."""
+        votes = self.format.votes
+        drawn = zip(self._drawn(examples, responses, votes if votes > 1 else 0), responses, strict=True)
+        return [[read_critique(text, response, self.format) for text in texts] for texts, response in drawn]
 
     def write(self, examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
         """Return the text of one critique per response, in order, by greedy decoding.
@@ -116,10 +117,6 @@ class GenerativeRewardModel:
     def prompts(self, examples: Sequence[Example], responses: Sequence[str]) -> list[list[int]]:
         """Return the ids of the prompt for each response."""
         return critique_prompts(self.tokenizer, examples, responses, self.format.prompt_format, self.format.form)
-
-    def _read(self, texts: Sequence[str], responses: Sequence[str]) -> list[Critique]:
-        """Parse the texts of critiques."""
-        return [read_critique(*pair, self.format) for pair in zip(texts, responses, strict=True)]
 
     @property
     def _skeleton(self) -> Skeleton:
@@ -152,8 +149,9 @@ class GenerativeRewardModel:
         for start in range(0, len(order), self.rows_at_once):
             batch = order[start : start + self.rows_at_once]
             rows = [row for row in batch if self._room(requests[row].ids) >= self._least_tokens(requests[row].response)]
-            for row, text in zip(rows, self._decode([requests[row] for row in rows]) if rows else (), strict=True):
-                texts[row] = text
+            if rows:
+                for row, text in zip(rows, self._decode([requests[row] for row in rows]), strict=True):
+                    texts[row] = text
         return texts
 
     def _decode(self, requests: Sequence[_Request]) -> list[str]:

@@ -34,7 +34,6 @@ from text2grad.types import Critique, Example, Label, Rollout
 
 Made = TypeVar("Made")
 
-
 _TRAINABLE = ("model", "train_further", "save", "restore")
 """What a critic that can be trained has, as `GenerativeRewardModel` does."""
 
@@ -67,11 +66,6 @@ class Refresher:
         self.old = [annotation for annotation in old if not annotation.critique.failed]
         self.window: deque[tuple[Example, str]] = deque(maxlen=settings.window)
         self.current = ""
-
-    @classmethod
-    def from_recipe(cls, recipe: Recipe, critic: Any, annotator: Critic | None) -> "Refresher | None":
-        """Return the refresher that a recipe asks for, or None if it neither audits nor retrains the critic."""
-        return cls(recipe, critic, annotator) if recipe.refresh.asks else None
 
     def audit(self, tokenizer: Any, rollouts: Sequence[Rollout], deltas: Any, critiques: Any) -> dict[str, float]:
         """Return the critic's agreement with the annotator on the first responses of a step; empty if disabled."""

@@ -20,13 +20,12 @@ word than in the response or an invalid label give the status `unparsable`, with
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 from text2grad.feedback import (
     Annotation,
     CutObject,
-    Reading,
     is_finite,
     is_json,
     printable,
@@ -75,8 +74,7 @@ def critique_target(critique: Critique, response: str, *, write_feedback: bool =
         critique: the annotation.
         response: the text of its spans; each span is quoted once.
         write_feedback: False leaves the feedback empty: the ablation without reasoning (section 5.3).
-        form: "spans" quotes; "labelled_spans" labels each quote, and adds the outcome; "tagged_words" labels each word,
-            and adds the outcome.
+        form: a name in `FORMS`.
 
     Example:
         >>> from text2grad.types import Span
@@ -162,25 +160,13 @@ class Form(NamedTuple):
         signs = [written[label] for label in labels]
         return " ".join(map(" ".join, zip(_words(response), signs, strict=True)) if self.says_words else signs)
 
-    def read(self, value: Any, response: str) -> list[int]:
-        """Return the labels that a JSON value gives to the words of a response.
-
-        Raises:
-            UnusableLabelsError: with the reason, if they do not fit.
-        """
+    def read(self, value: Any, response: str) -> list[int] | None:
+        """Return the labels that a JSON value gives to the words of a response; None if they do not fit."""
         words, size = _words(response), 2 if self.says_words else 1
         parts = value.split() if isinstance(value, str) else []
-        if len(parts) != size * len(words):
-            raise UnusableLabelsError(
-                f"number of labels: {len(parts) / size:g}, of words in the response: {len(words)}"
-            )
         signs = parts[size - 1 :: size]
-        for number, (listed, sign, word) in enumerate(zip(parts[::size], signs, words, strict=True), start=1):
-            if self.says_words and listed != word:
-                raise UnusableLabelsError(f"word {number} is {word!r} in the response and {listed!r} among the labels")
-            if sign not in self.signs:
-                raise UnusableLabelsError(f"label {number} is {sign!r}, none of {' '.join(self.signs)}")
-        return [self.signs[sign] for sign in signs]
+        fits = len(parts) == size * len(words) and (not self.says_words or parts[::2] == words)
+        return [self.signs[sign] for sign in signs] if fits and set(signs) <= self.signs.keys() else None
 
 
 def _words(response: str) -> list[str]:
@@ -224,14 +210,15 @@ def critique_from_labels(text: str, response: str, form: Form) -> Critique:
 
     Example:
         >>> critique_from_labels('{"word_tags": "in +"}', "in Lyon", FORMS["tagged_words"]).feedback
-        'number of labels: 1, of words in the response: 2: {"word_tags": "in +"}'
+        'no whole JSON object with word_tags of the response: {"word_tags": "in +"}'
     """
     text = printable(text)
-    try:
-        reading = _object_with(form.key, text)
-        labels = form.read(reading.value[form.key], response)
-    except UnusableLabelsError as reason:
-        return Critique(f"{reason}: {text.strip()}", status="unparsable")
+    readings = chain(read_objects(text), read_objects(text, lenient_ends=True))
+    whole = (each for each in readings if form.key in each.value and not isinstance(each.value, CutObject))
+    reading = next(whole, None)
+    labels = form.read(reading.value[form.key], response) if reading else None
+    if reading is None or labels is None:
+        return Critique(f"no whole JSON object with {form.key} of the response: {text.strip()}", status="unparsable")
     feedback = reading.value.get("textual_feedback")
     outcome: Any = reading.value.get("outcome") if form.outcome else None
     return Critique(
@@ -240,18 +227,6 @@ def critique_from_labels(text: str, response: str, form: Form) -> Critique:
         outcome=float(outcome) if is_finite(outcome) else None,
         status="ok" if is_json(text[reading.start : reading.end]) else "repaired",
     )
-
-
-class UnusableLabelsError(Exception):
-    """The labels do not fit the words of the response."""
-
-
-def _object_with(key: str, text: str) -> Reading:
-    """Return the first complete JSON object of a text that has a key."""
-    for reading in (*read_objects(text), *read_objects(text, lenient_ends=True)):
-        if key in reading.value and not isinstance(reading.value, CutObject):
-            return reading
-    raise UnusableLabelsError(f"no whole JSON object with {key}")
 
 
 FORMS = {

@@ -27,6 +27,7 @@ from text2grad.models import (
     VLLMSampler,
     adapter_is_trained,
     can_share_prompts,
+    check_batch_size,
     check_engine,
     check_lora_targets,
     check_model,
@@ -137,7 +138,8 @@ class PreparedRun:
                 "[refresh] asks to audit or retrain the critic, and the trainer has no refresher: pass "
                 "Text2GradTrainer(..., refresher=text2grad.Refresher(...)), or leave [refresh] out"
             )
-        recipe.refresh.check_processes(self.accelerator.num_processes)
+        if (refresh := recipe.refresh).active:
+            check_batch_size("refresh", refresh.batch_size, refresh.accumulate, self.accelerator.num_processes)
         self.refresher = refresher or FixedCritic()
         self.directory = Path(recipe.run.out)
         check_directory(self.directory, resume=resume)

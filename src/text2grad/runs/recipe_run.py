@@ -84,9 +84,9 @@ def prepare_run(
         model = policy = prepare_policy(settings.path, settings)
     critic = critic_from_recipe(recipe, task_critic=task_critic, policy=policy)
     tokenizer = tokenizer or load_tokenizer(settings.path, trust_remote_code=settings.trust_remote_code)
-    refresher, model = Refresher.from_recipe(recipe, critic, annotator), model or settings.path
+    refresher = Refresher(recipe, critic, annotator) if recipe.refresh.asks else None
     trainer = trainer_class(
-        model,
+        model or settings.path,
         critic,
         examples.train,
         recipe,

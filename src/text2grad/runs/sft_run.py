@@ -46,18 +46,15 @@ class SFTRun(MeasuredRun):
             ModelError: if the model cannot be loaded, or its tokenizer has no end of sequence or chat template.
             CheckpointError: if the run was started with other settings or demonstrations.
         """
-        path, sft = recipe.sft.model or recipe.model.path, recipe.sft
-        if not path:
-            raise ConfigError("neither [sft] model nor [model] path is set: name the model with --model PATH")
-        super().__init__(recipe, Path(sft.out), path, resume=resume)
+        super().__init__(recipe, resume=resume)
         learned, held_out, shared = read_demonstration_split(recipe)
-        config = policy_config(path, trust_remote_code=recipe.model.trust_remote_code)
-        self.tokenizer = load_tokenizer(path, trust_remote_code=recipe.model.trust_remote_code)
+        config = policy_config(self.path, trust_remote_code=recipe.model.trust_remote_code)
+        self.tokenizer = load_tokenizer(self.path, trust_remote_code=recipe.model.trust_remote_code)
         prompts = [(demonstration.where, demonstration.turns[0].prompt) for demonstration in (*learned, *held_out)]
         self.prompt_format = format_of(self.tokenizer, recipe.model.prompt_format, prompts)
         encoded = self._encode(learned, "demonstrations")
-        encoded_held_out = self._encode(held_out[: sft.eval_limit], "held-out demonstrations")
-        self.max_tokens = int(min(sft.max_tokens, context_of(config)))
+        encoded_held_out = self._encode(held_out[: recipe.sft.eval_limit], "held-out demonstrations")
+        self.max_tokens = int(min(recipe.sft.max_tokens, context_of(config)))
         fitting, fitting_held_out = _fitting(encoded, self.max_tokens), _fitting(encoded_held_out, self.max_tokens)
         self.rows = [row for rows in fitting for row in rows]
         self.held_out = [row for rows in fitting_held_out for row in rows]

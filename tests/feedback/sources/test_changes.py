@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from text2grad.feedback.sources.changes import changed_spans
+from text2grad.feedback.sources.table import changed_spans
 
 
 @pytest.mark.parametrize(
@@ -26,10 +26,10 @@ from text2grad.feedback.sources.changes import changed_spans
     ],
 )
 def test_changes_by_hand(response: str, better: str, quotes: list[str], added: int) -> None:
-    changes = changed_spans(response, better)
-    assert [response[span.start : span.end] for span in changes.spans] == quotes
-    assert changes.added == added
-    assert {span.label for span in changes.spans} <= {"negative"}
+    spans, number = changed_spans(response, better)
+    assert [response[span.start : span.end] for span in spans] == quotes
+    assert number == added
+    assert {span.label for span in spans} <= {"negative"}
 
 
 TEXTS = st.lists(st.sampled_from(["a", "b", "if", "(", "\n", "\n  ", "\r\n\t", " ", "é", "😀"]), max_size=14).map(
@@ -41,7 +41,7 @@ TEXTS = st.lists(st.sampled_from(["a", "b", "if", "(", "\n", "\n  ", "\r\n\t", "
 def test_spans_are_visible_text_in_order_and_only_differences_are_marked(response: str, better: str) -> None:
     spans, added = changed_spans(response, better)
     assert all(response[span.start : span.end].strip() for span in spans)
-    assert list(spans) == sorted(spans)
-    assert changed_spans(response, response) == ((), 0)
+    assert spans == sorted(spans)
+    assert changed_spans(response, response) == ([], 0)
     if not spans and not added:
         assert "".join(response.split()) == "".join(better.split())  # white space within a line is no difference

@@ -17,7 +17,7 @@ from text2grad.cli.__main__ import main
 from text2grad.errors import CheckpointError, ConfigError, DataError, Interrupted, ModelError, TrainingError
 from text2grad.feedback.records import Annotation, read_annotations, write_annotations
 from text2grad.feedback.splits import split_by_prompt
-from text2grad.models import measured_training
+from text2grad.models import measured_run, measured_training
 from text2grad.models.pretrained import load_policy, load_tokenizer
 from text2grad.reward_models.agreement import Agreement
 from text2grad.reward_models.format import CritiqueFormat
@@ -245,7 +245,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(home: Path, monkeypatch: pytest
             policy.lm_head.weight[0, 0] = torch.nan
         return policy
 
-    monkeypatch.setattr(measured_training, "load_policy", poison)
+    monkeypatch.setattr(measured_run, "load_policy", poison)
     with pytest.raises(TrainingError) as caught:
         train(home, "nan")
     assert str(caught.value) == (
@@ -439,7 +439,11 @@ def test_the_card_says_what_it_is_and_nothing_about_this_machine(adapted: Path) 
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"model": {"path": ""}}, ConfigError, "[model] path is not set: name the model to train with --model PATH"),
+        (
+            {"model": {"path": ""}},
+            ConfigError,
+            "neither [reward_model] model nor [model] path is set: name it with --model PATH",
+        ),
         (
             {"reward_model": {"annotations": ()}},
             DataError,

@@ -18,53 +18,38 @@ TemplateName = Literal["summarization", "code", "qa", "grounded"]
 OUTPUT_CHARS = 2_000  # the end of the output of unit tests is shown, since a traceback ends with the error
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """The words for a task: the noun for a response, the questions to consider, and whether the reference is shown."""
-
-    noun: str
-    looks: tuple[str, ...]
-    compared: bool = True
-
-
-_TASKS: Mapping[TemplateName, _Task] = {
-    "summarization": _Task(
-        "summary",
-        (
-            "What does the source say that matters most, and does the summary say it?",
-            "Is every statement of the summary borne out by the source? Check names, numbers, dates, and who did what.",
-            "What is vague, repeated, beside the point, or only there to fill the line?",
-        ),
+_NOUNS: Mapping[TemplateName, str] = {
+    "summarization": "summary",
+    "code": "program",
+    "qa": "answer",
+    "grounded": "answer",
+}
+_LOOKS: Mapping[TemplateName, tuple[str, ...]] = {
+    "summarization": (
+        "What does the source say that matters most, and does the summary say it?",
+        "Is every statement of the summary borne out by the source? Check names, numbers, dates, and who did what.",
+        "What is vague, repeated, beside the point, or only there to fill the line?",
     ),
-    "code": _Task(
-        "program",
-        (
-            "What does the task demand, for ordinary input and at the edges (nothing, one, negative, very large)?",
-            "Follow the program line by line. Where does it do that, and where does it first go wrong?",
-            "If it was tested, which lines explain the outcome of the tests?",
-            "What is needlessly slow, or would mislead a reader?",
-        ),
+    "code": (
+        "What does the task demand, for ordinary input and at the edges (nothing, one, negative, very large)?",
+        "Follow the program line by line. Where does it do that, and where does it first go wrong?",
+        "If it was tested, which lines explain the outcome of the tests?",
+        "What is needlessly slow, or would mislead a reader?",
     ),
-    "qa": _Task(
-        "answer",
-        (
-            "What exactly was asked, and which parts of the answer reply to it?",
-            "Which statements are true, which are false or made up, and which are stated more surely than they can be?",
-            "What follows the instructions given, and what ignores them?",
-            "What is unclear, repeated, or of no use to the person who asked?",
-        ),
+    "qa": (
+        "What exactly was asked, and which parts of the answer reply to it?",
+        "Which statements are true, which are false or made up, and which are stated more surely than they can be?",
+        "What follows the instructions given, and what ignores them?",
+        "What is unclear, repeated, or of no use to the person who asked?",
     ),
-    "grounded": _Task(
-        "answer",
-        (
-            "What was asked, and what does the passage of the task say about it?",
-            "Take each name, number and claim of the answer. Does the passage say it? Other knowledge does not count.",
-            "Which statements reply to the question, and which stand in the passage but are of no use here?",
-            "What is repeated, or only there to fill the line?",
-        ),
-        compared=False,  # the passage decides; a gold answer would show the judge what the metric of recall counts
+    "grounded": (
+        "What was asked, and what does the passage of the task say about it?",
+        "Take each name, number and claim of the answer. Does the passage say it? Other knowledge does not count.",
+        "Which statements reply to the question, and which stand in the passage but are of no use here?",
+        "What is repeated, or only there to fill the line?",
     ),
 }
+"""The questions to consider."""
 
 _QUOTING = """\
 How to quote:
@@ -108,12 +93,11 @@ class Template:
             feedback: a human's critique of it; only its quotes are requested then.
             tests: the outcome of the unit tests in words.
         """
-        noun, compared = _TASKS[self.name].noun, _TASKS[self.name].compared
+        noun = _NOUNS[self.name]
         parts = [self._instructions(grounding=feedback is not None), tagged("task", example.prompt_text)]
-        if example.reference and compared:
-            parts.append(
-                f"For comparison, a good {noun}. Others may be as good:\n{tagged('reference', example.reference)}"
-            )
+        if example.reference and self.name != "grounded":  # the passage decides; a gold answer would show the metric
+            reference = tagged("reference", example.reference)
+            parts.append(f"For comparison, a good {noun}. Others may be as good:\n{reference}")
         if tests is not None:
             parts.append(f"What the unit tests said:\n{tagged('tests', tests)}")
         if feedback is not None:
@@ -134,8 +118,7 @@ class Template:
 
     def _instructions(self, *, grounding: bool) -> str:
         """Return the instructions, the constant part of the prompt."""
-        task = _TASKS[self.name]
-        noun = task.noun
+        noun = _NOUNS[self.name]
         if grounding:
             opening = (
                 f"A person has judged the {noun} below. Find the places that the person speaks of. Add no judgement of "
@@ -145,7 +128,7 @@ class Template:
         else:
             article = "an" if noun[0] in "aeiou" else "a"
             opening = f"You judge {article} {noun} by a language model, so that it can learn from your words."
-            steps = [*task.looks]
+            steps = [*_LOOKS[self.name]]
             if self.reasoning:
                 steps.append("Only then write the critique, and only after it choose the quotes that it speaks of.")
         heading = "Work step by step:" if self.reasoning else "Look at these things, and say nothing about them:"
@@ -153,7 +136,7 @@ class Template:
         return "\n\n".join((opening, f"{heading}\n{listed}", self._quoting(grounding), self._form(grounding)))
 
     def _quoting(self, grounding: bool) -> str:
-        noun = _TASKS[self.name].noun
+        noun = _NOUNS[self.name]
         rules = _QUOTING.format(noun=noun, piece="an expression, a line" if self.name == "code" else "a sentence")
         if not grounding and not self.reasoning:
             return rules

@@ -33,7 +33,7 @@ from text2grad.evaluation.suite import (
     file_of,
     mean_of,
 )
-from text2grad.evaluation.suites.length_control import GamedRows, length_controlled, read_gamed
+from text2grad.evaluation.suites.length_control import length_controlled, read_gamed
 from text2grad.feedback import bad_record, json_object
 from text2grad.progress import note
 
@@ -94,31 +94,25 @@ class AlpacaEvalSuite(AnsweredSuite):
                 counts.append({"preference": 0.5, "judged": 1.0})
             else:
                 counts.append(preference_counts(read_preference(next(replies)), read_preference(next(replies))))
-        if self.gamed is not None:
-            for number in {answer.sample for answer in answers}:  # each set of answers by itself
-                _control(
-                    [(answer, own) for answer, own in zip(answers, counts, strict=True) if answer.sample == number],
-                    self.gamed,
-                )
+        if self.gamed is None:
+            return list(counts)
+        for number in {answer.sample for answer in answers}:  # each set of answers by itself
+            rows = [(answer, own) for answer, own in zip(answers, counts, strict=True) if answer.sample == number]
+            controlled = length_controlled(
+                [own.get("preference") for _, own in rows],
+                [len(answer.question.data["baseline"]) for answer, _ in rows],
+                [len(answer.text) for answer, _ in rows],
+                [int(answer.question.id) for answer, _ in rows],
+                self.gamed,
+            )
+            for (_, own), value in zip(rows, controlled, strict=True):
+                own["controlled"] = value
         return list(counts)
 
     def _prompt(self, answer: Answer, *, swapped: bool) -> Prompt:
         texts = (answer.question.data["baseline"], answer.text)[:: -1 if swapped else 1]
         fields = {"instruction": str(answer.question.prompt), "output_1": texts[0], "output_2": texts[1]}
         return messages_of(self._template, fields, f"suite {self.name}, {PROMPT}")
-
-
-def _control(rows: Sequence[tuple[Answer, Counts]], gamed: GamedRows) -> None:
-    """Add the length-controlled preferences."""
-    predicted = length_controlled(
-        [own.get("preference") for _, own in rows],
-        [len(answer.question.data["baseline"]) for answer, _ in rows],
-        [len(answer.text) for answer, _ in rows],
-        [int(answer.question.id) for answer, _ in rows],
-        gamed,
-    )
-    for (_, own), value in zip(rows, predicted, strict=True):
-        own["controlled"] = value
 
 
 def preference_counts(before: float | None, after: float | None) -> Counts:

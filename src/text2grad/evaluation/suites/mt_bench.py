@@ -56,8 +56,11 @@ class MTBenchSuite(AnsweredSuite):
         self.judge = judge_of(self.name, options.judge, temperature=0.0, max_tokens=2048)
         files = (file_of(self.name, options, SOURCE, names) for names in (QUESTIONS, PROMPTS, REFERENCES))
         questions, prompts, references = files
-        self._templates = dict(_templates(prompts))
-        self.questions = list(_questions(questions, dict(_references(references))))[: options.limit]
+        read = _records(prompts, "name", "system_prompt", "prompt_template")
+        self._templates = {one["name"]: (one["system_prompt"], one["prompt_template"]) for _, one in read}
+        read = _records(references, "question_id", "choices")
+        answers = {str(one["question_id"]): one["choices"][0]["turns"] for _, one in read}
+        self.questions = list(_questions(questions, answers))[: options.limit]
         self.settings = {
             "prompts": sha256(repr(sorted(self._templates.items())).encode()).hexdigest()[:16],
             "judge": self.judge.model,
@@ -115,35 +118,22 @@ def read_rating(reply: Reply) -> float | None:
     return float(rating[1]) if rating else None
 
 
-def _references(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield the id of each question with a reference, and its answers by turn."""
-    for entry in read_entries(path):
-        record: Any = json_object(entry.record, entry.where)
-        try:
-            yield str(record["question_id"]), [str(text) for text in record["choices"][0]["turns"]]
-        except (LookupError, TypeError) as error:
-            raise bad_record(entry.where, 'needs "question_id" and "choices" with "turns"') from error
-
-
-def _templates(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name of each prompt, the text of its system and its template."""
+def _records(path: Path, *keys: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the place and the record of each line of a file of FastChat, which has some keys."""
     for entry in read_entries(path):
         record = json_object(entry.record, entry.where)
-        name, *texts = (record.get(key) for key in ("name", "system_prompt", "prompt_template"))
-        if not all(isinstance(text, str) for text in (name, *texts)):
-            raise bad_record(entry.where, 'needs the texts "name", "system_prompt" and "prompt_template"')
-        yield str(name), list(map(str, texts))
+        if any(key not in record for key in keys):
+            raise bad_record(entry.where, f"a record of {path.name} has {', '.join(keys)}; take the file of FastChat")
+        yield entry.where, record
 
 
 def _questions(path: Path, references: Mapping[str, Sequence[str]]) -> Iterator[Question]:
-    for entry in read_entries(path):
-        record = json_object(entry.record, entry.where)
-        turns, category, name = record.get("turns"), record.get("category"), str(record.get("question_id", ""))
-        if not name or not isinstance(category, str) or not isinstance(turns, list) or not 1 <= len(turns) <= 2:
-            raise bad_record(entry.where, 'needs "question_id", "category" and one or two "turns"')
+    for where, record in _records(path, "question_id", "category", "turns"):
+        name, category, turns = str(record["question_id"]), record["category"], list(record["turns"])
+        if not 1 <= len(turns) <= 2:
+            raise bad_record(where, "a question has one or two turns")
         known = list(references.get(name, ()))
         if category in WITH_REFERENCE and len(known) < len(turns):
-            raise DataError(f"{entry.where}: question {name} ({category}) has no reference answer; take the whole file")
-        first, *then = map(str, turns)
-        data = {"category": category, "turns": [first, *then], "references": known}
-        yield Question(name, first, then=tuple(then), temperature=TEMPERATURES.get(category, 0.7), data=data)
+            raise DataError(f"{where}: question {name} ({category}) has no reference answer; take the whole file")
+        data = {"category": category, "turns": turns, "references": known}
+        yield Question(name, turns[0], then=tuple(turns[1:]), temperature=TEMPERATURES.get(category, 0.7), data=data)

@@ -67,7 +67,7 @@ def read_items(
     """Yield the items of a source with their losses.
 
     Args:
-        path: a file, a directory, or the name of a data set on the Hugging Face hub.
+        path: as in `read_source`.
         format: a name of `SOURCES`.
         options: the settings of the reader.
         split: the split of a data set.

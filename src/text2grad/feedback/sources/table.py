@@ -8,16 +8,18 @@ annotation may be empty. `Item.unread` names the columns that an annotation cann
 """
 
 import json
-from collections.abc import Iterator
-from typing import Any
+import re
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
+from typing import Any, NamedTuple
 
 from text2grad.feedback.critique_text import parse_critique_object
 from text2grad.feedback.examples import is_chat
 from text2grad.feedback.record_files import Object, keys_of, shown
 from text2grad.feedback.records import BESIDE, QUOTES, Annotation, means_offsets, parse_record
 from text2grad.feedback.sources.base import ADDED, NOT_JUDGED, WORDS_ONLY, Item, Loss, Row
-from text2grad.feedback.sources.changes import changed_spans
-from text2grad.types import Critique, Example
+from text2grad.feedback.words import words_of
+from text2grad.types import Critique, Example, Span
 
 COLUMNS = ("prompt", "response", "critique", *BESIDE, "refinement", "reference", "tests")
 UNREADABLE = "critiques that cannot be read: their words are kept, δ is 0"
@@ -30,6 +32,7 @@ CHAT_JOINED = (
     "the messages"
 )
 
+_BREAK = re.compile(r"(?:[ \t\r]*\n)+(?P<indent>[ \t]*)(?=\S)")
 _LISTS = ("spans", *QUOTES, "critique", "prompt")
 _FEEDBACK = ("critique", *BESIDE)
 
@@ -146,7 +149,55 @@ def _grounded(prompt: str, response: str, feedback: str, better: str) -> Item:
     """Return feedback in words as an annotation; the changes of a better response ("" for none) become spans."""
     if not better:
         return Item(Annotation(prompt, response, Critique(feedback)), (Loss(WORDS_ONLY),))
-    changes = changed_spans(response, better)
-    losses = [Loss(ADDED)] * changes.added
-    losses += [] if changes.spans else [Loss(WORDS_ONLY)]
-    return Item(Annotation(prompt, response, Critique(feedback, changes.spans)), tuple(losses))
+    spans, added = changed_spans(response, better)
+    losses = [Loss(ADDED)] * added
+    losses += [] if spans else [Loss(WORDS_ONLY)]
+    return Item(Annotation(prompt, response, Critique(feedback, tuple(spans))), tuple(losses))
+
+
+class _Piece(NamedTuple):
+    key: str
+    start: int
+    end: int
+
+
+def changed_spans(response: str, better: str) -> tuple[list[Span], int]:
+    r"""Return the changed or deleted parts of a response as negative spans, and the number of added pieces of text.
+
+    difflib compares words, signs, and line breaks with the indentation after them; white space within a line does not
+    count. Text that the corrected response only adds has no place in the response.
+
+    Example:
+        >>> response = "def add(a, b):\n    return a - b"
+        >>> spans, added = changed_spans(response, "def add(a, b):\n    return a + b\n")
+        >>> [response[span.start : span.end] for span in spans], added
+        (['-'], 0)
+        >>> changed_spans("Lyon.", "Lyon, on Friday.")
+        ([], 1)
+    """
+    old, new = _pieces(response), _pieces(better)
+    matcher = SequenceMatcher(None, [piece.key for piece in old], [piece.key for piece in new], autojunk=False)
+    spans, added = [], 0
+    for tag, begin, end, _, _ in matcher.get_opcodes():
+        if tag == "insert":
+            added += 1
+        elif tag != "equal":
+            spans.append(_span(response, old, begin, end))
+    return spans, added
+
+
+def _pieces(text: str) -> list[_Piece]:
+    """Split a text into words, signs, and line breaks with the indentation after them."""
+    breaks = _BREAK.finditer("\n" + text)  # so that the first line has an indentation too
+    pieces = [_Piece("\n" + match["indent"], max(match.start() - 1, 0), match.end() - 1) for match in breaks]
+    pieces += [_Piece(text[start:end], start, end) for start, end in words_of(text)]
+    return sorted(pieces, key=lambda piece: (piece.start, piece.end))
+
+
+def _span(response: str, pieces: Sequence[_Piece], begin: int, end: int) -> Span:
+    """Return the span of some pieces, without white space around it; a changed indentation marks the next word."""
+    start, stop = pieces[begin].start, pieces[end - 1].end
+    if not response[start:stop].strip():
+        return Span(pieces[begin].end, pieces[min(end, len(pieces) - 1)].end, "negative")
+    text = response[start:stop]
+    return Span(start + len(text) - len(text.lstrip()), stop - len(text) + len(text.rstrip()), "negative")

@@ -1,5 +1,1 @@
 """Decode critiques that are valid JSON and whose quotes occur in the response."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

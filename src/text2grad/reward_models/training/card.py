@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.config import Recipe
-from text2grad.errors import ConfigError
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.writing import FORMS
 
@@ -28,18 +27,6 @@ _COUNTS = {
 }
 
 
-def base_of(recipe: Recipe) -> str:
-    """Return the model that [reward_model] trains.
-
-    Raises:
-        ConfigError: if the recipe names none.
-    """
-    path = recipe.reward_model.model or recipe.model.path
-    if not path:
-        raise ConfigError("[model] path is not set: name the model to train with --model PATH")
-    return path
-
-
 def model_card(results: Mapping[str, Any], format: CritiqueFormat, recipe: Recipe, *, adapter: bool) -> str:
     """Return the text of the card, which names no directory of this machine.
 
@@ -49,7 +36,8 @@ def model_card(results: Mapping[str, Any], format: CritiqueFormat, recipe: Recip
         recipe: of the training; of a base in a directory only the last part of the path appears.
         adapter: True for a LoRA adapter, which needs its base model.
     """
-    base, model, settings, counts = base_of(recipe), recipe.model, recipe.reward_model, results["counts"]
+    model, settings, counts = recipe.model, recipe.reward_model, results["counts"]
+    base = settings.model or model.path
     local = Path(base).exists()
     of_hub = "" if local else f"base_model: {json.dumps(base)}\n"
     feedback = "a critique in words, then " if format.write_feedback else ""

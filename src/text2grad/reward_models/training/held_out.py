@@ -1,11 +1,11 @@
 """Annotation files → training split and held-out set, and the agreement of a critic with the held-out set."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
-from text2grad.align import AlignSettings, label_tokens
+from text2grad.align import text_delta
 from text2grad.config import Recipe
 from text2grad.errors import DataError
 from text2grad.feedback import Annotation, Critic, annotation_to_json, ask, hold_out, read_annotations, vote
@@ -104,36 +104,31 @@ class HeldOutSet:
         votes = [[vote(*sample, threshold=threshold) for sample in samples] for threshold in thresholds]
         return [self._compare(critiques, rank, processes) for critiques in votes]
 
-    def _compare(self, critiques: Sequence[Critique], rank: int, processes: int) -> Agreement:
-        pairs = zip(self.annotations[rank::processes], critiques, strict=True)
-        return compare([self._delta(*pair) or () for pair in pairs], self.deltas[rank::processes], critiques)
+    def measure_in_training(
+        self, reward_model: GenerativeRewardModel, thresholds: Sequence[float], trainer: Any
+    ) -> dict[str, float]:
+        """Decode the held-out critiques, each process its share, and return the rates at the best vote threshold.
 
-    def _delta(self, annotation: Annotation, critique: Critique) -> tuple[float, ...] | None:
-        rewards = label_tokens(self.tokenizer, annotation.response, critique, AlignSettings())
-        return rewards.delta if rewards else None
+        Without thresholds to choose from the reward model keeps its own.
+        """
+        from accelerate.utils import gather_object
 
-
-def measurement(
-    reward_model: GenerativeRewardModel, held_out: HeldOutSet, thresholds: Sequence[float]
-) -> Callable[[Any], dict[str, float]]:
-    """Return the function that decodes held-out critiques during a training and compares them with the annotators'.
-
-    `thresholds` are the vote thresholds to choose from; empty takes the reward model's own.
-    """
-    from accelerate.utils import gather_object
-
-    def measure(trainer: Any) -> dict[str, float]:
         rank, processes = share_of_process(trainer)
         if trainer.is_world_process_zero():
-            note(f"critiques of {len(held_out.annotations):,} held-out responses at step {trainer.state.global_step:,}")
+            note(f"critiques of {len(self.annotations):,} held-out responses at step {trainer.state.global_step:,}")
         if thresholds:
-            agreements = held_out.measure_votes(reward_model, thresholds, rank=rank, processes=processes)
+            agreements = self.measure_votes(reward_model, thresholds, rank=rank, processes=processes)
         else:
-            agreements = [held_out.measure(reward_model, rank=rank, processes=processes)]
+            agreements = [self.measure(reward_model, rank=rank, processes=processes)]
         if processes > 1:
             agreements = [reduce(Agreement.merged, counts) for counts in zip(*gather_object([agreements]), strict=True)]
         measured = [agreement.metrics() for agreement in agreements]
         best = max(range(len(measured)), key=lambda number: measured[number]["f1"])
         return measured[best] | ({"vote_threshold": thresholds[best]} if thresholds else {})
 
-    return measure
+    def _compare(self, critiques: Sequence[Critique], rank: int, processes: int) -> Agreement:
+        pairs = zip(self.annotations[rank::processes], critiques, strict=True)
+        return compare([self._delta(*pair) or () for pair in pairs], self.deltas[rank::processes], critiques)
+
+    def _delta(self, annotation: Annotation, critique: Critique) -> list[float] | None:
+        return text_delta(self.tokenizer, annotation.response, critique)

@@ -6,6 +6,7 @@ model/, merged/         have reward_model.json and README.md, too
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ from text2grad.progress import note
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import decoding_of
-from text2grad.reward_models.training.card import base_of, model_card
-from text2grad.reward_models.training.held_out import HeldOutSet, measurement, read_split
+from text2grad.reward_models.training.card import model_card
+from text2grad.reward_models.training.held_out import HeldOutSet, read_split
 from text2grad.reward_models.writing import FORMS, has_outcomes
 
 HELD_OUT_FILE = "held_out.jsonl"
@@ -94,7 +95,7 @@ class RewardRun(MeasuredRun):
             ModelError: if the model cannot be loaded, or its tokenizer cannot write critiques.
             CheckpointError: if the run was started with other settings or annotations.
         """
-        super().__init__(recipe, reward_directory(recipe), base_of(recipe), resume=resume)
+        super().__init__(recipe, resume=resume)
         split = read_split(recipe)
         self.tokenizer = load_tokenizer(self.path, trust_remote_code=recipe.model.trust_remote_code)
         self.prompt_format = format_of(self.tokenizer, recipe.model.prompt_format)
@@ -107,7 +108,7 @@ class RewardRun(MeasuredRun):
         held_out = HeldOutSet(self.tokenizer, split.held_out[: recipe.reward_model.eval_limit])
         votes = self.reward_model.format.votes
         thresholds = [number / votes for number in range(1, votes + 1)] if votes > 1 else ()
-        self.measure = measurement(self.reward_model, held_out, thresholds)
+        self.measure = partial(held_out.measure_in_training, self.reward_model, thresholds)
         self.counts = {
             "learned": len(self.rows),
             "target_tokens": sum(label != NO_LOSS for row in self.rows for label in row["labels"]),

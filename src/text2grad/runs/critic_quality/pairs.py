@@ -1,6 +1,6 @@
 """Annotations and predictions → pairs of critiques of the same response; a response without a partner is an error."""
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -59,7 +59,7 @@ def read_predictions(
     Raises:
         DataError: if a response has no prediction, or a prediction has no annotation.
     """
-    waiting: dict[tuple[str, str], deque[CritiqueRecord]] = defaultdict(deque)
+    waiting: dict[tuple[str, str], list[CritiqueRecord]] = defaultdict(list)
     for record in read_critique_records(path, match=match):
         waiting[record.prompt, record.response].append(record)
     known = {(record.prompt, record.response) for record in truth}
@@ -67,16 +67,17 @@ def read_predictions(
     if missing:
         raise DataError(
             f"{path} has no prediction for {len(missing):,} of {len(truth):,} annotated responses; the first is "
-            f"{missing[0].where}: {_shown(missing[0].response)}. Prompt and response must be equal, character by "
+            f"{missing[0].where}: {missing[0].response[:60]!r}. Prompt and response must be equal, character by "
             "character. Add predictions for these responses, or evaluate only annotations with a prediction"
         )
     extra = [record for key, records in waiting.items() if key not in known for record in records]
     if extra and whole:
         raise DataError(
             f"{path} holds {len(extra):,} predictions for responses without annotation; the first is "
-            f"{extra[0].where}: {_shown(extra[0].response)}. Leave them out, or add their annotations"
+            f"{extra[0].where}: {extra[0].response[:60]!r}. Leave them out, or add their annotations"
         )
-    return paired(truth, (_next(waiting[record.prompt, record.response]).critique for record in truth))
+    theirs = [waiting[record.prompt, record.response] for record in truth]
+    return paired(truth, [records.pop(0).critique if len(records) > 1 else records[0].critique for records in theirs])
 
 
 def paired(truth: Sequence[CritiqueRecord], predicted: Iterable[Critique]) -> list[Pair]:
@@ -100,8 +101,10 @@ def read_comparisons(first: Path, second: Path, *, limit: int | None = None) -> 
     if example is not None and "critique" in example.meta:
         truth = list(read_critique_records(first, limit=limit))
         pairs = read_predictions(second, truth, whole=limit is None)
-        both = [(critique_target(p.true, p.response), critique_target(p.predicted, p.response)) for p in pairs]
-        return [Comparison(p.prompt, p.response, *texts) for p, texts in zip(pairs, both, strict=True)]
+        return [
+            Comparison(p.prompt, p.response, *(critique_target(one, p.response) for one in (p.true, p.predicted)))
+            for p in pairs
+        ]
     sides = [_responses(path) for path in (first, second)]
     differing = list(sides[0].keys() ^ sides[1].keys())
     if differing:
@@ -126,14 +129,3 @@ def _responses(path: Path) -> dict[str, str]:
                 "each prompt is judged once"
             )
     return responses
-
-
-def _next(waiting: deque[CritiqueRecord]) -> CritiqueRecord:
-    """Return the next prediction of a response and remove it, unless it is the last one."""
-    return waiting.popleft() if len(waiting) > 1 else waiting[0]
-
-
-def _shown(text: str) -> str:
-    """Return the beginning of a text on one line."""
-    text = " ".join(text.split())
-    return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from text2grad.config import ModelConfig, Recipe
 from text2grad.models import (
     ADAPTER_CONFIG,
+    check_batch_size,
     context_of,
     dtype_to_train,
     fitting_prompts,
@@ -70,7 +71,8 @@ class Planner:
             ModelError: if config or tokenizer cannot be read.
             DataError: if the prompts cannot be used, or none leaves room for a response.
         """
-        recipe.refresh.check_processes(processes)
+        if recipe.refresh.active:
+            check_batch_size("refresh", recipe.refresh.batch_size, recipe.refresh.accumulate, processes)
         check_shares(recipe, processes)
         self.recipe, self.device, self.processes = recipe, device, processes
         self.config = policy_config(recipe.model.path, trust_remote_code=recipe.model.trust_remote_code)

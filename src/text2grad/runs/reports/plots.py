@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 COLOURS = ("#0b7a75", "#6f7378", "#c8553d", "#6c5b9e", "#b08900", "#3d7ec8", "#2f3e46")
 DASHES = ("-", "--", "-.", (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5, 1, 1.5)), (0, (8, 2)), (0, (3, 1)))
 MARKERS = "osD^vPX"
-HATCHES = ("", "///", "...")
 INK, GRID, PAPER = "#24292f", "#e3e6ea", "#ffffff"
 
 _PANEL = (4.4, 3.5)  # inches
@@ -54,17 +53,6 @@ class Picture(NamedTuple):
     png: bytes
 
 
-def look_at(place: int) -> int:
-    """Return the look of the method in a place of the list of methods; no other has the colour of the first.
-
-    Example:
-        >>> [look_at(place) for place in (0, 1, 6, 7)]
-        [0, 1, 6, 8]
-    """
-    again, number = divmod(place - 1, len(COLOURS) - 1)
-    return again * len(COLOURS) + number + 1 if place else 0
-
-
 def method_lines(curves: Mapping[str, Sequence[Points]], *, smooth: bool = False) -> list[Line]:
     """Return a line for each method, from the curves of its seeds; a method without points has none."""
     lines = []
@@ -73,7 +61,7 @@ def method_lines(curves: Mapping[str, Sequence[Points]], *, smooth: bool = False
         mean = mean_curve(seeds)
         if mean:
             faint = seeds if smooth or len(seeds) > 1 else []
-            lines.append(Line(name, smoothed_points(mean) if smooth else mean, faint, not smooth, look_at(place)))
+            lines.append(Line(name, smoothed_points(mean) if smooth else mean, faint, not smooth, place))
     return lines
 
 

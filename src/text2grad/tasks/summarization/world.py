@@ -19,17 +19,8 @@ SLOTS = ("who", "did", "what", "where", "when", "why")
 
 FIRST_NAMES = ("Maria", "Tom", "Anna", "Omar", "Lena", "Ivan", "Ruth", "Felix")
 LAST_NAMES = ("Lopez", "Chen", "Novak", "Brown", "Diaz", "Kaya", "Silva", "Weber")
-BASE_FORMS = {
-    "fixed": "fix",
-    "sold": "sell",
-    "painted": "paint",
-    "cleaned": "clean",
-    "found": "find",
-    "lost": "lose",
-    "bought": "buy",
-    "moved": "move",
-}
-VERBS = tuple(BASE_FORMS)
+VERBS = ("fixed", "sold", "painted", "cleaned", "found", "lost", "bought", "moved")
+BASE_FORMS = dict(zip(VERBS, ("fix", "sell", "paint", "clean", "find", "lose", "buy", "move"), strict=True))
 OBJECTS = ("bike", "lamp", "piano", "clock", "boat", "tent", "chair", "drum")
 PLACES = ("park", "school", "library", "station", "market", "beach", "harbor", "museum")
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
