@@ -71,8 +71,8 @@ def make_suites(given: Sequence[str], options: SuiteOptions) -> list[Suite]:
         ids = Counter(question.id for question in suite.questions)
         if twice := [name for name, count in ids.items() if count > 1]:
             raise DataError(
-                f"suite {suite.name}: {ids[twice[0]]} questions have the id {twice[0]!r}, so that their answers could not "
-                "be told apart; change the others"
+                f"suite {suite.name}: {ids[twice[0]]} questions have the id {twice[0]!r}, so that their answers could "
+                "not be told apart; change the others"
             )
     return suites
 
