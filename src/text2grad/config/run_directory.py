@@ -91,16 +91,9 @@ def open_run(
 ) -> None:
     """Create a run's directory and write run.json (recipe, inputs, versions), or check it on resume.
 
-    Only one process of a run calls this.
-
-    Args:
-        directory: the run's.
-        recipe: its settings; files and directories of models that they name are inputs, too.
-        resume: continue the run in the directory.
-        processes: number of processes of the run.
-        inputs: digests of further inputs by name.
-        fixed_steps: `run.steps` decides finished steps, as the length of a learning rate schedule does.
-        sections: names of the sections whose settings decide the result and are compared.
+    Only one process of a run calls this. Files and directories of models that the recipe names are inputs; `inputs`
+    are digests of further ones by name. The settings of `sections` decide the result and are compared; `fixed_steps`
+    says that `run.steps` decides finished steps, too, as the length of a learning rate schedule does.
 
     Raises:
         ConfigError: as `check_directory`, or if another process is writing to the directory.
