@@ -1,12 +1,14 @@
-"""Scalar and process reward models are critics of a run, from the command line to the evaluations at both ends."""
+"""Scalar and process reward models, and probes, are critics of a run: from the command line to both evaluations."""
 
 import json
 from pathlib import Path
 
 import pytest
+import torch
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from evidence.__main__ import main
+from evidence.baselines.probe import Linear, ProbeRewardModel, ProbeSettings
 from evidence.baselines.process import ProcessRewardModel
 from evidence.baselines.process_steps import STEP_LABELS
 from evidence.baselines.scalar import ScalarRewardModel
@@ -25,6 +27,7 @@ SMALL = (
     "quickstart.examples=50",
     "refresh.steps=[]",
     "refresh.audit=2",
+    "critic.max_failure_rate=1.0",  # a probe reads no text that its tokenizer would not write
     "run.steps=2",
     "run.tracker=none",
 )
@@ -32,12 +35,15 @@ SMALL = (
 
 @pytest.fixture(scope="module")
 def phases(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A policy, a reward model that gives a number and one that judges steps, all untrained."""
+    """A policy, a reward model that gives a number, one that judges steps and one that labels words, all untrained."""
     path = tmp_path_factory.mktemp("phases")
     tokenizer = word_tokenizer([*texts_of(SummarizationTask("train"), 200), "Fact:,.\n"], SYMBOLS)
     policy = tiny_llama(tokenizer, seed=0, width=32, layers=1)
     policy.save_pretrained(path / "start")
     tokenizer.save_pretrained(path / "start")
+    linear = Linear(torch.randn(3, 32), torch.zeros(3), torch.zeros(32), torch.ones(32))
+    settings = ProbeSettings(str(path / "start"), 1, (-1, 0, 1), "words", vote_threshold=0.4)
+    ProbeRewardModel(policy, tokenizer, linear, settings).save(path / "probe")
     policy.config.num_labels = 1
     head = AutoModelForSequenceClassification.from_config(policy.config)
     ScalarRewardModel(head, tokenizer, mean=0.5, deviation=2.0).save(path / "scalar")
@@ -46,7 +52,7 @@ def phases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kind", ["scalar", "process"])
+@pytest.mark.parametrize("kind", ["scalar", "process", "probe"])
 def test_it_judges_the_run_and_is_itself_judged_at_both_ends(phases: Path, tmp_path: Path, kind: str) -> None:
     out = tmp_path / "run"
     named = (f"critic.model='{phases / kind}'", f"critic.kind={kind}", f"model.path='{phases / 'start'}'")
