@@ -208,8 +208,7 @@ def _is_whole(checkpoint: Path) -> bool:
 
 def latest_checkpoint(directory: Path) -> Path | None:
     """Return the newest whole checkpoint in a run's `checkpoints`, or None."""
-    checkpoints = all_checkpoints(directory)
-    return checkpoints[-1] if checkpoints else None
+    return max(all_checkpoints(directory), default=None)
 
 
 def check_world_size(processes: int) -> None:
@@ -279,12 +278,8 @@ def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[
 def _refuse_other_recipe(
     before: Mapping[str, Any], now: Mapping[str, Any], directory: Path, *, fixed_steps: bool
 ) -> None:
-    changed = changed_settings(before, now)
-    if changed:
-        raise CheckpointError(
-            f"{directory} holds a run of another recipe; these settings changed: {'; '.join(changed)}. Resume with the "
-            "settings it was started with, or choose another directory with --out DIR."
-        )
+    way_out = "Resume with the settings it was started with"
+    _refuse(f"{directory} holds a run of another recipe; these settings", changed_settings(before, now), way_out)
     if fixed_steps and before["run"]["steps"] != now["run"]["steps"]:
         steps, wanted, schedule = before["run"]["steps"], now["run"]["steps"], now["optim"]["schedule"]
         raise CheckpointError(
@@ -300,11 +295,13 @@ def _refuse_other_inputs(before: Mapping[str, str], now: Mapping[str, str], dire
         for name in before
         if now.get(name) != before[name]
     ]
+    _refuse(f"{directory} holds a run on other inputs; their contents", changed, "Restore them")
+
+
+def _refuse(problem: str, changed: Sequence[str], way_out: str) -> None:
     if changed:
-        raise CheckpointError(
-            f"{directory} holds a run on other inputs; their contents changed: {'; '.join(changed)}. Restore them, or "
-            "choose another directory with --out DIR."
-        )
+        listed = "; ".join(changed)
+        raise CheckpointError(f"{problem} changed: {listed}. {way_out}, or choose another directory with --out DIR.")
 
 
 def _warn_of_versions(before: Mapping[str, Any], now: Mapping[str, Any], directory: Path) -> None:

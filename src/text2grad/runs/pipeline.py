@@ -80,8 +80,9 @@ class Pipeline:
         """Score the fine-tuned policy on held-out items, as the evaluations of the methods do."""
         path, data = self.out / "sft_evaluation.json", self.recipe.data
         if not path.exists():
-            task = built_in(str(data.task), task_settings(self.recipe))
-            examples = task.held_out(data.eval_examples, world_of(self.recipe).eval_seed)
+            settings, seed = world_of(self.recipe)
+            task = built_in(str(data.task), settings)
+            examples = task.held_out(data.eval_examples, seed)
             write_atomically(path, to_json(task.score(examples, self._sample(examples))))
 
     def refuse_other_settings(self, way_out: str) -> None:

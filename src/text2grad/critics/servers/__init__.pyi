@@ -21,7 +21,6 @@ from .forecast import (
 from .llm_critic import LLMCritic as LLMCritic, ServerCritic as ServerCritic
 from .pace import Usage as Usage
 from .preference import (
-    EXCHANGED as EXCHANGED,
     Comparison as Comparison,
     Preference as Preference,
     Side as Side,
