@@ -90,8 +90,8 @@ def ratios() -> dict[str, Ratio]:
         rates[f"recall/{label}"] = Ratio((both,), (true,))
         rates[f"f1/{label}"] = Ratio((both, both), (label, true))
         rates[f"f1_everything/{label}"] = Ratio((true, true), ("units", true))
-    both, true = ([f"{label}_{part}" for label in LABELS] for part in ("both", "true"))
-    rates["f1"] = Ratio((*both, *both), (*LABELS, *true))
+    shared, annotated = ([f"{label}_{part}" for label in LABELS] for part in ("both", "true"))
+    rates["f1"] = Ratio((*shared, *shared), (*LABELS, *annotated))
     for label in LABELS:
         rates[f"exact/{label}"] = Ratio((f"exact/{label}",), (f"true_spans/{label}",))
         rates[f"partial/{label}"] = Ratio((f"partial/{label}",), (f"true_spans/{label}",))
