@@ -69,10 +69,11 @@ def make_suites(given: Sequence[str], options: SuiteOptions) -> list[Suite]:
     suites = [SUITES.get(name, lm_eval).make(replace(options, suite=name, data=file)) for name, file in data.items()]
     for suite in suites:
         ids = Counter(question.id for question in suite.questions)
-        if twice := [name for name, count in ids.items() if count > 1]:
+        name, count = ids.most_common(1)[0] if ids else ("", 0)
+        if count > 1:
             raise DataError(
-                f"suite {suite.name}: {ids[twice[0]]} questions have the id {twice[0]!r}, so that their answers could "
-                "not be told apart; change the others"
+                f"suite {suite.name}: {count} questions have the id {name!r}, so that their answers could not be told "
+                "apart; change the others"
             )
     return suites
 

@@ -57,9 +57,9 @@ class MTBenchSuite(AnsweredSuite):
         files = (file_of(self.name, options, SOURCE, names) for names in (QUESTIONS, PROMPTS, REFERENCES))
         questions, prompts, references = files
         read = _records(prompts, "name", "system_prompt", "prompt_template")
-        self._templates = {row["name"]: (row["system_prompt"], row["prompt_template"]) for _, row in read}
+        self._templates = {line["name"]: (line["system_prompt"], line["prompt_template"]) for _, line in read}
         read = _records(references, "question_id", "choices")
-        answers = {str(row["question_id"]): row["choices"][0]["turns"] for _, row in read}
+        answers = {str(line["question_id"]): line["choices"][0]["turns"] for _, line in read}
         self.questions = list(_questions(questions, answers))[: options.limit]
         self.settings = {
             "prompts": sha256(repr(sorted(self._templates.items())).encode()).hexdigest()[:16],
