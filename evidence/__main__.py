@@ -10,6 +10,7 @@ from evidence.commands import (
     experiment,
     fetch_model,
     pairs,
+    people,
     prepare_grounded,
     results,
     reward_baseline,
@@ -18,7 +19,19 @@ from evidence.commands import (
 )
 from text2grad import cli
 
-COMMANDS = (fetch_model, prepare_grounded, pairs, align, reward_baseline, rival, tune, experiment, results, analyse)
+COMMANDS = (
+    fetch_model,
+    prepare_grounded,
+    pairs,
+    people,
+    align,
+    reward_baseline,
+    rival,
+    tune,
+    experiment,
+    results,
+    analyse,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -51,15 +51,10 @@ class Progress:
         enabled: bool = True,
         keep: bool = False,
     ) -> None:
-        """Prepare the display.
+        """Prepare the display of `total` units, of which an earlier process finished `done`.
 
-        Args:
-            phase: name of the work.
-            total: number of its units.
-            done: units that an earlier process finished.
-            unit: name of one unit.
-            enabled: False in all processes but the main process: nothing is shown.
-            keep: leave the bar on the terminal when the phase ends before the others.
+        Nothing is shown without `enabled`, as in all processes but the main process. `keep` leaves the bar on the
+        terminal when the phase ends before the others.
         """
         self.phase, self.total, self.done, self.unit = phase, total, done, unit
         self.enabled, self.keep = enabled, keep
@@ -96,12 +91,7 @@ class Progress:
             STEPS.info("%s: %s done in %s", self.phase, _count(self.done - self._first, self.unit), duration(seconds))
 
     def advance(self, units: int = 1, **figures: float | str) -> None:
-        """Count finished units.
-
-        Args:
-            units: finished since the last call.
-            figures: name → value, for the display; `cost` is in US dollars.
-        """
+        """Count units that are finished since the last call, and show figures; `cost` is in US dollars."""
         before, self.done = self.done, self.done + units
         if not self.enabled:
             return

@@ -1,7 +1,5 @@
 """`text2grad evaluate pairs`: two sets judged in both orders, against a server that prefers a place or a length."""
 
-import csv
-import io
 import json
 import re
 from pathlib import Path
@@ -150,7 +148,7 @@ def test_a_verdict_is_one_of_three_words_and_the_last_one_counts(text: str, side
     assert read_verdict(Answer(text, "refused")) is None
 
 
-# Several judges, people, and the cost beforehand.
+# Several judges, and the cost beforehand.
 
 
 def test_two_judges_stand_beside_each_other_with_their_agreement(
@@ -168,41 +166,6 @@ def test_two_judges_stand_beside_each_other_with_their_agreement(
     assert [one["judge"] for one in verdicts] == ["m"] * 6 + ["two"] * 6
     assert main([*command, "--judge", "m"]) == 2
     assert "two judges are the model m" in capsys.readouterr().err
-
-
-def test_people_judge_beside_a_model_and_never_see_the_sides(
-    server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    scripts = [("longer", f"a long text of number {row}", f"short {row}") for row in range(8)]
-    command = files(tmp_path, server, scripts)
-    study = tmp_path / "study"
-    ours, theirs = str(tmp_path / "ours.jsonl"), str(tmp_path / "theirs.jsonl")
-    assert main(["evaluate", "study", ours, "--against", theirs, "--items", "8", "--out", str(study)]) == 0
-    rows = list(csv.DictReader(io.StringIO((study / "sheet.csv").read_bytes().decode("utf-8-sig"))))
-    long_first = [row["text_1"].startswith("a long") for row in rows]
-    assert 0 < sum(long_first) < 8  # both sides occur
-    page = (study / "sheet.html").read_text()
-    assert "a long text of number 3" in page
-    assert all(word not in page + (study / "study.json").read_text().replace(str(tmp_path), "") for word in ("swap",))
-    for row, longer in zip(rows, long_first, strict=True):  # ann always prefers the long one, but once
-        row["better"] = "1" if longer else "2"
-    rows[0]["better"] = "tie"
-    rows[1]["better"] = ""
-    with (tmp_path / "ann.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys())
-        writer.writeheader()
-        writer.writerows(rows)
-    assert main([*command, "--human", str(tmp_path / "ann.csv")]) == 0
-    found = result(tmp_path)["judges"]["human ann"]
-    assert (found["wins"], found["ties"], found["losses"], found["failed"]) == (6, 1, 0, 1)
-    assert found["rates"]["first_place"]["value"] == pytest.approx(sum(long_first[2:]) / 6)
-    assert result(tmp_path)["agreement"]["m and human ann"]["agreement"] == pytest.approx(6 / 7)
-    turned = [*command[:2], theirs, ours, *command[4:]]
-    assert main([*turned, "--human", str(tmp_path / "ann.csv"), "--force"]) == 2
-    assert "is no pair of the two files. Give the files, in their order" in " ".join(capsys.readouterr().err.split())
-    alone = ["evaluate", "pairs", ours, theirs, "--out", str(tmp_path / "alone"), "--human", str(tmp_path / "ann.csv")]
-    assert main(alone) == 0
-    assert json.loads((tmp_path / "alone" / "win_rate.json").read_text())["judge"] == "human ann"
 
 
 PRICES = ["--set", "annotate.prices=[1000,2000]"]
@@ -242,21 +205,19 @@ def test_two_judges_share_a_budget_each_at_its_own_prices(server: Running, tmp_p
     assert main([*command, *turned]) == 0
 
 
-def test_no_judge_two_responses_and_a_sheet_without_verdicts_are_refused(
+def test_a_judge_without_a_server_and_two_responses_are_refused(
     server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files(tmp_path, server, SCRIPTS[:1])
     ours, theirs = str(tmp_path / "ours.jsonl"), str(tmp_path / "theirs.jsonl")
     command = ["evaluate", "pairs", ours, theirs, "--out", str(tmp_path / "out")]
-    assert main(command) == 2
-    assert "no judge is named" in capsys.readouterr().err
     assert main([*command, "--judge", "m"]) == 2
     assert "--judge m is a model on the server of a --judge FILE.toml" in " ".join(capsys.readouterr().err.split())
-    assert main(["evaluate", "study", ours, "--against", theirs, "--out", str(tmp_path / "study")]) == 0
-    assert main([*command, "--human", str(tmp_path / "study" / "sheet.csv")]) == 2
-    assert "there is no rating in" in capsys.readouterr().err
+    recipe = ["--judge", str(tmp_path / "my.toml")]
+    assert main([*command, *recipe, "--max-cost", "1"]) == 2
+    assert "--max-cost needs prices, without which nothing costs anything" in capsys.readouterr().err
     (tmp_path / "theirs.jsonl").write_text('{"prompt": "a", "response": "x"}\n{"prompt": "a", "response": "y"}\n')
-    assert main([*command, "--judge", str(tmp_path / "my.toml")]) == 2
+    assert main([*command, *recipe]) == 2
     assert "the prompt 'a' has two responses" in " ".join(capsys.readouterr().err.split())
 
 

@@ -150,7 +150,7 @@ def test_records_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         suite_of(tmp_path, {"question": "?"})
     with pytest.raises(DataError, match=r'data\.jsonl:1: "test" must be a text that is not empty'):
         suite_of(tmp_path, HUMANEVAL | {"test": ""})
-    with pytest.raises(DataError, match=r"^suite code: question 2 has the id 'HumanEval/x' of an earlier one"):
+    with pytest.raises(DataError, match=r"^suite code: 2 questions have the id 'HumanEval/x', so that"):
         suite_of(tmp_path, HUMANEVAL, HUMANEVAL)
     with pytest.raises(DataError, match=r"^suite code: no data is given\. Give a JSONL file of HumanEval or MBPP of"):
         make_suites(["code"], OPTIONS)

@@ -20,7 +20,7 @@ class ReadingSuite(ExaminedSuite):
     def examine(self, model: LoadedModel) -> list[tuple[str, Counts]]:
         reader = Scorer(model.model, model.tokenizer)
         read = [text_nats(reader, text) for text in self.texts]
-        return [(str(row), dict(zip(("nats", "tokens"), one, strict=True))) for row, one in enumerate(read)]
+        return [(str(row), dict(zip(("nats", "tokens"), counts, strict=True))) for row, counts in enumerate(read)]
 
 
 register_suite("reading", ReadingSuite)

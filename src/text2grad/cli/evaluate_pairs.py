@@ -1,4 +1,4 @@
-"""`text2grad evaluate pairs`: compare two sets of critiques or responses by models and people, in both orders."""
+"""`text2grad evaluate pairs`: compare two sets of critiques or responses by language models, in both orders."""
 
 import argparse
 from collections import Counter
@@ -33,15 +33,13 @@ Have judges choose the better of two responses to the same prompt, or of two cri
 judges each pair twice, with either text first: a text wins only if it is preferred both times.
 
 FIRST and SECOND are JSONL files: responses as lines with "prompt" and "response", or critiques as in predictions.jsonl
-of `evaluate critic`. A judge is a model on an OpenAI-compatible server, or a person with a filled sheet of `evaluate
-study FIRST --against SECOND`. Cost is told before the first request; a run that would exceed --max-cost is refused.
-Each answer is stored in answers.sqlite before it is used, and is paid for once."""
+of `evaluate critic`. A judge is a model on an OpenAI-compatible server. Cost is told before the first request; a run
+that would exceed --max-cost is refused. Each answer is in answers.sqlite before it is used, and is paid for once."""
 
 EPILOG = """\
 examples:
   text2grad evaluate pairs ours.jsonl theirs.jsonl --judge my.toml --max-cost 5 --out runs/duel
   text2grad evaluate pairs ours.jsonl theirs.jsonl --judge my.toml --judge gpt-4o --dry-run --out runs/duel
-  text2grad evaluate pairs ours.jsonl theirs.jsonl --human ann.csv --human ben.csv --out runs/duel
 
 win_rate.json holds wins, ties and losses of FIRST with 95 % intervals, position bias, failures and the agreement of
 judges; verdicts.jsonl each pair. Exit status 3: some pairs have no verdict; the next run requests them."""
@@ -49,14 +47,12 @@ judges; verdicts.jsonl each pair. Exit status 3: some pairs have no verdict; the
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    about = "compare two sets of responses or critiques by language models and people, in both orders"
+    about = "compare two sets of responses or critiques by language models, in both orders"
     add = add_command(commands, "pairs", run, about, DESCRIPTION, EPILOG, extras=("annotate",)).add_argument
     add("first", type=Path, metavar="FIRST", help="JSONL file")
     add("second", type=Path, metavar="SECOND", help="JSONL file about the same prompts")
     judge = "TOML file whose [annotate] names model and server; or a MODEL on the first file's server; may be repeated"
-    add("--judge", action="append", default=[], metavar="FILE|MODEL", help=judge)
-    sheet = "a filled sheet of `evaluate study FIRST --against SECOND`; may be repeated"
-    add("--human", action="append", default=[], type=Path, metavar="SHEET", help=sheet)
+    add("--judge", action="append", required=True, metavar="FILE|MODEL", help=judge)
     add("--out", type=Path, required=True, metavar="DIR", help="output directory")
     add("--limit", type=at_least(1), metavar="N", help="compare only the first N pairs")
     add("--max-cost", type=finite(0.0), metavar="DOLLARS", help="budget of all answers in the directory")
@@ -79,14 +75,11 @@ def run(args: argparse.Namespace) -> int:
         refuse_beyond_budget,
         run_session,
     )
-    from text2grad.runs.critic_quality import judges_agreement, read_comparisons, read_pair_sheet, summary
+    from text2grad.runs.critic_quality import judges_agreement, read_comparisons, summary
 
     judges = _judges(args)
     comparisons = read_comparisons(args.first, args.second, limit=args.limit)
     what = "responses" if not comparisons or comparisons[0].response is None else "critiques"
-    people = {f"human {path.stem}": read_pair_sheet(path, comparisons) for path in args.human}
-    if len(people) < len(args.human):
-        raise ConfigError(f"two sheets of --human have the name {args.human[-1].stem}; rename one after its rater")
     refuse_full_directory(args.out, "answers.sqlite", force=args.force)
     about = {"first": str(args.first), "second": str(args.second), "what": what}
     refuse_other_results(args.out / "win_rate.json", about, force=args.force)
@@ -108,29 +101,26 @@ def run(args: argparse.Namespace) -> int:
                 phase = f"ask {judge.model}"
                 verdicts[judge.model], _ = run_session(judge, store, prefer, comparisons, usage=usage, phase=phase)
             tokens.add(usage.prompt_tokens, usage.completion_tokens)
-    verdicts |= people
     results = {name: summary(preferences) for name, preferences in verdicts.items()}
     spent = {"requests": usage.requests, "answers_from_before": usage.reused, "cost_usd": usage.cost}
     first, agreement = next(iter(verdicts)), judges_agreement(verdicts)
     record = {**about, "judge": first, **results[first], **spent, "judges": results, "agreement": agreement}
     _write(args.out, record, comparisons, verdicts)
     _print(args, record, verdicts)
-    return SOME_REMAIN if any(results[judge.model]["failed"] for judge in judges) else 0
+    return SOME_REMAIN if any(result["failed"] for result in results.values()) else 0
 
 
 def _judges(args: argparse.Namespace) -> list["Endpoint"]:
     """Return the models that judge.
 
     Raises:
-        ConfigError: if no judge is named, two have the same name, or a setting cannot be used.
+        ConfigError: if two have the same name, or a setting cannot be used.
     """
     from text2grad.config import load_recipe
     from text2grad.runs import annotator_endpoint
 
-    if not args.judge and not args.human:
-        raise ConfigError("no judge is named; give --judge FILE.toml or --human SHEET")
     files = [name for name in args.judge if name.endswith(".toml")]
-    if args.judge and not files:
+    if not files:
         raise ConfigError(f"--judge {args.judge[0]} is a model on the server of a --judge FILE.toml, which is missing")
     judges = []
     for name in args.judge:
@@ -139,7 +129,7 @@ def _judges(args: argparse.Namespace) -> list["Endpoint"]:
         judges.append(annotator_endpoint(load_recipe(path, overrides).annotate))
     if twice := [model for model, count in Counter(judge.model for judge in judges).items() if count > 1]:
         raise ConfigError(f"two judges are the model {twice[0]}; their answers would be the same ones")
-    if args.max_cost is not None and judges and not any(any(judge.prices) for judge in judges):
+    if args.max_cost is not None and not any(any(judge.prices) for judge in judges):
         raise ConfigError("--max-cost needs prices, without which nothing costs anything: give annotate.prices")
     return judges
 
@@ -171,11 +161,9 @@ def _print(args: argparse.Namespace, result: Any, verdicts: Mapping[str, Sequenc
 
     say(f"\n{args.first} against {args.second} ({result['what']})\n")
     say(as_text(verdict_tables(result["judges"], result["agreement"])).rstrip())
-    if result["requests"] or result["answers_from_before"]:
-        counted = f"{result['requests']:,} requests, {result['answers_from_before']:,} answers from before"
-        say(f"\n{counted}, ${result['cost_usd']:.4f} for all answers")
-    failures = [(name, own.failure) for name, given in verdicts.items() for own in given if own.failure]
-    missing = [(name, failure) for name, failure in failures if failure.kind != "unrated"]
+    counted = f"{result['requests']:,} requests, {result['answers_from_before']:,} answers from before"
+    say(f"\n{counted}, ${result['cost_usd']:.4f} for all answers")
+    missing = [(name, own.failure) for name, given in verdicts.items() for own in given if own.failure]
     details = {(name, failure.kind): failure.detail for name, failure in reversed(missing)}
     for (name, kind), count in Counter((name, failure.kind) for name, failure in missing).most_common():
         say(f"  {name}, without a verdict: {kind}, {count:,} times: {details[name, kind]}", style="yellow")

@@ -112,4 +112,5 @@ def run(args: argparse.Namespace) -> int:
 
 def _given(args: argparse.Namespace, settings: type[Any]) -> dict[str, Any]:
     """Return the arguments that have the names of a dataclass's fields, but the judge, whose argument is a file."""
-    return {one.name: getattr(args, one.name) for one in fields(settings) if one.name in args and one.name != "judge"}
+    names = [field.name for field in fields(settings) if field.name in args and field.name != "judge"]
+    return {name: getattr(args, name) for name in names}

@@ -12,17 +12,15 @@ DESCRIPTION = """\
 People rate critiques (100 critiques, three raters in the paper): is the critique correct, and are its spans correct?
 
   FILE.jsonl   critiques: N are drawn at random -> sheet.csv for a spreadsheet, sheet.html to read, study.json;
-               with --against: N pairs of texts of two files, sides hidden: 1, 2 or tie
   FILE.csv ... the filled sheets of all raters -> percent correct, agreement, Fleiss' kappa, Krippendorff's alpha"""
 
 EPILOG = """\
 examples:
   text2grad evaluate study runs/evaluation/predictions.jsonl --items 100 --out runs/study
   text2grad evaluate study ann.csv ben.csv cleo.csv --out runs/study
-  text2grad evaluate study ours.jsonl --against theirs.jsonl --items 50 --out runs/pairs
 
-Each rater fills a copy of sheet.csv: yes or no (or 1 or 0) in the last columns; an empty cell is no answer. Sheets of
-pairs go to `text2grad evaluate pairs --human`. docs/critics.md explains the numbers."""
+Each rater fills a copy of sheet.csv: yes or no (or 1 or 0) in the last columns; an empty cell is no answer.
+docs/critics.md explains the numbers."""
 
 AGREEMENT = "agreement.json"
 SEED = 0
@@ -35,8 +33,6 @@ def add_parser(commands: Any) -> None:
     add = add_command(commands, "study", run, about, DESCRIPTION, EPILOG, extras=()).add_argument
     add("files", metavar="FILE", type=Path, nargs="+", help="JSONL of responses with critiques, or filled sheets (CSV)")
     add("--items", type=at_least(1), default=100, metavar="N", help="number of critiques (default: %(default)s)")
-    other = "a second file about the same prompts: raters choose the better text of each pair"
-    add("--against", metavar="FILE", type=Path, help=other)
     add("--out", type=Path, metavar="DIR", help="directory of the sheet, or of agreement.json")
     add_shared(add, "--force")
 
@@ -49,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
             study, or all sheets are empty.
     """
     sheets = [path for path in args.files if path.suffix == ".csv"]
-    if len(sheets) == len(args.files) and args.against is None:
+    if len(sheets) == len(args.files):
         return _read(args)
     if sheets or len(args.files) > 1:
         raise ConfigError("give one JSONL file of critiques to draw from, or the filled sheets (.csv) of all raters")
@@ -59,45 +55,27 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _draw(args: argparse.Namespace) -> int:
-    """Draw critiques, or pairs of texts, and write the sheet; study.json does not tell the sides of a pair."""
+    """Draw critiques, and write the sheet."""
     from text2grad.feedback import read_critique_records
     from text2grad.files import to_json, write_files
-    from text2grad.runs.critic_quality import (
-        OF_CRITIQUES,
-        OF_PAIRS,
-        critique_items,
-        pair_items,
-        read_comparisons,
-        sheet_files,
-    )
+    from text2grad.runs.critic_quality import OF_CRITIQUES, critique_items, sheet_files
 
     path = args.files[0]
-    if args.against is None:
-        judged = list(read_critique_records(path))
-        items, of, what = critique_items(judged, args.items, seed=SEED), len(judged), "critiques"
-        then = "text2grad evaluate study COPY1.csv COPY2.csv"
-    else:
-        pairs = read_comparisons(path, args.against)
-        items, of, what = pair_items(pairs, args.items, seed=SEED), len(pairs), "pairs"
-        then = f"text2grad evaluate pairs {path} {args.against} --human COPY1 --human COPY2 --out DIR"
+    judged = list(read_critique_records(path))
+    items = critique_items(judged, args.items, seed=SEED)
     if not items:
-        raise DataError(
-            f"{path} has nothing to rate: no readable critique, or with --against no pair of different texts"
-        )
+        raise DataError(f"{path} has nothing to rate: no readable critique")
     if (args.out / "sheet.csv").exists():
         raise ConfigError(f"{args.out}/sheet.csv exists and may hold ratings. Choose another --out, or remove the file")
     if not (args.out / "study.json").exists():  # a sheet of text2grad is drawn again
         refuse_overwriting([args.out / "sheet.html"], force=args.force)
     named = {item.id: item.number for item in items}
-    study = {"files": list(map(str, filter(None, (path, args.against)))), "seed": SEED, "of": of, "items": named}
-    files = {
-        "study.json": to_json(study, indent=2) + b"\n",
-        **sheet_files(items, OF_PAIRS if args.against else OF_CRITIQUES, what),
-    }
+    study = {"critiques": str(path), "seed": SEED, "of": len(judged), "items": named}
+    files = {"study.json": to_json(study, indent=2) + b"\n", **sheet_files(items, OF_CRITIQUES, "critiques")}
     write_files(args.out, files)
-    say(f"{len(items):,} of {of:,} {what}")
-    note = f"each rater fills a copy of {args.out}/sheet.csv; {then} reads them"
-    print_end(f"{args.out}/{', '.join(files)}", note=note)
+    say(f"{len(items):,} of {len(judged):,} critiques")
+    then = "text2grad evaluate study COPY1.csv COPY2.csv reads them"
+    print_end(f"{args.out}/{', '.join(files)}", note=f"each rater fills a copy of {args.out}/sheet.csv; {then}")
     return 0
 
 

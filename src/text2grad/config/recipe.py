@@ -188,12 +188,9 @@ def _apply(data: dict[str, Any], override: str) -> None:
 
 
 def describe(section: str | None = None) -> str:
-    """Return a recipe with documentation: every key, its default, its meaning, and its values in brackets.
+    """Return a recipe with documentation (of one section): every key, its default, its meaning, its values in brackets.
 
     Settings without default are comments. The text is valid TOML.
-
-    Args:
-        section: only this section; None for all.
 
     Raises:
         ConfigError: if there is no such section.

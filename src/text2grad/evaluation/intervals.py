@@ -53,13 +53,8 @@ class Ratio(NamedTuple):
             sums @ np.array([names.count(name) for name in self.names], dtype=float)
             for names in (self.top, self.bottom)
         )
-        quotients = _quotients(above, below)
+        quotients: np.ndarray = np.divide(above, below, out=np.full(below.shape, np.nan), where=below != 0)
         return np.exp(quotients) if self.exp else quotients
-
-
-def _quotients(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    quotients: np.ndarray = np.divide(above, below, out=np.full(below.shape, np.nan), where=below != 0)
-    return quotients
 
 
 class Estimate(NamedTuple):

@@ -1,5 +1,6 @@
 """The suites by name."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -7,7 +8,7 @@ from importlib import import_module
 from typing import NamedTuple
 
 from text2grad.errors import ConfigError, DataError, check_known
-from text2grad.evaluation.suite import AnsweredSuite, Suite, SuiteOptions
+from text2grad.evaluation.suite import Suite, SuiteOptions
 
 LM_EVAL = "lm-eval:"
 
@@ -67,8 +68,13 @@ def make_suites(given: Sequence[str], options: SuiteOptions) -> list[Suite]:
     lm_eval = SuiteKind(partial(_ours, "knowledge:LMEvalSuite"), "")
     suites = [SUITES.get(name, lm_eval).make(replace(options, suite=name, data=file)) for name, file in data.items()]
     for suite in suites:
-        if isinstance(suite, AnsweredSuite):
-            _refuse_equal_ids(suite)
+        ids = Counter(question.id for question in suite.questions)
+        name, count = ids.most_common(1)[0] if ids else ("", 0)
+        if count > 1:
+            raise DataError(
+                f"suite {suite.name}: {count} questions have the id {name!r}, so that their answers could not be told "
+                "apart; change the others"
+            )
     return suites
 
 
@@ -84,14 +90,3 @@ def _imported(name: str) -> str:
             raise ConfigError(f"--suite {name}: cannot import {module}: {error}; name a module of Python") from error
     check_known("--suite", own or name, [*SUITES, f"{LM_EVAL}TASK", "MODULE:NAME"])
     return own
-
-
-def _refuse_equal_ids(suite: AnsweredSuite) -> None:
-    known: set[str] = set()
-    for number, question in enumerate(suite.questions, start=1):
-        if question.id in known:
-            raise DataError(
-                f"suite {suite.name}: question {number} has the id {question.id!r} of an earlier one, so that their "
-                "answers could not be told apart; change one of them"
-            )
-        known.add(question.id)

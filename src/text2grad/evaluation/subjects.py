@@ -27,7 +27,7 @@ from text2grad.models import (
 
 _NAMED = re.compile(r"(?P<name>[\w.@+-]+)=(?P<path>.+)")
 _SERVER = ("http://", "https://")
-_INNER = {"policy", "model", "merged", "final", "v1"}  # last parts of paths that name nothing
+_INNER = re.compile(r"\.*|policy|model|merged|final|v1|checkpoints|step-\d+")  # parts of paths that name nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +126,9 @@ def _local(subject: Subject) -> Subject:
     directory = Path(subject.path)
     if not (directory / "run.json").exists():
         return subject
-    recipe, checkpoint = recipe_of_run(directory), latest_checkpoint(directory / "checkpoints")
-    policies = [] if checkpoint is None else [checkpoint / "policy"]
-    policies += [path for path in (directory / "model", directory / "policy") if (path / "config.json").exists()]
+    recipe, checkpoint = recipe_of_run(directory), latest_checkpoint(directory / "checkpoints") or directory
+    places = (checkpoint / "policy", directory / "model", directory / "policy")
+    policies = [path for path in places if path.is_dir()]
     if not policies:
         raise DataError(
             f"{directory} is a run without a checkpoint; wait for its first (run.save_every), or name the directory of "
@@ -150,9 +150,8 @@ def _short(path: str) -> str:
         >>> _short("runs/mine/model/"), _short("HuggingFaceTB/SmolLM2-135M-Instruct")
         ('mine', 'SmolLM2-135M-Instruct')
     """
-    parts = [re.sub(r"[^\w.@+-]+", "-", part) for part in path.split("/") if part not in ("", ".", "..")]
-    told = [part for part in parts if part not in _INNER and not re.fullmatch(r"checkpoints|step-\d+", part)]
-    return (told or parts or ["model"])[-1]
+    told = [part for part in path.split("/") if not _INNER.fullmatch(part)]
+    return re.sub(r"[^\w.@+-]+", "-", told[-1] if told else Path(path).name or "model")
 
 
 def outline(subject: Subject) -> LoadedModel:

@@ -111,11 +111,13 @@ class Suite(ABC):
     name: str  # the value of `--suite`
     measures: Mapping[str, Measure]  # its figures by name; the first is the main figure
     options: SuiteOptions
+    questions: Sequence[Question] = ()  # empty for a suite that reads the model itself
     settings: Mapping[str, Any] = {}  # what decides the scores beside questions and answers, as JSON
 
     def identity(self) -> dict[str, Any]:
         """Return everything that decides the scores beside the answers, as JSON."""
-        return {"suite": self.name, **self.settings}
+        questions = {"questions": digest_of_questions(self.questions)} if self.questions else {}
+        return {"suite": self.name, **self.settings, **questions}
 
     def check(self) -> None:
         """Check models and workers before any answer is sampled."""
@@ -125,12 +127,7 @@ class Suite(ABC):
 class AnsweredSuite(Suite):
     """A suite that judges answers in words."""
 
-    questions: Sequence[Question]
     max_new_tokens: int = 512  # longest answer of one turn, unless the user names another
-
-    def identity(self) -> dict[str, Any]:
-        """Return questions and settings."""
-        return {**super().identity(), "questions": digest_of_questions(self.questions)}
 
     @abstractmethod
     def score(self, answers: Sequence[Answer], folder: Path) -> list[Scores]:

@@ -7,7 +7,6 @@ from .annotation import (
 )
 from .cached_client import (
     CachedClient as CachedClient,
-    Failure as Failure,
     Request as Request,
     ResponseFormat as ResponseFormat,
 )
@@ -21,7 +20,6 @@ from .forecast import (
 from .llm_critic import LLMCritic as LLMCritic, ServerCritic as ServerCritic
 from .pace import Usage as Usage
 from .preference import (
-    EXCHANGED as EXCHANGED,
     Comparison as Comparison,
     Preference as Preference,
     Side as Side,

@@ -97,15 +97,15 @@ class ServerClient:
 
     def _status_error(self, status: int, headers: Mapping[str, str], message: str) -> RequestError:
         """Return the error for a reply with a status other than success."""
-        detail = self._detail(f"status {status}: {message}")
-        wait = _retry_after(headers)
-        if status == 429:
-            if "insufficient_quota" in message or wait > LONGEST_WAIT_S:
-                return RequestError("rate_limit", f"{detail} (to wait: {wait:g} s)", fatal=True)
-            return RequestError("rate_limit", detail, retry_after_s=wait)
-        if status >= 500 or status in _TRANSIENT_STATUSES:
-            return RequestError("server_error", detail, retry_after_s=wait)
-        return RequestError("rejected", detail, fatal=status in _FATAL_STATUSES)
+        wait, limited = _retry_after(headers), status == 429
+        busy = status >= 500 or status in _TRANSIENT_STATUSES
+        useless = "insufficient_quota" in message or wait > LONGEST_WAIT_S
+        return RequestError(
+            "rate_limit" if limited else "server_error" if busy else "rejected",
+            self._detail(f"status {status}: {message}"),
+            fatal=(limited and useless) or status in _FATAL_STATUSES,
+            retry_after_s=wait,
+        )
 
     def _read(self, body: bytes) -> Answer:
         """Return the answer in the body of a reply."""

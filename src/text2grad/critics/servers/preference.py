@@ -18,7 +18,7 @@ from text2grad.feedback import read_objects
 Kind = Literal["critiques", "responses"]
 Side = Literal["first", "second", "tie"]
 SIDES: tuple[Side, ...] = ("first", "second", "tie")
-EXCHANGED: dict[Side, Side] = {"first": "second", "second": "first", "tie": "tie"}
+_EXCHANGED: dict[Side, Side] = {"first": "second", "second": "first", "tie": "tie"}
 
 _QUESTIONS: dict[Kind, str] = {
     "critiques": """\
@@ -75,7 +75,7 @@ class Preference:
     Attributes:
         better: the text that was preferred in both orders, or "tie"; None if a verdict is missing.
         verdicts: the preferred text when the first text stood first, and when the second text did; empty if the texts
-            are equal, which takes no request. A person sees one order only.
+            are equal, which takes no request.
         places: the preferred place in each order, whichever text stood there.
         failure: why a verdict is missing.
     """
@@ -107,7 +107,7 @@ async def prefer(client: CachedClient, comparison: Comparison) -> Preference:
         if place is None:
             return Preference(None, failure=Failure.of(answer) if answer else failure)
         places.append(place)
-    verdicts = (*places[:1], *(EXCHANGED[place] for place in places[1:]))
+    verdicts = (*places[:1], *(_EXCHANGED[place] for place in places[1:]))
     return Preference(verdicts[0] if len(set(verdicts)) == 1 else "tie", verdicts, tuple(places))
 
 

@@ -11,6 +11,7 @@ at random; here both orders are judged and averaged, and their difference is mea
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
@@ -44,6 +45,7 @@ SOURCE = Source(
     "set beside it gives the length-controlled win rate), or other records with instruction and a baseline's output,"
 )
 _IN_PACKAGE = "evaluators_configs/alpaca_eval_clf_gpt4_turbo"
+_MESSAGE = re.compile(r"<\|im_start\|>(system|user|assistant)\n(.*?)<\|im_end\|>", re.DOTALL)  # of ChatML
 _FORMAT = ResponseFormat("logprobs", 5)  # log-probabilities of the five most likely tokens
 
 
@@ -151,27 +153,23 @@ def read_preference(reply: Reply) -> float | None:
 
 def messages_of(template: str, fields: Mapping[str, str], where: str) -> Prompt:
     """Return a prompt in ChatML (<|im_start|>role … <|im_end|>) as chat messages with its fields filled."""
-    messages = []
-    for part in template.split("<|im_start|>")[1:]:
-        role, _, text = part.partition("\n")
-        content = text.partition("<|im_end|>")[0].strip()
-        messages.append({"role": role.strip(), "content": fill(content, fields, where)})
-    if not messages or any(message["role"] not in ("system", "user", "assistant") for message in messages):
+    messages = _MESSAGE.findall(template)
+    if not messages:
         raise DataError(f"{where}: the prompt is not in ChatML (<|im_start|>user …); take the file of AlpacaEval")
-    return tuple(messages)
+    return tuple({"role": role, "content": fill(text.strip(), fields, where)} for role, text in messages)
 
 
 def _template(directory: Path) -> str:
     """Return the judge's prompt: of the file beside the data, or of the installed package."""
     package = find_spec("alpaca_eval")
     installed = [Path(place) / _IN_PACKAGE for place in (package and package.submodule_search_locations) or ()]
-    for place in (directory, *installed):
-        if (place / PROMPT).exists():
-            return (place / PROMPT).read_text("utf-8")
-    raise DataError(
-        f"suite alpaca_eval: the judge's prompt is missing: put {PROMPT} beside the data ({directory}), from "
-        f"src/alpaca_eval/{_IN_PACKAGE} of tatsu-lab/alpaca_eval, or install the package alpaca_eval"
-    )
+    file = next((place / PROMPT for place in (directory, *installed) if (place / PROMPT).exists()), None)
+    if file is None:
+        raise DataError(
+            f"suite alpaca_eval: the judge's prompt is missing: put {PROMPT} beside the data ({directory}), from "
+            f"src/alpaca_eval/{_IN_PACKAGE} of tatsu-lab/alpaca_eval, or install the package alpaca_eval"
+        )
+    return file.read_text("utf-8")
 
 
 def _questions(options: SuiteOptions) -> Iterator[Question]:

@@ -3,7 +3,6 @@
 pass@k          probability that one of k answers passes; from n answers with c passes 1 - C(n - c, k) / C(n, k), the
                 unbiased estimator of arXiv 2107.03374; mean over questions
 parses          share of programs that Python can parse
-timeout         share of programs that exceed the time limit
 forgeable       share of passes that a program written against the sandbox could have forged (docs/critics.md)
 
 The keys of a record tell its format, so `--suite code` reads every format. The plus versions are data sets of
@@ -75,7 +74,6 @@ class CodeSuite(AnsweredSuite):
                 if k <= options.samples
             },
             "parses": mean_of("parses", share=True, about="programs that Python can parse"),
-            "timeout": mean_of("timeout", "lower", share=True, about="programs that exceed the time limit"),
             "forgeable": mean_of("forgeable", "lower", over="passed", about=forged),
         }
 
@@ -127,7 +125,6 @@ def _scores(program: str, result: Result) -> Scores:
         "reason": result.reason,
         "error": "" if result.passed else result.output.strip().rpartition("\n")[2][:200],
         "parses": parses(program),
-        "timeout": result.reason == "timeout",
         "forgeable": result.passed and result.forgeable,
     }
 

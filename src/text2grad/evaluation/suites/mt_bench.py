@@ -57,9 +57,9 @@ class MTBenchSuite(AnsweredSuite):
         files = (file_of(self.name, options, SOURCE, names) for names in (QUESTIONS, PROMPTS, REFERENCES))
         questions, prompts, references = files
         read = _records(prompts, "name", "system_prompt", "prompt_template")
-        self._templates = {one["name"]: (one["system_prompt"], one["prompt_template"]) for _, one in read}
+        self._templates = {line["name"]: (line["system_prompt"], line["prompt_template"]) for _, line in read}
         read = _records(references, "question_id", "choices")
-        answers = {str(one["question_id"]): one["choices"][0]["turns"] for _, one in read}
+        answers = {str(line["question_id"]): line["choices"][0]["turns"] for _, line in read}
         self.questions = list(_questions(questions, answers))[: options.limit]
         self.settings = {
             "prompts": sha256(repr(sorted(self._templates.items())).encode()).hexdigest()[:16],

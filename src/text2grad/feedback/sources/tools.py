@@ -1,12 +1,10 @@
 """Exports of annotation tools: Label Studio and Argilla.
 
 label_studio  "Export → JSON": tasks with "data" and "annotations". Regions of `Labels` over the response become
-              spans, by the meaning of their labels; notes on regions, `TextArea`s and `Choices` become feedback. One
-              annotation per annotator.
-argilla       Argilla 2, `dataset.records.to_datasets()`: answers to a span question become spans, texts become
-              feedback. One annotation per user.
+              spans, by the meaning of their labels; notes on regions, `TextArea`s and `Choices` become feedback.
+argilla       Argilla 2, `dataset.records.to_datasets()`: answers to a span question become spans, texts feedback.
 
-`labels` gives the meaning of a label, unless it has a known name: good, positive, correct, …; poor, negative, error, ….
+Each annotator has an annotation. `labels` gives the meaning of a label, unless it has a known name (`PLAIN_LABELS`).
 Predictions of a model and answers that nobody submitted are losses.
 
 Label Studio counts code points, as Python does; older versions counted UTF-16 units, as browsers do. The quoted text in

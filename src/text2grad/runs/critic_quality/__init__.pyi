@@ -19,10 +19,7 @@ from .predicting import (
 )
 from .study import (
     OF_CRITIQUES as OF_CRITIQUES,
-    OF_PAIRS as OF_PAIRS,
     critique_items as critique_items,
-    pair_items as pair_items,
-    read_pair_sheet as read_pair_sheet,
     read_sheets as read_sheets,
     sheet_files as sheet_files,
 )

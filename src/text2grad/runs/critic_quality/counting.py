@@ -1,6 +1,6 @@
 """One response with the marks of critic and annotator → counts, and the rates that are quotients of counts.
 
-precision, recall, f1     over units, by label (table 1); a rate with denominator zero is left out
+precision, recall, f1     over units, by label (table 1), f1 also of both; a rate with denominator zero is left out
 f1_everything             F1 of a critic that marks every unit with the label: a critic below it has learned nothing
 exact                     share of true spans with exactly the units of a predicted span of the same label (table 6)
 partial                   share of true spans that overlap a predicted span of the same label, but equal none (table 6)
@@ -90,6 +90,8 @@ def ratios() -> dict[str, Ratio]:
         rates[f"recall/{label}"] = Ratio((both,), (true,))
         rates[f"f1/{label}"] = Ratio((both, both), (label, true))
         rates[f"f1_everything/{label}"] = Ratio((true, true), ("units", true))
+    both, true = ([f"{label}_{part}" for label in LABELS] for part in ("both", "true"))
+    rates["f1"] = Ratio((*both, *both), (*LABELS, *true))
     for label in LABELS:
         rates[f"exact/{label}"] = Ratio((f"exact/{label}",), (f"true_spans/{label}",))
         rates[f"partial/{label}"] = Ratio((f"partial/{label}",), (f"true_spans/{label}",))

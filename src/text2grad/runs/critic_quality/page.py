@@ -4,9 +4,9 @@ from typing import Any
 
 from text2grad.feedback import critique_to_json
 from text2grad.runs.critic_quality.evaluation import Evaluation, tables
-from text2grad.runs.critic_quality.units import Marked, Marks
+from text2grad.runs.critic_quality.units import Marked
 from text2grad.runs.reports.html import rollouts_page
-from text2grad.types import LABELS, Critique
+from text2grad.types import LABELS
 
 WORST, FIRST = 10, 20
 """How many responses the page shows: with the largest differences, then the first others."""
@@ -49,13 +49,12 @@ def _summary(evaluation: Evaluation) -> list[tuple[str, str]]:
 
 def _record(marked: Marked, critic: str, noun: str) -> dict[str, Any]:
     """Return a record of the page: the critic's marks, and the annotator's beside them."""
-    return {
-        **{"prompt": marked.pair.prompt, "record": marked.pair.where},
-        **_side(marked, marked.predicted, marked.pair.predicted, critic, noun),
-        "beside": [_side(marked, marked.true, marked.pair.true, "Annotation", noun)],
-    }
-
-
-def _side(marked: Marked, marks: Marks, critique: Critique, by: str, noun: str) -> dict[str, Any]:
-    said = {"by": by, "unit": noun, "response": marked.text, "critique": critique_to_json(critique)}
-    return {**said, "offsets": marked.offsets, "delta": marks.delta}
+    shared = {"unit": noun, "response": marked.text, "offsets": marked.offsets}
+    own, true = (
+        {**shared, "by": by, "critique": critique_to_json(critique), "delta": marks.delta}
+        for by, critique, marks in (
+            (critic, marked.pair.predicted, marked.predicted),
+            ("Annotation", marked.pair.true, marked.true),
+        )
+    )
+    return {"prompt": marked.pair.prompt, "record": marked.pair.where, **own, "beside": [true]}

@@ -102,7 +102,7 @@ def read_comparisons(first: Path, second: Path, *, limit: int | None = None) -> 
         truth = list(read_critique_records(first, limit=limit))
         pairs = read_predictions(second, truth, whole=limit is None)
         return [
-            Comparison(p.prompt, p.response, *(critique_target(one, p.response) for one in (p.true, p.predicted)))
+            Comparison(p.prompt, p.response, *(critique_target(said, p.response) for said in (p.true, p.predicted)))
             for p in pairs
         ]
     sides = [_responses(path) for path in (first, second)]

@@ -1,10 +1,8 @@
-"""Critiques, or pairs of texts → a rating sheet for people; filled sheets → ratings (appendix M).
+"""Critiques → a rating sheet for people; filled sheets → ratings: the human study of appendix M.
 
 A sheet is a CSV file for any spreadsheet, and an HTML page that shows the same items with coloured spans. Each row is
-an item. Of a critique raters say yes or no: is it correct, and are its spans correct? Of a pair they say which text is
-better: "text 1" and "text 2" stand in an order that a random number decides. The id of an item is a hash of its texts:
-the sheet alone does not tell the order of a pair, both input files do. A cell that a spreadsheet would read as a
-formula gets an apostrophe before it.
+an item. Raters say yes or no: is the critique correct, and are its spans correct? A cell that a spreadsheet would read
+as a formula gets an apostrophe before it.
 """
 
 import csv
@@ -14,9 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from text2grad.critics.servers import EXCHANGED, Comparison, Failure, Preference, Side
 from text2grad.errors import DataError
 from text2grad.feedback import CritiqueRecord, critique_to_json
 from text2grad.runs.critic_quality.units import marks_of
@@ -26,18 +23,16 @@ from text2grad.types import LABELS
 MAX_CELL = 30_000  # characters; spreadsheets cut cells at 32,767
 CUT = " [cut: the whole text is in sheet.html]"
 _FORMULA = tuple("=+-@\t\r\n＝＋－＠")
-_UNRATED = Failure("unrated", "the sheet has no verdict for this pair")
-Rating = TypeVar("Rating")
 
 
-class Questions(NamedTuple, Generic[Rating]):
+class Questions(NamedTuple):
     """What a sheet asks of each item."""
 
     columns: Mapping[str, str]  # name of a column → its question
-    words: Mapping[str, Rating]  # what a rater may write → its meaning
+    words: Mapping[str, Any]  # what a rater may write → its meaning
     told: str  # the usual words
 
-    def read(self, text: str | None, where: str) -> Rating | None:
+    def read(self, text: str | None, where: str) -> Any:
         """Return the rating in a cell, or None if it is empty."""
         word = (text or "").strip().casefold()
         if word and word not in self.words:
@@ -55,11 +50,6 @@ OF_CRITIQUES = Questions(
         **dict.fromkeys(("no", "n", "0", "false", "incorrect"), False),
     },
     "yes or no",
-)
-OF_PAIRS = Questions[Side](
-    {"better": "Which text is better: 1, 2 or tie?"},
-    {"1": "first", "2": "second", "tie": "tie", "=": "tie", "0": "tie"},
-    "1, 2 or tie",
 )
 
 
@@ -100,37 +90,16 @@ def _critique_item(number: str, judged: CritiqueRecord) -> Item:
     delta = marks and marks.delta
     shown = {"prompt": judged.prompt, "response": response, "critique": said, "offsets": pieces, "delta": delta}
     spans = [[span.start, span.end, span.label] for span in critique.spans]
-    name = number + _hash(judged.prompt, response, repr({**said, "spans": spans}))[:8]
+    name = number + hash_of(judged.prompt, response, repr({**said, "spans": spans}))[:8]
     return Item(name, judged.number, texts, {"item": name, "unit": "piece", **shown})
 
 
-def pair_items(pairs: Sequence[Comparison], number: int, *, seed: int) -> list[Item]:
-    """Return at most `number` pairs of different texts at random, in random order and with random sides."""
-    rng = random.Random(seed)
-    able = [(row, pair) for row, pair in enumerate(pairs, start=1) if pair.first != pair.second]
-    drawn = rng.sample(able, min(number, len(able)))
-    sides = [rng.random() < 0.5 for _ in drawn]
-    items = []
-    for n, ((row, pair), swapped) in enumerate(zip(drawn, sides, strict=True), start=1):
-        name = f"{n}-{_hash_of_pair(pair, swapped=swapped)}"
-        first, second = (pair.second, pair.first) if swapped else (pair.first, pair.second)
-        texts = {"prompt": pair.prompt, "response": pair.response or "", "text_1": first, "text_2": second}
-        prompt = f"{pair.prompt}\n\n{pair.response}" if pair.response else pair.prompt
-        beside = [{"response": second, "by": "Text 2"}]
-        record = {"item": name, "prompt": prompt, "response": first, "by": "Text 1", "beside": beside}
-        items.append(Item(name, row, texts, record))
-    return items
-
-
-def _hash_of_pair(pair: Comparison, *, swapped: bool) -> str:
-    return _hash(pair.prompt, pair.response or "", pair.first, pair.second, "swapped" if swapped else "")[:10]
-
-
-def _hash(*parts: str) -> str:
+def hash_of(*parts: str) -> str:
+    """Return a hash of texts, for names of items."""
     return sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def sheet_files(items: Sequence[Item], questions: Questions[Any], what: str) -> dict[str, bytes]:
+def sheet_files(items: Sequence[Item], questions: Questions, what: str) -> dict[str, bytes]:
     """Return the files of a sheet by name; `what` are the items, such as "critiques".
 
     The CSV is UTF-8 with a byte order mark, which spreadsheets need.
@@ -158,7 +127,7 @@ def cell(text: str) -> str:
     return f"'{text}" if text.startswith(_FORMULA) or text.lstrip().startswith(_FORMULA) else text
 
 
-def read_sheets(paths: Sequence[Path], questions: Questions[Rating]) -> list[dict[str, dict[str, Rating | None]]]:
+def read_sheets(paths: Sequence[Path], questions: Questions) -> list[dict[str, dict[str, Any]]]:
     """Return the ratings in filled sheets of one study: for each sheet item → question → rating, None if left out.
 
     Raises:
@@ -183,34 +152,7 @@ def read_sheets(paths: Sequence[Path], questions: Questions[Rating]) -> list[dic
     return sheets
 
 
-def read_pair_sheet(path: Path, pairs: Sequence[Comparison]) -> list[Preference]:
-    """Return a rater's preference for each pair; a pair without a verdict in the sheet has a failure "unrated".
-
-    Raises:
-        DataError: if the file is no sheet of these pairs, or a verdict has no meaning.
-    """
-    known = {
-        _hash_of_pair(pair, swapped=swapped): (row, swapped)
-        for row, pair in enumerate(pairs)
-        for swapped in (False, True)
-    }
-    preferences = [Preference(None, failure=_UNRATED) for _ in pairs]
-    [sheet] = read_sheets([path], OF_PAIRS)
-    for item, answers in sheet.items():
-        key, place = item.rpartition("-")[2], answers["better"]
-        if key not in known:
-            raise DataError(
-                f"{path}: item {item} is no pair of the two files. Give the files, in their order, from which "
-                "`evaluate study --against` made the sheet"
-            )
-        row, swapped = known[key]
-        if place is not None:
-            side = EXCHANGED[place] if swapped else place
-            preferences[row] = Preference(side, (side,), (place,))
-    return preferences
-
-
-def _rows(path: Path, questions: Questions[Any]) -> Iterator[tuple[int, str, dict[str, str | None]]]:
+def _rows(path: Path, questions: Questions) -> Iterator[tuple[int, str, dict[str, str | None]]]:
     """Yield (row number, item, row) of a filled sheet.
 
     Raises:
