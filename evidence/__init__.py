@@ -10,17 +10,15 @@ def register() -> None:
     from evidence.analysis.update_log import AnalysisConfig, update_effect
     from evidence.rivals.settings import RivalConfig
     from evidence.tasks.grounded import faithbench
-    from evidence.tasks.settings import WorldConfig, world_of
+    from evidence.tasks.settings import WorldConfig
     from text2grad.config import register_section
     from text2grad.feedback.sources import SOURCES
     from text2grad.rl import register_instrument
-    from text2grad.runs.prompts import register_world
 
     tasks.register()
     SOURCES["faithbench"] = faithbench.SOURCE
     baselines.register()
     register_section("rival", RivalConfig)
     register_section("world", WorldConfig)
-    register_world(world_of)
     register_section("analysis", AnalysisConfig)
     register_instrument(update_effect)

@@ -154,7 +154,7 @@ def record_of(
     commit = about.get("commit")
     found = {
         **place._asdict(),
-        "eval_seed": world_of(recipe).eval_seed,
+        "eval_seed": world_of(recipe)[1],
         "settings": settings_between(base, asked or recipe),
         "recipe": recipe_digest(base),
         "steps": len(run.metrics),

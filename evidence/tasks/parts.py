@@ -17,8 +17,8 @@ from evidence.tasks.sized import SizedTask
 from text2grad.errors import DataError
 from text2grad.tasks.base import WORD
 from text2grad.tasks.facts import MORE, ClaimMetric, FactCritic
-from text2grad.tasks.program_critic import STYLES, Finding, Judgement, bare
-from text2grad.types import Example
+from text2grad.tasks.program_critic import STYLES, bare, judged
+from text2grad.types import Critique, Example, Span
 
 LABELS = tuple("ABCDEFGH")
 LINE = "Line {label}."
@@ -188,7 +188,7 @@ class LabelledFactCritic(FactCritic):
     A line without a label, or with a label that is unknown, repeated or out of order, is out of place.
     """
 
-    def judge(self, example: Example, response: str, rng: Random) -> Judgement:
+    def judge(self, example: Example, response: str, rng: Random) -> Critique:
         """Judge one answer."""
         parts = parts_of(example)
         return (
@@ -197,31 +197,31 @@ class LabelledFactCritic(FactCritic):
             else FactCritic.judge(self, example, response, rng)
         )
 
-    def _judge_lines(self, parts: Mapping[str, Example], response: str, style: int) -> Judgement:
+    def _judge_lines(self, parts: Mapping[str, Example], response: str, style: int) -> Critique:
         """Judge each line by its label, and name the parts without a line."""
         if not response.strip():
-            return Judgement(self.writer.empty, ())
+            return Critique(self.writer.empty)
         text: list[str] = []
-        findings: list[Finding] = []
+        spans: list[Span] = []
         ahead, seen = list(parts), set[str]()
         for line in lines_of(response):
             if line.label in ahead:
                 del ahead[: ahead.index(line.label) + 1]
                 seen.add(line.label)
-                judged = self.judge_sentence(parts[line.label], response, line.text, line.end, style)
+                sentence = self.judge_sentence(parts[line.label], response, line.text, line.end, style)
                 text.append(LINE.format(label=line.label))
             else:
-                judged = self._misplaced(response, line, style)
-            text.append(judged.feedback)
-            findings += judged.findings
+                sentence = self._misplaced(response, line, style)
+            text.append(sentence.feedback)
+            spans += sentence.spans
         missing = [label for label in parts if label not in seen]
         text += [f"{LINE_MISSING[style].format(label=label)}." for label in missing]
-        return Judgement(" ".join(text), findings)
+        return Critique(" ".join(text), tuple(spans))
 
-    def _misplaced(self, response: str, line: Line, style: int) -> Judgement:
+    def _misplaced(self, response: str, line: Line, style: int) -> Critique:
         """Judge a line without a label, or with a label that is unknown, repeated or out of order."""
         words = list(WORD.finditer(response, line.start, line.end))
         pieces = list(self.reader.cut("misplaced", words, response))
         misplaced = pieces[: self.writer.most_faults]
         text = [f"{self.writer.verdict(finding, response, style)}." for finding in misplaced]
-        return Judgement(" ".join(text + [MORE] * (len(misplaced) < len(pieces))), misplaced)
+        return judged(" ".join(text + [MORE] * (len(misplaced) < len(pieces))), misplaced)

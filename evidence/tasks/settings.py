@@ -7,7 +7,6 @@ from pydantic import Field
 from evidence.tasks.lengths import check_response_limit
 from text2grad.config.section import Count, Fraction, Section
 from text2grad.errors import ConfigError
-from text2grad.runs.prompts import World
 from text2grad.tasks import TaskSettings
 from text2grad.tasks.registry import PROCEDURAL
 
@@ -28,18 +27,17 @@ class WorldConfig(Section):
     fresh_reward_model: bool = False
     """The reward model begins at random weights, not at the fine-tuned policy."""
 
+    def of(self, recipe: Any) -> tuple[TaskSettings, int]:
+        """Return the settings of the recipe's task, and `eval_seed`.
 
-def world_of(recipe: Any) -> World:
-    """Return the world that the section [world] of a recipe sets.
-
-    Raises:
-        ConfigError: if it changes a task and the recipe names none, or answers of this length do not fit the limit.
-    """
-    settings: WorldConfig = recipe.world
-    changed = settings.changed(("length", "faults", "truths"))
-    if changed and not recipe.data.task:
-        raise ConfigError(f"{' and '.join(changed)} in [world]: only a built-in task has them; set data.task")
-    task = TaskSettings(settings.length, settings.faults, settings.truths)
-    if settings.length and recipe.data.task in PROCEDURAL:
-        check_response_limit(recipe, task)
-    return World(task, settings.eval_seed)
+        Raises:
+            ConfigError: if the task is changed and the recipe names none, or answers of this length do not fit the
+                limit.
+        """
+        changed = self.changed(("length", "faults", "truths"))
+        if changed and not recipe.data.task:
+            raise ConfigError(f"{' and '.join(changed)} in [world]: only a built-in task has them; set data.task")
+        task = TaskSettings(self.length, self.faults, self.truths)
+        if self.length and recipe.data.task in PROCEDURAL:
+            check_response_limit(recipe, task)
+        return task, self.eval_seed

@@ -141,13 +141,7 @@ def is_installed(module: str) -> bool:
 
 
 def require(*modules: str, extra: str, purpose: str, otherwise: str = "") -> None:
-    """Check that optional modules are installed.
-
-    Args:
-        modules: their names.
-        extra: the extra of text2grad that installs them.
-        purpose: what needs them, for the message.
-        otherwise: a way out without them.
+    """Check that the optional modules of an extra are installed, for a purpose; `otherwise` is a way out without them.
 
     Raises:
         ConfigError: if one is missing; the message names the modules and the line that installs the extra.

@@ -28,7 +28,7 @@ from text2grad.files import write_records
 from text2grad.models import FineTuning, best_device, context_of, load_policy, load_tokenizer
 from text2grad.progress import LOG, STEPS, note
 from text2grad.reward_models import CritiqueFormat, GenerativeRewardModel
-from text2grad.reward_models.training import HeldOutSet, train_reward_model
+from text2grad.reward_models.training import HeldOutSet
 from text2grad.runs import refreshed_critic, run_recipe
 from text2grad.types import Critique, Example, Span
 from text2grad_studio.teaching import Correction, MarkedTokens, Taught, settings_from
@@ -141,13 +141,11 @@ def retrain(
     agreement = {"before": _agreement(critic, marks, held_out)}
     training = _fine_tuning(recipe, critic, settings)
     note(f"the reward model learns from {len(marks)} marked responses and {len(annotations)} earlier annotations")
-    critic, left_out = train_reward_model(
-        critic.model,
-        critic.tokenizer,
+    critic.format = replace(critic.format, outcomes=False)  # unless an annotation has one
+    left_out = critic.train_further(
         learned,
         training,
         on_step=lambda done: STEPS.info("reward model: step %d of %d", done, settings.reward_steps),
-        **_options(critic),
     )
     critic.model.to(device)
     agreement["after"] = _agreement(critic, marks, held_out)
@@ -248,12 +246,6 @@ def _fresh(base: str, recipe: Recipe) -> GenerativeRewardModel:
     model, tokenizer = load_policy(base, dtype="float32"), load_tokenizer(base)
     limit = int(min(recipe.reward_model.max_new_tokens, context_of(model) // 3))
     return GenerativeRewardModel(model, tokenizer, CritiqueFormat(max_new_tokens=limit))
-
-
-def _options(critic: GenerativeRewardModel) -> dict[str, Any]:
-    """Return the settings of decoding, which stay as they were."""
-    names = ("max_new_tokens", "write_feedback", "form", "match", "constrain", "limits", "votes", "vote_threshold")
-    return {name: getattr(critic.format, name) for name in names}
 
 
 def _split(

@@ -19,13 +19,13 @@ from text2grad.models.sampling import sample
 from text2grad.progress import CONSOLE
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.refresh import Refresher
-from text2grad.reward_models.training import train_reward_model
 from text2grad.reward_models.writing import SYMBOLS
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.runs.reports.terminal import plain
 from text2grad.tasks.registry import built_in
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Span
+from trained_reward_model import train_reward_model
 
 WORDS = (" red", " two", "[bold]", "[/]", " :heart:", "\x1b[2J", "\n")  # markup, an emoji's code, a terminal's
 RUN: dict[str, dict[str, Any]] = {

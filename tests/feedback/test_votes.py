@@ -18,7 +18,7 @@ from small_reward import ANNOTATIONS, prepare, recipe
 from text2grad import vote
 from text2grad.errors import ConfigError
 from text2grad.feedback.records import read_annotations
-from text2grad.reward_models.decoding.constrained import ConstrainedChoice, FreeChoice
+from text2grad.reward_models.decoding.constrained import ConstrainedChoice, free_choice
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import critic_from_recipe
 from text2grad.reward_models.training.held_out import HeldOutSet
@@ -162,7 +162,7 @@ def test_a_token_is_drawn_by_its_share_among_the_allowed_ones() -> None:
 def test_free_draws_follow_the_softmax_of_the_scores_row_by_row() -> None:
     scores = torch.tensor([[0.0, math.log(3.0)], [-torch.inf, 0.0]])  # shares ¼ and ¾; 0 and 1
     drawn = [
-        FreeChoice([random.Random(s), random.Random(s)])(scores, torch.arange(2), 0).tolist() for s in range(2_000)
+        free_choice([random.Random(s), random.Random(s)])(scores, torch.arange(2), 0).tolist() for s in range(2_000)
     ]
     assert abs(sum(first for first, _ in drawn) / 2_000 - 0.75) < 0.04  # four standard deviations
     assert all(second == 1 for _, second in drawn)

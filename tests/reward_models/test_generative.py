@@ -20,10 +20,10 @@ from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.format import FORMAT_FILE, CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel, critique_prompts
 from text2grad.reward_models.load import critic_from_recipe
-from text2grad.reward_models.training import train_reward_model
 from text2grad.reward_models.writing import SYMBOLS, critique_prompt, critique_request, critique_target
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Span
+from trained_reward_model import train_reward_model
 
 CONTEXT = 96
 

@@ -21,11 +21,11 @@ from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.decoding.skeleton import START
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
-from text2grad.reward_models.training import train_reward_model
 from text2grad.reward_models.writing import critique_request, critique_target
 from text2grad.tasks.tiny import tiny_llama
 from text2grad.types import Critique, Example, Span
 from tokenizers_made_here import FAMILIES, made, parameters
+from trained_reward_model import train_reward_model
 
 RESPONSE = "In Lyon, on Friday."
 SPANS = (Span(3, 7, "positive"), Span(9, 18, "negative"))

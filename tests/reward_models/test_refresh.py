@@ -27,11 +27,11 @@ from text2grad.models.randomness import random_states
 from text2grad.reward_models import generative, refresh
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.refresh import Refresher, rebalanced
-from text2grad.reward_models.training import train_reward_model
 from text2grad.reward_models.writing import critique_prompt
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.tasks.tiny import tiny_llama
 from text2grad.types import Critique, Example, Label, Rollout, Span
+from trained_reward_model import train_reward_model
 
 Asked = list[tuple[str, str]]
 learn = GenerativeRewardModel.train_further

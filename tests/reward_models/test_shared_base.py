@@ -32,9 +32,9 @@ from text2grad.reward_models.shared_base import (
     load_weights,
     load_writer,
 )
-from text2grad.reward_models.training import train_reward_model
 from text2grad.runs.recipe_run import run_recipe
 from text2grad.types import Critique, Example, Rollout
+from trained_reward_model import train_reward_model
 
 RESPONSES = [" red one cat", " two dog", " green bird red"]
 ASKED = EXAMPLES[: len(RESPONSES)]

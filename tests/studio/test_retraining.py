@@ -13,14 +13,13 @@ from text2grad.config import Recipe, make_recipe, recipe_of_run
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import Annotation, annotation_to_json, read_annotations, write_annotations
 from text2grad.models import base_named_by, load_policy, load_tokenizer, with_lora
-from text2grad.reward_models import CritiqueFormat, GenerativeRewardModel
+from text2grad.reward_models import GenerativeRewardModel
 from text2grad.reward_models.load import critic_from_recipe
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example, Span
 from text2grad_studio.retraining import (
     Retraining,
     _earlier_annotations,
-    _options,
     _recipe,
     _reward_model_of,
     _split,
@@ -30,7 +29,6 @@ from text2grad_studio.retraining import (
 )
 from text2grad_studio.teaching import Correction
 from text2grad_studio.worker import Worker
-from tokenizers_made_here import made
 
 SAMPLING = {"max_new_tokens": 4, "temperature": 1.0, "eos_token_ids": [], "prompt_format": "plain"}
 MARKS = [  # the rater disagrees with every annotation: the cat is negative, and the number is not
@@ -188,11 +186,11 @@ def test_marks_correct_the_programs_critique_of_the_same_response(
     ]
     learned: list[Annotation] = []
 
-    def train(model: Any, tokenizer: Any, annotations: list[Annotation], *_: Any, **__: Any) -> None:
+    def train(critic: GenerativeRewardModel, annotations: list[Annotation], *_: Any, **__: Any) -> None:
         learned.extend(annotations)
         raise InterruptedError
 
-    monkeypatch.setattr("text2grad_studio.retraining.train_reward_model", train)
+    monkeypatch.setattr(GenerativeRewardModel, "train_further", train)
     base = str(tmp_path / "base")
     policy, tokenizer = with_lora(load_policy(base), r=2, alpha=4, targets="all-linear"), load_tokenizer(base)
     corrections = [
@@ -209,13 +207,6 @@ def test_marks_correct_the_programs_critique_of_the_same_response(
 def append_rollouts(run: Path, number: int) -> None:
     (run / "rollouts").mkdir()
     append(run, [record(0, row, prompt=f"Prompt {row}.") for row in range(number)])
-
-
-def test_a_retrained_reward_model_keeps_how_it_writes_and_learns() -> None:
-    tokenizer = made("gpt2")
-    how: dict[str, Any] = {"form": "tagged_words", "write_feedback": False, "votes": 3}
-    options = _options(GenerativeRewardModel(tiny_llama(tokenizer, seed=0), tokenizer, CritiqueFormat(**how)))
-    assert how.items() <= options.items()
 
 
 def test_marks_are_repeated_until_they_are_the_share_and_held_out_prompts_are_not_learned() -> None:

@@ -7,8 +7,8 @@ from random import Random
 from evidence.tasks.code.reading import Reading, read
 from evidence.tasks.code.world import INPUT, NAMES, USUAL, Step, expression, steps_of
 from text2grad.tasks.base import split_words
-from text2grad.tasks.program_critic import STYLES, Finding, Judgement, ProgramCritic, bare, sentences
-from text2grad.types import Example
+from text2grad.tasks.program_critic import STYLES, Finding, ProgramCritic, bare, judged, sentences
+from text2grad.types import Critique, Example
 
 NEEDS = ("Step {step} needs {truth}", "Step {step} is {truth}")
 RIGHT = ("{quote} is right", "{quote} fits")
@@ -58,12 +58,12 @@ MOST_FAULTS, MOST_WORDS = 5, 34  # quoted faults, and words in all quotes togeth
 class CodeCritic(ProgramCritic):
     """Judges programs in words, each line against its step, without running them."""
 
-    def judge(self, example: Example, response: str, rng: Random) -> Judgement:
+    def judge(self, example: Example, response: str, rng: Random) -> Critique:
         """Judge one program."""
         steps = steps_of(example)
         reading = read(response, steps)
         feedback = _write(reading, response, steps, rng, truths=self.truths)
-        return Judgement(feedback, _quotable(reading, response, len(steps)))
+        return judged(feedback, _quotable(reading, response, len(steps)))
 
 
 def _quotable(reading: Reading, response: str, steps: int) -> list[Finding]:

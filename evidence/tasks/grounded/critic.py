@@ -10,8 +10,8 @@ from random import Random
 
 from evidence.tasks.grounded.passage import passage_and_question
 from evidence.tasks.grounded.reading import Passed, Source, closest_sentence, read_answer, read_source, words_of
-from text2grad.tasks.program_critic import Finding, Judgement, ProgramCritic
-from text2grad.types import Example
+from text2grad.tasks.program_critic import Finding, ProgramCritic, judged
+from text2grad.types import Critique, Example
 
 FEWEST_WORDS = 8
 OUTCOME_OF_NOTHING = -4.0
@@ -52,7 +52,7 @@ class GroundedCritic(ProgramCritic):
         -4.0
     """
 
-    def judge(self, example: Example, response: str, rng: Random) -> Judgement:
+    def judge(self, example: Example, response: str, rng: Random) -> Critique:
         """Judge one answer.
 
         Raises:
@@ -72,7 +72,7 @@ class GroundedCritic(ProgramCritic):
             feedback.append("The answer states nothing from the passage.")
         elif short:
             feedback.append("The answer is too short.")
-        return Judgement(" ".join(feedback), findings, OUTCOME_OF_NOTHING * (nothing or short))
+        return judged(" ".join(feedback), findings, OUTCOME_OF_NOTHING * (nothing or short))
 
 
 def _runs(pieces: list[Passed]) -> list[list[Passed]]:

@@ -8,10 +8,10 @@ import pytest
 
 from evidence.plans.methods import METHODS
 from evidence.plans.search_space import ROUND, SEARCH_SPACE, SearchSpace, Trial, as_overrides, in_words
-from evidence.tasks.settings import world_of
 from places import ROOT
 from text2grad.config.recipe import Recipe, load_recipe, make_recipe
 from text2grad.errors import ConfigError
+from text2grad.runs.prompts import world_of
 
 RECIPES = ("quickstart", "quickstart-qa", "quickstart-code", "stories")
 SHIPPED = {

@@ -14,12 +14,11 @@ end-of-sequence, is never touched: its δ is 0.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from operator import eq
 from typing import Any, Literal, get_args
 
 from text2grad.align.offsets import Range, id_list, token_offsets
 from text2grad.align.pieces import Tokenizer
-from text2grad.align.weighting import POSITIONAL, Weigh, Weighting, resolve
+from text2grad.align.weighting import Weigh, Weighting, resolve
 from text2grad.errors import AlignmentError, ConfigError, check_known
 from text2grad.types import Span
 
@@ -103,12 +102,8 @@ def pseudo_rewards(
             "token_offsets(tokenizer, response_ids) returns, or leave offsets out"
         )
     tokens = span_tokens(ranges, spans, mode=mode)
-    if weigh in POSITIONAL:  # these weightings need no texts
-        texts = [[""] * len(touched) for touched in tokens]
-    else:
-        text = tokenizer.decode(ids, skip_special_tokens=True)
-        texts = [_texts(text, ranges, touched) for touched in tokens]
-    weights = [_weights(weigh, seen, span_mass, len(ids)) for seen in texts]
+    text = tokenizer.decode(ids, skip_special_tokens=True) if any(tokens) else ""
+    weights = [_weights(weigh, _texts(text, ranges, touched), span_mass, len(ids)) for touched in tokens]
     return _merge(len(ids), spans, tokens, weights, overlap)
 
 
@@ -136,23 +131,11 @@ def span_tokens(offsets: Sequence[Range], spans: Iterable[Span], *, mode: Mode =
         [[2]]
     """
     check_known("mode", mode, get_args(Mode))
-    solid, starts, ends = _solid(offsets)
+    solid = [k for k, (start, end) in enumerate(offsets) if start < end]  # the tokens that have text
+    starts, ends = [offsets[k][0] for k in solid], [offsets[k][1] for k in solid]
     length = ends[-1] if ends else 0
     bounds = [_bounds(starts, ends, _inside(span, length), mode) for span in spans]
-    return [list(solid[first:stop]) for first, stop in bounds]
-
-
-def _solid(offsets: Sequence[Range]) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
-    """Return the indices, starts and ends of the tokens that have text."""
-    starts, ends = zip(*offsets, strict=True) if offsets else ((), ())
-    stop = len(starts)
-    while stop and starts[stop - 1] == ends[stop - 1]:  # usually a single end-of-sequence
-        stop -= 1
-    starts, ends = starts[:stop], ends[:stop]
-    if not any(map(eq, starts, ends)):
-        return range(stop), starts, ends
-    solid = [k for k, (start, end) in enumerate(offsets) if start < end]
-    return solid, [starts[k] for k in solid], [ends[k] for k in solid]
+    return [solid[first:stop] for first, stop in bounds]
 
 
 def _inside(span: Span, length: int) -> Span:
@@ -187,9 +170,7 @@ def _texts(text: str, ranges: Sequence[Range], tokens: Sequence[int]) -> list[st
 
 def _weights(weigh: Weigh, texts: list[str], span_mass: SpanMass, total: int) -> Sequence[float]:
     """Return the weights of one span's tokens, scaled by `span_mass`."""
-    weights = weigh(texts) if texts else []
-    if weigh not in POSITIONAL:
-        weights = _checked([float(weight) for weight in weights], texts)
+    weights = _checked([float(weight) for weight in weigh(texts)], texts) if texts else []
     if span_mass == "token":
         return weights
     mass = total if span_mass == "response" else sum(weights) or 1.0

@@ -3,13 +3,12 @@
 In: a tokenizer and the sampled ids [T]. Out: one half-open character range per id [T], in the text of
 `tokenizer.decode(ids)`. The text is not encoded again: encoding it often gives other ids than the sampled ones.
 
-Method: concatenate the bytes of each id (`pieces.py`), count characters at their first byte, and compare the text with
-the decoded text. Spaces that the decoder removed (the leading space of SentencePiece, the clean-up of WordPiece) are
-removed from the ranges. If the texts still differ, every prefix of the ids is decoded: O(T²), valid for any decoder.
+Method: concatenate the bytes of each id (`pieces.py`), count characters at their first byte, and remove the spaces that
+the decoder removed (the leading space of SentencePiece, the clean-up of WordPiece). If the result is not the decoded
+text, every prefix of the ids is decoded: O(T²), valid for any decoder.
 
-The ranges cover the text completely and their ends never decrease. Ids that share the bytes of one character all have
-the range of this character. An id that adds no text (a special token, a removed space) has an empty range at the end of
-the previous range.
+The ranges cover the text and their ends never decrease. Ids that share the bytes of one character all have its range.
+An id that adds no text (a special token, a removed space) has an empty range at the end of the previous range.
 """
 
 from itertools import accumulate, groupby, pairwise

@@ -37,8 +37,6 @@ def linear_decay(texts: list[str]) -> list[float]:
     return [1.0 - 0.9 * i / steps for i in range(len(texts))]
 
 
-POSITIONAL: tuple[Weigh, ...] = (uniform, linear_decay)  # weightings that depend on the number of tokens only
-
 _WEIGHTINGS: dict[str, Callable[[], Weigh]] = {"uniform": lambda: uniform, "linear_decay": lambda: linear_decay}
 
 

@@ -1,7 +1,7 @@
 """`text2grad feedback import`: feedback in other formats → annotations, with counts of items and losses."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -73,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         Text2GradError: if the source, a record or a setting cannot be used; then nothing is written.
     """
+    from text2grad.feedback import write_annotations, write_examples
     from text2grad.feedback.sources import WORDS_ONLY, Account, Options, read_items
 
     beside = _check_outputs(args)
@@ -95,7 +96,16 @@ def run(args: argparse.Namespace) -> int:
             print_critique(CONSOLE, item.made.response, item.made.critique, title=item.where)
         alone = args.ungrounded and any(loss.reason == WORDS_ONLY for loss in item.losses)
         (words if alone else annotations).append(item.made)
-    written = _write({args.out: annotations, args.ungrounded: words}, examples, beside)
+    files: list[tuple[Path, Any, Callable[[Path, Any], None]]] = [
+        (args.out, annotations, write_annotations),
+        (args.ungrounded, words, write_annotations),
+        (beside if annotations else args.out, examples, write_examples),
+    ]
+    written = []
+    for path, made, write in files:
+        if made:
+            write(path, made)
+            written.append(path)
     _print_account(account, [] if args.limit else options.unmet(), options.met)
     if not written:
         raise DataError(f"{args.path}: no record can be used; nothing was written")
@@ -126,20 +136,6 @@ def _check_outputs(args: argparse.Namespace) -> Path:
         raise ConfigError(f"--ungrounded {args.ungrounded} is also a file of --out; choose another --ungrounded")
     refuse_overwriting([*given.values(), beside], force=args.force)
     return beside
-
-
-def _write(files: Mapping[Path, Sequence[Annotation]], examples: Sequence[Example], beside: Path) -> list[Path]:
-    """Write annotations and examples, and return the files that are not empty; examples alone go to the first file."""
-    from text2grad.feedback import write_annotations, write_examples
-
-    written = [path for path, annotations in files.items() if annotations]
-    for path in written:
-        write_annotations(path, files[path])
-    if examples:
-        out = next(iter(files))
-        written.append(beside if out in written else out)
-        write_examples(written[-1], examples)
-    return written
 
 
 def _print_account(account: Any, unmet: list[str], met: set[str]) -> None:

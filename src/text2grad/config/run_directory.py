@@ -91,16 +91,9 @@ def open_run(
 ) -> None:
     """Create a run's directory and write run.json (recipe, inputs, versions), or check it on resume.
 
-    Only one process of a run calls this.
-
-    Args:
-        directory: the run's.
-        recipe: its settings; files and directories of models that they name are inputs, too.
-        resume: continue the run in the directory.
-        processes: number of processes of the run.
-        inputs: digests of further inputs by name.
-        fixed_steps: `run.steps` decides finished steps, as the length of a learning rate schedule does.
-        sections: names of the sections whose settings decide the result and are compared.
+    Only one process of a run calls this. Files and directories of models that the recipe names are inputs; `inputs`
+    are digests of further ones by name. The settings of `sections` decide the result and are compared; `fixed_steps`
+    says that `run.steps` decides finished steps, too, as the length of a learning rate schedule does.
 
     Raises:
         ConfigError: as `check_directory`, or if another process is writing to the directory.
@@ -208,8 +201,7 @@ def _is_whole(checkpoint: Path) -> bool:
 
 def latest_checkpoint(directory: Path) -> Path | None:
     """Return the newest whole checkpoint in a run's `checkpoints`, or None."""
-    checkpoints = all_checkpoints(directory)
-    return checkpoints[-1] if checkpoints else None
+    return max(all_checkpoints(directory), default=None)
 
 
 def check_world_size(processes: int) -> None:
@@ -279,12 +271,8 @@ def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[
 def _refuse_other_recipe(
     before: Mapping[str, Any], now: Mapping[str, Any], directory: Path, *, fixed_steps: bool
 ) -> None:
-    changed = changed_settings(before, now)
-    if changed:
-        raise CheckpointError(
-            f"{directory} holds a run of another recipe; these settings changed: {'; '.join(changed)}. Resume with the "
-            "settings it was started with, or choose another directory with --out DIR."
-        )
+    way_out = "Resume with the settings it was started with"
+    _refuse(f"{directory} holds a run of another recipe; these settings", changed_settings(before, now), way_out)
     if fixed_steps and before["run"]["steps"] != now["run"]["steps"]:
         steps, wanted, schedule = before["run"]["steps"], now["run"]["steps"], now["optim"]["schedule"]
         raise CheckpointError(
@@ -300,11 +288,13 @@ def _refuse_other_inputs(before: Mapping[str, str], now: Mapping[str, str], dire
         for name in before
         if now.get(name) != before[name]
     ]
+    _refuse(f"{directory} holds a run on other inputs; their contents", changed, "Restore them")
+
+
+def _refuse(problem: str, changed: Sequence[str], way_out: str) -> None:
     if changed:
-        raise CheckpointError(
-            f"{directory} holds a run on other inputs; their contents changed: {'; '.join(changed)}. Restore them, or "
-            "choose another directory with --out DIR."
-        )
+        listed = "; ".join(changed)
+        raise CheckpointError(f"{problem} changed: {listed}. {way_out}, or choose another directory with --out DIR.")
 
 
 def _warn_of_versions(before: Mapping[str, Any], now: Mapping[str, Any], directory: Path) -> None:

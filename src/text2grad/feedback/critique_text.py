@@ -23,7 +23,6 @@ spans and outcome is `unparsable`; its feedback is kept. So a run whose critic a
 import json
 import re
 import sys
-from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -60,13 +59,10 @@ class ParsedCritique:
 
 
 def parse_critique_object(value: Mapping[str, Any]) -> ParsedCritique:
-    """Read a critique that is a JSON object already, under the keys of the module's docstring.
+    """Read a critique that is a JSON object already; if it has no known key, its JSON text is parsed instead.
 
     Unlike `parse_critique`, it reads feedback of any length and keeps it unchanged, blank text and lone surrogates
     included.
-
-    Args:
-        value: an object that `json.loads` returned. If it has no known key, its JSON text is parsed instead.
 
     Example:
         >>> parse_critique_object({"Feedback": "Wrong city.", "bad-spans": ["Lyon"]}).negative
@@ -142,13 +138,13 @@ def _choose(readings: Iterator[Reading]) -> Reading | None:
 
 def _objects(value: Any) -> Iterator[dict[str, Any]]:
     """Yield an object and all objects inside it, breadth first."""
-    waiting = deque([value])
-    while waiting:
-        item = waiting.popleft()
+    waiting = [value]
+    for item in waiting:  # which grows
         if isinstance(item, dict):
             yield item
-        if isinstance(item, dict | list):
-            waiting.extend(item.values() if isinstance(item, dict) else item)
+            waiting.extend(item.values())
+        elif isinstance(item, list):
+            waiting.extend(item)
 
 
 def _parts(item: Mapping[str, Any], depth: int = 0) -> dict[str, list[Any]]:

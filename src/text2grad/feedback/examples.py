@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from text2grad.errors import DataError
-from text2grad.feedback.record_files import Object, json_object, optional, read_lines, refuse_half_pairs, shown
+from text2grad.feedback.record_files import Object, is_text, json_object, optional, read_lines, refuse_half_pairs, shown
 from text2grad.files import json_lines, write_files
 from text2grad.types import Example, Message
 
@@ -111,7 +111,7 @@ def to_example(record: Any, where: str) -> Example:
     if not isinstance(record, dict) or "prompt" not in record:
         raise DataError(f'{where}: an example is an object with a "prompt", got {shown(record)}')
     chat = 'is a text or a list of {"role", "content"} messages,'
-    prompt = optional(record, "prompt", where, lambda prompt: isinstance(prompt, str) or is_chat(prompt), chat)
+    prompt = optional(record, "prompt", where, is_prompt, chat)
     if not Example(prompt).prompt_text.strip():
         raise DataError(f'{where}: "prompt" is empty, so there is nothing to answer; write one, or remove the line')
     reference, tests = (
@@ -130,9 +130,12 @@ def is_chat(prompt: object) -> bool:
     """Return whether a value of JSON is a list of chat messages: objects with the texts "role" and "content"."""
     if not isinstance(prompt, list) or not prompt:
         return False
-    return all(
-        isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in prompt
-    )
+    return all(isinstance(m, dict) and is_text(m.get("role")) and is_text(m.get("content")) for m in prompt)
+
+
+def is_prompt(value: object) -> bool:
+    """Return whether a value of JSON is a text or a list of chat messages."""
+    return is_text(value) or is_chat(value)
 
 
 class Demonstration(NamedTuple):

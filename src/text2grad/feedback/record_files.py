@@ -142,17 +142,6 @@ def json_object(record: Any, where: str) -> Object:
     return record
 
 
-def required_text(record: Object, key: str, where: str) -> str:
-    """Return a required text of a record.
-
-    Raises:
-        DataError: if the record has no text under this key.
-    """
-    if key not in record:
-        raise bad_record(where, f'"{key}" must be a text; the record has {keys_of(record)}')
-    return str(optional(record, key, where, is_text, "must be a text;"))
-
-
 def is_text(value: Any) -> bool:
     """Return True for a text."""
     return isinstance(value, str)

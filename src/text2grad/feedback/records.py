@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, get_args
 
 from text2grad.errors import DataError
 from text2grad.feedback.critique_text import is_finite, parse_critique_object
+from text2grad.feedback.examples import is_prompt
 from text2grad.feedback.record_files import (
     Entry,
     Object,
@@ -33,7 +34,6 @@ from text2grad.feedback.record_files import (
     read_entries,
     read_lines,
     refuse_half_pairs,
-    required_text,
     shown,
 )
 from text2grad.feedback.spans import Match, critique_from_text, locate_critique
@@ -189,8 +189,10 @@ def parse_record(where: str, record: Object, *, number: int = 0, match: Match = 
     Raises:
         DataError: if it cannot be used.
     """
-    response = required_text(record, "response", where)
-    prompt = optional(record, "prompt", where, _is_prompt, "is text or a list of chat messages,", "")
+    if "response" not in record:
+        raise bad_record(where, f'"response" must be a text; the record has {keys_of(record)}')
+    response = optional(record, "response", where, is_text, "must be a text;")
+    prompt = optional(record, "prompt", where, is_prompt, "is text or a list of chat messages,", "")
     given = record.get("critique")
     if given is None:
         given = {key: record[key] for key in BESIDE if key in record}
@@ -248,10 +250,6 @@ def _span(entry: Any, response: str, where: str) -> Span:
 
 def _all(fits: Callable[[Any], bool], values: Any) -> bool:
     return isinstance(values, list) and all(map(fits, values))
-
-
-def _is_prompt(value: Any) -> bool:
-    return is_text(value) or _all(lambda message: isinstance(message, dict) and is_text(message.get("content")), value)
 
 
 def _is_id(value: Any) -> bool:

@@ -44,12 +44,7 @@ def hold_out(
 ) -> tuple[list[Item], list[Item], int]:
     """Return the training items, the held-out items, and the number of items removed because their prompt is held out.
 
-    Args:
-        items: items to train on; both parts keep their order.
-        held_out: a share of the prompts of `items`, or the file of the held-out items, as settings `held_out` have it.
-        seed: chooses the share, as in `split_by_prompt`.
-        read: reads the file.
-        key: the property that the two parts must not share, by default the prompt.
+    `held_out` is a share of the prompts of `items`, for `split_by_prompt`, or a file of held-out items, for `read`.
     """
     if not isinstance(held_out, str):
         return (*split_by_prompt(items, held_out, seed, key=key), 0)

@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections.abc import Callable, Iterable
 
 _SPACELESS = (  # Thai, Lao, Burmese, Khmer, Chinese, Japanese; Korean, whose particles join the noun
     r"\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u2e80-\ua4cf\uac00-\ud7ff\uf900-\ufaff"
@@ -33,14 +34,8 @@ def words_of(response: str) -> list[tuple[int, int]]:
         >>> words_of("It's 5 €")
         [(0, 2), (2, 3), (3, 4), (5, 6), (7, 8)]
     """
-    words: list[tuple[int, int]] = []
-    for place, character in enumerate(response):
-        follows = bool(words) and words[-1][1] == place
-        if inside_word(response, place) or (follows and _continues(character)):
-            words[-1] = (words[-1][0], place + 1)
-        elif not character.isspace():
-            words.append((place, place + 1))
-    return words
+    visible = ((place, place + 1) for place, character in enumerate(response) if not character.isspace())
+    return _joined(visible, lambda _, place: inside_word(response, place) or _continues(response[place]))
 
 
 def whole_words(text: str) -> list[tuple[int, int]]:
@@ -50,12 +45,17 @@ def whole_words(text: str) -> list[tuple[int, int]]:
         >>> whole_words("日本 5 €")
         [(0, 2), (3, 4), (5, 6)]
     """
+    runs = (run.span() for run in _RUN.finditer(text))
+    return _joined(
+        runs, lambda first, place: (is_letter(text[first]) and is_letter(text[place])) or _continues(text[place])
+    )
+
+
+def _joined(pieces: Iterable[tuple[int, int]], joins: Callable[[int, int], bool]) -> list[tuple[int, int]]:
+    """Join each piece to the word right before it, if `joins` says so of the places where the two begin."""
     words: list[tuple[int, int]] = []
-    for run in _RUN.finditer(text):
-        start, end = run.span()
-        follows = bool(words) and words[-1][1] == start
-        in_word = follows and is_letter(text[start]) and is_letter(text[words[-1][0]])
-        if in_word or (follows and _continues(text[start])):
+    for start, end in pieces:
+        if words and words[-1][1] == start and joins(words[-1][0], start):
             words[-1] = (words[-1][0], end)
         else:
             words.append((start, end))

@@ -33,7 +33,12 @@ from text2grad.models import (
     train_on_rows,
     with_end,
 )
-from text2grad.reward_models.decoding.constrained import ConstrainedChoice, ConstrainedCritique, FreeChoice, skeleton_of
+from text2grad.reward_models.decoding.constrained import (
+    ConstrainedChoice,
+    ConstrainedCritique,
+    free_choice,
+    skeleton_of,
+)
 from text2grad.reward_models.decoding.skeleton import Skeleton
 from text2grad.reward_models.format import FORMAT_FILE, CritiqueFormat, read_critique, saved_format
 from text2grad.reward_models.prompts import critique_prompts
@@ -159,7 +164,7 @@ class GenerativeRewardModel:
         rooms = [self._room(request.ids) for request in requests]
         rngs = [request.rng for request in requests if request.rng is not None]
         if not self.format.constrain:
-            ids = self._write(requests, rooms, FreeChoice(rngs) if rngs else most_likely)
+            ids = self._write(requests, rooms, free_choice(rngs) if rngs else most_likely)
             return list(self.tokenizer.batch_decode([list(row) for row in ids], skip_special_tokens=True))
         begin = partial(ConstrainedCritique, self._skeleton, eos_ids=self.eos_ids, limits=self.format.limits)
         critiques = [begin(request.response, room=room) for request, room in zip(requests, rooms, strict=True)]

@@ -25,8 +25,9 @@ from text2grad.critics.servers import (
     ServerCritic,
     read_answer_by,
 )
+from text2grad.errors import ConfigError
 from text2grad.progress import note
-from text2grad.reward_models.decoding.grammar import check_expressible, critique_grammar
+from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.format import CritiqueFormat, read_critique
 from text2grad.reward_models.writing import FORMS, critique_prompt, critique_request
 from text2grad.types import Critique, Example
@@ -65,7 +66,12 @@ class ServerRewardModel(ServerCritic):
             ConfigError: if a setting is wrong, or there is no key.
         """
         self.format = format or CritiqueFormat()
-        check_expressible(self.format)
+        limits, constrained = self.format.limits, self.format.constrain and FORMS[self.format.form].quotes
+        if constrained and (limits.one_list or limits.quoted_in_feedback or limits.verbatim):
+            raise ConfigError(
+                "a grammar cannot express one_list, quoted_in_feedback or verbatim; remove them, in a recipe from "
+                "[critic]"
+            )
         fixed = {"model": model, "temperature": 0.0}
         endpoint = Endpoint.of("ServerRewardModel", {**DEFAULTS, **settings, **fixed})
         endpoint.check("server")

@@ -171,15 +171,14 @@ def _sampled(recipe: Recipe, examples: Sequence[Example], rows: Sequence[int]) -
     from text2grad.runs.evaluate_policy import PolicySampler
 
     sampler = PolicySampler(recipe, recipe.model.path, dtype=recipe.model.dtype)
-    numbered = [replace(examples[row], meta={**examples[row].meta, "row": row}) for row in rows]
-    fitting = sampler.fitting(numbered, recipe.data.too_long)
-    yield dict.fromkeys(set(rows) - {example.meta["row"] for example in fitting})
+    fitting = set(map(id, sampler.fitting([examples[row] for row in rows], recipe.data.too_long)))
+    yield {row: None for row in rows if id(examples[row]) not in fitting}
     firsts: dict[str, int] = {}
-    for example in fitting:
-        firsts.setdefault(example.prompt_text, example.meta["row"])
-    fitting.sort(key=lambda example: (firsts[example.prompt_text], example.meta["row"]))
-    size = recipe.rollout.rows_at_once
-    for start in range(0, len(fitting), size):
-        part = fitting[start : start + size]
-        rollouts = sampler(part, seed=recipe.run.seed, step=SAMPLING_STEP + part[0].meta["row"])
-        yield {rollout.example.meta["row"]: rollout.response for rollout in rollouts}
+    for row in rows:
+        firsts.setdefault(examples[row].prompt_text, row)
+    kept = [row for row in rows if id(examples[row]) in fitting]
+    kept.sort(key=lambda row: (firsts[examples[row].prompt_text], row))
+    for start in range(0, len(kept), recipe.rollout.rows_at_once):
+        part = kept[start : start + recipe.rollout.rows_at_once]
+        rollouts = sampler([examples[row] for row in part], seed=recipe.run.seed, step=SAMPLING_STEP + part[0])
+        yield {row: rollout.response for row, rollout in zip(part, rollouts, strict=True)}

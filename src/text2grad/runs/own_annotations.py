@@ -1,7 +1,6 @@
 """Annotations by a critic in this process, for phase 2: sampled responses of the policy, judged by a program."""
 
 import inspect
-from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from text2grad.feedback import Annotation, Critic, check_examples, load_critic, 
 from text2grad.runs.annotation_items import RESPONSES, annotated_examples, sampled_responses
 from text2grad.runs.critic_quality import check_identity, predictions
 from text2grad.runs.prompts import recipe_task, task_settings
-from text2grad.types import Example
 
 ANNOTATIONS = "annotations.jsonl"
 CRITIQUES = "critiques.jsonl"
@@ -55,8 +53,6 @@ def annotate_by_critic(recipe: Recipe, out: Path, *, samples: int, limit: int | 
     critic = own_critic(recipe)
     prompts = annotated_examples(recipe, limit)
     check_examples(critic, prompts)
-    examples: Sequence[Example] = prompts
-    responses: Sequence[str] = []
     given = [text for example in prompts if isinstance(text := example.meta.get("response"), str)]
     if given and (len(given) < len(prompts) or samples > 1):
         raise ConfigError(
@@ -64,10 +60,9 @@ def annotate_by_critic(recipe: Recipe, out: Path, *, samples: int, limit: int | 
             "are asked for; leave the responses and --samples out together, or give each example one response"
         )
     check_identity(out, _identity(recipe, critic))
-    if given:
-        examples, responses = prompts, given
-    else:
-        examples, responses = sampled_responses(recipe, [*prompts] * samples, out / RESPONSES)
+    examples, responses = (
+        (prompts, given) if given else sampled_responses(recipe, [*prompts] * samples, out / RESPONSES)
+    )
     match, size = recipe.critic.match, recipe.rollout.batch_size
     critiques = predictions(critic, examples, responses, out / CRITIQUES, match=match, at_once=size)
     prompts_of = [example.prompt_text for example in examples]

@@ -24,8 +24,7 @@ from text2grad.feedback import Annotation, annotate, read_annotations, write_ann
 from text2grad.files import published, to_json, write_atomically
 from text2grad.models import FineTuning, fine_tune, load_policy, load_tokenizer
 from text2grad.progress import Progress, note
-from text2grad.reward_models import SYMBOLS, critique_target
-from text2grad.reward_models.training import train_reward_model
+from text2grad.reward_models import SYMBOLS, CritiqueFormat, GenerativeRewardModel, critique_target
 from text2grad.runs.evaluate_policy import sample_rollouts
 from text2grad.runs.prompts import task_settings, world_of
 from text2grad.tasks import Task, built_in, copy_weights, procedural_task, tiny_llama, word_tokenizer
@@ -81,8 +80,9 @@ class Pipeline:
         """Score the fine-tuned policy on held-out items, as the evaluations of the methods do."""
         path, data = self.out / "sft_evaluation.json", self.recipe.data
         if not path.exists():
-            task = built_in(str(data.task), task_settings(self.recipe))
-            examples = task.held_out(data.eval_examples, world_of(self.recipe).eval_seed)
+            settings, seed = world_of(self.recipe)
+            task = built_in(str(data.task), settings)
+            examples = task.held_out(data.eval_examples, seed)
             write_atomically(path, to_json(task.score(examples, self._sample(examples))))
 
     def refuse_other_settings(self, way_out: str) -> None:
@@ -145,15 +145,12 @@ class Pipeline:
         tokenizer = tokenizer or known
         model = self._untrained(tokenizer)
         self._copy_fine_tuned(known, model, tokenizer)
-        usual = settings.model_dump(include={"write_feedback", "max_new_tokens"})
+        usual = {**settings.model_dump(include={"write_feedback", "max_new_tokens"}), "outcomes": False}
+        usual["constrain"] = self.recipe.critic.constrain is not False
+        reward_model = GenerativeRewardModel(model, tokenizer, CritiqueFormat(**{**usual, **changes}))
         with Progress(path.name.replace("_", " "), settings.steps) as progress:
-            reward_model, left_out = train_reward_model(
-                model,
-                tokenizer,
-                annotations,
-                self.training(settings),
-                on_step=lambda _: progress.advance(),
-                **{**usual, "constrain": self.recipe.critic.constrain is not False, **changes},
+            left_out = reward_model.train_further(
+                annotations, self.training(settings), on_step=lambda _: progress.advance()
             )
         self.note("left_out", left_out)
         with published(path) as temporary:

@@ -1,6 +1,6 @@
 """The prompts of a run: examples to train on, and held-out examples for evaluations; no prompt is in both."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from text2grad.config import Recipe
@@ -18,34 +18,18 @@ class RunExamples(NamedTuple):
     removed: int = 0
 
 
-class World(NamedTuple):
-    """What experiments vary of a built-in task; all other runs have the defaults.
+def world_of(recipe: Recipe) -> tuple[TaskSettings, int]:
+    """Return the settings of a built-in task, and the seed that chooses its held-out examples.
 
-    Attributes:
-        task: the settings of the task.
-        eval_seed: chooses the held-out examples.
+    Experiments set them in a section of their own, [world]; all other runs have the defaults.
     """
-
-    task: TaskSettings = TaskSettings()
-    eval_seed: int = 0
-
-
-_WORLDS: list[Callable[[Recipe], World]] = [lambda _: World()]
-
-
-def register_world(of: Callable[[Recipe], World]) -> None:
-    """Let runs of this process take the world that `of` reads from their recipe."""
-    _WORLDS[:] = [of]
-
-
-def world_of(recipe: Recipe) -> World:
-    """Return the world of a recipe's built-in task."""
-    return _WORLDS[0](recipe)
+    world = getattr(recipe, "world", None)
+    return (TaskSettings(), 0) if world is None else world.of(recipe)
 
 
 def task_settings(recipe: Recipe) -> TaskSettings:
     """Return the settings of a recipe's built-in task."""
-    return world_of(recipe).task
+    return world_of(recipe)[0]
 
 
 def recipe_task(recipe: Recipe) -> BuiltIn | None:
@@ -73,7 +57,7 @@ def run_examples(recipe: Recipe) -> RunExamples:
     Raises:
         DataError: if a file cannot be read, or no prompt is left to train on or to hold out.
     """
-    data, seed = recipe.data, world_of(recipe).eval_seed
+    data, (_, seed) = recipe.data, world_of(recipe)
     task = recipe_task(recipe)
     if task is not None and not data.train:
         held_out = task.held_out(data.eval_examples, seed) if data.eval_examples else []
@@ -100,7 +84,7 @@ def held_out_prompts(recipe: Recipe) -> set[str]:
         return {example.prompt_text for example in read_examples(data.held_out)}
     if not data.held_out:
         return set()
-    seed = world_of(recipe).eval_seed
+    _, seed = world_of(recipe)
     held_out = split_by_prompt(read_examples(str(data.train)), data.held_out, seed, key=_prompt)[1]
     return {example.prompt_text for example in held_out}
 

@@ -13,8 +13,8 @@ from random import Random
 from typing import ClassVar, NamedTuple
 
 from text2grad.tasks.base import WORD, split_words
-from text2grad.tasks.program_critic import STYLES, Finding, Judgement, ProgramCritic, bare, sentences
-from text2grad.types import Example
+from text2grad.tasks.program_critic import STYLES, Finding, ProgramCritic, bare, judged, sentences
+from text2grad.types import Critique, Example
 
 HALVES = ("first", "last")  # parts of a name
 STOPS = frozenset(".!?")
@@ -188,14 +188,9 @@ class FactWriter:
         return kept
 
     def write(self, reading: Reading, response: str, facts: Facts, style: int, *, truths: bool) -> str:
-        """Return the critique; each quotable finding is quoted exactly as it stands in the answer.
+        """Return the critique of one sentence in wordings of a style, with the true facts if `truths`.
 
-        Args:
-            reading: of one sentence.
-            response: the text that holds the findings.
-            facts: the true facts of the sentence, by slot.
-            style: the choice among the wordings.
-            truths: whether to state the true facts.
+        Each quotable finding is quoted exactly as it stands in the answer.
         """
         kept = self.quotable(reading.findings)
         facts = {**facts, **dict(zip(HALVES, facts["who"].split(), strict=True))}
@@ -235,18 +230,18 @@ class FactCritic(ProgramCritic):
     reader: ClassVar[FactReader]
     writer: ClassVar[FactWriter]
 
-    def judge(self, example: Example, response: str, rng: Random) -> Judgement:
+    def judge(self, example: Example, response: str, rng: Random) -> Critique:
         """Judge one answer."""
         return self.judge_sentence(example, response, 0, len(response), rng.randrange(STYLES))
 
-    def judge_sentence(self, example: Example, response: str, start: int, end: int, style: int) -> Judgement:
+    def judge_sentence(self, example: Example, response: str, start: int, end: int, style: int) -> Critique:
         """Judge characters [start, end) of a response: an answer of one sentence."""
         facts = self.facts(example)
         reading = self.reader.read(response, facts, start, end)
         if not response[start:end].strip():
-            return Judgement(self.writer.empty, ())
+            return Critique(self.writer.empty)
         feedback = self.writer.write(reading, response, facts, style, truths=self.truths)
-        return Judgement(feedback, self.writer.quotable(reading.findings))
+        return judged(feedback, self.writer.quotable(reading.findings))
 
     @abstractmethod
     def facts(self, example: Example) -> Facts:
@@ -298,13 +293,9 @@ def same_words(reference: str, response: str) -> bool:
 
 
 def half_of_both(name: str, other: str, rng: Random, unseen: Collection[tuple[str, str]] = ()) -> str:
-    """Return another full name; half of the draws keep the first or the last part of `name`.
+    """Return a full name; half of the draws keep the first or the last part of `name`, the others return `other`.
 
-    Args:
-        name: a full name.
-        other: a different full name.
-        rng: makes the choice.
-        unseen: (first, last) names that must not be returned; `other` is returned instead.
+    `unseen` are (first, last) names that must not be returned; `other` is returned instead.
     """
     (first, last), (another, surname) = name.split(), other.split()
     chosen = rng.choice(((another, surname), (another, surname), (first, surname), (another, last)))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import groupby
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 from text2grad.errors import DataError
 from text2grad.types import Critique, Example, Span
@@ -37,14 +37,6 @@ class Finding:
     about: Any = None
 
 
-class Judgement(NamedTuple):
-    """The judgement of one answer: the critique in words, the findings that it quotes, and an outcome, if any."""
-
-    feedback: str
-    findings: Sequence[Finding]
-    outcome: float | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class ProgramCritic(ABC):
     """Judges answers in words: `critic(examples, responses)` returns one critique for each response.
@@ -63,19 +55,20 @@ class ProgramCritic(ABC):
         """
         if len(examples) != len(responses):
             raise DataError(f"got {len(examples)} examples and {len(responses)} responses")
-        return [self._critique(example, response) for example, response in zip(examples, responses, strict=True)]
-
-    def _critique(self, example: Example, response: str) -> Critique:
-        judgement = self.judge(example, response, seeded_random(example.prompt_text, response))
-        spans = (
-            Span(finding.start, finding.end, "positive" if finding.kind == "right" else "negative")
-            for finding in judgement.findings
-        )
-        return Critique(judgement.feedback, tuple(spans), judgement.outcome)
+        return [
+            self.judge(example, response, seeded_random(example.prompt_text, response))
+            for example, response in zip(examples, responses, strict=True)
+        ]
 
     @abstractmethod
-    def judge(self, example: Example, response: str, rng: Random) -> Judgement:
+    def judge(self, example: Example, response: str, rng: Random) -> Critique:
         """Judge one response; `rng` chooses the wording, so it is seeded with prompt and response."""
+
+
+def judged(feedback: str, findings: Iterable[Finding], outcome: float | None = None) -> Critique:
+    """Return a critique in words with the findings that it quotes."""
+    spans = (Span(quote.start, quote.end, "positive" if quote.kind == "right" else "negative") for quote in findings)
+    return Critique(feedback, tuple(spans), outcome)
 
 
 def seeded_random(*parts: object) -> Random:
@@ -88,10 +81,7 @@ def sentences(
 ) -> list[str]:
     """Return one sentence for each run of findings with the same truth: the truth, then the verdict on each quote.
 
-    Args:
-        findings: in the order of the answer.
-        truth: finding → the true fact in words, or None: then each verdict is a sentence of its own.
-        verdict: finding → the quote and the judgement on it.
+    Without a truth (None) each verdict, which is the quote and the judgement on it, is a sentence of its own.
     """
     sentences = []
     for fact, run in groupby(findings, key=truth):

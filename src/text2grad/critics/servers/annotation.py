@@ -65,12 +65,7 @@ class AnnotationResult:
 
 @dataclass(frozen=True, slots=True)
 class Annotator:
-    """Annotates items by prompting a language model; its `annotate` is the task of a session.
-
-    Attributes:
-        template: the prompt.
-        match: how quotes are found in the response.
-    """
+    """Annotates items by prompting a language model; its `annotate` is the task of a session."""
 
     template: Template
     match: Match = "exact"
@@ -92,10 +87,8 @@ class Annotator:
 def read_answer_by(read: Callable[[str], Critique], answer: Answer, *, complete: bool = True) -> AnnotationResult:
     """Return the critique in an answer, or the failure of an answer without one.
 
-    Args:
-        read: returns the critique in a text.
-        answer: of the server.
-        complete: False also accepts the quotes of an answer that the length limit cut.
+    `read` returns the critique in a text; `complete=False` also accepts the quotes of an answer that the length limit
+    cut.
     """
     if answer.finish == "refused":
         return AnnotationResult(failure=Failure.of(answer))

@@ -90,22 +90,24 @@ class ServerClient:
         except TimeoutError:
             raise
         except Exception as error:  # each layer has its own errors for replies that are no HTTP
-            cause = _first_cause(error)  # openai reports a closed connection as a timeout
+            cause: BaseException = error
+            while cause.__cause__ is not None:  # openai reports a closed connection as a timeout
+                cause = cause.__cause__
             if isinstance(cause, TimeoutError):
                 raise cause from error
             raise RequestError("connection", self._detail(f"{type(cause).__name__}: {cause}")) from error
 
     def _status_error(self, status: int, headers: Mapping[str, str], message: str) -> RequestError:
         """Return the error for a reply with a status other than success."""
-        detail = self._detail(f"status {status}: {message}")
-        wait = _retry_after(headers)
-        if status == 429:
-            if "insufficient_quota" in message or wait > LONGEST_WAIT_S:
-                return RequestError("rate_limit", f"{detail} (to wait: {wait:g} s)", fatal=True)
-            return RequestError("rate_limit", detail, retry_after_s=wait)
-        if status >= 500 or status in _TRANSIENT_STATUSES:
-            return RequestError("server_error", detail, retry_after_s=wait)
-        return RequestError("rejected", detail, fatal=status in _FATAL_STATUSES)
+        wait, limited = _retry_after(headers), status == 429
+        busy = status >= 500 or status in _TRANSIENT_STATUSES
+        useless = "insufficient_quota" in message or wait > LONGEST_WAIT_S
+        return RequestError(
+            "rate_limit" if limited else "server_error" if busy else "rejected",
+            self._detail(f"status {status}: {message}"),
+            fatal=(limited and useless) or status in _FATAL_STATUSES,
+            retry_after_s=wait,
+        )
 
     def _read(self, body: bytes) -> Answer:
         """Return the answer in the body of a reply."""
@@ -165,13 +167,6 @@ def _retry_after(headers: Mapping[str, str]) -> float:
         if _NUMBER.fullmatch(headers.get(name, "")):
             return float(headers[name]) * unit_s
     return 0.0
-
-
-def _first_cause(error: BaseException) -> BaseException:
-    """Return the first error in a chain of causes."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return error
 
 
 def _count(value: Any) -> int | None:

@@ -73,10 +73,7 @@ class Pace:
 
     @asynccontextmanager
     async def turn(self, max_cost: float = 0.0) -> AsyncIterator[float]:
-        """Wait until a request may start, then yield the time; the request is under way inside the context.
-
-        Args:
-            max_cost: maximum cost of the request, in US dollars.
+        """Wait until a request may start, then yield the time; inside, it is under way and costs at most `max_cost`.
 
         Raises:
             RequestError: of kind not_asked, if the run was stopped.

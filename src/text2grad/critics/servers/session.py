@@ -37,7 +37,7 @@ def run_session(
         endpoint: the model, and how it is requested.
         store: the file of its answers.
         task: makes the result of one item from replies of the client.
-        items: the items.
+        items: each is the input of the task once.
         usage: the counts to go on with; None begins with the cost of the stored answers.
         phase: name of the work in the progress; empty shows none.
 

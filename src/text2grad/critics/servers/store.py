@@ -87,12 +87,6 @@ class Store(AbstractContextManager["Store"]):
     async def put(self, key: str, answer: Answer, *, model: str, sample: int = 0) -> None:
         """Store an answer, unless there is one of this key; return when it is on disk.
 
-        Args:
-            key: of the answer.
-            answer: the answer.
-            model: the model that gave it.
-            sample: its number among several answers to the same prompt.
-
         Raises:
             DataError: if it cannot be written.
         """

@@ -1,10 +1,9 @@
 """The paper's data sets → the files of its phases (section 4.1, Appendix N).
 
     demonstrations   prompts with references, for `text2grad sft`
-    responses        responses that a language model annotates, for `text2grad annotate`
+    responses        responses that a language model annotates, for `text2grad annotate`; their preferences, for DPO
     prompts          prompts of the policy's rollouts, for `text2grad train`
     held_out         prompts that no phase learns from
-    preferences      chosen and rejected responses, for DPO and for a scalar reward model
 
 slf5k and kodcode use every prompt in every phase. ultrafeedback divides the prompts by a hash: 30 % for fine-tuning,
 50 % for the reward model, 20 % for reinforcement learning. Prompts with equal tests ask for the same program in other
@@ -94,7 +93,7 @@ def divide(problems: list[Problem], name: str, *, held_out: float, seed: int, mo
 
     Args:
         problems: of `read_problems`.
-        name: a key of `READERS`.
+        name: the data set, a key of `READERS`.
         held_out: share of the prompts that is held out, at least one if it is above 0; the last with all of its unit.
         seed: of the hash.
         most: most problems, chosen by the same hash, before any is held out; None for all.

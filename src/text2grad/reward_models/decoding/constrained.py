@@ -182,17 +182,14 @@ def _choice(scores: NDArray[np.float32], numbers: Random | None) -> int:
     return min(int(mass.searchsorted(numbers.random() * mass[-1], side="right")), len(mass) - 1)
 
 
-class FreeChoice:
-    """Samples any token of each row, by the row's own random generator, for `decode`."""
+def free_choice(numbers: Sequence[Random]) -> Choose:
+    """Return what samples any token of each row by the row's own random generator, for `decode`."""
 
-    def __init__(self, numbers: Sequence[Random]) -> None:
-        """Take the random generator of each row."""
-        self.numbers = numbers
-
-    def __call__(self, logits: Tensor, rows: Tensor, step: int) -> Tensor:
-        """Return a token per row, sampled from the softmax of its logits, [B, V]."""
-        uniforms = [self.numbers[row].random() for row in rows.tolist()]
+    def choose(logits: Tensor, rows: Tensor, step: int) -> Tensor:
+        uniforms = [numbers[row].random() for row in rows.tolist()]
         return sample_inverse_cdf(logits, torch.tensor(uniforms, device=logits.device))
+
+    return choose
 
 
 class ConstrainedChoice:
@@ -205,7 +202,7 @@ class ConstrainedChoice:
     def __init__(self, critiques: Sequence[ConstrainedCritique], numbers: Sequence[Random] = ()) -> None:
         """Take the empty critique of each row, and its random generator for sampling."""
         self.critiques, self.numbers = critiques, numbers
-        self.first_choice: Choose = FreeChoice(numbers) if numbers else most_likely
+        self.first_choice: Choose = free_choice(numbers) if numbers else most_likely
 
     def __call__(self, logits: Tensor, rows: Tensor, step: int) -> Tensor:
         """Return the next token of each row by its logits, [B, V], and append it to the row's critique."""

@@ -7,7 +7,6 @@ occurs, and in both lists. Only the feedback's tokens are limited; long lists of
 import json
 from itertools import pairwise
 
-from text2grad.errors import ConfigError
 from text2grad.feedback import inside_word
 from text2grad.reward_models.decoding.automaton import DECIMALS, DIGITS
 from text2grad.reward_models.decoding.quotable import QuoteLimits
@@ -86,21 +85,6 @@ def _labels(response: str, format: CritiqueFormat) -> tuple[list[str], list[str]
     rules = ["LABEL: " + " | ".join(json.dumps(sign) for sign in form.signs)] if later else []
     whole = "".join([OPENING, form.opening, first, *(max(form.signs, key=len) + part for part in later)])
     return [body], rules, len(whole.encode())
-
-
-def check_expressible(format: CritiqueFormat) -> None:
-    """Refuse limits of quotes that a grammar cannot express, where decoding is constrained.
-
-    Raises:
-        ConfigError: if one is set.
-    """
-    limits = format.limits
-    if not format.constrain or not FORMS[format.form].quotes:
-        return
-    if limits.one_list or limits.quoted_in_feedback or limits.verbatim:
-        raise ConfigError(
-            "a grammar cannot express one_list, quoted_in_feedback or verbatim; remove them, in a recipe from [critic]"
-        )
 
 
 def _chunks(response: str, limits: QuoteLimits) -> list[str]:

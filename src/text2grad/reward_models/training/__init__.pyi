@@ -4,5 +4,4 @@ from .run import (
     RewardRun as RewardRun,
     finished_file as finished_file,
     reward_directory as reward_directory,
-    train_reward_model as train_reward_model,
 )

@@ -16,9 +16,7 @@ from text2grad.feedback import Annotation, write_annotations
 from text2grad.files import write_atomically
 from text2grad.models import (
     NO_LOSS,
-    FineTuning,
     MeasuredRun,
-    OnStep,
     check_ids,
     context_of,
     format_of,
@@ -33,33 +31,6 @@ from text2grad.reward_models.training.held_out import HeldOutSet, read_split
 from text2grad.reward_models.writing import FORMS, has_outcomes
 
 HELD_OUT_FILE = "held_out.jsonl"
-
-
-def train_reward_model(
-    model: Any,
-    tokenizer: Any,
-    annotations: Sequence[Annotation],
-    settings: FineTuning,
-    *,
-    on_step: OnStep | None = None,
-    **changes: Any,
-) -> tuple[GenerativeRewardModel, int]:
-    """Train a causal language model in place to write the critiques of annotations; failed critiques are skipped.
-
-    `on_step` is called with the number of finished steps after each. `changes` are attributes of `CritiqueFormat`,
-    whose prompt format is that of the settings.
-
-    Returns:
-        The reward model, and the number of annotations left out because they are longer than `settings.max_tokens` or
-        than the model's context.
-
-    Raises:
-        ModelError: if the model could not write critiques; before training.
-        DataError: if no annotation is left.
-    """
-    usual = {"outcomes": False, "prompt_format": settings.prompt_format}  # the training adds outcomes if there are any
-    reward_model = GenerativeRewardModel(model, tokenizer, CritiqueFormat(**{**usual, **changes}))
-    return reward_model, reward_model.train_further(annotations, settings, on_step=on_step)
 
 
 def reward_directory(recipe: Recipe) -> Path:

@@ -5,6 +5,7 @@ listed with a sign, for output without colour. Texts of models and critics are n
 control characters are replaced by visible signs.
 """
 
+import io
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -54,14 +55,12 @@ def print_figures(console: Console, figures: Sequence[tuple[str, str]], *, title
 def print_tables(console: Console, tables: Iterable[ReportTable]) -> None:
     """Print tables; their first column is on the left, the others on the right."""
     for table in tables:
-        drawn = Table(
-            title=plain(table.caption), title_justify="left", title_style="bold", header_style="dim", box=SIMPLE_HEAD
-        )
+        drawn = Table(header_style="dim", box=SIMPLE_HEAD)
         for number, column in enumerate(table.columns):
             drawn.add_column(plain(column), justify="right" if number else "left")
         for row in table.rows:
             drawn.add_row(*map(plain, row))
-        console.print(drawn)
+        console.print(plain(table.caption, style="bold"), drawn, sep="")
 
 
 def coloured(response: str, critique: Critique) -> Text:
@@ -102,14 +101,8 @@ def _print_item(console: Console, sign: str, quote: str, style: str) -> None:
     console.print(Text.assemble(f"  {sign} ", plain(shown)), style=style)
 
 
-def as_text(tables: Sequence[ReportTable]) -> str:
-    """Return tables as plain text with aligned columns."""
-    blocks = []
-    for table in tables:
-        rows = [list(table.columns), *map(list, table.rows)]
-        widths = [max(len(row[k]) for row in rows) for k in range(len(table.columns))]
-        lines = [
-            "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-        ]
-        blocks.append("\n".join([table.caption, *(f"  {line}" for line in lines)]))
-    return "\n\n".join(blocks) + "\n"
+def as_text(tables: Iterable[ReportTable]) -> str:
+    """Return tables as plain text, whose lines are not wrapped."""
+    console = Console(file=io.StringIO(), width=10_000, record=True)
+    print_tables(console, tables)
+    return "\n".join(line.rstrip() for line in console.export_text().splitlines()) + "\n"

@@ -23,7 +23,6 @@ Example:
     0.6
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -90,18 +89,15 @@ WRITER = FactWriter(
 )
 
 
-def _any(words: Sequence[str]) -> str:
-    return "(?:" + "|".join(words) + ")"
-
-
+_ANY = {slot: "|".join(values) for slot, values in world.VALUES.items()}
 METRIC = ClaimMetric(
     {
-        "who": rf"\b({_any(world.FIRST_NAMES)} {_any(world.LAST_NAMES)})(?= {_any(world.VERBS)}\b)",
-        "did": rf"\b({_any(world.VERBS)})\b",
-        "what": rf"\b{_any(world.VERBS)} the ({_any(world.OBJECTS)})\b",
-        "where": rf"\bat the ({_any(world.PLACES)})\b",
-        "when": rf"\bon ({_any(world.DAYS)})\b",
-        "why": rf"\bbecause of the ({_any(world.CAUSES)})\b",
+        "who": rf"\b((?:{'|'.join(world.FIRST_NAMES)}) (?:{'|'.join(world.LAST_NAMES)}))(?= (?:{_ANY['did']})\b)",
+        "did": rf"\b({_ANY['did']})\b",
+        "what": rf"\b(?:{_ANY['did']}) the ({_ANY['what']})\b",
+        "where": rf"\bat the ({_ANY['where']})\b",
+        "when": rf"\bon ({_ANY['when']})\b",
+        "why": rf"\bbecause of the ({_ANY['why']})\b",
     }
 )
 
