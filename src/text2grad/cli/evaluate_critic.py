@@ -17,7 +17,7 @@ from text2grad.cli.options import (
     shorthands,
 )
 from text2grad.costs import metered, tokens_of
-from text2grad.errors import ConfigError, DataError, ModelError
+from text2grad.errors import ConfigError, DataError, ModelError, require
 
 if TYPE_CHECKING:
     from text2grad.config import Recipe
@@ -120,10 +120,10 @@ def _complete(args: argparse.Namespace) -> "Recipe":
 
 def _wording(args: argparse.Namespace) -> "Wording":
     """Return what is measured of the feedback; models are loaded before the critic runs."""
-    from text2grad.evaluation import Wording, load_scorer, require_ngrams
+    from text2grad.evaluation import Wording, load_scorer
 
     if not args.no_words:
-        require_ngrams("ROUGE and BLEU", otherwise="add --no-words")
+        require("rouge_score", "sacrebleu", extra="eval", purpose="ROUGE and BLEU", otherwise="add --no-words")
     scorers = load_scorer(args.bertscore or "", "BERTScore"), load_scorer(args.perplexity or "", "perplexity")
     return Wording(not args.no_words, *scorers)
 

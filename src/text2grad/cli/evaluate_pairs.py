@@ -25,8 +25,7 @@ from text2grad.files import lock_directory
 if TYPE_CHECKING:
     from text2grad.critics.servers import Comparison, Endpoint, Preference
 
-SOME_REMAIN = 3
-"""Exit status if some pairs have no verdict."""
+SOME_REMAIN = 3  # exit status if some pairs have no verdict
 
 DESCRIPTION = """\
 Have judges choose the better of two responses to the same prompt, or of two critiques of the same response. A model
@@ -105,8 +104,7 @@ def run(args: argparse.Namespace) -> int:
     spent = {"requests": usage.requests, "answers_from_before": usage.reused, "cost_usd": usage.cost}
     first, agreement = next(iter(verdicts)), judges_agreement(verdicts)
     record = {**about, "judge": first, **results[first], **spent, "judges": results, "agreement": agreement}
-    _write(args.out, record, comparisons, verdicts)
-    _print(args, record, verdicts)
+    _report(args, record, comparisons, verdicts)
     return SOME_REMAIN if any(result["failed"] for result in results.values()) else 0
 
 
@@ -134,31 +132,24 @@ def _judges(args: argparse.Namespace) -> list["Endpoint"]:
     return judges
 
 
-def _write(
-    out: Path, result: Any, comparisons: Sequence["Comparison"], verdicts: Mapping[str, Sequence["Preference"]]
+def _report(
+    args: argparse.Namespace, result: Any, comparisons: Sequence["Comparison"], verdicts: Mapping[str, Any]
 ) -> None:
-    """Write win_rate.json and verdicts.jsonl, whose lines name the judge, atomically."""
+    """Write win_rate.json and verdicts.jsonl, whose lines name the judge, and print the tables and the failures."""
     from text2grad.files import json_lines, to_json, write_files
+    from text2grad.runs.critic_quality import verdict_tables
+    from text2grad.runs.reports import as_text
 
     records = [
         {
-            "judge": name,
-            **comparison._asdict(),
-            **asdict(preference),
-            "inconsistent": preference.inconsistent,
+            **{"judge": name, **comparison._asdict(), **asdict(preference), "inconsistent": preference.inconsistent},
             "failure": preference.failure._asdict() if preference.failure else None,
         }
         for name, preferences in verdicts.items()
         for comparison, preference in zip(comparisons, preferences, strict=True)
     ]
-    write_files(out, {"verdicts.jsonl": json_lines(records), "win_rate.json": to_json(result, indent=2) + b"\n"})
-
-
-def _print(args: argparse.Namespace, result: Any, verdicts: Mapping[str, Sequence["Preference"]]) -> None:
-    """Print the tables, and the failures."""
-    from text2grad.runs.critic_quality import verdict_tables
-    from text2grad.runs.reports import as_text
-
+    files = {"win_rate.json": to_json(result, indent=2) + b"\n", "verdicts.jsonl": json_lines(records)}
+    write_files(args.out, files)
     say(f"\n{args.first} against {args.second} ({result['what']})\n")
     say(as_text(verdict_tables(result["judges"], result["agreement"])).rstrip())
     counted = f"{result['requests']:,} requests, {result['answers_from_before']:,} answers from before"
@@ -169,4 +160,4 @@ def _print(args: argparse.Namespace, result: Any, verdicts: Mapping[str, Sequenc
         say(f"  {name}, without a verdict: {kind}, {count:,} times: {details[name, kind]}", style="yellow")
     note = f"run the same command again: it requests the missing verdicts of {len(missing):,} pairs only"
     note = note if missing else f"read the verdicts of single pairs in {args.out}/verdicts.jsonl"
-    print_end(f"{args.out}/win_rate.json, verdicts.jsonl", note=note)
+    print_end(f"{args.out}/{', '.join(files)}", note=note)

@@ -11,7 +11,7 @@ from text2grad.errors import ConfigError, DataError
 DESCRIPTION = """\
 People rate critiques (100 critiques, three raters in the paper): is the critique correct, and are its spans correct?
 
-  FILE.jsonl   critiques: N are drawn at random -> sheet.csv for a spreadsheet, sheet.html to read, study.json;
+  FILE.jsonl   critiques: N are drawn at random -> sheet.csv for a spreadsheet, sheet.html to read, study.json
   FILE.csv ... the filled sheets of all raters -> percent correct, agreement, Fleiss' kappa, Krippendorff's alpha"""
 
 EPILOG = """\
@@ -23,8 +23,7 @@ Each rater fills a copy of sheet.csv: yes or no (or 1 or 0) in the last columns;
 docs/critics.md explains the numbers."""
 
 AGREEMENT = "agreement.json"
-SEED = 0
-"""Seed of the draw."""
+SEED = 0  # of the draw
 
 
 def add_parser(commands: Any) -> None:

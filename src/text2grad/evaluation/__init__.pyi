@@ -22,5 +22,4 @@ from .words import (
     Wording as Wording,
     distinct as distinct,
     load_scorer as load_scorer,
-    require_ngrams as require_ngrams,
 )

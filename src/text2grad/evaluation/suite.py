@@ -26,8 +26,7 @@ Better = Literal["higher", "lower", ""]
 Scores = Mapping[str, Any]
 Counts = dict[str, float]
 
-ANSWERS = "answers"
-"""Name of the count of a question's answers, the denominator of means over answers."""
+ANSWERS = "answers"  # count of a question's answers, the denominator of means over answers
 
 
 @dataclass(frozen=True, slots=True)

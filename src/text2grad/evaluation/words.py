@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from text2grad.errors import ModelError, require
+from text2grad.errors import ModelError
 from text2grad.evaluation.intervals import Ratio, Statistic
 from text2grad.feedback import whole_words
 from text2grad.models import best_device, context_of
@@ -103,15 +103,6 @@ def _bleu() -> Any:
     from sacrebleu.metrics.bleu import BLEU
 
     return BLEU()
-
-
-def require_ngrams(purpose: str, *, otherwise: str = "") -> None:
-    """Check that the packages of ROUGE and BLEU are installed.
-
-    Raises:
-        ConfigError: if not.
-    """
-    require("rouge_score", "sacrebleu", extra="eval", purpose=purpose, otherwise=otherwise)
 
 
 def words_of(text: str) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from text2grad.errors import require
 from text2grad.evaluation import words
 from text2grad.evaluation.suite import (
     Answer,
@@ -41,7 +42,7 @@ class SummarizationSuite(AnsweredSuite):
 
     def __init__(self, options: SuiteOptions) -> None:
         """Read the questions."""
-        words.require_ngrams("suite summarization")
+        require("rouge_score", "sacrebleu", extra="eval", purpose="suite summarization")
         self.options, self.questions = options, list(_summaries(options))
         self.judges = {"BERTScore": options.bertscore, "perplexity": options.perplexity}
         self.settings = self.judges

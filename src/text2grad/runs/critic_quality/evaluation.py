@@ -18,8 +18,7 @@ from text2grad.runs.reports.html import Table
 from text2grad.types import LABELS, Status
 
 NONE = "–"
-NAMED = 20
-"""How many responses that could not be split into units are listed."""
+NAMED = 20  # most responses that are listed because they could not be split into units
 
 _EVERY = (*LABELS, "all")
 _BY_LABEL: Mapping[str, tuple[Sequence[str], Mapping[str, str]]] = {

@@ -8,8 +8,7 @@ from text2grad.runs.critic_quality.units import Marked
 from text2grad.runs.reports.html import rollouts_page
 from text2grad.types import LABELS
 
-WORST, FIRST = 10, 20
-"""How many responses the page shows: with the largest differences, then the first others."""
+WORST, FIRST = 10, 20  # responses on the page: with the largest differences, then the first others
 
 
 def evaluation_page(evaluation: Evaluation, critic: str, annotations: str) -> str:

@@ -72,26 +72,23 @@ class Item(NamedTuple):
 def critique_items(judged: Sequence[CritiqueRecord], number: int, *, seed: int) -> list[Item]:
     """Return at most `number` critiques at random, in random order; critiques with a failed status are not drawn."""
     able = [record for record in judged if not record.critique.failed]
-    drawn = random.Random(seed).sample(able, min(number, len(able)))
-    return [_critique_item(f"{n}-", record) for n, record in enumerate(drawn, start=1)]
-
-
-def _critique_item(number: str, judged: CritiqueRecord) -> Item:
-    response, critique = judged.response, judged.critique
-    quotes = {
-        f"{label}_quotes": "\n".join(f"• {response[s.start : s.end]}" for s in critique.spans if s.label == label)
-        for label in LABELS
-    }
-    texts = {"prompt": judged.prompt, "response": response, "critique": critique.feedback, **quotes}
-    said = critique_to_json(critique)
-    ends = {0, len(response), *(end for span in critique.spans for end in (span.start, span.end))}
-    pieces = list(pairwise(sorted(ends)))
-    marks = marks_of(critique, response, response, pieces)
-    delta = marks and marks.delta
-    shown = {"prompt": judged.prompt, "response": response, "critique": said, "offsets": pieces, "delta": delta}
-    spans = [[span.start, span.end, span.label] for span in critique.spans]
-    name = number + hash_of(judged.prompt, response, repr({**said, "spans": spans}))[:8]
-    return Item(name, judged.number, texts, {"item": name, "unit": "piece", **shown})
+    items = []
+    for n, record in enumerate(random.Random(seed).sample(able, min(number, len(able))), start=1):
+        response, critique, said = record.response, record.critique, critique_to_json(record.critique)
+        quotes = {
+            f"{label}_quotes": "\n".join(f"• {response[s.start : s.end]}" for s in critique.spans if s.label == label)
+            for label in LABELS
+        }
+        texts = {"prompt": record.prompt, "response": response, "critique": critique.feedback, **quotes}
+        spans = [[span.start, span.end, span.label] for span in critique.spans]
+        name = f"{n}-{hash_of(record.prompt, response, repr({**said, 'spans': spans}))[:8]}"
+        ends = {0, len(response), *(end for span in critique.spans for end in (span.start, span.end))}
+        pieces = list(pairwise(sorted(ends)))
+        marks = marks_of(critique, response, response, pieces)
+        shown = {"response": response, "critique": said, "offsets": pieces, "delta": marks and marks.delta}
+        record_of_page = {"item": name, "unit": "piece", "prompt": record.prompt, **shown}
+        items.append(Item(name, record.number, texts, record_of_page))
+    return items
 
 
 def hash_of(*parts: str) -> str:
