@@ -97,13 +97,6 @@ def peak_memory() -> int:
     return accelerator_peak() or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT
 
 
-def reset_accelerator_peak() -> None:
-    """Measure the peak memory of tensors on the accelerator from here on; nothing without one."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.reset_peak_memory_stats()
-
-
 def accelerator_peak() -> int:
     """Return the most memory of tensors on the accelerator since the last reset in bytes; 0 without one."""
     torch = sys.modules.get("torch")

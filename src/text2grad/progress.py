@@ -42,14 +42,7 @@ class Progress:
     _displayed = 0
 
     def __init__(
-        self,
-        phase: str,
-        total: int,
-        *,
-        done: int = 0,
-        unit: str = "step",
-        enabled: bool = True,
-        keep: bool = False,
+        self, phase: str, total: int, *, done: int = 0, unit: str = "step", enabled: bool = True, keep: bool = False
     ) -> None:
         """Prepare the display of `total` units, of which an earlier process finished `done`.
 
@@ -98,20 +91,16 @@ class Progress:
         shown = "  ".join(_figure(name, value) for name, value in figures.items())
         if self._task is not None:
             Progress._display.update(self._task, completed=self.done, figures=shown)
-        every, late = max(1, self.total // LINES), time.monotonic() - self._last_line >= MOST_SECONDS
-        crossed = self.done // every > before // every
+        now, every = time.monotonic(), max(1, self.total // LINES)
+        crossed, late = self.done // every > before // every, now - self._last_line >= MOST_SECONDS
         due = before == self._first or self.done == self.total or crossed or late
-        if due:
-            self._last_line = time.monotonic()
+        self._last_line = now if due else self._last_line
+        made, seconds, missing = self.done - self._first, now - self._started, self.total - self.done
+        known = made > 0 and missing > 0 and seconds >= TOO_EARLY
+        left = f"{duration(seconds / made * missing)} left" if known else ""
         counted = f"{self.phase}: {self.unit} {self.done} of {self.total}"
-        parts = (part for part in (counted, shown, self._left()) if part)
-        STEPS.log(logging.INFO if due else logging.DEBUG, "%s", "  ".join(parts))
-
-    def _left(self) -> str:
-        made, seconds = self.done - self._first, time.monotonic() - self._started
-        if made <= 0 or self.done >= self.total or seconds < TOO_EARLY:
-            return ""
-        return f"{duration(seconds / made * (self.total - self.done))} left"
+        line = "  ".join(part for part in (counted, shown, left) if part)
+        STEPS.log(logging.INFO if due else logging.DEBUG, "%s", line)
 
 
 def duration(seconds: float) -> str:

@@ -6,8 +6,7 @@ which nobody marked anything has one without spans.
 
 from collections.abc import Iterator, Mapping
 
-from text2grad.feedback.records import Annotation
-from text2grad.feedback.sources.base import MARKED_TWICE, Item, Loss, Meaning, Row, Source, critique, quoted
+from text2grad.feedback.sources.base import Draft, Item, Meaning, Row, Source, quoted
 from text2grad.types import Span
 
 PROMPT = "Summarize the passage in one or two sentences. Use only what the passage says.\n\nPassage: {}"
@@ -26,9 +25,9 @@ def read_faithbench(row: Row) -> Iterator[Item]:
     if not all(isinstance(mark, dict) and isinstance(mark.get("labels"), list) for mark in marks):
         raise row.bad('"annotations" must be a list of objects with "labels"')
     if not marks:
-        yield Item(Annotation(prompt, summary, critique([], [])))
+        yield Draft(prompt, summary).item()
     for annotator in sorted({str(mark.get("annotator")) for mark in marks}):
-        lines, spans, losses = list[str](), list[Span](), list[Loss]()
+        draft = Draft(prompt, summary)
         for mark in (mark for mark in marks if str(mark.get("annotator")) == annotator):
             labels = [str(label) for label in mark["labels"]]
             place = row.span(mark.get("start"), mark.get("end"), "negative", summary)
@@ -37,15 +36,10 @@ def read_faithbench(row: Row) -> Iterator[Item]:
             wider = {label.partition(".")[0] for label in labels if "." in label}
             meanings = {_meaning_of(row, label) for label in labels if label not in wider}
             if meanings <= {"ignore"}:
-                losses.append(Loss("marks that are neither positive nor negative by their labels", told))
+                draft.lose("marks that are neither positive nor negative by their labels", told)
                 continue
-            lines.append(told)
-            span = Span(place.start, place.end, "negative" if "negative" in meanings else "positive")
-            if span in spans:
-                losses.append(Loss(MARKED_TWICE, told))
-            else:
-                spans.append(span)
-        yield Item(Annotation(prompt, summary, critique(lines, spans)), tuple(losses))
+            draft.blame(told, Span(place.start, place.end, "negative" if "negative" in meanings else "positive"))
+        yield draft.item()
 
 
 def _meaning_of(row: Row, label: str) -> Meaning:

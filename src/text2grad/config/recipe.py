@@ -102,11 +102,9 @@ def register_section(name: str, section: type[Section]) -> None:
 
 
 def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe and apply overrides.
+    """Read a recipe from a TOML file (None: the defaults) and apply overrides.
 
-    Args:
-        path: a TOML file; None for the defaults.
-        overrides: "section.key=value" strings; the value is read as TOML, else as a string.
+    An override reads "section.key=value"; the value is read as TOML, else as a string.
 
     Raises:
         ConfigError: if the file cannot be read, a key is unknown or a value is refused.
@@ -121,12 +119,9 @@ def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recip
 
 
 def make_recipe(data: Mapping[str, Any], *, where: str = "recipe", strict: bool = True) -> Recipe:
-    """Return a recipe from nested mappings.
+    """Return a recipe from sections of settings, as TOML gives them; `where` is named in errors.
 
-    Args:
-        data: sections of settings, as TOML gives them.
-        where: named in errors.
-        strict: refuse sections that this process does not know; off for recipes of runs.
+    Without `strict`, as for recipes of runs, sections that this process does not know are left out.
 
     Raises:
         ConfigError: if a key is unknown or a value is refused.

@@ -11,7 +11,7 @@ files on one machine. Other batches or machines round differently, which can cha
 likely. Requests to servers carry the sample's own `seed` where the temperature is above 0; the first answer stays.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from hashlib import sha256
@@ -59,6 +59,7 @@ class Sampling:
 
 
 Line = dict[str, Any]
+_KEYS = ("id", "sample", "turn", "text", "tokens", "finish")
 
 
 class Turn(NamedTuple):
@@ -80,8 +81,11 @@ class Turn(NamedTuple):
 
     def line(self, text: str, tokens: int, finish: str) -> Line:
         """Return the line of the file."""
-        place = dict(zip(("id", "sample", "turn"), self.key, strict=True))
-        return place | {"text": text, "tokens": tokens, "finish": finish}
+        return dict(zip(_KEYS, (*self.key, text, tokens, finish), strict=True))
+
+
+def _by_key(lines: Iterable[Line]) -> dict[tuple[str, int, int], Line]:
+    return {(line["id"], line["sample"], line["turn"]): line for line in lines}
 
 
 def stem_of(suite: Suite, model: str) -> str:
@@ -118,15 +122,12 @@ class AnswerFile:
             belongs.unlink()
         holds = f"{self.path.name}, answers of another model, other sampling or other questions"
         claim(belongs, identity, holds=holds, way_out="add --force to replace them")
-        self._keep(appended_records(self.path))
-
-    def _keep(self, lines: Iterator[Line] | Sequence[Line]) -> None:
-        self.said |= {(line["id"], line["sample"], line["turn"]): line for line in lines}
+        self.said = _by_key(appended_records(self.path))
 
     def add(self, lines: Sequence[Line]) -> None:
         """Write lines; they are on disk when this returns."""
         append_records(self.path, lines)
-        self._keep(lines)
+        self.said |= _by_key(lines)
 
     @cached_property
     def turns(self) -> list[Turn]:

@@ -31,8 +31,6 @@ from text2grad.evaluation.subjects import LoadedModel, Subject, load, outline
 from text2grad.evaluation.suite import Answer, AnsweredSuite, ExaminedSuite, Scores, Suite
 from text2grad.files import json_lines, lock_directory, to_json, write_atomically, write_files
 
-RESULT = "evaluation.json"
-
 
 @dataclass(frozen=True)
 class EvaluationSettings:
@@ -142,7 +140,7 @@ def evaluate_models(
                 _score(result, name, settings)
             _sum_up(result, settings)
     evaluation = PolicyEvaluation(subjects, results, settings)
-    write_files(settings.out, {RESULT: to_json(evaluation.as_json(), indent=2) + b"\n"})
+    write_files(settings.out, {"evaluation.json": to_json(evaluation.as_json(), indent=2) + b"\n"})
     return evaluation
 
 

@@ -1,15 +1,10 @@
-"""A suite: questions, the scores of each answer, and the figures that sum them up.
-
-    summarization = SummarizationSuite(SuiteOptions(data="posts.jsonl"))
-    questions     = summarization.questions                    asked of every model
-    scores        = summarization.score(answers, folder)       one dictionary per answer
-    counts        = summarization.counts(scores)               of all answers to one question
-    figures       = estimate(counts, {name: measure.statistic for ...})
+"""A suite: questions, the scores of each answer, their counts per question, and the figures that sum them up.
 
 `AnsweredSuite` judges answers, `ExaminedSuite` reads the model itself: its log-probabilities.
 """
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from hashlib import sha256
@@ -141,12 +136,10 @@ class AnsweredSuite(Suite):
 
         Truth values count as 0 and 1, texts do not count.
         """
-        counts = {ANSWERS: float(len(scores))}
+        counts = Counter({ANSWERS: float(len(scores))})
         for score in scores:
-            for name, value in score.items():
-                if isinstance(value, int | float):
-                    counts[name] = counts.get(name, 0.0) + float(value)
-        return counts
+            counts.update({name: value for name, value in score.items() if isinstance(value, int | float)})
+        return dict(counts)
 
 
 class ExaminedSuite(Suite):

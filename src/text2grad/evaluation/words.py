@@ -185,11 +185,9 @@ def text_nats(reader: Scorer, text: str) -> tuple[float, float]:
 
 
 def load_scorer(path: str, purpose: str) -> Scorer | None:
-    """Load the model of "BERTScore" or "perplexity" on the accelerator if any; None without a path.
+    """Load the model of a purpose, "BERTScore" or "perplexity", on the accelerator if any; None without a path.
 
-    Args:
-        path: a directory, or a name in Hugging Face's local cache.
-        purpose: as in the first sentence.
+    The path is a directory, or a name in Hugging Face's local cache.
 
     Raises:
         ModelError: if the model cannot be loaded.

@@ -13,7 +13,7 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from text2grad.costs import TokenCount, accelerator_peak, peak_memory, reset_accelerator_peak, tokens_of
+from text2grad.costs import TokenCount, accelerator_peak, peak_memory, tokens_of
 from text2grad.errors import CriticError
 from text2grad.progress import note
 from text2grad.rl.metrics import WARN_OF_SILENCE, response_records, step_metrics, warning_of_silence
@@ -53,7 +53,8 @@ class Costs(Instrument):
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Add the time of the block to `seconds/NAME`, and its peak to `memory/NAME`."""
-        reset_accelerator_peak()
+        if accelerator_peak():
+            torch.cuda.reset_peak_memory_stats()
         start = time.perf_counter()
         yield
         if peak := accelerator_peak():

@@ -86,7 +86,7 @@ def test_a_missing_fact_is_a_loss_and_can_be_charged_to_the_outcome(tmp_path: Pa
     assert plain == Annotation("Where?", LYON, Critique(words, (NO,)))
     (charged,) = read_items(path, "qa_feedback", Options(missing_outcome=-0.25))
     assert charged.made == Annotation("Where?", LYON, Critique(words, (NO,), -0.5))  # 2 · −0.25
-    assert charged.losses == (Loss(NO_PLACE, "Missing-Answer"),) * 2
+    assert charged.losses == (Loss(NO_PLACE, 'Missing-Answer: "One." (T)'),) * 2
     (no_fault,) = read_items(
         written(tmp_path, qa([error], []), name="b.json"), "qa_feedback", Options(missing_outcome=-1)
     )

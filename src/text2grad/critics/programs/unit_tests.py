@@ -97,16 +97,12 @@ class UnitTestCritic(AbstractContextManager["UnitTestCritic"]):
         """Start the sandbox, so that a missing requirement is reported at once."""
         self._sandbox = Sandbox(workers=self.workers, accept_weaker=self.accept_weaker)
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the sandbox's workers, and log how many verdicts rest on a program's word."""
         if self._forgeable:
             note(FORGEABLE.format(forgeable=self._forgeable, passed=self._passed), warning=True)
             self._passed = self._forgeable = 0
         self._sandbox.close()
-
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()
 
     def check_examples(self, examples: Sequence[Example]) -> None:
         """Refuse examples whose tests cannot be run, whatever the program; a run calls this before its first step.

@@ -90,7 +90,9 @@ class ServerClient:
         except TimeoutError:
             raise
         except Exception as error:  # each layer has its own errors for replies that are no HTTP
-            cause = _first_cause(error)  # openai reports a closed connection as a timeout
+            cause: BaseException = error
+            while cause.__cause__ is not None:  # openai reports a closed connection as a timeout
+                cause = cause.__cause__
             if isinstance(cause, TimeoutError):
                 raise cause from error
             raise RequestError("connection", self._detail(f"{type(cause).__name__}: {cause}")) from error
@@ -165,13 +167,6 @@ def _retry_after(headers: Mapping[str, str]) -> float:
         if _NUMBER.fullmatch(headers.get(name, "")):
             return float(headers[name]) * unit_s
     return 0.0
-
-
-def _first_cause(error: BaseException) -> BaseException:
-    """Return the first error in a chain of causes."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return error
 
 
 def _count(value: Any) -> int | None:

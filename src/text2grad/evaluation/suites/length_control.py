@@ -28,7 +28,6 @@ class GamedRows(NamedTuple):
 
     features: np.ndarray  # tanh(Δ length / σ), difficulty, 1 for a model's own answers and 0 for gamed ones, [rows, 3]
     preferences: np.ndarray  # in [0, 1]; NaN where the judge gave no preference, [rows]
-    weights: np.ndarray  # [rows]
     difficulty: Mapping[int, float]  # instruction number → difficulty
 
 
@@ -53,8 +52,7 @@ def read_gamed(path: Path, questions: int) -> GamedRows:
             f"{path} lacks the difficulty of {len(missing)} of {questions} instructions, such as number {missing[0]}; "
             "take the file of the same data set"
         )
-    features = np.column_stack([deltas, hard, own])
-    return GamedRows(features, preferences, np.where(own, 1.0, GAMED_WEIGHT), difficulty)
+    return GamedRows(np.column_stack([deltas, hard, own]), preferences, difficulty)
 
 
 def length_controlled(
@@ -73,7 +71,8 @@ def length_controlled(
     hard, ones = np.array([gamed.difficulty[number] for number in instructions]), np.ones(len(deltas))
     own = np.column_stack([np.tanh(deltas / spread) if spread else 0 * deltas, hard, ones])
     wanted = np.array([np.nan if value is None else value for value in preferences], dtype=float)
-    features, weights = np.concatenate([gamed.features, own]), np.concatenate([gamed.weights, ones])
+    features = np.concatenate([gamed.features, own])
+    weights = np.where(features[:, 2] == 1, 1.0, GAMED_WEIGHT)
     known = np.concatenate([gamed.preferences, wanted])
     kept = ~np.isnan(known)
     model = _fit(features[kept], known[kept], weights[kept])

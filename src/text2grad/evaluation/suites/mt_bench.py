@@ -7,10 +7,10 @@ category.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from text2grad.config import digest_of
 from text2grad.critics.servers import Answer as Reply, Prompt
 from text2grad.errors import DataError
 from text2grad.evaluation.judging import fill, judge_of, judgements
@@ -61,18 +61,15 @@ class MTBenchSuite(AnsweredSuite):
         read = _records(references, "question_id", "choices")
         answers = {str(line["question_id"]): line["choices"][0]["turns"] for _, line in read}
         self.questions = list(_questions(questions, answers))[: options.limit]
-        self.settings = {
-            "prompts": sha256(repr(sorted(self._templates.items())).encode()).hexdigest()[:16],
-            "judge": self.judge.model,
-        }
-        parts = {f"turn_{n}": (str(n), f"turn {n}") for n in (1, 2)}
-        parts |= {name: (name, f"category {name}") for name in sorted({q.data["category"] for q in self.questions})}
+        self.settings = {"prompts": digest_of(prompts)[:16], "judge": self.judge.model}
+        categories = sorted({question.data["category"] for question in self.questions})
+        parts = {"turn_1": "1", "turn_2": "2"} | {name: name for name in categories}
         about = "share of judgements without a rating; they are in no mean"
         self.measures = {
             "score": mean_of("rating", over="rated", about="mean rating of both turns, 1 to 10"),
             **{
-                name: mean_of(f"rating/{part}", over=f"rated/{part}", about=f"rating of {told}")
-                for name, (part, told) in parts.items()
+                name: mean_of(f"rating/{part}", over=f"rated/{part}", about="rating of this part")
+                for name, part in parts.items()
             },
             "unrated": mean_of("unrated", "lower", over="turns", share=True, about=about),
         }

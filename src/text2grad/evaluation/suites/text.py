@@ -44,17 +44,16 @@ class SummarizationSuite(AnsweredSuite):
         words.require_ngrams("suite summarization")
         self.options, self.questions = options, list(_summaries(options))
         self.judges = {"BERTScore": options.bertscore, "perplexity": options.perplexity}
-        self.settings = {name: getattr(options, name) for name in ("perplexity", "bertscore")}
+        self.settings = self.judges
         self.measures = dict(self._measures())
 
     def _measures(self) -> Iterator[tuple[str, Measure]]:
         encoder, reader = (Path(path).name for path in self.judges.values())
-        about = dict.fromkeys(words.ROUGE, "F-measure of rouge-score, stemmed")
-        about |= {"bleu": "sacrebleu, all answers together, 0 to 100"} | (
-            {"bertscore": f"F1 by {encoder}"} if encoder else {}
-        )
-        if any(question.data["references"] for question in self.questions):
-            yield from ((name, Measure(words.OVERLAPS[name], about=told)) for name, told in about.items())
+        about = {"bleu": "sacrebleu, all answers together, 0 to 100", "bertscore": f"F1 by {encoder}"}
+        referenced = any(question.data["references"] for question in self.questions)
+        for name, figure in words.OVERLAPS.items():
+            if referenced and (encoder or name != "bertscore"):
+                yield name, Measure(figure, about=about.get(name, "F-measure of rouge-score, stemmed"))
         if reader:
             yield "perplexity", Measure(words.PERPLEXITY, "lower", f"of the answers under {reader}, per token")
         yield "words", mean_of("words", "", about="length of an answer")

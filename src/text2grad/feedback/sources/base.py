@@ -173,9 +173,35 @@ def _folded(label: str) -> str:
     return label.strip().lower()
 
 
-def critique(lines: list[str], spans: list[Span]) -> Critique:
-    """Return a critique of lines of feedback and of spans, each span once and in order."""
-    return Critique("\n".join(line for line in lines if line) or NO_ERRORS, tuple(sorted(set(spans))))
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The annotation of one person while it is read: lines of feedback, spans, and losses."""
+
+    prompt: str
+    response: str
+    lines: list[str] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+
+    def lose(self, reason: str, detail: str = "") -> None:
+        """Add a loss."""
+        self.losses.append(Loss(reason, detail))
+
+    def blame(self, line: str, place: Span | None) -> None:
+        """Add an error in words and its span; without a place, or at the place of another error, the span is a loss."""
+        self.lines.append(line)
+        if place is None:
+            self.lose(NO_PLACE, line)
+        elif place in self.spans:
+            self.lose(MARKED_TWICE, line)
+        else:
+            self.spans.append(place)
+
+    def item(self, *losses: Loss) -> Item:
+        """Return the annotation, with further losses of its record; each span is there once and in order."""
+        feedback = "\n".join(line for line in self.lines if line) or NO_ERRORS
+        critique = Critique(feedback, tuple(sorted(set(self.spans))))
+        return Item(Annotation(self.prompt, self.response, critique), (*losses, *self.losses))
 
 
 def unjudged(prompt: str, response: str, *losses: Loss) -> Item:

@@ -11,8 +11,7 @@ from itertools import groupby
 
 from text2grad.errors import DataError
 from text2grad.feedback.record_files import Entry, Object, bad_record, keys_of
-from text2grad.feedback.records import Annotation
-from text2grad.feedback.sources.base import MARKED_TWICE, NO_PLACE, Item, Loss, Row, critique, quoted, unjudged
+from text2grad.feedback.sources.base import Draft, Item, Row, quoted, unjudged
 from text2grad.types import Span
 
 _SIDES = ("source", "target")
@@ -29,17 +28,10 @@ def read_mqm(row: Row) -> Iterator[Item]:
     if not ratings:
         yield unjudged(source, target)
     for errors in ratings.values():
-        lines, spans, losses = [], [], []
+        draft = Draft(source, target)
         for error in errors:
-            line, span = _translation_error(row, error, source, target)
-            lines.append(line)
-            if span is None:
-                losses.append(Loss(NO_PLACE, line))
-            elif span in spans:
-                losses.append(Loss(MARKED_TWICE, line))
-            else:
-                spans.append(span)
-        yield Item(Annotation(source, target, critique(lines, spans)), tuple(losses))
+            draft.blame(*_translation_error(row, error, source, target))
+        yield draft.item()
 
 
 def _translation_error(row: Row, error: object, source: str, target: str) -> tuple[str, Span | None]:

@@ -8,29 +8,27 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from text2grad.feedback.records import Annotation
-from text2grad.feedback.sources.base import MARKED_TWICE, NO_PLACE, Item, Loss, Row, critique
-from text2grad.types import Span
+from text2grad.feedback.sources.base import Draft, Item, Row
 
 _QUOTE_CHARS = 90
 
 
 def read_qa_feedback(row: Row) -> Iterator[Item]:
     """Yield the human feedback on one answer."""
-    question, prediction = row.text("question"), row.text("prediction 1")
+    prediction = row.text("prediction 1")
+    draft = Draft(row.text("question"), prediction)
     try:
         feedback, passages = row.record["feedback"], row.record["passages"]
-        lines, spans, missing = list[str](), list[Span](), feedback["missing-info"]
+        missing = feedback["missing-info"]
         for error in feedback["errors"]:
-            spans.append(row.span(error["start"], error["end"], "negative", prediction))
-            quote = _shortened(prediction[error["start"] : error["end"]])
-            lines.append(f'{error["error type"]}: "{quote}"{_reason(error["explanation"], passages)}')
-        lines += [f"{fact['error type']}: {_cited(fact, passages)}" for fact in missing]
-        losses = [Loss(NO_PLACE, fact["error type"]) for fact in missing]
+            place = row.span(error["start"], error["end"], "negative", prediction)
+            quote = _shortened(prediction[place.start : place.end])
+            draft.blame(f'{error["error type"]}: "{quote}"{_reason(error["explanation"], passages)}', place)
+        for fact in missing:
+            draft.blame(f"{fact['error type']}: {_cited(fact, passages)}", None)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise row.bad(f"not in the form of qa_feedback ({type(error).__name__}: {error})") from error
-    losses += [Loss(MARKED_TWICE)] * (len(spans) - len(set(spans)))
-    yield Item(Annotation(question, prediction, critique(lines, spans)), tuple(losses))
+    yield draft.item()
 
 
 def _reason(explanation: str, passages: Sequence[Sequence[str]]) -> str:

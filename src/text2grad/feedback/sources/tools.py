@@ -14,12 +14,10 @@ counts differ, the place of a span is unknown.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from text2grad.feedback.record_files import Object, keys_of, shown
-from text2grad.feedback.records import Annotation
-from text2grad.feedback.sources.base import NO_PROMPT, Item, Loss, Meaning, Row, critique, quoted, unjudged
+from text2grad.feedback.sources.base import NO_PROMPT, Draft, Item, Loss, Meaning, Row, quoted, unjudged
 from text2grad.types import Span
 
 PLAIN_LABELS: dict[str, Meaning] = {
@@ -33,44 +31,34 @@ GUESSED = "guesses of a model: not what a person said"
 UNCLEAR = "spans behind a character that a browser counts as two, an emoji, say: Argilla does not tell their place"
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """The annotation of one person while it is read."""
-
-    row: Row
-    response: str
-    lines: list[str] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)
-    losses: list[Loss] = field(default_factory=list)
-
-    def lose(self, reason: str, detail: str = "") -> None:
-        """Add a loss."""
-        self.losses.append(Loss(reason, detail))
-
-    def mark(self, label: str, place: Span, note: str = "") -> None:
-        """Add a marked text as a span and a line: `Error: "Lyon" – She lives in Nice.`."""
-        line = f"{label}: {quoted(self.response[place.start : place.end])}" + (f" – {note}" if note else "")
-        meaning = self.row.options.meaning(label, PLAIN_LABELS)
-        if meaning is None:
-            raise self.row.bad(
-                f"nobody said what the label {quoted(label)} means; say --label {quoted(label + '=negative')}, "
-                "=positive or =ignore"
-            )
-        if meaning == "ignore":
-            self.lose(IGNORED, line)
-        else:
-            self.spans.append(Span(place.start, place.end, meaning))
-            self.lines.append(line)
+def _mark(row: Row, draft: Draft, label: str, place: Span, note: str = "") -> None:
+    """Add a marked text as a span and a line: `Error: "Lyon" – She lives in Nice.`."""
+    line = f"{label}: {quoted(draft.response[place.start : place.end])}" + (f" – {note}" if note else "")
+    meaning = row.options.meaning(label, PLAIN_LABELS)
+    if meaning is None:
+        raise row.bad(
+            f"nobody said what the label {quoted(label)} means; say --label {quoted(label + '=negative')}, =positive "
+            "or =ignore"
+        )
+    if meaning == "ignore":
+        draft.lose(IGNORED, line)
+    else:
+        draft.spans.append(Span(place.start, place.end, meaning))
+        draft.lines.append(line)
 
 
-def _items(texts: Row, drafts: Sequence[_Draft], losses: list[Loss]) -> Iterator[Item]:
+def _empty_draft(texts: Row) -> Draft:
+    return Draft(texts.words("prompt"), texts.first("response", "text"))
+
+
+def _items(texts: Row, drafts: Sequence[Draft], losses: list[Loss]) -> Iterator[Item]:
     """Yield each annotation of a response, the first with the losses of the whole record; without any, an example."""
-    response, prompt = texts.first("response", "text"), texts.words("prompt")
     losses = ([Loss(NO_PROMPT, keys_of(texts.record))] if texts.get("prompt") is None else []) + losses
     if not drafts:
-        yield unjudged(prompt, response, *losses)
+        empty = _empty_draft(texts)
+        yield unjudged(empty.prompt, empty.response, *losses)
     for draft in drafts:
-        yield Item(Annotation(prompt, response, critique(draft.lines, draft.spans)), (*losses, *draft.losses))
+        yield draft.item(*losses)
         losses = []
 
 
@@ -93,9 +81,9 @@ def _objects(row: Row, values: Any) -> list[Object]:
     return [row.inner(value, "each of the annotations and results").record for value in values or []]
 
 
-def _regions(task: Row, annotation: Object) -> _Draft:
+def _regions(task: Row, annotation: Object) -> Draft:
     """Return the annotation of one annotator."""
-    draft = _Draft(task, task.first("response", "text"))
+    draft = _empty_draft(task)
     regions, notes = list[Object](), dict[Any, list[str]]()
     for result in _objects(task, annotation.get("result")):
         kind, value, name = result.get("type"), result.get("value") or {}, str(result.get("to_name"))
@@ -117,7 +105,7 @@ def _regions(task: Row, annotation: Object) -> _Draft:
         said = notes[region.get("id")] if region.get("id") in marks else []
         note = " ".join([*_texts((region.get("meta") or {}).get("text")), *said]).strip()
         for label in region["value"]["labels"]:
-            draft.mark(label, _place(task, region["value"], draft.response), note)
+            _mark(task, draft, label, _place(task, region["value"], draft.response), note)
     draft.lines.extend(text for name, said in notes.items() if name not in marks for text in said)
     return draft
 
@@ -158,14 +146,13 @@ def _readings(response: str, start: int, end: int) -> list[tuple[int, int]]:
 
 def read_argilla(row: Row) -> Iterator[Item]:
     """Yield the annotation of each user of one record."""
-    record, drafts = row.record, dict[Any, _Draft]()
+    record, drafts = row.record, dict[Any, Draft]()
     losses = [Loss(GUESSED, name) for name in record if name.endswith(".suggestion") and record[name] is not None]
     names = [name for name in record if name.endswith(".responses")]
     if not names:
         raise row.bad(
             'a record of Argilla 2 has columns like "span.responses"; export with records.to_datasets().to_parquet()'
         )
-    response = row.first("response", "text")
     for name in names:
         values, users, statuses = (record.get(name + part) or [] for part in ("", ".users", ".status"))
         if not len(values) == len(users) == len(statuses):
@@ -174,11 +161,11 @@ def read_argilla(row: Row) -> Iterator[Item]:
             if status in ("draft", "discarded"):
                 losses.append(Loss(UNSUBMITTED, f"{status}: {shown(value)}"))
             else:
-                _answer(drafts.setdefault(user, _Draft(row, response)), name.removesuffix(".responses"), value)
+                _answer(row, drafts.setdefault(user, _empty_draft(row)), name.removesuffix(".responses"), value)
     yield from _items(row, list(drafts.values()), losses)
 
 
-def _answer(draft: _Draft, question: str, value: Any) -> None:
+def _answer(row: Row, draft: Draft, question: str, value: Any) -> None:
     """Add an answer to the annotation of its user."""
     if isinstance(value, str):
         draft.lines.append(value.strip())
@@ -188,6 +175,6 @@ def _answer(draft: _Draft, question: str, value: Any) -> None:
             if _is_place(start, end) and len(set(_readings(draft.response, start, end))) > 1:
                 draft.lose(UNCLEAR, f"{label} [{start}, {end}]")
             else:
-                draft.mark(label, draft.row.span(start, end, "negative", draft.response))
+                _mark(row, draft, label, row.span(start, end, "negative", draft.response))
     else:
         draft.lose("answers that are neither spans nor words", f"{question}: {shown(value)}")

@@ -90,14 +90,13 @@ def ratios() -> dict[str, Ratio]:
         rates[f"recall/{label}"] = Ratio((both,), (true,))
         rates[f"f1/{label}"] = Ratio((both, both), (label, true))
         rates[f"f1_everything/{label}"] = Ratio((true, true), ("units", true))
-    shared, annotated = ([f"{label}_{part}" for label in LABELS] for part in ("both", "true"))
-    rates["f1"] = Ratio((*shared, *shared), (*LABELS, *annotated))
-    for label in LABELS:
         rates[f"exact/{label}"] = Ratio((f"exact/{label}",), (f"true_spans/{label}",))
         rates[f"partial/{label}"] = Ratio((f"partial/{label}",), (f"true_spans/{label}",))
         rates[f"oui/{label}"] = Ratio((f"iou/{label}",), (f"exact/{label}", f"partial/{label}"))
         for bucket in BUCKETS:
             rates[f"accuracy/{label}/{bucket}"] = Ratio((f"right/{label}/{bucket}",), (f"of/{label}/{bucket}",))
+    positive, negative = (rates[f"f1/{label}"] for label in LABELS)
+    rates["f1"] = Ratio(positive.top + negative.top, positive.bottom + negative.bottom)
     for part in (*LABELS, "all"):
         rates[f"quote_exact/{part}"] = Ratio((f"quotes_exact/{part}",), (f"quotes/{part}",))
         rates[f"quote_overlap_90/{part}"] = Ratio((f"quotes_overlap/{part}",), (f"quotes/{part}",))
