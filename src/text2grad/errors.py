@@ -111,7 +111,9 @@ def check_known(setting: str, value: object, known: Sequence[str]) -> None:
         ConfigError: if it is unknown; the message lists the known values and suggests the most similar.
     """
     if value not in known:
-        raise ConfigError(f"{setting} has no value {value!r}.{known_names('value', str(value), known)}")
+        raise ConfigError(
+            f"{setting} has no value {value!r}.{known_names('value', value if isinstance(value, str) else '', known)}"
+        )
 
 
 def known_names(kind: str, name: str, known: Sequence[str]) -> str:

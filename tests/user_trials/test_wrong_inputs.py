@@ -237,7 +237,7 @@ MODELS = [
     Trial("tokenizer missing", "train my.toml", ("tokenizer from 'policy'",), prepare=removed("policy/tokenizer.json")),
     Trial("tokenizer garbage", "train my.toml", ("tokenizer from 'policy'",), prepare=edited("policy/tokenizer.json", garbage)),
     Trial("padding token beyond the embedding", "train my.toml --set run.steps=1", (), 0, prepare=unresized_token, writes=True),
-    Trial("token beyond the embedding", "train my.toml", (r"<\|beyond\|>.*embedding",), prepare=unresized_token,
+    Trial("token beyond the embedding", "train my.toml", (r"the id 16, .*embedding",), prepare=unresized_token,
           files={"prompts.jsonl": '{"prompt": "red <|beyond|>"}\n'}),
 ]  # fmt: skip
 

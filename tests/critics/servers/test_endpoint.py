@@ -21,13 +21,13 @@ from text2grad.types import Example
 
 URL = "http://127.0.0.1:9/v1"  # nothing listens there
 ITEM = Item("1", Example("Where?\n", reference="Here."), "in Lyon in May")
-HASHES = {  # made by version 9d12d7a, before the modules moved
+HASHES = {  # answers that were paid for are found again as long as these stay
     "annotation": "94302c5b819c9070a901cc81e412b277c7adb9b32bf2d03e90e32ad4708bdae2",
     "human feedback": "48eeec81f52ffd14c0cc8e97a430a105e7c06480cea4113d6dfefcc6170f48ce",
     "preference": "cf205fec948a36b85f4f45d817aaecfa61a643cc8d1062338cabd4de0aa50b4a",
-    "reward model": "7660f461c9212fe54abca47d5492cb666a9fc1ee8bb8a6ef8321f25411757a48",
+    "reward model": "3e229ff7b3214364e0aef7d1298288667fa2ba35034b097ed067ed4ea63318c4",
     "unconstrained": "1d0f76ec4c9d565413c4b14d966b5b63b0c6172b66da8f5b8bd5300247e3e5d0",
-    "chat": "61430e4954f30030c7340b9f0b4e42873c1a99d5c42e37b670665a32f8eb6d86",
+    "chat": "92db88538bb27618168aaa659236cfb065a567c1baa255448891ea2cd773703e",
 }
 
 
