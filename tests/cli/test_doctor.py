@@ -126,10 +126,10 @@ def test_what_is_missing_or_too_old_is_shown_with_the_line_that_installs_it(
 def test_the_extras_are_those_of_the_project() -> None:
     extras = doctor.wanted()
     assert {"train", "annotate", "eval", "code", "vllm", "dev"} <= set(extras)
-    ranges = {extra: {name: doctor._range(versions) for name, versions in extras[extra]} for extra in extras}
+    ranges = {extra: {name: str(versions) or "any" for name, versions in extras[extra]} for extra in extras}
     assert ranges["train"]["torch"] == ">=2.9"
     assert ranges["annotate"]["openai"] == ">=3"
-    assert ranges["vllm"] == {"vllm": ">=0.22,<0.32", "trl": ">=1.14,<1.17", "requests": "any"}
+    assert ranges["vllm"] == {"vllm": "<0.32,>=0.22", "trl": "<1.17,>=1.14", "requests": "any"}
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,8 @@ def test_a_version_outside_a_range_is_shown_with_the_line_that_installs_another(
     monkeypatch.setattr(doctor, "_version", lambda package: trl if package == "trl" else "9999.0")
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    rows = [line.strip() for line in lines if line.split()[:2] == ["trl", ">=1.14,<1.17"]]
-    assert [row.partition("<1.17")[2].strip() for row in rows] == [state, state]  # of [trl] and of [vllm]
+    rows = [line.strip() for line in lines if line.split()[:2] == ["trl", "<1.17,>=1.14"]]
+    assert [row.partition(">=1.14")[2].strip() for row in rows] == [state, state]  # of [trl] and of [vllm]
     assert any('".[trl]"' in line for line in lines) == (state != trl)
 
 

@@ -4,7 +4,7 @@ import argparse
 import os
 import platform
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,6 @@ ABOUT = {
     "vllm": 'rollout.engine = "vllm"; in an environment of its own, beside [train]',
     "dev": "tests and checks of the project",
 }
-TRACKERS = ("tensorboard", "wandb", "trackio")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
 
 
@@ -75,15 +74,10 @@ def run(args: argparse.Namespace) -> int:
         table.add_column(column, no_wrap=True)
     for extra, packages in extras.items():
         for row, (name, versions, state) in enumerate(packages):
-            table.add_row(Text("" if row else f"[{extra}]"), name, _range(versions), state)
+            table.add_row(Text("" if row else f"[{extra}]"), name, str(versions) or "any", state)
         table.add_row()
     CONSOLE.print(table, soft_wrap=True)
-    trackers = [(name, _version(name) or f"not installed: pip install {name}") for name in TRACKERS]
-    states: dict[str, Iterable[tuple[str, str]]] = {
-        "devices": _devices(),
-        "isolation of model-written code (unit tests of code)": _isolation(),
-        "trackers (run.tracker)": trackers,
-    }
+    states = {"devices": _devices(), "isolation of model-written code (unit tests of code)": _isolation()}
     for title, pairs in states.items():
         say("\n".join([f"\n{title}", *(f"  {name:13} {state}" for name, state in pairs)]))
     if missing := [extra for extra, packages in extras.items() if any(set("–:") & set(part[2]) for part in packages)]:
@@ -116,11 +110,6 @@ def _state(package: str, versions: "SpecifierSet") -> str:
     there = _version(package)
     outside = there and not versions.contains(there, prereleases=True)
     return f"{there}: not in the range" if outside else there or "–"
-
-
-def _range(versions: "SpecifierSet") -> str:
-    """Return a range as text, the least version first."""
-    return ",".join(sorted(map(str, versions), reverse=True)) or "any"
 
 
 def _devices() -> Iterator[tuple[str, str]]:

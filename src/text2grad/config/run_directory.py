@@ -10,6 +10,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -159,7 +160,7 @@ def recipe_of_run(directory: Path) -> Recipe:
 
 def all_checkpoints(directory: Path) -> list[Path]:
     """Return the whole checkpoints in a run's `checkpoints`, the newest last."""
-    return sorted(path for path in directory.glob("step-*") if _is_whole(path))
+    return sorted(path.parent for path in directory.glob("step-*/state.json"))
 
 
 def best_checkpoint(directory: Path) -> Path | None:
@@ -188,15 +189,11 @@ def read_best(directory: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"cannot read {path}: {error}. Remove it: the next evaluation names the best checkpoint again"
         ) from error
-    return best if _is_whole(_checkpoint(directory, best["step"])) else {}
+    return best if _checkpoint(directory, best["step"]) in all_checkpoints(directory) else {}
 
 
 def _checkpoint(directory: Path, step: int) -> Path:
     return directory / f"step-{step:06d}"
-
-
-def _is_whole(checkpoint: Path) -> bool:
-    return (checkpoint / "state.json").exists()
 
 
 def latest_checkpoint(directory: Path) -> Path | None:
@@ -313,10 +310,7 @@ def _warn_of_versions(before: Mapping[str, Any], now: Mapping[str, Any], directo
 
 
 def _commit() -> str | None:
-    try:
-        process = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False, timeout=10, cwd=Path.cwd()
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return process.stdout.strip() or None
+    command = ["git", "rev-parse", "HEAD"]
+    with suppress(OSError, subprocess.TimeoutExpired):
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=10).stdout.strip() or None
+    return None

@@ -116,7 +116,10 @@ def _split_tests(tests: str) -> list[tuple[bool, str]]:
         return []
     functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
     cases = [node for name, node in functions.items() if name.startswith("test_")]
-    if any(node.args.args or node.decorator_list for node in cases) or _has_methods(body):
+    methods = [node for top in body if isinstance(top, ast.ClassDef) for node in top.body]
+    if any(isinstance(node, ast.FunctionDef) and node.name.startswith("test") for node in methods):
+        return []
+    if any(node.args.args or node.decorator_list for node in cases):
         return []
     calls: list[ast.stmt] = [ast.parse(f"{node.name}()").body[0] for node in cases]
     return [part for statement in body + calls for part in _split_statement(statement, functions)]
@@ -140,15 +143,6 @@ def _split_statement(statement: ast.stmt, functions: dict[str, ast.FunctionDef])
     given = [(False, f"{name} = {ast.unparse(value)}") for name, value in zip(names, call.args, strict=True)]
     others = {name: other for name, other in functions.items() if name != function.name}
     return given + [part for node in function.body for part in _split_statement(node, others)]
-
-
-def _has_methods(body: list[ast.stmt]) -> bool:
-    return any(
-        isinstance(node, ast.FunctionDef) and node.name.startswith("test")
-        for top in body
-        if isinstance(top, ast.ClassDef)
-        for node in top.body
-    )
 
 
 def read_statement_runs(output: str, mark: str, tests: str, program: str) -> list[StatementRun]:

@@ -48,14 +48,7 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AnnotationResult:
-    """The result of an item.
-
-    Attributes:
-        critique: None if no answer could be used.
-        failure: None if nothing failed.
-        prompt_tokens: sum over all answers about this item.
-        completion_tokens: the same sum for the tokens that the model wrote.
-    """
+    """The critique of an item, or why there is none; and the tokens of the answer about it."""
 
     critique: Critique | None = None
     failure: Failure | None = None
