@@ -103,6 +103,5 @@ def test_it_is_measured_like_any_other(trained: Any, tmp_path: Path) -> None:
     args = ["evaluate", "critic", str(tmp_path / "truth.jsonl"), "--model", str(run / "model"), "--no-words"]
     assert main([*args, "--out", str(tmp_path / "out")]) == 0
     found = json.loads((tmp_path / "out" / "evaluation.json").read_bytes())
-    assert found["constrained"] is True
     assert found["metrics"]["failure_rate"]["value"] <= 1 / 24
     assert found["metrics"]["precision/negative"]["value"] > 0.9
