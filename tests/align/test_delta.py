@@ -93,7 +93,7 @@ def test_given_offsets_are_used() -> None:
         ("mode", "all", "'all'. Known values: strict, contract, expand"),
         ("weighting", "linear", "'linear'. Did you mean \"linear_decay\"? Known values: uniform, linear_decay"),
         ("overlap", "cancle", '\'cancle\'. Did you mean "cancel"? Known values: cancel, negative_wins, last_wins'),
-        ("span_mass", None, "None. Known values: token, span, response"),
+        ("span_mass", 1, "1. Known values: token, span, response"),
     ],
 )  # fmt: skip
 def test_a_setting_without_such_a_value_names_the_nearest_and_all(setting: str, value: Any, told: str) -> None:
