@@ -285,17 +285,6 @@ def test_no_module_imports_itself_by_a_detour() -> None:
     assert [module for module in sorted(modules) if module in reachable(module)] == []
 
 
-@pytest.mark.parametrize(
-    "package", [name for name in TABLE if name not in GROUND and not name.startswith("text2grad_")]
-)
-def test_a_package_states_what_it_may_import(package: str) -> None:
-    path = SOURCE / "text2grad" / package / "__init__.py"
-    text = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
-    stated = re.search(r"May import: ([^.]+)\.", " ".join(text.split()))
-    assert stated is not None
-    assert set(re.findall(r"`(\w+)`", stated[1])) == TABLE[package].may_import
-
-
 def test_every_folder_of_tests_is_a_package() -> None:
     tests = ROOT / "tests"
     folders = {path.parent.relative_to(tests) for path in tests.rglob("test_*.py")}

@@ -1,4 +1,4 @@
-"""Spans of a response → δ of each sampled token, for any tokenizer. May import: `errors`, `types`, `feedback`."""
+"""Spans of a response → δ of each sampled token, for any tokenizer."""
 
 import lazy_loader
 

@@ -1,8 +1,4 @@
-"""The commands of `text2grad`, one module each: `add_parser(subparsers)` and `run(args) -> int`.
-
-May import: `text2grad_sandbox`, `errors`, `types`, `files`, `progress`, `costs`, `config`, `feedback`, `align`,
-`models`, `critics`, `reward_models`, `rl`, `tasks`, `evaluation`, `runs`.
-"""
+"""The commands of `text2grad`, one module each: `add_parser(subparsers)` and `run(args) -> int`."""
 
 import lazy_loader
 

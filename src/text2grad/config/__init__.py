@@ -1,7 +1,4 @@
-"""TOML → frozen, typed settings of a run, one module per subject.
-
-May import: `errors`, `types`, `files`, `progress`.
-"""
+"""TOML → frozen, typed settings of a run, one module per subject."""
 
 import lazy_loader
 

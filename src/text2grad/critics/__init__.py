@@ -1,7 +1,4 @@
-"""Critics that need no training: programs, unit tests, language models on servers.
-
-May import: `text2grad_sandbox`, `errors`, `types`, `files`, `progress`, `costs`, `feedback`.
-"""
+"""Critics that need no training: programs, unit tests, language models on servers."""
 
 import lazy_loader
 

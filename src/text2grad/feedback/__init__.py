@@ -1,7 +1,4 @@
-"""Critique text → spans of the response; critiques, annotations and examples on disk.
-
-May import: `errors`, `types`, `files`, `progress`.
-"""
+"""Critique text → spans of the response; critiques, annotations and examples on disk."""
 
 import lazy_loader
 

@@ -1,7 +1,4 @@
-"""Text2Grad's token rewards in the trainers of others: TRL's `GRPOTrainer` (`trl`) and verl's agent loop (`verl`).
-
-May import: `errors`, `types`, `config`, `feedback`, `align`, `models`, `rl`.
-"""
+"""Text2Grad's token rewards in the trainers of others: TRL's `GRPOTrainer` (`trl`) and verl's agent loop (`verl`)."""
 
 import lazy_loader
 

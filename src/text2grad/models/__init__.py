@@ -1,7 +1,4 @@
-"""Load, adapt, prompt, sample, score and fine-tune a language model.
-
-May import: `errors`, `types`, `files`, `progress`, `costs`, `config`.
-"""
+"""Load, adapt, prompt, sample, score and fine-tune a language model."""
 
 import lazy_loader
 

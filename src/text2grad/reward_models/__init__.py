@@ -1,7 +1,4 @@
-"""Learned critics: generative reward models; training, decoding, loading, serving, further kinds.
-
-May import: `errors`, `types`, `files`, `progress`, `costs`, `config`, `feedback`, `align`, `models`, `critics`.
-"""
+"""Learned critics: generative reward models; training, decoding, loading, serving, further kinds."""
 
 import lazy_loader
 

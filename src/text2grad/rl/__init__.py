@@ -1,7 +1,4 @@
-"""δ → gradient: rewards, advantages, PPO losses, the trainer and its checkpoints.
-
-May import: `errors`, `types`, `files`, `progress`, `costs`, `config`, `feedback`, `align`, `models`.
-"""
+"""δ → gradient: rewards, advantages, PPO losses, the trainer and its checkpoints."""
 
 import lazy_loader
 

@@ -1,8 +1,4 @@
-"""Whole runs: the three phases, methods and their comparison, quality of critics, reports.
-
-May import: `errors`, `types`, `files`, `progress`, `costs`, `config`, `feedback`, `align`, `models`, `critics`,
-`reward_models`, `rl`, `tasks`, `evaluation`.
-"""
+"""Whole runs: the three phases, methods and their comparison, quality of critics, reports."""
 
 import lazy_loader
 

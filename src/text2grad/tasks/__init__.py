@@ -1,7 +1,4 @@
-"""Built-in tasks: prompts, noisy demonstrations, a critic with exact quotes, and a metric hidden from the critic.
-
-May import: `errors`, `types`, `feedback`, `critics`.
-"""
+"""Built-in tasks: prompts, noisy demonstrations, a critic with exact quotes, and a metric hidden from the critic."""
 
 import lazy_loader
 
