@@ -5,7 +5,8 @@ subjects     the models that are evaluated: directories, runs, adapters, hub nam
 answering    questions → answers on disk, each sampled once
 evaluation   models × suites → figures, and paired differences
 intervals    counts per question → figures with bootstrap intervals
-words        texts → ROUGE, BERTScore, perplexity, distinct n-grams"""
+words        texts → ROUGE, BERTScore, perplexity, distinct n-grams
+"""
 
 import lazy_loader
 
