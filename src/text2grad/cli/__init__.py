@@ -1,4 +1,7 @@
-"""The commands of `text2grad`, one module each: `add_parser(subparsers)` and `run(args) -> int`."""
+"""The commands of `text2grad`, one module each: `add_parser(subparsers)` and `run(args) -> int`, the exit status.
+
+A command refuses what it cannot use by an error of `text2grad.errors`, before its work starts.
+"""
 
 import lazy_loader
 

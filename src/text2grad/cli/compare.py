@@ -33,11 +33,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read the runs, print the tables, and write the files.
-
-    Raises:
-        Text2GradError: if a run cannot be read, or the runs cannot be compared.
-    """
+    """Read the runs, print the tables, and write the files."""
     from text2grad.runs import compare_runs, print_compared, write_compared
 
     methods = compare_runs(args.runs, step=args.step)

@@ -66,12 +66,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check the arguments, run the critic, measure, and write the results.
-
-    Raises:
-        Text2GradError: if a file, a model or a setting cannot be used; files and settings are checked before the
-            critic runs.
-    """
+    """Check the arguments, run the critic, measure, and write the results."""
     from text2grad.runs.critic_quality import evaluate, read_truth
 
     recipe = _complete(args)
@@ -92,11 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _complete(args: argparse.Namespace) -> "Recipe":
-    """Return the recipe, which names the critic; take annotations, reward model and directory from it if none is given.
-
-    Raises:
-        ConfigError: if no critic or no directory is named.
-    """
+    """Return the recipe, which names the critic; annotations, model and directory come from it if none is given."""
     from text2grad.config import load_recipe
     from text2grad.models import MODEL
     from text2grad.reward_models.training import HELD_OUT_FILE, finished_file, reward_directory

@@ -60,11 +60,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check the settings and all files, print the expected cost, then compare.
-
-    Raises:
-        Text2GradError: if a file or a setting cannot be used; nothing was requested then.
-    """
+    """Check the settings and all files, print the expected cost, then compare."""
     from text2grad.critics.servers import (
         Store,
         Usage,
@@ -109,11 +105,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _judges(args: argparse.Namespace) -> list["Endpoint"]:
-    """Return the models that judge.
-
-    Raises:
-        ConfigError: if two have the same name, or a setting cannot be used.
-    """
+    """Return the models that judge."""
     from text2grad.config import load_recipe
     from text2grad.runs import annotator_endpoint
 

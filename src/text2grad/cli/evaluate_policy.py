@@ -61,11 +61,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check arguments and data, then sample, score and write.
-
-    Raises:
-        Text2GradError: if a file, a model or an option cannot be used; files and options are checked first.
-    """
+    """Check arguments and data, then sample, score and write."""
     from text2grad.config import load_recipe
     from text2grad.critics.servers import Endpoint
     from text2grad.evaluation import (

@@ -37,12 +37,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the sheet, or read filled sheets.
-
-    Raises:
-        Text2GradError: if there is nothing to rate, the directory already holds a sheet, a file is no sheet of this
-            study, or all sheets are empty.
-    """
+    """Write the sheet, or read filled sheets."""
     sheets = [path for path in args.files if path.suffix == ".csv"]
     if len(sheets) == len(args.files):
         return _read(args)

@@ -27,11 +27,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the folder.
-
-    Raises:
-        Text2GradError: if a file cannot be read or written.
-    """
+    """Write the folder."""
     from text2grad.feedback import DATA_FILE, read_annotations, write_folder
 
     refuse_full_directory(args.out, "", force=args.force)

@@ -68,11 +68,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read the source, write annotations and examples, and print the first annotation and the counts.
-
-    Raises:
-        Text2GradError: if the source, a record or a setting cannot be used; then nothing is written.
-    """
+    """Read the source, write annotations and examples, and print the first annotation and the counts."""
     from text2grad.feedback import write_annotations, write_examples
     from text2grad.feedback.sources import WORDS_ONLY, Account, Options, read_items
 
@@ -120,11 +116,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_outputs(args: argparse.Namespace) -> Path:
-    """Return the file of examples beside annotations, after checking the outputs.
-
-    Raises:
-        ConfigError: if an output is of another type, is the source or another output, or exists.
-    """
+    """Return the file of examples beside annotations, after checking the outputs."""
     beside: Path = args.out.with_suffix(".examples.jsonl")
     given = {"--out": args.out, **({"--ungrounded": args.ungrounded} if args.ungrounded else {})}
     for option, path in given.items():

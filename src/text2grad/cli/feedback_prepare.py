@@ -73,11 +73,7 @@ def _held_out(args: argparse.Namespace) -> tuple[float, str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read the data, write the files, and print the numbers.
-
-    Raises:
-        Text2GradError: if the data or an option cannot be used; then nothing is written.
-    """
+    """Read the data, write the files, and print the numbers."""
     from text2grad.feedback import read_examples
     from text2grad.feedback.sources import divide, phase_lines, read_problems
     from text2grad.files import json_lines, write_files

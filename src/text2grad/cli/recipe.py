@@ -18,11 +18,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the recipe.
-
-    Raises:
-        ConfigError: if there is no such section.
-    """
+    """Print the recipe."""
     import json
 
     from text2grad.config import Recipe, describe

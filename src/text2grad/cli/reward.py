@@ -39,11 +39,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train and publish a reward model.
-
-    Raises:
-        Text2GradError: if recipe, annotations or model cannot be used.
-    """
+    """Train and publish a reward model."""
     options = {
         "reward_model.annotations": args.annotations,
         "reward_model.model": args.model,

@@ -36,11 +36,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train and publish a policy.
-
-    Raises:
-        Text2GradError: if recipe, demonstrations or model cannot be used.
-    """
+    """Train and publish a policy."""
     recipe = recipe_with(args, {"sft.data": args.data, "sft.model": args.model, "sft.out": args.out})
 
     from text2grad.progress import duration, note

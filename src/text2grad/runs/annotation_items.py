@@ -147,11 +147,7 @@ def _sampling(recipe: Recipe) -> str:
 
 
 def _saved(known: Mapping[str, str], examples: Sequence[Example], path: Path) -> dict[int, str | None]:
-    """Return the responses that an earlier run saved, by row; None if the prompt was too long.
-
-    Raises:
-        DataError: if the responses belong to other prompts, or to another policy or sampling.
-    """
+    """Return the responses that an earlier run saved, by row; None if the prompt was too long."""
     saved: dict[int, str | None] = {}
     for record in appended_records(path):
         row = record["row"]

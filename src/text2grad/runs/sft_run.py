@@ -157,11 +157,7 @@ def _digest(encoded: Sequence[Sequence[Row]]) -> str:
 
 
 def _fitting(encoded: Sequence[list[Row]], limit: int) -> list[list[Row]]:
-    """Return the demonstrations of at most `limit` tokens in each row; a longer demonstration is left out whole.
-
-    Raises:
-        DataError: if none fits.
-    """
+    """Return the demonstrations of at most `limit` tokens in each row; a longer demonstration is left out whole."""
     fitting = [rows for rows in encoded if max(len(row["input_ids"]) for row in rows) <= limit]
     if not fitting:
         raise DataError(

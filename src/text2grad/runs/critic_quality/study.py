@@ -150,11 +150,7 @@ def read_sheets(paths: Sequence[Path], questions: Questions) -> list[dict[str, d
 
 
 def _rows(path: Path, questions: Questions) -> Iterator[tuple[int, str, dict[str, str | None]]]:
-    """Yield (row number, item, row) of a filled sheet.
-
-    Raises:
-        DataError: if the file is no sheet, has no items, or has an item twice.
-    """
+    """Yield (row number, item, row) of a filled sheet."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
