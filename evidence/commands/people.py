@@ -7,6 +7,7 @@ id of an item is a hash of the pair and its order: the sheet alone does not tell
 import argparse
 import json
 import random
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     refuse_overwriting([args.out / RESULT], force=args.force)
     verdicts = models_verdicts(args.out / "verdicts.jsonl", pairs)
+    if twice := [name for name, count in Counter(path.stem for path in args.human).items() if count > 1]:
+        raise ConfigError(f"two sheets of --human have the name {twice[0]}; rename one after its rater")
     verdicts |= {f"human {path.stem}": read_pair_sheet(path, pairs) for path in args.human}
     results = {name: summary(preferences) for name, preferences in verdicts.items()}
     agreement = judges_agreement(verdicts)
@@ -135,7 +138,9 @@ def models_verdicts(path: Path, pairs: Sequence[Comparison]) -> dict[str, list[P
     for line in path.read_text("utf-8").splitlines() if path.exists() else ():
         record = json.loads(line)
         given = verdicts.setdefault(record["judge"], [])
-        if Comparison(*(record[key] for key in Comparison._fields)) != pairs[len(given)]:
+        if len(given) == len(pairs) or Comparison(*(record[key] for key in Comparison._fields)) != pairs[len(given)]:
             raise DataError(f"{path} holds verdicts on other pairs; give the files that `evaluate pairs` compared")
         given.append(Preference(record["better"], tuple(record["verdicts"]), tuple(record["places"])))
+    for given in verdicts.values():  # of the first pairs alone, by `evaluate pairs --limit`
+        given += [Preference(None)] * (len(pairs) - len(given))
     return verdicts

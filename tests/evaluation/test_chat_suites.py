@@ -19,7 +19,7 @@ from text2grad.evaluation.judging import fill
 from text2grad.evaluation.suite import Answer, Question, SuiteOptions
 from text2grad.evaluation.suites.alpaca_eval import AlpacaEvalSuite, messages_of, read_preference
 from text2grad.evaluation.suites.length_control import length_controlled, read_gamed
-from text2grad.evaluation.suites.mt_bench import MTBenchSuite, read_rating
+from text2grad.evaluation.suites.mt_bench import MTBenchSuite, read_rating, reference_turns
 
 MT_BENCH = SHARED / "data" / "mt_bench"
 has_mt_bench = pytest.mark.skipif(not MT_BENCH.exists(), reason=f"no data in {MT_BENCH}")
@@ -142,6 +142,33 @@ def test_texts_of_models_are_no_templates_and_no_roles() -> None:
         fill("{other}", {"one": ""}, "here")
     with pytest.raises(DataError, match="is not in ChatML"):
         messages_of("Which is better?", {}, "here")
+
+
+@pytest.mark.parametrize(
+    ("template", "roles"),
+    [
+        ("<|im_start|>system\nJudge.<|im_end|>\n<|im_start|>user\n{output}", ["system", "user"]),
+        ("<|im_start|>system \nJudge.<|im_end|>\n<|im_start|>user\n{output}<|im_end|>\n", ["system", "user"]),
+        ("<|im_start|>tool\nJudge.<|im_end|>\n<|im_start|>user\n{output}<|im_end|>", None),
+        ("{output}", None),
+    ],
+)
+def test_every_message_of_a_judges_prompt_is_sent_or_the_prompt_is_refused(
+    template: str, roles: list[str] | None
+) -> None:
+    if roles is None:
+        with pytest.raises(DataError, match="the prompt is not in ChatML"):
+            messages_of(template, {"output": "yes"}, "here")
+        return
+    messages = messages_of(template, {"output": "yes"}, "here")
+    assert [message["role"] for message in messages] == roles
+    assert messages[-1]["content"] == "yes"
+
+
+@pytest.mark.parametrize("choices", [[], [{}], [{"turns": None}], ["turns"]])
+def test_a_damaged_reference_answer_is_refused_with_its_place(choices: list[Any]) -> None:
+    with pytest.raises(DataError, match=r'a.jsonl:3: "choices" needs a first entry with "turns"'):
+        reference_turns("a.jsonl:3", choices)
 
 
 def test_length_control_is_the_public_tools() -> None:

@@ -63,8 +63,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, path: Path) -> None
         read_examples(path)
     assert str(caught.value) == f"cannot read {path}: No such file or directory"
     assert refusal(path, b'{"prompt": "a"}\n{"prompt": "\xff"}') == (
-        f"{path}:2: not UTF-8: 'utf-8' codec can't decode byte 0xff in position 12: invalid start byte. Mend or "
-        "remove the record"
+        f"{path}:2: not UTF-8 (invalid start byte); save the file as UTF-8. Mend or remove the record"
     )
 
 

@@ -18,8 +18,8 @@ from text2grad.integrations import SpanGRPOTrainer
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example
 
-REWARDS = [[0.0, 2.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, -1.0], [0.0, 1.0, 0.0], [3.0, 0.0, 0.0], [0.0, 0.0, 4.0]]
-LENGTHS = [3, 2, 3, 2, 1, 3]  # of six responses to three prompts
+REWARDS = [[0.0, 2.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, -1.0], [0.0, 1.0, 0.0], [3.0, 0.0, 0.0], [0.0, 4.0, 0.0]]
+LENGTHS = [3, 2, 3, 2, 1, 2]  # of six responses to three prompts
 OWN = ("reward", "gamma", "leave_one_out", "match", "reward_funcs")
 
 
@@ -87,7 +87,10 @@ def main(out: Path) -> None:
         if size != 2:
             raise SystemExit(f"{size} processes")
         rows = slice(3 * rank, 3 * rank + 3)  # the second group lies in both
-        torch.save(with_rewards(trainer, REWARDS[rows], LENGTHS[rows]), out / f"{scale}{rank}.pt")
+        width = max(LENGTHS[rows])  # each process pads to its own longest response
+        torch.save(
+            with_rewards(trainer, [row[:width] for row in REWARDS[rows]], LENGTHS[rows]), out / f"{scale}{rank}.pt"
+        )
     trainer.train()
     if len(trainer.token_rewards) != 3:
         raise SystemExit(f"{len(trainer.token_rewards)} rows")

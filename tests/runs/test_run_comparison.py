@@ -185,6 +185,12 @@ def test_runs_of_different_length_are_said_to_be_so_and_compared_at_one_step_on_
     assert str(caught.value) == f"{paths[0]} has no evaluation at step 3. Its evaluations are at: 0, 4"
 
 
+def test_runs_of_one_seed_are_told_to_be_no_seeds(tmp_path: Path) -> None:
+    runs = [run_in(tmp_path / name, [0.5] * 4) for name in ("a-0", "a-1")]
+    results = write_compared(compare_runs(runs), tmp_path)
+    assert any("several runs of seed 0: its intervals over seeds are too narrow" in note for note in notes(results))
+
+
 def test_responses_to_one_prompt_stand_side_by_side(tmp_path: Path) -> None:
     methods = compare_runs([run_in(tmp_path / "a", [0.5] * 4), run_in(tmp_path / "b", [0.1] * 4, ppo={"lam": 0.5})])
     shown = samples(methods)

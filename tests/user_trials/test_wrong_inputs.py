@@ -181,7 +181,7 @@ PROMPTS = [
     prompts("no prompts", "", r"prompts\.jsonl holds no examples"),
     prompts("blank lines only", "\n  \n", r"prompts\.jsonl holds no examples"),
     prompts("line that is no JSON", PROMPT + "{oops\n", r"prompts\.jsonl:2: not JSON"),
-    prompts("line that is a list", PROMPT + "[1]\n", r"prompts\.jsonl:2: an example is an object"),
+    prompts("line that is a list", PROMPT + "[1]\n", r"prompts\.jsonl:2: a record is a JSON object, got list"),
     prompts("prompt misspelt", '{"promt": "x"}\n', r'prompts\.jsonl:1: an example is an object with a "prompt"'),
     prompts("prompt is a number", '{"prompt": 3}\n', r"prompts\.jsonl:1: .prompt. is a text or a list"),
     prompts("prompt is empty chat", '{"prompt": []}\n', r"prompts\.jsonl:1: .prompt. is a text or a list"),

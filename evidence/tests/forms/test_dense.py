@@ -42,10 +42,10 @@ def test_what_is_written_by_hand() -> None:
 )
 def test_what_labels_other_words_is_a_failure_that_says_why(text: str) -> None:
     read = critique_from_labels(text, "in Lyon.", DENSE)
-    assert (read.status, read.spans, read.feedback) == (
-        "unparsable",
-        (),
-        f"no whole JSON object with word_labels of the response: {text}",
+    assert (read.status, read.spans) == ("unparsable", ())
+    assert read.feedback in (
+        f"no whole object with word_labels: {text}",
+        f"word_labels does not fit the words of the response: {text}",
     )
 
 

@@ -53,11 +53,10 @@ def token_offsets(tokenizer: Tokenizer, ids: Any, *, skip_special_tokens: bool =
     if not plain:
         return []
     for renewed in (tokenizer not in _TABLES, True):  # tokens may have been added since the table was built
-        if renewed:
-            _TABLES[tokenizer] = PieceTable(tokenizer)
-        pieces = _TABLES[tokenizer].pieces(tokenizer, plain, skip_special=skip_special_tokens)
+        table = _TABLES[tokenizer] = PieceTable(tokenizer) if renewed else _TABLES[tokenizer]  # of this thread
+        pieces = table.pieces(tokenizer, plain, skip_special=skip_special_tokens)
         text = tokenizer.decode(plain, skip_special_tokens=skip_special_tokens)
-        ranges = _locate(_TABLES[tokenizer], plain, pieces, text)
+        ranges = _locate(table, plain, pieces, text)
         if ranges is not None:
             return ranges
     visible = [k for k, piece in enumerate(pieces) if piece is not HIDDEN]

@@ -73,7 +73,7 @@ class CommandParser(argparse.ArgumentParser):
                 self.error(f"`{value}` is now `{FORMER[value]}`")
             group, nearest = self.prog.split()[-1], get_close_matches(value, action.choices, n=1)
             if group in FORMER and not nearest:
-                self.error(f"`{group}` is now `{FORMER[group]}`")
+                self.error(f"`{group}` is now `{FORMER[group]}`; there is no `{value}`")
             ways = f"did you mean `{nearest[0]}`?" if nearest else f"the commands are {', '.join(action.choices)}"
             self.error(f"there is no command `{value}`; {ways}")
         super()._check_value(action, value)
@@ -99,7 +99,7 @@ def parser(more: Iterable[Any] = (), *, prog: str = "text2grad") -> argparse.Arg
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
     installed = [entry.load() for entry in entry_points(group="text2grad.commands")]  # commands of other packages
     quickstart.add_parser(commands)
-    about = "annotations from data sets and other formats, and to the Hugging Face hub"
+    about = "annotations from data sets and other formats, and as a data set with a card"
     _add_group(commands, "feedback", about, FEEDBACK)
     for module in (annotate, sft, reward, train):
         module.add_parser(commands)

@@ -90,12 +90,18 @@ def run(args: argparse.Namespace) -> int:
         limits = [judge.max_cost for judge in judges if judge.max_cost is not None]
         limit = max(limits, default=None) if args.max_cost is None else args.max_cost
         refuse_beyond_budget(forecasts, limit)
-        usage = Usage(limit, sum(forecast.spent for forecast in forecasts))  # of all judges, each at its own prices
+        own = [store.tokens(judge.model) for judge in judges]
+        others = [whole - sum(part) for whole, part in zip(store.tokens(), zip(*own, strict=True), strict=True)]
+        before = sum(forecast.spent for forecast in forecasts) + max(judge.cost(*others) for judge in judges)
+        usage = Usage(limit, before)  # of all judges, each at its own prices, others at the dearest
         with metered(args.out, "evaluate pairs") as tokens:
-            for judge in judges:
-                phase = f"ask {judge.model}"
-                verdicts[judge.model], _ = run_session(judge, store, prefer, comparisons, usage=usage, phase=phase)
-            tokens.add(usage.prompt_tokens, usage.completion_tokens)
+            try:
+                for judge in judges:
+                    usage.max_cost = judge.max_cost if args.max_cost is None else args.max_cost
+                    phase = f"ask {judge.model}"
+                    verdicts[judge.model], _ = run_session(judge, store, prefer, comparisons, usage=usage, phase=phase)
+            finally:
+                tokens.add(usage.prompt_tokens, usage.completion_tokens)
     results = {name: summary(preferences) for name, preferences in verdicts.items()}
     spent = {"requests": usage.requests, "answers_from_before": usage.reused, "cost_usd": usage.cost}
     first, agreement = next(iter(verdicts)), judges_agreement(verdicts)

@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     step = int(checkpoint.name.removeprefix("step-"))
     report = args.directory / "report.html"
     more = f"text2grad generate {shlex.quote(str(args.directory))} --seed {args.seed + 1}"
-    lines = [("policy", f"{checkpoint / 'policy'} (step {step})"), *([("critic", named)] if critic else [])]
+    lines = [("policy", f"{checkpoint / 'policy'} (step {step})"), *([("critic", named)] if critic is not None else [])]
     print_lines([*lines, *([("report", report)] if report.exists() else []), ("more", more)])
     return 0
 
@@ -99,7 +99,7 @@ def _print_answers(rollouts: Sequence["Rollout"], critiques: Sequence["Critique"
 def _examples(args: argparse.Namespace, recipe: "Recipe") -> list["Example"]:
     """Return the examples that the command line names."""
     from text2grad.feedback import read_examples
-    from text2grad.runs import run_examples
+    from text2grad.runs import recipe_task, run_examples, world_of
     from text2grad.types import Example
 
     if args.prompt:
@@ -112,6 +112,8 @@ def _examples(args: argparse.Namespace, recipe: "Recipe") -> list["Example"]:
     if not recipe.data.task and not recipe.data.train:
         raise ConfigError(f"the run names no prompts; {others}")
     try:
+        if (task := recipe_task(recipe)) is not None and not recipe.data.train:
+            return task.held_out(count, world_of(recipe)[1])
         examples = run_examples(recipe)
     except DataError as error:
         raise DataError(f"the run's prompts cannot be read: {error}; {others}") from error

@@ -121,13 +121,19 @@ def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recip
 def make_recipe(data: Mapping[str, Any], *, where: str = "recipe", strict: bool = True) -> Recipe:
     """Return a recipe from sections of settings, as TOML gives them; `where` is named in errors.
 
-    Without `strict`, as for recipes of runs, sections that this process does not know are left out.
+    Without `strict`, as for recipes of runs, sections and empty settings that this process does not know are left out.
 
     Raises:
         ConfigError: if a key is unknown or a value is refused.
     """
     if not strict:
-        data = {section: values for section, values in data.items() if section in _kind.model_fields}
+        sections = {
+            name: type(field.default).model_fields for name, field in _kind.model_fields.items() if name in data
+        }
+        data = {
+            name: {key: value for key, value in data[name].items() if value or key in keys}
+            for name, keys in sections.items()
+        }
     _refuse_unknown(data, where)
     try:
         return _kind.model_validate(data)

@@ -72,7 +72,7 @@ def check_directory(directory: Path, *, resume: bool) -> None:
     place = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         reason = "no permission to write to it" if place.is_dir() else "it is a file"
-        raise ConfigError(f"{directory} cannot be made in {place}: {reason}; choose another with --out DIR")
+        raise ConfigError(f"cannot write to {directory}: {place}: {reason}; choose another with --out DIR")
 
 
 def _holds_files(path: Path) -> bool:

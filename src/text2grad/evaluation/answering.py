@@ -122,7 +122,10 @@ class AnswerFile:
             belongs.unlink()
         holds = f"{self.path.name}, answers of another model, other sampling or other questions"
         claim(belongs, identity, holds=holds, way_out="add --force to replace them")
-        self.said = _by_key(appended_records(self.path))
+        try:
+            self.said = _by_key(appended_records(self.path))
+        except (LookupError, TypeError) as error:
+            raise ConfigError(f"cannot use {self.path}: {error!r}. Choose another --out") from error
 
     def add(self, lines: Sequence[Line]) -> None:
         """Write lines; they are on disk when this returns."""
@@ -170,10 +173,14 @@ class AnswerFile:
 def sample_answers(model: LoadedModel, file: AnswerFile, tokens: TokenCount) -> None:
     """Sample the answers of a loaded model that are missing; each batch goes to the file and to the costs."""
     missing = [batch for batch in _batches(model, file) if any(turn.key not in file.said for turn in batch)]
-    phase, done = f"{file.suite.name}: answers of {file.subject.name}", len(file.turns) - sum(map(len, missing))
+    phase, done = (
+        f"{file.suite.name}: answers of {file.subject.name}",
+        sum(turn.key in file.said for turn in file.turns),
+    )
     with Progress(phase, len(file.turns), done=done, unit="answer") as progress:
         for batch in missing:
-            lines = _sample_batch(model, file, batch)
+            sampled = _sample_batch(model, file, batch)  # whole, also if some are known, for the same numbers
+            lines = [line for line, turn in zip(sampled, batch, strict=True) if turn.key not in file.said]
             file.add(lines)
             for line in lines:
                 progress.advance(tokens=line["tokens"])

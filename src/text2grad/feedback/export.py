@@ -69,14 +69,14 @@ def write_folder(directory: Path, annotations: Sequence[Annotation], *, license:
         ConfigError: if pyarrow is missing.
         DataError: if it cannot be written.
     """
-    data = directory / DATA_FILE
+    data, title = directory / DATA_FILE, directory.resolve().name
     write_files(data.parent, {data.name: _parquet(annotations)})
     labels = Counter(span.label for annotation in annotations for span in annotation.critique.spans)
     card = _CARD.format(
         license=json.dumps(license),
-        name=json.dumps(directory.name),
+        name=json.dumps(title),
         file=DATA_FILE,
-        title=directory.name,
+        title=title,
         annotations=len(annotations),
         **{label: labels[label] for label in LABELS},
         without=sum(not annotation.critique.spans for annotation in annotations),

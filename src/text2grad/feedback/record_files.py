@@ -193,8 +193,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
     """Open a file, which may be compressed; what fails in reading it is a `DataError`."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            refuse_utf16(file.read(2), path)
-            file.seek(0)
+            refuse_utf16(file.peek(2)[:2], path)  # a pipe has no way back
             yield file  # type: ignore[misc]
     except (OSError, EOFError, zlib.error) as error:
         raise _unreadable(path, error) from error
@@ -231,7 +230,7 @@ def _why(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"not JSON: {error.msg} at character {error.pos + 1}"
     if isinstance(error, UnicodeDecodeError):
-        return f"not UTF-8: {error}"
+        return f"not UTF-8 ({error.reason}); save the file as UTF-8"
     return "nested too deeply" if isinstance(error, RecursionError) else f"not JSON that can be read: {error}"
 
 

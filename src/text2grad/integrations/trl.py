@@ -141,9 +141,11 @@ class SpanGRPOTrainer(GRPOTrainer):
         if "tool_mask" in output:
             own, complete = output["tool_mask"].bool(), output["completion_mask"].bool()
             rewards, mask = _without_tools(rewards, self.whole_rewards, mask, own, complete)
-        gathered = self.accelerator.gather(self.accelerator.pad_across_processes((rewards, mask), dim=1))
+        padded = self.accelerator.pad_across_processes((rewards, mask.int()), dim=1)  # a bool would become int64
+        all_rewards, all_masks = self.accelerator.gather(padded)
         of_all = group_advantages(
-            *gathered,
+            all_rewards,
+            all_masks.bool(),
             group_size=int(self.num_generations or 0),
             gamma=self.gamma,
             lam=1.0,

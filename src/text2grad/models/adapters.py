@@ -8,14 +8,13 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from textwrap import shorten
 from typing import Any
 
 import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from text2grad.errors import ConfigError, ModelError, is_out_of_memory
+from text2grad.errors import ConfigError, ModelError, is_out_of_memory, known_names
 
 POLICY_ADAPTER = "default"
 VALUE_ADAPTER = "value"
@@ -95,9 +94,10 @@ def check_lora_targets(model: nn.Module, targets: str | Sequence[str]) -> None:
         except re.error as error:
             raise ConfigError(f"model.lora_targets = {target!r} is no regular expression: {error}") from error
         if not any(map(fits, names)):
+            known = known_names("linear module", target, linear)
             raise ConfigError(
-                f"model.lora_targets: the model has no module {target!r}. Its linear modules: {', '.join(linear)}; "
-                '"all-linear" takes all but the output layer'
+                f"model.lora_targets: the model has no module {target!r}.{known}; all-linear takes all but "
+                "the output layer"
             )
 
 
@@ -132,7 +132,7 @@ def readable_adapter(path: str) -> Iterator[None]:
     except Exception as error:  # peft, torch and safetensors have their own for each damage
         if is_out_of_memory(error):
             raise
-        reason = shorten(f"{type(error).__name__}: {error}", 300, placeholder="...")
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise ModelError(
             f"cannot load the adapter {path!r} onto its base ({reason}). Copy it again, or name in its "
             "adapter_config.json the base that it was trained on"

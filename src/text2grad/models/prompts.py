@@ -75,8 +75,8 @@ def format_of(
     if wanted == "chat" or (chats and wanted == "auto"):
         what = f"{chats[0]} is a chat" if chats else 'model.prompt_format = "chat"'
         raise ModelError(
-            f"{what}, but the tokenizer of {tokenizer.name_or_path!r} has no chat template; take a model that has one, "
-            'or join messages as plain text with model.prompt_format = "plain"'
+            f"{what}, but the tokenizer of {getattr(tokenizer, 'name_or_path', '')!r} has no chat template; take a model "
+            'that has one, or join messages as plain text with model.prompt_format = "plain"'
         )
     return "plain"
 
@@ -159,10 +159,11 @@ def check_ids(model: Any, rows: Iterable[Sequence[int]]) -> None:
     Raises:
         ModelError: if there is one: the tokenizer has tokens that the model was not resized for.
     """
-    vocabulary, highest = vocabulary_of(model), max((max(ids, default=0) for ids in rows), default=0)
-    if highest >= vocabulary:
+    vocabulary = vocabulary_of(model)
+    beyond = next(((row, max(ids)) for row, ids in enumerate(rows) if ids and max(ids) >= vocabulary), None)
+    if beyond:
         raise ModelError(
-            f"the tokenizer uses the id {highest}, and the model's embedding has {vocabulary} rows; call "
+            f"row {beyond[0]} has the id {beyond[1]}, and the model's embedding has {vocabulary} rows; call "
             "model.resize_token_embeddings(len(tokenizer)) and save the model, or take the tokenizer that belongs to it"
         )
 

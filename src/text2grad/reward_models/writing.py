@@ -210,7 +210,7 @@ def critique_from_labels(text: str, response: str, form: Form) -> Critique:
 
     Example:
         >>> critique_from_labels('{"word_tags": "in +"}', "in Lyon", FORMS["tagged_words"]).feedback
-        'no whole JSON object with word_tags of the response: {"word_tags": "in +"}'
+        'word_tags does not fit the words of the response: {"word_tags": "in +"}'
     """
     text = printable(text)
     readings = chain(read_objects(text), read_objects(text, lenient_ends=True))
@@ -218,7 +218,8 @@ def critique_from_labels(text: str, response: str, form: Form) -> Critique:
     reading = next(whole, None)
     labels = form.read(reading.value[form.key], response) if reading else None
     if reading is None or labels is None:
-        return Critique(f"no whole JSON object with {form.key} of the response: {text.strip()}", status="unparsable")
+        reason = f"{form.key} does not fit the words of the response" if reading else f"no whole object with {form.key}"
+        return Critique(f"{reason}: {text.strip()}", status="unparsable")
     feedback = reading.value.get("textual_feedback")
     outcome: Any = reading.value.get("outcome") if form.outcome else None
     return Critique(

@@ -31,15 +31,19 @@ class Callbacks(Instrument):
         self.callbacks = [callback() if isinstance(callback, type) else callback for callback in callbacks]
         run, saving = trainer.recipe.run, {"logging_steps": 1, "save_steps": trainer.recipe.run.save_every}
         self.control, self.state = TrainerControl(), TrainerState(max_steps=run.steps, **saving)
-        self.args = callbacks and TrainingArguments(
-            output_dir=run.out,
-            max_steps=run.steps,
-            learning_rate=trainer.recipe.optim.lr,
-            per_device_train_batch_size=trainer.recipe.rollout.batch_size,
-            seed=run.seed,
-            report_to="none",
-            use_cpu=on_cpu(),
-            **saving,
+        self.args = (
+            TrainingArguments(
+                output_dir=run.out,
+                max_steps=run.steps,
+                learning_rate=trainer.recipe.optim.lr,
+                per_device_train_batch_size=trainer.recipe.rollout.batch_size,
+                seed=run.seed,
+                report_to="none",
+                use_cpu=on_cpu(),
+                **saving,
+            )
+            if callbacks
+            else None
         )
 
     def call(self, event: str, **what: Any) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from text2grad.config import all_checkpoints, best_checkpoint, latest_checkpoint
 from text2grad.errors import CheckpointError
@@ -102,12 +103,12 @@ def _exported(policy: Any) -> dict[str, Tensor]:
 
 
 def _gathered(tensors: Mapping[str, Tensor], *, keep: bool = True) -> dict[str, Tensor]:
-    """Return tensors as safetensors takes them, whole and on the CPU; nothing without `keep`. Tied ones stay one."""
+    """Return tensors whole, shards on the CPU, as safetensors takes them, nothing without `keep`. Tied stay one."""
     gathered: dict[int, Tensor] = {}
     for tensor in {id(tensor): tensor for tensor in tensors.values()}.values():
         full = whole(tensor.detach())
         if keep:
-            gathered[id(tensor)] = full.cpu().contiguous()
+            gathered[id(tensor)] = (full.cpu() if isinstance(tensor, DTensor) else full).contiguous()
     return {name: gathered[id(tensor)] for name, tensor in tensors.items()} if keep else {}
 
 

@@ -62,11 +62,13 @@ class TrainingLoop(PreparedRun):
             if self.step == 0:
                 self.evaluate_if_due()
         progress = Progress("train", total, done=self.step, enabled=self.accelerator.is_main_process)
+        silent = not self.step or said_nothing(self.log.metrics())
         with Interruption() as interruption, progress:
             while self.step < total:
                 metrics = self.train_step().metrics
                 figures: dict[str, Any] = {name: metrics[key] for name, key in FIGURES.items() if key in metrics}
-                progress.advance(**figures | ({"critic": "labels nothing"} if said_nothing([metrics]) else {}))
+                silent = silent and said_nothing([metrics])
+                progress.advance(**figures | ({"critic": "labels nothing"} if silent else {}))
                 due = self.step % self.recipe.run.save_every == 0 or self.step == total
                 if due or self.sizes.changed or self.callbacks.control.should_save:
                     self.save()  # new sizes of pieces, too: a resumed run uses them

@@ -164,7 +164,7 @@ class RunLog:
         of processes kept another number of responses than `count`.
         """
         records = self._kept(step).get(rank, {"responses": []})["responses"]
-        if len(records) != count:
+        if len(records) != count or not all("ids" in record for record in records):
             return None
         return [tuple(record["ids"]) for record in records], [tuple(record["engine_logp"]) for record in records]
 

@@ -27,6 +27,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from text2grad.errors import ConfigError, ModelError
 from text2grad.models import (
     CRITIC_ADAPTER,
+    PLAIN,
     PolicyWithValue,
     Reference,
     TokenBatch,
@@ -83,8 +84,12 @@ def sharding_of(accelerator: Accelerator) -> "Sharding | None":
     Raises:
         ConfigError: if a setting of the configuration would have no effect.
     """
-    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
-    if not asks_for_fsdp() and accelerator.distributed_type != DistributedType.FSDP:
+    kind, precision = accelerator.distributed_type, os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if kind not in (*PLAIN, DistributedType.FSDP):
+        raise ConfigError(
+            f"accelerate runs {kind.value}, which this loop does not; start it with torchrun, or for FSDP"
+        )
+    if not asks_for_fsdp() and kind != DistributedType.FSDP:
         if precision not in ("no", ""):
             raise ConfigError(
                 f"accelerate's configuration has mixed_precision: {precision}, which is for FSDP here; without it the "

@@ -14,7 +14,7 @@ from .evaluations import main_metric as main_metric
 from .metric import lower_is_better as lower_is_better
 from .own_annotations import annotate_by_critic as annotate_by_critic
 from .pipeline import Pipeline as Pipeline
-from .prompts import run_examples as run_examples
+from .prompts import recipe_task as recipe_task, run_examples as run_examples, world_of as world_of
 from .recipe_run import (
     critic_of_run as critic_of_run,
     refreshed_critic as refreshed_critic,

@@ -13,6 +13,7 @@ compare.json    {"step": step of the comparison, or null for the last evaluation
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -74,6 +75,7 @@ def compare_runs(paths: Sequence[Path], *, step: int | None = None) -> list[Meth
     groups: list[list[Compared]] = []
     different = list({path.resolve(): path for path in paths}.values())
     if len(different) < 2:
+        recipe_of_run(different[0])  # says it if this is no run at all
         raise DataError(f"{paths[0]} is a single run; name at least two runs")
     for path in different:
         recipe, run = recipe_of_run(path), read_run(path)
@@ -285,6 +287,10 @@ def notes(results: Mapping[str, Any]) -> list[str]:
     if len(steps) > 1:
         listed = ", ".join(map(str, sorted(steps)))
         said.append(f"The runs are compared at different steps ({listed}); --step N compares them at the same step.")
+    for name, method in methods.items():
+        seeds = Counter(run["seed"] for run in method["runs"])
+        if twice := [str(seed) for seed, count in seeds.items() if count > 1]:
+            said.append(f"{name} has several runs of seed {', '.join(twice)}: its intervals over seeds are too narrow.")
     return said
 
 

@@ -386,7 +386,17 @@ def test_suspects_by_hand(failing: list[set[int]], passing: list[set[int]], expe
 
 
 def test_lines_that_a_program_prints_do_not_break_the_reading_of_its_tests() -> None:
-    said = ['#[1,"",[1,2,4],null]', "#[1", "#[]", "# what?", "other", '#[0,"",3,null]', '#[1,"E",[],null]']
+    said = [
+        '#[0,"",[1,3],null]',
+        "#[1",
+        "#[]",
+        "# what?",
+        "other",
+        '#[1,"",3,null]',
+        '#[0,"E",[],null]',
+        '#[3,"",[],null]',
+    ]
+    said += ['#[1,"",[2,3,4],null]', '#[1,"E",[],null]']  # other lines than the statement before: 2 and 4, not 3
     found = [StatementRun("assert f()", "", frozenset({1, 2, 4}))]
     assert read_statement_runs("\n".join(said), "#", "x = 1\nassert f()", "1\n2\n3\n4") == found
 

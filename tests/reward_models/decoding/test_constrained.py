@@ -592,6 +592,18 @@ def test_ids_that_the_model_has_and_the_tokenizer_lacks_are_never_written() -> N
     assert critique.take_from(scores) < len(tokenizer)
 
 
+def test_a_finished_critique_ends_with_the_likeliest_of_several_end_ids() -> None:
+    tokenizer = spelled_by([OPENING + GOOD, POOR, CLOSING, "a", '"'])
+    ends = (end_of(tokenizer), len(tokenizer))  # `stop_ids` gives a tuple
+    own = skeleton_of(tokenizer, CritiqueFormat(write_feedback=False), size=len(tokenizer) + 1, eos_ids=ends)
+    critique = ConstrainedCritique(own, "a", eos_ids=ends, room=99, limits=QuoteLimits())
+    for text in (OPENING + GOOD, POOR, CLOSING):
+        assert critique.take(own.vocabulary.spelled[text.encode()][0])
+    scores = np.zeros(len(tokenizer) + 1, np.float32)
+    scores[0], scores[-1] = 9.0, 1.0  # a token of text is the likeliest, and not valid here
+    assert critique.take_from(scores) == len(tokenizer)
+
+
 def test_a_finished_row_leaves_the_others_alone() -> None:
     tokenizer = spelled_by([OPENING + GOOD, POOR, CLOSING, "a", '"'])
     rows = [begin(tokenizer, "a", write_feedback=False) for _ in range(2)]

@@ -68,7 +68,7 @@ def test_a_text_without_room_for_all_labels_is_a_failure_with_its_reason(trained
     critic = GenerativeRewardModel.load(run / "model", max_new_tokens=TARGET_TOKENS[form] - 3, constrain=False)
     for critique in critic(*asked(LEARNED[:3])):
         assert (critique.status, critique.spans) == ("unparsable", ())
-        assert critique.feedback.startswith(f"no whole JSON object with {FORMS[form].key}")
+        assert critique.feedback.startswith(f"no whole object with {FORMS[form].key}")
 
 
 def test_in_the_loop_it_is_loaded_with_its_form_and_its_constraint(trained: Any) -> None:

@@ -3,7 +3,8 @@
 This is spectrum-based fault localisation in its simplest form. Test functions are split into statements, which run one
 at a time in the sandbox; a tracer records the lines of the program that each statement runs. The lines that made a
 value belong to each test that reads its name. The records are printed as
-`[number of the statement, exception, [line, ...], left side]`; the program's own output is dropped.
+`[number of the statement, exception, lines, left side]`, where the lines are those by which it differs from the
+statement before; the program's own output is dropped.
 """
 
 import ast
@@ -38,7 +39,7 @@ def _run_statements(statements, mark):
             return repr(left[0])[:200]
         except Exception:
             return None
-    lines = set()
+    lines, before = set(), set()
     def line(frame, event, arg):
         if event == "line":
             lines.add(frame.f_lineno)
@@ -49,6 +50,7 @@ def _run_statements(statements, mark):
         tree, error = ast.parse(source), ""
         sys.settrace(None if isinstance(tree.body[0], (ast.Import, ast.ImportFrom)) else call)
         left.clear()
+        before = set(lines)
         lines.clear()
         try:
             exec(compile(keep_left(tree), "statement", "exec"), names)
@@ -56,7 +58,7 @@ def _run_statements(statements, mark):
             error = type(raised).__name__
         finally:
             sys.settrace(None)
-        report(number, error, sorted(lines), value() if error == "AssertionError" else None)
+        report(number, error, sorted(lines ^ before), value() if error == "AssertionError" else None)
 _run_statements(%s, %r)
 """
 _RECORD = TypeAdapter(tuple[int, str, list[int], str | None], config=ConfigDict(strict=True))
@@ -148,7 +150,7 @@ def _split_statement(statement: ast.stmt, functions: dict[str, ast.FunctionDef])
 def read_statement_runs(output: str, mark: str, tests: str, program: str) -> list[StatementRun]:
     """Read the printed records; a program that forges a record spoils only its own critique."""
     statements, last_line = _split_tests(tests), len(program.splitlines()) + 1
-    runs: dict[int, StatementRun] = {}
+    runs, ran = dict[int, StatementRun](), frozenset[int]()
     for record in output.splitlines():
         if not record.startswith(mark):
             continue
@@ -156,8 +158,9 @@ def read_statement_runs(output: str, mark: str, tests: str, program: str) -> lis
             number, error, lines, left = _RECORD.validate_json(record.removeprefix(mark))
         except ValidationError:
             continue
-        if 0 <= number < len(statements) and all(0 < line <= last_line for line in lines):
-            runs.setdefault(number, StatementRun(statements[number][1], error, frozenset(lines), left))
+        if number == len(runs) < len(statements) and all(0 < line <= last_line for line in lines):
+            ran ^= set(lines)
+            runs[number] = StatementRun(statements[number][1], error, ran, left)
     return _with_setup({number: is_test for number, (is_test, _) in enumerate(statements)}, runs)
 
 

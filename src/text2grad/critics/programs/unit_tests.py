@@ -91,6 +91,7 @@ class UnitTestCritic(AbstractContextManager["UnitTestCritic"]):
     _sandbox: Sandbox = field(init=False, repr=False)
     _passed: int = field(init=False, repr=False, default=0)
     _forgeable: int = field(init=False, repr=False, default=0)
+    _reasons: dict[str, str] = field(init=False, repr=False, default_factory=dict)  # tests → why they cannot be run
     _lacking: dict[str, bool] = field(init=False, repr=False, default_factory=dict)  # packages that were looked for
 
     def __post_init__(self) -> None:
@@ -124,8 +125,11 @@ class UnitTestCritic(AbstractContextManager["UnitTestCritic"]):
             return 'there is no "tests"'
         if not isinstance(tests, str):
             return f'"tests" is a {type(tests).__name__}, and must be one text: its lines, or cases as JSON'
-        lacking = [package for package in sorted(imported(tests)) if self._lacks(package)]
-        return reason_not_to_run(tests) or (f"the sandbox's Python has no package {lacking[0]}" if lacking else "")
+        if tests not in self._reasons:
+            lacking = (name for name in sorted(imported(tests)) if self._lacks(name))
+            told = (f"the sandbox's Python has no package {name}" for name in lacking)
+            self._reasons[tests] = reason_not_to_run(tests) or next(told, "")
+        return self._reasons[tests]
 
     def _lacks(self, package: str) -> bool:
         """Return whether the sandbox cannot import a package."""

@@ -178,7 +178,7 @@ class CachedClient:
             if not optional or self._takes_formats:
                 raise
             answer = await self._paced(request, None, length_name)  # if rejected too, the next request asks anew
-            self._takes_formats = False
+            self._takes_formats = bool(self._takes_formats)  # another request may have learned that it does
         else:
             self._takes_formats = optional or self._takes_formats
         return answer

@@ -104,7 +104,7 @@ class ServerClient:
         useless = "insufficient_quota" in message or wait > LONGEST_WAIT_S
         return RequestError(
             "rate_limit" if limited else "server_error" if busy else "rejected",
-            self._detail(f"status {status}: {message}"),
+            self._detail(f"status {status}: {message}") + (f" (to wait: {wait:g} s)" if limited and useless else ""),
             fatal=(limited and useless) or status in _FATAL_STATUSES,
             retry_after_s=wait,
         )

@@ -45,7 +45,9 @@ SOURCE = Source(
     "set beside it gives the length-controlled win rate), or other records with instruction and a baseline's output,"
 )
 _IN_PACKAGE = "evaluators_configs/alpaca_eval_clf_gpt4_turbo"
-_MESSAGE = re.compile(r"<\|im_start\|>(system|user|assistant)\n(.*?)<\|im_end\|>", re.DOTALL)  # of ChatML
+_MESSAGE = re.compile(  # of ChatML; the last one needs no end
+    r"<\|im_start\|>[ \t]*(system|user|assistant)[ \t]*\n(.*?)(?:<\|im_end\|>|(?=<\|im_start\|>)|\Z)", re.DOTALL
+)
 _FORMAT = ResponseFormat("logprobs", 5)  # log-probabilities of the five most likely tokens
 
 
@@ -154,7 +156,7 @@ def read_preference(reply: Reply) -> float | None:
 def messages_of(template: str, fields: Mapping[str, str], where: str) -> Prompt:
     """Return a prompt in ChatML (<|im_start|>role … <|im_end|>) as chat messages with its fields filled."""
     messages = _MESSAGE.findall(template)
-    if not messages:
+    if not messages or len(messages) != template.count("<|im_start|>"):
         raise DataError(f"{where}: the prompt is not in ChatML (<|im_start|>user …); take the file of AlpacaEval")
     return tuple({"role": role, "content": fill(text.strip(), fields, where)} for role, text in messages)
 

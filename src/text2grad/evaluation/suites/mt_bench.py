@@ -56,10 +56,10 @@ class MTBenchSuite(AnsweredSuite):
         self.judge = judge_of(self.name, options.judge, temperature=0.0, max_tokens=2048)
         files = (file_of(self.name, options, SOURCE, names) for names in (QUESTIONS, PROMPTS, REFERENCES))
         questions, prompts, references = files
-        read = _records(prompts, "name", "system_prompt", "prompt_template")
+        read = _records(prompts, name=str, system_prompt=str, prompt_template=str)
         self._templates = {line["name"]: (line["system_prompt"], line["prompt_template"]) for _, line in read}
-        read = _records(references, "question_id", "choices")
-        answers = {str(line["question_id"]): line["choices"][0]["turns"] for _, line in read}
+        read = _records(references, question_id=object, choices=list)
+        answers = {str(line["question_id"]): reference_turns(where, line["choices"]) for where, line in read}
         self.questions = list(_questions(questions, answers))[: options.limit]
         self.settings = {"prompts": digest_of(prompts)[:16], "judge": self.judge.model}
         categories = sorted({question.data["category"] for question in self.questions})
@@ -68,7 +68,7 @@ class MTBenchSuite(AnsweredSuite):
         self.measures = {
             "score": mean_of("rating", over="rated", about="mean rating of both turns, 1 to 10"),
             **{
-                name: mean_of(f"rating/{part}", over=f"rated/{part}", about="rating of this part")
+                name: mean_of(f"rating/{part}", over=f"rated/{part}", about=f"rating of {name.replace('_', ' ')}")
                 for name, part in parts.items()
             },
             "unrated": mean_of("unrated", "lower", over="turns", share=True, about=about),
@@ -115,17 +115,26 @@ def read_rating(reply: Reply) -> float | None:
     return float(rating[1]) if rating else None
 
 
-def _records(path: Path, *keys: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the place and the record of each line of a file of FastChat, which has some keys."""
+def _records(path: Path, **kinds: type) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the place and the record of each line of a file of FastChat, which has values of some kinds."""
     for entry in read_entries(path):
         record = json_object(entry.record, entry.where)
-        if any(key not in record for key in keys):
-            raise bad_record(entry.where, f"a record of {path.name} has {', '.join(keys)}; take the file of FastChat")
+        if any(not isinstance(record.get(key), kind) for key, kind in kinds.items()):
+            named = ", ".join(f"{key} ({kind.__name__})" for key, kind in kinds.items())
+            raise bad_record(entry.where, f"a record of {path.name} has {named}; take the file of FastChat")
         yield entry.where, record
 
 
+def reference_turns(where: str, choices: Sequence[Any]) -> list[str]:
+    """Return the texts of the first of the reference answers of a question."""
+    try:
+        return [str(text) for text in choices[0]["turns"]]
+    except (LookupError, TypeError) as error:
+        raise bad_record(where, '"choices" needs a first entry with "turns"') from error
+
+
 def _questions(path: Path, references: Mapping[str, Sequence[str]]) -> Iterator[Question]:
-    for where, record in _records(path, "question_id", "category", "turns"):
+    for where, record in _records(path, question_id=object, category=str, turns=list):
         name, category, turns = str(record["question_id"]), record["category"], list(record["turns"])
         if not 1 <= len(turns) <= 2:
             raise bad_record(where, "a question has one or two turns")

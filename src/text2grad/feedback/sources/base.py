@@ -18,7 +18,7 @@ Meaning = Literal["positive", "negative", "ignore"]
 NO_ERRORS = "No errors marked."
 WORDS_ONLY = "words without a place: no token learns from them until they are grounded in spans"
 MARKED_TWICE = "marked twice at the same place: one span, both in words"
-NO_PLACE = "about something that the response does not hold: kept in words, no span"
+NO_PLACE = "about something that the response does not hold: kept in words, no span"  # a fault: `missing_outcome`
 ADDED = "text that the better response adds: it has no place in this one"
 NO_PROMPT = "records without a prompt, which is left empty: --column prompt=NAME names the field that holds it"
 NOT_JUDGED = "responses without feedback: examples that an annotator can judge"

@@ -34,17 +34,23 @@ UNCLEAR = "spans behind a character that a browser counts as two, an emoji, say:
 def _mark(row: Row, draft: Draft, label: str, place: Span, note: str = "") -> None:
     """Add a marked text as a span and a line: `Error: "Lyon" – She lives in Nice.`."""
     line = f"{label}: {quoted(draft.response[place.start : place.end])}" + (f" – {note}" if note else "")
+    meaning = _meaning(row, label)
+    if meaning == "ignore":
+        draft.lose(IGNORED, line)
+    else:
+        draft.spans.append(Span(place.start, place.end, meaning))
+        draft.lines.append(line)
+
+
+def _meaning(row: Row, label: str) -> Meaning:
+    """Return what a label means."""
     meaning = row.options.meaning(label, PLAIN_LABELS)
     if meaning is None:
         raise row.bad(
             f"nobody said what the label {quoted(label)} means; say --label {quoted(label + '=negative')}, =positive "
             "or =ignore"
         )
-    if meaning == "ignore":
-        draft.lose(IGNORED, line)
-    else:
-        draft.spans.append(Span(place.start, place.end, meaning))
-        draft.lines.append(line)
+    return meaning
 
 
 def _empty_draft(texts: Row) -> Draft:
@@ -172,7 +178,9 @@ def _answer(row: Row, draft: Draft, question: str, value: Any) -> None:
     elif isinstance(value, list) and all(isinstance(entry, dict) and "start" in entry for entry in value):
         for entry in value:
             label, start, end = str(entry.get("label")), entry["start"], entry.get("end")
-            if _is_place(start, end) and len(set(_readings(draft.response, start, end))) > 1:
+            if _meaning(row, label) == "ignore":
+                draft.lose(IGNORED, f"{label} [{start}, {end}]")
+            elif _is_place(start, end) and len(set(_readings(draft.response, start, end))) > 1:
                 draft.lose(UNCLEAR, f"{label} [{start}, {end}]")
             else:
                 _mark(row, draft, label, row.span(start, end, "negative", draft.response))

@@ -163,7 +163,7 @@ class ConstrainedCritique:
             for data in self.quotable.tokens(words.quote):
                 yield from (spelled.get(data, []), before.get(data + MARK[:1], []))
         elif where == END:
-            yield self.eos_ids
+            yield list(self.eos_ids)  # numpy takes a tuple for one place
         elif where not in self._label:
             yield self.skeleton.valid(where, self.room)
         elif self.labels:
