@@ -75,8 +75,8 @@ def format_of(
     if wanted == "chat" or (chats and wanted == "auto"):
         what = f"{chats[0]} is a chat" if chats else 'model.prompt_format = "chat"'
         raise ModelError(
-            f"{what}, but the tokenizer of {getattr(tokenizer, 'name_or_path', '')!r} has no chat template; take a model "
-            'that has one, or join messages as plain text with model.prompt_format = "plain"'
+            f"{what}, but the tokenizer of {getattr(tokenizer, 'name_or_path', '')!r} has no chat template; take a "
+            'model that has one, or join messages as plain text with model.prompt_format = "plain"'
         )
     return "plain"
 
