@@ -9,6 +9,7 @@ import pytest
 
 from fault_server import Running
 from text2grad.cli.__main__ import main
+from text2grad.cli.evaluate_pairs import SOME_REMAIN
 from text2grad.critics.servers.preference import Comparison, Preference, messages, read_verdict
 from text2grad.critics.servers.store import Answer
 from text2grad.runs.critic_quality.verdicts import judges_agreement, summary
@@ -203,6 +204,22 @@ def test_two_judges_share_a_budget_each_at_its_own_prices(server: Running, tmp_p
     # The last dear request costs 0.82 at most and finds 0.304 spent; cheap tokens at the dear price would be 0.4 more.
     turned = [*judges[2:], *judges[:2], "--out", str(tmp_path / "turned"), "--max-cost", "1.3"]
     assert main([*command, *turned]) == 0
+
+
+def test_each_judge_keeps_to_its_own_budget_and_answers_of_others_in_the_directory_count(
+    server: Running, tmp_path: Path
+) -> None:
+    command = [*files(tmp_path, server, [("longer", "a long text", "short")] * 2)[:4], "--out", str(tmp_path / "out")]
+    for name, budget in (("poor", 1.0), ("rich", 9.0)):  # an answer costs 0.1, and 0.82 at most
+        text = (tmp_path / "my.toml").read_text().replace('"m"', f'"{name}"')
+        (tmp_path / f"{name}.toml").write_text(f"{text}prices = [1000, 0]\nmax_cost = {budget}\n")
+    poor, rich = (["--judge", str(tmp_path / f"{name}.toml")] for name in ("poor", "rich"))
+    assert main([*command, *poor, *rich]) == SOME_REMAIN
+    judges = result(tmp_path)["judges"]
+    assert (judges["poor"]["failed"] > 0, judges["rich"]["failed"]) == (True, 0)
+    spent = result(tmp_path)["cost_usd"]
+    assert main([*command, *rich]) == 0
+    assert result(tmp_path)["cost_usd"] == pytest.approx(spent)  # with what was paid to the other judge
 
 
 def test_a_judge_without_a_server_and_two_responses_are_refused(
