@@ -12,6 +12,7 @@ from transformers.tokenization_python import PreTrainedTokenizer
 
 from text2grad.align.delta import pseudo_rewards
 from text2grad.align.offsets import _TABLES, token_offsets
+from text2grad.align.pieces import PieceTable
 from text2grad.errors import AlignmentError
 from text2grad.types import Span
 from tokenizers_made_here import CORPUS, FAMILIES, made, of_tokens, parameters, words
@@ -232,3 +233,17 @@ def test_a_decoder_that_ends_words_with_a_mark_is_followed() -> None:
 def test_without_a_decoder_tokens_are_words_behind_spaces() -> None:
     core = Tokenizer(models.WordLevel({"one": 0, "two": 1}, unk_token="one"))
     assert token_offsets(PreTrainedTokenizerFast(tokenizer_object=core), [0, 1]) == [(0, 3), (3, 7)]
+
+
+def test_a_table_that_another_thread_renews_meanwhile_changes_no_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = made("gpt2")
+    ids = tokenizer("naïve 😀 words", add_special_tokens=False)["input_ids"]
+    expected, pieces = token_offsets(tokenizer, ids), PieceTable.pieces
+
+    def renewed(table: PieceTable, *given: Any, **how: Any) -> Any:
+        read = pieces(table, *given, **how)
+        _TABLES[tokenizer] = PieceTable(tokenizer)
+        return read
+
+    monkeypatch.setattr(PieceTable, "pieces", renewed)
+    assert token_offsets(tokenizer, ids) == expected
