@@ -117,8 +117,9 @@ def test_a_target_that_fits_no_module_is_refused_with_the_names_there_are(saved:
         with pytest.raises(ConfigError) as caught:
             check_lora_targets(model, targets)
         assert str(caught.value) == (
-            "model.lora_targets: the model has no module 'v_prooj'. Its linear modules: down_proj, "
-            'gate_proj, k_proj, lm_head, o_proj, q_proj, up_proj, v_proj; "all-linear" takes all but the output layer'
+            "model.lora_targets: the model has no module 'v_prooj'. Did you mean \"v_proj\"? Known linear modules: "
+            "down_proj, gate_proj, k_proj, lm_head, o_proj, q_proj, up_proj, v_proj; all-linear takes all but the output "
+            "layer"
         )
 
 
@@ -169,7 +170,7 @@ def test_what_a_run_cannot_use_is_refused_before_the_weights_are_loaded(
     with pytest.raises(ConfigError) as caught:
         start(path, tokenizer, "red cat", monkeypatch)
     assert str(caught.value) == (
-        f"{tmp_path / 'run'} cannot be made in {tmp_path / 'run'}: it is a file; choose another with --out DIR"
+        f"cannot write to {tmp_path / 'run'}: {tmp_path / 'run'}: it is a file; choose another with --out DIR"
     )
 
 

@@ -503,7 +503,7 @@ def test_a_token_beyond_the_embedding_is_refused() -> None:
     with pytest.raises(ModelError) as caught:
         fitting_prompts(model, tokenizer, [Example("red cat"), Example("red <new>")], **settings)
     assert str(caught.value) == (
-        f"the tokenizer uses the id {size}, and the model's embedding has {size} rows; call "
+        f"row 1 has the id {size}, and the model's embedding has {size} rows; call "
         "model.resize_token_embeddings(len(tokenizer)) and save the model, or take the tokenizer that belongs to it"
     )
 

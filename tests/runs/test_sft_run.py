@@ -455,7 +455,7 @@ def test_tokens_that_the_model_lacks_are_refused(tmp_path: Path) -> None:
     tokenizer.add_tokens(["extra"])
     tokenizer.save_pretrained(tmp_path / "base")
     write_jsonl(tmp_path / "demonstrations.jsonl", [*DEMONSTRATIONS, {"prompt": "red extra", "reference": " cat"}])
-    with pytest.raises(ModelError, match=r"the tokenizer uses the id (\d+), and the model's embedding has \1 rows"):
+    with pytest.raises(ModelError, match=r"row \d+ has the id (\d+), and the model's embedding has \1 rows"):
         train(tmp_path, "extra")
 
 
