@@ -118,8 +118,8 @@ def test_a_target_that_fits_no_module_is_refused_with_the_names_there_are(saved:
             check_lora_targets(model, targets)
         assert str(caught.value) == (
             "model.lora_targets: the model has no module 'v_prooj'. Did you mean \"v_proj\"? Known linear modules: "
-            "down_proj, gate_proj, k_proj, lm_head, o_proj, q_proj, up_proj, v_proj; all-linear takes all but the output "
-            "layer"
+            "down_proj, gate_proj, k_proj, lm_head, o_proj, q_proj, up_proj, v_proj; all-linear takes all but the "
+            "output layer"
         )
 
 
