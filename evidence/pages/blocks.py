@@ -139,7 +139,7 @@ def _general_ability(files: Files) -> str:
         return "Not measured yet."
     rows = []
     for suite, result in found["suites"].items():
-        name = next(iter(result["measures"]))
+        name = next(name for name, measure in result["measures"].items() if measure.get("shown", True))
         before, after = (_with_interval(Estimate(**result["models"][model][name])) for model in ("before", "after"))
         difference = result["differences"]["after"][name]
         kept = "no loss shown" if _is_kept(difference, result["measures"][name]["better"]) else "a loss"

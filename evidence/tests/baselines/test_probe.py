@@ -384,7 +384,7 @@ def with_more_ids(tokenizer: Any, *, special: bool) -> Any:
 
 
 BEYOND = (
-    "the tokenizer uses the id {id}, and the model's embedding has {id} rows; call model.resize_token_embeddings("
+    "has the id {id}, and the model's embedding has {id} rows; call model.resize_token_embeddings("
     "len(tokenizer)) and save the model, or take the tokenizer that belongs to it"
 )
 
@@ -395,12 +395,12 @@ def test_a_base_without_ids_of_the_tokenizer_is_refused_before_it_reads(
     monkeypatch.setattr(probe, "states_of", lambda *_: pytest.fail("it read"))
     with pytest.raises(ModelError) as refused:
         train_probe(start, with_more_ids(tokenizer, special=False), annotations(20, 0), unit="words")
-    assert str(refused.value) == BEYOND.format(id=len(tokenizer))
+    assert str(refused.value).endswith(BEYOND.format(id=len(tokenizer)))
     chatty = with_more_ids(tokenizer, special=True)  # a special token, which the template writes
     chatty.chat_template = "violet"
     with pytest.raises(ModelError) as refused:
         train_probe(start, chatty, annotations(20, 0), unit="words")
-    assert str(refused.value) == BEYOND.format(id=len(tokenizer))
+    assert str(refused.value).endswith(BEYOND.format(id=len(tokenizer)))
 
 
 def test_a_probe_is_not_loaded_with_a_tokenizer_of_more_ids_but_with_an_unused_special_token(
@@ -417,7 +417,7 @@ def test_a_probe_is_not_loaded_with_a_tokenizer_of_more_ids_but_with_an_unused_s
     with_more_ids(tokenizer, special=False).save_pretrained(tmp_path / "base")
     with pytest.raises(ModelError) as refused:
         ProbeRewardModel.load(tmp_path / "probe")
-    assert str(refused.value) == BEYOND.format(id=len(tokenizer))
+    assert str(refused.value).endswith(BEYOND.format(id=len(tokenizer)))
 
 
 # On disk, and in a run.

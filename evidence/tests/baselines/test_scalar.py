@@ -407,7 +407,7 @@ def test_a_tokenizer_of_more_ids_than_the_model_has_is_refused(tokenizer: Any, s
     with pytest.raises(ModelError) as refused:
         train_scalar_reward_model(start, more, annotations(NEW), list(map(reward, NEW)), HOW)
     assert str(refused.value) == (
-        f"the tokenizer uses the id {len(tokenizer)}, and the model's embedding has {len(tokenizer)} rows; call "
+        f"row 0 has the id {len(tokenizer)}, and the model's embedding has {len(tokenizer)} rows; call "
         "model.resize_token_embeddings(len(tokenizer)) and save the model, or take the tokenizer that belongs to it"
     )
 
