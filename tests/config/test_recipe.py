@@ -198,6 +198,13 @@ def test_a_critic_that_cannot_be_trained_here_is_not_refreshed() -> None:
     assert make_recipe({"critic": {**critic, "use": "my:critic"}, "refresh": refresh}).refresh.active
 
 
+def test_the_recipe_of_a_run_is_read_without_what_is_gone_and_was_empty() -> None:
+    sections = {"engine": {"base_url": "", "sleep": True}, "vllm": {"max_model_len": 9}}
+    assert make_recipe(sections, strict=False).engine.sleep
+    with pytest.raises(ConfigError, match="base_url"):  # it decided something
+        make_recipe({"engine": {"base_url": "http://node7:8000"}}, strict=False)
+
+
 # Files and overrides.
 
 

@@ -127,12 +127,10 @@ def make_recipe(data: Mapping[str, Any], *, where: str = "recipe", strict: bool 
         ConfigError: if a key is unknown or a value is refused.
     """
     if not strict:
-        sections = {
-            name: type(field.default).model_fields for name, field in _kind.model_fields.items() if name in data
-        }
+        keys = {name: type(field.default).model_fields for name, field in _kind.model_fields.items() if name in data}
         data = {
-            name: {key: value for key, value in data[name].items() if value or key in keys}
-            for name, keys in sections.items()
+            name: {key: value for key, value in data[name].items() if value or key in known}
+            for name, known in keys.items()
         }
     _refuse_unknown(data, where)
     try:

@@ -2,7 +2,7 @@
 
 pass@k          probability that one of k answers passes; from n answers with c passes 1 - C(n - c, k) / C(n, k), the
                 unbiased estimator of arXiv 2107.03374; mean over questions
-parses          share of programs that Python can parse
+cut, parses     shares of answers that the length limit cut, and of programs that Python can parse
 forgeable       share of passes that a program written against the sandbox could have forged (docs/critics.md)
 
 The keys of a record tell its format, so `--suite code` reads every format. The plus versions are data sets of
@@ -73,6 +73,7 @@ class CodeSuite(AnsweredSuite):
                 for k in KS
                 if k <= options.samples
             },
+            "cut": mean_of("cut", "lower", share=True, about="answers that the length limit cut"),
             "parses": mean_of("parses", share=True, about="programs that Python can parse"),
             "forgeable": mean_of("forgeable", "lower", over="passed", about=forged),
         }
@@ -85,7 +86,8 @@ class CodeSuite(AnsweredSuite):
         """Return for each answer whether its program passes, and why not; equal programs run once."""
         jobs = [(program_of(answer), answer.question.data["tests"]) for answer in answers]
         results = self._run(list(dict.fromkeys(jobs)))
-        return [_scores(job[0], results[job]) for job in jobs]
+        scores = [_scores(job[0], results[job]) for job in jobs]
+        return [{**own, "cut": answer.finish[0] == "length"} for own, answer in zip(scores, answers, strict=True)]
 
     def _run(self, jobs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Result]:
         """Return the results by program and tests."""
