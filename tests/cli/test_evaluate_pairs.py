@@ -9,7 +9,7 @@ import pytest
 
 from fault_server import Running
 from text2grad.cli.__main__ import main
-from text2grad.cli.evaluate_pairs import SOME_REMAIN
+from text2grad.cli.options import SOME_REMAIN
 from text2grad.critics.servers.preference import Comparison, Preference, messages, read_verdict
 from text2grad.critics.servers.store import Answer
 from text2grad.runs.critic_quality.verdicts import judges_agreement, summary

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from text2grad.cli.options import (
+    SOME_REMAIN,
     add_command,
     add_shared,
     at_least,
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from text2grad.config import Recipe
     from text2grad.critics.servers import AnnotationResult, Item, Usage
 
-
-SOME_REMAIN = 3
-"""Exit status if a response has no critique."""
 
 NAMED_IDS = 5
 ANNOTATOR = {"model", "template", "reasoning"}

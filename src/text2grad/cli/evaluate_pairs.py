@@ -3,11 +3,12 @@
 import argparse
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from text2grad.cli.options import (
+    SOME_REMAIN,
     add_command,
     add_shared,
     at_least,
@@ -25,7 +26,6 @@ from text2grad.files import lock_directory
 if TYPE_CHECKING:
     from text2grad.critics.servers import Comparison, Endpoint, Preference
 
-SOME_REMAIN = 3  # exit status if some pairs have no verdict
 
 DESCRIPTION = """\
 Have judges choose the better of two responses to the same prompt, or of two critiques of the same response. A model
@@ -88,16 +88,14 @@ def run(args: argparse.Namespace) -> int:
         if args.dry_run:
             return 0
         limits = [judge.max_cost for judge in judges if judge.max_cost is not None]
-        limit = max(limits, default=None) if args.max_cost is None else args.max_cost
-        refuse_beyond_budget(forecasts, limit)
+        refuse_beyond_budget(forecasts, max(limits, default=None))
         own = [store.tokens(judge.model) for judge in judges]
         others = [whole - sum(part) for whole, part in zip(store.tokens(), zip(*own, strict=True), strict=True)]
         before = sum(forecast.spent for forecast in forecasts) + max(judge.cost(*others) for judge in judges)
-        usage = Usage(limit, before)  # of all judges, each at its own prices, others at the dearest
+        usage = Usage(before)  # of all judges, each at its own prices, others at the dearest
         with metered(args.out, "evaluate pairs") as tokens:
             try:
                 for judge in judges:
-                    usage.max_cost = judge.max_cost if args.max_cost is None else args.max_cost
                     phase = f"ask {judge.model}"
                     verdicts[judge.model], _ = run_session(judge, store, prefer, comparisons, usage=usage, phase=phase)
             finally:
@@ -127,7 +125,9 @@ def _judges(args: argparse.Namespace) -> list["Endpoint"]:
         raise ConfigError(f"two judges are the model {twice[0]}; their answers would be the same ones")
     if args.max_cost is not None and not any(any(judge.prices) for judge in judges):
         raise ConfigError("--max-cost needs prices, without which nothing costs anything: give annotate.prices")
-    return judges
+    if args.max_cost is None:
+        return judges
+    return [replace(judge, max_cost=args.max_cost) if any(judge.prices) else judge for judge in judges]
 
 
 def _report(
@@ -140,7 +140,10 @@ def _report(
 
     records = [
         {
-            **{"judge": name, **comparison._asdict(), **asdict(preference), "inconsistent": preference.inconsistent},
+            "judge": name,
+            **comparison._asdict(),
+            **asdict(preference),
+            "inconsistent": preference.inconsistent,
             "failure": preference.failure._asdict() if preference.failure else None,
         }
         for name, preferences in verdicts.items()

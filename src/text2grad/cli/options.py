@@ -28,6 +28,8 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
 }
 """Arguments that mean the same in all commands that have them."""
 
+SOME_REMAIN = 3  # exit status if a server left some items without an answer
+
 
 def add_command(
     commands: Any,

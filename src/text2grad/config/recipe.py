@@ -127,10 +127,11 @@ def make_recipe(data: Mapping[str, Any], *, where: str = "recipe", strict: bool 
         ConfigError: if a key is unknown or a value is refused.
     """
     if not strict:
-        keys = {name: type(field.default).model_fields for name, field in _kind.model_fields.items() if name in data}
+        known = _keys()
         data = {
-            name: {key: value for key, value in data[name].items() if value or key in known}
-            for name, known in keys.items()
+            name: {key: value for key, value in values.items() if value or key in known[name]}
+            for name, values in data.items()
+            if name in known
         }
     _refuse_unknown(data, where)
     try:
@@ -151,8 +152,13 @@ def _explain(item: dict[str, Any]) -> str:
     return f"[{section}] {'.'.join(key)} = {item['input']!r}: {message}"
 
 
+def _keys() -> dict[str, Any]:
+    """Return the settings that each section has."""
+    return {name: type(field.default).model_fields for name, field in _kind.model_fields.items()}
+
+
 def _refuse_unknown(data: Mapping[str, Any], where: str) -> None:
-    sections = {name: type(field.default).model_fields for name, field in _kind.model_fields.items()}
+    sections = _keys()
     for section, values in data.items():
         if section not in sections:
             raise ConfigError(f"{where}: {_no_section(section)}")

@@ -189,12 +189,12 @@ def keys_of(record: Object) -> str:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def _opened(path: Path) -> Iterator[io.BufferedReader | gzip.GzipFile]:
     """Open a file, which may be compressed; what fails in reading it is a `DataError`."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             refuse_utf16(file.peek(2)[:2], path)  # a pipe has no way back
-            yield file  # type: ignore[misc]
+            yield file
     except (OSError, EOFError, zlib.error) as error:
         raise _unreadable(path, error) from error
 

@@ -134,7 +134,8 @@ class GenerativeRewardModel:
     def _drawn(self, examples: Sequence[Example], responses: Sequence[str], draws: int) -> list[list[str]]:
         """Return the texts of several sampled critiques of each response; with 0 draws, of the greedy critique."""
         requests: dict[tuple[str, str, int], _Request] = {}  # equal ones are decoded once
-        asked = list(zip(map(str, prompts := self.prompts(examples, responses)), responses, strict=True))
+        prompts = self.prompts(examples, responses)
+        asked = list(zip(map(str, prompts), responses, strict=True))
         for (prompt, response), ids, example in zip(asked, prompts, examples, strict=True):
             for number in range(draws or 1):
                 rng, group = (Random(f"0 {number} {ids}"), prompt) if draws else (None, example.prompt_text)

@@ -14,7 +14,7 @@ unpickled. Tensors are whole also where the run has them in shards, so a checkpo
 import json
 import shutil
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,8 @@ def save_checkpoint(run: PreparedRun, step: int) -> None:
         run.refresher.prune(checkpoint_critics(directory))
     elif run.sharding is not None:  # the first process needs the shards of all
         for tensors in (_exported(run.model.policy), run.trainable, moments):
-            _gathered(tensors, keep=False)
+            for tensor in _unique(tensors):
+                whole(tensor.detach())
     run.sizes.changed = False
     run.accelerator.wait_for_everyone()
 
@@ -102,14 +103,18 @@ def _exported(policy: Any) -> dict[str, Tensor]:
     return {name: w for name, w in weights if w.requires_grad or "lora_" in name or not is_peft(policy)}
 
 
-def _gathered(tensors: Mapping[str, Tensor], *, keep: bool = True) -> dict[str, Tensor]:
-    """Return tensors whole, shards on the CPU, as safetensors takes them, nothing without `keep`. Tied stay one."""
+def _unique(tensors: Mapping[str, Tensor]) -> Iterable[Tensor]:
+    """Return the tensors, tied ones once, in the order in which all processes gather them."""
+    return {id(tensor): tensor for tensor in tensors.values()}.values()
+
+
+def _gathered(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors whole, shards on the CPU, as safetensors takes them; tied ones stay one."""
     gathered: dict[int, Tensor] = {}
-    for tensor in {id(tensor): tensor for tensor in tensors.values()}.values():
+    for tensor in _unique(tensors):
         full = whole(tensor.detach())
-        if keep:
-            gathered[id(tensor)] = (full.cpu() if isinstance(tensor, DTensor) else full).contiguous()
-    return {name: gathered[id(tensor)] for name, tensor in tensors.items()} if keep else {}
+        gathered[id(tensor)] = (full.cpu() if isinstance(tensor, DTensor) else full).contiguous()
+    return {name: gathered[id(tensor)] for name, tensor in tensors.items()}
 
 
 def load_checkpoint(path: Path, run: PreparedRun) -> dict[str, Any]:

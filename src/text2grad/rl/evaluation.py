@@ -7,7 +7,7 @@ the same responses, and evaluates them with the metric of its task instead (`run
 from accelerate.utils import gather_object
 
 from text2grad.feedback import ask
-from text2grad.models import draws_apart, make_rollouts, sample, step_uniforms
+from text2grad.models import draws_apart, make_rollouts, step_uniforms
 from text2grad.progress import Progress
 from text2grad.rl.metrics import response_records, step_metrics
 from text2grad.rl.rewards import rewards_of
@@ -48,8 +48,7 @@ def own_held_out(run: PreparedRun) -> range:
 def held_out_responses(run: PreparedRun, rows: range, title: str | None = None) -> list[Rollout]:
     """Return one response to each held-out prompt of `rows`; batches that do not fit into memory are halved.
 
-    All calls draw the same random numbers for a prompt, whatever `rows` are. Progress is shown if there is
-    a title.
+    All calls draw the same random numbers for a prompt, whatever `rows` are. Progress is shown if there is a title.
     """
     settings, here = run.recipe.rollout, slice(rows.start, rows.stop)
     seed, prompts = run.recipe.run.seed + EVALUATION_SEED, run.held_out_ids[here]
@@ -57,18 +56,8 @@ def held_out_responses(run: PreparedRun, rows: range, title: str | None = None) 
     shown = title is not None and run.accelerator.is_main_process
 
     def sample_all() -> list[tuple[int, ...]]:
-        progress = Progress(title or "", len(rows), unit="response", enabled=shown)
-        with progress, run.whole_policy() as policy:
-            return sample(
-                policy,
-                prompts,
-                uniforms[here],
-                eos_ids=run.eos_ids,
-                pad_id=run.pad_id,
-                temperature=settings.temperature,
-                rows_at_once=run.sizes.rows_at_once,
-                on_part=lambda part: progress.advance(len(part)),
-            )
+        with Progress(title or "", len(rows), unit="response", enabled=shown) as progress:
+            return run.sample_policy(prompts, uniforms[here], lambda part: progress.advance(len(part)))
 
     responses = run.sizes.in_rows(len(rows), sample_all)
     return make_rollouts(run.tokenizer, run.held_out[here], prompts, responses, run.eos_ids)

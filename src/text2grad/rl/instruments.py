@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from accelerate.utils import gather_object
-from torch import Tensor
 
 from text2grad.costs import TokenCount, accelerator_peak, peak_memory, tokens_of
 from text2grad.errors import CriticError
@@ -111,8 +110,8 @@ class Records(Instrument):
         }
         records = response_records(step.number, step.rollouts, step.critiques, step.deltas, step.offsets, tokens)
         step.records = gather_object(records)
-        mask = step.batch.response_mask
-        step.metrics = step_metrics(step.records, step.scores, step.returns, mask, _of_all_processes) | step.metrics
+        mask, of_all = step.batch.response_mask, lambda columns: torch.cat(gather_object([columns.cpu()]), 1)
+        step.metrics = step_metrics(step.records, step.scores, step.returns, mask, of_all) | step.metrics
         with watched(self.trainer, "audit"):
             audit, tokenizer = self.trainer.refresher.audit, self.trainer.tokenizer
             step.metrics |= audit(tokenizer, step.rollouts, step.deltas, step.critiques)
@@ -143,7 +142,3 @@ class FailureLimit(Instrument):
             trainer.failures.statuses.clear()  # a mended critic starts anew
             trainer.save()
             raise error
-
-
-def _of_all_processes(columns: Tensor) -> Tensor:
-    return torch.cat(gather_object([columns.cpu()]), 1)

@@ -21,7 +21,6 @@ from text2grad.models import (
     make_rollouts,
     random_states,
     restore_random_states,
-    sample,
     step_uniforms,
 )
 from text2grad.rl.start import PreparedRun
@@ -101,17 +100,7 @@ def sample_rollouts(run: PreparedRun, step: int, early: EarlyCritiques | None = 
         uniforms = step_uniforms(
             seed=run.recipe.run.seed, step=step, rows=rollout.batch_size, tokens=rollout.max_new_tokens
         )
-        with run.whole_policy() as policy:
-            sample(
-                policy,
-                prompts,
-                uniforms[mine],
-                eos_ids=run.eos_ids,
-                pad_id=run.pad_id,
-                temperature=rollout.temperature,
-                rows_at_once=run.sizes.rows_at_once,
-                on_part=on_part,
-            )
+        run.sample_policy(prompts, uniforms[mine], on_part)
 
     run.sizes.in_rows(len(prompts), sample_all)
     return rollouts

@@ -122,7 +122,8 @@ class RunLog:
         for rollout, critique in zip(rollouts, critiques, strict=True):
             sampled = {"ids": rollout.response_ids, "engine_logp": rollout.engine_logp} if rollout.engine_logp else {}
             responses.append({"response": rollout.response, **sampled, "critique": critique_to_json(critique)})
-        write_atomically(self._critique_file(step, rank), to_json({"random": states, "responses": responses}))
+        path = self.directory / "critiques" / f"{step:06d}-{rank}.json"
+        write_atomically(path, to_json({"random": states, "responses": responses}))
 
     def keeps_critiques(self, step: int) -> bool:
         """Return whether a killed run has left critiques of a step."""
@@ -198,9 +199,6 @@ class RunLog:
 
     def _critique_files(self, step: int) -> list[Path]:
         return sorted((self.directory / "critiques").glob(f"{step:06d}-*.json"))
-
-    def _critique_file(self, step: int, rank: int) -> Path:
-        return self.directory / "critiques" / f"{step:06d}-{rank}.json"
 
 
 def _append(path: Path, records: Sequence[Mapping[str, Any]]) -> None:

@@ -3,7 +3,7 @@
 Whatever can be refused is refused here, before any work. `PreparedRun` holds the parts; `trainer.py` moves them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from math import lcm
@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
+from torch import Tensor
 
 from text2grad.align import AlignSettings, resolve
 from text2grad.config import ModelConfig, Recipe, check_directory, check_world_size, open_run
@@ -43,6 +44,7 @@ from text2grad.models import (
     padding_id,
     policy_config,
     refuse_second_adapter,
+    sample,
     stop_ids,
     with_lora,
 )
@@ -275,6 +277,22 @@ class PreparedRun:
         """Yield the policy with whole weights, to sample from; sharded weights are gathered on all devices."""
         with nullcontext() if self.sharding is None else self.sharding.gathered(self.model):
             yield self.model.policy
+
+    def sample_policy(
+        self, prompts: Sequence[Sequence[int]], uniforms: Tensor, on_part: Callable[[list[tuple[int, ...]]], None]
+    ) -> list[tuple[int, ...]]:
+        """Return the policy's responses to prompts by uniform numbers, [B, T]; `on_part` gets each batch's at once."""
+        with self.whole_policy() as policy:
+            return sample(
+                policy,
+                prompts,
+                uniforms,
+                eos_ids=self.eos_ids,
+                pad_id=self.pad_id,
+                temperature=self.recipe.rollout.temperature,
+                rows_at_once=self.sizes.rows_at_once,
+                on_part=on_part,
+            )
 
     def collate(self, rollouts: Sequence[Rollout]) -> TokenBatch:
         """Return rollouts as a batch on the run's device; responses to one prompt share it where the model can."""

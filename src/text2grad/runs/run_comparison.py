@@ -73,10 +73,7 @@ def compare_runs(paths: Sequence[Path], *, step: int | None = None) -> list[Meth
         DataError: if a path is no run or has no evaluation at `step`, or there is a single run.
     """
     groups: list[list[Compared]] = []
-    different = list({path.resolve(): path for path in paths}.values())
-    if len(different) < 2:
-        recipe_of_run(different[0])  # says it if this is no run at all
-        raise DataError(f"{paths[0]} is a single run; name at least two runs")
+    different = {path.resolve(): path for path in paths}.values()
     for path in different:
         recipe, run = recipe_of_run(path), read_run(path)
         if "reward/per_response" not in run.metrics[0]:
@@ -85,6 +82,8 @@ def compare_runs(paths: Sequence[Path], *, step: int | None = None) -> list[Meth
         if (group := next(alike, None)) is None:
             groups.append(group := [])
         group.append(Compared(run, recipe, _evaluation(run, step)))
+    if len(different) < 2:  # whatever is no run at all was refused above
+        raise DataError(f"{paths[0]} is a single run; name at least two runs")
     directories = [[compared.run.directory for compared in group] for group in groups]
     return list(map(Method, _names(directories), groups))
 

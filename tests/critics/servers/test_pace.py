@@ -70,7 +70,7 @@ def test_nobody_asks_before_the_pause_is_over() -> None:
 
 def test_a_request_waits_until_those_under_way_leave_room_in_the_budget() -> None:
     async def scenario() -> None:
-        pace, order = Pace(8, Usage(max_cost=1.0)), list[str]()
+        pace, order = Pace(8, Usage(), 1.0), list[str]()
 
         async def first() -> None:
             async with pace.turn(0.6):
@@ -94,9 +94,9 @@ def test_a_request_waits_until_those_under_way_leave_room_in_the_budget() -> Non
 
 
 def test_a_budget_has_room_for_what_it_comes_to_exactly() -> None:
-    budget = Usage(max_cost=1.0, cost=0.5, reserved=0.25)  # 0.5 + 0.25 + 0.25 = 1
-    assert budget.has_room(0.25)
-    assert not budget.has_room(0.251)
+    pace = Pace(1, Usage(cost=0.5, reserved=0.25), 1.0)  # 0.5 + 0.25 + 0.25 = 1
+    assert pace.has_room(0.25)
+    assert not pace.has_room(0.251)
 
 
 def test_no_pause_is_longer_than_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,7 +110,7 @@ class CachedClient:
         """
         self.endpoint, self.store, self.usage = endpoint, store, usage
         self.server = ServerClient(endpoint)
-        self.pace = Pace(endpoint.concurrency, usage)
+        self.pace = Pace(endpoint.concurrency, usage, endpoint.max_cost)
         self._under_way: dict[str, asyncio.Task[Answer]] = {}
         self._takes_formats: bool | None = None  # unknown before the first request with one
         self._length_name = "max_tokens"  # the server's name of that parameter

@@ -23,10 +23,9 @@ LONGEST_PAUSE_S = 600.0
 
 @dataclass(slots=True)
 class Usage:
-    """Counts of a run, its budget and what it has spent.
+    """Counts of a run, and what it has spent.
 
     Attributes:
-        max_cost: largest cost in US dollars; None sets no limit.
         cost: US dollars for all answers in the store.
         reserved: maximum cost of the requests under way, in US dollars.
         requests: requests sent.
@@ -36,7 +35,6 @@ class Usage:
         completion_tokens: likewise.
     """
 
-    max_cost: float | None = None
     cost: float = 0.0
     reserved: float = 0.0
     requests: int = 0
@@ -48,11 +46,7 @@ class Usage:
     @classmethod
     def of(cls, endpoint: Endpoint, store: Store) -> "Usage":
         """Return the usage of a run that begins; the stored answers are its cost so far."""
-        return cls(endpoint.max_cost, endpoint.cost(*store.tokens()))
-
-    def has_room(self, max_cost: float) -> bool:
-        """Return True if the budget suffices for a request of this maximum cost beside those under way."""
-        return self.max_cost is None or self.cost + self.reserved + max_cost <= self.max_cost
+        return cls(endpoint.cost(*store.tokens()))
 
 
 class Pace:
@@ -64,12 +58,16 @@ class Pace:
         stopped: why no request starts any more; empty while requests may start.
     """
 
-    def __init__(self, max_active: int, usage: Usage) -> None:
-        """Take the largest number of requests under way, and the usage with the budget."""
-        self.max_active, self.usage = max_active, usage
+    def __init__(self, max_active: int, usage: Usage, budget: float | None = None) -> None:
+        """Take the largest number of requests under way, and what `usage` may cost in US dollars; None for no limit."""
+        self.max_active, self.usage, self.budget = max_active, usage, budget
         self.limit, self.active, self.stopped = float(max_active), 0, ""
         self._resume_at = self._slowed_at = float("-inf")
         self._freed, self._end = asyncio.Event(), asyncio.Event()
+
+    def has_room(self, max_cost: float) -> bool:
+        """Return True if the budget suffices for a request of this maximum cost beside those under way."""
+        return self.budget is None or self.usage.cost + self.usage.reserved + max_cost <= self.budget
 
     @asynccontextmanager
     async def turn(self, max_cost: float = 0.0) -> AsyncIterator[float]:
@@ -91,14 +89,14 @@ class Pace:
 
     async def _wait(self, max_cost: float) -> None:
         while True:
-            if not self.usage.has_room(max_cost) and not self.active:
-                self.stop(f"the budget of {self.usage.max_cost:g} US dollars leaves no room for a request")
+            if not self.has_room(max_cost) and not self.active:
+                self.stop(f"the budget of {self.budget:g} US dollars leaves no room for a request")
             if self.stopped:
                 raise RequestError("not_asked", self.stopped)
             pause = self._resume_at - asyncio.get_running_loop().time()
             if pause > 0:
                 await self.sleep(pause)
-            elif self.active < int(self.limit) and self.usage.has_room(max_cost):
+            elif self.active < int(self.limit) and self.has_room(max_cost):
                 return
             else:
                 self._freed.clear()

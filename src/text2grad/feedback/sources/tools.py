@@ -31,10 +31,9 @@ GUESSED = "guesses of a model: not what a person said"
 UNCLEAR = "spans behind a character that a browser counts as two, an emoji, say: Argilla does not tell their place"
 
 
-def _mark(row: Row, draft: Draft, label: str, place: Span, note: str = "") -> None:
+def _mark(draft: Draft, label: str, place: Span, meaning: Meaning, note: str = "") -> None:
     """Add a marked text as a span and a line: `Error: "Lyon" – She lives in Nice.`."""
     line = f"{label}: {quoted(draft.response[place.start : place.end])}" + (f" – {note}" if note else "")
-    meaning = _meaning(row, label)
     if meaning == "ignore":
         draft.lose(IGNORED, line)
     else:
@@ -111,7 +110,7 @@ def _regions(task: Row, annotation: Object) -> Draft:
         said = notes[region.get("id")] if region.get("id") in marks else []
         note = " ".join([*_texts((region.get("meta") or {}).get("text")), *said]).strip()
         for label in region["value"]["labels"]:
-            _mark(task, draft, label, _place(task, region["value"], draft.response), note)
+            _mark(draft, label, _place(task, region["value"], draft.response), _meaning(task, label), note)
     draft.lines.extend(text for name, said in notes.items() if name not in marks for text in said)
     return draft
 
@@ -178,11 +177,11 @@ def _answer(row: Row, draft: Draft, question: str, value: Any) -> None:
     elif isinstance(value, list) and all(isinstance(entry, dict) and "start" in entry for entry in value):
         for entry in value:
             label, start, end = str(entry.get("label")), entry["start"], entry.get("end")
-            if _meaning(row, label) == "ignore":
+            if (meaning := _meaning(row, label)) == "ignore":
                 draft.lose(IGNORED, f"{label} [{start}, {end}]")
             elif _is_place(start, end) and len(set(_readings(draft.response, start, end))) > 1:
                 draft.lose(UNCLEAR, f"{label} [{start}, {end}]")
             else:
-                _mark(row, draft, label, row.span(start, end, "negative", draft.response))
+                _mark(draft, label, row.span(start, end, meaning, draft.response), meaning)
     else:
         draft.lose("answers that are neither spans nor words", f"{question}: {shown(value)}")
