@@ -1,6 +1,7 @@
 """`text2grad evaluate critic` from its command line: what it writes, what it asks again, and what it refuses."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,7 @@ def test_a_critic_is_measured_and_everything_is_written(here: Path, capsys: pyte
     said = read_annotations(here / "out" / "predictions.jsonl")
     assert [one.critique.unmatched for one in said] == [("nowhere",), ()] * 10
     page = (here / "out" / "evaluation.html").read_text()
+    assert re.search(r"<dd>\d\.\d{3}<small>\d\.\d{3} to \d\.\d{3}</small>", page)
     assert "Lyon <b>" not in page
     assert "Lyon &lt;b&gt;is&lt;/b&gt; right." in page
     assert page.count('<p class="where as-is">Annotation</p>') == 20

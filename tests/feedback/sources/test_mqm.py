@@ -24,6 +24,14 @@ def items(tmp_path: Path, record: dict[str, Any]) -> list[Item]:
     return [item._replace(where="") for item in read_items(path, "mqm")]
 
 
+def table(tmp_path: Path, rows: list[tuple[str, ...]]) -> Path:
+    """Write the published form of the data: a row per error."""
+    header = ("system", "doc", "doc_id", "seg_id", "rater", "source", "target", "category", "severity")
+    path = tmp_path / "mqm.tsv"
+    path.write_text("".join("\t".join(row) + "\n" for row in (header, *rows)), "utf-8")
+    return path
+
+
 def test_every_error_of_mqm_is_a_span_or_a_loss_with_its_reason() -> None:
     path = SHARED / "data" / "mqm_ted_ende" / "segments.jsonl"
     if not path.exists():
@@ -80,15 +88,12 @@ def test_errors_of_mqm_that_lie_nowhere_are_refused(tmp_path: Path, error: dict[
 
 
 def test_rows_of_mqm_that_contradict_each_other_are_handed_over_and_the_next_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "mqm.tsv"
     rows = [
-        ("system", "doc", "doc_id", "seg_id", "rater", "source", "target", "category", "severity"),
         ("A", "d", "1", "1", "r1", "a", "I live in Lyon.", "Accuracy", "Major"),
         ("A", "d", "1", "1", "r1", "a", "I live in Nice.", "Accuracy", "Major"),
         ("A", "d", "1", "2", "r1", "c", "I live in <v>Lyon</v>.", "Grammar", "Minor"),
     ]
-    path.write_text("".join("\t".join(row) + "\n" for row in rows), "utf-8")
-    bad: list[str] = []
+    path, bad = table(tmp_path, rows), list[str]()
     (found,) = read_items(path, "mqm", on_bad=lambda error: bad.append(str(error)))
     assert found.where == f"{path}:4"
     assert found.made == Annotation("c", LYON, Critique('Grammar (Minor): "Lyon"', (NO,)))
@@ -102,16 +107,14 @@ def test_rows_of_mqm_that_contradict_each_other_are_handed_over_and_the_next_are
 
 
 def test_the_published_table_of_mqm_is_one_record_per_segment_and_rater(tmp_path: Path) -> None:
-    path = tmp_path / "mqm.tsv"
     rows = [
-        ("system", "doc", "doc_id", "seg_id", "rater", "source", "target", "category", "severity"),
         ("A", "d", "1", "1", "r1", 'a "b"', "I live in <v>Lyon</v>.", "Accuracy", "Major"),
         ("A", "d", "1", "1", "r1", 'a <v>"b"</v>', "I live in Lyon.", "Omission", "Minor"),
         ("A", "d", "1", "1", "r1", 'a "b"', "I live in Lyon.", "Style", "Minor"),
         ("A", "d", "1", "1", "r2", 'a "b"', "I live in Lyon.", "No-error", "no-error"),
         ("A", "d", "1", "2", "r2", "c", "<v>I</v> live in <v>Lyon</v>.", "Grammar", "Minor"),
     ]
-    path.write_text("".join("\t".join(row) + "\n" for row in rows), "utf-8")
+    path = table(tmp_path, rows)
     found = list(read_items(path, "mqm"))
     assert [one.where for one in found] == [f"{path}:2", f"{path}:5", f"{path}:6"]
     words = 'Accuracy (Major): "Lyon"\nOmission (Minor), of the source: "\\"b\\""\nStyle (Minor)'

@@ -94,7 +94,7 @@ class Evaluation(NamedTuple):
             "counts": self.counts,
         }
 
-    def cell(self, name: str) -> str:
+    def cell(self, name: str, shape: str = "{} [{}, {}]") -> str:
         """Return a metric with its interval, a count ("#" and its name), or a quartile; a dash if there is none."""
         if name.startswith("#"):
             return f"{self.counts.get(name[1:], 0):,.0f}"
@@ -104,7 +104,7 @@ class Evaluation(NamedTuple):
         if rate is None:
             return NONE
         digits = 3 if rate.value < 10 else 1
-        return "{} [{}, {}]".format(*(f"{bound:.{digits}f}" for bound in rate))
+        return shape.format(*(f"{bound:.{digits}f}" for bound in rate))
 
 
 def evaluate(pairs: Sequence[Pair], units: Units, wording: Wording, *, draws: int = DRAWS) -> Evaluation:

@@ -42,7 +42,7 @@ def _summary(evaluation: Evaluation) -> list[tuple[str, str]]:
         "failure_rate": "unreadable critiques",
         "unmatched_rate": "quotes not in the response",
     }
-    shown = [(title, evaluation.cell(name).replace("[", "(").replace("]", ")")) for name, title in names.items()]
+    shown = [(title, evaluation.cell(name, "{} ({} to {})")) for name, title in names.items()]
     return shown + ([("responses left out", f"{len(evaluation.left_out):,}")] if evaluation.left_out else [])
 
 
