@@ -3,9 +3,9 @@
     python evidence/benchmarks/mutations.py     # hours of two cores at worst; goes on where it stopped
 
 A seed draws lines of `rl`, `align`, `feedback`, `models` and `reward_models` among all that hold a sign, a mask, an
-axis, a named argument or a comparison, and one change of each. The test file that mirrors the module runs first; the
-tests of `make test` run only for what it does not see, and those of `make test-all` for what `make test` does not see.
-The changes are made in a clone of the last commit, in a temporary folder.
+axis, a named argument or a comparison, and one change of each. The test file that mirrors the module runs first, then
+the tests of its package, those of `make test` and those of `make test-all`, each only for what those before it did not
+see. The changes are made in two clones of the last commit, two at a time, in a temporary folder.
 """
 
 import argparse
@@ -17,11 +17,16 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 SEED, LINES = 59, 60
+AT_ONCE = 2
+LONGEST = 2400
+"""Seconds after which tests are taken to hang."""
 PACKAGES = ("rl", "align", "feedback", "models", "reward_models")
 RESULTS = Path("evidence/results/mutations.json")
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -118,53 +123,72 @@ def draw() -> list[Change]:
     return [rng.choice(sorted(by_line[place])) for place in sorted(rng.sample(sorted(by_line), LINES))]
 
 
-def seen_by(clone: Path, change: Change) -> str:
-    """Return which tests see a change: those of "its file", of "make test", of "make test-all"; or "none"."""
+def seen_by(clone: Path, change: Change) -> tuple[str, str]:
+    """Return which tests see a change ("its file", "its package", "make test", "make test-all", "none"), and the first.
+
+    A change is taken back before the call ends.
+    """
     path = clone / change.path
     before = path.read_bytes()
     lines = before.splitlines(keepends=True)
     line = lines[change.line - 1]
     lines[change.line - 1] = line[: change.start] + change.text.encode() + line[change.end :]
     path.write_bytes(b"".join(lines))
-    mirror = Path("tests", *Path(change.path).parts[2:-1], f"test_{path.name}")
+    package, *inner = Path(change.path).parts[2:-1]
+    mirror = Path("tests", package, *inner, f"test_{path.name}")
+    stages = {"its file": (str(mirror),), "its package": (f"tests/{package}",), "make test": ()}
+    stages["make test-all"] = ("-m", "thorough and not slow")
     try:
-        if (clone / mirror).exists() and _fails(clone, str(mirror)):
-            return "its file"
-        if _fails(clone, "-n", "2", "--dist", "loadfile"):
-            return "make test"
-        return (
-            "make test-all" if _fails(clone, "-n", "2", "--dist", "loadfile", "-m", "thorough and not slow") else "none"
-        )
+        for stage, arguments in stages.items():
+            if (stage != "its file" or (clone / mirror).exists()) and (test := _first_failure(clone, *arguments)):
+                return stage, test
+        return "none", ""
     finally:
         path.write_bytes(before)
 
 
-def _fails(clone: Path, *arguments: str) -> bool:
-    """Return whether a test of a clone fails."""
+def _first_failure(clone: Path, *arguments: str) -> str:
+    """Return the first test of a clone that fails, or ""."""
     environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": f"{clone / 'src'}:{clone}"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments]
-    ended = subprocess.run(command, cwd=clone, env=environment, capture_output=True, check=False)
-    return ended.returncode == 1
+    try:
+        ended = subprocess.run(
+            command, cwd=clone, env=environment, capture_output=True, text=True, timeout=LONGEST, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return "the tests did not end"
+    failures = [text for text in ended.stdout.splitlines() if text.startswith(("FAILED ", "ERROR "))]
+    nothing_ran = ended.returncode in (0, 5)
+    return "" if nothing_ran else (failures or ["pytest ended without a test's name"])[0].split(" - ")[0]
 
 
 def main() -> None:
     """Draw the changes, run what is not yet known, and print the table."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"commit": commit, "seed": SEED, "changes": []}
-    drawn = [Change(**{key: row[key] for key in Change._fields}) for row in known["changes"]] or draw()
-    seen = [row["seen_by"] for row in known["changes"]] + [None] * (len(drawn) - len(known["changes"]))
-    with tempfile.TemporaryDirectory() as folder:
-        clone = Path(folder, "clone")
-        subprocess.run(["git", "clone", "-q", ".", str(clone)], check=True)
-        subprocess.run(["git", "checkout", "-q", known["commit"]], cwd=clone, check=True)
-        for row, change in enumerate(drawn):
-            if seen[row] is None:
-                seen[row] = seen_by(clone, change)
-                rows = [{**change._asdict(), "seen_by": by} for change, by in zip(drawn, seen, strict=True)]
-                RESULTS.write_text(json.dumps({**known, "changes": rows}, indent=1) + "\n")
-                print(f"{change.path}:{change.line} {change.kind}: {seen[row]}", flush=True)
-    print(Counter(seen))
+    if RESULTS.exists():
+        known = json.loads(RESULTS.read_text())
+    else:
+        drawn = [{**change._asdict(), "seen_by": None, "test": ""} for change in draw()]
+        known = {"commit": commit, "seed": SEED, "changes": drawn}
+    waiting = [row for row in known["changes"] if row["seen_by"] is None]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(AT_ONCE) as pool:
+        clones: Queue[Path] = Queue()
+        for number in range(AT_ONCE):
+            clone = Path(folder, f"clone-{number}")
+            subprocess.run(["git", "clone", "-q", ".", str(clone)], check=True)
+            subprocess.run(["git", "checkout", "-q", known["commit"]], cwd=clone, check=True)
+            clones.put(clone)
+
+        def run(row: dict[str, Any]) -> None:
+            clone = clones.get()
+            row["seen_by"], row["test"] = seen_by(clone, Change(**{key: row[key] for key in Change._fields}))
+            clones.put(clone)
+
+        for row, _ in zip(waiting, pool.map(run, waiting), strict=True):
+            RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+            print(f"{row['path']}:{row['line']} {row['kind']}: {row['seen_by']} {row['test']}", flush=True)
+    print(Counter(row["seen_by"] for row in known["changes"]))
 
 
 if __name__ == "__main__":
