@@ -13,8 +13,12 @@ both         spans, span_map, labels: quotes with labels
 outcome      outcome, or else score
 
 An object whose values are all labels is the map A(y): s_k → label. Quotes may be a list, one text, [quote, reason]
-pairs, {"span": quote, "reason": ...} objects, or {quote: reason}. If the object has no feedback, the feedback is the
-text before the object, or else the text after it.
+pairs, {"span": quote, "reason": ...} objects, or {quote: reason}; an object may give the place of its quote, as "start"
+and "end". In a list with labels, offsets may stand without a quote. A label in words decides before a number beside it.
+If the object has no feedback, the feedback is the text before the object, or else the text after it.
+
+A number may be written as a text. An outcome that is a text and no number, such as "50%", makes the critique
+`unparsable`.
 
 The end of a quote is never guessed: a quote that the end of the text cut off is dropped. A critique cut off before
 spans and outcome is `unparsable`; its feedback is kept. So a run whose critic always stops there reports failures.
@@ -29,12 +33,40 @@ from functools import partial
 from typing import Any
 
 from text2grad.errors import CriticError
-from text2grad.feedback.lenient_json import MAX_DEPTH, Cut, CutObject, Reading, printable, read_objects, unescape
+from text2grad.feedback.lenient_json import (
+    MAX_DEPTH,
+    MINUS_SIGNS,
+    Cut,
+    CutObject,
+    Reading,
+    number_in,
+    printable,
+    read_objects,
+    unescape,
+)
 from text2grad.feedback.reasoning import THOUGHT
 from text2grad.types import Label, Status
 
 MAX_CHARS = 100_000
 """A longer text is `unparsable`: twenty times the longest critique of the paper's prompts."""
+
+
+class Placed(str):
+    """A quote with its place in the response.
+
+    Attributes:
+        place: the characters [start, end) that the critic gave.
+        bare: True if there are offsets alone; the text is then "[start, end]".
+    """
+
+    place: tuple[int, int]
+    bare: bool
+
+    def __new__(cls, quote: str | None, start: int, end: int) -> "Placed":
+        """Return the quote; None for offsets alone."""
+        self = super().__new__(cls, f"[{start}, {end}]" if quote is None else quote)
+        self.place, self.bare = (start, end), quote is None
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +75,7 @@ class ParsedCritique:
 
     Attributes:
         feedback: the critique c in words; the whole text if it is unparsable.
-        positive: positive quotes, as written, in order; without blank quotes.
+        positive: positive quotes, as written, in order; without blank quotes; those with a place are `Placed`.
         negative: negative quotes, in the same way.
         status: `ok` for JSON with any text around it; `repaired` for any other form that could be parsed.
         outcome: the critic's finite number for the whole response; None without one.
@@ -169,9 +201,10 @@ def _interpret(value: Mapping[str, Any]) -> ParsedCritique:
     lists = [value if isinstance(value, list) else [value] for value in given]
     texts = ["\n".join(str(text) for text in texts if isinstance(text, str)) for texts in lists]
     feedback = next(filter(str.strip, texts), "".join(texts[:1]))
-    numbers = (*parts.get("outcome", ()), *parts.get("score", ()))
+    numbers = [number_of(number) for number in (*parts.get("outcome", ()), *parts.get("score", ()))]
     outcome = next((float(number) for number in numbers if is_finite(number)), None)
-    if isinstance(value, CutObject) and outcome is None and _SPAN_PARTS.isdisjoint(parts):
+    untold = any(isinstance(number, str) and _word(number) not in _NOTHING for number in parts.get("outcome", ()))
+    if outcome is None and (untold or (isinstance(value, CutObject) and _SPAN_PARTS.isdisjoint(parts))):
         return ParsedCritique(feedback, status="unparsable")
 
     def listed(part: str, label: Label | None) -> list[tuple[str, Label]]:
@@ -201,7 +234,7 @@ def _quotes(value: Any, label: Label | None) -> Iterator[tuple[str, Label | None
     if isinstance(value, list):
         for entry in value:
             yield from _entry(entry, label)
-    elif isinstance(value, dict) and _quote_key(value) is None:
+    elif isinstance(value, dict) and not (_quote_key(value) or place_of(value)):
         if label is None or not isinstance(value, CutObject):  # a cut object may be a {"reason": ...}
             yield from ((quote, label or _label([beside])) for quote, beside in value.items())
     elif _word(value) not in _NOTHING or isinstance(value, dict):
@@ -211,35 +244,58 @@ def _quotes(value: Any, label: Label | None) -> Iterator[tuple[str, Label | None
 def _entry(entry: Any, label: Label | None) -> Iterator[tuple[str, Label | None]]:
     """Yield the quote of one entry: a text, the first of a pair, the span or the only key of an object."""
     beside: list[Any] = []  # the values beside the quote, which may hold its label
+    place = place_of(entry)
     if isinstance(entry, list):
-        entry, beside = (entry[0], entry[1:]) if entry else (None, [])
-    elif isinstance(entry, dict) and (key := _quote_key(entry)):
-        entry, beside = entry[key], [item for name, item in entry.items() if name.casefold() in _LABEL_KEYS]
-    elif isinstance(entry, dict) and len(entry) == 1 and not isinstance(entry, CutObject):
+        entry, beside = (entry[0], entry[1:] if place is None else entry[2:3]) if entry else (None, [])
+    elif isinstance(entry, CutObject):  # its label, or the place of its quote, may be missing
+        entry = None
+    elif isinstance(entry, dict) and (place or _quote_key(entry)):
+        named = {name.casefold(): item for name, item in entry.items() if item is not None}
+        entry, beside = named.get(_quote_key(entry)), [named[key] for key in _LABEL_KEYS if key in named][:1]
+    elif isinstance(entry, dict) and len(entry) == 1:
         ((entry, value),) = entry.items()
         beside = [value]
+    if place and not isinstance(entry, Cut) and (isinstance(entry, str) or label is None):
+        entry = Placed(entry if isinstance(entry, str) else None, *place)
     if isinstance(entry, str) and not isinstance(entry, Cut):
         yield entry, label or _label(beside)
+
+
+def place_of(entry: Any) -> tuple[int, int] | None:
+    """Return the offsets of an entry: whole numbers under "start" and "end", or first in a list; None without them."""
+    if isinstance(entry, dict):
+        entry = [next((entry[key] for key in keys if key in entry), None) for keys in PLACE_KEYS]
+    bounds = entry[:2] if isinstance(entry, list | tuple) else ()
+    return (bounds[0], bounds[1]) if len(bounds) == 2 and all(type(bound) is int for bound in bounds) else None
 
 
 def _label(values: list[Any]) -> Label | None:
     """Return the label of the first value that is a known word or a number's sign; None without a label."""
     for value in values:
-        if is_finite(value) and value != 0:
-            return "positive" if value > 0 else "negative"
-        if label := _LABELS.get(_word(value)):
-            return label
+        number, word = number_of(value), _word(value)
+        if is_finite(number):
+            return "positive" if number > 0 else "negative" if number < 0 else None
+        if word in _LABELS:
+            return _LABELS[word]
     return None
 
 
+def number_of(value: Any) -> Any:
+    """Return the number of a text that is one; any other value unchanged."""
+    number = number_in(value) if isinstance(value, str) and not isinstance(value, Cut) else None
+    return value if number is None else number
+
+
 def _word(value: Any) -> str:
-    """Return a complete text in lower case, for lookup; empty for any other value."""
-    return value.strip().casefold() if isinstance(value, str) and not isinstance(value, Cut) else ""
+    """Return a complete text in lower case, with "-" as the minus sign, for lookup; empty for any other value."""
+    return (
+        value.strip().casefold().translate(MINUS_SIGNS) if isinstance(value, str) and not isinstance(value, Cut) else ""
+    )
 
 
 def _quote_key(item: dict[str, Any]) -> str | None:
     """Return the key of an object's quote."""
-    return next((key for key in item if key.casefold() in _QUOTE_KEYS), None)
+    return next((key.casefold() for key in item if key.casefold() in QUOTE_KEYS and item[key] is not None), None)
 
 
 def is_finite(value: Any) -> bool:
@@ -274,7 +330,10 @@ _PARTS = {
 }
 _SPAN_PARTS = {"positive", "negative", "spans"}
 _LABEL_KEYS = ("label", "sentiment", "polarity", "score")
-_QUOTE_KEYS = ("span", "quote", "text", "code", "snippet")
+QUOTE_KEYS = ("span", "quote", "text", "code", "snippet")
+PLACE_KEYS = (("start", "start_char", "start_offset"), ("end", "end_char", "end_offset"))
+"""The keys of the start and of the end of a quote, as tools name them."""
+
 _NOTHING = {"", "none", "null", "n/a", "nothing"}
 _LABELS: Mapping[str, Label | None] = {
     **dict.fromkeys(("positive", "good", "+1", "+"), "positive"),

@@ -3,21 +3,25 @@
 A record with a response and feedback becomes an annotation: "critique", or "feedback", "spans", "good_spans",
 "poor_spans", "outcome" (see `feedback/records.py`). With a better response in "refinement", its changes become the
 spans of feedback without spans. A record without feedback becomes an example: "prompt", "reference", "tests"; a
-response goes into its `meta`. In text tables, lists are JSON, and empty cells are missing values; the prompt of an
-annotation may be empty. `Item.unread` names the columns that an annotation cannot hold.
+response goes into its `meta`. In text tables, lists are JSON, or as Python and NumPy print them, which is how pandas
+and `datasets` write them; empty cells are missing values; the prompt of an annotation may be empty. `Item.unread` names
+the columns that an annotation cannot hold.
+
+Entries of "spans" may have labels of the source, as those of doccano, Prodigy, Label Studio and XCOMET, in any key of
+`_LABEL_KEYS`. A record that Prodigy's "answer" rejects or ignores is an example.
 """
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
-from text2grad.feedback.critique_text import parse_critique_object
+from text2grad.feedback.critique_text import parse_critique_object, place_of
 from text2grad.feedback.examples import is_chat
-from text2grad.feedback.record_files import Object, keys_of, shown
+from text2grad.feedback.lenient_json import CutObject, number_in, read_objects
+from text2grad.feedback.record_files import Object, keys_of, read_json, shown
 from text2grad.feedback.records import BESIDE, QUOTES, Annotation, means_offsets, parse_record
-from text2grad.feedback.sources.base import ADDED, NOT_JUDGED, WORDS_ONLY, Item, Loss, Row
+from text2grad.feedback.sources.base import ADDED, IGNORED, NOT_JUDGED, WORDS_ONLY, Item, Loss, Row
 from text2grad.feedback.words import words_of
 from text2grad.types import Critique, Example, Span
 
@@ -26,23 +30,33 @@ UNREADABLE = "critiques that cannot be read: their words are kept, δ is 0"
 NO_RESPONSE = "feedback without a response, which is empty or missing: examples, no annotations"
 NOT_FOUND = "quotes that the response does not contain: no span"
 NO_QUOTE = 'entries of quotes that are no text: no span; offsets are "spans": [[start, end, "positive" or "negative"]]'
-NO_LABEL = 'entries of "spans" that are no quote with the label positive or negative: no span'
+NO_LABEL = (
+    'entries of "spans" that are no quote with the label positive or negative: no span; --label NAME=negative gives a '
+    "label its meaning"
+)
+REJECTED = 'records that their annotator rejected or ignored: their "answer" says so, as Prodigy\'s'
 CHAT_JOINED = (
     "chats as prompts, joined to one text: a policy would be asked without their turns; give [data] train a file with "
     "the messages"
 )
 
 _BREAK = re.compile(r"(?:[ \t\r]*\n)+(?P<indent>[ \t]*)(?=\S)")
-_LISTS = ("spans", *QUOTES, "critique", "prompt")
+_LABEL_KEYS = ("label", "labels", "sentiment", "polarity", "severity", "category", "type", "tag", "entity")
+_LISTS = ("spans", *QUOTES, "unmatched", "critique", "prompt")
 _FEEDBACK = ("critique", *BESIDE)
+_FLAT = "critique."
 
 
 def read_table(row: Row) -> Iterator[Item]:
     """Yield the item of one record."""
     record = _renamed(row)
     given = {key: record[key] for key in _FEEDBACK if key in record}
-    if "response" not in record or not given:
-        yield _example(row, record)
+    unjudged = {key: value for key, value in record.items() if key not in _FEEDBACK}
+    answer = None if "answer" in row.options.columns.values() else row.record.get("answer")
+    rejected = (Loss(REJECTED, answer),) if given and answer in ("reject", "ignore") else ()
+    if "response" not in record or not given or rejected:
+        item = _example(row, unjudged if rejected else record)
+        yield item._replace(losses=(*rejected, *item.losses))
         return
     if "prompt" not in record:
         raise row.bad(
@@ -50,11 +64,12 @@ def read_table(row: Row) -> Iterator[Item]:
             "prompt=NAME, or add an empty one"
         )
     used = ("critique",) if "critique" in record else ("refinement", *BESIDE) if set(given) == {"feedback"} else BESIDE
-    unread = tuple(row.name(key) for key in record if key not in ("prompt", "response", *used))
+    unread = tuple(row.name(key) for key in record if key not in ("", "prompt", "response", *used))
+    unread = tuple(name for name in unread if name != "answer" or answer != "accept")
     judged = record.get("critique", record)
     losses = list[Loss]()
     if isinstance(judged, dict):
-        judged, losses = _read_quotes(judged)
+        judged, losses = _read_quotes(row, judged)
         record = {**record, "critique": judged} if "critique" in record else judged
     read = parse_record(row.where, record)
     losses += [Loss(CHAT_JOINED)] if _has_turns(record["prompt"]) else []
@@ -66,6 +81,10 @@ def read_table(row: Row) -> Iterator[Item]:
         item = _grounded(read.prompt, read.response, critique.feedback, better)
         yield item._replace(losses=(*losses, *item.losses), unread=unread)
         return
+    if losses and critique == Critique(""):  # all that was said is lost
+        item = _example(row, unjudged)
+        yield item._replace(losses=(*losses, *item.losses))
+        return
     losses += [Loss(NOT_FOUND, quote) for quote in critique.unmatched]
     losses += [Loss(UNREADABLE, critique.feedback)] if critique.failed else []
     yield Item(Annotation(read.prompt, read.response, critique), tuple(losses), unread=unread)
@@ -76,7 +95,7 @@ def _has_turns(prompt: Any) -> bool:
     return isinstance(prompt, list) and [message.get("role") for message in prompt] != ["user"]
 
 
-def _read_quotes(given: Object) -> tuple[Object, list[Loss]]:
+def _read_quotes(row: Row, given: Object) -> tuple[Object, list[Loss]]:
     """Return the parts of a critique without the entries of its lists that would vanish, and these as losses."""
     kept, losses = dict(given), list[Loss]()
     for key in (*QUOTES, "spans"):
@@ -84,11 +103,32 @@ def _read_quotes(given: Object) -> tuple[Object, list[Loss]]:
         if value is None or value == {} or (key == "spans" and not isinstance(value, list)):
             continue
         entries = value if isinstance(value, list) else [value]
-        lost = [entry for entry in entries if not _is_quote(key, entry, whole=entries is not value)]
+        if key == "spans":
+            entries = kept[key] = [own for entry in value for own in _own_labels(row, entry, losses)]
+        lost = [entry for entry in entries if not _is_quote(key, entry, whole=not isinstance(value, list))]
         if lost:
             kept[key] = [entry for entry in entries if entry not in lost]
             losses += [Loss(NO_LABEL if key == "spans" else NO_QUOTE, f"{key}: {shown(entry)}") for entry in lost]
     return kept, losses
+
+
+def _own_labels(row: Row, entry: Any, losses: list[Loss]) -> Iterator[Any]:
+    """Yield an entry of "spans", once for each of its labels, with our label in place of one that has a meaning."""
+    at: Any = 2 if place_of(entry) else 1  # the place of the label in a list
+    if isinstance(entry, dict):
+        at = next((key for key in _LABEL_KEYS if entry.get(key) is not None), None)
+    if not isinstance(entry, dict | list) or at is None or (isinstance(entry, list) and len(entry) <= at):
+        yield entry
+        return
+    for label in entry[at] if isinstance(entry[at], list) else [entry[at]]:
+        offsets_alone = means_offsets(entry) and isinstance(label, str)
+        meaning = row.meaning(label) if offsets_alone else row.options.meaning(str(label))
+        if meaning == "ignore":
+            losses.append(Loss(IGNORED, f"{label}: {shown(entry)}"))
+        elif meaning is None:
+            yield entry
+        else:
+            yield {**entry, "label": meaning} if isinstance(entry, dict) else [*entry[:at], meaning]
 
 
 def _is_quote(key: str, entry: Any, *, whole: bool) -> bool:
@@ -112,20 +152,41 @@ def _renamed(row: Row) -> Object:
     plain = {key: value for key, value in row.record.items() if key not in taken}
     renamed = {**plain, **{ours: row.record[theirs] for ours, theirs in mapped.items()}}
     kept = {key: value for key, value in renamed.items() if value is not None and (value != "" or key == "prompt")}
+    if "critique" not in kept and not any(theirs.startswith(_FLAT) for theirs in taken):  # one column for each part
+        flat = {key: kept.pop(key) for key in list(kept) if key.startswith(_FLAT)}
+        kept |= (
+            {"critique": {(part := key.removeprefix(_FLAT)): _cell(part, flat[key]) for key in flat}} if flat else {}
+        )
     return {key: _cell(key, value) for key, value in kept.items()}
 
 
 def _cell(key: str, value: Any) -> Any:
     """Return the value of a cell of a text table."""
-    if not isinstance(value, str):
+    number = number_in(value) if isinstance(value, str) and key == "outcome" else None
+    if number is not None or not isinstance(value, str):
+        return value if number is None else number
+    if key != "outcome" and (key not in _LISTS or value.lstrip()[:1] not in ("[", "{")):
         return value
-    if key == "outcome" or (key in _LISTS and value.lstrip()[:1] in ("[", "{")):
-        try:
-            read = json.loads(value)
-        except ValueError:
-            return value
-        return value if key == "prompt" and not is_chat(read) else read
-    return value
+    try:
+        read, literal = read_json(value), False
+    except ValueError:
+        read, literal = _literal(value), True
+    if read is None and literal:
+        return value
+    if key == "critique" and literal:  # our own, or else the text of a critic
+        return read if "status" in read else value
+    return value if key == "prompt" and not is_chat(read) else read
+
+
+def _literal(text: str) -> Any:
+    """Return the list or object that Python or NumPy printed; None for any other text."""
+    whole = f'{{"cell": {text}}}'
+    for lenient_ends in (False, True):  # NumPy writes no commas
+        for value, start, end in read_objects(whole, lenient_ends=lenient_ends):
+            if start == 0 and end == len(whole) and not isinstance(value, CutObject):
+                return value.get("cell")
+            break
+    return None
 
 
 def _example(row: Row, record: Object) -> Item:
