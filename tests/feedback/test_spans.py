@@ -357,7 +357,13 @@ def test_letters_of_a_script_without_spaces_are_one_whole_word() -> None:
         ({"text": "Lyon", "start": 3, "end": 7}, []),  # it stands elsewhere, but twice: nothing tells where
         ({"text": "not", "start": 3, "end": 6}, [(20, 23)]),  # it stands elsewhere, once
         ({"text": "Lyon", "start": -4, "end": 99}, []),
-        ({"text": "Lyon", "start": "28", "end": "32"}, [(12, 16), (28, 32)]),  # no whole numbers: a quote alone
+        ({"text": "Lyon", "start": "28", "end": 32.0}, [(28, 32)]),
+        ({"text": "Lyon", "start": 28.5, "end": 32}, [(12, 16), (28, 32)]),  # no whole number: a quote alone
+        ({"text": "Lyon", "span": [28, 32]}, [(28, 32)]),
+        ({"text": "Lyon", "offset": 28, "length": 4}, [(28, 32)]),  # as entities of Azure
+        ({"quote": "Lyon", "startOffset": 28, "endOffset": 32}, [(28, 32)]),
+        ({"quote": "Lyon", "char_start": 28, "char_end": 32}, [(28, 32)]),
+        ({"quote": "Lyon", "begin": 28, "end": 32}, [(28, 32)]),
     ],
 )
 def test_a_quote_with_its_place_marks_this_place_alone(entry, spans):

@@ -203,7 +203,8 @@ def _interpret(value: Mapping[str, Any]) -> ParsedCritique:
     feedback = next(filter(str.strip, texts), "".join(texts[:1]))
     numbers = [number_of(number) for number in (*parts.get("outcome", ()), *parts.get("score", ()))]
     outcome = next((float(number) for number in numbers if is_finite(number)), None)
-    untold = any(isinstance(number, str) and _word(number) not in _NOTHING for number in parts.get("outcome", ()))
+    told = [given for given in parts.get("outcome", ()) if given]
+    untold = any(isinstance(given, list | dict) or _word(given) not in _NOTHING for given in told)
     if outcome is None and (untold or (isinstance(value, CutObject) and _SPAN_PARTS.isdisjoint(parts))):
         return ParsedCritique(feedback, status="unparsable")
 
@@ -242,16 +243,22 @@ def _quotes(value: Any, label: Label | None) -> Iterator[tuple[str, Label | None
 
 
 def _entry(entry: Any, label: Label | None) -> Iterator[tuple[str, Label | None]]:
-    """Yield the quote of one entry: a text, the first of a pair, the span or the only key of an object."""
+    """Yield the quote of one entry: a text, the first of a pair, the span or the only key of an object.
+
+    An object whose own label, in words, contradicts that of its list has none.
+    """
     beside: list[Any] = []  # the values beside the quote, which may hold its label
     place = place_of(entry)
     if isinstance(entry, list):
-        entry, beside = (entry[0], entry[1:] if place is None else entry[2:3]) if entry else (None, [])
+        starts = 0 if place and isinstance(entry[0], str) else 1
+        entry, beside = (entry[0], entry[1:] if place is None else entry[3 - starts :][:1]) if entry else (None, [])
     elif isinstance(entry, CutObject):  # its label, or the place of its quote, may be missing
         entry = None
     elif isinstance(entry, dict) and (place or _quote_key(entry)):
         named = {name.casefold(): item for name, item in entry.items() if item is not None}
         entry, beside = named.get(_quote_key(entry)), [named[key] for key in _LABEL_KEYS if key in named][:1]
+        if label and beside and _LABELS.get(_word(beside[0])) not in (label, None):
+            return
     elif isinstance(entry, dict) and len(entry) == 1:
         ((entry, value),) = entry.items()
         beside = [value]
@@ -262,11 +269,21 @@ def _entry(entry: Any, label: Label | None) -> Iterator[tuple[str, Label | None]
 
 
 def place_of(entry: Any) -> tuple[int, int] | None:
-    """Return the offsets of an entry: whole numbers under "start" and "end", or first in a list; None without them."""
+    """Return the offsets of an entry, whole numbers; None without them.
+
+    They are its "start" and "end", also by names that tools give them, or the first of a list, or behind its quote.
+    """
+    bounds: Any = entry[:2] if isinstance(entry, list | tuple) else ()
     if isinstance(entry, dict):
-        entry = [next((entry[key] for key in keys if key in entry), None) for keys in PLACE_KEYS]
-    bounds = entry[:2] if isinstance(entry, list | tuple) else ()
-    return (bounds[0], bounds[1]) if len(bounds) == 2 and all(type(bound) is int for bound in bounds) else None
+        named = {key.casefold().replace("_", ""): number_of(value) for key, value in entry.items()}
+        if is_finite(named.get("offset")) and is_finite(named.get("length")):
+            named["end"] = named["offset"] + named["length"]
+        both = [next((named[key] for key in keys if key in named), None) for keys in _PLACE_KEYS]
+        bounds = next((named[key] for key in _RANGE_KEYS if isinstance(named.get(key), list)), both)
+    elif bounds and isinstance(bounds[0], str):  # two numbers behind a quote may be labels
+        bounds = entry[1:3] if all(map(is_finite, entry[1:3])) and entry[1:2] < entry[2:3] else ()
+    whole = len(bounds) == 2 and all(is_finite(bound) and bound == int(bound) for bound in bounds)
+    return (int(bounds[0]), int(bounds[1])) if whole else None
 
 
 def _label(values: list[Any]) -> Label | None:
@@ -295,7 +312,8 @@ def _word(value: Any) -> str:
 
 def _quote_key(item: dict[str, Any]) -> str | None:
     """Return the key of an object's quote."""
-    return next((key.casefold() for key in item if key.casefold() in QUOTE_KEYS and item[key] is not None), None)
+    names = [key.casefold() for key, text in item.items() if isinstance(text, str)]
+    return next((name for name in names if name in QUOTE_KEYS), None)
 
 
 def is_finite(value: Any) -> bool:
@@ -331,9 +349,11 @@ _PARTS = {
 _SPAN_PARTS = {"positive", "negative", "spans"}
 _LABEL_KEYS = ("label", "sentiment", "polarity", "score")
 QUOTE_KEYS = ("span", "quote", "text", "code", "snippet")
-PLACE_KEYS = (("start", "start_char", "start_offset"), ("end", "end_char", "end_offset"))
-"""The keys of the start and of the end of a quote, as tools name them."""
-
+_PLACE_KEYS = (
+    ("start", "begin", "from", "startchar", "charstart", "startoffset", "startindex", "beginoffset", "offset"),
+    ("end", "stop", "to", "endchar", "charend", "endoffset", "endindex"),
+)
+_RANGE_KEYS = ("span", "position", "range", "offsets")
 _NOTHING = {"", "none", "null", "n/a", "nothing"}
 _LABELS: Mapping[str, Label | None] = {
     **dict.fromkeys(("positive", "good", "+1", "+"), "positive"),

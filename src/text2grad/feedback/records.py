@@ -17,13 +17,11 @@ one, which may be empty. An unparsable critique is no error: its status is recor
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from text2grad.errors import DataError
 from text2grad.feedback.critique_text import (
-    PLACE_KEYS,
     QUOTE_KEYS,
     is_finite,
     number_of,
@@ -233,14 +231,14 @@ def _refuse_lost_values(given: Object, where: str) -> None:
 def means_offsets(entry: Any) -> bool:
     """Return True if an entry of "spans" has bounds, whole numbers or not, and no quote."""
     if isinstance(entry, dict):
-        known = {key for key, value in entry.items() if value is not None}
-        return not known.isdisjoint(chain(*PLACE_KEYS)) and known.isdisjoint(QUOTE_KEYS)
+        bounds = place_of(entry) or {"start", "end"} & entry.keys()
+        return bool(bounds) and not any(isinstance(entry.get(key), str) for key in QUOTE_KEYS)
     return isinstance(entry, list) and bool(entry) and isinstance(entry[0], int | float)
 
 
 def _is_offsets(entry: Any) -> bool:
-    """Return True if an entry of "spans" holds offsets, alone or with a quote."""
-    return place_of(entry) is not None
+    """Return True if an entry of "spans" holds offsets, alone or as an object with a quote."""
+    return place_of(entry) is not None and (isinstance(entry, dict) or not isinstance(entry[0], str))
 
 
 def _span(entry: Any, response: str, where: str) -> Span:
@@ -248,11 +246,14 @@ def _span(entry: Any, response: str, where: str) -> Span:
     place, quote = place_of(entry), None
     label = entry[2] if isinstance(entry, list | tuple) and len(entry) == 3 else None
     if isinstance(entry, dict):
-        label, quote = entry.get("label"), next((entry[key] for key in QUOTE_KEYS if key in entry), None)
+        label, quote = (
+            entry.get("label"),
+            next((entry[key] for key in QUOTE_KEYS if isinstance(entry.get(key), str)), None),
+        )
     if place is None or label not in LABELS:
         raise bad_record(where, f"{_SPAN}, got {shown(entry)}")
     span = shown([*place, label])
-    if isinstance(quote, str):
+    if quote is not None:
         if (stands := stands_at(response, quote, *place)) is None:
             raise bad_record(where, f"span {span} quotes {shown(quote)}, which is not what stands there")
         place = stands
