@@ -236,12 +236,7 @@ class _Reader:
 
 
 def number_in(text: str) -> int | float | None:
-    """Return the number that a text is, with a hyphen or a dash as the minus sign; None for any other text.
-
-    Example:
-        >>> number_in(" −0.5 "), number_in("50%")
-        (-0.5, None)
-    """
+    """Return the number that a text is, such as " −0.5" with a dash as its minus sign; None for any other text."""
     for kind in (int, float):
         try:
             return kind(text.translate(MINUS_SIGNS))

@@ -149,7 +149,7 @@ def json_object(record: Any, where: str) -> Object:
         raise record
     if isinstance(record, bytes):
         try:
-            record = read_json(record.decode())
+            record = JSON.decode(record.decode())
         except (ValueError, RecursionError) as error:
             raise bad_record(where, _why(error)) from error
     if not isinstance(record, dict):
@@ -157,21 +157,17 @@ def json_object(record: Any, where: str) -> Object:
     return record
 
 
-def read_json(text: str) -> Any:
-    """Return the value of a JSON text.
-
-    Raises:
-        ValueError: if it is no JSON, or an object has a key twice with two values, of which JSON would keep the last.
-    """
-    return json.loads(text, object_pairs_hook=_each_once)
-
-
 def _each_once(pairs: list[tuple[str, Any]]) -> Object:
+    """Return the object of pairs; a key with two values, of which JSON would keep the last, is a `ValueError`."""
     record = dict(pairs)
-    twice = next((key for key, value in pairs if len(record) < len(pairs) and record[key] != value), None)
-    if twice is not None:
-        raise ValueError(f"the key {shown(twice)} stands twice with two values")
+    for key, value in pairs if len(record) < len(pairs) else ():
+        if record[key] != value:
+            raise ValueError(f"the key {shown(key)} stands twice with two values")
     return record
+
+
+JSON = json.JSONDecoder(object_pairs_hook=_each_once)
+"""Reads JSON; other texts, and objects that have a key twice with two values, are a `ValueError`."""
 
 
 def is_text(value: Any) -> bool:
@@ -242,7 +238,7 @@ def _json_file(path: Path) -> Iterator[Entry]:
     with _opened(path) as file:
         data = file.read().removeprefix(_BOM).strip()
     try:
-        value, end = json.JSONDecoder(object_pairs_hook=_each_once).raw_decode(text := data.decode())
+        value, end = JSON.raw_decode(text := data.decode())
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: {_why(error)}") from error
     if end < len(text):
@@ -274,11 +270,7 @@ def _table(path: Path, kind: str) -> Iterator[Entry]:
     number = 0
     try:
         with _opened(path) as opened, io.TextIOWrapper(opened, encoding="utf-8-sig", newline="") as file:
-            rows = (
-                _tab_rows(path, file.read())
-                if kind == ".tsv"
-                else csv.reader(file, delimiter=_delimiter(file), strict=True)
-            )
+            rows = _tab_rows(path, file.read()) if kind == ".tsv" else _csv_rows(file)
             header: list[str] = next(rows, [])
             twice = [name for name, count in Counter(header).items() if name and count > 1]
             if twice:
@@ -313,25 +305,24 @@ def _tab_rows(path: Path, text: str) -> Any:
 
     plain = [row for row in reader(quoting=csv.QUOTE_NONE) if row]
     marked = [cell for row in plain for cell in row if '"' in cell]
-    if not marked:
-        return reader(quoting=csv.QUOTE_NONE)
     if all(len(row) in _widths(plain[0]) for row in plain):
         shows = any('""' in cell[1:-1] for cell in marked) or all(cell.startswith('"') for cell in plain[0])
-        quoted = shows and all(_CELL.fullmatch(cell) for cell in marked)
+        quoted = shows and all(map(_CELL.fullmatch, marked))
     else:
         rows = [row for row in reader() if row]
         quoted = _CELLS.fullmatch(text) is not None and all(len(row) in _widths(rows[0]) for row in rows)
-    what = "quote cells as CSV does" if quoted else "are part of the text, as in the published tables of WMT"
-    note(f"{path}: its quotation marks {what}" + ("" if quoted else "; a table that is CSV with tabs is named .csv"))
+    what = "quote cells" if quoted else "are part of the text; if they quote cells, name the table .csv"
+    if marked:
+        note(f"{path}: its quotation marks {what}")
     return reader(strict=True) if quoted else reader(quoting=csv.QUOTE_NONE)
 
 
-def _delimiter(file: IO[str]) -> str:
-    """Return the delimiter of a .csv file, by the rule of the module's docstring."""
+def _csv_rows(file: IO[str]) -> Any:
+    """Return the reader of a .csv file, with the delimiter by the rule of the module's docstring."""
     header = next(csv.reader(file), [])  # lenient: a quoted field may end at another delimiter
     file.seek(0)
     marks = [mark for mark in ";\t" if len(header) == 1 and mark in header[0]]
-    return marks[0] if len(marks) == 1 else ","
+    return csv.reader(file, delimiter=marks[0] if len(marks) == 1 else ",", strict=True)
 
 
 def _parquet(path: Path) -> Iterator[Entry]:
@@ -359,9 +350,8 @@ def _dataset(path: str, split: str) -> Iterator[Entry]:
         if any((Path(path) / saved).exists() for saved in ("state.json", "dataset_dict.json")):
             splits: Any = datasets.load_from_disk(path)
         elif splits := _text_parts(datasets.load_dataset_builder(name, config or None)):
-            names = list(map(str, splits.get(split, ())))
             download = datasets.DownloadManager().download
-            texts = [(Path(name if Path(name).exists() else download(name)), _kind(name)) for name in names]
+            texts = [(Path(it if Path(it).exists() else download(it)), _kind(it)) for it in splits.get(split, ())]
         else:
             splits = datasets.load_dataset(name, config or None)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
@@ -379,15 +369,10 @@ def _dataset(path: str, split: str) -> Iterator[Entry]:
 
 def _text_parts(builder: Any) -> Object:
     """Return the files of each split of a data set; none if they are no text, or have settings that only it knows."""
-    config = builder.config
-    own = {"name", "version", "data_dir", "data_files", "description", "sep", "delimiter", "features"}
-    special = [
-        each.name for each in fields(config) if each.name not in own and getattr(config, each.name) != each.default
-    ]
-    parts = {str(split): list(files) for split, files in (config.data_files or {}).items()}
-    known = builder.name in ("csv", "json") and all(
-        _kind(str(name)) in _TEXTS for names in parts.values() for name in names
-    )
+    config, names = builder.config, {"name", "data_files", "description", "sep", "features"}
+    special = [each for each in fields(config) if each.name not in names and getattr(config, each.name) != each.default]
+    parts = {str(split): list(map(str, files)) for split, files in (config.data_files or {}).items()}
+    known = builder.name in ("csv", "json") and {_kind(name) for part in parts.values() for name in part} <= {*_TEXTS}
     return parts if known and not special else {}
 
 

@@ -167,6 +167,9 @@ def test_a_judgement_that_is_not_read_is_no_annotation(tmp_path: Path, result: d
     path.write_text(json.dumps([{**task(result), "annotations": [{"result": [result]}, empty]}]))
     (judged,) = (item._replace(where="") for item in read_items(path, "label_studio"))
     assert judged == Item(Annotation("Where?", LYON, Critique("No errors marked.")), read.losses[1:])
+    path.write_text(json.dumps([{**task(result), "annotations": [{"result": [result]}] * 2}]))
+    (nobody,) = (item._replace(where="") for item in read_items(path, "label_studio"))
+    assert nobody == Item(UNJUDGED, (*read.losses, read.losses[1]))
 
 
 def test_marks_that_are_to_be_ignored_leave_an_annotation_without_errors(tmp_path: Path) -> None:
@@ -278,6 +281,7 @@ def test_spans_of_argilla_behind_an_emoji_are_losses_since_nothing_tells_their_u
     before = flat("Lyon 😀", 0, 4)
     assert marks(before.made) == [("Lyon", "negative")]
     behind = flat("😀 Lyon", 3, 7)  # 7 lies outside of the 6 code points: the page counts the emoji as two
-    assert (marks(behind.made), behind.losses) == ([], (Loss(UNCLEAR, "poor [3, 7]"),))
+    assert behind.made == Example("", meta={"response": "😀 Lyon"})
+    assert behind.losses == (Loss(NOT_JUDGED), Loss(UNCLEAR, "poor [3, 7]"))
     with pytest.raises(DataError, match=r'"span\.responses" has 0 answers of 1 users, 0 statuses'):
         one(tmp_path, "argilla", {"response": "a", "span.responses": [], "span.responses.users": ["u"]})

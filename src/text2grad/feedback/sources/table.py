@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from text2grad.feedback.critique_text import parse_critique_object, place_of
 from text2grad.feedback.examples import is_chat
 from text2grad.feedback.lenient_json import CutObject, number_in, read_objects
-from text2grad.feedback.record_files import Object, keys_of, read_json, shown
+from text2grad.feedback.record_files import JSON, Object, keys_of, shown
 from text2grad.feedback.records import BESIDE, QUOTES, Annotation, means_offsets, parse_record
 from text2grad.feedback.sources.base import ADDED, IGNORED, NOT_JUDGED, WORDS_ONLY, Item, Loss, Row
 from text2grad.feedback.words import words_of
@@ -152,29 +152,27 @@ def _renamed(row: Row) -> Object:
     plain = {key: value for key, value in row.record.items() if key not in taken}
     renamed = {**plain, **{ours: row.record[theirs] for ours, theirs in mapped.items()}}
     kept = {key: value for key, value in renamed.items() if value is not None and (value != "" or key == "prompt")}
-    if "critique" not in kept and not any(theirs.startswith(_FLAT) for theirs in taken):  # one column for each part
-        flat = {key: kept.pop(key) for key in list(kept) if key.startswith(_FLAT)}
-        kept |= (
-            {"critique": {(part := key.removeprefix(_FLAT)): _cell(part, flat[key]) for key in flat}} if flat else {}
-        )
-    return {key: _cell(key, value) for key, value in kept.items()}
+    cells = {key: _cell(key.removeprefix(_FLAT), value) for key, value in kept.items()}
+    if "critique" not in cells and not any(theirs.startswith(_FLAT) for theirs in taken):  # a column for each part
+        parts = {key.removeprefix(_FLAT): cells.pop(key) for key in kept if key.startswith(_FLAT)}
+        cells |= {"critique": parts} if parts else {}
+    return cells
 
 
 def _cell(key: str, value: Any) -> Any:
     """Return the value of a cell of a text table."""
-    number = number_in(value) if isinstance(value, str) and key == "outcome" else None
-    if number is not None or not isinstance(value, str):
-        return value if number is None else number
+    if not isinstance(value, str):
+        return value
+    if key == "outcome" and (number := number_in(value)) is not None:
+        return number
     if key != "outcome" and (key not in _LISTS or value.lstrip()[:1] not in ("[", "{")):
         return value
     try:
-        read, literal = read_json(value), False
+        read = JSON.decode(value.strip())
     except ValueError:
-        read, literal = _literal(value), True
-    if read is None and literal:
-        return value
-    if key == "critique" and literal:  # our own, or else the text of a critic
-        return read if "status" in read else value
+        read = _literal(value)
+        if read is None or (key == "critique" and "status" not in read):  # the text of a critic
+            return value
     return value if key == "prompt" and not is_chat(read) else read
 
 
@@ -182,10 +180,9 @@ def _literal(text: str) -> Any:
     """Return the list or object that Python or NumPy printed; None for any other text."""
     whole = f'{{"cell": {text}}}'
     for lenient_ends in (False, True):  # NumPy writes no commas
-        for value, start, end in read_objects(whole, lenient_ends=lenient_ends):
-            if start == 0 and end == len(whole) and not isinstance(value, CutObject):
-                return value.get("cell")
-            break
+        value, start, end = next(read_objects(whole, lenient_ends=lenient_ends), (None, 0, 0))
+        if value is not None and (start, end) == (0, len(whole)) and not isinstance(value, CutObject):
+            return value.get("cell")
     return None
 
 

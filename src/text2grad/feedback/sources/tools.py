@@ -32,7 +32,7 @@ from text2grad.feedback.sources.base import (
     unjudged,
 )
 from text2grad.feedback.spans import readings, stands_at
-from text2grad.types import Span
+from text2grad.types import Example, Span
 
 SKIPPED = "annotations that their annotator skipped"
 UNSUBMITTED = "answers that nobody submitted: drafts, or discarded"
@@ -62,8 +62,9 @@ def _items(texts: Row, drafts: Sequence[Draft], losses: list[Loss]) -> Iterator[
     empty = _empty_draft(texts)
     items = [draft.item() for draft in drafts] or [unjudged(empty.prompt, empty.response)]
     judged = [item for item in items if isinstance(item.made, Annotation)]
-    first, *rest = judged or items[:1]
-    losses += [loss for item in items if item not in [first, *rest] for loss in item.losses if loss != Loss(NOT_JUDGED)]
+    others = [item for item in items if isinstance(item.made, Example)]
+    first, *rest = judged or [others.pop(0)]
+    losses += [loss for item in others for loss in item.losses if loss != Loss(NOT_JUDGED)]
     yield first._replace(losses=(*first.losses, *losses))
     yield from rest
 
@@ -187,7 +188,7 @@ def _answer(row: Row, draft: Draft, question: str, value: Any) -> None:
     if isinstance(value, str) and value.strip():
         draft.lines.append(value.strip())
     elif isinstance(value, list) and all(isinstance(entry, dict) and "start" in entry for entry in value):
-        draft.lines.append("")
+        draft.lines.extend([] if value else [""])
         for entry in value:
             label, start, end, place = str(entry.get("label")), entry["start"], entry.get("end"), place_of(entry)
             if (meaning := row.meaning(label)) == "ignore":
