@@ -3,6 +3,7 @@
 import gzip
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -320,3 +321,17 @@ def test_records_of_a_directory_have_all_keys_and_settings_of_the_data_card_are_
     (tmp_path / "README.md").write_text(card)
     (tmp_path / "x.csv").write_text("from a tool\na\nb\n")
     assert [entry.record for entry in read_entries(tmp_path, split="dev")] == [{"a": "b"}]
+
+
+def test_files_of_a_data_set_on_the_hub_are_read_by_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    (tmp_path / "0a1b").write_text("prompt;response\nWhen?;2024-01-01\nWho?;NA\n")  # as the cache names a file
+    names = {"train": ["hf://datasets/me/words@1/data/train.csv"]}
+    builder = SimpleNamespace(name="csv", config=datasets.packaged_modules.csv.CsvConfig(data_files=names, sep=";"))
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda *_: builder)
+    manager = SimpleNamespace(download={names["train"][0]: str(tmp_path / "0a1b")}.__getitem__)
+    monkeypatch.setattr(datasets, "DownloadManager", lambda: manager)
+    assert [entry.record["response"] for entry in read_entries("me/words")] == ["2024-01-01", "NA"]
+    assert [entry.where for entry in read_entries("me/words")] == [f"me/words [train]: record {n}" for n in (1, 2)]

@@ -400,6 +400,7 @@ def test_entries_of_spans_without_a_quote_or_a_label_are_losses(tmp_path: Path) 
         {"start": 10, "end": 14, "text": "Lyon", "labels": ["Hallucination"]},  # Label Studio, CSV and JSON-MIN
         {"text": "Lyon", "start": 10, "end": 14, "severity": "Hallucination", "confidence": 0.4},  # XCOMET's keys
         ["Lyon", "hallucination"],
+        ["Lyon", 10, 14, "Hallucination"],
         {"span": "Lyon", "label": "Hallucination", "score": 0.9},
     ],
 )
@@ -431,6 +432,13 @@ def test_labels_of_a_table_have_the_meaning_that_is_given(tmp_path: Path, entry:
     else:
         said = refusal(tmp_path, "table", record)
         assert re.search(r'nobody said what the label "\w+" means; say --label "\w+=negative", =positive or =i', said)
+
+
+def test_labels_of_a_map_of_quotes_have_the_meaning_that_is_given(tmp_path: Path) -> None:
+    record = {"prompt": "Where?", "response": LYON, "spans": {"Lyon": "Hallucination", "I": "−1", "live": "Topic"}}
+    (item,) = items(tmp_path, "table", record, labels={"hallucination": "negative"})
+    assert item.made == Annotation("Where?", LYON, Critique("", (Span(0, 1, "negative"), NO)))
+    assert item.losses == (Loss(NO_LABEL, 'spans: ["live", "Topic"]'),)
 
 
 @pytest.mark.parametrize(("answer", "judged"), [("accept", True), ("reject", False), ("ignore", False)])

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
-from text2grad.feedback.critique_text import parse_critique_object, place_of
+from text2grad.feedback.critique_text import QUOTE_KEYS, parse_critique_object, place_of
 from text2grad.feedback.examples import is_chat
 from text2grad.feedback.lenient_json import CutObject, number_in, read_objects
 from text2grad.feedback.record_files import JSON, Object, keys_of, shown
@@ -41,10 +41,22 @@ CHAT_JOINED = (
 )
 
 _BREAK = re.compile(r"(?:[ \t\r]*\n)+(?P<indent>[ \t]*)(?=\S)")
-_LABEL_KEYS = ("label", "labels", "sentiment", "polarity", "severity", "category", "type", "tag", "entity")
+_LABEL_KEYS = (
+    "label",
+    "labels",
+    "sentiment",
+    "polarity",
+    "severity",
+    "category",
+    "type",
+    "tag",
+    "entity",
+    "entity_group",
+)
 _LISTS = ("spans", *QUOTES, "unmatched", "critique", "prompt")
 _FEEDBACK = ("critique", *BESIDE)
 _FLAT = "critique."
+_NO_QUOTES = {*QUOTES, *QUOTE_KEYS, "good", "poor", "bad", "wrong", "start", "end"}
 
 
 def read_table(row: Row) -> Iterator[Item]:
@@ -100,6 +112,8 @@ def _read_quotes(row: Row, given: Object) -> tuple[Object, list[Loss]]:
     kept, losses = dict(given), list[Loss]()
     for key in (*QUOTES, "spans"):
         value = given.get(key)
+        if key == "spans" and isinstance(value, dict) and value.keys().isdisjoint(_NO_QUOTES):
+            value = [list(pair) for pair in value.items()]  # {quote: label}
         if value is None or value == {} or (key == "spans" and not isinstance(value, list)):
             continue
         entries = value if isinstance(value, list) else [value]
@@ -114,10 +128,12 @@ def _read_quotes(row: Row, given: Object) -> tuple[Object, list[Loss]]:
 
 def _own_labels(row: Row, entry: Any, losses: list[Loss]) -> Iterator[Any]:
     """Yield an entry of "spans", once for each of its labels, with our label in place of one that has a meaning."""
-    at: Any = 2 if place_of(entry) else 1  # the place of the label in a list
+    at: Any = None  # the place of the label
     if isinstance(entry, dict):
         at = next((key for key in _LABEL_KEYS if entry.get(key) is not None), None)
-    if not isinstance(entry, dict | list) or at is None or (isinstance(entry, list) and len(entry) <= at):
+    elif isinstance(entry, list) and entry:  # behind a quote, offsets, or both
+        at = isinstance(entry[0], str) + 2 * (place_of(entry) is not None)
+    if at is None or (isinstance(entry, list) and len(entry) <= at):
         yield entry
         return
     for label in entry[at] if isinstance(entry[at], list) else [entry[at]]:
