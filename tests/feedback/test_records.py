@@ -329,7 +329,9 @@ def test_files_of_a_data_set_on_the_hub_are_read_by_their_names(
     datasets = pytest.importorskip("datasets")
     (tmp_path / "0a1b").write_text("prompt;response\nWhen?;2024-01-01\nWho?;NA\n")  # as the cache names a file
     names = {"train": ["hf://datasets/me/words@1/data/train.csv"]}
-    builder = SimpleNamespace(name="csv", config=datasets.packaged_modules.csv.CsvConfig(data_files=names, sep=";"))
+    config = datasets.packaged_modules.csv.CsvConfig(sep=";")
+    config.data_files = names
+    builder = SimpleNamespace(name="csv", config=config)
     monkeypatch.setattr(datasets, "load_dataset_builder", lambda *_: builder)
     manager = SimpleNamespace(download={names["train"][0]: str(tmp_path / "0a1b")}.__getitem__)
     monkeypatch.setattr(datasets, "DownloadManager", lambda: manager)
