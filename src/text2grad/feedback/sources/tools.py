@@ -80,7 +80,7 @@ def read_label_studio(row: Row) -> Iterator[Item]:
     losses = [Loss(SKIPPED)] * (len(annotations) - len(kept))
     losses += [Loss(UNSUBMITTED)] * len(row.record.get("drafts") or [])
     losses += [Loss(GUESSED)] * len(row.record.get("predictions") or [])
-    other_tags = _tags_of_others(task, [result for one in kept for result in _objects(row, one.get("result"))])
+    other_tags = _tags_of_others(task, kept)
     yield from _items(task, [_regions(task, annotation, other_tags) for annotation in kept], losses)
 
 
@@ -89,7 +89,7 @@ def _objects(row: Row, values: Any) -> list[Object]:
     return [row.inner(value, "each of the annotations and results").record for value in values or []]
 
 
-def _tags_of_others(task: Row, results: Sequence[Object]) -> dict[str, str]:
+def _tags_of_others(task: Row, annotations: Sequence[Object]) -> dict[str, str]:
     """Return the tags of a task whose regions are not of the response, each with the reason.
 
     A tag named like a field is of this field. Of the others one is of the response: the only one, or the only one whose
@@ -97,25 +97,26 @@ def _tags_of_others(task: Row, results: Sequence[Object]) -> dict[str, str]:
     """
     response = _empty_draft(task).response
     fields = {name: text for name, text in task.record.items() if isinstance(text, str)}
-    named = {str(result["to_name"]): list[Object]() for result in results if result.get("to_name") is not None}
-    for result in results:
-        if result.get("type") == "labels" and result.get("to_name") is not None:
-            named[str(result["to_name"])].append(result.get("value") or {})
+    regions = dict[str, list[Object]]()
+    for result in (result for annotation in annotations for result in _objects(task, annotation.get("result"))):
+        if (tag := result.get("to_name")) is not None:
+            marked = [result.get("value") or {}] if result.get("type") == "labels" else []
+            regions.setdefault(str(tag), []).extend(marked)
 
     def quotes(tag: str, text: str) -> bool:
-        quoted = [(value["text"], place_of(value)) for value in named[tag] if isinstance(value.get("text"), str)]
+        quoted = [(value["text"], place_of(value)) for value in regions[tag] if isinstance(value.get("text"), str)]
         return all(stands_at(text, quote, *place) for quote, place in quoted if place)
 
-    strange = [tag for tag in named if tag not in fields]
+    strange = [tag for tag in regions if tag not in fields]
     others = [text for text in fields.values() if text != response]
     sure = [tag for tag in strange if quotes(tag, response) and not any(quotes(tag, text) for text in others)]
-    if any(fields.get(tag) == response for tag in named):
+    if any(fields.get(tag) == response for tag in regions):
         sure = []
     elif len(strange) == 1 and (quotes(strange[0], response) or not any(quotes(strange[0], text) for text in others)):
         sure = strange
     elif len(strange) > 1 and len(sure) != 1:
         return dict.fromkeys(strange, UNKNOWN_TEXT)
-    return {tag: OTHER_TEXT for tag in named if tag not in sure and fields.get(tag) != response}
+    return {tag: OTHER_TEXT for tag in regions if tag not in sure and fields.get(tag) != response}
 
 
 def _regions(task: Row, annotation: Object, other_tags: Mapping[str, str]) -> Draft:
