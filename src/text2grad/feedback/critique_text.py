@@ -39,7 +39,7 @@ from text2grad.feedback.lenient_json import (
     Cut,
     CutObject,
     Reading,
-    number_in,
+    number_of,
     printable,
     read_objects,
     unescape,
@@ -52,12 +52,7 @@ MAX_CHARS = 100_000
 
 
 class Placed(str):
-    """A quote with its place in the response.
-
-    Attributes:
-        place: the characters [start, end) that the critic gave.
-        bare: True if there are offsets alone; the text is then "[start, end]".
-    """
+    """A quote with its place [start, end) as the critic gave it; offsets alone are `bare`, with a text "[3, 7]"."""
 
     place: tuple[int, int]
     bare: bool
@@ -262,9 +257,9 @@ def _entry(entry: Any, label: Label | None) -> Iterator[tuple[str, Label | None]
     elif isinstance(entry, dict) and len(entry) == 1:
         ((entry, value),) = entry.items()
         beside = [value]
-    if place and not isinstance(entry, Cut) and (isinstance(entry, str) or label is None):
+    if place and (_is_whole(entry) or (label is None and not isinstance(entry, str))):
         entry = Placed(entry if isinstance(entry, str) else None, *place)
-    if isinstance(entry, str) and not isinstance(entry, Cut):
+    if _is_whole(entry):
         yield entry, label or _label(beside)
 
 
@@ -297,17 +292,13 @@ def _label(values: list[Any]) -> Label | None:
     return None
 
 
-def number_of(value: Any) -> Any:
-    """Return the number of a text that is one; any other value unchanged."""
-    number = number_in(value) if isinstance(value, str) and not isinstance(value, Cut) else None
-    return value if number is None else number
-
-
 def _word(value: Any) -> str:
     """Return a complete text in lower case, with "-" as the minus sign, for lookup; empty for any other value."""
-    return (
-        value.strip().casefold().translate(MINUS_SIGNS) if isinstance(value, str) and not isinstance(value, Cut) else ""
-    )
+    return value.strip().casefold().translate(MINUS_SIGNS) if _is_whole(value) else ""
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, str) and not isinstance(value, Cut)
 
 
 def _quote_key(item: dict[str, Any]) -> str | None:

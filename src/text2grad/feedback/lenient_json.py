@@ -14,6 +14,7 @@ number or word an empty `Cut`, and an object without its closing brace a `CutObj
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from text2grad.types import HALF_PAIR
@@ -206,8 +207,8 @@ class _Reader:
         word = self._matched(_SCALAR).lower()
         if self.position >= len(self.text):
             return Cut()
-        value = _CONSTANTS[word] if word in _CONSTANTS else number_in(word)
-        if value is None and word not in _CONSTANTS:
+        value = _CONSTANTS[word] if word in _CONSTANTS else number_of(word)
+        if isinstance(value, str):
             raise _UnreadableError
         return value
 
@@ -235,14 +236,13 @@ class _Reader:
         return Cut(unescape(self.text[body:]))
 
 
-def number_in(text: str) -> int | float | None:
-    """Return the number that a text is, such as " −0.5" with a dash as its minus sign; None for any other text."""
-    for kind in (int, float):
-        try:
-            return kind(text.translate(MINUS_SIGNS))
-        except ValueError:  # also more digits than Python makes an int of
-            continue
-    return None
+def number_of(value: Any) -> Any:
+    """Return the number that a text is, such as "−0.5" with a dash as its minus sign; any other value unchanged."""
+    if isinstance(value, str) and not isinstance(value, Cut):
+        for kind in (int, float):
+            with suppress(ValueError):  # an int has a limit of digits, too
+                return kind(value.translate(MINUS_SIGNS))
+    return value
 
 
 def unescape(text: str) -> str:

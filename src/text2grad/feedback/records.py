@@ -21,14 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from text2grad.errors import DataError
-from text2grad.feedback.critique_text import (
-    QUOTE_KEYS,
-    is_finite,
-    number_of,
-    parse_critique_object,
-    place_of,
-)
+from text2grad.feedback.critique_text import QUOTE_KEYS, is_finite, parse_critique_object, place_of
 from text2grad.feedback.examples import is_prompt
+from text2grad.feedback.lenient_json import number_of
 from text2grad.feedback.record_files import (
     Entry,
     Object,

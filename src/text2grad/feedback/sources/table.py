@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from text2grad.feedback.critique_text import QUOTE_KEYS, parse_critique_object, place_of
 from text2grad.feedback.examples import is_chat
-from text2grad.feedback.lenient_json import CutObject, number_in, read_objects
+from text2grad.feedback.lenient_json import CutObject, number_of, read_objects
 from text2grad.feedback.record_files import JSON, Object, keys_of, shown
 from text2grad.feedback.records import BESIDE, QUOTES, Annotation, means_offsets, parse_record
 from text2grad.feedback.sources.base import ADDED, IGNORED, NOT_JUDGED, WORDS_ONLY, Item, Loss, Row
@@ -177,10 +177,9 @@ def _renamed(row: Row) -> Object:
 
 def _cell(key: str, value: Any) -> Any:
     """Return the value of a cell of a text table."""
+    value = number_of(value) if key == "outcome" else value
     if not isinstance(value, str):
         return value
-    if key == "outcome" and (number := number_in(value)) is not None:
-        return number
     if key != "outcome" and (key not in _LISTS or value.lstrip()[:1] not in ("[", "{")):
         return value
     try:
