@@ -87,13 +87,21 @@ def close(context: Any) -> None:
     context.close()
 
 
+def context_of(browser: Any, **options: Any) -> Any:
+    """Return a context for pages of a test.
+
+    Interception is on from the first: Chromium rarely lets the first request behind a later `page.route` pass.
+    """
+    context = browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **options})
+    context.set_default_timeout(SECONDS * 1000)
+    context.route("**/asked-by-nobody", lambda route: route.abort())
+    return context
+
+
 @contextmanager
 def page_of(browser: Any, server: Served, rater: str, **options: Any) -> Iterator[Any]:
     """Open the studio for a rater, and its first response; an error of a script fails the test."""
-    context = browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **options})
-    context.set_default_timeout(SECONDS * 1000)
-    # Interception is on from the first: Chromium rarely lets the first request behind a later `page.route` pass.
-    context.route("**/asked-by-nobody", lambda route: route.abort())
+    context = context_of(browser, **options)
     page, errors = context.new_page(), list[str]()
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
