@@ -456,6 +456,26 @@ def test_nothing_is_lost_when_the_server_is_killed(browser: Any, server: Served)
     assert spans(server.store, "crash") == [("cat", "negative")]
 
 
+def test_a_mark_that_waits_says_so_as_long_as_it_waits(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "patient") as page:
+        server.kill()
+        mark(page, "cat", "n")
+        expect(page.locator("#saved")).to_contain_text("Not saved")
+        page.evaluate("""() => {
+            const saved = document.getElementById("saved");
+            told = [];
+            new MutationObserver(() => told.push(saved.textContent)).observe(saved, { childList: true });
+        }""")
+        for _ in range(2):  # the page looks for the server, and the first look has been answered
+            with page.expect_event("requestfailed", lambda request: request.url.endswith("/api/studio")):
+                pass
+        told = page.evaluate("told")
+        assert told
+        assert [words for words in told if "Not saved" not in words] == []
+        server.start()
+        saved(page)
+
+
 def test_what_a_closed_page_could_not_save_is_saved_by_the_next(browser: Any, server: Served) -> None:
     with page_of(browser, server, "closed") as page:
         server.kill()
