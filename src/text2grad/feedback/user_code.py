@@ -4,17 +4,19 @@ import importlib
 import sys
 import sysconfig
 import traceback
-from contextlib import chdir
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from text2grad.errors import ConfigError
+from text2grad.feedback.kept_process import kept_process
 
 OWN_AND_LIBRARIES = (
     str(Path(__file__).parents[1]),
     *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
 )
+LONGEST_TEXT = 1000  # characters of an error's message that are shown
 
 
 def load_callable(path: str, kind: str) -> Any:
@@ -36,7 +38,7 @@ def load_callable(path: str, kind: str) -> Any:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        with chdir(Path.cwd()):  # the module may change it
+        with kept_process(f"{kind} {path}"):
             module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         problem = f"importing {module_name} ends in {described(error)}"
@@ -74,5 +76,8 @@ def described(error: BaseException) -> str:
     if frames:
         path, line = Path(frames[-1][0]), frames[-1][1]
         place = f" at {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{line}"
-    text = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
+    text = "its message cannot be made"
+    with suppress(Exception):
+        text = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
+    text = text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}… ({len(text):,} characters)"
     return f"{type(error).__name__}{place}{f': {text}' if text else ''}"
