@@ -18,6 +18,8 @@ OWN_AND_LIBRARIES = (
 )
 LONGEST_TEXT = 1000  # characters of an error's message that are shown
 
+_changed: dict[Path, int] = {}  # when the files of users' modules were changed before they were imported, in ns
+
 
 def load_callable(path: str, kind: str) -> Any:
     """Return the function or object `module:name`; a class is called without arguments.
@@ -35,8 +37,9 @@ def load_callable(path: str, kind: str) -> Any:
     if module_name.endswith(".py") or "/" in module_name:
         near = module_name.removesuffix(".py").strip("/").replace("/", ".")
         raise ConfigError(f'a {kind} is given as "module:name", not by its file: "{near}:{attribute}", got {path!r}')
-    if str(Path.cwd()) not in sys.path:
+    if sys.path[:1] != [str(Path.cwd())]:
         sys.path.insert(0, str(Path.cwd()))
+    _forget_stale(module_name)
     try:
         with kept_process(f"{kind} {path}"):
             module = importlib.import_module(module_name)
@@ -60,6 +63,17 @@ def load_callable(path: str, kind: str) -> Any:
     if not callable(loaded):
         raise ConfigError(f"{kind} {path!r} is a {type(loaded).__name__}, which cannot be called")
     return loaded
+
+
+def _forget_stale(name: str) -> None:
+    """Let a module of the working directory be read anew where another directory's, or an older file, was imported."""
+    path = Path.cwd() / f"{name}.py"
+    if path.is_file():
+        changed = _changed.get(path) not in (None, path.stat().st_mtime_ns)
+        if name in sys.modules and (changed or getattr(sys.modules[name], "__file__", None) != str(path)):
+            del sys.modules[name]
+            importlib.invalidate_caches()
+        _changed[path] = path.stat().st_mtime_ns
 
 
 def described(error: BaseException) -> str:
