@@ -1,6 +1,8 @@
 """A user's metric, `data.metric`: (example, response) → numbers by name, checked.
 
 def metric(example: Example, response: str) -> dict[str, float]
+
+metric.lower_is_better = True     # which way its first number should go; without this line nothing advises by it
 """
 
 import inspect
