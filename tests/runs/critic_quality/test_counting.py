@@ -68,6 +68,7 @@ def test_a_critic_below_one_that_marks_everything_is_told_apart() -> None:
     assert evaluation(pair(everything, some)).beaten_by_marking_everything
     assert not evaluation(pair(some, some)).beaten_by_marking_everything
     assert not evaluation(pair(everything, [])).beaten_by_marking_everything  # nothing is known of it
+    assert not evaluation(pair(everything, everything)).beaten_by_marking_everything  # both are right
 
 
 def test_spans_are_exact_or_partial_and_oui_is_the_mean_overlap_of_those_that_are_hit() -> None:
