@@ -30,7 +30,7 @@ from text2grad.types import Example
 from warm_commands import held_port
 
 SERVE = Path(sys.executable).with_name("transformers")
-START_S = 120
+START_S = 400
 MT_BENCH = SHARED / "data" / "mt_bench"
 ITEM = Item("story", Example("Once upon a time"), "there was a dog.")
 
