@@ -291,7 +291,7 @@ def test_logs_written_after_the_checkpoint_are_cut_off_on_resume(tmp_path: Path)
 
 
 def test_a_run_killed_while_it_writes_its_only_checkpoint_is_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def dies(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
@@ -303,6 +303,7 @@ def test_a_run_killed_while_it_writes_its_only_checkpoint_is_resumed(
         with pytest.raises(KeyboardInterrupt):
             small_run.trainer(tmp_path / "killed", small_run.ColourCritic(calls), **settings).train()
     small_run.trainer(tmp_path / "killed", small_run.ColourCritic(calls), resume=True, **settings).train()
+    assert "holds no checkpoint: its 3 steps are made again, with the critiques on disk" in caplog.text
     assert_same_run(tmp_path / "calm", tmp_path / "killed")
     assert len(calls.read_text().splitlines()) == 3
     shutil.rmtree(tmp_path / "killed" / "checkpoints")  # lost by something else
