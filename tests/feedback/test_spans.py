@@ -365,6 +365,7 @@ def test_a_quote_with_its_place_marks_this_place_alone(entry, spans):
         critique = critique_from_text(text, response)
         assert critique.spans == tuple(Span(*place, "negative") for place in spans)
         assert critique.unmatched == (() if spans else ("Lyon",))
+        assert {type(quote) for quote in critique.unmatched} <= {str}
 
 
 def test_a_place_may_count_utf_16_units_where_a_quote_shows_it():

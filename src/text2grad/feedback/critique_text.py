@@ -57,12 +57,6 @@ class Placed(str):
     place: tuple[int, int]
     bare: bool
 
-    def __new__(cls, quote: str | None, start: int, end: int) -> "Placed":
-        """Return the quote; None for offsets alone."""
-        self = super().__new__(cls, f"[{start}, {end}]" if quote is None else quote)
-        self.place, self.bare = (start, end), quote is None
-        return self
-
 
 @dataclass(frozen=True, slots=True)
 class ParsedCritique:
@@ -258,7 +252,9 @@ def _entry(entry: Any, label: Label | None) -> Iterator[tuple[str, Label | None]
         ((entry, value),) = entry.items()
         beside = [value]
     if place and (_is_whole(entry) or (label is None and not isinstance(entry, str))):
-        entry = Placed(entry if isinstance(entry, str) else None, *place)
+        quote = Placed(entry if isinstance(entry, str) else list(place))
+        quote.place, quote.bare = place, not isinstance(entry, str)
+        entry = quote
     if _is_whole(entry):
         yield entry, label or _label(beside)
 

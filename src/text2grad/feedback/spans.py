@@ -101,7 +101,7 @@ def locate_spans(
             spans.update(Span(*listing.quote.widen(response, *interval), listing.label) for interval in intervals)
             missed += [] if intervals else [listing]
     missed.sort(key=lambda listing: (LABELS.index(listing.label), listing.place))
-    return LocatedSpans(tuple(sorted(spans)), tuple(listing.text for listing in missed))
+    return LocatedSpans(tuple(sorted(spans)), tuple(str(listing.text) for listing in missed))
 
 
 def critique_from_text(
