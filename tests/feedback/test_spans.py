@@ -347,6 +347,7 @@ def test_letters_of_a_script_without_spaces_are_one_whole_word() -> None:
     [
         ({"text": "Lyon", "start": 12, "end": 16}, [(12, 16)]),
         ({"text": "Lyon", "start": 28, "end": 32}, [(28, 32)]),  # not the first, as the error spans of XCOMET
+        ({"text": "Lyon fair.", "start": 28, "end": 99}, [(28, 38)]),  # behind the end of the response
         ({"text": "Lyon", "start": 3, "end": 7}, []),  # it stands elsewhere, but twice: nothing tells where
         ({"text": "not", "start": 3, "end": 6}, [(20, 23)]),  # it stands elsewhere, once
         ({"text": "Lyon", "start": -4, "end": 99}, []),

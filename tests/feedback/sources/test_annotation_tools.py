@@ -188,7 +188,8 @@ FAIR, IN_LYON, WHERE = (0, 8, "The fair"), (12, 19, "in Lyon"), (12, 17, "where"
     ("marks", "spans", "reasons"),
     [
         ({"t_prompt": FAIR, "t_response": IN_LYON}, [(12, 19)], [OTHER_TEXT]),
-        ({"t_prompt": WHERE, "t_response": FAIR}, [], [UNKNOWN_TEXT] * 2),  # "The fair" begins both
+        ({"t_prompt": WHERE, "t_response": FAIR}, [], [OTHER_TEXT, UNKNOWN_TEXT]),  # "The fair" begins both
+        ({"first": IN_LYON, "second": (12, 14, "in")}, [(12, 14), (12, 19)], []),  # both quote the response alone
         ({"t_prompt": FAIR, "t_response": FAIR}, [], [UNKNOWN_TEXT] * 2),
         ({"text": FAIR}, [(0, 8)], []),  # the only tag
         ({"text": WHERE}, [], [OTHER_TEXT]),

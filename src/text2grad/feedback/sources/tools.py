@@ -92,8 +92,8 @@ def _objects(row: Row, values: Any) -> list[Object]:
 def _tags_of_others(task: Row, annotations: Sequence[Object]) -> dict[str, str]:
     """Return the tags of a task whose regions are not of the response, each with the reason.
 
-    A tag named like a field is of this field. Of the others one is of the response: the only one, or the only one whose
-    regions quote the response and no other field; if there is none, nothing tells.
+    A tag named like a field is of this field. If none is named like the response, the only other tag is of it, or those
+    whose regions quote the response and no other field; if there are none, nothing tells.
     """
     response = _empty_draft(task).response
     fields = {name: text for name, text in task.record.items() if isinstance(text, str)}
@@ -107,16 +107,19 @@ def _tags_of_others(task: Row, annotations: Sequence[Object]) -> dict[str, str]:
         quoted = [(value["text"], place_of(value)) for value in regions[tag] if isinstance(value.get("text"), str)]
         return all(stands_at(text, quote, *place) for quote, place in quoted if place)
 
-    strange = [tag for tag in regions if tag not in fields]
     others = [text for text in fields.values() if text != response]
-    sure = [tag for tag in strange if quotes(tag, response) and not any(quotes(tag, text) for text in others)]
-    if any(fields.get(tag) == response for tag in regions):
-        sure = []
-    elif len(strange) == 1 and (quotes(strange[0], response) or not any(quotes(strange[0], text) for text in others)):
-        sure = strange
-    elif len(strange) > 1 and len(sure) != 1:
-        return dict.fromkeys(strange, UNKNOWN_TEXT)
-    return {tag: OTHER_TEXT for tag in regions if tag not in sure and fields.get(tag) != response}
+    elsewhere = {tag for tag in regions if any(quotes(tag, text) for text in others)}
+    strange = [tag for tag in regions if tag not in fields]
+    mine = [tag for tag in strange if quotes(tag, response) and tag not in elsewhere]
+    taken = any(fields.get(tag) == response for tag in regions)
+    if len(strange) == 1 and not (taken or (strange[0] in elsewhere and not quotes(strange[0], response))):
+        mine = strange
+    known = taken or mine
+    return {
+        tag: OTHER_TEXT if known or tag in fields or not quotes(tag, response) else UNKNOWN_TEXT
+        for tag in regions
+        if fields.get(tag) != response and (taken or tag not in mine)
+    }
 
 
 def _regions(task: Row, annotation: Object, other_tags: Mapping[str, str]) -> Draft:
