@@ -276,6 +276,12 @@ def test_a_tsv_whose_header_is_quoted_is_quoted_as_csv_and_a_csv_with_tabs_too(t
         assert [entry.record for entry in read_entries(tmp_path / name)] == [{"prompt": "a", "response": "b"}]
 
 
+def test_a_tsv_without_rows_has_none(tmp_path: Path) -> None:
+    for text in ("", HEADER, '"prompt"\t"response"\n'):
+        (tmp_path / "x.tsv").write_text(text)
+        assert list(read_entries(tmp_path / "x.tsv")) == []
+
+
 def test_a_comment_at_the_end_of_a_header_is_no_column(tmp_path: Path) -> None:
     path = tmp_path / "x.tsv"
     path.write_text("a\tb\t# see the viewer\n1\t2\n1\t2\t3\n1\n")

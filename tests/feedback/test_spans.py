@@ -350,7 +350,7 @@ def test_letters_of_a_script_without_spaces_are_one_whole_word() -> None:
         ({"text": "Lyon fair.", "start": 28, "end": 99}, [(28, 38)]),  # behind the end of the response
         ({"text": "Lyon", "start": 3, "end": 7}, []),  # it stands elsewhere, but twice: nothing tells where
         ({"text": "not", "start": 3, "end": 6}, [(20, 23)]),  # it stands elsewhere, once
-        ({"text": "Lyon", "start": -4, "end": 99}, []),
+        ({"text": "Lyon", "start": -10, "end": 32}, []),  # Python would count from the end
         ({"text": "Lyon", "start": "28", "end": 32.0}, [(28, 32)]),
         ({"text": "Lyon", "start": 28.5, "end": 32}, [(12, 16), (28, 32)]),  # no whole number: a quote alone
         ({"text": "Lyon", "span": [28, 32]}, [(28, 32)]),

@@ -305,10 +305,11 @@ def _tab_rows(path: Path, text: str) -> Any:
 
     plain = [row for row in reader(quoting=csv.QUOTE_NONE) if row]
     marked = [cell for row in plain for cell in row if '"' in cell]
-    if all(len(row) in _widths(plain[0]) for row in plain):
+    quoted = False
+    if marked and all(len(row) in _widths(plain[0]) for row in plain):
         shows = any('""' in cell[1:-1] for cell in marked) or all(cell.startswith('"') for cell in plain[0])
         quoted = shows and all(map(_CELL.fullmatch, marked))
-    else:
+    elif marked:
         rows = [row for row in reader() if row]
         quoted = _CELLS.fullmatch(text) is not None and all(len(row) in _widths(rows[0]) for row in rows)
     what = "quote cells" if quoted else "are part of the text; if they quote cells, name the table .csv"
