@@ -282,6 +282,14 @@ def test_a_tsv_without_rows_has_none(tmp_path: Path) -> None:
         assert list(read_entries(tmp_path / "x.tsv")) == []
 
 
+def test_a_row_with_a_tab_too_many_is_the_only_one_that_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.tsv"
+    path.write_text(HEADER + 'a\t"b\tc" d\ne\tf\n')  # the marks cannot be those of CSV: a text follows the second
+    bad, good = read_entries(path)
+    assert isinstance(bad.record, DataError)
+    assert good.record == {"prompt": "e", "response": "f"}
+
+
 def test_a_comment_at_the_end_of_a_header_is_no_column(tmp_path: Path) -> None:
     path = tmp_path / "x.tsv"
     path.write_text("a\tb\t# see the viewer\n1\t2\n1\t2\t3\n1\n")
