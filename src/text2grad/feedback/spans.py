@@ -236,13 +236,9 @@ class _Finder:
 
 
 def stands_at(response: str, quote: str, start: int, end: int) -> Interval | None:
-    """Return the range of a quote in a response by the offsets of a tool; None if it does not stand there.
+    """Return the range of a quote by the offsets of a tool, in code points or in UTF-16 units; None if they do not fit.
 
-    Args:
-        response: the text.
-        quote: the quote; white space may differ, and a line break may be a backslash and an n, as Label Studio writes.
-        start: its start, in code points or, as browsers count, in UTF-16 units.
-        end: its end, in the same way.
+    White space may differ, and a line break may be a backslash and an n, as Label Studio writes it.
     """
     if 0 <= start <= end:
         for same in (str, _without_space):

@@ -348,8 +348,10 @@ def test_chats_of_more_than_a_users_text_are_joined_and_counted(
     tmp_path: Path, chat: list[dict[str, str]], losses: tuple[Loss, ...]
 ) -> None:
     record = {"prompt": chat, "response": LYON, "feedback": "No."}
-    words, quoted = items(tmp_path, "table", record, {**record, "poor_spans": ["Lyon"]})
-    assert (words.losses, quoted.losses) == ((*losses, Loss(WORDS_ONLY)), losses)
+    unmarked = {"prompt": chat, "response": LYON, "spans": []}
+    words, quoted, empty = items(tmp_path, "table", record, {**record, "poor_spans": ["Lyon"]}, unmarked)
+    assert (words.losses, quoted.losses, empty.losses) == ((*losses, Loss(WORDS_ONLY)), losses, losses)
+    assert isinstance(empty.made, Annotation)
     prompt = "\n\n".join(message["content"] for message in chat)
     assert quoted.made == Annotation(prompt, LYON, Critique("No.", (NO,)))
 

@@ -93,7 +93,7 @@ def read_table(row: Row) -> Iterator[Item]:
         item = _grounded(read.prompt, read.response, critique.feedback, better)
         yield item._replace(losses=(*losses, *item.losses), unread=unread)
         return
-    if losses and critique == Critique(""):  # all that was said is lost
+    if critique == Critique("") and any(reason in (NO_LABEL, NO_QUOTE) for reason, _ in losses):  # all is lost
         item = _example(row, unjudged)
         yield item._replace(losses=(*losses, *item.losses))
         return

@@ -19,18 +19,7 @@ from typing import Any
 from text2grad.feedback.critique_text import place_of
 from text2grad.feedback.record_files import Object, keys_of, shown
 from text2grad.feedback.records import Annotation
-from text2grad.feedback.sources.base import (
-    IGNORED,
-    NO_PROMPT,
-    NOT_JUDGED,
-    Draft,
-    Item,
-    Loss,
-    Meaning,
-    Row,
-    quoted,
-    unjudged,
-)
+from text2grad.feedback.sources.base import IGNORED, NO_PROMPT, Draft, Item, Loss, Meaning, Row, quoted, unjudged
 from text2grad.feedback.spans import readings, stands_at
 from text2grad.types import Example, Span
 
@@ -64,7 +53,7 @@ def _items(texts: Row, drafts: Sequence[Draft], losses: list[Loss]) -> Iterator[
     judged = [item for item in items if isinstance(item.made, Annotation)]
     others = [item for item in items if isinstance(item.made, Example)]
     first, *rest = judged or [others.pop(0)]
-    losses += [loss for item in others for loss in item.losses if loss != Loss(NOT_JUDGED)]
+    losses += [loss for item in others for loss in item.losses[1:]]  # without that nobody judged it
     yield first._replace(losses=(*first.losses, *losses))
     yield from rest
 
