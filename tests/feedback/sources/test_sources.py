@@ -508,6 +508,8 @@ def test_cells_of_a_text_table_stand_for_values_and_empty_ones_for_nothing(tmp_p
     assert number == Item(Annotation("Where?", LYON, Critique("No.", (NO,), -0.5)))
     assert empty == Item(Example("Where?", meta={"response": LYON}), (Loss(NOT_JUDGED),))
     assert cut_off.made == Annotation("Where?", LYON, Critique('{"good_spans": ["I'))  # words, whatever they look like
+    (written,) = items(tmp_path, "table", {**record, "critique": "{'poor_spans': ['Lyon']}"})  # by a critic
+    assert written == Item(Annotation("Where?", LYON, Critique("", (NO,), status="repaired")))
     (unreadable,) = items(tmp_path, "table", {**record, "critique": "no JSON"})
     assert [reason for reason, _ in unreadable.losses] == [UNREADABLE]
     (mapped,) = items(tmp_path, "table", {"question": "Q", "id": 3}, columns={"prompt": "question"})
