@@ -266,7 +266,8 @@ def place_of(entry: Any) -> tuple[int, int] | None:
     """
     bounds: Any = entry[:2] if isinstance(entry, list | tuple) else ()
     if isinstance(entry, dict):
-        named = {key.casefold().replace("_", ""): number_of(value) for key, value in entry.items()}
+        read = number_of if _quote_key(entry) else (lambda value: value)  # a text alone is no offset
+        named = {key.casefold().replace("_", ""): read(value) for key, value in entry.items()}
         if is_finite(named.get("offset")) and is_finite(named.get("length")):
             named["end"] = named["offset"] + named["length"]
         both = [next((named[key] for key in keys if key in named), None) for keys in _PLACE_KEYS]
