@@ -13,6 +13,7 @@ from transformers import GenerationConfig
 
 from text2grad.errors import DataError, ModelError
 from text2grad.models.adapters import with_lora
+from text2grad.models.decoding import steps_are_right
 from text2grad.models.fine_tuning import conversation_rows
 from text2grad.models.prompts import encode_prompts, fitting_prompts, padding_id, stop_ids
 from text2grad.models.randomness import batch_indices, sample_inverse_cdf, step_uniforms
@@ -228,6 +229,8 @@ def test_no_setting_of_the_models_own_generation_config_changes_what_is_drawn(ad
 
 def test_what_was_set_aside_comes_back_when_generating_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny("gemma2").train()  # decodes by `generate`
+    assert steps_are_right(model, 0)
+    assert model.training
     own = model.generation_config = GenerationConfig(**NASTY)
 
     def broken(**_: Any) -> None:

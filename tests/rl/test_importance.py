@@ -50,7 +50,7 @@ def test_a_mean_over_the_engines_samples_becomes_one_over_the_policys() -> None:
 
 def test_an_engine_of_other_weights_ends_the_run() -> None:
     logp, mask = torch.tensor([[-1.0, -1.0]]), torch.tensor([[True, True]])
-    with pytest.raises(TrainingError, match=r"KL\(vLLM ‖ policy\) is 0\.5 nats.*rollout\.engine = \"hf\""):
+    with pytest.raises(TrainingError, match=r"KL\(engine ‖ policy\) is 0\.5 nats.*rollout\.engine = \"hf\""):
         engine_weights(rollouts((-0.5, -0.5)), logp, mask, cap=2.0, accelerator=ALONE)
     with pytest.raises(TrainingError, match="nan"):
         engine_weights(rollouts((float("nan"), 0.0)), logp, mask, cap=2.0, accelerator=ALONE)

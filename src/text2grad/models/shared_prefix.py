@@ -232,8 +232,7 @@ def read_tokens(model: Any, ids: Tensor, attention_mask: Tensor, positions: Tens
         positions: of the new tokens, [B, N].
         cache: of the tokens before.
     """
-    owner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    known = signature(owner.forward).parameters
+    known = signature(base_of(model).forward).parameters
     more = {"position_ids": positions, "logits_to_keep": 1}
     return model(
         input_ids=ids,
