@@ -15,7 +15,12 @@ from .adapters import (
     with_lora as with_lora,
 )
 from .batch import TokenBatch as TokenBatch, collate as collate
-from .decoding import Choose as Choose, decode as decode, most_likely as most_likely
+from .decoding import (
+    Choose as Choose,
+    decode as decode,
+    most_likely as most_likely,
+    steps_are_right as steps_are_right,
+)
 from .fine_tuning import (
     NO_LOSS as NO_LOSS,
     FineTuning as FineTuning,

@@ -46,6 +46,7 @@ from text2grad.models import (
     policy_config,
     refuse_second_adapter,
     sample,
+    steps_are_right,
     stop_ids,
     with_lora,
 )
@@ -272,6 +273,7 @@ class PreparedRun:
             self.sharding.shard(self.model, self.reference)
         with self.whole_policy() as whole:
             check_model(whole)
+            steps_are_right(whole, self.pad_id)
 
     @contextmanager
     def whole_policy(self) -> Iterator[Any]:
