@@ -12,8 +12,9 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, DataCollatorForSeq2Seq
 
 from text2grad.errors import ModelError
+from text2grad.models import decoding
 from text2grad.models.adapters import with_lora
-from text2grad.models.decoding import check_rows, decode, most_likely, steps_are_right
+from text2grad.models.decoding import check_rows, steps_are_right
 from text2grad.models.fine_tuning import FineTuning, row_of_ids, train_on_rows
 from text2grad.models.policy import check_model
 from text2grad.models.sampling import sample
@@ -107,6 +108,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 SAMPLE = ("llama", "rwkv", "minimax", "bart", "openai-gpt", "nemotron_h", "mpt", "gemma2", "recurrent_gemma")
 REFUSED = ("bert", "xlm-roberta")  # each token sees what follows it
 WHOLE = {"bart", "mbart", "minimax", "nemotron_h", "openai-gpt", "pegasus", "recurrent_gemma", "rwkv", "whisper"}
+WHOLE |= {"zamba2"}
 PROMPTS = [(5, 6, 7), (1, *range(9, 21)), (30, 31, 32, 33, 34, 35), (44,), (5, 6, 7)]
 
 
@@ -173,22 +175,91 @@ def test_rows_are_sampled_as_they_are_scored(name: str, caplog: pytest.LogCaptur
     assert float(trained) < 1e-4
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("name", "right"), [("llama", True), ("rwkv", False), ("mbart", False)])
+def test_the_trial_knows_the_noise_of_16_bits_and_reads_adapters(name: str, right: bool, dtype: torch.dtype) -> None:
+    model = built(name).to(dtype)
+    if name == "llama":  # an adapter whose output is not zero
+        model = with_lora(model, r=2, alpha=4, targets="all-linear", dropout=0.5).to(dtype)
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                torch.nn.init.normal_(parameter, std=0.3)
+    check_rows(model)
+    assert steps_are_right(model, 0) is right
+
+
+def test_a_trial_leaves_random_numbers_modes_and_gradients_as_they_were() -> None:
+    model = built("rwkv").train()
+    model.rwkv.blocks[1].eval()  # a part that a user froze
+    modes, state = [module.training for module in model.modules()], torch.get_rng_state()
+    with torch.enable_grad():
+        check_rows(model)
+        assert not steps_are_right(model, 0)
+        assert torch.is_grad_enabled()
+    assert [module.training for module in model.modules()] == modes
+    assert len(set(modes)) == 2
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_trial_fits_a_short_context_and_a_small_vocabulary() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = AutoConfig.for_model("gpt2", **ARCHITECTURES["gpt2"] | {"vocab_size": 5, "n_positions": 7})
+        model = AutoModelForCausalLM.from_config(config).eval()
+    check_rows(model)
+    assert steps_are_right(model, 0)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("spread", [0.02, 0.3])  # 0.02: the weights of a model that nobody trained
+def test_a_model_that_sees_what_follows_is_neither_scored_nor_trained(name: str, spread: float) -> None:
+    model, rows = built(name, spread), [row_of_ids(prompt, [30, 2]) for prompt in PROMPTS]
+    before = [parameter.clone() for parameter in model.parameters()]
+    for refused in (
+        lambda: check_rows(model),
+        lambda: sampled_against_scored(model),
+        lambda: train_on_rows(model, word_tokenizer(["a"]), rows, FineTuning(steps=1, batch_size=5)),
+    ):
+        with pytest.raises(ModelError, match=r"change by .* nats with the padding behind it.*is_decoder = true"):
+            refused()
+    assert all(map(torch.equal, before, model.parameters()))
+
+
+def test_a_layer_that_mixes_the_rows_of_a_batch_is_refused_before_a_run() -> None:
+    model = built("llama")
+    model.model.embed_tokens.register_forward_hook(lambda _, __, read: read + read.mean(dim=(0, 1)))
+    with pytest.raises(ModelError, match=r"^LlamaForCausalLM: the log-probs of a row change by"):
+        check_model(model)  # one row alone agrees with its hidden states
+
+
+def test_memory_that_runs_out_in_a_trial_is_no_fault_of_the_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError
+
+    model = built("llama")
+    monkeypatch.setattr(decoding, "_decode_batch", full)
+    for _ in range(2):  # and the next batch, a smaller one, tries again
+        with pytest.raises(torch.OutOfMemoryError):
+            steps_are_right(model, 0)
+
+
 @pytest.mark.slow
 def test_all_architectures_are_sampled_as_they_are_scored() -> None:
-    found = {name: outcome(name) for name in ARCHITECTURES}
+    outcomes = {name: outcome(name) for name in ARCHITECTURES}
     lines = [
-        f"{date.today()}: transformers {transformers.__version__}, torch {torch.__version__}; tests/models/test_batches.py",
+        f"{date.today()}, transformers {transformers.__version__}, torch {torch.__version__}: models/test_batches.py",
         "",
-        "Random weights; largest difference of log-probs in nats, sampled tokens of a batch against each row alone; "
-        "and of the mean loss, a batch of rows against its rows one at a time. Packing is gone: rows are padded.",
+        "Random weights. Largest difference of log-probs in nats between the sampled tokens of a batch and each row",
+        "alone, and of the mean loss between a batch of rows and its rows one at a time. Rows are padded, not packed.",
         "",
         "| architecture | sampled by | sampled − scored | trained together − alone |",
         "|---|---|---|---|",
-        *(f"| {name} | {' | '.join(values)} |" for name, values in found.items()),
+        *(f"| {name} | {' | '.join(values)} |" for name, values in outcomes.items()),
     ]
     place = Path(__file__).parents[1] / "matrices" / "packing_and_sampling.md"
     place.parent.mkdir(exist_ok=True)
     place.write_text("\n".join(lines) + "\n", "utf-8")
-    assert [name for name, values in found.items() if values[0] == "refused"] == list(REFUSED)
-    assert {name for name, values in found.items() if values[0] == "whole rows"} == WHOLE
-    assert all(float(value) < 1e-3 for values in found.values() for value in values[1:] if value)
+    assert [name for name, values in outcomes.items() if values[0] == "refused"] == list(REFUSED)
+    assert {name for name, values in outcomes.items() if values[0] == "whole rows"} == WHOLE
+    assert all(float(value) < 1e-3 for values in outcomes.values() for value in values[1:] if value)
