@@ -230,26 +230,25 @@ def steps_are_right(model: Any, pad_id: int) -> bool:
     """
     base = base_of(model)
     if base not in _RIGHT:
-        prompts, tokens = _trial_rows(model)
-        expected, fault = _forced(_decode_whole, model, prompts, tokens), ""
+        (prompts, tokens), faults = _trial_rows(model), list[str]()
+        expected = _forced(_decode_whole, model, prompts, tokens)
         for groups in (), list(map(tuple, prompts)):
+            compute = partial(_decode_batch, pad_id=pad_id, groups=groups)
             try:
-                stepped = _forced(partial(_decode_batch, pad_id=pad_id, groups=groups), model, prompts, tokens)
+                if nats := _difference(model, _forced(compute, model, prompts, tokens), expected):
+                    faults.append(f"give log-probs that are off by {nats:.2g} nats")
             except Exception as error:  # each architecture fails in its own way where it has no such cache
                 if is_out_of_memory(error):
                     raise
-                fault = fault or f"end in {type(error).__name__}"
-            else:
-                nats = _difference(model, stepped, expected)
-                fault = fault or (f"give log-probs that are off by {nats:.2g} nats" if nats else "")
-        _RIGHT[base] = not fault
-        if fault:
+                faults.append(f"end in {type(error).__name__}")
+        if faults:
             check_rows(model)
             note(
-                f"{type(base).__name__}: steps with a cache, after prompts of several lengths, {fault}. So each new "
-                "token is computed by a pass over its whole row, as in scoring: right, but slow for long responses",
+                f"{type(base).__name__}: steps with a cache, after prompts of several lengths, {faults[0]}. Text2grad "
+                "computes each new token by a pass over its whole row, as it scores: right, but slow in long responses",
                 warning=True,
             )
+        _RIGHT[base] = not faults
     return _RIGHT[base]
 
 

@@ -44,16 +44,9 @@ def sample_inverse_cdf(logits: Tensor, uniform: Tensor) -> Tensor:
         logits: [B, V], already divided by the temperature.
         uniform: one number in [0, 1) per row, [B].
     """
-    return sample_with_logp(logits, uniform)[0]
-
-
-def sample_with_logp(logits: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the tokens of `sample_inverse_cdf`, and their log-probs in nats, [B]."""
-    probabilities = logits.float().softmax(-1)  # [B, V]
-    cdf = probabilities.cumsum(-1)
+    cdf = logits.float().softmax(-1).cumsum(-1)  # [B, V]
     threshold = uniform.to(cdf)[:, None] * cdf[:, -1:]
-    tokens = torch.searchsorted(cdf, threshold, right=True).clamp(max=logits.shape[1] - 1)
-    return tokens[:, 0], probabilities.gather(1, tokens)[:, 0].log()
+    return torch.searchsorted(cdf, threshold, right=True)[:, 0].clamp(max=logits.shape[1] - 1)
 
 
 def random_states() -> dict[str, Any]:

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from text2grad.models.decoding import Ended, decode, most_likely
-from text2grad.models.randomness import sample_with_logp
+from text2grad.models.randomness import sample_inverse_cdf
 from text2grad.types import Example, Rollout
 
 OnPart = Callable[[list[tuple[int, ...]], list[tuple[float, ...]]], None]
-"""Called with the responses of a batch, and the log-prob in nats of each of their ids in the pass that sampled it."""
+"""Called with responses, and the log-prob of each id at the temperature, in nats, in the pass that sampled it."""
 
 
 def sample(
@@ -50,8 +50,7 @@ def sample(
         temperature: divides the logits; 0 takes the most likely token, without random numbers.
         rows_at_once: rows of one batch; changes memory, and results by rounding only.
         ended: called with the ids of a row after each token; True ends the row with this token.
-        on_part: called with the responses of each batch, in order, and the log-prob of each of their ids in the pass
-            that sampled it, at the temperature; zeros at temperature 0.
+        on_part: called with each batch's responses, in order, and their ids' log-probs (zeros at temperature 0).
     """
     responses: list[tuple[int, ...]] = []
     for start in range(0, len(prompt_ids), rows_at_once):
@@ -94,5 +93,7 @@ def make_rollouts(
 
 def _draw(uniforms: Tensor, temperature: float, logits: Tensor, rows: Tensor, step: int, *, logps: Tensor) -> Tensor:
     """Choose the tokens of some rows of a batch by the inverse CDF; write their log-probs into `logps`, [B, T]."""
-    tokens, logps[rows, step] = sample_with_logp(logits / temperature, uniforms[rows, step])
+    logits = logits / temperature
+    tokens = sample_inverse_cdf(logits, uniforms[rows, step])
+    logps[rows, step] = logits.log_softmax(-1).gather(1, tokens[:, None])[:, 0]
     return tokens

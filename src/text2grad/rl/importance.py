@@ -60,8 +60,8 @@ def engine_weights(
         raise TrainingError(
             f"the responses are not the policy's: KL(engine ‖ policy) is {metrics['engine/kl_per_token']:.3g} nats per "
             f"token (limit {MOST_KL}). vLLM's weights were not taken over, or its kernels compute another model: go on "
-            'with rollout.engine = "hf", or another version of vLLM. With "hf", a cache computes another model than '
-            "scoring: go on with --resume, which tries the cache again, and report the architecture"
+            'with rollout.engine = "hf", or another version of vLLM. With "hf", the cache computes another model since '
+            "the run began: begin a new run at the last checkpoint's policy, which tries its cache anew"
         )
     return weights, metrics
 
@@ -69,11 +69,8 @@ def engine_weights(
 def warning_of_gap(metrics: Mapping[str, float], *, rounded: bool) -> str:
     """Return a warning where log-probs in sampling and scoring differ by more than rounding in 16 or 32 bits does."""
     gap, usual = metrics.get("engine/logp_gap", 0.0), USUAL_GAP_HALF if rounded else USUAL_GAP
-    return (
-        ""
-        if gap <= usual
-        else (
-            f"the log-probs of sampled tokens differ by {gap:.2g} nats from those of scoring on average (usual: up to "
-            f"{usual}), so the responses are not quite the policy's; see engine/kl_per_token and engine/logp_gap"
-        )
+    told = (
+        f"the log-probs of sampled tokens differ by {gap:.2g} nats from those of scoring on average (usual: up to "
+        f"{usual}), so the responses are not quite the policy's; see engine/kl_per_token and engine/logp_gap"
     )
+    return "" if gap <= usual else told
