@@ -1,5 +1,6 @@
 """Rows of a batch keep to themselves, and are sampled as they are scored, on many architectures; a table of them."""
 
+import itertools
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -105,7 +106,18 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     | {"mamba_d_state": 8, "mamba_headdim": 8, "n_mamba_heads": 8, "mamba_ngroups": 1, "chunk_size": 4}
     | {"num_mem_blocks": 1, "adapter_rank": 4, "use_mamba_kernels": False},
 }
-SAMPLE = ("llama", "rwkv", "minimax", "bart", "openai-gpt", "nemotron_h", "mpt", "gemma2", "recurrent_gemma")
+SAMPLE = (
+    "llama",
+    "falcon_h1",
+    "rwkv",
+    "minimax",
+    "bart",
+    "openai-gpt",
+    "nemotron_h",
+    "mpt",
+    "gemma2",
+    "recurrent_gemma",
+)
 REFUSED = ("bert", "xlm-roberta")  # each token sees what follows it
 WHOLE = {"bart", "mbart", "minimax", "nemotron_h", "openai-gpt", "pegasus", "recurrent_gemma", "rwkv", "whisper"}
 WHOLE |= {"zamba2"}
@@ -136,7 +148,20 @@ def sampled_against_scored(model: Any) -> float:
     """Return the largest difference in nats between the log-probs of sampled tokens and those of their row alone."""
     uniforms = torch.rand(len(PROMPTS), 10, generator=torch.Generator().manual_seed(3))
     told = list[tuple[float, ...]]()
-    responses = sample(model, PROMPTS, uniforms, eos_ids=[2], pad_id=0, on_part=lambda _, logps: told.extend(logps))
+    rows = itertools.count()
+
+    def ended(ids: list[int]) -> bool:  # three of the five rows leave after three tokens, so that the batch shrinks
+        return len(ids) == 3 and next(rows) < 3
+
+    responses = sample(
+        model,
+        PROMPTS,
+        uniforms,
+        eos_ids=[2],
+        pad_id=0,
+        on_part=lambda _, logps: told.extend(logps),
+        ended=ended,
+    )
     pairs = zip(PROMPTS, responses, told, strict=True)
     return max(float((alone(model, prompt, ids) - torch.tensor(logps)).abs().max()) for prompt, ids, logps in pairs)
 

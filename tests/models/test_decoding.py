@@ -1,4 +1,4 @@
-"""Decoding with a growing cache and a shrinking batch, beside transformers' `generate` and its own cache."""
+"""Decoding with a growing cache and a shrinking batch, beside transformers' own cache."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -38,7 +38,7 @@ def test_rows_that_leave_the_batch_change_no_other_row(
     model = tiny(family, max_position_embeddings=256) if family != "gpt2" else tiny(family, n_positions=256)
     with monkeypatch.context() as patch:
         patch.setattr(decoding, "empty_cache", lambda _: None)
-        expected = drawn(model, eos)  # by `generate`, with a cache of its own
+        expected = drawn(model, eos)  # with transformers' cache
     found = drawn(model, eos)
     assert found == expected
     assert len({len(row) for row in found}) > 1 if eos else {len(row) for row in found} == {40}

@@ -3,9 +3,8 @@
 `generate` of transformers computes the rows of a batch until the longest one ends. Here the cache and the batch shrink
 when half of the rows have ended, so a few long responses cost little.
 
-Models without a cache of keys and values for every position (`empty_cache` returns None) are decoded by `generate`.
-Some count padding, hand a state from row to row, or have no cache at all. A few tokens tell (`steps_are_right`); such
-models read all tokens again for each new one, as scoring does.
+Some architectures count padding, hand a state from row to row, or have no cache at all. A few tokens tell
+(`steps_are_right`); such models read all tokens again for each new one, as scoring does.
 
 Shapes: B rows, S slots of the padded prompts, V vocabulary.
 """
@@ -20,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from text2grad.errors import ModelError, is_out_of_memory
 from text2grad.models.adapters import base_of, half_precision
@@ -63,7 +63,7 @@ def decode(
     """Return the new tokens of each prompt, end-of-sequence included; one batch.
 
     Args:
-        model: a Hugging Face causal language model; its own generation config is set aside for the call.
+        model: a Hugging Face causal language model; its own generation config has no say.
         prompts: token ids, at least one each.
         choose: chooses the next token of rows. It is also asked about rows that have ended, until they leave the batch.
         max_new_tokens: the most tokens of a row; or of each row.
@@ -123,13 +123,27 @@ class _Run:
 def _decode_batch(
     model: Any, prompts: Sequence[Sequence[int]], run: _Run, pad_id: int, groups: Sequence[Hashable]
 ) -> None:
-    """Decode prompts that are padded on the left, with a cache."""
+    """Decode prompts that are padded on the left, with a cache; the common beginning of a group is read once."""
     shared = prefill(model, prompts, groups, pad_id) if groups else None
-    ids, mask, cache = shared or (*left_padded(prompts, pad_id, model.device), empty_cache(model))  # [B, S]
-    if cache is None:
-        _generate(model, ids, mask, run, max(run.limits), pad_id)
-    else:
-        _decode(model, ids, mask, run, cache)
+    cache: Any = empty_cache(model) or DynamicCache(config=model.config)
+    ids, mask, cache = shared or (*left_padded(prompts, pad_id, model.device), cache)  # [B, S]
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    first = cache.get_seq_length() if shared else 0  # slots that the cache holds
+    ids, positions = ids[:, first:], positions[:, first:]
+    rows = torch.arange(len(ids), device=model.device)  # rows of the batch
+    for step in count():
+        logits = read_tokens(model, ids, mask, positions, cache).logits[:, -1].float()
+        tokens = run.step(logits, rows, step)
+        if not run.running:
+            break
+        runs = torch.tensor([[row in run.running] for row in rows.tolist()], device=rows.device)  # [B, 1]
+        # An ended row may be at the end of the context, so its tokens all stand at its last position.
+        ids, positions = tokens[:, None].to(model.device), positions[:, -1:] + runs
+        mask = torch.cat([mask, mask.new_ones(len(rows), 1)], 1)
+        if 2 * len(run.running) <= len(rows):
+            kept = runs[:, 0].nonzero()[:, 0]
+            rows, ids, positions, mask = (part[kept] for part in (rows, ids, positions, mask))
+            cache.reorder_cache(kept)  # also the states of linear attention
 
 
 def _decode_whole(model: Any, prompts: Sequence[Sequence[int]], run: _Run) -> None:
@@ -146,60 +160,6 @@ def _decode_whole(model: Any, prompts: Sequence[Sequence[int]], run: _Run) -> No
         run.step(chosen.float(), torch.tensor(running, device=logits.device), step)
         if not run.running:
             break
-
-
-def _decode(model: Any, ids: Tensor, mask: Tensor, run: _Run, cache: Any) -> None:
-    """Decode with a cache that holds the first slots of the prompts, or none."""
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
-    first = cache.get_seq_length()
-    ids, positions = ids[:, first:], positions[:, first:]
-    rows = torch.arange(len(ids), device=model.device)  # rows of the batch
-    for step in count():
-        logits = read_tokens(model, ids, mask, positions, cache).logits[:, -1].float()
-        tokens = run.step(logits, rows, step)
-        if not run.running:
-            break
-        runs = torch.tensor([[row in run.running] for row in rows.tolist()], device=rows.device)  # [B, 1]
-        # An ended row may be at the end of the context, so its tokens all stand at its last position.
-        ids, positions = tokens[:, None].to(model.device), positions[:, -1:] + runs
-        mask = torch.cat([mask, mask.new_ones(len(rows), 1)], 1)
-        if 2 * len(run.running) <= len(rows):
-            kept = runs[:, 0].nonzero()[:, 0]
-            rows, ids, positions, mask = (part[kept] for part in (rows, ids, positions, mask))
-            cache.batch_select_indices(kept)
-
-
-def _generate(model: Any, ids: Tensor, mask: Tensor, run: _Run, max_new_tokens: int, pad_id: int) -> None:
-    """Decode with `generate`: a logits processor forces its argmax to take the chosen tokens.
-
-    The model's own generation config is ignored: it may hold a top_p, a penalty or a minimum length.
-    """
-    from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
-
-    rows, start = torch.arange(len(ids), device=ids.device), ids.shape[1]
-
-    def force(input_ids: Tensor, scores: Tensor) -> Tensor:
-        tokens = run.step(scores, rows, input_ids.shape[1] - start)
-        return torch.full_like(scores, -torch.inf).scatter_(1, tokens[:, None], 0.0)
-
-    def ends(input_ids: Tensor, scores: Tensor, **_: Any) -> Tensor:
-        return torch.tensor([row not in run.running for row in range(len(ids))], device=ids.device)
-
-    owner = base_of(model)
-    before = owner.generation_config
-    plain = {"eos_token_id": list(run.eos_ids), "pad_token_id": pad_id, "use_cache": True}
-    owner.generation_config = GenerationConfig(**plain)  # type: ignore[no-untyped-call]
-    try:
-        model.generate(
-            input_ids=ids,
-            attention_mask=mask,
-            max_new_tokens=max_new_tokens,
-            do_sample=False,
-            logits_processor=LogitsProcessorList([force]),
-            stopping_criteria=StoppingCriteriaList([ends]),
-        )
-    finally:
-        owner.generation_config = before
 
 
 def check_rows(model: Any) -> None:

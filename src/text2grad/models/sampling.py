@@ -42,7 +42,7 @@ def sample(
     Equal prompts of one batch are computed once (`shared_prefix`), which changes results by rounding only.
 
     Args:
-        model: the policy; its own generation config is set aside for the call.
+        model: the policy; its own generation config has no say.
         prompt_ids: token ids of each prompt.
         uniforms: [B, T]; T is the most tokens a response may have.
         eos_ids: ids that end a response.

@@ -233,11 +233,12 @@ def read_tokens(model: Any, ids: Tensor, attention_mask: Tensor, positions: Tens
         cache: of the tokens before.
     """
     known = signature(base_of(model).forward).parameters
-    more = {"position_ids": positions, "logits_to_keep": 1}
+    more = {"position_ids": positions, "logits_to_keep": 1, "past_key_values": cache, "cache_params": cache}
+    if "cache_params" in known:  # Mamba
+        attention_mask = attention_mask[:, -ids.shape[1] :]
     return model(
         input_ids=ids,
         attention_mask=attention_mask,
-        past_key_values=cache,
         use_cache=True,
         **{name: value for name, value in more.items() if name in known},
     )
