@@ -20,7 +20,6 @@ Shapes: B rows, G groups, P tokens of the longest beginning, R of the longest re
 
 from collections.abc import Hashable, Iterable, Sequence
 from inspect import signature
-from os.path import commonprefix
 from typing import Any, NamedTuple
 
 import torch
@@ -216,8 +215,11 @@ def _read_runs(
 
 
 def _beginning(rows: Sequence[Sequence[int]]) -> list[int]:
-    """Return the common prefix of rows, without the last token of the shortest: each row reads one token to start."""
-    return list(commonprefix([list(row) for row in rows]))[: min(map(len, rows)) - 1]
+    """Return the common prefix of rows, without the last token of the shortest: each row reads one to start."""
+    lists = [list(row) for row in rows]
+    first, last = min(lists), max(lists)  # in lexicographic order: all other lists lie between them
+    alike = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
+    return first[: min(alike, *(len(row) - 1 for row in rows))]
 
 
 def read_tokens(model: Any, ids: Tensor, attention_mask: Tensor, positions: Tensor, cache: Any) -> Any:
