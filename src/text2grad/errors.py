@@ -46,17 +46,26 @@ class RequestError(Text2GradError):
         detail: a description.
         fatal: True if all other requests would fail too: a wrong key, an unknown model, an empty account.
         retry_after_s: the delay that the server requires before a retry, in seconds; 0 if it names none.
+        status: the status of HTTP; 0 without one.
     """
 
-    def __init__(self, kind: str, detail: str, *, fatal: bool = False, retry_after_s: float = 0.0) -> None:
+    def __init__(
+        self, kind: str, detail: str, *, fatal: bool = False, retry_after_s: float = 0.0, status: int = 0
+    ) -> None:
         """Create an error with the attributes of the class."""
         super().__init__(f"{kind}: {detail}")
-        self.kind, self.detail, self.fatal, self.retry_after_s = kind, detail, fatal, retry_after_s
+        self.kind, self.detail, self.fatal, self.retry_after_s, self.status = kind, detail, fatal, retry_after_s, status
 
     @property
     def transient(self) -> bool:
         """True if a retry of the same request can succeed."""
         return self.kind not in ("rejected", "not_asked") and not self.fatal
+
+    @property
+    def overloaded(self) -> bool:
+        """True if fewer requests at a time can help: too many of them, no answer in time, or a server that is busy."""
+        slow = self.kind in ("rate_limit", "timeout", "connection") or self.status in (408, 503, 504, 524, 529)
+        return slow and self.transient
 
     @property
     def may_cost(self) -> bool:

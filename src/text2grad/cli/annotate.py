@@ -177,4 +177,7 @@ def _print_end(out: Path, items: Sequence["Item"], results: Sequence["Annotation
     answered = sum(len(kinds.get(kind, ())) for kind in ANSWERED)  # these answers are kept
     missing = sum(map(len, kinds.values())) - answered
     again = f"run the same command again: it requests the {missing:,} missing answers only" if missing else ""
-    print_end(f"{out}/annotations.jsonl, failures.jsonl", then=_reward(recipe, out), note=again)
+    if "rejected" in kinds or any("budget" in detail for _, detail in kinds.get("not_asked", ())):
+        again = f"mend what the lines above say; then {again}"
+    then = _reward(recipe, out) if any(result.critique for result in results) else []
+    print_end(f"{out}/annotations.jsonl, failures.jsonl", then=then, note=again)

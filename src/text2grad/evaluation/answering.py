@@ -294,7 +294,7 @@ def request_answers(file: AnswerFile, out: Path, server: Endpoint, tokens: Token
             requests = [_request(file, turn, chat=chat) for turn in turns]
             for turn, answer in zip(turns, all_answers(endpoint, store, requests, tokens, what), strict=True):
                 text = answer.text if chat else cut_at(answer.text, turn.question.stop)
-                finish = "stop" if text != answer.text else answer.finish
+                finish = "stop" if text != answer.text else answer.ending
                 lines.append(turn.line(text, answer.completion_tokens or 0, finish))
             file.add(lines)
 

@@ -66,7 +66,8 @@ class ServerClient:
             async with asyncio.timeout(self.endpoint.timeout_s):
                 body = await self._post(prompt, parameters)
         except TimeoutError as error:
-            raise RequestError("timeout", f"no answer within {self.endpoint.timeout_s:g} s") from error
+            told = f"no answer within {self.endpoint.timeout_s:g} s; raise timeout_s, or lower concurrency"
+            raise RequestError("timeout", told) from error
         return self._read(body)
 
     async def _post(self, prompt: Prompt, parameters: Mapping[str, Any]) -> bytes:
@@ -107,6 +108,7 @@ class ServerClient:
             self._detail(f"status {status}: {message}") + (f" (to wait: {wait:g} s)" if limited and useless else ""),
             fatal=(limited and useless) or status in _FATAL_STATUSES,
             retry_after_s=wait,
+            status=status,
         )
 
     def _read(self, body: bytes) -> Answer:
@@ -119,8 +121,8 @@ class ServerClient:
             message = {"content": choice["text"]} if "text" in choice else choice["message"]
             text, refusal = _text_of(message.get("content")), message.get("refusal")
             finish = str(choice.get("finish_reason") or "stop")
-            tokens = [_count(usage.get(key)) for key in ("prompt_tokens", "completion_tokens")]
-            top = first_logprobs(choice)
+            read, written = (_count(usage.get(key)) for key in ("prompt_tokens", "completion_tokens"))
+            top, beside = first_logprobs(choice), _longest_field(message)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             shown = self._detail(body[:100].decode("utf-8", "replace"))
             raise RequestError("bad_reply", f"the reply is not a completion: {shown!r}") from error
@@ -128,7 +130,10 @@ class ServerClient:
             text, finish = str(refusal or text), "refused"
         elif top is not None:
             text = json.dumps({"text": text, "logprobs": top})
-        return Answer(self._redacted(text), finish, *tokens)
+        elif not text.strip():
+            finish += beside
+        counted = read and (written or not text)  # 0 is a proxy's word for a count that it was not told
+        return Answer(self._redacted(text), finish, *((read, written) if counted else (None, None)))
 
     def _redacted(self, text: str, secret_chars: int = _SECRET_CHARS) -> str:
         """Return a text that UTF-8 can encode, without the key; a key as short as a word, such as `EMPTY`, may stay."""
@@ -146,6 +151,14 @@ def _text_of(content: Any) -> str:
         parts = [part for part in content if isinstance(part, dict) and part.get("type", "text") == "text"]
         return "".join(text for part in parts if isinstance(text := part.get("text"), str))
     return content if isinstance(content, str) else json.dumps(content) if content else ""
+
+
+def _longest_field(message: Mapping[str, Any]) -> str:
+    """Return the longest field of a message in words: where else than in its text a server put what was written."""
+    fields = {key: value for key, value in message.items() if value and str(value).strip() and key != "role"}
+    sizes = {key: len(value if isinstance(value, str) else json.dumps(value)) for key, value in fields.items()}
+    longest = max(sizes, key=lambda key: sizes[key], default="")
+    return f", {sizes[longest]:,} characters of {longest}" if longest else ""
 
 
 def first_logprobs(choice: Mapping[str, Any]) -> dict[str, float] | None:

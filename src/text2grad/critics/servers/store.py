@@ -42,7 +42,8 @@ class Answer:
 
     Attributes:
         text: its text; may be empty.
-        finish: why it ended: "stop", "length", "refused", or the server's own word.
+        finish: why it ended: "stop", "length", "refused", or the server's own word; for an answer without text, what
+            the server put beside it may follow: "stop, 45 characters of reasoning_content".
         prompt_tokens: as counted by the server; None if it does not count.
         completion_tokens: likewise.
     """
@@ -51,6 +52,11 @@ class Answer:
     finish: str
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+
+    @property
+    def ending(self) -> str:
+        """Why it ended, in one word."""
+        return self.finish.partition(",")[0]
 
 
 class Store(AbstractContextManager["Store"]):
@@ -82,15 +88,20 @@ class Store(AbstractContextManager["Store"]):
         row = self._reader.execute(
             "SELECT text, finish, prompt_tokens, completion_tokens FROM answers WHERE key = ?", (key,)
         ).fetchone()
-        return None if row is None else Answer(*row)
+        return None if row is None else Answer(*row[:2], *(None if (n or 0) < 0 else n for n in row[2:]))
 
-    async def put(self, key: str, answer: Answer, *, model: str, sample: int = 0) -> None:
+    async def put(
+        self, key: str, answer: Answer, *, model: str, sample: int = 0, most: tuple[int, int] | None = None
+    ) -> None:
         """Store an answer, unless there is one of this key; return when it is on disk.
+
+        The most tokens that its prompt and its text can have are stored, as negative numbers, where nobody counted.
 
         Raises:
             DataError: if it cannot be written.
         """
         counts = (answer.prompt_tokens, answer.completion_tokens)
+        counts = (-most[0], -most[1]) if most and None in counts else counts
         row = (key, model, sample, answer.text, answer.finish, *counts, time.time())
         statement = "INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
         writing = asyncio.get_running_loop().run_in_executor(self._thread, self._commit, statement, [row])
@@ -102,9 +113,10 @@ class Store(AbstractContextManager["Store"]):
             ) from error
 
     def tokens(self, model: str | None = None) -> tuple[int, int]:
-        """Return the prompt tokens and completion tokens of all stored answers (of one model)."""
+        """Return the prompt tokens and completion tokens of all stored answers (of one model), or the most they had."""
         prompt_tokens, completion_tokens = self._reader.execute(
-            "SELECT total(prompt_tokens), total(completion_tokens) FROM answers WHERE ?1 IS NULL OR model = ?1",
+            "SELECT total(abs(prompt_tokens)), total(abs(completion_tokens)) FROM answers "
+            "WHERE ?1 IS NULL OR model = ?1",
             (model,),
         ).fetchone()
         return int(prompt_tokens), int(completion_tokens)

@@ -12,7 +12,11 @@ from text2grad.runs.reports.terminal import plain, print_tables
 SHOWN = 8
 """Questions of each suite whose answers the page shows."""
 
-CUT = {"length": "cut by the length limit", "too_long": "empty: the prompt leaves no room"}
+CUT = {
+    "length": "cut by the length limit",
+    "empty": "empty: no text",
+    "too_long": "empty: the prompt leaves no room",
+}
 
 
 def print_evaluation(console: Console, evaluation: PolicyEvaluation) -> None:
@@ -61,6 +65,11 @@ def _tables(evaluation: PolicyEvaluation, *, meanings: bool = False) -> Iterator
         yield Table(f"{suite.name}: {count(len(result.questions), 'question')}", columns, rows)
         if cut := list(_cut_answers(result)):
             yield Table(f"{suite.name}: answers without an end of their own", ["model", *CUT.values()], cut)
+        repeated = {model: result.repeats(model, evaluation.settings.sampling.samples) for model in result.answers}
+        if any(repeated.values()):
+            title = f"{suite.name}: the same answer each time; a server may take no temperature and no seed"
+            rows = [[name, f"{same:,} of {len(result.questions):,}"] for name, same in repeated.items()]
+            yield Table(title, ["model", "questions"], rows)
         if result.differences:
             title = f"{suite.name}: difference from {evaluation.settings.baseline}, paired by question"
             yield Table(title, ["figure", *result.differences], _rows(result, result.differences, "+"))
