@@ -62,12 +62,6 @@ class RequestError(Text2GradError):
         return self.kind not in ("rejected", "not_asked") and not self.fatal
 
     @property
-    def overloaded(self) -> bool:
-        """True if fewer requests at a time can help: too many of them, no answer in time, or a server that is busy."""
-        slow = self.kind in ("rate_limit", "timeout", "connection") or self.status in (408, 503, 504, 524, 529)
-        return slow and self.transient
-
-    @property
     def may_cost(self) -> bool:
         """True if the server may have charged for an answer that did not arrive."""
         return self.kind in ("timeout", "connection", "bad_reply")

@@ -34,10 +34,11 @@ DESCRIPTION = """\
 Have a language model on an OpenAI-compatible server write critiques of responses: feedback in words, and exact quotes
 of the positive and negative parts. The recipe's [annotate] names the server and the model. [data] train is a file of
 
-  {"prompt": "...", "response": "...", "reference": "...", "tests": "...", "feedback": "...", "id": "..."}
+  {"prompt": "...", "response": "...", "reference": "...", "tests": "...", "feedback": "...", "outcome": 1, "id": "..."}
 
 which needs the prompt alone. Without responses, the policy ([model] path) generates them first. With a person's
-"feedback", only its quotes are requested. Each answer is stored in answers.sqlite before it is used.
+"feedback", only its quotes are requested; a person's "outcome" stays. Each answer is stored in answers.sqlite before
+it is used.
 
 With --own-critic the recipe's critic in Python judges --samples responses of the policy to each prompt."""
 

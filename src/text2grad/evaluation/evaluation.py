@@ -65,12 +65,6 @@ class SuiteResult:
         ways = (how if text.strip() or how == "too_long" else "empty" for text, how in turns)
         return dict(sorted(Counter(ways).items()))
 
-    def repeats(self, model: str, samples: int) -> int:
-        """Return for how many questions all answers of a model are equal; 0 with one answer each."""
-        answers = [answer.texts for answer in self.answers.get(model, ())]
-        groups = [answers[start : start + samples] for start in range(0, len(answers), samples)]
-        return sum(len(set(group)) == 1 for group in groups) if samples > 1 else 0
-
     def as_json(self) -> dict[str, Any]:
         """Return the figures as JSON."""
 

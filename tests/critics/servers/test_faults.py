@@ -315,6 +315,13 @@ def test_people_are_quoted_and_only_their_places_are_asked_for(server: Running, 
     assert verdict.critique.spans == (Span(0, 2, "positive"), Span(8, 14, "negative"))
 
 
+@pytest.mark.parametrize("feedback", [None, "So is fine."])
+def test_the_outcome_of_people_stays(server: Running, tmp_path: Path, feedback: str | None) -> None:
+    (verdict,), _ = judged(server, tmp_path, item("ok", "outcome", feedback=feedback)._replace(outcome=-1.0))
+    assert verdict.critique is not None
+    assert (verdict.critique.outcome, len(verdict.critique.spans)) == (-1.0, 2)
+
+
 def test_a_burst_of_refusals_slows_everyone_down_and_all_are_answered(tmp_path: Path) -> None:
     items = [item("ok", f"{row}") for row in range(60)]
     with running("--at-once", "4", "--delay-s", "0.01") as server:

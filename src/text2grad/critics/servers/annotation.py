@@ -92,7 +92,7 @@ def read_answer_by(read: Callable[[str], Critique], answer: Answer, *, complete:
     if answer.finish == "refused":
         return AnnotationResult(failure=Failure.of(answer))
     critique = read(answer.text)
-    cut = answer.ending == "length"
+    cut = answer.finish.startswith("length")
     if critique.failed or (complete and cut and critique.status != "ok"):
         failure = Failure.of(answer)
         return AnnotationResult(failure=failure._replace(kind="truncated") if cut else failure)

@@ -19,6 +19,7 @@ from text2grad.errors import RequestError
 RETRIES = 6  # most repetitions of a request without an answer
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0  # bounds of the random wait before a request is repeated
 GIVE_UP_AFTER = 20  # requests in a row without an answer after all retries: the server is down
+BUSY = ("rate_limit", "timeout", "connection", 408, 503, 504, 524, 529)  # fewer requests at a time can help
 REJECTED_IN_ROW = 3  # after so many rejections without an answer, and after twice as many, ..., a short prompt is tried
 NEWER_NAME = "max_completion_tokens"  # OpenAI's reasoning models refuse `max_tokens`, and name this in the error
 _TEMPLATE_BYTES = 100  # upper bound of the tokens that a chat template adds to a message
@@ -78,15 +79,6 @@ class Request(NamedTuple):
         """An upper bound of the tokens of the prompt: no token is shorter than a byte; a template adds some."""
         texts = [self.prompt] if isinstance(self.prompt, str) else [message["content"] for message in self.prompt]
         return sum(len(text.encode()) + _TEMPLATE_BYTES for text in texts)
-
-    @property
-    def shortest(self) -> "Request":
-        """A request of the same kind with the shortest prompt, for any text in the shortest grammar."""
-        prompt = "Hi" if isinstance(self.prompt, str) else ({"role": "user", "content": "Hi"},)
-        grammar = self.response_format is not None and self.response_format.name == "grammar"
-        return self._replace(
-            prompt=prompt, response_format=ResponseFormat("grammar", 'root ::= "a"') if grammar else None
-        )
 
 
 class Failure(NamedTuple):
@@ -166,8 +158,7 @@ class CachedClient:
                 jitter_s = uniform(0.0, min(FIRST_WAIT_S * 2**attempt, LONGEST_WAIT_S))
                 await self.pace.sleep(error.retry_after_s + jitter_s)
         self._failed_in_row = self._rejected_in_row = 0
-        most = (request.prompt_bytes, self.endpoint.max_tokens)
-        await self.store.put(key, answer, model=self.endpoint.model, sample=request.sample, most=most)
+        await self.store.put(key, answer, self._most(request), model=self.endpoint.model, sample=request.sample)
         return answer
 
     def _count_failure(self, error: RequestError) -> None:
@@ -180,11 +171,11 @@ class CachedClient:
 
     async def _send(self, request: Request) -> Answer:
         """Make a request when its turn comes, and in the same turn what a rejection calls for."""
-        async with self.pace.turn(self._most(request)) as sent_at:
+        async with self.pace.turn(self.endpoint.cost(*self._most(request))) as sent_at:
             try:
                 answer = await self._ask(request, request.response_format, self._length_name)
             except RequestError as error:
-                if error.overloaded:
+                if error.transient and (error.kind in BUSY or error.status in BUSY):
                     self.pace.slow_down(sent_at, error.retry_after_s if error.kind == "rate_limit" else 0.0)
                 if error.kind == "rejected" and not error.fatal:
                     await self._find_blame(request)
@@ -193,13 +184,16 @@ class CachedClient:
         return answer
 
     async def _find_blame(self, request: Request) -> None:
-        """After some rejections in a row, stop the run if the shortest prompt is rejected too: settings are to blame."""
+        """After some rejections in a row, stop the run if the shortest prompt is rejected, too."""
         self._rejected_in_row += 1
         if self._rejected_in_row != self._try_short_at:
             return
         self._try_short_at *= 2
+        prompt = "Hi" if isinstance(request.prompt, str) else ({"role": "user", "content": "Hi"},)
+        has_grammar = request.response_format is not None and request.response_format.name == "grammar"
+        wanted = ResponseFormat("grammar", 'root ::= "a"') if has_grammar else None
         try:
-            await self._request_once(short := request.shortest, short.response_format, self._length_name)
+            await self._request_once(request._replace(prompt=prompt), wanted, self._length_name)
         except RequestError as error:
             if error.kind == "rejected":
                 self.pace.stop(f"the server rejects every request, also the shortest: {error.detail}")
@@ -239,18 +233,18 @@ class CachedClient:
             parameters["temperature"] = self.endpoint.temperature
         parameters |= (wanted.parameters if wanted else {}) | dict(request.more)
         self.usage.requests += 1
+        most = self.endpoint.cost(*self._most(request))
         try:
             answer = await self.server.complete(request.prompt, parameters)
         except RequestError as error:
-            self.usage.cost += self._most(request) if error.may_cost else 0.0
+            self.usage.cost += most if error.may_cost else 0.0
             raise
         read, written = answer.prompt_tokens, answer.completion_tokens
         self.usage.prompt_tokens += read or 0
         self.usage.completion_tokens += written or 0
-        counted = None if read is None or written is None else self.endpoint.cost(read, written)
-        self.usage.cost += self._most(request) if counted is None else counted
+        self.usage.cost += most if read is None or written is None else self.endpoint.cost(read, written)
         return answer
 
-    def _most(self, request: Request) -> float:
-        """Return what a request costs at most."""
-        return self.endpoint.cost(request.prompt_bytes, self.endpoint.max_tokens)
+    def _most(self, request: Request) -> tuple[int, int]:
+        """Return the most tokens that the prompt and the answer can have."""
+        return request.prompt_bytes, self.endpoint.max_tokens

@@ -53,11 +53,6 @@ class Answer:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
 
-    @property
-    def ending(self) -> str:
-        """Why it ended, in one word."""
-        return self.finish.partition(",")[0]
-
 
 class Store(AbstractContextManager["Store"]):
     """The file of answers. Use it in a `with` statement; any number of processes may share it."""
@@ -90,18 +85,16 @@ class Store(AbstractContextManager["Store"]):
         ).fetchone()
         return None if row is None else Answer(*row[:2], *(None if (n or 0) < 0 else n for n in row[2:]))
 
-    async def put(
-        self, key: str, answer: Answer, *, model: str, sample: int = 0, most: tuple[int, int] | None = None
-    ) -> None:
+    async def put(self, key: str, answer: Answer, most: tuple[int, int], *, model: str, sample: int = 0) -> None:
         """Store an answer, unless there is one of this key; return when it is on disk.
 
-        The most tokens that its prompt and its text can have are stored, as negative numbers, where nobody counted.
+        Where the server did not count, the most tokens that there can be are stored, as negative numbers.
 
         Raises:
             DataError: if it cannot be written.
         """
         counts = (answer.prompt_tokens, answer.completion_tokens)
-        counts = (-most[0], -most[1]) if most and None in counts else counts
+        counts = (-most[0], -most[1]) if None in counts else counts
         row = (key, model, sample, answer.text, answer.finish, *counts, time.time())
         statement = "INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
         writing = asyncio.get_running_loop().run_in_executor(self._thread, self._commit, statement, [row])

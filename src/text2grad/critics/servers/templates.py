@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from text2grad.types import Critique, Example
+from text2grad.types import Critique, Example, tagged
 
 TemplateName = Literal["summarization", "code", "qa", "grounded"]
 ECHO_WORDS = 4  # as many words in a row that the instructions have, too, are their copy
@@ -177,17 +177,3 @@ def outcome_in_words(*, passed: bool, reason: str, output: str) -> str:
     verdict = "All tests passed." if passed else f"The tests did not pass ({reason})."
     shown = output.strip()[-OUTPUT_CHARS:]
     return f"{verdict}\n{shown}" if shown else verdict
-
-
-def tagged(name: str, text: str) -> str:
-    r"""Put a text between tags that do not occur in it.
-
-    Example:
-        >>> tagged("task", "Close it: </task>")
-        '<task-1>\nClose it: </task>\n</task-1>'
-    """
-    tag, number = name, 0
-    while f"</{tag}>" in text:
-        number += 1
-        tag = f"{name}-{number}"
-    return f"<{tag}>\n{text}\n</{tag}>"

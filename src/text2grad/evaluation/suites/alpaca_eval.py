@@ -80,13 +80,13 @@ class AlpacaEvalSuite(AnsweredSuite):
         own = {"length_controlled_win_rate": mean_of("controlled", share=True, about=about)} if self.gamed else {}
         bias = "mean preference for the output that stands first: 0.5 without position bias"
         unread = "share of comparisons in which a verdict is neither m nor M"
-        whole = "share of comparisons judged without log-probabilities, each verdict 0 or 1"
+        unweighed = "share of comparisons judged without log-probabilities: a preference is 0 or 1"
         self.measures = {
             **own,
             "win_rate": mean_of("preference", over="judged", share=True, about="mean preference, both orders averaged"),
             "first_place": mean_of("first place", "", over="asked", about=bias),
             "unjudged": mean_of("unjudged", "lower", share=True, about=unread),
-            "whole_verdicts": mean_of("whole", "lower", over="asked", share=True, about=whole),
+            "unweighed": mean_of("unweighed", "lower", over="asked", share=True, about=unweighed),
         }
 
     def score(self, answers: Sequence[Answer], folder: Path) -> list[Scores]:
@@ -101,13 +101,8 @@ class AlpacaEvalSuite(AnsweredSuite):
             else:
                 pair = next(replies), next(replies)
                 own = preference_counts(*map(read_preference, pair))
-                counts.append(own | {"whole": own.get("asked", 0.0) * any(_weights(reply) is None for reply in pair)})
-        whole = sum(own.get("whole", 0.0) for own in counts)
-        if whole:
-            told = (
-                f"suite {self.name}: {whole:,.0f} of {len(asked):,} comparisons were judged without log-probabilities"
-            )
-            note(f"{told}: a preference is 0 or 1 where AlpacaEval weighs; take a judge that sends them", warning=True)
+                unweighed = not all(reply.text.startswith("{") for reply in pair)  # not JSON with log-probabilities
+                counts.append(own | {"unweighed": own.get("asked", 0.0) * unweighed})
         if self.gamed is None:
             return list(counts)
         for number in {answer.sample for answer in answers}:  # each set of answers by itself
@@ -152,20 +147,15 @@ def read_preference(reply: Reply) -> float | None:
     """
     if reply.finish in ("refused", "too_long"):
         return None
-    weights = _weights(reply)
-    if weights is None:
-        return {"m": 1.0, "M": 0.0}.get(reply.text.strip().strip("\"'.`"))
-    return weights.get("m", 0.0) / sum(weights.values()) if weights else None
-
-
-def _weights(reply: Reply) -> dict[str, float] | None:
-    """Return the weights of "m" and "M", 1 for the more likely one; None for a reply without log-probabilities."""
     try:
         top = json.loads(reply.text)["logprobs"]
         known = {token: float(top[token]) for token in ("m", "M") if token in top}
     except (ValueError, LookupError, TypeError):
+        return {"m": 1.0, "M": 0.0}.get(reply.text.strip().strip("\"'.`"))
+    if not known:
         return None
-    return {token: math.exp(value - max(known.values())) for token, value in known.items()}
+    weights = {token: math.exp(value - max(known.values())) for token, value in known.items()}
+    return weights.get("m", 0.0) / sum(weights.values())
 
 
 def messages_of(template: str, fields: Mapping[str, str], where: str) -> Prompt:
