@@ -176,9 +176,9 @@ def test_empty_and_equal_answers_of_a_server_are_told(
     arguments = ["evaluate", "policy", server.url, "--model-name", "m", "--suite", f"summarization={data}"]
     assert main([*arguments, "--temperature", "1", "--samples", "3", "--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr()
-    told = "3 of 6 answers of m to suite summarization are empty, and are judged as such; the first: no content, "
+    told = "3 of 6 answers of m to suite summarization are empty; the first: no content, "
     assert told in " ".join(said.err.split())
-    assert "characters of reasoning_content (finish_reason stop); raise the limit of tokens, max_tokens" in said.err
+    assert "characters of reasoning_content (finish_reason stop); raise max_tokens" in said.err
     assert result(tmp_path / "out")["suites"]["summarization"]["endings"] == {"m": {"empty": 3, "stop": 3}}
     page = (tmp_path / "out" / "evaluation.html").read_text("utf-8")
     row = re.search(r"<tr><td[^>]*>m</td>(.*?)</tr>", page[page.index("equal to the first answer") :], re.DOTALL)

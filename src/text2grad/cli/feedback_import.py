@@ -1,7 +1,6 @@
 """`text2grad feedback import`: feedback in other formats → annotations, with counts of items and losses."""
 
 import argparse
-import math
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import shorten
@@ -58,8 +57,8 @@ def add_parser(commands: Any) -> None:
     add("path", metavar="PATH", help="a file, a directory of `datasets`, or OWNER/NAME on the Hugging Face hub")
     add("--out", type=Path, required=True, metavar="OUT", help="the output: a .jsonl file")
     add("--column", action="append", default=[], metavar="OURS=THEIRS", help="name of a column in the source")
-    judged = "take the column as outcome: value → number; may be repeated"
-    add("--map", action="append", default=[], metavar="COLUMN=VALUE:NUMBER,...", help=judged)
+    judged = "column of the outcome, and the number that each of its values means, such as thumb=up:1,down:-1"
+    add("--map", type=_outcomes, default=("", {}), metavar="COLUMN=VALUE:NUMBER,...", help=judged)
     meanings = "positive, negative or ignore; may be repeated"
     add("--label", action="append", default=[], metavar="NAME=MEANING", help=meanings)
     add("--split", default="train", help="split of a data set or a directory (default: %(default)s)")
@@ -80,8 +79,9 @@ def run(args: argparse.Namespace) -> int:
     labels: Any = name_values("--label", args.label)
     for meaning in labels.values():
         check_known("--label", meaning, ("positive", "negative", "ignore"))
-    columns = name_values("--column", args.column)
-    options = Options(columns, labels, args.missing_outcome, _outcomes(args.map, columns))
+    column, outcomes = args.map
+    columns = name_values("--column", [*args.column, *([f"outcome={column}"] if column else [])])
+    options = Options(columns, labels | outcomes, args.missing_outcome)
     account, annotations, words, examples = Account(), list[Annotation](), list[Annotation](), list[Example]()
 
     def skip(error: DataError) -> None:
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
         if made:
             write(path, made)
             written.append(path)
-    _print_account(account, options, whole=not args.limit)
+    _print_account(account, [] if args.limit else options.unmet(), options.met)
     if not written:
         raise DataError(f"{args.path}: no record can be used; nothing was written")
     judged = any(annotation.critique.spans for annotation in annotations)
@@ -120,23 +120,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _outcomes(given: list[str], columns: dict[str, str]) -> dict[str, float]:
-    """Return the outcomes of the values in --map, and add its column to `columns`."""
-    outcomes: dict[str, float] = {}
-    for text in given:
-        name, _, pairs = text.partition("=")
-        if columns.setdefault("outcome", name) != name and name != "outcome":
-            raise ConfigError(f"--map {text} and outcome={columns['outcome']} exclude each other; keep one of them")
-        for pair in pairs.split(","):
-            value, _, number = (part.strip() for part in pair.rpartition(":"))
-            try:
-                outcome = float(number)
-            except ValueError:
-                outcome = math.nan
-            if not (value and math.isfinite(outcome) and outcomes.setdefault(value, outcome) == outcome):
-                form = "COLUMN=VALUE:NUMBER,..., such as thumb=up:1,down:-1, with one finite number for each value"
-                raise ConfigError(f"--map is given as {form}; got {text!r}")
-    return outcomes
+def _outcomes(text: str) -> tuple[str, dict[str, float]]:
+    """Return the column that --map names, and the outcome of each of its values."""
+    column, _, pairs = text.partition("=")
+    split = [pair.rpartition(":") for pair in pairs.split(",")]
+    outcomes = {value.strip(): finite()(number) for value, _, number in split}
+    if "" in outcomes or len(outcomes) < len(split):
+        raise argparse.ArgumentTypeError(f"expected one number for each value, as in thumb=up:1,down:-1, got {text!r}")
+    return column, outcomes
 
 
 def _check_outputs(args: argparse.Namespace) -> Path:
@@ -154,8 +145,8 @@ def _check_outputs(args: argparse.Namespace) -> Path:
     return beside
 
 
-def _print_account(account: Any, options: Any, *, whole: bool) -> None:
-    """Print the numbers of items, the losses with their reasons, and the given names that no record had."""
+def _print_account(account: Any, unmet: list[str], met: set[str]) -> None:
+    """Print the numbers of items, the losses with their reasons, and the given labels that no record had."""
     by_label = "".join(f", {count:,} {label}" for label, count in account.spans.items())
     spans = f"{sum(account.spans.values()):,}{by_label}"
     print_lines([("annotations", f"{account.annotations:,}"), ("spans", spans), ("examples", f"{account.examples:,}")])
@@ -167,10 +158,7 @@ def _print_account(account: Any, options: Any, *, whole: bool) -> None:
             say(f"  and {count - len(account.shown[reason]):,} more")
     if account.unread:
         unread = ", ".join(sorted(account.unread))
-        ways = "--column OURS=THEIRS reads one, --map COLUMN=VALUE:NUMBER,... makes outcomes of one"
-        say(f"\ncolumns not read: {unread}; {ways}", style="yellow")
-    if whole and (unmet := options.unmet()):
-        option, names = ("--map", "values") if options.outcomes else ("--label", "labels")
-        there = ", ".join(sorted(options.met)) or "none"
-        told = f"{option} gives a meaning to {', '.join(unmet)}, which no record has; its {names}: {there}"
-        note(told, warning=True)
+        say(f"\ncolumns not read: {unread}; --column OURS=THEIRS reads one, --map one of judgements", style="yellow")
+    if unmet:
+        there = ", ".join(sorted(met)) or "none"
+        note(f"no record has {', '.join(unmet)}, which --label or --map names; there are: {there}", warning=True)

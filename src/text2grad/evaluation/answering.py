@@ -295,7 +295,7 @@ def request_answers(file: AnswerFile, out: Path, server: Endpoint, tokens: Token
             for turn, answer in zip(turns, all_answers(endpoint, store, requests, tokens, what), strict=True):
                 text = answer.text if chat else cut_at(answer.text, turn.question.stop)
                 finish = "stop" if text != answer.text else answer.finish.partition(",")[0]
-                lines.append(turn.line(text, answer.completion_tokens or 0, finish))
+                lines.append(turn.line(text, max(answer.completion_tokens or 0, 0), finish))
             file.add(lines)
 
 

@@ -43,10 +43,8 @@ def all_answers(
             "Run the same command again: it requests the missing ones only",
         )
     answers = [answer for answer, _ in replies if answer is not None]
-    empty = [Failure.of(answer).detail for answer in answers if not answer.text.strip()]
-    if empty:
-        told = f"{len(empty):,} of {len(answers):,} {what} are empty, and are judged as such; the first: {empty[0]}"
-        note(f"{told} (of answers: --max-new-tokens)", warning=True)
+    if empty := [Failure.of(answer).detail for answer in answers if not answer.text.strip()]:
+        note(f"{len(empty):,} of {len(answers):,} {what} are empty; the first: {empty[0]}", warning=True)
     return answers
 
 

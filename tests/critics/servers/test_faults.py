@@ -145,8 +145,8 @@ def test_an_answer_that_stands_in_another_field_than_its_text_is_told_as_such(
     ending = "stop" if fault == "thoughts" else "length"
     assert verdict.failure is not None
     assert verdict.failure.detail == (
-        f"no content, {len(thought)} characters of reasoning_content (finish_reason {ending}); raise the limit of "
-        "tokens, max_tokens"
+        f"no content, {len(thought)} characters of reasoning_content (finish_reason {ending}); raise max_tokens "
+        "(--max-new-tokens)"
     )
 
 
@@ -218,15 +218,13 @@ def test_one_answer_among_them_shows_that_the_server_is_there(server: Running, t
     assert kinds(verdicts) == ["server_error", "ok"] * (cached_client.GIVE_UP_AFTER + 1)
 
 
-@pytest.mark.parametrize(("status", "refusals"), [("400", 1), ("422", 1), ("500", 2), ("501", 1)])
-def test_a_server_without_schemas_is_asked_without_after_its_first_refusal(
-    tmp_path: Path, status: str, refusals: int
-) -> None:
-    """llama-cpp-python and ik_llama.cpp answer 500, which may also be an accident: it counts when it comes again."""
+@pytest.mark.parametrize("status", ["400", "422", "500", "501"])
+def test_a_server_without_schemas_is_asked_without_after_its_first_refusal(tmp_path: Path, status: str) -> None:
+    """llama-cpp-python and ik_llama.cpp answer 500: ik_llama#778."""
     items = [item("ok", f"{row}") for row in range(10)]
     with running("--no-schemas", status) as server:
         verdicts, usage = judged(server, tmp_path, *items, concurrency=1)
-        assert (kinds(verdicts), usage.requests, server.requests()) == (["ok"] * 10, 10 + refusals, 10 + refusals)
+        assert (kinds(verdicts), usage.requests, server.requests()) == (["ok"] * 10, 11, 11)
         assert usage.retried == 0
         verdicts, usage = judged(server, tmp_path, *items)  # nor does the next run find out again
         assert (kinds(verdicts), usage.requests) == (["ok"] * 10, 0)
@@ -234,19 +232,12 @@ def test_a_server_without_schemas_is_asked_without_after_its_first_refusal(
         assert kinds(verdicts) == ["server_error" if status[0] == "5" else "rejected"]
 
 
-def test_an_accident_with_a_schema_does_not_end_schemas(server: Running, tmp_path: Path) -> None:
-    items = [item("500 ok", "accident"), item("ok", "next")]
-    verdicts, usage = judged(server, tmp_path, *items, concurrency=1)
-    assert (kinds(verdicts), usage.requests) == (["ok"] * 2, 3)
-    assert "response_format" in server.state()["last"]
-
-
 def test_an_error_that_every_request_meets_ends_the_run_with_the_words_of_the_server(tmp_path: Path) -> None:
     """`transformers serve` 5.23 and LiteLLM's proxy 1.108.7 answer 400 to a wrong name of the model."""
     items = [item("ok", f"{row}") for row in range(40)]
     with running("--reject-all") as server:
         verdicts, usage = judged(server, tmp_path, *items, concurrency=32)
-    # 3 rejections with a schema and 3 without, and the shortest prompt; of the other 3 that may be under way, too
+    # 3 rejections with a schema and 3 without, and the shortest prompt; some more may be under way
     assert 7 <= usage.requests <= 16
     assert set(kinds(verdicts)) == {"rejected", "not_asked"}
     assert verdicts[-1].failure is not None

@@ -17,7 +17,7 @@ from text2grad.errors import DataError
 
 def put(store: Store, *pairs: tuple[str, Answer]) -> None:
     async def all_at_once() -> None:
-        await asyncio.gather(*(store.put(key, answer, (1, 1), model="m") for key, answer in pairs))
+        await asyncio.gather(*(store.put(key, answer, model="m") for key, answer in pairs))
 
     asyncio.run(all_at_once())
 
@@ -72,7 +72,7 @@ def test_put_returns_only_when_the_answer_is_on_disk(tmp_path: Path) -> None:
     async def put_while_locked(store: Store) -> bool:
         lock = sqlite3.connect(path, isolation_level=None)
         lock.execute("BEGIN IMMEDIATE")  # nobody else can write now
-        task = asyncio.create_task(store.put("a", Answer("x", "stop"), (1, 1), model="m"))
+        task = asyncio.create_task(store.put("a", Answer("x", "stop"), model="m"))
         await asyncio.sleep(0.05)
         waited = not task.done()
         lock.execute("ROLLBACK")
@@ -96,7 +96,7 @@ def test_an_answer_that_cannot_be_written_is_an_error_and_not_a_silence(tmp_path
 def test_who_waits_no_more_keeps_nobody_else_waiting(tmp_path: Path, works: bool) -> None:
     async def scenario(store: Store) -> None:
         keys = ["given up", "waited for"]
-        first, second = (asyncio.create_task(store.put(key, Answer("x", "stop"), (1, 1), model="m")) for key in keys)
+        first, second = (asyncio.create_task(store.put(key, Answer("x", "stop"), model="m")) for key in keys)
         await asyncio.sleep(0)
         first.cancel()
         async with asyncio.timeout(30):

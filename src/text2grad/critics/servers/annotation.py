@@ -80,7 +80,8 @@ class Annotator:
             feedback = critique.feedback if item.feedback is None else item.feedback
             outcome = critique.outcome if item.outcome is None else item.outcome
             critique = replace(critique, feedback=feedback, outcome=outcome)
-        return AnnotationResult(critique, failure, answer.prompt_tokens or 0, answer.completion_tokens or 0)
+        counts = (max(count or 0, 0) for count in (answer.prompt_tokens, answer.completion_tokens))
+        return AnnotationResult(critique, failure, *counts)
 
 
 def read_answer_by(read: Callable[[str], Critique], answer: Answer, *, complete: bool = True) -> AnnotationResult:

@@ -6,6 +6,7 @@ Equal requests at the same time become one. An answer is on disk before it is re
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from random import uniform
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -92,7 +93,7 @@ class Failure(NamedTuple):
         """Return the failure of an answer that cannot be used."""
         kind = "refused" if answer.finish == "refused" else "unreadable" if answer.text.strip() else "empty"
         ending, _, beside = answer.finish.partition(", ")
-        told = f"no content{beside and f', {beside}'} (finish_reason {ending}); raise the limit of tokens, max_tokens"
+        told = f"no content{beside and f', {beside}'} (finish_reason {ending}); raise max_tokens (--max-new-tokens)"
         return cls(kind, told if kind == "empty" else answer.text[:SHOWN_CHARS])
 
 
@@ -118,8 +119,6 @@ class CachedClient:
         self.pace.answered = any(store.tokens(endpoint.model))
         self._under_way: dict[str, asyncio.Task[Answer]] = {}
         self._takes_formats: bool | None = None  # unknown before the first request with one
-        self._failed_with_format = 0  # requests that failed with a format by status 500, and not without it
-        self._learning = asyncio.Lock()  # held by the request that is made without a format to learn that
         self._length_name = "max_tokens"  # the server's name of that parameter
         self._failed_in_row = self._rejected_in_row = 0
         self._try_short_at = REJECTED_IN_ROW
@@ -158,7 +157,7 @@ class CachedClient:
                 jitter_s = uniform(0.0, min(FIRST_WAIT_S * 2**attempt, LONGEST_WAIT_S))
                 await self.pace.sleep(error.retry_after_s + jitter_s)
         self._failed_in_row = self._rejected_in_row = 0
-        await self.store.put(key, answer, self._most(request), model=self.endpoint.model, sample=request.sample)
+        await self.store.put(key, answer, model=self.endpoint.model, sample=request.sample)
         return answer
 
     def _count_failure(self, error: RequestError) -> None:
@@ -171,7 +170,7 @@ class CachedClient:
 
     async def _send(self, request: Request) -> Answer:
         """Make a request when its turn comes, and in the same turn what a rejection calls for."""
-        async with self.pace.turn(self.endpoint.cost(*self._most(request))) as sent_at:
+        async with self.pace.turn(self.endpoint.cost(request.prompt_bytes, self.endpoint.max_tokens)) as sent_at:
             try:
                 answer = await self._ask(request, request.response_format, self._length_name)
             except RequestError as error:
@@ -190,10 +189,8 @@ class CachedClient:
             return
         self._try_short_at *= 2
         prompt = "Hi" if isinstance(request.prompt, str) else ({"role": "user", "content": "Hi"},)
-        has_grammar = request.response_format is not None and request.response_format.name == "grammar"
-        wanted = ResponseFormat("grammar", 'root ::= "a"') if has_grammar else None
         try:
-            await self._request_once(request._replace(prompt=prompt), wanted, self._length_name)
+            await self._request_once(request._replace(prompt=prompt), None, self._length_name)
         except RequestError as error:
             if error.kind == "rejected":
                 self.pace.stop(f"the server rejects every request, also the shortest: {error.detail}")
@@ -210,20 +207,13 @@ class CachedClient:
             if rejected and length_name != NEWER_NAME and NEWER_NAME in error.detail:
                 self._length_name = NEWER_NAME
                 return await self._ask(request, wanted, NEWER_NAME)
-            refused = rejected or error.status == 501 or (error.status > 0 and "response_format" in error.detail)
-            if not optional or not (refused or error.status == 500):
+            refused = rejected or error.status in (500, 501) or (error.status and "response_format" in error.detail)
+            if not optional or not refused or self._takes_formats:
                 raise
-            async with self._learning:
-                if self._takes_formats is None:
-                    answer = await self._request_once(request, None, length_name)  # if it fails, the next one asks anew
-                    self._failed_with_format += 1
-                    if refused or self._failed_with_format > 1:  # one 500 may be an accident
-                        self._takes_formats = bool(self._takes_formats)  # another request may know that it does
-                    return answer
-            if self._takes_formats:
-                raise
-            return await self._request_once(request, None, length_name)
-        self._takes_formats = optional or self._takes_formats
+            answer = await self._request_once(request, None, length_name)  # if it fails too, the next one asks anew
+            self._takes_formats = bool(self._takes_formats)  # another request may have learned that it does
+        else:
+            self._takes_formats = optional or self._takes_formats
         return answer
 
     async def _request_once(self, request: Request, wanted: ResponseFormat | None, length_name: str) -> Answer:
@@ -233,18 +223,16 @@ class CachedClient:
             parameters["temperature"] = self.endpoint.temperature
         parameters |= (wanted.parameters if wanted else {}) | dict(request.more)
         self.usage.requests += 1
-        most = self.endpoint.cost(*self._most(request))
+        most = request.prompt_bytes, self.endpoint.max_tokens
         try:
             answer = await self.server.complete(request.prompt, parameters)
         except RequestError as error:
-            self.usage.cost += most if error.may_cost else 0.0
+            self.usage.cost += self.endpoint.cost(*most) if error.may_cost else 0.0
             raise
-        read, written = answer.prompt_tokens, answer.completion_tokens
-        self.usage.prompt_tokens += read or 0
-        self.usage.completion_tokens += written or 0
-        self.usage.cost += most if read is None or written is None else self.endpoint.cost(read, written)
+        if answer.prompt_tokens is None or answer.completion_tokens is None:
+            self.usage.cost += self.endpoint.cost(*most)
+            return replace(answer, prompt_tokens=-most[0], completion_tokens=-most[1])
+        self.usage.prompt_tokens += answer.prompt_tokens
+        self.usage.completion_tokens += answer.completion_tokens
+        self.usage.cost += self.endpoint.cost(answer.prompt_tokens, answer.completion_tokens)
         return answer
-
-    def _most(self, request: Request) -> tuple[int, int]:
-        """Return the most tokens that the prompt and the answer can have."""
-        return request.prompt_bytes, self.endpoint.max_tokens

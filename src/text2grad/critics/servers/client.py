@@ -155,8 +155,8 @@ def _text_of(content: Any) -> str:
 
 def _longest_field(message: Mapping[str, Any]) -> str:
     """Return the longest field of a message in words: where else than in its text a server put what was written."""
-    fields = {key: value for key, value in message.items() if value and str(value).strip() and key != "role"}
-    sizes = {key: len(value if isinstance(value, str) else json.dumps(value)) for key, value in fields.items()}
+    given = {key: value if isinstance(value, str) else json.dumps(value) for key, value in message.items() if value}
+    sizes = {key: len(text) for key, text in given.items() if key != "role"}
     longest = max(sizes, key=lambda key: sizes[key], default="")
     return f", {sizes[longest]:,} characters of {longest}" if longest else ""
 

@@ -44,7 +44,7 @@ class Answer:
         text: its text; may be empty.
         finish: why it ended: "stop", "length", "refused", or the server's own word; for an answer without text, what
             the server put beside it may follow: "stop, 45 characters of reasoning_content".
-        prompt_tokens: as counted by the server; None if it does not count.
+        prompt_tokens: as counted by the server; where it does not count, the most that there can be, negative.
         completion_tokens: likewise.
     """
 
@@ -83,18 +83,15 @@ class Store(AbstractContextManager["Store"]):
         row = self._reader.execute(
             "SELECT text, finish, prompt_tokens, completion_tokens FROM answers WHERE key = ?", (key,)
         ).fetchone()
-        return None if row is None else Answer(*row[:2], *(None if (n or 0) < 0 else n for n in row[2:]))
+        return None if row is None else Answer(*row)
 
-    async def put(self, key: str, answer: Answer, most: tuple[int, int], *, model: str, sample: int = 0) -> None:
+    async def put(self, key: str, answer: Answer, *, model: str, sample: int = 0) -> None:
         """Store an answer, unless there is one of this key; return when it is on disk.
-
-        Where the server did not count, the most tokens that there can be are stored, as negative numbers.
 
         Raises:
             DataError: if it cannot be written.
         """
         counts = (answer.prompt_tokens, answer.completion_tokens)
-        counts = (-most[0], -most[1]) if None in counts else counts
         row = (key, model, sample, answer.text, answer.finish, *counts, time.time())
         statement = "INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
         writing = asyncio.get_running_loop().run_in_executor(self._thread, self._commit, statement, [row])

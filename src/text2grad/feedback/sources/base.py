@@ -58,28 +58,26 @@ class Options:
 
     Attributes:
         columns: our column name → the source's column name.
-        labels: a label of the source → its meaning; upper and lower case are the same.
+        labels: a label, or in a table a value of the outcome, → its meaning; upper and lower case are the same.
         missing_outcome: outcome of each error about what the response does not hold, such as a missing fact; or None.
-        outcomes: a value in the column of the outcome → the outcome; upper and lower case, and 4 and 4.0, are the same.
-        met: the labels, or the values of outcomes, of the records read so far.
+        met: the labels of the records read so far.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
-    labels: Mapping[str, Meaning] = field(default_factory=dict)
+    labels: Mapping[str, Any] = field(default_factory=dict)
     missing_outcome: float | None = None
-    outcomes: Mapping[str, float] = field(default_factory=dict)
     met: set[str] = field(default_factory=set)
 
-    def meaning(self, label: str, known: Mapping[str, Meaning]) -> Meaning | None:
+    def meaning(self, label: str, known: Mapping[str, Meaning]) -> Any:
         """Return the meaning of a label: the given one, or else the known one by its lower case; None without one."""
         self.met.add(label.strip())
         given = {_folded(name): meaning for name, meaning in self.labels.items()}
-        return given.get(_folded(label)) or known.get(_folded(label))
+        return given.get(_folded(label), known.get(_folded(label)))
 
     def unmet(self) -> list[str]:
-        """Return the names in `labels` and `outcomes` that no record had."""
+        """Return the names in `labels` that no record had."""
         met = {_folded(name) for name in self.met}
-        return [name for name in (*self.labels, *self.outcomes) if _folded(name) not in met]
+        return [name for name in self.labels if _folded(name) not in met]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +124,13 @@ class Row:
 
     def outcome(self, value: Any) -> float:
         """Return the outcome that a value in words means, such as "up"."""
-        self.options.met.add(str(value).strip())
-        known = {_folded(name): outcome for name, outcome in self.options.outcomes.items()}
-        if _folded(value) not in known:
-            name, given = self.name("outcome"), ", ".join(self.options.outcomes)
-            way_out = f"--map gives a number to {given}" if known else f"--map {name}=up:1,down:-1 says what words mean"
-            raise self.bad(f'"{name}" is {shown(value)}, no number; {way_out}')
-        return known[_folded(value)]
+        outcome = self.options.meaning(str(value), {})
+        if not isinstance(outcome, float):
+            name, known = self.name("outcome"), ", ".join(self.options.labels) or "nothing"
+            raise self.bad(
+                f'"{name}" is {shown(value)}; say its number with --map {name}=up:1,down:-1, which knows {known}'
+            )
+        return outcome
 
     def inner(self, record: Any, name: str) -> "Row":
         """Return an object inside the record, at the same place."""
@@ -181,13 +179,8 @@ class Source:
     gather: Callable[[Iterator[Entry]], Iterator[Entry]] = iter
 
 
-def _folded(label: object) -> str:
-    """Return a label or a value of a cell in one spelling: that of lower case, and of numbers."""
-    text = str(label).strip().lower()
-    try:
-        return f"{float(text):g}"
-    except ValueError:
-        return text
+def _folded(label: str) -> str:
+    return label.strip().lower().removesuffix(".0")  # pandas writes stars beside an empty cell as 4.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ def _renamed(row: Row) -> Object:
     renamed = {**plain, **{ours: row.record[theirs] for ours, theirs in mapped.items()}}
     kept = {key: value for key, value in renamed.items() if value is not None and (value != "" or key == "prompt")}
     cells = {key: _cell(key, value) for key, value in kept.items()}
-    if isinstance(cells.get("outcome"), str | bool) or (row.options.outcomes and "outcome" in cells):
+    if isinstance(cells.get("outcome"), str | bool) or (row.options.labels and "outcome" in cells):
         cells["outcome"] = row.outcome(kept["outcome"])
     return cells
 
