@@ -186,7 +186,8 @@ class FaultServer:
         self.counts[name] += 1
         count, number = self.counts[name], self.counts.total()
         if self.no_schemas and {"response_format", "structured_outputs", "logprobs"} & request.keys():
-            _send(writer, self.no_schemas, {"error": {"message": "this format is not known here"}})
+            what = "response_format" if self.no_schemas in (404, 503) else "this format"
+            _send(writer, self.no_schemas, {"error": {"message": f"{what} is not known here"}})
             return True
         if self.reject_all:
             _send(writer, 400, {"detail": "Server is pinned to 'judge'; requested 'm'."})

@@ -123,11 +123,10 @@ def run(args: argparse.Namespace) -> int:
 def _outcomes(text: str) -> tuple[str, dict[str, float]]:
     """Return the column that --map names, and the outcome of each of its values."""
     column, _, pairs = text.partition("=")
-    split = [pair.rpartition(":") for pair in pairs.split(",")]
-    outcomes = {value.strip(): finite()(number) for value, _, number in split}
-    if "" in outcomes or len(outcomes) < len(split):
+    split = [(value.strip(), number) for value, _, number in (pair.rpartition(":") for pair in pairs.split(","))]
+    if not all(value for value, _ in split) or len(dict(split)) < len(split):
         raise argparse.ArgumentTypeError(f"expected one number for each value, as in thumb=up:1,down:-1, got {text!r}")
-    return column, outcomes
+    return column, {value: finite()(number) for value, number in split}
 
 
 def _check_outputs(args: argparse.Namespace) -> Path:

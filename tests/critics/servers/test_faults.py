@@ -218,7 +218,7 @@ def test_one_answer_among_them_shows_that_the_server_is_there(server: Running, t
     assert kinds(verdicts) == ["server_error", "ok"] * (cached_client.GIVE_UP_AFTER + 1)
 
 
-@pytest.mark.parametrize("status", ["400", "422", "500", "501"])
+@pytest.mark.parametrize("status", ["400", "404", "422", "500", "501", "503"])  # 404 and 503 name the format
 def test_a_server_without_schemas_is_asked_without_after_its_first_refusal(tmp_path: Path, status: str) -> None:
     """llama-cpp-python and ik_llama.cpp answer 500: ik_llama#778."""
     items = [item("ok", f"{row}") for row in range(10)]

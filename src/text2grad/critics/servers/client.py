@@ -122,7 +122,8 @@ class ServerClient:
             text, refusal = _text_of(message.get("content")), message.get("refusal")
             finish = str(choice.get("finish_reason") or "stop")
             read, written = (_count(usage.get(key)) for key in ("prompt_tokens", "completion_tokens"))
-            top, beside = first_logprobs(choice), _longest_field(message)
+            top = first_logprobs(choice)
+            fields = [(len(str(value)), key) for key, value in message.items() if value and key != "role"]
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             shown = self._detail(body[:100].decode("utf-8", "replace"))
             raise RequestError("bad_reply", f"the reply is not a completion: {shown!r}") from error
@@ -130,8 +131,8 @@ class ServerClient:
             text, finish = str(refusal or text), "refused"
         elif top is not None:
             text = json.dumps({"text": text, "logprobs": top})
-        elif not text.strip():
-            finish += beside
+        elif fields and not text.strip():  # the longest field is where else a server put what was written
+            finish += ", {:,} characters of {}".format(*max(fields))
         counted = read and (written or not text)  # 0 is a proxy's word for a count that it was not told
         return Answer(self._redacted(text), finish, *((read, written) if counted else (None, None)))
 
@@ -151,14 +152,6 @@ def _text_of(content: Any) -> str:
         parts = [part for part in content if isinstance(part, dict) and part.get("type", "text") == "text"]
         return "".join(text for part in parts if isinstance(text := part.get("text"), str))
     return content if isinstance(content, str) else json.dumps(content) if content else ""
-
-
-def _longest_field(message: Mapping[str, Any]) -> str:
-    """Return the longest field of a message in words: where else than in its text a server put what was written."""
-    given = {key: value if isinstance(value, str) else json.dumps(value) for key, value in message.items() if value}
-    sizes = {key: len(text) for key, text in given.items() if key != "role"}
-    longest = max(sizes, key=lambda key: sizes[key], default="")
-    return f", {sizes[longest]:,} characters of {longest}" if longest else ""
 
 
 def first_logprobs(choice: Mapping[str, Any]) -> dict[str, float] | None:

@@ -94,17 +94,14 @@ class Pace:
                 self.stop(f"the budget of {self.budget:g} US dollars leaves no room for a request")
             if self.stopped:
                 raise RequestError("not_asked", self.stopped)
-            pause = self._resume_at - asyncio.get_running_loop().time()
+            limit, pause = int(self.limit), self._resume_at - asyncio.get_running_loop().time()
             if pause > 0:
                 await self.sleep(pause)
-            elif self._is_free() and self.has_room(max_cost):
+            elif self.active < (limit if self.answered else min(limit, MOST_BEFORE_ANSWER)) and self.has_room(max_cost):
                 return
             else:
                 self._freed.clear()
                 await self._freed.wait()
-
-    def _is_free(self) -> bool:
-        return self.active < int(self.limit) and (self.answered or self.active < MOST_BEFORE_ANSWER)
 
     def slow_down(self, sent_at: float, pause_s: float) -> None:
         """Halve the limit after a request that the server was too busy for, and start none for some seconds.

@@ -13,11 +13,7 @@ from text2grad.types import Example
 SHOWN = 8
 """Questions of each suite whose answers the page shows."""
 
-CUT = {
-    "length": "cut by the length limit",
-    "empty": "empty: no text",
-    "too_long": "empty: the prompt leaves no room",
-}
+CUT = {"length": "cut by the length limit", "empty": "empty", "too_long": "empty: the prompt leaves no room"}
 REPEATED = "equal to the first answer to the question (a server may take no temperature)"
 
 
