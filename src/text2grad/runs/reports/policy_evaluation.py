@@ -14,7 +14,7 @@ SHOWN = 8
 """Questions of each suite whose answers the page shows."""
 
 CUT = {"length": "cut by the length limit", "empty": "empty", "too_long": "empty: the prompt leaves no room"}
-REPEATED = "equal to the first answer to the question (a server may take no temperature)"
+REPEATED = "equal to the first answer"
 
 
 def print_evaluation(console: Console, evaluation: PolicyEvaluation) -> None:
