@@ -149,13 +149,40 @@ class _Names:
                 self.from_solution |= {alias.name for alias in node.names} - {"*"}
             elif isinstance(node, ast.ImportFrom) and node.level == 0:
                 self.imported |= {f"{node.module}.{alias.name}" for alias in node.names}
-        top = symtable.symtable(tests, "tests.py", "exec")
-        used = {name for name in _globals_used(top) if not name.startswith("__")}
-        own = _globals_bound(top)
-        self.wanted = (used - own) | self.from_solution
-        self.free = used - own - BUILTINS
+        names = global_names(tests)
+        self.wanted = (names.used - names.bound) | self.from_solution
+        self.free = names.used - names.bound - BUILTINS
         if self.free - {"raises"} or self.from_solution or self.solution:
             self.wanted -= BUILTINS - self.from_solution
+
+
+class GlobalNames(NamedTuple):
+    """Names of a module that its code reads, binds, and binds other than by import."""
+
+    used: set[str]
+    bound: set[str]
+    defined: set[str]
+
+
+def global_names(code: str) -> GlobalNames:
+    """Return the names of a module.
+
+    Raises:
+        SyntaxError or another error of the parser.
+    """
+    top = symtable.symtable(code, "module.py", "exec")
+    used = {name for name in _globals_used(top) if not name.startswith("__")}
+    return GlobalNames(used, _globals_bound(top), {s.get_name() for s in top.get_symbols() if s.is_assigned()})
+
+
+def names_of_tests(tests: str) -> set[str]:
+    """Return the names that tests use and that a program may define; empty for cases and for what is no Python."""
+    try:
+        solution = _Names(tests, list(ast.walk(ast.parse(tests)))).solution
+        read = (node for node in ast.walk(ast.parse(tests)) if isinstance(node, ast.Attribute))
+        return {node.attr for node in read if getattr(node.value, "id", None) in solution}.union(plan(tests).wanted)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
 
 
 def _globals_bound(table: symtable.SymbolTable) -> set[str]:

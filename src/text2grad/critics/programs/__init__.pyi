@@ -1,3 +1,4 @@
-from .program_text import fenced_blocks as fenced_blocks
+from .fences import parses as parses
+from .program_text import program_in as program_in
 from .ruff_critic import RuffCritic as RuffCritic
 from .unit_tests import UnitTestCritic as UnitTestCritic

@@ -1,22 +1,33 @@
 """The program in a response, and the character offsets of its lines and expressions.
 
-The program is the longest fenced block of Python, else the longest fenced block, else the whole response. The lines of
-a block in an indented fence, as in a list, lose the indentation of the fence (CommonMark, section 4.5).
+A response that Python can parse is the program. Else it is sought outside of the reasoning (`feedback.reasoning`):
+
+    fenced blocks   the last one that defines most of what the tests use: models correct themselves downwards, and show
+                    uses behind the program. Without such tests, the last that defines and reads what the longest does.
+                    Blocks of Python come before blocks without a language, and these before others. Blocks that bind
+                    what the program lacks are added
+    no fence        the part from the first line of code on, if it defines what the tests use and only prose is behind
+                    it; else the whole answer
 """
 
 import ast
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
+from math import inf
 
-from text2grad.types import Span
+from text2grad.critics.programs.fences import PYTHON, Block, Lines, code_of, fenced_blocks, parses, text_of
+from text2grad.feedback import answer_parts
+from text2grad.types import Example, Span
+from text2grad_sandbox import GlobalNames, global_names, names_of_tests
 
-_FENCE = re.compile(r"^(?P<indent>[ ]{0,3})(?P<ticks>`{3,}|~{3,})[ \t]*(?P<language>[\w+-]*)[^\n`]*\n", re.MULTILINE)
 _NEWLINE = re.compile(r"\r\n|\r|\n")
-_PYTHON = ("python", "py", "python3")
+_PARTS = re.compile(r"^(?:(?:async +)?def|class) +\w+|\b(?:input|stdin|print|stdout)\b", re.MULTILINE)
+_DEFINITION = re.compile(r"^(?:(?:async +)?def|class) +(\w+)", re.MULTILINE)
+_MOST_CHARS = 2**20  # a longer program does not run
 
 
 @dataclass(frozen=True)
@@ -25,13 +36,13 @@ class Program:
 
     Attributes:
         text: its source.
-        start: offset in the response of its first line, with its indentation.
-        removed: number of characters that each line has in the response before its first one here; empty for none.
+        start: offset in the response of its first character.
+        pieces: of a program that is not one range of the response: where each piece starts here, and there.
     """
 
     text: str
     start: int = 0
-    removed: tuple[int, ...] = field(default=(), repr=False)
+    pieces: tuple[tuple[int, int], ...] = field(default=(), repr=False)
 
     @cached_property
     def line_starts(self) -> list[int]:
@@ -56,17 +67,12 @@ class Program:
         if not text.strip():
             return None
         start, end = start + len(text) - len(text.lstrip()), end - len(text) + len(text.rstrip())
-        return Span(self._in_response(start), self._in_response(end), "negative")
+        return Span(self._in_response(start), self._in_response(end - 1) + 1, "negative")
 
     def _in_response(self, offset: int) -> int:
-        line = bisect_right(self.line_starts, offset) - 1
-        return self._places[line] + offset - self.line_starts[line]
-
-    @cached_property
-    def _places(self) -> list[int]:
-        """Offset in the response of the first character of each line that the program has."""
-        removed = list(accumulate(self.removed)) or [0] * self.lines
-        return [self.start + line + before for line, before in zip(self.line_starts, removed, strict=True)]
+        pieces = self.pieces or ((0, self.start),)
+        here, there = pieces[bisect_right(pieces, (offset, inf)) - 1]
+        return there + offset - here
 
     def expression(self, line: int) -> Span | None:
         """Return the span of the value of the statement in a line, or of the whole line if it has no value."""
@@ -95,33 +101,68 @@ class Program:
 _VALUES = ("value", "test", "iter", "exc", "subject")
 
 
-def program_in(response: str) -> Program:
-    r"""Return the program of a response: its longest Python block, else its longest block, else the whole response.
+def judged_program(example: Example, response: str) -> Program:
+    """Return the program that is judged as the response to an example, by what its tests use: see the module."""
+    return program_in(response, names_of_tests(example.tests or ""), example.prompt_text)
+
+
+def program_in(response: str, names: Collection[str] = (), prompt: str = "") -> Program:
+    r"""Return the program of a response: see the module.
+
+    Args:
+        response: the text of a model, with its reasoning.
+        names: what tests use; the program need not define all of them.
+        prompt: what stood before the response, which may have opened its reasoning.
 
     Example:
         >>> program_in("Here:\n```python\nx = 1\n```\nDone.")
         Program(text='x = 1\n', start=16)
     """
-    blocks = list(fenced_blocks(response))
-    python = [block for language, block in blocks if language.lower() in _PYTHON]
-    return max(python or [block for _, block in blocks], key=lambda block: len(block.text), default=Program(response))
+    if len(response) > _MOST_CHARS or parses(response):
+        return Program(response)
+    lines = [line for part in answer_parts(response, prompt) for line in _lines(response, *part)]
+    if blocks := list(fenced_blocks(lines)):
+        lines = _chosen(blocks, set(names))
+    elif _names(text_of(code := code_of(lines))).defined & set(names):
+        lines = list(code)
+    places = [place for place, _ in lines] or [len(response)]
+    pieces = tuple(zip(accumulate((len(text) for _, text in lines), initial=0), places, strict=False))
+    apart = any(there - here != places[0] for here, there in pieces)
+    return Program(text_of(lines), places[0], pieces if apart else ())
 
 
-def fenced_blocks(response: str) -> Iterator[tuple[str, Program]]:
-    """Yield the fenced blocks with their languages; the last block may lack its closing fence."""
-    at = 0
-    while opening := _FENCE.search(response, at):
-        closing = re.compile(rf"^[ ]{{0,3}}{opening['ticks']}[`~]*[ \t]*\r?$", re.MULTILINE)
-        end = closing.search(response, opening.end())
-        stop = end.start() if end else len(response)
-        yield opening["language"], _dedented(response[opening.end() : stop], opening.end(), len(opening["indent"]))
-        at = end.end() if end else len(response)
+def _lines(response: str, start: int, end: int) -> Lines:
+    ends = [start, *(match.end() for match in _NEWLINE.finditer(response, start, end)), end]
+    return [(begin, response[begin:stop]) for begin, stop in pairwise(ends) if stop > begin]
 
 
-def _dedented(text: str, start: int, indent: int) -> Program:
-    """Return a block whose lines lose up to `indent` blanks."""
-    if not indent:
-        return Program(text, start)
-    lines = [text[begin:end] for begin, end in pairwise([*Program(text).line_starts, len(text)])]
-    removed = tuple(min(indent, len(line) - len(line.lstrip(" "))) for line in lines)
-    return Program("".join(line[cut:] for line, cut in zip(lines, removed, strict=True)), start, removed)
+def _names(text: str) -> GlobalNames:
+    """Return the names of a program; of one that Python cannot parse, what it seems to define."""
+    try:
+        return global_names(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        seen = set(_DEFINITION.findall(text))
+        return GlobalNames(set(), seen, seen)
+
+
+def _chosen(blocks: Sequence[Block], names: set[str]) -> list[tuple[int, str]]:
+    """Return the lines of the program among fenced blocks."""
+    kinds = ([b for b in blocks if b.language in PYTHON], [b for b in blocks if not b.language], blocks)
+    known = {id(block): _names(text_of(block.lines)) for block in blocks}
+    first, *others = (kind for kind in kinds if kind)
+    for kind in (first, *others):
+        shares = [len(known[id(block)].defined & names) for block in kind]
+        if any(shares):
+            chosen = [block for block, share in zip(kind, shares, strict=True) if share == max(shares)][-1]
+            break
+    else:
+        kind, longest = first, max(reversed(first), key=lambda block: len(text_of(block.lines)))
+        parts = set(_PARTS.findall(text_of(longest.lines)))
+        alike = [block for block in kind if parts and parts <= set(_PARTS.findall(text_of(block.lines)))]
+        chosen = (alike or [longest])[-1]
+    taken, lacks = [chosen], (names | known[id(chosen)].used) - known[id(chosen)].bound
+    for block in reversed(kind):
+        if block is not chosen and known[id(block)].bound & lacks:
+            taken.append(block)
+            lacks = (lacks | known[id(block)].used) - known[id(block)].bound
+    return [line for block in kind if block in taken for line in block.lines]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from text2grad.critics.programs.program_text import Program, program_in
+from text2grad.critics.programs.program_text import Program, judged_program
 from text2grad.errors import ConfigError
 from text2grad.types import Critique, Example, Span
 
@@ -53,7 +53,7 @@ class RuffCritic:
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique per response."""
-        return [self._critique(program_in(response)) for response in responses]
+        return [self._critique(judged_program(*pair)) for pair in zip(examples, responses, strict=True)]
 
     def _critique(self, program: Program) -> Critique:
         messages = self._check(program.text)

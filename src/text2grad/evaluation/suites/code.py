@@ -18,6 +18,7 @@ from math import comb
 from pathlib import Path
 from typing import Any
 
+from text2grad.critics import parses
 from text2grad.errors import DataError
 from text2grad.evaluation.suite import (
     Answer,
@@ -30,7 +31,7 @@ from text2grad.evaluation.suite import (
     entries_of,
     mean_of,
 )
-from text2grad.evaluation.suites.programs import STOPS, head_of, parses, program_of_chat
+from text2grad.evaluation.suites.programs import STOPS, head_of, program_of_chat
 from text2grad.feedback import bad_record, json_object, keys_of
 from text2grad.progress import Progress
 from text2grad_sandbox import Result, Sandbox
