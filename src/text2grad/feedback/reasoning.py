@@ -5,9 +5,6 @@ put the opening mark into the prompt; then the text begins inside the reasoning,
 """
 
 import re
-from bisect import bisect_right
-from collections.abc import Iterator
-from typing import NamedTuple
 
 _TAG = r"(?:[\w-]*[:_])?(?:think|thinking|thoughts?|thought[_-]process|reasoning|scratchpad|antthinking)"
 _MARKS = (  # opening, closing
@@ -23,10 +20,11 @@ _MARKS = (  # opening, closing
     (r"\A\s*Here(?:'s| is) my thought process:", r"Here(?:'s| is) my response:"),  # Granite
 )
 _WORDS = len(_MARKS) - 2  # the marks from this one on are words: without the opening, the closing is text
-_MARK = re.compile("|".join(f"({opening})|({closing})" for opening, closing in _MARKS), re.IGNORECASE)
-_BEGUN = re.compile(rf"(?:\A|[\n:>])\s*(?:{'|'.join(opening for opening, _ in _MARKS[:_WORDS])})\s*\Z", re.IGNORECASE)
-_QUOTED = ('"', "'", "`")
-_QUOTES = (re.compile('"'), re.compile("`"), re.compile(r"(?<!\w)'|'(?!\w)"))
+_QUOTED = r""""[^"\n]*"|`[^`\n]*`|(?<!\w)(?:[bfru]{1,2})?'[^'\n]*'(?!\w)"""
+_OUTSIDE = re.compile("|".join([_QUOTED, *(f"({opening})|({closing})" for opening, closing in _MARKS)]), re.IGNORECASE)
+_CLOSINGS = [re.compile(closing, re.IGNORECASE) for _, closing in _MARKS]
+_OPENING = rf"\s*(?:{'|'.join(opening for opening, _ in _MARKS[:_WORDS])})"
+_BEGUN = re.compile(rf"(?:\A|[\n:>]){_OPENING}\s*\Z", re.IGNORECASE)
 
 
 def answer_parts(text: str, prompt: str = "") -> list[tuple[int, int]]:
@@ -37,57 +35,23 @@ def answer_parts(text: str, prompt: str = "") -> list[tuple[int, int]]:
             never closed.
         prompt: what stood before the text: if it ends with an opening mark, the text begins inside the reasoning.
     """
-    marks = list(_marks(text))
-    last = {mark.kind: mark.start for mark in marks if mark.closes}
-    leads = bool(marks) and not marks[0].closes and not text[: marks[0].start].strip()
-    inside: int | None = -1 if not leads and _BEGUN.search(prompt[-200:]) else None  # -1: of any kind
-    parts, at = list[tuple[int, int]](), 0
-    for start, end, kind, closes, line, quoted in marks:
-        if closes and (inside in (kind, -1) or (inside is None and kind < _WORDS and not quoted)):
-            parts = [] if inside in (-1, None) else parts  # before a closing mark alone, all is reasoning
-            at, inside = end, None
-        elif (
-            not closes
-            and inside is None
-            and not quoted
-            and (last.get(kind, -1) > start or not text[line:start].strip())
-        ):
-            parts.append((at, start))
-            inside = kind
-    parts += [(at, len(text))] if inside is None else []
-    return [(start, end) for start, end in parts if text[start:end].strip()]
-
-
-class _Mark(NamedTuple):
-    """A mark: its range and kind, the start of its line, and whether quotation marks are beside it or around it."""
-
-    start: int
-    end: int
-    kind: int
-    closes: bool
-    line: int
-    quoted: bool
-
-
-def _marks(text: str) -> Iterator[_Mark]:
-    """Yield the marks in a text, other than those that stand between two quotation marks."""
-    every = list(_MARK.finditer(text))
-    lines = [-1, *(match.start() for match in re.finditer("\n", text))] if every else []
-    quotes = [[match.start() for match in quote.finditer(text)] for quote in _QUOTES] if every else []
-    for mark in every:
-        start, end = mark.span()
-        number = bisect_right(lines, start)
-        line, stop = lines[number - 1] + 1, lines[number] if number < len(lines) else len(text)
-        before = text[max(start - 1, 0) : start] in _QUOTED and text[start - 3 : start] != "```"
-        behind = text[end : end + 1] in _QUOTED and text[end : end + 3] != "```"
-        around = any(
-            (bisect_right(places, start) - bisect_right(places, line - 1)) % 2
-            and bisect_right(places, end - 1) < bisect_right(places, stop)
-            for places in quotes
-        )
-        kind, closes = divmod((mark.lastindex or 1) - 1, 2)
-        if not (before and behind):
-            yield _Mark(start, end, kind, bool(closes), line, before or behind or around)
+    parts, at, place, unclosed = list[tuple[int, int]](), 0, 0, set[int]()
+    if _BEGUN.search(prompt[-200:]) and not re.match(_OPENING, text, re.IGNORECASE):
+        ends = [end for closing in _CLOSINGS[:_WORDS] if (end := closing.search(text))]
+        at = place = min((end.end() for end in ends), default=len(text))
+    while mark := _OUTSIDE.search(text, place):
+        place = mark.end()
+        kind, closes = divmod((mark.lastindex or 0) - 1, 2)
+        if closes and 0 <= kind < _WORDS:  # before a closing mark alone, all is reasoning
+            parts, at = [], place
+        elif not closes and mark.lastindex:
+            end = None if kind in unclosed else _CLOSINGS[kind].search(text, place)
+            if end or not text[text.rfind("\n", 0, mark.start()) + 1 : mark.start()].strip():
+                parts.append((at, mark.start()))
+                at = place = end.end() if end else len(text)
+            else:
+                unclosed.add(kind)
+    return [(start, end) for start, end in [*parts, (at, len(text))] if text[start:end].strip()]
 
 
 def without_reasoning(text: str, prompt: str = "") -> str:

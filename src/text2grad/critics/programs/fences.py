@@ -1,9 +1,8 @@
 """The lines of an answer → its fenced blocks, and what of a text is code.
 
-Fences are those of CommonMark 0.31, also in lists and quotes, whose marks the lines of a block lose. A text in a
-program may hold fences: a block ends at the first closing fence up to which Python can parse it. A block without an end
-goes to the next opening fence, or to the end; prose behind its program is left out. A block of another language, such
-as Markdown, may hold blocks.
+Fences are those of CommonMark, also in lists and quotes. Where Python cannot parse a block, a text in the program may
+hold a fence: then the block goes to a later fence, up to which Python can parse it. Or the block is a document with
+blocks of its own, or lacks its end: then it is searched for more, and prose behind its program is left out.
 """
 
 import ast
@@ -15,27 +14,20 @@ Lines = Sequence[tuple[int, str]]
 """Offset in the response, and text with its end, of each line."""
 
 PYTHON = frozenset(["python", "py", "python3", "py3", "python2", "ipython"])
-_FENCE = re.compile(
-    r"(?P<marks>[ \t]*+(?:(?:>|(?:[-*+]|\d{1,9}[.)])(?=[ \t]))[ \t]*+)*+)(?P<ticks>`{3,}(?=[^`]*$)|~{3,})"
-    r"[^\w\n]*(?P<language>[\w+#-]*)"
-)
-_ITEM = re.compile(r"[ \t>]*(?:[-*+]|\d{1,9}[.)])[ \t]")
-_CLOSING = re.compile(r" {0,3}(`{3,}|~{3,})[ \t]*\r?\n?")
-_QUOTE = re.compile(r"[ \t]*> ?")
 _CODE = re.compile(  # a line of code, not of prose
     r"(?:async )?def \w|class \w+ *[(:]|from [\w.]+ import\b|import [\w., ]+$|@\w"
     r"|(?:if|for|while|with|try|else|elif|except|finally)\b.*:[ \t]*$|[A-Za-z_][\w.\[\]]* *[-+*/%&|^@]?=(?!=)"
     r"|[A-Za-z_][\w.]*\(.*[(),\[{][ \t]*$"
 )
 _MOST_CHARS = 100_000  # of a text that is parsed to find out what it is
-_MOST_FENCES, _MOST_ENDS = 1_000, 8  # fences of an answer; closing fences of a block that are tried
+_MOST = 8  # levels of blocks in blocks; fences behind a block that are tried as its end
 
 
 class Block(NamedTuple):
     """A fenced block: its language in small letters, "" without one, and its lines."""
 
     language: str
-    lines: Lines
+    lines: tuple[tuple[int, str], ...]
 
 
 def text_of(lines: Lines) -> str:
@@ -51,64 +43,52 @@ def parses(text: str) -> bool:
         return False
 
 
-def fenced_blocks(lines: Lines) -> Iterator[Block]:
-    """Yield the fenced blocks that are not blank."""
-    if sum("```" in text or "~~~" in text for _, text in lines) > _MOST_FENCES:
-        return
-    at, listed = 0, False
-    while at < len(lines):
-        opening = _opening(lines[at][1], listed)
-        listed = listed or _ITEM.match(lines[at][1]) is not None
-        at += 1
-        if opening is not None:
-            inner, size = _inner(lines[at:], opening)
-            at += size
-            block = Block(opening["language"].lower(), inner)
-            nested = [] if block.language in PYTHON or parses(text_of(inner)) else list(fenced_blocks(inner))
-            yield from nested or ([block] if text_of(inner).strip() else [])
+def fenced_blocks(lines: Lines, depth: int = 0) -> list[Block]:
+    """Return the fenced blocks that are not blank; `depth` counts blocks around them."""
+    from markdown_it import MarkdownIt
+
+    text = "".join(own if own.endswith(("\n", "\r")) else f"{own}\n" for _, own in lines)
+    if not ("```" in text or "~~~" in text) or len(text) > _MOST_CHARS or depth > _MOST:
+        return []
+    reader = MarkdownIt("zero").enable(["fence", "code", "blockquote", "list"]).disable("inline")
+    blocks = list[Block]()
+    for token in reader.parse(text):
+        if token.type != "fence" or token.map is None:
+            continue
+        start, stop = token.map
+        contents = token.content.split("\n")[:-1]
+        block = Block(_language(token.info), tuple(map(_inside, lines[start + 1 :], contents)))
+        behind = [at for at in range(stop, len(lines)) if lines[at][1].startswith(token.markup)]
+        ends = behind[:_MOST] if block.language in PYTHON and not parses(text_of(block.lines)) else []
+        if end := next((end for end in ends if parses(text_of(lines[start + 1 : end]))), 0):
+            whole = Block(block.language, tuple(lines[start + 1 : end]))
+            return [*blocks, whole, *fenced_blocks(lines[end + 1 :], depth + 1)]
+        blocks += _read(block, closed=stop - start - 2 == len(contents), depth=depth)
+    return blocks
 
 
-def _opening(line: str, listed: bool) -> re.Match[str] | None:
-    """Return the opening fence in a line; one that is indented by four blanks or more belongs to a list."""
-    opening = _FENCE.match(line)
-    shown = opening and (listed or opening["marks"].strip() or len(opening["marks"].expandtabs(4)) < 4)
-    return opening if shown else None
+def _language(info: str) -> str:
+    """Return the first word behind an opening fence, as in `{.python .numberLines}` or `python:solution.py`."""
+    word = re.search(r"[\w+#-]+", info)
+    return word[0].lower() if word else ""
 
 
-def _inner(lines: Lines, opening: re.Match[str]) -> tuple[Lines, int]:
-    """Return the lines of the block behind an opening fence, and how many lines it takes, with its closing fence."""
-    inner, ends, following = list[tuple[int, str]](), list[int](), 0
-    quotes, columns = opening["marks"].count(">"), _QUOTE.sub("", opening["marks"].expandtabs(4))
-    for place, text in lines:
-        cut = _cut(text, quotes, len(columns))
-        if cut is None or len(ends) == _MOST_ENDS:  # the quote has ended
-            break
-        closing, other = _CLOSING.fullmatch(text, cut), None if ends else _opening(text[cut:], listed=True)
-        if closing and closing[1].startswith(opening["ticks"]):
-            ends.append(len(inner))
-        elif other and other["language"]:
-            following = following or len(inner)
-        inner.append((place + cut, text[cut:]))
-    whole = next((end for end in ends if parses(text_of(inner[:end]))), None)
-    if whole is None and (following or not ends):
-        stop = following or len(inner)
-        return code_of(inner[:stop]), stop
-    end = ends[0] if whole is None else whole
-    return inner[:end], end + 1
+def _inside(line: tuple[int, str], content: str) -> tuple[int, str]:
+    """Return a line of a block without the marks of quotes and lists around it, and without the fence's indentation."""
+    place, text = line
+    body = text.rstrip("\r\n")
+    cut = len(body) - len(content) if body.endswith(content) else 0
+    return place + cut, text[cut:]
 
 
-def _cut(line: str, quotes: int, columns: int) -> int | None:
-    """Return how many characters a line loses as a line of a block in quotes and lists; None outside of the quotes."""
-    at = 0
-    for _ in range(quotes):
-        mark = _QUOTE.match(line, at)
-        if mark is None:
-            return None
-        at = mark.end()
-    begin = at
-    while line[at : at + 1] in (" ", "\t") and len(line[begin : at + 1].expandtabs(4)) <= columns:
-        at += 1
-    return at
+def _read(block: Block, *, closed: bool, depth: int) -> Iterator[Block]:
+    """Yield a block, or where Python cannot parse it, the blocks in it with the code before them."""
+    lines, inner = block.lines, [] if parses(text_of(block.lines)) else fenced_blocks(block.lines, depth + 1)
+    if inner:
+        lines = tuple(line for line in lines if line[0] < inner[0].lines[0][0])[:-1]
+    if text_of(lines).strip() and (block.language in PYTHON or not inner):
+        yield Block(block.language, lines if closed and not inner else tuple(code_of(lines)))
+    yield from inner
 
 
 def code_of(lines: Lines) -> Lines:

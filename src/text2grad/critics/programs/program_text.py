@@ -11,6 +11,7 @@ A response that Python can parse is the program. Else it is sought outside of th
 """
 
 import ast
+import builtins
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
@@ -120,11 +121,11 @@ def program_in(response: str, names: Collection[str] = (), prompt: str = "") -> 
     """
     if len(response) > _MOST_CHARS or parses(response):
         return Program(response)
-    lines = [line for part in answer_parts(response, prompt) for line in _lines(response, *part)]
-    if blocks := list(fenced_blocks(lines)):
+    lines: Lines = [line for part in answer_parts(response, prompt) for line in _lines(response, *part)]
+    if blocks := fenced_blocks(lines):
         lines = _chosen(blocks, set(names))
     elif _names(text_of(code := code_of(lines))).defined & set(names):
-        lines = list(code)
+        lines = code
     places = [place for place, _ in lines] or [len(response)]
     pieces = tuple(zip(accumulate((len(text) for _, text in lines), initial=0), places, strict=False))
     apart = any(there - here != places[0] for here, there in pieces)
@@ -145,24 +146,21 @@ def _names(text: str) -> GlobalNames:
         return GlobalNames(set(), seen, seen)
 
 
-def _chosen(blocks: Sequence[Block], names: set[str]) -> list[tuple[int, str]]:
+def _chosen(blocks: Sequence[Block], names: set[str]) -> Lines:
     """Return the lines of the program among fenced blocks."""
-    kinds = ([b for b in blocks if b.language in PYTHON], [b for b in blocks if not b.language], blocks)
-    known = {id(block): _names(text_of(block.lines)) for block in blocks}
-    first, *others = (kind for kind in kinds if kind)
-    for kind in (first, *others):
-        shares = [len(known[id(block)].defined & names) for block in kind]
-        if any(shares):
-            chosen = [block for block, share in zip(kind, shares, strict=True) if share == max(shares)][-1]
-            break
-    else:
-        kind, longest = first, max(reversed(first), key=lambda block: len(text_of(block.lines)))
-        parts = set(_PARTS.findall(text_of(longest.lines)))
-        alike = [block for block in kind if parts and parts <= set(_PARTS.findall(text_of(block.lines)))]
-        chosen = (alike or [longest])[-1]
-    taken, lacks = [chosen], (names | known[id(chosen)].used) - known[id(chosen)].bound
+    known = {block: _names(text_of(block.lines)) for block in blocks}
+    kinds = [[block for block in blocks if block.language in language] for language in (PYTHON, ("",))]
+    kinds = [kind for kind in (*kinds, list(blocks)) if kind]
+    kind = next((kind for kind in kinds if any(known[block].defined & names for block in kind)), kinds[0])
+    parts = {block: known[block].defined & names for block in kind}
+    if not any(parts.values()):
+        parts = {block: set(_PARTS.findall(text_of(block.lines))) for block in kind}
+        longest = max(reversed(kind), key=lambda block: len(text_of(block.lines)))
+        parts = {block: parts[block] & parts[longest] for block in kind} if parts[longest] else {longest: {""}}
+    chosen = max(reversed(parts), key=lambda block: len(parts[block]))
+    taken, lacks = [chosen], (names | known[chosen].used) - known[chosen].bound - set(dir(builtins))
     for block in reversed(kind):
-        if block is not chosen and known[id(block)].bound & lacks:
+        if block is not chosen and known[block].bound & lacks:
             taken.append(block)
-            lacks = (lacks | known[id(block)].used) - known[id(block)].bound
+            lacks = (lacks | known[block].used) - known[block].bound - set(dir(builtins))
     return [line for block in kind if block in taken for line in block.lines]

@@ -53,9 +53,12 @@ class RuffCritic:
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique per response."""
-        return [self._critique(judged_program(*pair)) for pair in zip(examples, responses, strict=True)]
+        programs = map(judged_program, examples, responses)
+        return [self._critique(program, said=response) for program, response in zip(programs, responses, strict=True)]
 
-    def _critique(self, program: Program) -> Critique:
+    def _critique(self, program: Program, *, said: str) -> Critique:
+        if said.strip() and not program.text.strip():
+            return Critique("The response ends within its reasoning.", (), self.faulty_outcome)
         messages = self._check(program.text)
         if not messages:
             return Critique("ruff finds nothing to say.", (), self.clean_outcome)

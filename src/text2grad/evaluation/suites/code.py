@@ -138,7 +138,7 @@ def program_of(answer: Answer) -> str:
     if answer.continues:
         return str(data["body_of"] + answer.text)
     body_of = data["body_of"] if data["function"] and f"def {data['function']}" in data["body_of"] else ""
-    return program_of_chat(answer.text, function=data["function"], head=data["head"], prompt=body_of)
+    return program_of_chat(answer.texts[0], function=data["function"], head=data["head"], prompt=body_of)
 
 
 def _questions(options: SuiteOptions) -> Iterator[Question]:
