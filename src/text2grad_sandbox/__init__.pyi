@@ -1,6 +1,5 @@
 from .cases import Case as Case
 from .planning import (
-    GlobalNames as GlobalNames,
     global_names as global_names,
     names_of_tests as names_of_tests,
     with_names as with_names,

@@ -41,6 +41,7 @@ SUSPECTS = re.compile(
     r"|(?:assert|expect|should|verify)\w*"
 )
 """Names by which tests usually check something; defined by a program, they decide by its word."""
+_OF_SOLUTION = re.compile(r"\bsolution\.(\w+)")
 
 
 class Plan(NamedTuple):
@@ -50,7 +51,6 @@ class Plan(NamedTuple):
         pytest: whether only pytest can run them: they import it, or have fixtures, decorators or test methods.
         functions: names of the test functions to call, in order.
         wanted: names that the program may provide.
-        free: names that the tests use and do not define.
         classes: whether they make objects of the program's classes, by a name such as `Stack`.
         imports: packages that they import.
         shared: why they must be in one process with the program; "" if they need not.
@@ -61,7 +61,6 @@ class Plan(NamedTuple):
     pytest: bool
     functions: list[str]
     wanted: list[str]
-    free: list[str]
     classes: bool
     imports: list[str]
     shared: str
@@ -89,7 +88,6 @@ def plan(tests: str) -> Plan:
         pytest,
         [node.name for node in functions],
         sorted(names.wanted),
-        sorted(names.free),
         any(isinstance(node, ast.Call) and _is_class_name(node.func, names) for node in nodes),
         sorted({name.partition(".")[0] for name in names.imported}),
         _why_shared(nodes, names),
@@ -165,9 +163,9 @@ class _Names:
                 self.from_solution |= {alias.name for alias in node.names} - {"*"}
             elif isinstance(node, ast.ImportFrom) and node.level == 0:
                 self.imported |= {f"{node.module}.{alias.name}" for alias in node.names}
-        names = global_names(tests)
-        self.wanted = (names.used - names.bound) | self.from_solution
-        self.free = names.used - names.bound - BUILTINS
+        used, bound, _ = global_names(tests)
+        self.wanted = (used - bound) | self.from_solution
+        self.free = used - bound - BUILTINS
         checks, subjects = set(_checking(nodes)), self.free | self.from_solution | self.solution
         if subjects - HELPERS or self.from_solution:
             self.wanted -= BUILTINS - self.from_solution
@@ -175,7 +173,7 @@ class _Names:
         self.wanted -= self.helpers | EXCEPTIONS - self.from_solution
         self.imported |= self.helpers - {"raises"}
         usual = {name for name in self.wanted if SUSPECTS.fullmatch(name) and len(subjects) > 1}
-        self.suspects = usual | (checks & (self.wanted | names_of_module(nodes)))
+        self.suspects = usual | (checks & {*self.wanted, *_OF_SOLUTION.findall(tests)})
 
 
 def _checking(nodes: list[ast.AST]) -> Iterator[str]:
@@ -201,35 +199,21 @@ def _owner(node: ast.AST) -> str:
     return attribute if node.id == "solution" else node.id
 
 
-class GlobalNames(NamedTuple):
-    """Names of a module that its code reads, binds, and binds other than by import."""
-
-    used: set[str]
-    bound: set[str]
-    defined: set[str]
-
-
-def global_names(code: str) -> GlobalNames:
-    """Return the names of a module.
+def global_names(code: str) -> tuple[set[str], set[str], set[str]]:
+    """Return the names of a module that its code reads, binds, and binds other than by import.
 
     Raises:
         SyntaxError or another error of the parser.
     """
     top = symtable.symtable(code, "module.py", "exec")
     used = {name for name in _globals_used(top) if not name.startswith("__")}
-    return GlobalNames(used, _globals_bound(top), {s.get_name() for s in top.get_symbols() if s.is_assigned()})
-
-
-def names_of_module(nodes: list[ast.AST]) -> set[str]:
-    """Return the names that tests read from the module `solution`."""
-    read = [node for node in nodes if isinstance(node, ast.Attribute)]
-    return {node.attr for node in read if getattr(node.value, "id", "") == "solution"}
+    return used, _globals_bound(top), {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned()}
 
 
 def names_of_tests(tests: str) -> set[str]:
     """Return the names that tests use and that a program may define; empty for cases and for what is no Python."""
     try:
-        return names_of_module(list(ast.walk(ast.parse(tests)))).union(plan(tests).wanted)
+        return {*_OF_SOLUTION.findall(tests), *plan(tests).wanted}
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return set()
 

@@ -23,7 +23,7 @@ from math import inf
 from text2grad.critics.programs.fences import PYTHON, Block, Lines, code_of, fenced_blocks, parses, text_of
 from text2grad.feedback import answer_parts
 from text2grad.types import Example, Span
-from text2grad_sandbox import GlobalNames, global_names, names_of_tests
+from text2grad_sandbox import global_names, names_of_tests
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _PARTS = re.compile(r"^(?:(?:async +)?def|class) +\w+|\b(?:input|stdin|print|stdout)\b", re.MULTILINE)
@@ -124,7 +124,7 @@ def program_in(response: str, names: Collection[str] = (), prompt: str = "") -> 
     lines: Lines = [line for part in answer_parts(response, prompt) for line in _lines(response, *part)]
     if blocks := fenced_blocks(lines):
         lines = _chosen(blocks, set(names))
-    elif _names(text_of(code := code_of(lines))).defined & set(names):
+    elif _names(text_of(code := code_of(lines)))[2] & set(names):
         lines = code
     places = [place for place, _ in lines] or [len(response)]
     pieces = tuple(zip(accumulate((len(text) for _, text in lines), initial=0), places, strict=False))
@@ -137,30 +137,31 @@ def _lines(response: str, start: int, end: int) -> Lines:
     return [(begin, response[begin:stop]) for begin, stop in pairwise(ends) if stop > begin]
 
 
-def _names(text: str) -> GlobalNames:
-    """Return the names of a program; of one that Python cannot parse, what it seems to define."""
+def _names(text: str) -> tuple[set[str], set[str], set[str]]:
+    """Return what `global_names` does; of a program that Python cannot parse, what it seems to define."""
     try:
         return global_names(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         seen = set(_DEFINITION.findall(text))
-        return GlobalNames(set(), seen, seen)
+        return set(), seen, seen
 
 
 def _chosen(blocks: Sequence[Block], names: set[str]) -> Lines:
     """Return the lines of the program among fenced blocks."""
-    known = {block: _names(text_of(block.lines)) for block in blocks}
+    known = [_names(text_of(block.lines)) for block in blocks]
+    used, bound, defined = (dict(zip(blocks, sets, strict=True)) for sets in zip(*known, strict=True))
     kinds = [[block for block in blocks if block.language in language] for language in (PYTHON, ("",))]
     kinds = [kind for kind in (*kinds, list(blocks)) if kind]
-    kind = next((kind for kind in kinds if any(known[block].defined & names for block in kind)), kinds[0])
-    parts = {block: known[block].defined & names for block in kind}
+    kind = next((kind for kind in kinds if any(defined[block] & names for block in kind)), kinds[0])
+    parts = {block: defined[block] & names for block in kind}
     if not any(parts.values()):
         parts = {block: set(_PARTS.findall(text_of(block.lines))) for block in kind}
         longest = max(reversed(kind), key=lambda block: len(text_of(block.lines)))
         parts = {block: parts[block] & parts[longest] for block in kind} if parts[longest] else {longest: {""}}
     chosen = max(reversed(parts), key=lambda block: len(parts[block]))
-    taken, lacks = [chosen], (names | known[chosen].used) - known[chosen].bound - set(dir(builtins))
+    taken, lacks = [chosen], (names | used[chosen]) - bound[chosen] - set(dir(builtins))
     for block in reversed(kind):
-        if block is not chosen and known[block].bound & lacks:
+        if block is not chosen and bound[block] & lacks:
             taken.append(block)
-            lacks = (lacks | known[block].used) - known[block].bound - set(dir(builtins))
+            lacks = (lacks | used[block]) - bound[block] - set(dir(builtins))
     return [line for block in kind if block in taken for line in block.lines]
