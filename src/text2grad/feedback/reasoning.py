@@ -24,7 +24,7 @@ _QUOTED = r""""[^"\n]*"|`[^`\n]*`|(?<!\w)(?:[bfru]{1,2})?'[^'\n]*'(?!\w)"""
 _OUTSIDE = re.compile("|".join([_QUOTED, *(f"({opening})|({closing})" for opening, closing in _MARKS)]), re.IGNORECASE)
 _CLOSINGS = [re.compile(closing, re.IGNORECASE) for _, closing in _MARKS]
 _OPENING = rf"\s*(?:{'|'.join(opening for opening, _ in _MARKS[:_WORDS])})"
-_BEGUN = re.compile(rf"(?:\A|[\n:>]){_OPENING}\s*\Z", re.IGNORECASE)
+_BEGUN = re.compile(rf"(?:\A|[\n:>]){_OPENING}(?:thought|<\|message\|>)?\s*\Z", re.IGNORECASE)
 
 
 def answer_parts(text: str, prompt: str = "") -> list[tuple[int, int]]:

@@ -19,6 +19,7 @@ import os
 import select
 import signal
 import socket
+import stat
 import sys
 import time
 from collections.abc import Callable
@@ -128,13 +129,15 @@ def _files(directory: str, most: float = math.inf, *, remove: bool = False) -> t
     here, names, waiting = os.open(directory, os.O_DIRECTORY), list[str](), list[list[str]]()
     try:
         while number <= most:
-            found = [(entry, entry.stat(follow_symlinks=False)) for entry in os.scandir(here)]
-            number, size = number + len(found), size + sum(about.st_size for _, about in found)
-            on_disk += sum(about.st_blocks * 512 for _, about in found)
-            waiting.append([entry.name for entry, _ in found if entry.is_dir(follow_symlinks=False)])
-            for entry, _ in found if remove else ():
-                if not entry.is_dir(follow_symlinks=False):
-                    os.unlink(entry.name, dir_fd=here)
+            waiting.append([])
+            for entry in list(os.scandir(here)):
+                number, about = number + 1, entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(about.st_mode):
+                    waiting[-1].append(entry.name)
+                else:
+                    size, on_disk = size + about.st_size, on_disk + about.st_blocks * 512
+                    if remove:
+                        os.unlink(entry.name, dir_fd=here)
             while not waiting[-1]:
                 waiting.pop()
                 if not waiting:

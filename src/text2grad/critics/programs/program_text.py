@@ -3,7 +3,7 @@
 A response that Python can parse is the program. Else it is sought outside of the reasoning (`feedback.reasoning`):
 
     fenced blocks   the last one that defines most of what the tests use: models correct themselves downwards, and show
-                    uses behind the program. Without such tests, the last that defines and reads what the longest does.
+                    uses behind the program. Without such tests, the last with all that the richest defines and reads.
                     Blocks of Python come before blocks without a language, and these before others. Blocks that bind
                     what the program lacks are added
     no fence        the part from the first line of code on, if it defines what the tests use and only prose is behind
@@ -156,7 +156,7 @@ def _chosen(blocks: Sequence[Block], names: set[str]) -> Lines:
     parts = {block: defined[block] & names for block in kind}
     if not any(parts.values()):
         parts = {block: set(_PARTS.findall(text_of(block.lines))) for block in kind}
-        longest = max(reversed(kind), key=lambda block: len(text_of(block.lines)))
+        longest = max(reversed(kind), key=lambda block: (len(parts[block]), len(text_of(block.lines))))
         parts = {block: parts[block] & parts[longest] for block in kind} if parts[longest] else {longest: {""}}
     chosen = max(reversed(parts), key=lambda block: len(parts[block]))
     taken, lacks = [chosen], (names | used[chosen]) - bound[chosen] - set(dir(builtins))
