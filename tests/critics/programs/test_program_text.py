@@ -1,10 +1,16 @@
 """The program that is judged is that of the answer, in whatever fences and behind whatever drafts it stands."""
 
+from pathlib import Path
 from textwrap import indent
 
 import pytest
 
 from text2grad.critics.programs.program_text import Program, judged_program, program_in
+from text2grad.critics.programs.ruff_critic import RuffCritic
+from text2grad.critics.programs.unit_tests import UnitTestCritic
+from text2grad.critics.servers.annotation import Item
+from text2grad.critics.servers.store import Store
+from text2grad.critics.servers.unit_test_outcomes import add_test_outcomes
 from text2grad.types import Example
 
 RIGHT = "def f(x):\n    return x + 1\n"
@@ -164,3 +170,23 @@ def test_a_program_in_pieces_marks_what_it_means() -> None:
     span = quoted.expression(1)
     assert span is not None
     assert "> ```python\n> x = (1,\n>      2)\n> ```"[span.start : span.end] == "(1,\n>      2)"
+
+
+def test_every_judge_of_programs_judges_the_answer(tmp_path: Path) -> None:
+    """A right answer behind a longer wrong draft, and a wrong one behind a right draft (evalplus/evalplus#297)."""
+    right, draft = f"<think>Maybe\n{DRAFT}no.</think>\nHere:\n{ANSWER}", f"<think>\n{ANSWER}</think>\n{DRAFT}"
+    cut = f"<think>\n{ANSWER}"
+    with UnitTestCritic(workers=1, timeout_s=20) as critic:
+        critiques = critic([EXAMPLE] * 3, [right, draft, cut])
+    assert [critique.outcome for critique in critiques] == [1.0, -1.0, -1.0]
+    spans = [draft[span.start : span.end] for span in critiques[1].spans]
+    assert all(draft.index(span) > draft.index("</think>") for span in spans)
+    faults = RuffCritic(clean_outcome=1.0)([EXAMPLE] * 2, [f"<think>\n{fence('x = zz')}</think>\n{ANSWER}", cut])
+    assert [critique.outcome for critique in faults] == [1.0, None]
+    assert faults[1].feedback == "The response ends within its reasoning."
+    with Store(tmp_path / "store.sqlite") as store:
+        items = add_test_outcomes([Item(str(row), EXAMPLE, said) for row, said in enumerate([right, draft])], store)
+    assert [str(item.tests).partition(".")[0] for item in items] == [
+        "All tests passed",
+        "The tests did not pass (failed)",
+    ]
