@@ -14,8 +14,7 @@ from text2grad.errors import DataError
 from text2grad.evaluation.registry import make_suites
 from text2grad.evaluation.suite import Answer, Scores, SuiteOptions
 from text2grad.evaluation.suites import code
-from text2grad.evaluation.suites.code import CodeSuite, pass_at_k
-from text2grad.evaluation.suites.programs import head_of, program_of_chat
+from text2grad.evaluation.suites.code import CodeSuite, head_of, pass_at_k, program_of_chat
 from text2grad.feedback.record_files import json_object, read_entries
 
 OPTIONS = SuiteOptions(accept_weaker=True)

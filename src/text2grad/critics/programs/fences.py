@@ -1,8 +1,8 @@
 """The lines of an answer → its fenced blocks, and what of a text is code.
 
 Fences are those of CommonMark, also in lists and quotes. Where Python cannot parse a block, a text in the program may
-hold a fence: then the block goes to a later fence, up to which Python can parse it. Or the block is a document with
-blocks of its own, or lacks its end: then it is searched for more, and prose behind its program is left out.
+hold a fence, or a line may leave its list: the block goes to a later fence, up to which Python can parse it. Or the
+block is a document, or lacks its end: it is searched for more blocks, and prose behind its program is left out.
 """
 
 import ast
@@ -35,12 +35,14 @@ def text_of(lines: Lines) -> str:
     return "".join(text for _, text in lines)
 
 
-def parses(text: str) -> bool:
-    """Return whether Python can parse a program, which must not be longer than 100,000 characters."""
+def fault(text: str) -> int:
+    """Return the line of the first fault that Python finds in a program, 0 without one; 1 if it is not tried."""
     try:
-        return len(text) <= _MOST_CHARS and bool(ast.parse(text))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
+        return int(len(text) > _MOST_CHARS or not ast.parse(text))
+    except SyntaxError as error:
+        return max(error.lineno or 1, 1)
+    except (ValueError, RecursionError, MemoryError):
+        return 1
 
 
 def fenced_blocks(lines: Lines, depth: int = 0) -> list[Block]:
@@ -57,20 +59,19 @@ def fenced_blocks(lines: Lines, depth: int = 0) -> list[Block]:
             continue
         start, stop = token.map
         contents = token.content.split("\n")[:-1]
-        block = Block(_language(token.info), tuple(map(_inside, lines[start + 1 :], contents)))
-        behind = [at for at in range(stop, len(lines)) if lines[at][1].startswith(token.markup)]
-        ends = behind[:_MOST] if block.language in PYTHON and not parses(text_of(block.lines)) else []
-        if end := next((end for end in ends if parses(text_of(lines[start + 1 : end]))), 0):
-            whole = Block(block.language, tuple(lines[start + 1 : end]))
-            return [*blocks, whole, *fenced_blocks(lines[end + 1 :], depth + 1)]
-        blocks += _read(block, closed=stop - start - 2 == len(contents), depth=depth)
+        [language, *_] = re.findall(r"[\w+#-]+", token.info.lower()) or [""]  # as in {.python} or python:solution.py
+        block = Block(language, tuple(map(_inside, lines[start + 1 :], contents)))
+        closed = stop - start - 2 == len(contents)
+        if language in PYTHON and (not closed or fault(text_of(block.lines))):
+            indent = lines[start][1].find(token.markup)
+            cuts = [min(indent, len(own) - len(own.lstrip(" "))) for _, own in lines]
+            rest = [(place + cut, own[cut:]) for (place, own), cut in zip(lines, cuts, strict=True)]
+            ends = [at for at in range(stop, len(rest)) if rest[at][1].startswith(token.markup)][:_MOST]
+            if end := next((end for end in ends if not fault(text_of(rest[start + 1 : end]))), 0):
+                whole = Block(language, tuple(rest[start + 1 : end]))
+                return [*blocks, whole, *fenced_blocks(lines[end + 1 :], depth + 1)]
+        blocks += _read(block, closed=closed, depth=depth)
     return blocks
-
-
-def _language(info: str) -> str:
-    """Return the first word behind an opening fence, as in `{.python .numberLines}` or `python:solution.py`."""
-    word = re.search(r"[\w+#-]+", info)
-    return word[0].lower() if word else ""
 
 
 def _inside(line: tuple[int, str], content: str) -> tuple[int, str]:
@@ -83,7 +84,7 @@ def _inside(line: tuple[int, str], content: str) -> tuple[int, str]:
 
 def _read(block: Block, *, closed: bool, depth: int) -> Iterator[Block]:
     """Yield a block, or where Python cannot parse it, the blocks in it with the code before them."""
-    lines, inner = block.lines, [] if parses(text_of(block.lines)) else fenced_blocks(block.lines, depth + 1)
+    lines, inner = block.lines, fenced_blocks(block.lines, depth + 1) if fault(text_of(block.lines)) else []
     if inner:
         lines = tuple(line for line in lines if line[0] < inner[0].lines[0][0])[:-1]
     if text_of(lines).strip() and (block.language in PYTHON or not inner):
@@ -95,15 +96,8 @@ def code_of(lines: Lines) -> Lines:
     """Return the lines from the first line of code on that Python can parse, if only prose is behind; else all."""
     start = next((number for number, (_, text) in enumerate(lines) if _CODE.match(text)), 0)
     end = len(lines)
-    while start < end and len(text := text_of(lines[start:end])) <= _MOST_CHARS:
-        try:
-            ast.parse(text)
-        except SyntaxError as error:
-            end = min(end - 1, start + max((error.lineno or 1) - 1, 0))
-        except (ValueError, RecursionError, MemoryError):
-            return lines
-        else:
-            behind = [text for _, text in lines[end:] if text.strip(" \t\r\n`~")]
-            prose = not behind or not (behind[0][0].isspace() or any(map(_CODE.match, behind)))
-            return lines[start:end] if prose else lines
-    return lines
+    while start < end and (line := fault(text_of(lines[start:end]))):
+        end = min(end - 1, start + line - 1)
+    behind = [text for _, text in lines[end:] if text.strip(" \t\r\n`~")]
+    prose = not behind or not (behind[0][0].isspace() or any(map(_CODE.match, behind)))
+    return lines[start:end] if start < end and prose else lines

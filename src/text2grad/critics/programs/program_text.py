@@ -20,14 +20,13 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from math import inf
 
-from text2grad.critics.programs.fences import PYTHON, Block, Lines, code_of, fenced_blocks, parses, text_of
+from text2grad.critics.programs.fences import PYTHON, Block, Lines, code_of, fault, fenced_blocks, text_of
 from text2grad.feedback import answer_parts
 from text2grad.types import Example, Span
 from text2grad_sandbox import global_names, names_of_tests
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _PARTS = re.compile(r"^(?:(?:async +)?def|class) +\w+|\b(?:input|stdin|print|stdout)\b", re.MULTILINE)
-_DEFINITION = re.compile(r"^(?:(?:async +)?def|class) +(\w+)", re.MULTILINE)
 _MOST_CHARS = 2**20  # a longer program does not run
 
 
@@ -87,10 +86,7 @@ class Program:
 
     @cached_property
     def _statements(self) -> list[ast.stmt]:
-        try:
-            tree = ast.parse(self.text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return []
+        tree = ast.parse("" if fault(self.text) else self.text)
         return [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
 
     def _offset(self, line: int, column_bytes: int) -> int:
@@ -119,7 +115,7 @@ def program_in(response: str, names: Collection[str] = (), prompt: str = "") -> 
         >>> program_in("Here:\n```python\nx = 1\n```\nDone.")
         Program(text='x = 1\n', start=16)
     """
-    if len(response) > _MOST_CHARS or parses(response):
+    if len(response) > _MOST_CHARS or not fault(response):
         return Program(response)
     lines: Lines = [line for part in answer_parts(response, prompt) for line in _lines(response, *part)]
     if blocks := fenced_blocks(lines):
@@ -142,7 +138,7 @@ def _names(text: str) -> tuple[set[str], set[str], set[str]]:
     try:
         return global_names(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        seen = set(_DEFINITION.findall(text))
+        seen = {part.split()[-1] for part in _PARTS.findall(text)}
         return set(), seen, seen
 
 

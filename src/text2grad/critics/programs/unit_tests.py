@@ -265,14 +265,11 @@ def imported(tests: str) -> set[str]:
     An import within `try` may fail.
     """
     try:
-        waiting: list[ast.AST] = [ast.parse(tests)]
+        nodes = list(ast.walk(ast.parse(tests)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # cases in JSON
         return set()
-    nodes = []
-    while waiting:
-        node = waiting.pop()
-        nodes.append(node)
-        waiting += [] if isinstance(node, ast.Try) else ast.iter_child_nodes(node)
+    tried = {inner for node in nodes if isinstance(node, ast.Try) for inner in ast.walk(node)}
+    nodes = [node for node in nodes if node not in tried]
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
     return {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"solution"}
