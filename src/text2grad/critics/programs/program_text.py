@@ -8,6 +8,10 @@ A response that Python can parse is the program. Else it is sought outside of th
                     what the program lacks are added
     no fence        the part from the first line of code on, if it defines what the tests use and only prose is behind
                     it; else the whole answer
+
+Fences are those of CommonMark, at any depth of lists and quotes. Where Python cannot parse a block, a text in the
+program may hold a fence: the block goes to a later fence, up to which Python can parse it. Or the block is a document,
+or lacks its end: it is searched for more blocks, and prose behind its program is left out.
 """
 
 import ast
@@ -20,14 +24,24 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from math import inf
 
-from text2grad.critics.programs.fences import PYTHON, Block, Lines, code_of, fault, fenced_blocks, text_of
 from text2grad.feedback import answer_parts
 from text2grad.types import Example, Span
 from text2grad_sandbox import global_names, names_of_tests
 
+Lines = Sequence[tuple[int, str]]  # offset in the response and text, with its end, of each line
+Block = tuple[str, tuple[tuple[int, str], ...]]  # of a fence: its language in small letters, "" without one; its lines
+
 _NEWLINE = re.compile(r"\r\n|\r|\n")
+_ITEM = re.compile(r"^([ \t>]*)((?:[-*+]|\d{1,9}[.)])[ \t]+)(?=`{3}|~{3})", re.MULTILINE)
+_PYTHON = ("python", "py", "python3", "py3", "python2", "ipython")
 _PARTS = re.compile(r"^(?:(?:async +)?def|class) +\w+|\b(?:input|stdin|print|stdout)\b", re.MULTILINE)
-_MOST_CHARS = 2**20  # a longer program does not run
+_CODE = re.compile(  # a line of code, not of prose
+    r"(?:async )?def \w|class \w+ *[(:]|from [\w.]+ import\b|import [\w., ]+$|@\w"
+    r"|(?:if|for|while|with|try|else|elif|except|finally)\b.*:[ \t]*$|[A-Za-z_][\w.\[\]]* *[-+*/%&|^@]?=(?!=)"
+    r"|[A-Za-z_][\w.]*\(.*[(),\[{][ \t]*$"
+)
+_MOST_CHARS = 100_000  # of a text that is parsed to find out what it is
+_MOST = 8  # levels of blocks in blocks; fences behind a block that are tried as its end
 
 
 @dataclass(frozen=True)
@@ -115,7 +129,7 @@ def program_in(response: str, names: Collection[str] = (), prompt: str = "") -> 
         >>> program_in("Here:\n```python\nx = 1\n```\nDone.")
         Program(text='x = 1\n', start=16)
     """
-    if len(response) > _MOST_CHARS or not fault(response):
+    if len(response) > 10 * _MOST_CHARS or not fault(response):
         return Program(response)
     lines: Lines = [line for part in answer_parts(response, prompt) for line in _lines(response, *part)]
     if blocks := fenced_blocks(lines):
@@ -144,15 +158,15 @@ def _names(text: str) -> tuple[set[str], set[str], set[str]]:
 
 def _chosen(blocks: Sequence[Block], names: set[str]) -> Lines:
     """Return the lines of the program among fenced blocks."""
-    known = [_names(text_of(block.lines)) for block in blocks]
+    known = [_names(text_of(lines)) for _, lines in blocks]
     used, bound, defined = (dict(zip(blocks, sets, strict=True)) for sets in zip(*known, strict=True))
-    kinds = [[block for block in blocks if block.language in language] for language in (PYTHON, ("",))]
+    kinds = [[block for block in blocks if block[0] in language] for language in (_PYTHON, ("",))]
     kinds = [kind for kind in (*kinds, list(blocks)) if kind]
     kind = next((kind for kind in kinds if any(defined[block] & names for block in kind)), kinds[0])
     parts = {block: defined[block] & names for block in kind}
     if not any(parts.values()):
-        parts = {block: set(_PARTS.findall(text_of(block.lines))) for block in kind}
-        longest = max(reversed(kind), key=lambda block: (len(parts[block]), len(text_of(block.lines))))
+        parts = {block: set(_PARTS.findall(text_of(block[1]))) for block in kind}
+        longest = max(reversed(kind), key=lambda block: (len(parts[block]), len(text_of(block[1]))))
         parts = {block: parts[block] & parts[longest] for block in kind} if parts[longest] else {longest: {""}}
     chosen = max(reversed(parts), key=lambda block: len(parts[block]))
     taken, lacks = [chosen], (names | used[chosen]) - bound[chosen] - set(dir(builtins))
@@ -160,4 +174,69 @@ def _chosen(blocks: Sequence[Block], names: set[str]) -> Lines:
         if block is not chosen and bound[block] & lacks:
             taken.append(block)
             lacks = (lacks | used[block]) - bound[block] - set(dir(builtins))
-    return [line for block in kind if block in taken for line in block.lines]
+    return [line for block in kind if block in taken for line in block[1]]
+
+
+def text_of(lines: Lines) -> str:
+    """Return the text of lines."""
+    return "".join(text for _, text in lines)
+
+
+def fault(text: str) -> int:
+    """Return the line of the first fault that Python finds in a program, 0 without one; 1 if it is not tried."""
+    try:
+        return int(len(text) > _MOST_CHARS or not ast.parse(text))
+    except SyntaxError as error:
+        return max(error.lineno or 1, 1)
+    except (ValueError, RecursionError, MemoryError):
+        return 1
+
+
+def fenced_blocks(lines: Lines, depth: int = 0) -> list[Block]:
+    """Return the fenced blocks that are not blank; `depth` counts blocks around them."""
+    from markdown_it import MarkdownIt
+
+    text = "".join(own if own.endswith(("\n", "\r")) else f"{own}\n" for _, own in lines)
+    if not ("```" in text or "~~~" in text) or len(text) > _MOST_CHARS or depth > _MOST:
+        return []
+    text = _ITEM.sub(lambda item: item[1] + " " * len(item[2]), text)  # a fence beside the mark of a list
+    blocks = list[Block]()
+    for token in MarkdownIt("zero").enable(["fence", "blockquote"]).disable("inline").parse(text):
+        if token.type != "fence" or token.map is None:
+            continue
+        (start, stop), contents = token.map, token.content.split("\n")[:-1]
+        [language, *_] = re.findall(r"[\w+#-]+", token.info.lower()) or [""]  # as in {.python} or python:solution.py
+        own = tuple(map(_inside, lines[start + 1 :], contents))
+        faulty = fault(text_of(own)) > 0
+        behind = [at for at in range(stop, len(lines)) if lines[at][1].startswith(token.markup)]
+        ends = behind[:_MOST] if faulty and language in _PYTHON else []
+        if end := next((end for end in ends if not fault(text_of(lines[start + 1 : end]))), 0):
+            blocks.append((language, tuple(lines[start + 1 : end])))
+            return blocks + fenced_blocks(lines[end + 1 :], depth + 1)
+        inner = fenced_blocks(own, depth + 1) if faulty else []
+        if inner:
+            own = tuple(line for line in own if line[0] < inner[0][1][0][0])[:-1]
+        if text_of(own).strip() and (language in _PYTHON or not inner):
+            closed = stop - start - 2 == len(contents) and not inner
+            blocks.append((language, own if closed else tuple(code_of(own))))
+        blocks += inner
+    return blocks
+
+
+def _inside(line: tuple[int, str], content: str) -> tuple[int, str]:
+    """Return a line of a block without the marks of quotes and lists around it, and without the fence's indentation."""
+    place, text = line
+    body = text.rstrip("\r\n")
+    cut = len(body) - len(content) if body.endswith(content) else 0
+    return place + cut, text[cut:]
+
+
+def code_of(lines: Lines) -> Lines:
+    """Return the lines from the first line of code on that Python can parse, if only prose is behind; else all."""
+    start = next((number for number, (_, text) in enumerate(lines) if _CODE.match(text)), 0)
+    end = len(lines)
+    while start < end and (line := fault(text_of(lines[start:end]))):
+        end = min(end - 1, start + line - 1)
+    behind = [text for _, text in lines[end:] if text.strip(" \t\r\n`~")]
+    prose = not behind or not (behind[0][0].isspace() or any(map(_CODE.match, behind)))
+    return lines[start:end] if start < end and prose else lines
