@@ -5,7 +5,7 @@ from textwrap import indent
 
 import pytest
 
-from text2grad.critics.programs.program_text import Program, judged_program, program_in
+from text2grad.critics.programs.program_text import Program, fault, judged_program, program_in
 from text2grad.critics.programs.ruff_critic import RuffCritic
 from text2grad.critics.programs.unit_tests import UnitTestCritic
 from text2grad.critics.servers.annotation import Item
@@ -129,6 +129,10 @@ def test_a_prompt_that_opened_the_reasoning_makes_a_cut_draft_no_answer() -> Non
     )
     assert [judged_program(Example(prompt, tests=EXAMPLE.tests), ANSWER).text for prompt in prompts] == ["", ""]
     assert judged_program(EXAMPLE, ANSWER).text == RIGHT
+
+
+def test_a_warning_of_python_is_no_fault() -> None:
+    assert [fault("'\\d'\n"), fault("x = 1\ny = (\n"), fault("x = '\0'"), fault("#" * 100_001)] == [0, 2, 1, 1]
 
 
 SCRIPT = "n = int(input())\nprint(n + 1)\n"

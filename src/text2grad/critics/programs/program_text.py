@@ -1,13 +1,10 @@
 """The program in a response, and the character offsets of its lines and expressions.
 
-A response that Python can parse is the program. Else it is sought outside of the reasoning (`feedback.reasoning`):
-
-    fenced blocks   the last one that defines most of what the tests use: models correct themselves downwards, and show
-                    uses behind the program. Without such tests, the last with all that the richest defines and reads.
-                    Blocks of Python come before blocks without a language, and these before others. Blocks that bind
-                    what the program lacks are added
-    no fence        the part from the first line of code on, if it defines what the tests use and only prose is behind
-                    it; else the whole answer
+A response that Python can parse is the program. Else it is sought outside of the reasoning (`feedback.reasoning`). Of
+fenced blocks it is the last one that defines most of what the tests use: models correct themselves downwards, and show
+uses behind the program; without such tests, the last with all that the richest defines and reads. Blocks of Python come
+before blocks without a language, and these before others. Blocks that bind what it lacks are added. Without a fence it
+is the part from the first line of code on, if that defines what the tests use and only prose is behind; else all.
 
 Fences are those of CommonMark, at any depth of lists and quotes. Where Python cannot parse a block, a text in the
 program may hold a fence: the block goes to a later fence, up to which Python can parse it. Or the block is a document,
@@ -17,6 +14,7 @@ or lacks its end: it is searched for more blocks, and prose behind its program i
 import ast
 import builtins
 import re
+import warnings
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -118,12 +116,9 @@ def judged_program(example: Example, response: str) -> Program:
 
 
 def program_in(response: str, names: Collection[str] = (), prompt: str = "") -> Program:
-    r"""Return the program of a response: see the module.
+    r"""Return the program of a response for tests that use some names: see the module.
 
-    Args:
-        response: the text of a model, with its reasoning.
-        names: what tests use; the program need not define all of them.
-        prompt: what stood before the response, which may have opened its reasoning.
+    The end of `prompt` may have opened the reasoning.
 
     Example:
         >>> program_in("Here:\n```python\nx = 1\n```\nDone.")
@@ -150,7 +145,8 @@ def _lines(response: str, start: int, end: int) -> Lines:
 def _names(text: str) -> tuple[set[str], set[str], set[str]]:
     """Return what `global_names` does; of a program that Python cannot parse, what it seems to define."""
     try:
-        return global_names(text)
+        with warnings.catch_warnings(action="ignore"):
+            return global_names(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         seen = {part.split()[-1] for part in _PARTS.findall(text)}
         return set(), seen, seen
@@ -185,7 +181,8 @@ def text_of(lines: Lines) -> str:
 def fault(text: str) -> int:
     """Return the line of the first fault that Python finds in a program, 0 without one; 1 if it is not tried."""
     try:
-        return int(len(text) > _MOST_CHARS or not ast.parse(text))
+        with warnings.catch_warnings(action="ignore"):  # of escapes such as \d in a program
+            return int(len(text) > _MOST_CHARS or not ast.parse(text))
     except SyntaxError as error:
         return max(error.lineno or 1, 1)
     except (ValueError, RecursionError, MemoryError):

@@ -150,13 +150,9 @@ def program_of(answer: Answer) -> str:
 
 
 def program_of_chat(answer: str, *, function: str = "", head: str = "", prompt: str = "") -> str:
-    r"""Return the program of a chat model's answer.
+    r"""Return the program of a chat model's answer about a function, if there is one; see the module.
 
-    Args:
-        answer: the answer.
-        function: name of the function in question; "" for a script.
-        head: imports and helpers that the prompt holds before the function.
-        prompt: beginning of a program that an indented body continues; "" for none.
+    `head` are the imports and helpers of the prompt; `prompt` is the beginning that an indented body continues.
 
     Example:
         >>> program_of_chat("Sure:\n```python\ndef f(x):\n    return x\n```\nUse it:\n```\nf(1)\n```", function="f")
