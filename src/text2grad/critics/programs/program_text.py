@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from math import inf
 
 from text2grad.feedback import answer_parts
@@ -203,10 +203,10 @@ def fenced_blocks(lines: Lines, depth: int = 0) -> list[Block]:
             continue
         (start, stop), contents = token.map, token.content.split("\n")[:-1]
         [language, *_] = re.findall(r"[\w+#-]+", token.info.lower()) or [""]  # as in {.python} or python:solution.py
-        own = tuple(map(_inside, lines[start + 1 :], contents))
+        own = tuple(map(_inside, lines[start + 1 : stop], contents))
         faulty = fault(text_of(own)) > 0
-        behind = [at for at in range(stop, len(lines)) if lines[at][1].startswith(token.markup)]
-        ends = behind[:_MOST] if faulty and language in _PYTHON else []
+        behind = (at for at in range(stop, len(lines)) if lines[at][1].startswith(token.markup))
+        ends = islice(behind, _MOST if faulty and language in _PYTHON else 0)
         if end := next((end for end in ends if not fault(text_of(lines[start + 1 : end]))), 0):
             blocks.append((language, tuple(lines[start + 1 : end])))
             return blocks + fenced_blocks(lines[end + 1 :], depth + 1)
