@@ -356,6 +356,7 @@ def test_a_timeout_that_the_program_raises_needs_no_common_process(box: Sandbox)
         ("def t():\n    global z\n    z = f(1)\n    assert z\nt()", ["f"]),
         ("from solution import *\nimport pytest\ndef test_a():\n    with pytest.raises(f): g()", ["f", "g"]),
         ("assert len([sum(1, 2)])", ["len", "sum"]),
+        ("try:\n    sum(1)\nexcept TypeError:\n    pass", ["sum"]),
         ("assert len(f(1)) == abs(1)", ["f"]),
         ("from solution import len as n\nassert n(1) == abs(1)", ["len"]),
     ],

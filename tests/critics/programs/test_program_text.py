@@ -194,3 +194,12 @@ def test_every_judge_of_programs_judges_the_answer(tmp_path: Path) -> None:
         "All tests passed",
         "The tests did not pass (failed)",
     ]
+
+
+def test_a_span_ends_before_the_reasoning_that_follows_it() -> None:
+    response = "```python\nx = zz<think>sure?</think>\ny = 2\n```"
+    program = program_in(response)
+    assert program.text == "x = zz\ny = 2\n"
+    span = program.expression(1)
+    assert span is not None
+    assert response[span.start : span.end] == "zz"
