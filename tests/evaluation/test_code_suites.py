@@ -107,8 +107,9 @@ def test_a_base_model_continues_and_a_chat_model_replies(tmp_path: Path) -> None
     assert passed(suite, *replies) == [True] * 6 + [False] * 3
     future = "from __future__ import annotations\n\ndef area(r: Unknown):\n    return helper(math.pi * r ** 2)\n"
     assert passed(suite, f"```python\n{future}```", f'```python\n"""The area."""\n# So:\n{future}```') == [True, True]
-    [syntax] = scores(suite, "```python\ndef area(r:\n```")
+    syntax, empty = scores(suite, "```python\ndef area(r:\n```", "")
     assert (syntax["parses"], syntax["reason"]) == (False, "error")
+    assert not empty["parses"]  # only the imports and helpers of the prompt would
 
 
 @settings(max_examples=60, deadline=None)

@@ -72,7 +72,7 @@ def fine_tune(
         raise DataError(f"got {len(examples)} prompts and {len(answers)} answers; one answer each is needed")
     limit = settings.max_tokens
     whole = [
-        row_of_ids(*_encoded(tokenizer, example.prompt_text, answer, settings.prompt_format))
+        row_of_ids(*_encoded(tokenizer, example.joined_text, answer, settings.prompt_format))
         for example, answer in zip(examples, answers, strict=True)
     ]
     rows = [{name: ids[:limit] for name, ids in row.items()} for row in whole]
@@ -138,7 +138,7 @@ def _encoded(
     An answer is text: a special token that it spells would end it in its middle.
     """
     if prompt_format == "plain":
-        (prompt_ids,) = plain_ids(tokenizer, [Example(prompt).prompt_text])
+        (prompt_ids,) = plain_ids(tokenizer, [Example(prompt).joined_text])
     else:
         prompt_ids = list(encode_prompts(tokenizer, [Example(prompt)], prompt_format=prompt_format)[0])
     answer_ids = tokenizer(answer, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]

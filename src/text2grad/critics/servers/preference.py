@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 from text2grad.critics.servers.cached_client import CachedClient, Failure, Request, ResponseFormat
 from text2grad.critics.servers.store import Answer
-from text2grad.critics.servers.templates import tagged
 from text2grad.feedback import read_objects, without_reasoning
+from text2grad.types import tagged
 
 Kind = Literal["critiques", "responses"]
 Side = Literal["first", "second", "tie"]

@@ -96,7 +96,10 @@ class CodeSuite(AnsweredSuite):
         jobs = [(program_of(answer), answer.question.data["tests"]) for answer in answers]
         results = self._run(list(dict.fromkeys(jobs)))
         scores = [_scores(job[0], results[job]) for job in jobs]
-        return [{**own, "cut": answer.finish[0] == "length"} for own, answer in zip(scores, answers, strict=True)]
+        return [  # an empty answer is no program, whatever stands before it when it runs
+            {**own, "parses": own["parses"] and bool(answer.text.strip()), "cut": answer.finish[0] == "length"}
+            for own, answer in zip(scores, answers, strict=True)
+        ]
 
     def _run(self, jobs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Result]:
         """Return the results by program and tests."""
