@@ -112,7 +112,7 @@ _VALUES = ("value", "test", "iter", "exc", "subject")
 
 def judged_program(example: Example, response: str) -> Program:
     """Return the program that is judged as the response to an example, by what its tests use: see the module."""
-    return program_in(response, names_of_tests(example.tests or ""), example.prompt_text)
+    return program_in(response, names_of_tests(example.tests or ""), example.joined_text)
 
 
 def program_in(response: str, names: Collection[str] = (), prompt: str = "") -> Program:
