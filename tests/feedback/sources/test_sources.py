@@ -352,7 +352,7 @@ def test_chats_of_more_than_a_users_text_are_joined_and_counted(
     words, quoted, empty = items(tmp_path, "table", record, {**record, "poor_spans": ["Lyon"]}, unmarked)
     assert (words.losses, quoted.losses, empty.losses) == ((*losses, Loss(WORDS_ONLY)), losses, losses)
     assert isinstance(empty.made, Annotation)
-    prompt = "\n\n".join(message["content"] for message in chat)
+    prompt = "Where?" if len(chat) == 1 else "<user>\nWh\n</user>\n\n<assistant>\nere?\n</assistant>"
     assert quoted.made == Annotation(prompt, LYON, Critique("No.", (NO,)))
 
 
@@ -436,6 +436,12 @@ def test_labels_of_a_table_have_the_meaning_that_is_given(tmp_path: Path, entry:
         assert re.search(r'nobody said what the label "\w+" means; say --label "\w+=negative", =positive or =i', said)
 
 
+def test_labels_of_spans_leave_a_number_as_the_outcome(tmp_path: Path) -> None:
+    record = {"prompt": "Where?", "response": LYON, "spans": [[10, 14, "Odd"]], "outcome": "−0.5"}
+    (item,) = items(tmp_path, "table", record, labels={"Odd": "negative"})
+    assert item.made == Annotation("Where?", LYON, Critique("", (NO,), -0.5))
+
+
 def test_labels_of_a_map_of_quotes_have_the_meaning_that_is_given(tmp_path: Path) -> None:
     record = {"prompt": "Where?", "response": LYON, "spans": {"Lyon": "Hallucination", "I": "−1", "live": "Topic"}}
     (item,) = items(tmp_path, "table", record, labels={"hallucination": "negative"})
@@ -481,8 +487,8 @@ def test_columns_that_an_annotation_cannot_hold_are_named(tmp_path: Path) -> Non
     words, beside, whole = items(
         tmp_path, "table", told, {**told, "outcome": 1}, {**told, "critique": "No."}, columns={"response": "answer"}
     )
-    assert [one.unread for one in (words, beside, whole)] == [(), ("refinement",), ("refinement", "feedback")]
-    assert account_for([quoted, beside]).unread == {"rating", "refinement"}
+    assert [one.unread for one in (words, beside, whole)] == [(), (), ("refinement", "feedback")]
+    assert account_for([quoted, whole]).unread == {"rating", "refinement", "feedback"}
 
 
 def test_records_of_tools_without_a_prompt_are_counted_with_their_fields(tmp_path: Path) -> None:
@@ -628,7 +634,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
             {"reply": "a"},
             {},
             'there is neither a "response" with feedback nor a "prompt"; the record has the keys "reply". Say which '
-            "columns they are with --column response=NAME",
+            "columns they are with --column prompt=NAME --column response=NAME --column feedback=NAME",
         ),
         ({"prompt": "a", "response": 3, "feedback": "a"}, {}, '"response" must be a text; got 3'),
         ({"prompt": "a", "response": "a", "feedback": "a", "refinement": 3}, {}, '"refinement" must be a text'),

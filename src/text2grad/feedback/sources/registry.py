@@ -34,7 +34,7 @@ def read_source(
     *,
     format: str = "table",
     columns: Mapping[str, str] | None = None,
-    labels: Mapping[str, Meaning] | None = None,
+    labels: Mapping[str, Meaning | float] | None = None,
     split: str = "train",
 ) -> list[Annotation | Example]:
     """Return the annotations of a source; records without feedback become examples.
@@ -43,7 +43,7 @@ def read_source(
         path: a file, a directory, or the name of a data set on the Hugging Face hub.
         format: a name of `SOURCES`.
         columns: our column name → the source's column name.
-        labels: a label of the source → "positive", "negative" or "ignore".
+        labels: a label of the source → "positive", "negative" or "ignore"; a value of a table's outcome → its number.
         split: the split of a data set.
 
     Raises:

@@ -13,6 +13,7 @@ Entries of "spans" may have labels of the source, as those of doccano, Prodigy, 
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
@@ -36,8 +37,8 @@ NO_LABEL = (
 )
 REJECTED = 'records that their annotator rejected or ignored: their "answer" says so, as Prodigy\'s'
 CHAT_JOINED = (
-    "chats as prompts, joined to one text: a policy would be asked without their turns; give [data] train a file with "
-    "the messages"
+    "chats as prompts, joined to one text that names who spoke: a policy would be asked without their turns; give "
+    "[data] train a file with the messages"
 )
 
 _BREAK = re.compile(r"(?:[ \t\r]*\n)+(?P<indent>[ \t]*)(?=\S)")
@@ -75,7 +76,8 @@ def read_table(row: Row) -> Iterator[Item]:
             f'there is no "prompt"; the record has {keys_of(row.record)}. Say which column it is with --column '
             "prompt=NAME, or add an empty one"
         )
-    used = ("critique",) if "critique" in record else ("refinement", *BESIDE) if set(given) == {"feedback"} else BESIDE
+    in_words = "feedback" in given and set(given) <= {"feedback", "outcome"}  # none of it has a place in the response
+    used = ("critique",) if "critique" in record else ("refinement", *BESIDE) if in_words else BESIDE
     unread = tuple(row.name(key) for key in record if key not in ("", "prompt", "response", *used))
     unread = tuple(name for name in unread if name != "answer" or answer != "accept")
     judged = record.get("critique", record)
@@ -86,11 +88,11 @@ def read_table(row: Row) -> Iterator[Item]:
     read = parse_record(row.where, record)
     losses += [Loss(CHAT_JOINED)] if _has_turns(record["prompt"]) else []
     critique = read.critique
-    if set(given) == {"feedback"}:
+    if in_words:
         better = record.get("refinement") or ""
         if not isinstance(better, str):
             raise row.bad(f'"{row.name("refinement")}" must be a text')
-        item = _grounded(read.prompt, read.response, critique.feedback, better)
+        item = _grounded(read.prompt, read.response, critique, better)
         yield item._replace(losses=(*losses, *item.losses), unread=unread)
         return
     if critique == Critique("") and any(reason in (NO_LABEL, NO_QUOTE) for reason, _ in losses):  # all is lost
@@ -141,7 +143,7 @@ def _own_labels(row: Row, entry: Any, losses: list[Loss]) -> Iterator[Any]:
         meaning = row.meaning(label) if offsets_alone else row.options.meaning(str(label))
         if meaning == "ignore":
             losses.append(Loss(IGNORED, f"{label}: {shown(entry)}"))
-        elif meaning is None:
+        elif not isinstance(meaning, str):
             yield entry
         else:
             yield {**entry, "label": meaning} if isinstance(entry, dict) else [*entry[:at], meaning]
@@ -169,6 +171,9 @@ def _renamed(row: Row) -> Object:
     renamed = {**plain, **{ours: row.record[theirs] for ours, theirs in mapped.items()}}
     kept = {key: value for key, value in renamed.items() if value is not None and (value != "" or key == "prompt")}
     cells = {key: _cell(key.removeprefix(_FLAT), value) for key, value in kept.items()}
+    mapped_outcomes = any(isinstance(meaning, float) for meaning in row.options.labels.values())
+    if isinstance(cells.get("outcome"), str | bool) or (mapped_outcomes and "outcome" in cells):
+        cells["outcome"] = row.outcome(kept["outcome"])
     if "critique" not in cells and not any(theirs.startswith(_FLAT) for theirs in taken):  # a column for each part
         parts = {key.removeprefix(_FLAT): cells.pop(key) for key in kept if key.startswith(_FLAT)}
         cells |= {"critique": parts} if parts else {}
@@ -205,8 +210,8 @@ def _example(row: Row, record: Object) -> Item:
     """Return a record without feedback as an example."""
     if record.get("prompt", "") == "":
         raise row.bad(
-            'there is neither a "response" with feedback nor a "prompt"; '
-            f"the record has {keys_of(row.record)}. Say which columns they are with --column response=NAME"
+            f'there is neither a "response" with feedback nor a "prompt"; the record has {keys_of(row.record)}. Say '
+            "which columns they are with --column prompt=NAME --column response=NAME --column feedback=NAME"
         )
     for key in ("reference", "tests"):
         if not isinstance(record.get(key), str | None):
@@ -218,14 +223,14 @@ def _example(row: Row, record: Object) -> Item:
     return Item(Example(record["prompt"], record.get("reference"), record.get("tests"), meta), losses)
 
 
-def _grounded(prompt: str, response: str, feedback: str, better: str) -> Item:
+def _grounded(prompt: str, response: str, critique: Critique, better: str) -> Item:
     """Return feedback in words as an annotation; the changes of a better response ("" for none) become spans."""
     if not better:
-        return Item(Annotation(prompt, response, Critique(feedback)), (Loss(WORDS_ONLY),))
+        return Item(Annotation(prompt, response, critique), (Loss(WORDS_ONLY),))
     spans, added = changed_spans(response, better)
     losses = [Loss(ADDED)] * added
     losses += [] if spans else [Loss(WORDS_ONLY)]
-    return Item(Annotation(prompt, response, Critique(feedback, tuple(spans))), tuple(losses))
+    return Item(Annotation(prompt, response, replace(critique, spans=tuple(spans))), tuple(losses))
 
 
 class _Piece(NamedTuple):
