@@ -246,7 +246,8 @@ def _ask(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str, An
     for number in request["versions_asked"]:
         tell(state="working", progress=f"version {number} answers" if number else "the policy answers")
         with models.adapted(_adapter(request, number)) as policy:
-            eos = stop_ids(policy, models.tokenizer, settings["eos_token_ids"])
+            prompt_format = settings["prompt_format"]
+            eos = stop_ids(policy, models.tokenizer, settings["eos_token_ids"], prompt_format=prompt_format)
             pad = padding_id(policy, models.tokenizer, eos)
             rollout_settings = RolloutConfig(
                 max_new_tokens=settings["max_new_tokens"], temperature=settings["temperature"], eos_token_ids=eos
@@ -256,7 +257,7 @@ def _ask(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str, An
                 models.tokenizer,
                 [Example(request["prompt"])],
                 rollout_settings,
-                prompt_format=settings["prompt_format"],
+                prompt_format=prompt_format,
                 seed=request["seed"],
             )
             batch = collate([rollout], pad_id=pad, device=policy.device)

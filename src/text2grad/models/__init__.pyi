@@ -15,6 +15,7 @@ from .adapters import (
     with_lora as with_lora,
 )
 from .batch import TokenBatch as TokenBatch, collate as collate
+from .chat_template import prompt_text as prompt_text
 from .decoding import Choose as Choose, decode as decode, most_likely as most_likely
 from .fine_tuning import (
     NO_LOSS as NO_LOSS,
@@ -58,7 +59,7 @@ from .pretrained import (
     refuse_second_adapter as refuse_second_adapter,
 )
 from .prompts import (
-    chat_texts as chat_texts,
+    answer_end as answer_end,
     check_ids as check_ids,
     encode_prompts as encode_prompts,
     fitting_prompts as fitting_prompts,

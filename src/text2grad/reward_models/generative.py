@@ -88,7 +88,8 @@ class GenerativeRewardModel:
                 has no end-of-sequence token.
         """
         self.tokenizer, self.format = tokenizer, format or CritiqueFormat()
-        self.eos_ids, self._size = stop_ids(model, tokenizer), model.config.get_text_config().vocab_size
+        self.eos_ids = stop_ids(model, tokenizer, prompt_format=self.format.prompt_format)
+        self._size = model.config.get_text_config().vocab_size
         least = self._least_tokens("")
         if self.format.max_new_tokens < least:
             raise ModelError(
@@ -204,7 +205,7 @@ class GenerativeRewardModel:
         form: dict[str, Any] = {"write_feedback": self.format.write_feedback, "form": self.format.form}
         targets = [critique_target(annotation.critique, annotation.response, **form) for annotation in readable]
         rows = [
-            row_of_ids(prompt, with_end(self.tokenizer, encode(self.tokenizer, target)))
+            row_of_ids(prompt, with_end(self.tokenizer, encode(self.tokenizer, target), self.format.prompt_format))
             for prompt, target in zip(self.prompts(*inputs_of(readable)), targets, strict=True)
         ]
         kept = [row for row in rows if len(row["input_ids"]) <= max_tokens]

@@ -148,7 +148,9 @@ class PreparedRun:
         self.tokenizer = tokenizer_of(model, recipe.model) if processing_class is None else processing_class
         self._fit_prompts(model, examples, held_out)
         policy = prepare_policy(model, recipe.model)
-        self.eos_ids = stop_ids(policy, self.tokenizer, recipe.rollout.eos_token_ids)
+        self.eos_ids = stop_ids(
+            policy, self.tokenizer, recipe.rollout.eos_token_ids, prompt_format=recipe.model.prompt_format
+        )
         self.pad_id = padding_id(policy, self.tokenizer, self.eos_ids)
         self._open(resume=resume)
         self._build(policy if self.sharding else policy.to(self.accelerator.device))
