@@ -124,7 +124,7 @@ class Rollout:
         response_ids: the sampled ids; they end with an end-of-sequence only if it was sampled.
         response: `tokenizer.decode(response_ids, skip_special_tokens=True)`, the text that the critic reads.
         truncated: True if the length limit ended the response before an end-of-sequence.
-        engine_logp: log-prob of each sampled id in nats, by an engine other than the policy itself; else empty.
+        engine_logp: log-prob of each sampled id in nats, in the pass that sampled it; empty where that is not known.
     """
 
     example: Example

@@ -14,8 +14,7 @@ from text2grad.errors import DataError
 from text2grad.evaluation.registry import make_suites
 from text2grad.evaluation.suite import Answer, Scores, SuiteOptions
 from text2grad.evaluation.suites import code
-from text2grad.evaluation.suites.code import CodeSuite, pass_at_k
-from text2grad.evaluation.suites.programs import head_of, program_of_chat, without_prose
+from text2grad.evaluation.suites.code import CodeSuite, head_of, pass_at_k, program_of_chat
 from text2grad.feedback.record_files import json_object, read_entries
 
 OPTIONS = SuiteOptions(accept_weaker=True)
@@ -129,8 +128,9 @@ def test_pass_at_k_of_a_question_counts_its_answers(tmp_path: Path) -> None:
 
 
 def test_code_is_found_between_words() -> None:
-    assert without_prose("No code at all") == "No code at all"
-    assert without_prose("Sure:\nimport math\nx = math.pi\nEnjoy it now!") == "import math\nx = math.pi\n"
+    assert program_of_chat("No code at all", function="f") == "No code at all"
+    answer = "Sure:\nimport math\ndef f(x): return math.pi\nEnjoy it now!"
+    assert program_of_chat(answer, function="f") == "import math\ndef f(x): return math.pi\n"
     assert head_of("def other(): ...\n\nasync def f(): ...", "f") == "def other(): ...\n\n"
     assert program_of_chat("```python\nx = 1\n```\n```python\ny = 2\n```") == "y = 2\n"
 

@@ -194,7 +194,7 @@ def _score(result: SuiteResult, name: str, settings: EvaluationSettings) -> None
     """Score the answers of one model."""
     suite, answers = result.suite, result.answers[name]
     assert isinstance(suite, AnsweredSuite)
-    said = [[answer.question.id, answer.sample, answer.texts, answer.finish] for answer in answers]
+    said = [[answer.question.id, answer.sample, answer.answers, answer.finish] for answer in answers]
     score, each = suite.score, settings.sampling.samples
 
     def scored() -> list[dict[str, Any]]:

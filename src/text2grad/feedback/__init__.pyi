@@ -25,7 +25,7 @@ from .lenient_json import (
     read_objects as read_objects,
 )
 from .process_state import kept_process as kept_process
-from .reasoning import without_reasoning as without_reasoning
+from .reasoning import answer_parts as answer_parts, without_reasoning as without_reasoning
 from .record_files import (
     WAY_OUT as WAY_OUT,
     Entry as Entry,

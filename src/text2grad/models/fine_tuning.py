@@ -21,6 +21,7 @@ from transformers import PrinterCallback, TrainerCallback
 from text2grad.errors import DataError, ModelError
 from text2grad.models.adapters import base_of
 from text2grad.models.chat_template import SAID, TurnEnd, answer_text, any_of, turn_end, unrendered
+from text2grad.models.decoding import check_rows
 from text2grad.models.pretrained import on_cpu
 from text2grad.models.prompts import answer_end, padding_id, plain_ids
 from text2grad.types import Example, Message, Optimizer, PromptFormat
@@ -204,12 +205,16 @@ def supervised_trainer(
 
     transformers' Trainer with the model's own loss is 1.6 times as fast where the logits of a batch are small. TRL's
     SFTTrainer computes the loss in chunks and logs the token accuracy, so `logged` selects it too.
+
+    Raises:
+        ModelError: if rows of a batch change one another (`check_rows`).
     """
     from datasets import Dataset
     from transformers import DataCollatorForSeq2Seq, Trainer, TrainingArguments
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
+    check_rows(model)
     tokenizer = with_padding(tokenizer, model)
     longest = max(len(row["input_ids"]) for row in rows)
     logits_bytes = 4 * settings.batch_size * longest * model.config.get_text_config().vocab_size
