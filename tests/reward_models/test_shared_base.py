@@ -30,7 +30,6 @@ from text2grad.reward_models.shared_base import (
     base_named_by,
     learning,
     load_weights,
-    load_writer,
 )
 from text2grad.runs.recipe_run import run_recipe
 from text2grad.types import Critique, Example, Rollout
@@ -76,7 +75,7 @@ def scores_of(policy: Any, tokenizer: Any) -> list[torch.Tensor]:
     model = PolicyWithValue(policy, value=value)  # type: ignore[arg-type]
     if model.value_head is not None:
         torch.nn.init.ones_(model.value_head.weight)
-    return list(model.score(batch, Reference(policy), temperature=1.0, kl="k1"))
+    return list(model.score(batch, Reference(policy, base=True), temperature=1.0, kl="k1"))
 
 
 def bits(model: torch.nn.Module, without: str = "nothing") -> dict[str, torch.Tensor]:
@@ -136,7 +135,7 @@ def test_a_shared_critic_of_several_responses_to_one_prompt_writes_what_it_write
 def test_one_base_is_in_memory(phases: Path) -> None:
     policy, base = policy_on(phases), load_policy(str(phases / "base"))
     own = weights_in_memory(policy)
-    alone = load_writer(phases / "critic")
+    alone = load_policy(str(phases / "critic"), merge=False)
     adapter = sum(p.numel() for p in adapter_parameters(alone, "default").values())
     assert weights_in_memory(alone) == weights_in_memory(base) + adapter
     role = add_role(policy, phases / "critic")

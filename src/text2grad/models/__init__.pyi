@@ -2,7 +2,6 @@ from .adapters import (
     CRITIC_ADAPTER as CRITIC_ADAPTER,
     POLICY_ADAPTER as POLICY_ADAPTER,
     adapter_active as adapter_active,
-    adapter_is_trained as adapter_is_trained,
     adapter_parameters as adapter_parameters,
     base_of as base_of,
     check_lora_targets as check_lora_targets,
@@ -40,6 +39,7 @@ from .policy import (
     Reference as Reference,
     Scores as Scores,
     check_model as check_model,
+    check_reference as check_reference,
     response_logprobs as response_logprobs,
 )
 from .pretrained import (
@@ -56,6 +56,14 @@ from .pretrained import (
     on_cpu as on_cpu,
     policy_config as policy_config,
     refuse_second_adapter as refuse_second_adapter,
+)
+from .probing import (
+    check_probe as check_probe,
+    eps_of as eps_of,
+    probe as probe,
+    refuse_unread as refuse_unread,
+    save_model as save_model,
+    write_probe as write_probe,
 )
 from .prompts import (
     chat_texts as chat_texts,

@@ -1,11 +1,13 @@
 """One base model in several roles: activate LoRA adapters and select trainable parameters.
 
 The policy is the adapter named `default`; a value function may have its own, named `value`; the reference is the base
-with adapters off; a reward model may be the adapter `critic`. No second copy of the weights is loaded for any of them.
+with adapters off, or with the adapter as it was; a reward model may be the adapter `critic`. No second copy of the
+base is loaded for any of them.
 """
 
 import re
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +17,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from text2grad.errors import ConfigError, ModelError, is_out_of_memory, known_names
+from text2grad.models.probing import apart, check_probe, eps_of, probe, refuse_unread, rounding
 
 POLICY_ADAPTER = "default"
 VALUE_ADAPTER = "value"
@@ -105,18 +108,64 @@ def load_lora(base: Any, path: str, *, trainable: bool = False) -> Any:
     """Return a base model with the LoRA adapter that was saved in a directory.
 
     Raises:
-        ModelError: if it is damaged, does not fit the base, or is no adapter of the layers' weights.
+        ModelError: if it is damaged, does not fit the base, is no adapter of the layers' weights, or was saved on
+            another base.
     """
-    from peft import PeftModel
+    from peft import PeftModel, load_peft_weights, set_peft_model_state_dict
 
     with readable_adapter(path):
         adapted = PeftModel.from_pretrained(base, path, is_trainable=trainable)
+        if hasattr(adapted, "merge_and_unload"):  # peft tells of missing weights alone
+            read: Any = set_peft_model_state_dict(adapted, load_peft_weights(path, device="cpu"))
+            refuse_unread([], read.unexpected_keys)
     if not hasattr(adapted, "merge_and_unload"):  # such as prompt tuning, which lengthens the prompt
         raise ModelError(
             f"{path!r} is an adapter of the type {adapted.active_peft_config.peft_type.value}, which cannot be merged "
             "into its base; name a LoRA adapter"
         )
+    check_probe(adapted, path, adapted.active_peft_config.base_model_name_or_path)
     return adapted
+
+
+def merged(adapted: Any, path: str) -> Any:
+    """Return a model with its adapter merged into the weights, which computes the same.
+
+    A weight that several layers share, as a tied output layer does with the embedding, is copied before an adapter of
+    one of them is added to it.
+
+    Raises:
+        ModelError: if the merged model computes something else.
+    """
+    with readable_adapter(path), warnings.catch_warnings():
+        before, eps = probe(adapted), eps_of(adapted)
+        warnings.filterwarnings("ignore", message=".*tie", category=UserWarning)  # of weights that have their own now
+        _untie(adapted)
+        model = adapted.merge_and_unload().requires_grad_(True)  # peft froze the base
+    if (far := apart(probe(model), before)) > rounding(before, eps):
+        raise ModelError(
+            f"the adapter {path!r} cannot be merged into its base: log-probs of the merged model differ by {far:.2g} "
+            "nats. A layer of the base uses an adapted weight beside the adapter, or an adapter has no effect before "
+            "it is merged; train an adapter on other modules (all-linear)"
+        )
+    return model
+
+
+def _untie(adapted: Any) -> None:
+    """Give layers that share a weight with an adapted one, or are copies of one layer, weights of their own."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils import AuxiliaryTrainingWrapper
+
+    wrappers: Any = (BaseTunerLayer, AuxiliaryTrainingWrapper)
+    own = {id(inner) for outer in adapted.modules() if isinstance(outer, wrappers) for inner in outer.children()}
+    replicated = any(getattr(config, "layer_replication", None) for config in adapted.peft_config.values())
+    places: dict[int, list[tuple[nn.Module, str]]] = defaultdict(list)
+    for module in adapted.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            places[id(parameter)].append((module, name))
+    for group in places.values():
+        if replicated or any(id(module) in own for module, _ in group):
+            for module, name in group[1:]:
+                setattr(module, name, nn.Parameter(getattr(module, name).detach().clone()))
 
 
 @contextmanager
@@ -144,6 +193,7 @@ def _retired_name() -> Iterator[None]:
     """Silence the warning about a name of transformers that peft still uses."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+        warnings.filterwarnings("error", message="Found missing adapter keys")
         yield
 
 
@@ -160,12 +210,6 @@ def drop_resting_adapters(model: nn.Module) -> None:
             names = {*layer.lora_A, *layer.lora_embedding_A} - {*layer.active_adapters}  # type: ignore[misc]
             for name in names:
                 layer.delete_adapter(name)  # type: ignore[operator]
-
-
-def adapter_is_trained(model: nn.Module) -> bool:
-    """Return True when the policy's adapter changes its base: a fresh LoRA adapter has zeros in B."""
-    own = adapter_parameters(model, POLICY_ADAPTER)
-    return any(bool(weight.any()) for name, weight in own.items() if ".lora_B." in name)
 
 
 @contextmanager

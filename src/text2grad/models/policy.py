@@ -11,8 +11,9 @@ Shapes: B responses, S all tokens, T response tokens, N response tokens of the b
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -30,9 +31,12 @@ from text2grad.models.adapters import (
     half_precision,
     is_peft,
 )
-from text2grad.models.batch import TokenBatch
+from text2grad.models.batch import TokenBatch, collate
 from text2grad.models.logprobs import Head, pair_logprobs, sampled_pair, token_logprobs
+from text2grad.models.pretrained import not_finite
+from text2grad.models.probing import EQUAL, apart, probe, probe_ids
 from text2grad.models.shared_prefix import States, shared_states
+from text2grad.types import Example, Rollout
 
 ValueMode = Literal["none", "trunk", "adapter", "model"]
 
@@ -225,24 +229,42 @@ class ReferenceTrunk(nn.Module):
 
 
 class Reference:
-    """The frozen start π_ref: the policy's base with adapters off, or a copy of the policy taken now.
+    """The frozen start π_ref: the policy's base with adapters off, where this is the start, or a copy taken now.
 
     Attributes:
-        model: the copy, or None.
+        model: the copy of a policy without adapters, or None.
         trunk: the copy as the module that makes the passes (where weights are sharded, it gathers them), or None.
+        start: with adapters, the trained weights as they are now, where the base with adapters off is not the start
+            (an adapter that is trained already, or that changed its base, as PiSSA and OLoRA do) or would not stay so
+            (biases trained outside the adapter); else empty.
     """
 
-    def __init__(self, policy: Any) -> None:
-        """Copy the policy's weights if it has no adapters to switch off."""
+    def __init__(self, policy: Any, *, base: bool = False) -> None:
+        """Take a copy where it is needed; with `base` the reference of a policy with adapters is always their base."""
         self.model = None if is_peft(policy) else copy.deepcopy(policy).requires_grad_(False).eval()
         self.trunk = None if self.model is None else ReferenceTrunk(self.model)
+        self.start: dict[nn.Parameter, Tensor] = {}
+        if self.model is None and not base:
+            trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+            now = probe(policy)
+            with adapters_off(policy):
+                bare = probe(policy)
+                with _holding({parameter: parameter.detach() + 1 for parameter in trained}):
+                    moved = probe(policy)
+            if max(apart(bare, now), apart(moved, bare)) > EQUAL:
+                self.start = {parameter: parameter.detach().clone() for parameter in trained}
 
     def read(self, policy: Any, batch: TokenBatch) -> tuple[Tensor, Head]:
         """Return the last hidden states before each response token, packed, [N, H], and the output layer."""
         if self.trunk is not None:
             return self.trunk(batch), head_of(self.model)
         with self.active(policy):
-            return response_states(base_of(policy).get_decoder(), batch).before, head_of(policy)
+            head = head_of(policy)
+            if self.start:  # the weights of now, which go with the block
+                head = replace(
+                    head, weight=head.weight.detach(), bias=None if head.bias is None else head.bias.detach()
+                )
+            return response_states(base_of(policy).get_decoder(), batch).before, head
 
     @contextmanager
     def active(self, policy: Any) -> Iterator[Any]:
@@ -250,8 +272,21 @@ class Reference:
         if self.model is not None:
             yield self.model
         else:
-            with adapters_off(policy):
+            with _holding(self.start) if self.start else adapters_off(policy):
                 yield policy
+
+
+@contextmanager
+def _holding(values: Mapping[nn.Parameter, Tensor]) -> Iterator[None]:
+    """Give parameters other values in the block."""
+    before = {parameter: parameter.data for parameter in values}
+    try:
+        for parameter, value in values.items():
+            parameter.data = value.to(parameter.device)
+        yield
+    finally:
+        for parameter, value in before.items():
+            parameter.data = value
 
 
 @torch.no_grad()
@@ -259,22 +294,39 @@ def check_model(policy: Any) -> None:
     """Refuse a model whose own logits differ from what the tiles compute.
 
     Raises:
-        ModelError: if the largest difference of log-probs exceeds the arithmetic's noise, which means that the model
-            does something after its trunk that `head_of` does not know.
+        ModelError: if the largest difference of log-probs exceeds the arithmetic's noise, which means that a weight is
+            no number, or that the model does something after its trunk that `head_of` does not know.
     """
     was_training = policy.training
     policy.eval()
-    vocab = head_of(policy).weight.shape[0]
-    ids = torch.arange(1, 9, device=policy.device)[None] % vocab
-    logits = policy(input_ids=ids, use_cache=False).logits[0, :-1].float()
+    ids, logits = probe_ids(policy), probe(policy)[:-1]
     own = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
     hidden = base_of(policy).get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[0, :-1]
     ours = token_logprobs(hidden, head_of(policy), ids[0, 1:]).logp
     policy.train(was_training)
     worst = float((own - ours).abs().max())
-    rounding = float(logits.abs().max()) * 2**-8  # largest rounding error of the model's own logits in bfloat16
-    if not worst < (max(0.1, rounding) if half_precision(policy) else 1e-3):
+    largest = float(logits.abs().max()) * 2**-8  # rounding error of the model's own logits in bfloat16
+    if not worst < (max(0.1, largest) if half_precision(policy) else 1e-3):
+        if broken := not_finite(policy):
+            raise ModelError(f"{broken}: its log-probs are no numbers. Load the model again, from undamaged files")
         raise ModelError(
             f"{type(base_of(policy)).__name__}: log-probs from its hidden states differ from its own by {worst:.2g} "
             "nats, so its output layer is more than a matrix, a scale and a soft cap. Please report the architecture."
+        )
+
+
+def check_reference(model: PolicyWithValue, reference: Reference) -> None:
+    """Refuse a reference that is not the start of a run, from which the KL divergence of its first step is 0.
+
+    Raises:
+        ModelError: if the KL divergence is above 1e-6 nats at one of a few tokens.
+    """
+    first, *others = probe_ids(model.policy)[0].tolist()
+    made = Rollout(Example(""), (first,), tuple(others), "", truncated=False)
+    batch = collate([made], pad_id=first, device=model.policy.device, share_prompts=False)
+    kl = float(model.score(batch, reference, temperature=1.0, kl="full").kl.abs().max())
+    if not kl <= EQUAL**2:
+        raise ModelError(
+            f"the reference of the KL term is not the policy as it starts: they differ by {kl:.2g} nats per token. "
+            "Give the trainer model.merge_and_unload(), and set model.lora_r to train a new adapter"
         )

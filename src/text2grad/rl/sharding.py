@@ -143,6 +143,12 @@ class Sharding:
                 "critic.model is an adapter on the policy's base, which FSDP has in shards; give the critic weights of "
                 "its own (the directory `merged` beside the adapter), or launch plain data parallelism"
             )
+        if reference.start:
+            raise ConfigError(
+                "the policy's base without its adapter is not the start of this run (the adapter is trained already, "
+                "changed its base, or trains biases of it), and FSDP keeps no copy of the start: give the trainer "
+                "model.merge_and_unload(), set model.lora_r, or launch plain data parallelism"
+            )
         _refuse_differing(model)
         self.half_precision = self.half_precision or half_precision(model.policy)
         names, count = self._layer_names(model.policy), self.accelerator.num_processes

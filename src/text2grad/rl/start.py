@@ -26,12 +26,12 @@ from text2grad.models import (
     Scores,
     TokenBatch,
     VLLMSampler,
-    adapter_is_trained,
     can_share_prompts,
     check_batch_size,
     check_engine,
     check_lora_targets,
     check_model,
+    check_reference,
     collate,
     dtype_to_train,
     empty_model,
@@ -271,6 +271,9 @@ class PreparedRun:
             self.sharding.shard(self.model, self.reference)
         with self.whole_policy() as whole:
             check_model(whole)
+        check_reference(self.model, self.reference)
+        if self.sharding is not None:
+            self.sharding.reshard()
 
     @contextmanager
     def whole_policy(self) -> Iterator[Any]:
@@ -315,12 +318,6 @@ def _warnings_of(policy: Any, recipe: Recipe) -> Iterator[str]:
         yield (
             "all weights are trained in 16 bits: most of an AdamW update is rounded away (bfloat16), or the update "
             'is far too large (float16); set model.dtype = "float32", or model.lora_r to train an adapter'
-        )
-    if is_peft(policy) and adapter_is_trained(policy):
-        yield (
-            "the policy's adapter is trained already, and the reference is the base without it: the KL term pulls "
-            "the policy back to this base from the first step on. To begin at the adapter, give the trainer "
-            "model.merge_and_unload(), or name the adapter's directory in [model] path"
         )
     warmup = recipe.optim.value_warmup_steps
     if recipe.model.value != "none" and warmup >= recipe.run.steps:
