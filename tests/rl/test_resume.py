@@ -520,6 +520,17 @@ def test_a_second_process_cannot_run_in_the_same_directory_until_the_first_is_de
     assert (tmp_path / "other" / ".lock").read_text() == str(os.getpid())
 
 
+def test_a_directory_that_was_deleted_or_moved_is_locked_again(tmp_path: Path) -> None:
+    lock_directory(tmp_path / "run")
+    (tmp_path / "run").rename(tmp_path / "kept")
+    for name in ("kept", "run"):
+        lock_directory(tmp_path / name)
+        assert (tmp_path / name / ".lock").read_text() == str(os.getpid())
+    shutil.rmtree(tmp_path / "run")
+    lock_directory(tmp_path / "run")
+    assert (tmp_path / "run" / ".lock").read_text() == str(os.getpid())
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_after_the_step_under_way_which_is_saved(tmp_path: Path, number: signal.Signals) -> None:
     def interrupting(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
