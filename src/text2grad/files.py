@@ -146,17 +146,17 @@ def _flush(path: Path) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal; empty if there is no such file."""
-    if not path.exists():
-        return ""
+    """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def changed_since(directory: Path, written: Mapping[str, str]) -> str | None:
     """Return what is wrong with files of a directory whose SHA-256 was written down by name, None if nothing is."""
-    changed = [name for name, digest in written.items() if sha256_of(directory / name) != digest]
-    return f"{changed[0]} is not what was written (its SHA-256 is another)" if changed else None
+    for name, digest in written.items():
+        if not (directory / name).exists() or sha256_of(directory / name) != digest:
+            return f"{name} is not what was written (its SHA-256 is another)"
+    return None
 
 
 @contextmanager

@@ -472,3 +472,22 @@ def test_an_adapter_of_another_name_is_refused() -> None:
     policy = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear"), adapter_name="mine")
     with pytest.raises(ConfigError, match="adapters are named 'mine', but text2grad trains and saves the one"):
         prepare_policy(policy, ModelConfig())
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_an_adapter_that_loading_would_not_repeat_is_refused() -> None:
+    _, model = small_run.tokenizer_and_model()  # peft 0.21.0 draws the start of a fast PiSSA again when it loads it
+    policy = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear", init_lora_weights="pissa_niter_4"))
+    with pytest.raises(ConfigError, match=r"init_lora_weights = 'pissa_niter_4', which changes the base in a way that"):
+        prepare_policy(policy, ModelConfig())
+
+
+def test_a_policy_whose_weights_are_no_numbers_is_refused_for_them(tmp_path: Path) -> None:
+    tokenizer, model = small_run.tokenizer_and_model()
+    torch.nn.init.constant_(model.model.norm.weight, float("nan"))
+    with pytest.raises(
+        ModelError, match=r"^1 of its weights hold NaN or infinity, the first 'model\.norm\.weight': its"
+    ):
+        Text2GradTrainer(
+            model, small_run.ColourCritic(), small_run.EXAMPLES, small_run.recipe(tmp_path), processing_class=tokenizer
+        )

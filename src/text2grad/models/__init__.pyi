@@ -39,7 +39,6 @@ from .policy import (
     Reference as Reference,
     Scores as Scores,
     check_model as check_model,
-    check_reference as check_reference,
     response_logprobs as response_logprobs,
 )
 from .pretrained import (
@@ -59,11 +58,9 @@ from .pretrained import (
 )
 from .probing import (
     check_probe as check_probe,
-    eps_of as eps_of,
     probe as probe,
     refuse_unread as refuse_unread,
     save_model as save_model,
-    write_probe as write_probe,
 )
 from .prompts import (
     chat_texts as chat_texts,

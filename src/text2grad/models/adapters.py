@@ -7,7 +7,6 @@ base is loaded for any of them.
 
 import re
 import warnings
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -123,7 +122,7 @@ def load_lora(base: Any, path: str, *, trainable: bool = False) -> Any:
             f"{path!r} is an adapter of the type {adapted.active_peft_config.peft_type.value}, which cannot be merged "
             "into its base; name a LoRA adapter"
         )
-    check_probe(adapted, path, adapted.active_peft_config.base_model_name_or_path)
+    check_probe(adapted, path, base=adapted.active_peft_config.base_model_name_or_path)
     return adapted
 
 
@@ -156,16 +155,14 @@ def _untie(adapted: Any) -> None:
     from peft.utils import AuxiliaryTrainingWrapper
 
     wrappers: Any = (BaseTunerLayer, AuxiliaryTrainingWrapper)
-    own = {id(inner) for outer in adapted.modules() if isinstance(outer, wrappers) for inner in outer.children()}
+    own = {id(p) for outer in adapted.modules() if isinstance(outer, wrappers) for p in outer.parameters()}
     replicated = any(getattr(config, "layer_replication", None) for config in adapted.peft_config.values())
-    places: dict[int, list[tuple[nn.Module, str]]] = defaultdict(list)
+    seen: set[int] = set()
     for module in adapted.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            places[id(parameter)].append((module, name))
-    for group in places.values():
-        if replicated or any(id(module) in own for module, _ in group):
-            for module, name in group[1:]:
-                setattr(module, name, nn.Parameter(getattr(module, name).detach().clone()))
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if id(parameter) in seen and (replicated or id(parameter) in own):
+                setattr(module, name, nn.Parameter(parameter.detach().clone()))
+            seen.add(id(parameter))
 
 
 @contextmanager

@@ -31,12 +31,11 @@ from text2grad.models.adapters import (
     half_precision,
     is_peft,
 )
-from text2grad.models.batch import TokenBatch, collate
+from text2grad.models.batch import TokenBatch
 from text2grad.models.logprobs import Head, pair_logprobs, sampled_pair, token_logprobs
 from text2grad.models.pretrained import not_finite
-from text2grad.models.probing import EQUAL, apart, probe, probe_ids
+from text2grad.models.probing import EQUAL, apart, probe
 from text2grad.models.shared_prefix import States, shared_states
-from text2grad.types import Example, Rollout
 
 ValueMode = Literal["none", "trunk", "adapter", "model"]
 
@@ -234,25 +233,33 @@ class Reference:
     Attributes:
         model: the copy of a policy without adapters, or None.
         trunk: the copy as the module that makes the passes (where weights are sharded, it gathers them), or None.
-        start: with adapters, the trained weights as they are now, where the base with adapters off is not the start
-            (an adapter that is trained already, or that changed its base, as PiSSA and OLoRA do) or would not stay so
-            (biases trained outside the adapter); else empty.
+        start: with adapters, the trained weights of now where the base with adapters off is not the start (a trained
+            adapter; PiSSA and OLoRA, which change the base) or does not stay it (trained biases); else empty.
     """
 
     def __init__(self, policy: Any, *, base: bool = False) -> None:
-        """Take a copy where it is needed; with `base` the reference of a policy with adapters is always their base."""
+        """Take a copy where it is needed; with `base` the reference of a policy with adapters is always their base.
+
+        Raises:
+            ModelError: if the KL divergence of policy and reference is not 0 now; up to 1e-6 nats are rounding.
+        """
         self.model = None if is_peft(policy) else copy.deepcopy(policy).requires_grad_(False).eval()
         self.trunk = None if self.model is None else ReferenceTrunk(self.model)
         self.start: dict[nn.Parameter, Tensor] = {}
-        if self.model is None and not base:
-            trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
-            now = probe(policy)
-            with adapters_off(policy):
-                bare = probe(policy)
-                with _holding({parameter: parameter.detach() + 1 for parameter in trained}):
-                    moved = probe(policy)
-            if max(apart(bare, now), apart(moved, bare)) > EQUAL:
-                self.start = {parameter: parameter.detach().clone() for parameter in trained}
+        if base:
+            return
+        now, trained = probe(policy), [parameter for parameter in policy.parameters() if parameter.requires_grad]
+        with self.active(policy) as start:
+            bare = probe(start)
+            with _holding({parameter: parameter.detach() + 1 for parameter in trained} if start is policy else {}):
+                moved = probe(start)
+        far = max(apart(bare, now), apart(moved, bare))
+        if far > EQUAL and self.model is None:
+            self.start = {parameter: parameter.detach().clone() for parameter in trained}
+        elif far > EQUAL and now.isfinite().all():
+            raise ModelError(
+                f"a copy of {type(policy).__name__}, the reference of the KL term, differs from it by {far:.2g} nats"
+            )
 
     def read(self, policy: Any, batch: TokenBatch) -> tuple[Tensor, Head]:
         """Return the last hidden states before each response token, packed, [N, H], and the output layer."""
@@ -261,9 +268,8 @@ class Reference:
         with self.active(policy):
             head = head_of(policy)
             if self.start:  # the weights of now, which go with the block
-                head = replace(
-                    head, weight=head.weight.detach(), bias=None if head.bias is None else head.bias.detach()
-                )
+                bias = None if head.bias is None else head.bias.detach()
+                head = replace(head, weight=head.weight.detach(), bias=bias)
             return response_states(base_of(policy).get_decoder(), batch).before, head
 
     @contextmanager
@@ -299,34 +305,19 @@ def check_model(policy: Any) -> None:
     """
     was_training = policy.training
     policy.eval()
-    ids, logits = probe_ids(policy), probe(policy)[:-1]
+    vocab = head_of(policy).weight.shape[0]
+    ids = torch.arange(1, 9, device=policy.device)[None] % vocab
+    logits = policy(input_ids=ids, use_cache=False).logits[0, :-1].float()
     own = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
     hidden = base_of(policy).get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[0, :-1]
     ours = token_logprobs(hidden, head_of(policy), ids[0, 1:]).logp
     policy.train(was_training)
     worst = float((own - ours).abs().max())
-    largest = float(logits.abs().max()) * 2**-8  # rounding error of the model's own logits in bfloat16
-    if not worst < (max(0.1, largest) if half_precision(policy) else 1e-3):
+    rounding = float(logits.abs().max()) * 2**-8  # largest rounding error of the model's own logits in bfloat16
+    if not worst < (max(0.1, rounding) if half_precision(policy) else 1e-3):
         if broken := not_finite(policy):
             raise ModelError(f"{broken}: its log-probs are no numbers. Load the model again, from undamaged files")
         raise ModelError(
             f"{type(base_of(policy)).__name__}: log-probs from its hidden states differ from its own by {worst:.2g} "
             "nats, so its output layer is more than a matrix, a scale and a soft cap. Please report the architecture."
-        )
-
-
-def check_reference(model: PolicyWithValue, reference: Reference) -> None:
-    """Refuse a reference that is not the start of a run, from which the KL divergence of its first step is 0.
-
-    Raises:
-        ModelError: if the KL divergence is above 1e-6 nats at one of a few tokens.
-    """
-    first, *others = probe_ids(model.policy)[0].tolist()
-    made = Rollout(Example(""), (first,), tuple(others), "", truncated=False)
-    batch = collate([made], pad_id=first, device=model.policy.device, share_prompts=False)
-    kl = float(model.score(batch, reference, temperature=1.0, kl="full").kl.abs().max())
-    if not kl <= EQUAL**2:
-        raise ModelError(
-            f"the reference of the KL term is not the policy as it starts: they differ by {kl:.2g} nats per token. "
-            "Give the trainer model.merge_and_unload(), and set model.lora_r to train a new adapter"
         )

@@ -80,7 +80,7 @@ def load_policy(path: str, *, dtype: str = "auto", trust_remote_code: bool = Fal
         adapted = load_lora(model, path, trainable=not merge)
         return merged(adapted, path) if merge else adapted
     model = load_model(AutoModelForCausalLM, "a causal language model", path, **how)
-    check_probe(model, path, None)
+    check_probe(model, path)
     return model
 
 

@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor
 from text2grad.config import all_checkpoints, best_checkpoint, latest_checkpoint
 from text2grad.errors import CheckpointError
 from text2grad.files import changed_since, published, sha256_of, to_json
-from text2grad.models import eps_of, is_peft, policy_only, probe, random_states, write_probe
+from text2grad.models import is_peft, policy_only, probe, random_states, save_model
 from text2grad.rl.sharding import as_sharded, whole
 from text2grad.rl.start import PreparedRun
 
@@ -44,8 +44,8 @@ def save_checkpoint(run: PreparedRun, step: int) -> None:
     names: dict[Tensor, str] = {parameter: name for name, parameter in run.trainable.items()}
     states = run.optimizers.states().items()
     moments = {f"{names[p]}.{key}": moment for p, state in states for key, moment in state.items()}
-    with run.whole_policy() as whole_policy:
-        logits = probe(whole_policy)
+    with run.whole_policy() as policy:
+        logp = probe(policy)
     if run.accelerator.is_main_process:
         state = {
             "step": step,
@@ -58,7 +58,7 @@ def save_checkpoint(run: PreparedRun, step: int) -> None:
             "random_of_others": of_others,
         }
         directory = run.directory / "checkpoints"
-        _write(directory / f"step-{step:06d}", run, moments, state, logits)
+        _write(directory / f"step-{step:06d}", run, moments, state, logp)
         remove_old_checkpoints(directory, run.recipe.run.keep_checkpoints)
         run.log.forget_critiques(step)
         run.refresher.prune(checkpoint_critics(directory))
@@ -70,9 +70,7 @@ def save_checkpoint(run: PreparedRun, step: int) -> None:
     run.accelerator.wait_for_everyone()
 
 
-def _write(
-    path: Path, run: PreparedRun, moments: Mapping[str, Tensor], state: Mapping[str, Any], logits: Tensor
-) -> None:
+def _write(path: Path, run: PreparedRun, moments: Mapping[str, Tensor], state: dict[str, Any], logp: Tensor) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -80,13 +78,12 @@ def _write(
     try:
         with published(path) as temporary:
             exported = {"state_dict": _gathered(_exported(policy))} if run.sharding else {}
-            policy.save_pretrained(temporary / "policy", **policy_only(policy), **exported)
+            save_model(policy, temporary / "policy", logp=logp, **policy_only(policy), **exported)
             del exported
-            write_probe(logits, eps_of(policy), temporary / "policy")
             run.tokenizer.save_pretrained(temporary / "policy")
             for name, tensors in zip(TENSORS, (run.trainable, moments), strict=True):
                 save_file(_gathered(tensors), temporary / name)
-            state = {**state, "sha256": {name: sha256_of(temporary / name) for name in TENSORS}}
+            state["sha256"] = {name: sha256_of(temporary / name) for name in TENSORS}
             (temporary / "state.json").write_bytes(to_json(state))
     except (OSError, RuntimeError, SafetensorError) as error:
         before = latest_checkpoint(path.parent)
