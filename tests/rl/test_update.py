@@ -443,6 +443,26 @@ def test_responses_of_no_tokens_at_all_move_nothing() -> None:
     assert same(before, bench.weights())
 
 
+def test_sums_over_processes_are_sums_and_no_means() -> None:
+    bench = Bench(recorded=True)
+    learning = bench.learning()
+    tokens = float(learning.batch.response_mask.sum())
+
+    class OneOfTwo(Accelerator):
+        """The first of two processes with the same rows."""
+
+        def reduce(self, tensor: Any, reduction: str = "mean", scale: float = 1.0) -> Any:
+            return tensor * 2 if reduction == "sum" else tensor
+
+    bench.update(learning, seed=0)
+    alone = bench.optimizers.gradients[0]
+    bench.gradient.accelerator = OneOfTwo(cpu=True)
+    bench.update(learning, seed=0)
+    assert tokens > 1
+    for name, gradient in bench.optimizers.gradients[1].items():
+        torch.testing.assert_close(2 * gradient, alone[name])  # twice the tokens, and its own half of them
+
+
 def test_without_autograd_nothing_would_be_learned_and_the_update_says_so() -> None:
     bench = Bench()
     learning = bench.learning()
