@@ -152,7 +152,7 @@ def sha256_of(path: Path) -> str:
 
 
 def changed_since(directory: Path, written: Mapping[str, str]) -> str | None:
-    """Return what is wrong with files of a directory whose SHA-256 was written down by name, None if nothing is."""
+    """Return what is wrong with files of a directory whose SHA-256 was written down by name; None if nothing is."""
     for name, digest in written.items():
         if not (directory / name).exists() or sha256_of(directory / name) != digest:
             return f"{name} is not what was written (its SHA-256 is another)"

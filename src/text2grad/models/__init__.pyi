@@ -11,6 +11,7 @@ from .adapters import (
     load_lora as load_lora,
     policy_only as policy_only,
     readable_adapter as readable_adapter,
+    refuse_unrepeated as refuse_unrepeated,
     with_lora as with_lora,
 )
 from .batch import TokenBatch as TokenBatch, collate as collate

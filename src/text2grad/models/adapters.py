@@ -16,7 +16,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from text2grad.errors import ConfigError, ModelError, is_out_of_memory, known_names
-from text2grad.models.probing import apart, check_probe, eps_of, probe, refuse_unread, rounding
+from text2grad.models.probing import apart, check_probe, probe, refuse_unread, rounding
 
 POLICY_ADAPTER = "default"
 VALUE_ADAPTER = "value"
@@ -122,35 +122,44 @@ def load_lora(base: Any, path: str, *, trainable: bool = False) -> Any:
             f"{path!r} is an adapter of the type {adapted.active_peft_config.peft_type.value}, which cannot be merged "
             "into its base; name a LoRA adapter"
         )
+    refuse_unrepeated(adapted)
     check_probe(adapted, path, base=adapted.active_peft_config.base_model_name_or_path)
     return adapted
 
 
-def merged(adapted: Any, path: str) -> Any:
-    """Return a model with its adapter merged into the weights, which computes the same.
+def refuse_unrepeated(adapted: Any) -> None:
+    """Raise a `ModelError` if an adapter began by a change of its base that loading it does not repeat."""
+    for config in adapted.peft_config.values():
+        start = str(getattr(config, "init_lora_weights", None))
+        if start.startswith(("pissa_niter", "corda", "loftq", "lora_ga")):  # by random numbers, or by data
+            raise ModelError(
+                f"the adapter has init_lora_weights = {start!r}: its start changed the base, and loading it changes the "
+                'base in another way, so it would be another model. Choose True or "pissa", or convert it (peft: '
+                "save_pretrained(..., path_initial_model_for_weight_conversion=...))"
+            )
 
-    A weight that several layers share, as a tied output layer does with the embedding, is copied before an adapter of
-    one of them is added to it.
+
+def merged(adapted: Any, path: str) -> Any:
+    """Return a model with its adapter merged into its weights.
 
     Raises:
         ModelError: if the merged model computes something else.
     """
     with readable_adapter(path), warnings.catch_warnings():
-        before, eps = probe(adapted), eps_of(adapted)
+        before, eps = probe(adapted), torch.finfo(adapted.dtype).eps
         warnings.filterwarnings("ignore", message=".*tie", category=UserWarning)  # of weights that have their own now
         _untie(adapted)
         model = adapted.merge_and_unload().requires_grad_(True)  # peft froze the base
     if (far := apart(probe(model), before)) > rounding(before, eps):
         raise ModelError(
             f"the adapter {path!r} cannot be merged into its base: log-probs of the merged model differ by {far:.2g} "
-            "nats. A layer of the base uses an adapted weight beside the adapter, or an adapter has no effect before "
-            "it is merged; train an adapter on other modules (all-linear)"
+            "nats. The base reads an adapted weight beside the adapter; train one on other modules (all-linear)"
         )
     return model
 
 
 def _untie(adapted: Any) -> None:
-    """Give layers that share a weight with an adapted one, or are copies of one layer, weights of their own."""
+    """Give layers weights of their own that share them with an adapted one, as the ends of a tied model do."""
     from peft.tuners.tuners_utils import BaseTunerLayer
     from peft.utils import AuxiliaryTrainingWrapper
 

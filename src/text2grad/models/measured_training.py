@@ -116,14 +116,9 @@ def checkpoint_path(directory: Path, step: int) -> Path:
 
 
 def whole_checkpoint(directory: Path, step: int) -> Path:
-    """Return the path of a checkpoint whose files are as they were written.
-
-    Raises:
-        CheckpointError: if one is not.
-    """
+    """Return the path of a checkpoint, or raise a `CheckpointError` if a file is not what was written."""
     path = checkpoint_path(directory, step)
-    written = json.loads((path / MARK).read_bytes()).get("sha256", {})  # none in checkpoints of earlier releases
-    if changed := changed_since(path, written):
+    if changed := changed_since(path, json.loads((path / MARK).read_bytes()).get("sha256", {})):
         raise CheckpointError(
             f"cannot read checkpoint {path}: {changed}. Restore it from a copy, or remove {path}, and --resume goes on "
             "from the checkpoint before it"

@@ -46,31 +46,21 @@ def rounding(logp: Tensor, eps: float) -> float:
     return max(EQUAL if eps < 1e-4 else 0.1, 8 * eps * float(logp.abs().mean()))
 
 
-def eps_of(model: Any) -> float:
-    """Return the largest eps of the types of a model's weights, of 8 bits left out."""
-    types = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
-    return max(torch.finfo(dtype).eps for dtype in types if dtype.itemsize > 1)
-
-
 def save_model(model: Any, directory: Path, *, logp: Tensor | None = None, **settings: Any) -> None:
     """Write a causal language model or its adapter, and its log-probs; `logp` are those of one in shards."""
     model.save_pretrained(directory, **settings)
     first = (probe(model) if logp is None else logp)[:, :TOKENS].nan_to_num()
-    (directory / PROBE_FILE).write_bytes(to_json({"logp": first.tolist(), "eps": eps_of(model)}))
+    (directory / PROBE_FILE).write_bytes(to_json({"logp": first.tolist(), "eps": torch.finfo(model.dtype).eps}))
 
 
 def check_probe(model: Any, directory: str | Path, base: str | None = None) -> None:
-    """Check that a loaded model computes what it did when it was saved; `base` is the one that its adapter names.
-
-    Raises:
-        ModelError: if it does not.
-    """
+    """Raise a `ModelError` if a loaded model computes not what it did when it was saved; its adapter names `base`."""
     file = Path(directory) / PROBE_FILE
     if not file.exists():
         return
     saved, logp = json.loads(file.read_bytes()), probe(model)
     far = apart(logp[:, :TOKENS], torch.tensor(saved["logp"]))
-    if far > max(OF_DEVICES, rounding(logp, max(saved["eps"], eps_of(model)))):
+    if far > max(OF_DEVICES, rounding(logp, max(saved["eps"], torch.finfo(model.dtype).eps))):
         where = f"its base {base!r}, which is not the one that it was trained on" if base else "its files"
         raise ModelError(
             f"{str(directory)!r} is not the model that was saved: its log-probs differ by {far:.2g} nats. The cause is "
@@ -79,11 +69,7 @@ def check_probe(model: Any, directory: str | Path, base: str | None = None) -> N
 
 
 def refuse_unread(missing: Iterable[str], unexpected: Iterable[str]) -> None:
-    """Refuse files that lack weights of a model, which it would make anew, or hold weights without a place in it.
-
-    Raises:
-        ValueError: naming them.
-    """
+    """Raise a `ValueError` that names weights which files lack (a model makes them anew) or hold without a place."""
     for what, keys in (("lack", sorted(missing)), ("hold, without a place in the model,", sorted(unexpected))):
         if keys:
             named = ", ".join(keys[:5]) + ", …" * (len(keys) > 5)

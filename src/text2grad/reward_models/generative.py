@@ -262,8 +262,7 @@ class GenerativeRewardModel:
         Raises:
             ModelError: if there is no such model.
         """
-        model = (
-            load_policy(str(directory), trust_remote_code=trust_remote_code, merge=False) if model is None else model
-        )
+        if model is None:
+            model = load_policy(str(directory), trust_remote_code=trust_remote_code, merge=False)
         tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
         return cls(model, tokenizer, replace(saved_format(directory), **changes), rows_at_once=rows_at_once)

@@ -145,9 +145,8 @@ class Sharding:
             )
         if reference.start:
             raise ConfigError(
-                "the policy's base without its adapter is not the start of this run (the adapter is trained already, "
-                "changed its base, or trains biases of it), and FSDP keeps no copy of the start: give the trainer "
-                "model.merge_and_unload(), set model.lora_r, or launch plain data parallelism"
+                "the policy without its adapter is not the start of this run, and FSDP keeps no copy of the start: "
+                "give model.merge_and_unload() to the trainer and set model.lora_r, or launch plain data parallelism"
             )
         _refuse_differing(model)
         self.half_precision = self.half_precision or half_precision(model.policy)

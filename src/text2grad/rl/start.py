@@ -43,6 +43,7 @@ from text2grad.models import (
     padding_id,
     policy_config,
     refuse_second_adapter,
+    refuse_unrepeated,
     sample,
     stop_ids,
     with_lora,
@@ -65,7 +66,6 @@ from text2grad.types import Example, Rollout
 
 SECTIONS = tuple(name for name in Recipe.model_fields if name not in ("sft", "annotate", "reward_model", "quickstart"))
 """The sections of a recipe whose settings decide the result; the others belong to the commands before `train`."""
-UNREPEATED = ("pissa_niter", "corda", "loftq", "lora_ga")  # starts of peft's adapters from random numbers or data
 
 
 class PreparedRun:
@@ -328,9 +328,8 @@ def prepare_policy(model: Any, settings: ModelConfig) -> Any:
     """Return the policy, loaded where a path was given, with a fresh LoRA adapter where the settings ask for one.
 
     Raises:
-        ConfigError: if `lora_targets` names a module that the model lacks (before its weights are loaded from a path),
-            or an adapter is not the one that is trained, or could not be loaded again.
-        ModelError: if the path holds no model that can be loaded.
+        ConfigError: if `lora_targets` names a module that the model lacks; before its weights are loaded from a path.
+        ModelError: if the path holds no model that can be loaded, or the model has an adapter that could not be.
     """
     if isinstance(model, str | Path):
         refuse_second_adapter(str(model), settings.lora_r)
@@ -344,13 +343,8 @@ def prepare_policy(model: Any, settings: ModelConfig) -> Any:
             f"the policy's adapters are named {', '.join(map(repr, model.peft_config))}, but text2grad trains and "
             f"saves the one named {POLICY_ADAPTER!r}; load it with adapter_name={POLICY_ADAPTER!r}"
         )
-    for config in model.peft_config.values() if is_peft(model) else ():
-        if str(getattr(config, "init_lora_weights", "")).startswith(UNREPEATED):
-            raise ConfigError(
-                f"the policy's adapter has init_lora_weights = {config.init_lora_weights!r}, which changes the base in "
-                "a way that loading the saved adapter does not repeat: it would be another model. Choose True or "
-                '"pissa", or save the changed base and put a new adapter on it'
-            )
+    if is_peft(model):
+        refuse_unrepeated(model)
     if settings.lora_r and not is_peft(model):
         model = with_lora(
             model,
