@@ -84,8 +84,8 @@ def change(directory: Path, **changes: Any) -> None:
 @pytest.mark.parametrize(
     ("family", "name", "tensor", "said"),
     [
-        ("llama", "model.norm.weight", None, "the files lack 1 of its weights: model.norm.weight."),
-        ("llama", "lm_head.weight", None, "the files lack 1 of its weights: lm_head.weight."),
+        ("llama", "model.norm.weight", None, "the files lack 1 of its weights: model.norm.weight; copy"),
+        ("llama", "lm_head.weight", None, "the files lack 1 of its weights: lm_head.weight; copy"),
         ("llama-tied", "model.embed_tokens.weight", None, "the files lack 2 of its weights: lm_head.weight, model.emb"),
         ("llama", "model.layers.2.mlp.up_proj.weight", torch.ones(2), "hold, without a place in the model, 1 of its "),
         ("llama", "lm_head.bias", torch.ones(VOCAB), "hold, without a place in the model, 1 of its weights: lm_head.b"),

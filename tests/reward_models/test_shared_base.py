@@ -115,6 +115,7 @@ def test_a_shared_critic_writes_what_it_writes_alone_and_the_policy_is_the_same_
     assert [name for name, p in policy.named_parameters() if p.requires_grad] == trainable
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning", "ignore:PiSSA changes")
 @pytest.mark.parametrize("change", [{"bias": "all"}, {"init_lora_weights": "pissa"}, {"other base": True}])
 def test_a_critic_that_would_change_the_policys_base_or_was_trained_on_another_is_refused(
     phases: Path, tmp_path: Path, change: dict[str, Any]

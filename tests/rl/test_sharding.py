@@ -365,7 +365,7 @@ def test_models_that_cannot_be_sharded_are_refused(monkeypatch: pytest.MonkeyPat
         shard_one(monkeypatch, others=["another digest"])
     with pytest.raises(ConfigError, match="the directory `merged` beside the adapter"):
         shard_one(monkeypatch, adapters={CRITIC_ADAPTER: None})
-    with pytest.raises(ConfigError, match=r"and FSDP keeps no copy of the start: give the "):
+    with pytest.raises(ConfigError, match=r"and FSDP keeps no copy of the start: give model"):
         shard_one(monkeypatch, start={"a bias": 0.0})
 
 

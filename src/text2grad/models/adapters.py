@@ -133,9 +133,8 @@ def refuse_unrepeated(adapted: Any) -> None:
         start = str(getattr(config, "init_lora_weights", None))
         if start.startswith(("pissa_niter", "corda", "loftq", "lora_ga")):  # by random numbers, or by data
             raise ModelError(
-                f"the adapter has init_lora_weights = {start!r}: its start changed the base, and loading it changes the "
-                'base in another way, so it would be another model. Choose True or "pissa", or convert it (peft: '
-                "save_pretrained(..., path_initial_model_for_weight_conversion=...))"
+                f"the adapter has init_lora_weights = {start!r}: its start changed the base, and loading it does so in "
+                'another way. Choose True or "pissa", or convert it by path_initial_model_for_weight_conversion of peft'
             )
 
 
