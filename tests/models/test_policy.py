@@ -538,7 +538,7 @@ def test_the_reference_of_every_adapter_is_the_start_and_stays_it(kind: str, kl:
     assert bool(reference.start) == (kind not in ("plain", "dora"))  # where the base is the start, nothing is copied
     with torch.no_grad():
         for parameter in model.policy_parameters():
-            parameter.add_(0.1)
+            parameter.mul_(1.2).add_(0.1)
     now = response_logprobs(policy, batch)[0]
     scores = model.score(batch, reference, temperature=1.0, kl=kl)
     torch.testing.assert_close(scores.logp_ref, start, rtol=0, atol=1e-5)
