@@ -284,8 +284,8 @@ def test_where_no_scalar_reward_model_is_there_is_none_to_load(tokenizer: Any, s
     with pytest.raises(ModelError) as caught:
         ScalarRewardModel.load(tmp_path)
     assert str(caught.value) == (
-        f"cannot load a scalar reward model from {str(tmp_path)!r}: a scalar reward model needs exactly one output, and "
-        "this model has 2; train one with `python -m evidence reward-baseline scalar`"
+        f"cannot load a scalar reward model from {str(tmp_path)!r}: a scalar reward model needs exactly one output, "
+        "and this model has 2; train one with `python -m evidence reward-baseline scalar`"
     )
 
 
