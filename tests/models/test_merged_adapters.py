@@ -236,13 +236,15 @@ def test_a_model_whose_file_changed_is_refused(tmp_path: Path) -> None:
         load_policy(str(tmp_path))
 
 
-@pytest.mark.parametrize("damage", ["lost", "added"])
+@pytest.mark.parametrize("damage", ["lost", "added", "no number"])
 def test_an_adapter_file_with_other_weights_than_its_layers_is_refused(damage: str, tmp_path: Path) -> None:
     get_peft_model(tiny("llama"), lora("llama")).save_pretrained(tmp_path)
     weights = load_file(tmp_path / "adapter_model.safetensors")
     name = "base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight"
     if damage == "lost":  # peft 0.21.0 warns of it
         del weights[name]
+    elif damage == "no number":
+        weights[name][0, 0] = torch.nan
     else:  # as by a base with more layers; peft 0.21.0 leaves it out without a word
         weights[name.replace("layers.1", "layers.2")] = weights[name].clone()
     save_file(weights, tmp_path / "adapter_model.safetensors")

@@ -12,6 +12,7 @@ from .adapters import (
     policy_only as policy_only,
     readable_adapter as readable_adapter,
     refuse_unrepeated as refuse_unrepeated,
+    same_trainable as same_trainable,
     with_lora as with_lora,
 )
 from .batch import TokenBatch as TokenBatch, collate as collate

@@ -16,7 +16,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from text2grad.errors import ConfigError, ModelError, is_out_of_memory, known_names
-from text2grad.models.probing import apart, check_probe, probe, refuse_unread, rounding
+from text2grad.models.probing import apart, check_probe, not_finite, probe, refuse_unread, rounding
 
 POLICY_ADAPTER = "default"
 VALUE_ADAPTER = "value"
@@ -117,6 +117,8 @@ def load_lora(base: Any, path: str, *, trainable: bool = False) -> Any:
         if hasattr(adapted, "merge_and_unload"):  # peft tells of missing weights alone
             read: Any = set_peft_model_state_dict(adapted, load_peft_weights(path, device="cpu"))
             refuse_unread([], read.unexpected_keys)
+        if broken := not_finite(adapted):
+            raise ValueError(broken)
     if not hasattr(adapted, "merge_and_unload"):  # such as prompt tuning, which lengthens the prompt
         raise ModelError(
             f"{path!r} is an adapter of the type {adapted.active_peft_config.peft_type.value}, which cannot be merged "
@@ -234,13 +236,19 @@ def adapter_active(model: nn.Module, name: str) -> Iterator[None]:
 @contextmanager
 def adapters_off(model: Any) -> Iterator[None]:
     """Run the bare base model; which parameters are trainable does not change."""
-    trainable = {name: p.requires_grad for name, p in model.named_parameters()}
+    with same_trainable(model), model.disable_adapter():
+        yield
+
+
+@contextmanager
+def same_trainable(model: Any) -> Iterator[None]:
+    """Restore at the end which weights are trainable; new ones are not."""
+    before = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
     try:
-        with model.disable_adapter():
-            yield
+        yield
     finally:
         for name, parameter in model.named_parameters():
-            parameter.requires_grad_(trainable[name])
+            parameter.requires_grad_(before.get(name, False))
 
 
 def disable_dropout(model: nn.Module) -> None:

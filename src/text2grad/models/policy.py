@@ -33,8 +33,7 @@ from text2grad.models.adapters import (
 )
 from text2grad.models.batch import TokenBatch
 from text2grad.models.logprobs import Head, pair_logprobs, sampled_pair, token_logprobs
-from text2grad.models.pretrained import not_finite
-from text2grad.models.probing import EQUAL, apart, probe
+from text2grad.models.probing import EQUAL, apart, not_finite, probe
 from text2grad.models.shared_prefix import States, shared_states
 
 ValueMode = Literal["none", "trunk", "adapter", "model"]

@@ -98,7 +98,7 @@ def load_model(kind: Any, what: str, path: str | Path, *, new_head: bool = False
         ModelError: if the path holds no model that can be loaded, its files lack a weight or have one without a place
             in the model, or a weight holds NaN.
     """
-    from text2grad.models.probing import refuse_unread
+    from text2grad.models.probing import not_finite, refuse_unread
 
     with _loading(what, path):
         model, read = kind.from_pretrained(str(path), use_safetensors=True, output_loading_info=True, **settings)
@@ -110,13 +110,6 @@ def load_model(kind: Any, what: str, path: str | Path, *, new_head: bool = False
     if on_cpu():
         _warn_of_slow_halves(model)
     return model
-
-
-def not_finite(model: Any) -> str | None:
-    """Return a sentence that names the weights of a model which hold NaN or infinity, None if there is none."""
-    weights = [item for item in model.named_parameters() if item[1].is_floating_point() and item[1].itemsize > 1]
-    names = [name for name, weight in weights if not weight.isfinite().all()]
-    return f"{len(names)} of its weights hold NaN or infinity, the first {names[0]!r}" if names else None
 
 
 def _warn_of_slow_halves(model: Any) -> None:

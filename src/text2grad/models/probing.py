@@ -74,3 +74,10 @@ def refuse_unread(missing: Iterable[str], unexpected: Iterable[str]) -> None:
         if keys:
             named = ", ".join(keys[:5]) + ", …" * (len(keys) > 5)
             raise ValueError(f"the files {what} {len(keys)} of its weights: {named}; copy or download it again")
+
+
+def not_finite(model: Any) -> str | None:
+    """Return a sentence that names the weights of a model which hold NaN or infinity, None if there is none."""
+    weights = [item for item in model.named_parameters() if item[1].is_floating_point() and item[1].itemsize > 1]
+    names = [name for name, weight in weights if not weight.isfinite().all()]
+    return f"{len(names)} of its weights hold NaN or infinity, the first {names[0]!r}" if names else None

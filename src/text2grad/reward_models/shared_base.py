@@ -23,6 +23,7 @@ from text2grad.models import (
     probe,
     readable_adapter,
     refuse_unread,
+    same_trainable,
 )
 
 
@@ -70,7 +71,7 @@ def add_role(policy: Any, directory: str | Path) -> AdapterRole:
         ModelError: if it cannot be loaded.
     """
     before = probe(policy)
-    with _same_trainable(policy), readable_adapter(str(directory)):
+    with same_trainable(policy), readable_adapter(str(directory)):
         read = policy.load_adapter(str(directory), adapter_name=CRITIC_ADAPTER, is_trainable=False)
         refuse_unread(read.missing_keys, read.unexpected_keys)
     for module in policy.modules():  # a new adapter is active where the policy has none: switch it off
@@ -94,24 +95,13 @@ def learning(model: Any) -> Iterator[Any]:
         return
     shared, was_training = model.shared, model.shared.training
     try:
-        with _same_trainable(shared), adapter_active(shared, model.adapter):
+        with same_trainable(shared), adapter_active(shared, model.adapter):
             shared.requires_grad_(False)
             for parameter in adapter_parameters(shared, model.adapter).values():
                 parameter.requires_grad_(True)
             yield shared
     finally:
         shared.train(was_training)
-
-
-@contextmanager
-def _same_trainable(model: Any) -> Iterator[None]:
-    """Restore at the end which weights are trainable; new ones are not."""
-    before = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
-    try:
-        yield
-    finally:
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad_(before.get(name, False))
 
 
 def load_weights(model: Any, directory: Path, *, trust_remote_code: bool = False) -> None:
