@@ -32,6 +32,7 @@ from text2grad.models.adapters import (
     is_peft,
 )
 from text2grad.models.batch import TokenBatch
+from text2grad.models.decoding import check_rows, evaluating
 from text2grad.models.logprobs import Head, pair_logprobs, sampled_pair, token_logprobs
 from text2grad.models.probing import EQUAL, apart, not_finite, probe
 from text2grad.models.shared_prefix import States, shared_states
@@ -294,23 +295,20 @@ def _holding(values: Mapping[nn.Parameter, Tensor]) -> Iterator[None]:
             parameter.data = value
 
 
-@torch.no_grad()
 def check_model(policy: Any) -> None:
-    """Refuse a model whose own logits differ from what the tiles compute.
+    """Refuse a model whose logits differ from what the tiles compute, or whose rows depend on others (`check_rows`).
 
     Raises:
         ModelError: if the largest difference of log-probs exceeds the arithmetic's noise, which means that a weight is
             no number, or that the model does something after its trunk that `head_of` does not know.
     """
-    was_training = policy.training
-    policy.eval()
     vocab = head_of(policy).weight.shape[0]
     ids = torch.arange(1, 9, device=policy.device)[None] % vocab
-    logits = policy(input_ids=ids, use_cache=False).logits[0, :-1].float()
-    own = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
-    hidden = base_of(policy).get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[0, :-1]
-    ours = token_logprobs(hidden, head_of(policy), ids[0, 1:]).logp
-    policy.train(was_training)
+    with evaluating(policy):
+        logits = policy(input_ids=ids, use_cache=False).logits[0, :-1].float()
+        own = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+        hidden = base_of(policy).get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[0, :-1]
+        ours = token_logprobs(hidden, head_of(policy), ids[0, 1:]).logp
     worst = float((own - ours).abs().max())
     rounding = float(logits.abs().max()) * 2**-8  # largest rounding error of the model's own logits in bfloat16
     if not worst < (max(0.1, rounding) if half_precision(policy) else 1e-3):
@@ -320,3 +318,4 @@ def check_model(policy: Any) -> None:
             f"{type(base_of(policy)).__name__}: log-probs from its hidden states differ from its own by {worst:.2g} "
             "nats, so its output layer is more than a matrix, a scale and a soft cap. Please report the architecture."
         )
+    check_rows(policy)
