@@ -214,7 +214,7 @@ def publish_version(
     """
     import shutil
 
-    from text2grad.models import POLICY_ADAPTER
+    from text2grad.models import POLICY_ADAPTER, save_model
     from text2grad_studio.versions import folders_of
 
     directory = Path(request["versions"])
@@ -225,7 +225,7 @@ def publish_version(
         about = {"version": number, "parent": int(request["parent"]), "policy": models.path, "made": made, **about}
         with published(directory / f"{number:04d}") as path:
             policy.peft_config[POLICY_ADAPTER].base_model_name_or_path = models.path  # not the base of a run's adapter
-            policy.save_pretrained(str(path), selected_adapters=[POLICY_ADAPTER])
+            save_model(policy, path, selected_adapters=[POLICY_ADAPTER])
             if reward_model is not None:
                 shutil.copytree(reward_model, path / "reward_model")
                 shutil.copy(reward_model.with_name("annotations.jsonl"), path)  # the next retraining samples from them

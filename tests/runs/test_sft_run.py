@@ -299,6 +299,17 @@ def test_a_signal_ends_the_training_after_the_step_under_way_and_a_resumed_one_i
             train(home, "signalled")
     assert caught.value.signal == signal.SIGINT
     assert not (home / "signalled" / "model").exists()
+    weights = home / "signalled" / "checkpoints" / "checkpoint-3" / "model.safetensors"
+    data = weights.read_bytes()
+    half = len(data) // 2
+    weights.write_bytes(data[:half] + bytes(len(data) - half))  # which would go on from other weights
+    with pytest.raises(CheckpointError) as damaged:
+        train(home, "signalled", resume=True)
+    assert str(damaged.value) == (
+        f"cannot read checkpoint {weights.parent}: model.safetensors is not what was written (its SHA-256 is another). "
+        f"Restore it from a copy, or remove {weights.parent}, and --resume goes on from the checkpoint before it"
+    )
+    weights.write_bytes(data)
     train(home, "signalled", resume=True)
     assert_same_run(home / "signalled", calm)
 

@@ -2,7 +2,6 @@ from .adapters import (
     CRITIC_ADAPTER as CRITIC_ADAPTER,
     POLICY_ADAPTER as POLICY_ADAPTER,
     adapter_active as adapter_active,
-    adapter_is_trained as adapter_is_trained,
     adapter_parameters as adapter_parameters,
     base_of as base_of,
     check_lora_targets as check_lora_targets,
@@ -12,6 +11,8 @@ from .adapters import (
     load_lora as load_lora,
     policy_only as policy_only,
     readable_adapter as readable_adapter,
+    refuse_unrepeated as refuse_unrepeated,
+    same_trainable as same_trainable,
     with_lora as with_lora,
 )
 from .batch import TokenBatch as TokenBatch, collate as collate
@@ -62,6 +63,12 @@ from .pretrained import (
     on_cpu as on_cpu,
     policy_config as policy_config,
     refuse_second_adapter as refuse_second_adapter,
+)
+from .probing import (
+    check_probe as check_probe,
+    probe as probe,
+    refuse_unread as refuse_unread,
+    save_model as save_model,
 )
 from .prompts import (
     answer_end as answer_end,

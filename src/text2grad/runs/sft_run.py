@@ -22,6 +22,7 @@ from text2grad.models import (
     held_out_loss,
     load_tokenizer,
     policy_config,
+    save_model,
 )
 from text2grad.progress import Progress, note
 from text2grad.runs.prompts import held_out_prompts
@@ -82,7 +83,7 @@ class SFTRun(MeasuredRun):
 
     def save(self, model: Any, out: Path, results: dict[str, Any], *, adapter: bool) -> None:
         """Save a policy as an ordinary Hugging Face directory."""
-        model.save_pretrained(out)
+        save_model(model, out)
         self.tokenizer.save_pretrained(out)
 
     def _encode(self, demonstrations: Sequence[Demonstration], name: str) -> list[list[Row]]:
