@@ -13,7 +13,7 @@ from text2grad.errors import AlignmentError
 
 Label = Literal["positive", "negative"]
 Status = Literal["ok", "repaired", "unparsable", "timed_out"]
-Message = Mapping[str, str]
+Message = Mapping[str, Any]
 Placement = Literal["spans", "lines", "sentences", "clauses", "last_token", "verdict"]
 PromptFormat = Literal["plain", "chat"]
 Optimizer = Literal["adamw", "muon"]
@@ -57,12 +57,12 @@ class Example:
         turns = [message for message in prompt if message.get("role") not in (None, "system", "developer")]
         if len(turns) < 2:
             return self.joined_text
-        return "\n\n".join(tagged(message.get("role", ""), message["content"]) for message in prompt)
+        return "\n\n".join(tagged(message.get("role", ""), message.get("content") or "") for message in prompt)
 
     @property
     def joined_text(self) -> str:
         """The prompt as one text that a policy without a chat template continues: messages joined by blank lines."""
-        return self.prompt if isinstance(self.prompt, str) else "\n\n".join(m["content"] for m in self.prompt)
+        return self.prompt if isinstance(self.prompt, str) else "\n\n".join(m.get("content") or "" for m in self.prompt)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -90,7 +90,7 @@ def test_the_command_trains_and_resumes(stories: Path, tmp_path: Path) -> None:
             "rollout.max_new_tokens=32",
         ]
         settings = [f"--set={one}" for one in [*SETTINGS, *small, "run.save_every=1"]]
-        command = [PYTHON, "-m", "text2grad.cli", "train", ROOT / "recipes" / "stories.toml", "--model", stories]
+        command = [PYTHON, "-m", "text2grad.cli", "train", ROOT / "recipes" / "quickstart.toml", "--model", stories]
         small_run.finish(list(map(str, [*command, *settings, *more])), ENVIRONMENT, seconds=SECONDS)
         return tmp_path / out
 

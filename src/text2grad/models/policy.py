@@ -11,8 +11,9 @@ Shapes: B responses, S all tokens, T response tokens, N response tokens of the b
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -33,6 +34,7 @@ from text2grad.models.adapters import (
 from text2grad.models.batch import TokenBatch
 from text2grad.models.decoding import check_rows, evaluating
 from text2grad.models.logprobs import Head, pair_logprobs, sampled_pair, token_logprobs
+from text2grad.models.probing import EQUAL, apart, not_finite, probe
 from text2grad.models.shared_prefix import States, shared_states
 
 ValueMode = Literal["none", "trunk", "adapter", "model"]
@@ -226,24 +228,49 @@ class ReferenceTrunk(nn.Module):
 
 
 class Reference:
-    """The frozen start π_ref: the policy's base with adapters off, or a copy of the policy taken now.
+    """The frozen start π_ref: the policy's base with adapters off, where this is the start, or a copy taken now.
 
     Attributes:
-        model: the copy, or None.
+        model: the copy of a policy without adapters, or None.
         trunk: the copy as the module that makes the passes (where weights are sharded, it gathers them), or None.
+        start: with adapters, the trained weights of now where the base with adapters off is not the start (a trained
+            adapter; PiSSA and OLoRA, which change the base) or does not stay it (trained biases); else empty.
     """
 
-    def __init__(self, policy: Any) -> None:
-        """Copy the policy's weights if it has no adapters to switch off."""
+    def __init__(self, policy: Any, *, base: bool = False) -> None:
+        """Take a copy where it is needed; with `base` the reference of a policy with adapters is always their base.
+
+        Raises:
+            ModelError: if the KL divergence of policy and reference is not 0 now; up to 1e-6 nats are rounding.
+        """
         self.model = None if is_peft(policy) else copy.deepcopy(policy).requires_grad_(False).eval()
         self.trunk = None if self.model is None else ReferenceTrunk(self.model)
+        self.start: dict[nn.Parameter, Tensor] = {}
+        if base:
+            return
+        now, trained = probe(policy), [parameter for parameter in policy.parameters() if parameter.requires_grad]
+        with self.active(policy) as start:
+            bare = probe(start)
+            with _holding({parameter: parameter.detach() + 1 for parameter in trained} if start is policy else {}):
+                moved = probe(start)
+        far = max(apart(bare, now), apart(moved, bare))
+        if far > EQUAL and self.model is None:
+            self.start = {parameter: parameter.detach().clone() for parameter in trained}
+        elif far > EQUAL and now.isfinite().all():
+            raise ModelError(
+                f"a copy of {type(policy).__name__}, the reference of the KL term, differs from it by {far:.2g} nats"
+            )
 
     def read(self, policy: Any, batch: TokenBatch) -> tuple[Tensor, Head]:
         """Return the last hidden states before each response token, packed, [N, H], and the output layer."""
         if self.trunk is not None:
             return self.trunk(batch), head_of(self.model)
         with self.active(policy):
-            return response_states(base_of(policy).get_decoder(), batch).before, head_of(policy)
+            head = head_of(policy)
+            if self.start:  # the weights of now, which go with the block
+                bias = None if head.bias is None else head.bias.detach()
+                head = replace(head, weight=head.weight.detach(), bias=bias)
+            return response_states(base_of(policy).get_decoder(), batch).before, head
 
     @contextmanager
     def active(self, policy: Any) -> Iterator[Any]:
@@ -251,16 +278,29 @@ class Reference:
         if self.model is not None:
             yield self.model
         else:
-            with adapters_off(policy):
+            with _holding(self.start) if self.start else adapters_off(policy):
                 yield policy
+
+
+@contextmanager
+def _holding(values: Mapping[nn.Parameter, Tensor]) -> Iterator[None]:
+    """Give parameters other values in the block."""
+    before = {parameter: parameter.data for parameter in values}
+    try:
+        for parameter, value in values.items():
+            parameter.data = value.to(parameter.device)
+        yield
+    finally:
+        for parameter, value in before.items():
+            parameter.data = value
 
 
 def check_model(policy: Any) -> None:
     """Refuse a model whose logits differ from what the tiles compute, or whose rows depend on others (`check_rows`).
 
     Raises:
-        ModelError: if the largest difference of log-probs exceeds the arithmetic's noise, which means that the model
-            does something after its trunk that `head_of` does not know.
+        ModelError: if the largest difference of log-probs exceeds the arithmetic's noise, which means that a weight is
+            no number, or that the model does something after its trunk that `head_of` does not know.
     """
     vocab = head_of(policy).weight.shape[0]
     ids = torch.arange(1, 9, device=policy.device)[None] % vocab
@@ -272,6 +312,8 @@ def check_model(policy: Any) -> None:
     worst = float((own - ours).abs().max())
     rounding = float(logits.abs().max()) * 2**-8  # largest rounding error of the model's own logits in bfloat16
     if not worst < (max(0.1, rounding) if half_precision(policy) else 1e-3):
+        if broken := not_finite(policy):
+            raise ModelError(f"{broken}: its log-probs are no numbers. Load the model again, from undamaged files")
         raise ModelError(
             f"{type(base_of(policy)).__name__}: log-probs from its hidden states differ from its own by {worst:.2g} "
             "nats, so its output layer is more than a matrix, a scale and a soft cap. Please report the architecture."

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from text2grad.align import Range
-from text2grad.models import chat_texts, encode_prompts, format_of, plain_ids
+from text2grad.models import encode_prompts, format_of, plain_ids, prompt_text
 from text2grad.reward_models.writing import critique_prompt, critique_request
 from text2grad.types import Example, PromptFormat
 
@@ -62,7 +62,7 @@ def encode_questions(
         if not any(is_special.search(question[start:end]) for start, end in places):
             continue
         if in_chat:
-            whole, around = chat_texts(tokenizer, [asked[row], Example(_MESSAGE)])
+            whole, around = (prompt_text(tokenizer, each) for each in (asked[row], Example(_MESSAGE)))
             before, _, after = around.partition(_MESSAGE)
             places = [(len(before), len(whole) - len(after))]
         prompts[row] = tuple(_as_text(tokenizer, special, whole, places, add_special_tokens=not in_chat))

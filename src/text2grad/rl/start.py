@@ -27,7 +27,6 @@ from text2grad.models import (
     Scores,
     TokenBatch,
     VLLMSampler,
-    adapter_is_trained,
     can_share_prompts,
     check_batch_size,
     check_engine,
@@ -45,6 +44,7 @@ from text2grad.models import (
     padding_id,
     policy_config,
     refuse_second_adapter,
+    refuse_unrepeated,
     sample,
     steps_are_right,
     stop_ids,
@@ -150,7 +150,9 @@ class PreparedRun:
         self.tokenizer = tokenizer_of(model, recipe.model) if processing_class is None else processing_class
         self._fit_prompts(model, examples, held_out)
         policy = prepare_policy(model, recipe.model)
-        self.eos_ids = stop_ids(policy, self.tokenizer, recipe.rollout.eos_token_ids)
+        self.eos_ids = stop_ids(
+            policy, self.tokenizer, recipe.rollout.eos_token_ids, prompt_format=recipe.model.prompt_format
+        )
         self.pad_id = padding_id(policy, self.tokenizer, self.eos_ids)
         self._open(resume=resume)
         self._build(policy if self.sharding else policy.to(self.accelerator.device))
@@ -319,12 +321,6 @@ def _warnings_of(policy: Any, recipe: Recipe) -> Iterator[str]:
             "all weights are trained in 16 bits: most of an AdamW update is rounded away (bfloat16), or the update "
             'is far too large (float16); set model.dtype = "float32", or model.lora_r to train an adapter'
         )
-    if is_peft(policy) and adapter_is_trained(policy):
-        yield (
-            "the policy's adapter is trained already, and the reference is the base without it: the KL term pulls "
-            "the policy back to this base from the first step on. To begin at the adapter, give the trainer "
-            "model.merge_and_unload(), or name the adapter's directory in [model] path"
-        )
     warmup = recipe.optim.value_warmup_steps
     if recipe.model.value != "none" and warmup >= recipe.run.steps:
         yield (
@@ -338,7 +334,7 @@ def prepare_policy(model: Any, settings: ModelConfig) -> Any:
 
     Raises:
         ConfigError: if `lora_targets` names a module that the model lacks; before its weights are loaded from a path.
-        ModelError: if the path holds no model that can be loaded.
+        ModelError: if the path holds no model that can be loaded, or the model has an adapter that could not be.
     """
     if isinstance(model, str | Path):
         refuse_second_adapter(str(model), settings.lora_r)
@@ -352,6 +348,8 @@ def prepare_policy(model: Any, settings: ModelConfig) -> Any:
             f"the policy's adapters are named {', '.join(map(repr, model.peft_config))}, but text2grad trains and "
             f"saves the one named {POLICY_ADAPTER!r}; load it with adapter_name={POLICY_ADAPTER!r}"
         )
+    if is_peft(model):
+        refuse_unrepeated(model)
     if settings.lora_r and not is_peft(model):
         model = with_lora(
             model,
