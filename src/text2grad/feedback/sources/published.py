@@ -68,12 +68,12 @@ def _comparison(row: Row) -> tuple[Texts, ...]:
 def _ultrafeedback(row: Row) -> Problem:
     """Return the responses to one prompt."""
     if row.get("completions") is not None:
-        completions = [row.inner(completion, "a completion") for completion in row.listed("completions")]
-        if not completions:
-            raise row.bad("there are no completions to read")
         judged: dict[str, str] = {}
-        for inner in completions:  # of equal responses the first that has words
+        for completion in row.listed("completions"):  # of equal responses the first that has words
+            inner = row.inner(completion, "a completion")
             judged[inner.text("response")] = judged.get(inner.text("response")) or inner.words("critique")
+        if not judged:
+            raise row.bad("there are no completions to read")
         return Problem(Example(row.text("instruction")), tuple(judged.items()))
     if row.get("response") is not None:
         return Problem(Example(row.text("prompt")), ((_answer(row, "response"), row.words("critique")),))
