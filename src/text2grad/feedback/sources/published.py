@@ -89,12 +89,12 @@ def read_pair(row: Row) -> tuple[str, str, str]:
 def _answer(row: Row, column: str) -> str:
     """Return a response, given as a text or as the last message of a chat."""
     value = row.get(column)
-    last = value[-1] if isinstance(value, list) and value else None
-    if isinstance(last, dict) and last.get("role") == "assistant" and isinstance(last.get("content"), str):
-        return str(last["content"])
-    if isinstance(value, list):
-        raise row.bad(f'"{row.name(column)}" must be a chat that ends with the assistant, got {shown(value)}')
-    return row.text(column)
+    if not isinstance(value, list):
+        return row.text(column)
+    match value[-1:]:
+        case [{"role": "assistant", "content": str(text)}]:
+            return text
+    raise row.bad(f'"{row.name(column)}" must be a chat that ends with the assistant, got {shown(value)}')
 
 
 def _kodcode(row: Row) -> Problem:
