@@ -11,7 +11,6 @@ The ranges cover the text and their ends never decrease. Ids that share the byte
 An id that adds no text (a special token, a removed space) has an empty range at the end of the previous range.
 """
 
-from collections.abc import Callable
 from functools import partial
 from itertools import accumulate, groupby, pairwise
 from operator import index
@@ -19,11 +18,10 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from text2grad.align.pieces import HIDDEN, Piece, PieceTable, Tokenizer, begins_character, piece_table, skipped_ids
+from text2grad.align.prefixes import ranges_by_prefixes
 from text2grad.errors import AlignmentError
 
 Range = tuple[int, int]
-LEAST_APART = 32  # ids
-LONGEST_CHARACTER = 4  # bytes in UTF-8, so that one of four cuts between ids of bytes is no cut in a character
 
 Layout = tuple[str, list[Range]]
 """A text and the character range of each piece in it."""
@@ -55,20 +53,21 @@ def token_offsets(tokenizer: Tokenizer, ids: Any, *, skip_special_tokens: bool =
     plain = id_list(ids)
     if not plain:
         return []
+    decode = partial(tokenizer.decode, skip_special_tokens=skip_special_tokens)
     for renewed in (tokenizer not in _TABLES, True):  # tokens may have been added since the table was built
         table = _TABLES[tokenizer] = piece_table(tokenizer) if renewed else _TABLES[tokenizer]  # of this thread
         if table is None:
             break
         pieces = table.pieces(tokenizer, plain, skip_special=skip_special_tokens)
-        text = tokenizer.decode(plain, skip_special_tokens=skip_special_tokens)
-        ranges = _locate(table, plain, pieces, text)
+        ranges = _locate(table, plain, pieces, decode(plain))
         if ranges is not None:
             return ranges
-    skipped = skipped_ids(tokenizer, set(plain))
-    visible = [k for k, i in enumerate(plain) if not (skip_special_tokens and i in skipped)]
-    decode = partial(tokenizer.decode, skip_special_tokens=skip_special_tokens)
-    by_prefixes = _by_prefixes(decode, [plain[k] for k in visible], decode(plain))
-    return with_empty(dict(zip(visible, by_prefixes, strict=True)), len(plain))
+    skipped, text = skipped_ids(tokenizer, set(plain)), decode(plain)
+    if not skip_special_tokens or not text.startswith(decode([i for i in plain if i not in skipped])):
+        skipped = set()  # the second: such as a mark between words (CTC)
+    visible = [k for k, i in enumerate(plain) if i not in skipped]
+    ranges = ranges_by_prefixes(decode, [plain[k] for k in visible], text)
+    return with_empty(dict(zip(visible, ranges, strict=True)), len(plain))
 
 
 def id_list(ids: Any) -> list[int]:
@@ -177,50 +176,6 @@ def _without_spaces(raw: str, text: str) -> list[int] | None:
         else:
             return None
     return where if where[-1] == len(text) else None
-
-
-def _by_prefixes(decode: Callable[[list[int]], str], ids: list[int], text: str) -> list[Range]:
-    """Return the range of each id by decoding prefixes of the ids, for any decoder.
-
-    Halves are read apart where their texts, but for white space that a decoder removes at a beginning, are the text.
-    """
-    middle = len(ids) // 2
-    for cut in range(middle, middle + LONGEST_CHARACTER if len(ids) > LEAST_APART else middle):
-        left, right = decode(ids[:cut]), decode(ids[cut:])
-        begin = len(text) - len(right)
-        if (
-            text.startswith(left)
-            and text.endswith(right)
-            and len(left) <= begin
-            and not text[len(left) : begin].strip()
-        ):
-            first, *others = ((start + begin, end + begin) for start, end in _by_prefixes(decode, ids[cut:], right))
-            return [*_by_prefixes(decode, ids[:cut], left), (len(left), first[1]), *others]
-    return _prefix_by_prefix(decode, ids, text)
-
-
-def _prefix_by_prefix(decode: Callable[[list[int]], str], ids: list[int], text: str) -> list[Range]:
-    """Return the range of each id by decoding every prefix.
-
-    If a prefix is not a prefix of the text, its last id shares its characters with the ids after it: the one character
-    that is decoded to U+FFFD so far, or all. So does an id of a character that is not decoded at all so far.
-    """
-    ranges: list[Range] = []
-    waiting: list[tuple[int, int | None]] = []  # end None: the next end
-    whole, start = "", 0  # the last prefix of the text, and the first character of the next id
-    for stop in range(1, len(ids) + 1):
-        prefix = decode(ids[:stop]) if stop < len(ids) else text
-        solid = prefix.rstrip("\ufffd")
-        if len(prefix) < len(whole) or not text.startswith(prefix):
-            shares = solid != prefix and len(solid) >= len(whole) and text.startswith(solid)
-            waiting.append((start, len(solid) + 1 if shares else None))
-            start = len(solid) if shares else start
-        elif prefix == whole and text[start : start + 1] > "\x7f" and decode(ids[: stop - 1] + ids[stop:]) != text:
-            waiting.append((start, None))
-        else:
-            ranges += [(begin, len(prefix) if end is None else end) for begin, end in (*waiting, (start, None))]
-            waiting, whole, start = [], prefix, len(prefix)
-    return ranges
 
 
 def with_empty(visible: dict[int, Range], total: int) -> list[Range]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from transformers import PrinterCallback, TrainerCallback
 
+from text2grad.align import encode
 from text2grad.errors import DataError, ModelError
 from text2grad.models.adapters import base_of
 from text2grad.models.pretrained import on_cpu
@@ -141,8 +142,7 @@ def _encoded(
         (prompt_ids,) = plain_ids(tokenizer, [Example(prompt).prompt_text])
     else:
         prompt_ids = list(encode_prompts(tokenizer, [Example(prompt)], prompt_format=prompt_format)[0])
-    answer_ids = tokenizer(answer, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
-    return prompt_ids, with_end(tokenizer, answer_ids)
+    return prompt_ids, with_end(tokenizer, encode(tokenizer, answer))
 
 
 def train_on_rows(
