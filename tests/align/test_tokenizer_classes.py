@@ -13,7 +13,7 @@ import transformers
 
 from matrices import write_matrix
 from text2grad.align import encode, policy_offsets, text_offsets, token_offsets
-from text2grad.align.pieces import piece_table, spelling
+from text2grad.align.pieces import PieceTable, spelling
 from text2grad.errors import AlignmentError
 from tokenizer_classes import classes, make, tokenizers
 
@@ -77,7 +77,7 @@ def checked(tokenizer: Any, draws: int = 10) -> str:
             token_offsets(tokenizer, [texts[0][0], outside])
     assert len(policy_offsets(tokenizer, [texts[0][0], outside])) == 2
     _, places = text_offsets(tokenizer, TEXTS[0])
-    return ("as bytes, or by prefixes" if piece_table(tokenizer) else "by prefixes") + (
+    return ("as bytes, or by prefixes" if PieceTable.of(tokenizer) else "by prefixes") + (
         "" if places else "; no places in a text that it changes"
     )
 

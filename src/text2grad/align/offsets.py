@@ -11,18 +11,16 @@ The ranges cover the text and their ends never decrease. Ids that share the byte
 An id that adds no text (a special token, a removed space) has an empty range at the end of the previous range.
 """
 
-from functools import partial
 from itertools import accumulate, groupby, pairwise
 from operator import index
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from text2grad.align.pieces import HIDDEN, Piece, PieceTable, Tokenizer, begins_character, piece_table, skipped_ids
-from text2grad.align.prefixes import ranges_by_prefixes
+from text2grad.align.pieces import Piece, PieceTable, Tokenizer, begins_character
+from text2grad.align.prefixes import decoded_ranges
 from text2grad.errors import AlignmentError
 
 Range = tuple[int, int]
-
 Layout = tuple[str, list[Range]]
 """A text and the character range of each piece in it."""
 
@@ -53,21 +51,16 @@ def token_offsets(tokenizer: Tokenizer, ids: Any, *, skip_special_tokens: bool =
     plain = id_list(ids)
     if not plain:
         return []
-    decode = partial(tokenizer.decode, skip_special_tokens=skip_special_tokens)
     for renewed in (tokenizer not in _TABLES, True):  # tokens may have been added since the table was built
-        table = _TABLES[tokenizer] = piece_table(tokenizer) if renewed else _TABLES[tokenizer]  # of this thread
+        table = _TABLES[tokenizer] = PieceTable.of(tokenizer) if renewed else _TABLES[tokenizer]  # of this thread
         if table is None:
             break
         pieces = table.pieces(tokenizer, plain, skip_special=skip_special_tokens)
-        ranges = _locate(table, plain, pieces, decode(plain))
+        text = tokenizer.decode(plain, skip_special_tokens=skip_special_tokens)
+        ranges = _locate(table, plain, pieces, text)
         if ranges is not None:
             return ranges
-    skipped, text = skipped_ids(tokenizer, set(plain)), decode(plain)
-    if not skip_special_tokens or not text.startswith(decode([i for i in plain if i not in skipped])):
-        skipped = set()  # the second: such as a mark between words (CTC)
-    visible = [k for k, i in enumerate(plain) if i not in skipped]
-    ranges = ranges_by_prefixes(decode, [plain[k] for k in visible], text)
-    return with_empty(dict(zip(visible, ranges, strict=True)), len(plain))
+    return decoded_ranges(tokenizer, plain, skip_special_tokens=skip_special_tokens)
 
 
 def id_list(ids: Any) -> list[int]:
@@ -102,7 +95,7 @@ def _locate(table: PieceTable, ids: list[int], pieces: list[Piece], text: str) -
 def _with_first(table: PieceTable, ids: list[int], pieces: list[Piece]) -> list[Piece]:
     """Replace the piece of the first visible id by its piece at the beginning of a text."""
     for k, (i, piece) in enumerate(zip(ids, pieces, strict=True)):
-        if piece is not HIDDEN:
+        if piece is not table.HIDDEN:
             return [*pieces[:k], table.first.get(i, piece), *pieces[k + 1 :]]
     return pieces
 
@@ -135,7 +128,7 @@ def _lay_broken(table: PieceTable, ids: list[int], pieces: list[Piece], data: by
 def _join_runs(table: PieceTable, ids: list[int], pieces: list[Piece]) -> tuple[str, bytearray]:
     """Decode byte tokens run by run: an invalid byte turns every byte of its run into U+FFFD."""
     text, begins = [], bytearray()
-    visible = [(i, piece) for i, piece in zip(ids, pieces, strict=True) if piece is not HIDDEN]
+    visible = [(i, piece) for i, piece in zip(ids, pieces, strict=True) if piece is not table.HIDDEN]
     for _, run in groupby(visible, key=lambda pair: pair[0] in table.raw):
         data = b"".join([piece.data for _, piece in run])
         try:
@@ -176,12 +169,3 @@ def _without_spaces(raw: str, text: str) -> list[int] | None:
         else:
             return None
     return where if where[-1] == len(text) else None
-
-
-def with_empty(visible: dict[int, Range], total: int) -> list[Range]:
-    """Return a range for each id: an id without text gets an empty range at the end of the previous range."""
-    ranges, end = [], 0
-    for k in range(total):
-        ranges.append(visible.get(k, (end, end)))
-        end = ranges[-1][1]
-    return ranges

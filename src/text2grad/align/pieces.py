@@ -50,11 +50,8 @@ class Piece(NamedTuple):
     tail: int
 
 
-HIDDEN = Piece(b"", 0, 0)  # the piece of an id that decoding skips
-
-
 class PieceTable:
-    """The pieces of one tokenizer, computed on first use. `piece_table` makes one.
+    """The pieces of one tokenizer, computed on first use.
 
     Attributes:
         shown: the piece of an id that is not the first.
@@ -65,6 +62,9 @@ class PieceTable:
         byte_level: True if the vocabulary spells bytes in GPT-2's alphabet.
         byte_fallback: True if the vocabulary spells bytes as `<0xE2>`.
     """
+
+    HIDDEN = Piece(b"", 0, 0)
+    """The piece of an id that decoding skips."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Detect how the tokenizer joins tokens."""
@@ -77,6 +77,17 @@ class PieceTable:
         self.byte_level = join([_ANCHOR, "âĤ", "¬Ġ"]).endswith("€ ")
         self.byte_fallback = join([_ANCHOR, "<0xE2>", "<0x82>", "<0xAC>"]).endswith("€")
         self._anchor_width = len(join([_ANCHOR, _ANCHOR])) - len(_ANCHOR)  # width of an anchor after another token
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> "PieceTable | None":
+        """Return the pieces of a tokenizer; None if it joins no tokens but those that its own texts become.
+
+        Such are tokenizers of bytes (ByT5, Perceiver), with errors of their own, and those of mistral-common.
+        """
+        try:
+            return cls(tokenizer)
+        except (AttributeError, LookupError, NotImplementedError, TypeError, ValueError):
+            return None
 
     def pieces(self, tokenizer: Tokenizer, ids: list[int], *, skip_special: bool) -> list[Piece]:
         """Return the piece of each id that is not the first in its text; compute new ones.
@@ -96,7 +107,7 @@ class PieceTable:
         skipped = skipped_ids(tokenizer, ids)
         for i in sorted(ids):
             piece = _piece(self._bytes(tokenizer, i, str(spelling(tokenizer, i))))
-            self.shown[i], self.skipped[i] = piece, HIDDEN if i in skipped else piece
+            self.shown[i], self.skipped[i] = piece, self.HIDDEN if i in skipped else piece
             if piece.tail:
                 self.tails.add(i)
 
@@ -112,17 +123,6 @@ class PieceTable:
         join, width = tokenizer.convert_tokens_to_string, self._anchor_width
         self.first[i] = _piece(_utf8(join([token, _ANCHOR])[:-width]))
         return _utf8(join([_ANCHOR, token, _ANCHOR])[len(_ANCHOR) : -width])
-
-
-def piece_table(tokenizer: Tokenizer) -> PieceTable | None:
-    """Return the pieces of a tokenizer; None if it joins no tokens but those that its own text becomes.
-
-    Such are tokenizers of bytes (ByT5, Perceiver), which raise their own errors, and those of mistral-common.
-    """
-    try:
-        return PieceTable(tokenizer)
-    except (AttributeError, LookupError, NotImplementedError, TypeError, ValueError):
-        return None
 
 
 def skipped_ids(tokenizer: Tokenizer, ids: set[int]) -> set[int]:

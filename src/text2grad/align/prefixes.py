@@ -1,12 +1,26 @@
 """Where ids lie in the text that they decode to, by decoding beginnings of them: slower than bytes, for any decoder."""
 
 from collections.abc import Callable
+from functools import partial
+
+from text2grad.align.pieces import Tokenizer, skipped_ids
 
 LEAST_APART = 32  # ids
 LONGEST_CHARACTER = 4  # bytes in UTF-8, so that one of four cuts between ids of bytes is no cut in a character
 
 
-def ranges_by_prefixes(decode: Callable[[list[int]], str], ids: list[int], text: str) -> list[tuple[int, int]]:
+def decoded_ranges(tokenizer: Tokenizer, ids: list[int], *, skip_special_tokens: bool) -> list[tuple[int, int]]:
+    """Return the range of each id in `tokenizer.decode(ids)`, as `token_offsets` does."""
+    decode = partial(tokenizer.decode, skip_special_tokens=skip_special_tokens)
+    skipped, text = skipped_ids(tokenizer, set(ids)), decode(ids)
+    if not skip_special_tokens or not text.startswith(decode([i for i in ids if i not in skipped])):
+        skipped = set()  # the second: such as a mark between words (CTC)
+    visible = [k for k, i in enumerate(ids) if i not in skipped]
+    ranges = _by_prefixes(decode, [ids[k] for k in visible], text)
+    return with_empty(dict(zip(visible, ranges, strict=True)), len(ids))
+
+
+def _by_prefixes(decode: Callable[[list[int]], str], ids: list[int], text: str) -> list[tuple[int, int]]:
     """Return the range of each id by decoding prefixes of the ids, for any decoder.
 
     Halves are read apart where their texts, but for white space that a decoder removes at a beginning, are the text.
@@ -18,13 +32,11 @@ def ranges_by_prefixes(decode: Callable[[list[int]], str], ids: list[int], text:
         if (
             text.startswith(left)
             and text.endswith(right)
-            and len(left) <= begin
             and not text[len(left) : begin].strip()
+            and len(left) <= begin
         ):
-            first, *others = (
-                (start + begin, end + begin) for start, end in ranges_by_prefixes(decode, ids[cut:], right)
-            )
-            return [*ranges_by_prefixes(decode, ids[:cut], left), (len(left), first[1]), *others]
+            first, *others = [(start + begin, end + begin) for start, end in _by_prefixes(decode, ids[cut:], right)]
+            return [*_by_prefixes(decode, ids[:cut], left), (len(left), first[1]), *others]
     return _prefix_by_prefix(decode, ids, text)
 
 
@@ -39,7 +51,8 @@ def _prefix_by_prefix(decode: Callable[[list[int]], str], ids: list[int], text: 
     whole, start = "", 0  # the last prefix of the text, and the first character of the next id
     for stop in range(1, len(ids) + 1):
         prefix = decode(ids[:stop]) if stop < len(ids) else text
-        solid = next((at for at, pair in enumerate(zip(prefix, text, strict=False)) if pair[0] != pair[1]), len(prefix))
+        alike = zip(prefix, text, strict=False)
+        solid = next((at for at, pair in enumerate(alike) if pair[0] != pair[1]), min(len(prefix), len(text)))
         if len(prefix) < len(whole) or solid < len(prefix):
             shares = solid >= len(whole) and not prefix[solid:].strip("\ufffd")
             waiting.append((start, solid + 1 if shares else None))
@@ -49,4 +62,13 @@ def _prefix_by_prefix(decode: Callable[[list[int]], str], ids: list[int], text: 
         else:
             ranges += [(begin, len(prefix) if end is None else end) for begin, end in (*waiting, (start, None))]
             waiting, whole, start = [], prefix, len(prefix)
+    return ranges
+
+
+def with_empty(visible: dict[int, tuple[int, int]], total: int) -> list[tuple[int, int]]:
+    """Return a range for each id: an id without text gets an empty range at the end of the previous range."""
+    ranges, end = [], 0
+    for k in range(total):
+        ranges.append(visible.get(k, (end, end)))
+        end = ranges[-1][1]
     return ranges

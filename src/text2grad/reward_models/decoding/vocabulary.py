@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from text2grad.align import Tokenizer, piece_table
+from text2grad.align import PieceTable, Tokenizer
 
 Ints = NDArray[np.int64]
 
@@ -38,7 +38,7 @@ class Vocabulary:
         sequence.
         """
         self.size, known = size, cast(Any, tokenizer)
-        table = piece_table(tokenizer)
+        table = PieceTable.of(tokenizer)
         ids = sorted({i for i in known.get_vocab().values() if i < size} - set(banned)) if table else []
         pieces = table.pieces(tokenizer, ids, skip_special=True) if table else []
         at_first = table.first if table else {}
