@@ -39,12 +39,14 @@ test-all: setup              ## the studio in a browser, wheels, further isolati
 	$(MAKE) results-short
 
 test-full: setup             ## by hand, for hours: matrices, long trainings, real servers and engines
-	$(ONE_THREAD) $(BIN)/pytest -q -m slow
-	$(MAKE) verl-test vllm-test
+	-$(ONE_THREAD) $(BIN)/pytest -q -m slow --junitxml build/full/slow.xml
+	-$(MAKE) verl-test vllm-test
+	$(BIN)/python tests/helpers/full_table.py build/full/*.xml --out tests/matrices/full.md
 
 verl-test: .venv-verl/ready  ## the agent loop beside verl's own functions, in an environment of its own
 	.venv-verl/bin/python -W ignore -c 'import verl.experimental.agent_loop.agent_loop'  # without it tests would be skipped
-	$(ONE_THREAD) .venv-verl/bin/python -m pytest -q tests/integrations/test_verl.py tests/integrations/test_verl_scores.py
+	$(ONE_THREAD) .venv-verl/bin/python -m pytest -q tests/integrations/test_verl.py tests/integrations/test_verl_scores.py \
+		--junitxml build/full/verl.xml
 
 .venv-verl/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-verl
@@ -57,7 +59,7 @@ verl-test: .venv-verl/ready  ## the agent loop beside verl's own functions, in a
 vllm-test: .venv-vllm/ready  ## rollouts and reward models in vLLM on a CPU, in an environment of its own
 	.venv-vllm/bin/python -W ignore -c 'import vllm'  # without it tests would be skipped
 	$(ONE_THREAD) TORCHDYNAMO_DISABLE=1 .venv-vllm/bin/python -m pytest -q -m slow tests/models/test_vllm_rollouts.py \
-		tests/reward_models/test_vllm_engine.py
+		tests/reward_models/test_vllm_engine.py --junitxml build/full/vllm.xml
 
 .venv-vllm/ready: pyproject.toml
 	$(PYTHON) -m venv .venv-vllm

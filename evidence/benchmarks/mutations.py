@@ -4,8 +4,8 @@
 
 A seed draws lines of `rl`, `align`, `feedback`, `models` and `reward_models` among all that hold a sign, a mask, an
 axis, a named argument or a comparison, and one change of each. The test file that mirrors the module runs first, then
-the tests of its package, those of `make test` and those of `make test-all`, each only for what those before it did not
-see. The changes are made in two clones of the last commit, two at a time, in a temporary folder.
+the tests of its package, those of `make test` and those of `make test-all`, each for what those before it did not see
+of all changes. The changes are made in two clones of the last commit, two at a time, in a temporary folder.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
 from queue import Queue
 from random import Random
@@ -25,6 +26,7 @@ from typing import Any, NamedTuple
 
 SEED, LINES = 59, 60
 AT_ONCE = 2
+STAGES = ("its file", "its package", "make test", "make test-all")
 LONGEST = 2400
 """Seconds after which tests are taken to hang."""
 PACKAGES = ("rl", "align", "feedback", "models", "reward_models")
@@ -123,26 +125,21 @@ def draw() -> list[Change]:
     return [rng.choice(sorted(by_line[place])) for place in sorted(rng.sample(sorted(by_line), LINES))]
 
 
-def seen_by(clone: Path, change: Change) -> tuple[str, str]:
-    """Return which tests see a change ("its file", "its package", "make test", "make test-all", "none"), and the first.
-
-    A change is taken back before the call ends.
-    """
+def first_failure(clone: Path, change: Change, stage: str) -> str:
+    """Return the first test of a stage that fails with a change, or "". The change is taken back at the end."""
     path = clone / change.path
     before = path.read_bytes()
     lines = before.splitlines(keepends=True)
     line = lines[change.line - 1]
     lines[change.line - 1] = line[: change.start] + change.text.encode() + line[change.end :]
-    path.write_bytes(b"".join(lines))
     package, *inner = Path(change.path).parts[2:-1]
     mirror = Path("tests", package, *inner, f"test_{path.name}")
-    stages = {"its file": (str(mirror),), "its package": (f"tests/{package}",), "make test": ()}
-    stages["make test-all"] = ("-m", "thorough and not slow")
+    arguments = {"its file": (str(mirror),), "its package": (f"tests/{package}",), "make test": ()}
+    if stage == "its file" and not (clone / mirror).exists():
+        return ""
+    path.write_bytes(b"".join(lines))
     try:
-        for stage, arguments in stages.items():
-            if (stage != "its file" or (clone / mirror).exists()) and (test := _first_failure(clone, *arguments)):
-                return stage, test
-        return "none", ""
+        return _first_failure(clone, *arguments.get(stage, ("-m", "thorough and not slow")))
     finally:
         path.write_bytes(before)
 
@@ -169,9 +166,8 @@ def main() -> None:
     if RESULTS.exists():
         known = json.loads(RESULTS.read_text())
     else:
-        drawn = [{**change._asdict(), "seen_by": None, "test": ""} for change in draw()]
+        drawn = [{**change._asdict(), "seen_by": None, "not_by": [], "test": ""} for change in draw()]
         known = {"commit": commit, "seed": SEED, "changes": drawn}
-    waiting = [row for row in known["changes"] if row["seen_by"] is None]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(AT_ONCE) as pool:
         clones: Queue[Path] = Queue()
         for number in range(AT_ONCE):
@@ -180,14 +176,18 @@ def main() -> None:
             subprocess.run(["git", "checkout", "-q", known["commit"]], cwd=clone, check=True)
             clones.put(clone)
 
-        def run(row: dict[str, Any]) -> None:
+        def run(row: dict[str, Any], stage: str) -> None:
             clone = clones.get()
-            row["seen_by"], row["test"] = seen_by(clone, Change(**{key: row[key] for key in Change._fields}))
+            row["test"] = first_failure(clone, Change(**{key: row[key] for key in Change._fields}), stage)
+            row["seen_by"] = stage if row["test"] else row["seen_by"]
+            row["not_by"] = row["not_by"] if row["test"] else [*row["not_by"], stage]
             clones.put(clone)
 
-        for row, _ in zip(waiting, pool.map(run, waiting), strict=True):
-            RESULTS.write_text(json.dumps(known, indent=1) + "\n")
-            print(f"{row['path']}:{row['line']} {row['kind']}: {row['seen_by']} {row['test']}", flush=True)
+        for stage in STAGES:
+            waiting = [row for row in known["changes"] if not row["seen_by"] and stage not in row["not_by"]]
+            for row, _ in zip(waiting, pool.map(run, waiting, repeat(stage)), strict=True):
+                RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+                print(f"{row['path']}:{row['line']} {row['kind']}: {stage}: {row['test'] or 'not seen'}", flush=True)
     print(Counter(row["seen_by"] for row in known["changes"]))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from text2grad.errors import ConfigError, DataError
 
 _BOM = b"\xef\xbb\xbf"
-_LOCKS: dict[Path, int] = {}  # directories that this process has locked, with their open lock files
+_LOCKS: list[int] = []  # the open lock files of the directories that this process has locked
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -188,14 +188,14 @@ def lock_directory(directory: Path) -> None:
     Raises:
         ConfigError: if it cannot be created, or another process holds the lock.
     """
-    directory = directory.resolve()
-    if directory in _LOCKS:
-        return
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise ConfigError(f"cannot write to the directory {directory}: {error.strerror}; choose another") from error
+    if any(os.path.sameopenfile(lock, held) for held in _LOCKS):  # a path may lead to a new directory since
+        os.close(lock)
+        return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -206,4 +206,4 @@ def lock_directory(directory: Path) -> None:
         ) from error
     os.ftruncate(lock, 0)
     os.write(lock, str(os.getpid()).encode())
-    _LOCKS[directory] = lock
+    _LOCKS.append(lock)

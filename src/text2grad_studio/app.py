@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
@@ -281,15 +281,18 @@ async def _body(request: Request) -> bytes:
     """Return the body of a request.
 
     Raises:
-        DataError: if it is no JSON, or too large.
+        DataError: if it is no JSON, or too large, or the browser left before its end.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise DataError("the request is no JSON (content-type: application/json)")
     data = b""
-    async for part in request.stream():
-        data += part
-        if len(data) > MOST_BYTES:
-            raise DataError(f"the request has more than {MOST_BYTES / 2**20:.0f} MiB")
+    try:
+        async for part in request.stream():
+            data += part
+            if len(data) > MOST_BYTES:
+                raise DataError(f"the request has more than {MOST_BYTES / 2**20:.0f} MiB")
+    except ClientDisconnect as error:  # nobody is there who could read a traceback
+        raise DataError("the request broke off: its browser left") from error
     return data
 
 

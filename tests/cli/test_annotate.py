@@ -180,9 +180,11 @@ def test_to_interrupt_a_run_lets_what_is_under_way_end_and_loses_nothing(tmp_pat
         path = recipe(tmp_path, server, [f"ok {'ok ' * row}" for row in range(150)], concurrency=2)
         command = [sys.executable, "-m", "text2grad.cli", "annotate", str(path)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            server.hold(5)  # it cannot end before the signal
             while server.requests() < 5 and process.poll() is None:
                 time.sleep(0.01)
             process.send_signal(signal.SIGINT)
+            server.hold(0)
             said, _ = process.communicate(timeout=120)
         assert process.returncode == 3
         assert "stopped by SIGINT" in said

@@ -126,6 +126,8 @@ def test_what_is_missing_or_too_old_is_shown_with_the_line_that_installs_it(
 def test_the_extras_are_those_of_the_project() -> None:
     extras = doctor.wanted()
     assert {"train", "annotate", "eval", "code", "vllm", "dev"} <= set(extras)
+    for packages in extras.values():
+        assert len({name for name, _ in packages}) == len(packages)  # [trl] holds [train], whose range it narrows
     ranges = {extra: {name: str(versions) or "any" for name, versions in extras[extra]} for extra in extras}
     assert ranges["train"]["torch"] == ">=2.9"
     assert ranges["annotate"]["openai"] == ">=3"

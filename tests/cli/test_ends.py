@@ -19,7 +19,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     critique = Critique("Lyon is wrong.", (Span(10, 14, "negative"),))
     write_annotations(tmp_path / "a b.jsonl", [Annotation("Where?", "I live in Lyon.", critique)] * 2)
     (tmp_path / "judge.py").write_text(
-        "from text2grad import Critique\ndef critic(e, r):\n    return [Critique('Fine.')] * len(r)\n"
+        "from text2grad import Critique, Span\n"
+        "def critic(e, r):\n    return [Critique('No.', (Span(10, 14, 'negative'),))] * len(r)\n"
+        "def silent(e, r):\n    return [Critique('Fine.')] * len(r)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "p.csv").write_text("prompt\nWhere?\n")
@@ -52,6 +54,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "precision and recall",
             "f/evaluation.json, predictions.jsonl, tables.txt, evaluation.html",
             "text2grad train RECIPE.toml --critic judge:critic",
+        ),
+        (
+            "evaluate critic 'a b.jsonl' --critic judge:silent --out s --no-words",
+            "F1 of marking everything",
+            "s/evaluation.json, predictions.jsonl, tables.txt, evaluation.html",
+            "marking everything has at least the critic's F1, for each label; read its critiques in s/evaluation.html "
+            "before a policy learns from them",
         ),
         (
             "evaluate study 'a b.jsonl' --out g",

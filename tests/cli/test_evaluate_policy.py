@@ -133,10 +133,12 @@ def test_a_server_is_asked_once_also_after_kills(kills: int, server: Running, tm
             [sys.executable, "-m", "text2grad.cli", *arguments],
             env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
+        server.hold(before + 18 * number)  # it cannot end before the signal
         while server.requests() - before < 18 * number and process.poll() is None:
             time.sleep(0.002)
         process.send_signal(signal.SIGINT if number % 3 == 0 else signal.SIGKILL)
-        process.wait(60)
+        server.hold(0)
+        process.wait(240)
     assert main(arguments) == 0
     under_way = 2 * kills  # answers on their way to a killed process are lost
     assert count <= server.requests() - before <= count + under_way

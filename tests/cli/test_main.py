@@ -177,3 +177,24 @@ def test_quiet_stands_before_and_after_a_command(words: str, monkeypatch: pytest
     monkeypatch.setattr("text2grad.cli.__main__.configure_log", lambda *, quiet, verbose: told.append((quiet, verbose)))
     assert main(words.split()) == 0
     assert told == [(True, False)]
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_were_closed_before_the_start_are_no_traceback_and_no_file_takes_their_place(
+    closed: str, tmp_path: Path
+) -> None:
+    (tmp_path / "p.jsonl").write_text('{"prompt": "Where?"}\n')
+    command = f"{sys.executable} -m text2grad.cli feedback import table p.jsonl --out q.jsonl {closed}"
+    ended = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert (tmp_path / "q.jsonl").read_text() == '{"prompt": "Where?", "reference": null, "tests": null, "meta": {}}\n'
+
+
+def test_a_limit_of_the_size_of_files_is_told_as_a_full_disk_is(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text("".join(f'{{"prompt": "Where is number {n}?"}}\n' for n in range(100)))
+    command = f"ulimit -f 1; exec {sys.executable} -m text2grad.cli feedback import table p.jsonl --out q.jsonl"
+    ended = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "File too large" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not (tmp_path / "q.jsonl").exists()

@@ -6,6 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -197,6 +198,36 @@ def test_a_policy_that_lost_most_of_its_gain_is_warned_of(
     warn_of_loss(recipe, evaluations(values[0], values[1], half, metric=metric), metric)
     warn_of_loss(recipe, evaluations(0.5, 0.5, 0.5, metric=metric), metric)
     assert said == []
+
+
+@pytest.mark.parametrize(
+    ("lower_is_better", "numbers", "rewards", "said"),
+    [
+        (True, (2.18, 0.59, 1.9), (0.0, 0.5, 0.4), 'wer was 0.590 at step 5, .* run.keep_best = "lowest" keeps'),
+        (True, (2.18, 1.0, 0.59), (0.0, 0.5, 0.4), ""),
+        (False, (0.59, 2.18, 0.7), (0.0, 0.5, 0.4), 'wer was 2.180 at step 5, .* run.keep_best = "highest" keeps'),
+        (None, (2.18, 3.0, 0.59), (0.0, 0.5, 0.4), ""),  # nobody said which way it should go
+        (None, (2.18, 3.0, 0.59), (0.0, 0.5, 0.1), "reward was 0.500 at step 5, .* the end: a larger ppo.beta"),
+    ],
+)
+def test_a_metric_states_which_way_it_should_go(
+    monkeypatch: pytest.MonkeyPatch,
+    lower_is_better: bool | None,
+    numbers: tuple[float, ...],
+    rewards: tuple[float, ...],
+    said: str,
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("text2grad.cli.train.note", lambda text, warning: told.append(text))
+    metric = SimpleNamespace() if lower_is_better is None else SimpleNamespace(lower_is_better=lower_is_better)
+    monkeypatch.setattr("text2grad.runs.load_metric", lambda path: metric)
+    both = [
+        {"step": 5 * n, "metrics": {"wer": number, "reward": reward}}
+        for n, (number, reward) in enumerate(zip(numbers, rewards, strict=True))
+    ]
+    warn_of_loss(make_recipe({"data": {"metric": "m:metric", "held_out": 0.1}}), both, "wer")
+    assert len(told) == bool(said)
+    assert re.search(said, "".join(told))
 
 
 def test_the_policy_of_the_best_evaluation_is_named_unless_it_is_the_last(tmp_path: Path) -> None:

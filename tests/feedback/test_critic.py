@@ -308,6 +308,23 @@ def test_a_critic_is_loaded_from_the_working_directory(critic_module: str, attri
     assert [c.feedback for c in ask(critic, EXAMPLES, RESPONSES, match="exact")] == [words, words]
 
 
+def test_an_edited_critic_and_one_of_another_directory_are_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, (directory, words) in enumerate([("a", "old"), ("a", "newer"), ("b", "other"), ("a", "newer")]):
+        file = tmp_path / directory / "critic_that_is_edited.py"
+        file.parent.mkdir(exist_ok=True)
+        if number != 3:
+            file.write_text(f"def critic(examples, responses):\n    return [{words!r}] * len(responses)\n")
+            os.utime(file, ns=(0, number * 10**9))
+        monkeypatch.chdir(file.parent)
+        assert (
+            ask(load_critic("critic_that_is_edited:critic"), EXAMPLES[:1], RESPONSES[:1], match="exact")[0].feedback
+            == words
+        )
+    del sys.modules["critic_that_is_edited"]
+
+
 @pytest.mark.parametrize("path", ["", "module", "module:", ":name", "./critic.py:name"])
 def test_a_critic_is_named_by_module_and_name(path: str) -> None:
     with pytest.raises(ConfigError) as caught:

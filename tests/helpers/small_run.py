@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,10 @@ EXAMPLES = [Example(f"{a} {b}") for a in WORDS for b in WORDS]
 
 
 class ColourCritic:
-    """Mark colours as positive and numbers as negative; note every call in a file if one is given."""
+    """Mark colours as positive and numbers as negative; note every call in a file if one is given.
+
+    A file "hold" beside that file has the number of calls after which the critic waits to be killed.
+    """
 
     def __init__(self, calls: Path | None = None) -> None:
         self.calls = calls
@@ -35,6 +39,9 @@ class ColourCritic:
         if self.calls is not None:
             with self.calls.open("a") as file:
                 file.write(json.dumps(list(responses)) + "\n")
+            hold = self.calls.with_name("hold")
+            while hold.exists() and self.calls.read_bytes().count(b"\n") > int(hold.read_text()):
+                time.sleep(0.005)
         return [self.judge(response) for response in responses]
 
     def judge(self, response: str) -> Critique:

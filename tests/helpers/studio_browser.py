@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from warm_commands import Warm
+from warm_commands import Warm, held_port
 
 SHELL, WHOLE = Path("/usr/bin/chromium-headless-shell"), Path("/usr/bin/chromium")
 CHROMIUM = SHELL if SHELL.exists() else WHOLE  # a page opens in half of the processor time
@@ -24,9 +24,9 @@ class Served:
 
     warm: Warm
 
-    def __init__(self, store: Path, *paths: Path, options: tuple[str, ...] = ()) -> None:
+    def __init__(self, port: int, store: Path, *paths: Path, options: tuple[str, ...] = ()) -> None:
         self.store, self.paths, self.options = store, paths, options
-        self.port = "0"
+        self.port = str(port)
         self.start()
 
     def start(self) -> None:
@@ -61,11 +61,12 @@ class Served:
 @contextmanager
 def served(store: Path, *paths: Path, options: tuple[str, ...] = ()) -> Iterator[Served]:
     """Serve the studio for a test."""
-    server = Served(store, *paths, options=options)
-    try:
-        yield server
-    finally:
-        server.end()
+    with held_port() as port:  # also while no server listens there
+        server = Served(port, store, *paths, options=options)
+        try:
+            yield server
+        finally:
+            server.end()
 
 
 @contextmanager
@@ -87,16 +88,35 @@ def close(context: Any) -> None:
     context.close()
 
 
+def context_of(browser: Any, **options: Any) -> Any:
+    """Return a context for pages of a test.
+
+    Interception is on from the first: Chromium rarely lets the first request behind a later `page.route` pass.
+    """
+    context = browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **options})
+    context.set_default_timeout(SECONDS * 1000)
+    context.route("**/asked-by-nobody", lambda route: route.abort())
+    return context
+
+
+def wait_for_rows(context: Any, server: Served) -> None:
+    """Wait until the server has read all responses: the first of a list is another one before."""
+    answer = context.request.get(server.address)
+    while True:  # the timeout of the test ends it
+        runs = answer.json()["runs"] if "/api/" in answer.url else []
+        if any(run["rollouts"] for run in runs) and all(run["bytes"][0] == run["bytes"][1] for run in runs):
+            return
+        answer = context.request.get(f"http://127.0.0.1:{server.port}/api/studio")
+
+
 @contextmanager
 def page_of(browser: Any, server: Served, rater: str, **options: Any) -> Iterator[Any]:
     """Open the studio for a rater, and its first response; an error of a script fails the test."""
-    context = browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **options})
-    context.set_default_timeout(SECONDS * 1000)
-    # Interception is on from the first: Chromium rarely lets the first request behind a later `page.route` pass.
-    context.route("**/asked-by-nobody", lambda route: route.abort())
+    context = context_of(browser, **options)
     page, errors = context.new_page(), list[str]()
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    wait_for_rows(context, server)
     page.goto(f"{server.address}&rater={rater}")
     page.wait_for_selector(".item .preview")
     page.locator(".item").first.click()

@@ -53,6 +53,15 @@ EMPTY_PNG = b64decode(
 SECONDS = 240
 
 
+@contextmanager
+def held_port() -> Iterator[int]:
+    """Yield a port that the system gives to nobody else meanwhile; a server that is told it can listen there."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do
+        held.bind(("127.0.0.1", 0))
+        yield int(held.getsockname()[1])
+
+
 class Forked:
     """A command in a process of its own: of `subprocess.Popen`, what tests use. It leads a session."""
 
@@ -134,12 +143,10 @@ class Warm:
 
     def together(self, processes: int, *argv: object, **variables: str) -> None:
         """Run a command in several processes, with the variables that torchrun sets on one machine."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        every = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo", **variables}
-        every |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(processes))
-        self._finish(argv, [{**every, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)])
+        with held_port() as port:
+            every = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", **variables}
+            every |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(processes))
+            self._finish(argv, [{**every, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)])
 
     def _finish(self, argv: Sequence[object], environments: Sequence[Mapping[str, str]]) -> None:
         with tempfile.TemporaryFile() as said:

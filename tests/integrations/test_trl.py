@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 import small_trl
 from small_trl import LENGTHS, REWARDS, make_trainer, with_rewards
@@ -55,6 +56,17 @@ def test_advantages_are_made_by_hand(trainer: Callable[..., SpanGRPOTrainer]) ->
     wide = torch.tensor([[0, 0, 0], [1, 0, 0]])
     left_out = with_rewards(one, [[0.0, 1.0], [-1.0, 0.0]], [2, 1], completion_mask=wide)
     assert left_out.tolist() == [[0.0, 0.0, 0.0], [-0.875, 0.0, 0.0]]
+
+
+def test_spans_on_what_a_tool_wrote_are_not_counted_as_rewarded(
+    trainer: Callable[..., SpanGRPOTrainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = trainer(num_generations=2, scale_rewards="none")
+    with_rewards(one, [[0.0, 1.0], [-1.0, 1.0]], [2, 2])
+    output = {"completion_mask": torch.ones(2, 2), "tool_mask": torch.tensor([[1, 0], [1, 1]])}
+    monkeypatch.setattr(GRPOTrainer, "_generate_and_score_completions", lambda self, inputs: dict(output))
+    one._generate_and_score_completions([])
+    assert one._metrics["train"]["critic/rewarded_tokens"] == [1.0]  # 0 of the first response, 2 of the second
 
 
 @pytest.mark.parametrize(("scale", "leave_one_out"), [("group", False), ("batch", False), ("none", True)])

@@ -216,6 +216,12 @@ def test_a_training_takes_one_gpu_of_several_so_that_a_batch_has_the_size_of_the
     assert (made.given["per_device_train_batch_size"], made.given["run_name"]) == (4, "a")
 
 
+def test_epochs_are_in_place_of_steps() -> None:
+    by_steps, by_epochs = (training_arguments(Arguments, replace(HOW, epochs=epochs), "out").given for epochs in (0, 3))
+    assert (by_steps["max_steps"], by_steps["num_train_epochs"]) == (HOW.steps, 1)
+    assert (by_epochs["max_steps"], by_epochs["num_train_epochs"]) == (-1, 3)  # -1: no limit but the epochs
+
+
 def test_processes_share_each_batch_unless_its_part_is_given() -> None:
     class InTwo(Arguments):
         world_size = 2

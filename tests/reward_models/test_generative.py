@@ -340,6 +340,7 @@ def test_any_causal_model_can_be_loaded_and_has_the_usual_settings(
     (tmp_path / FORMAT_FILE).unlink()
     loaded = GenerativeRewardModel.load(str(tmp_path))
     assert (loaded.format, loaded.rows_at_once) == (CritiqueFormat(), 64)
+    assert GenerativeRewardModel.load(str(tmp_path), rows_at_once=3).rows_at_once == 3
     assert loaded.write(EXAMPLES, RESPONSES) == TARGETS  # the context leaves less than 512
 
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from small_run import EXAMPLES, WORDS, ColourCritic, assert_same_run, untimed
 from text2grad import files
 from text2grad.align import AlignSettings
 from text2grad.config import make_recipe
-from text2grad.errors import ConfigError, CriticError, DataError
+from text2grad.errors import CheckpointError, ConfigError, CriticError, DataError
 from text2grad.feedback.critic import annotate
 from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.feedback.spans import Match
@@ -196,6 +197,19 @@ def test_a_run_that_refreshes_never_keeps_its_critic_and_asks_nobody(tmp_path: P
     assert not any(name.startswith("audit/") for line in found for name in line)
     first, second = small_run.weights(calm), small_run.weights(tmp_path / "run")
     assert not same(first, second), "a policy depends on what its critic has learned; else the next tests show little"
+
+
+def test_a_run_whose_responses_are_gone_is_refused_while_its_critic_still_learns_from_them(
+    tmp_path: Path, phases: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(Killed):
+        trainer(tmp_path / "run", phases, refresh={"steps": [3]}).train(killed_after(2))
+    shutil.rmtree(tmp_path / "run" / "rollouts")
+    with pytest.raises(
+        CheckpointError, match="rollouts has no responses of step 0, from which the critic is refreshed"
+    ):
+        trainer(tmp_path / "run", phases, refresh={"steps": [3]}, resume=True)
+    assert "rollouts/00000.jsonl lost lines since the checkpoint of step 2: curves and pages have a gap" in caplog.text
 
 
 # The critic of step 3 or 5 is found where the kill came between its training and the next checkpoint.

@@ -111,7 +111,10 @@ def test_a_failure_is_a_critique_without_a_place_that_says_what_happened(
     server: Running, tmp_path: Path, script: str, status: str
 ) -> None:
     asked = Example(f"[[{script} {script}]]\n")  # the first request and its repetition
-    found = critic(server, tmp_path, timeout_s=0.5)([asked, ASKED], [RESPONSE] * 2)
+    for seconds in (0.5, 5.0, 30.0) if script == "slow" else (60.0,):  # a busy machine answers the second one later
+        found = critic(server, tmp_path, timeout_s=seconds)([asked, ASKED], [RESPONSE] * 2)
+        if found[1].status == "ok":
+            break
     assert [one.status for one in found] == [status, "ok"]
     assert found[0].spans == ()
     assert found[0].feedback

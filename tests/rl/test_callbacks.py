@@ -27,6 +27,7 @@ class Seen(TrainerCallback):
                 self.logs.append(what["logs"])
             assert what["model"] is not None
             assert what["processing_class"] is not None
+            self.about_run = (args.max_steps, args.seed, state.max_steps)
             return super(Seen, self).__getattribute__(name)(args, state, control, **what)
 
         return seen
@@ -55,6 +56,7 @@ def test_the_events_come_in_transformers_order(tmp_path: Path) -> None:
         *[("on_save", 2), ("on_evaluate", 2), ("on_train_end", 2)],
     ]
     assert [logs["step"] for logs in seen.logs] == [1, 2]
+    assert seen.about_run == (2, 3, 2)
     assert {"reward/per_response", "kl/per_token", "update/policy_loss", "seconds/update"} <= seen.logs[0].keys()
 
 

@@ -185,3 +185,23 @@ def test_parameters_without_state_stay_without_one() -> None:
     toy = Toy()
     toy.optimizers.restore({})
     assert toy.states() == {}
+
+
+def test_a_first_step_that_rounding_swallows_is_an_error_and_one_without_gradient_is_none() -> None:
+    # float32 holds 1 and −2 to 6e-8 and 1.2e-7, so steps of 1e-12 change nothing.
+    toy = Toy(lr=1e-12)
+    toy.optimizers.begin(0)
+    toy.gradients((0.0, 0.0), 1.0)
+    toy.optimizers.step()
+    toy.gradients((1.0, 1.0), 1.0)
+    with pytest.raises(TrainingError, match=r"changed no weight of the policy, .*: steps of optim.lr = 1e-12 are lost"):
+        toy.optimizers.step()
+
+
+def test_later_steps_may_be_as_small_as_a_schedule_makes_them() -> None:
+    toy = Toy(schedule="linear", total_steps=10**9)
+    for step in (0, 10**9 - 1):  # 0.1 · 1e-9 at the end
+        toy.optimizers.begin(step)
+        toy.gradients((1.0, 1.0), 1.0)
+        toy.optimizers.step()
+    assert toy.optimizers.moved

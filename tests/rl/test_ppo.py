@@ -307,6 +307,14 @@ def test_the_kl_term_of_the_loss_by_hand() -> None:
     torch.testing.assert_close(logp.grad, torch.tensor([[3 * 0.5 / 2, 0.0]]))
 
 
+@pytest.mark.parametrize("wrong", range(4))
+def test_a_kl_loss_of_other_shapes_is_refused(wrong: int) -> None:
+    given = [torch.zeros(2, 3), torch.zeros(2, 3), torch.ones(2, 3, dtype=torch.bool), torch.ones(2, 3)]
+    given[wrong] = given[wrong][:1]  # it would be spread over both rows
+    with pytest.raises(ShapeError):
+        kl_loss(*given, token_count=6.0)
+
+
 @pytest.mark.parametrize("garbage", GARBAGE)
 def test_garbage_in_padding_changes_no_kl_loss(garbage: float) -> None:
     mask = torch.tensor([[True, False]])

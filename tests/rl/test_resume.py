@@ -35,7 +35,7 @@ SCRIPT = str(Path(small_run.__file__))
 def test_a_run_killed_at_random_moments_ends_with_the_same_bits_and_asks_its_critic_once(
     warm: Warm, tmp_path: Path
 ) -> None:
-    settings = ["run.steps=10", "run.save_every=3", 'model.value="trunk"']
+    settings = ["run.steps=16", "run.save_every=3", 'model.value="trunk"']
     (tmp_path / "calm").mkdir()
     (tmp_path / "killed").mkdir()
     warm.finish("python", SCRIPT, tmp_path / "calm" / "run", *settings)
@@ -44,17 +44,20 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bits_and_asks_its_cri
     killed = tmp_path / "killed" / "run"
     command = ["python", SCRIPT, killed, *settings]
     calls = tmp_path / "killed" / "calls.jsonl"
+    hold = killed.with_name("hold")
     for _ in range(4):
-        process = warm.start(*command)
         enough = _calls(calls) + rng.randint(1, 3)  # die somewhere in the step after some more critiques
+        hold.write_text(str(enough + 1))  # it cannot end before the kill
+        process = warm.start(*command)
         while process.poll() is None and _calls(calls) < enough:
             time.sleep(0.002)
         time.sleep(rng.random() * 0.03)  # less than a step takes
         process.send_signal(signal.SIGKILL)
         kills += process.wait() == -signal.SIGKILL
         steps_at_kill.append(_calls(calls))
+    hold.unlink()
     warm.finish(*command)
-    assert kills >= 3, steps_at_kill
+    assert kills == 4, steps_at_kill
     assert_same_run(tmp_path / "calm" / "run", killed)
     assert not list((killed / "critiques").glob("*")), "critiques that a checkpoint covers are removed"
     asked = [line for line in calls.read_text().splitlines() if line]
@@ -288,7 +291,7 @@ def test_logs_written_after_the_checkpoint_are_cut_off_on_resume(tmp_path: Path)
 
 
 def test_a_run_killed_while_it_writes_its_only_checkpoint_is_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def dies(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
@@ -300,6 +303,7 @@ def test_a_run_killed_while_it_writes_its_only_checkpoint_is_resumed(
         with pytest.raises(KeyboardInterrupt):
             small_run.trainer(tmp_path / "killed", small_run.ColourCritic(calls), **settings).train()
     small_run.trainer(tmp_path / "killed", small_run.ColourCritic(calls), resume=True, **settings).train()
+    assert "holds no checkpoint: its 3 steps are made again, with the critiques on disk" in caplog.text
     assert_same_run(tmp_path / "calm", tmp_path / "killed")
     assert len(calls.read_text().splitlines()) == 3
     shutil.rmtree(tmp_path / "killed" / "checkpoints")  # lost by something else
@@ -498,6 +502,17 @@ def test_a_second_process_cannot_run_in_the_same_directory_until_the_first_is_de
     (tmp_path / "other" / ".lock").write_text("1234567890123")
     lock_directory(tmp_path / "other")  # the lock ended with the process
     assert (tmp_path / "other" / ".lock").read_text() == str(os.getpid())
+
+
+def test_a_directory_that_was_deleted_or_moved_is_locked_again(tmp_path: Path) -> None:
+    lock_directory(tmp_path / "run")
+    (tmp_path / "run").rename(tmp_path / "kept")
+    for name in ("kept", "run"):
+        lock_directory(tmp_path / name)
+        assert (tmp_path / name / ".lock").read_text() == str(os.getpid())
+    shutil.rmtree(tmp_path / "run")
+    lock_directory(tmp_path / "run")
+    assert (tmp_path / "run" / ".lock").read_text() == str(os.getpid())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -80,7 +80,7 @@ def test_rewinding_restores_every_byte_of_every_moment(log: RunLog) -> None:
     assert moments[0][0] == {"metrics_bytes": 0, "rollout_files": 0, "rollout_bytes": 0}
     assert len(files(log)) == 5, "the case should hold several files of rollouts"
     for position, before in reversed(moments):
-        log.rewind(position)
+        assert log.rewind(position) == []
         found = files(log)
         assert {name: data for name, data in found.items() if data} == before
 
@@ -117,8 +117,20 @@ def test_a_log_that_lost_its_end_is_not_filled_up(log: RunLog) -> None:
     position = log.position()
     (log.directory / "metrics.jsonl").write_bytes(b'{"step')
     (log.directory / "rollouts" / "00000.jsonl").unlink()
-    log.rewind(position)
+    assert log.rewind(position) == ["metrics.jsonl", "rollouts/00000.jsonl"]
     assert files(log) == {"metrics.jsonl": b'{"step'}
+
+
+def test_files_before_and_behind_one_that_is_gone_are_known_by_their_numbers(log: RunLog) -> None:
+    for step in range(3):
+        log.write_rollouts(lines(5, step))  # 110 bytes: one file each
+    position, before = log.position(), files(log)
+    log.write_rollouts(lines(5, 3))
+    (log.directory / "rollouts" / "00001.jsonl").unlink()
+    assert log.rewind(position) == ["rollouts/00001.jsonl"]
+    del before["rollouts/00001.jsonl"]
+    assert files(log) == before
+    assert log.rewind(log.position()) == ["rollouts/00001.jsonl"]
 
 
 def test_numbers_that_json_does_not_have_are_refused_and_nothing_is_written(log: RunLog) -> None:

@@ -258,6 +258,15 @@ def test_a_tokenizer_without_padding_token_is_fine(tmp_path: Path) -> None:
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+@pytest.fixture
+def seen_alone() -> None:
+    """Let accelerate look at its processes before a test pretends others: it looks once, and keeps what it saw."""
+    from accelerate import PartialState
+
+    PartialState(cpu=True)
+
+
+@pytest.mark.usefixtures("seen_alone")
 def test_batches_that_processes_cannot_share_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from accelerate import Accelerator
 
@@ -290,6 +299,7 @@ def test_the_responses_to_a_prompt_are_neighbours_and_differ(tmp_path: Path) -> 
         assert sum(mean) == pytest.approx(0.0, abs=1e-4)
 
 
+@pytest.mark.usefixtures("seen_alone")
 def test_processes_that_do_not_see_each_other_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError) as caught:

@@ -441,3 +441,45 @@ def test_responses_of_no_tokens_at_all_move_nothing() -> None:
     found = bench.update(bench.learning(), seed=0)
     assert found["update/ratio_mean"] == 0.0
     assert same(before, bench.weights())
+
+
+def test_sums_over_processes_are_sums_and_no_means() -> None:
+    bench = Bench(recorded=True)
+    learning = bench.learning()
+    tokens = float(learning.batch.response_mask.sum())
+
+    class OneOfTwo(Accelerator):
+        """The first of two processes with the same rows."""
+
+        def reduce(self, tensor: Any, reduction: str = "mean", scale: float = 1.0) -> Any:
+            return tensor * 2 if reduction == "sum" else tensor
+
+    bench.update(learning, seed=0)
+    alone = bench.optimizers.gradients[0]
+    bench.gradient.accelerator = OneOfTwo(cpu=True)
+    bench.update(learning, seed=0)
+    assert tokens > 1
+    for name, gradient in bench.optimizers.gradients[1].items():
+        torch.testing.assert_close(2 * gradient, alone[name])  # twice the tokens, and its own half of them
+
+
+def test_without_autograd_nothing_would_be_learned_and_the_update_says_so() -> None:
+    bench = Bench()
+    learning = bench.learning()
+    with torch.no_grad(), pytest.raises(TrainingError, match=r"no gradient.*: autograd is off"):
+        bench.update(learning, seed=0)
+    bench.model.requires_grad_(False)
+    with pytest.raises(TrainingError, match=r"no gradient.*: no weight is trainable"):
+        bench.update(learning, seed=0)
+
+
+def test_a_gradient_of_exactly_zero_is_an_error_where_tokens_have_advantages_alone() -> None:
+    bench = Bench(value="none")
+    for parameter in bench.model.parameters():
+        parameter.register_hook(torch.zeros_like)
+    before = bench.weights()
+    with pytest.raises(TrainingError, match="gradient of the policy is exactly 0 although tokens have advantages"):
+        bench.update(bench.learning(), seed=0)
+    bench.advantages = torch.zeros_like(bench.advantages)  # a critic that says nothing
+    assert bench.update(bench.learning(), seed=0)["update/policy_grad_norm"] == 0.0
+    assert same(before, bench.weights())

@@ -10,9 +10,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -144,15 +144,15 @@ FIXTURE = "import pytest\nfrom solution import add\n"
     ],
 )
 def test_files_of_pytest_are_run_by_pytest(any_box: Sandbox, tests: str, reason: str, says: str) -> None:
-    outcome = any_box.run(ADD, FIXTURE + tests, timeout_s=10)
+    outcome = any_box.run(ADD, FIXTURE + tests)
     assert (outcome.reason, outcome.passed) == (reason, reason == "passed")
     assert says in outcome.output
 
 
 def test_unittest_works_without_importing_pytest(any_box: Sandbox) -> None:
     tests = "import unittest\nfrom solution import add\nclass Case(unittest.TestCase):\n    def testAdd(self):\n"
-    assert any_box.run(ADD, tests + "        self.assertEqual(add(1, 2), 3)\n", timeout_s=10).reason == "passed"
-    assert any_box.run(ADD, tests + "        self.assertEqual(add(1, 2), 4)\n", timeout_s=10).reason == "failed"
+    assert any_box.run(ADD, tests + "        self.assertEqual(add(1, 2), 3)\n").reason == "passed"
+    assert any_box.run(ADD, tests + "        self.assertEqual(add(1, 2), 4)\n").reason == "failed"
 
 
 # Nothing else than the tests makes a program pass.
@@ -260,7 +260,7 @@ def test_tests_see_the_builtins_as_they_were(any_box: Sandbox) -> None:
     plain = "assert all([False])"
     assert any_box.run(program, plain).reason == "failed"
     assert any_box.run(program, f"def test_a():\n    {plain}").reason == "failed"
-    assert any_box.run(program, f"import pytest\ndef test_a():\n    {plain}", timeout_s=10).reason == "failed"
+    assert any_box.run(program, f"import pytest\ndef test_a():\n    {plain}").reason == "failed"
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_tests_see_the_builtins_as_they_were(any_box: Sandbox) -> None:
 def test_no_forgery_of_pytest_passes(any_box: Sandbox, way: str) -> None:
     program = f"import os\ndef add(a, b):\n    import pytest\n    {way}\n"
     outcome = any_box.run(
-        program, "import pytest\nfrom solution import add\ndef test_a():\n    assert add(1, 2) == 3\n", timeout_s=10
+        program, "import pytest\nfrom solution import add\ndef test_a():\n    assert add(1, 2) == 3\n"
     )
     assert outcome.reason in ("failed", "error", "crashed")
 
@@ -295,7 +295,7 @@ for number in range(3, 64):
     except OSError:
         pass
 """
-    outcome = box.run(program, "assert 'xylophone'", timeout_s=5)
+    outcome = box.run(program, "assert 'xylophone'")
     assert outcome.output == "NOTHING\n"
 
 
@@ -370,23 +370,25 @@ def test_tests_are_run_plainly_unless_they_need_pytest(tests: str, functions: li
     ],
 )
 def test_what_does_not_end_is_ended_in_time(box: Sandbox, program: str) -> None:
-    begun = time.monotonic()
     outcome = box.run(program, "f()", timeout_s=0.1)
     assert outcome == Result(False, "timeout", "The time was up.")
-    assert time.monotonic() - begun < 4
     assert works(box)
 
 
-def test_what_was_printed_before_the_end_of_the_time_is_kept(box: Sandbox) -> None:
-    outcome = box.run("print('here')\nwhile True:\n    pass", "assert True", timeout_s=0.2)
-    assert outcome.output == "here\nThe time was up."
+def test_what_was_printed_before_the_end_of_the_time_is_kept(
+    box: Sandbox, with_more_time: Callable[[Callable[[float], bool]], None]
+) -> None:
+    program = "print('here')\nwhile True:\n    pass"
+    with_more_time(
+        lambda seconds: box.run(program, "assert True", timeout_s=seconds).output == "here\nThe time was up."
+    )
 
 
 @pytest.mark.parametrize(
     "program", ["x = bytes(10**9)", "x = [0]\nwhile True:\n    x += x", "x = 1\nwhile True:\n    x <<= 10**9"]
 )
 def test_memory_is_bounded(box: Sandbox, program: str) -> None:
-    outcome = box.run(program, "assert True", timeout_s=5)
+    outcome = box.run(program, "assert True")
     assert outcome.reason == "memory"
     assert 'File "solution.py", line' in outcome.output
     assert box.run("x = bytes(10**8)", "assert True").reason == "passed"
@@ -401,7 +403,7 @@ def test_deep_recursion_is_an_error(any_box: Sandbox) -> None:
 
 
 def test_output_is_cut_while_it_is_read(any_box: Sandbox) -> None:
-    outcome = any_box.run("print('x' * 10**8)", "assert False", timeout_s=5)
+    outcome = any_box.run("print('x' * 10**8)", "assert False")
     assert outcome.reason == "failed"
     assert 9_000 < len(outcome.output) <= 10_000
     assert "bytes more were printed]\nTraceback" in outcome.output
@@ -414,7 +416,7 @@ def test_output_is_cut_while_it_is_read(any_box: Sandbox) -> None:
 
 def test_long_tests_reach_a_program_whatever_it_reads(box: Sandbox) -> None:
     tests = "# " + "long " * 100_000 + "\nassert add(1, 2) == 3"
-    assert box.run(ADD, tests, timeout_s=5).reason == "passed"
+    assert box.run(ADD, tests).reason == "passed"
     deaf = "import time\nwhile True:\n    time.sleep(1)"
     assert box.run(deaf, tests, timeout_s=0.2).reason == "timeout"
 
@@ -427,7 +429,7 @@ def test_files_are_bounded(box: Sandbox) -> None:
 
 def test_all_files_together_are_bounded(strong: Sandbox) -> None:
     program = "def f():\n    for k in range(9):\n        open(str(k), 'wb').write(bytes(2**23))"
-    outcome = strong.run(program, "f()", timeout_s=5)
+    outcome = strong.run(program, "f()")
     full = (
         "The program wrote more than 32 MiB of files." if strong.isolation == "landlock" else "No space left on device"
     )
@@ -521,10 +523,8 @@ assert refused('mlockall', 1) and refused('sethostname', b'x', 1) and refused('k
 
 
 def test_threads_work_and_end_with_the_program(box: Sandbox) -> None:
-    program = "import threading, time\nfor _ in range(4):\n    threading.Thread(target=time.sleep, args=(60,)).start()"
-    begun = time.monotonic()
+    program = "import threading\nfor _ in range(4):\n    threading.Thread(target=threading.Event().wait).start()"
     assert box.run(program, "import threading\nassert threading.active_count() == 5") == Result(True, "passed", "")
-    assert time.monotonic() - begun < 2
 
 
 def test_threads_are_counted_and_bounded(box: Sandbox) -> None:
@@ -570,7 +570,7 @@ def test_neither_this_package_nor_the_sandbox_can_be_imported(box: Sandbox, name
     outcome = box.run(f"import {name}", "assert True")
     assert (outcome.reason, outcome.output.splitlines()[-1].partition(":")[0]) == ("error", "ModuleNotFoundError")
     by_pytest = f"import pytest\ndef test_a():\n    with pytest.raises(ModuleNotFoundError):\n        import {name}\n"
-    assert box.run(ADD, by_pytest, timeout_s=10).passed
+    assert box.run(ADD, by_pytest).passed
 
 
 def test_no_loaded_module_and_no_path_leads_to_this_package_or_the_sandbox(box: Sandbox) -> None:
@@ -683,21 +683,25 @@ def test_every_namespace_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 # Many programs.
 
 
-def test_many_programs_are_judged_in_order_and_none_loses_another(box: Sandbox) -> None:
+def test_many_programs_are_judged_in_order_and_none_loses_another(
+    box: Sandbox, with_more_time: Callable[[Callable[[float], bool]], None]
+) -> None:
     kill = ("import os\nos._exit(1)", "assert True")
     loop = ("while True: pass", "assert True")
     jobs = [GOOD, WRONG, kill, loop, ("x = bytes(10**10)", "assert 1"), ("import os\nos.chmod('.', 0)", "assert 1")] * 2
     with Sandbox(workers=3, isolation=box.isolation, accept_weaker=True) as many:
-        outcomes = many.run_many([*jobs, GOOD], timeout_s=1.0)
-        assert [outcome.reason for outcome in outcomes] == [
-            *["passed", "failed", "crashed", "timeout", "memory", "passed"] * 2,
-            "passed",
-        ]
+        reasons = [*["passed", "failed", "crashed", "timeout", "memory", "passed"] * 2, "passed"]
+        with_more_time(
+            lambda seconds: [each.reason for each in many.run_many([*jobs, GOOD], timeout_s=seconds)] == reasons
+        )
         assert many.run_many([]) == []
         assert len(many._idle) <= 3
 
 
-def test_a_worker_that_is_lost_is_replaced_and_its_program_tried_again(box: Sandbox) -> None:
+def test_a_worker_that_is_lost_is_replaced_and_its_program_tried_again(
+    box: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send_job = worker_module.Worker.send_job
     slow = ("import time\ntime.sleep(0.3)\n" + ADD, GOOD[1])
     with Sandbox(workers=2, isolation=box.isolation, accept_weaker=True) as pair:
         pair.run_many([GOOD, GOOD])
@@ -705,10 +709,15 @@ def test_a_worker_that_is_lost_is_replaced_and_its_program_tried_again(box: Sand
             os.killpg(worker._process.pid, signal.SIGKILL)
         assert [outcome.reason for outcome in pair.run_many([GOOD, WRONG])] == ["passed", "failed"]
         first = pair._idle[0]
-        timer = threading.Timer(0.1, os.killpg, (first._process.pid, signal.SIGKILL))  # dead while it works
-        timer.start()
+
+        def killed(worker: worker_module.Worker, *job: Any) -> bool:
+            sent = send_job(worker, *job)
+            if worker is first:  # dead while it works
+                os.killpg(first._process.pid, signal.SIGKILL)
+            return sent
+
+        monkeypatch.setattr(worker_module.Worker, "send_job", killed)
         assert [outcome.reason for outcome in pair.run_many([slow] * 4)] == ["passed"] * 4
-        timer.join()
         assert first not in pair._idle
 
 
@@ -818,10 +827,8 @@ def test_nothing_runs_on_when_the_process_that_asked_is_killed(box: Sandbox, pro
     asking.kill()
     asking.wait()
     asking.stdout.close()
-    deadline = time.monotonic() + 5
-    while _alive(group) and time.monotonic() < deadline:
+    while _alive(group):  # the timeout of the test ends it
         time.sleep(0.02)
-    assert not _alive(group)
 
 
 def _alive(group: int) -> bool:

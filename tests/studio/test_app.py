@@ -1,5 +1,6 @@
 """The server: who may ask, what it answers, and that texts and paths of a request reach nothing else."""
 
+import asyncio
 import json
 import shutil
 import subprocess
@@ -8,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from studio_world import append, record, session, write_run
-from text2grad.errors import ConfigError
-from text2grad_studio.app import make_app
+from text2grad.errors import ConfigError, DataError
+from text2grad_studio.app import _body, make_app
 from text2grad_studio.columns import Filter
 from text2grad_studio.exports import page_of_response
 from text2grad_studio.server import serve
@@ -151,6 +153,17 @@ def marked(client: TestClient, rater: str = "ann", *, done: bool = True) -> str:
     answer = client.post("/api/marks", json={"rater": rater, "tab": tab, "events": [start, span, *end]})
     assert answer.status_code == 200, answer.text
     return str(whole["item"])
+
+
+def test_a_browser_that_leaves_in_the_middle_of_a_save_is_no_traceback() -> None:
+    parts = iter([{"type": "http.request", "body": b'{"rater": ', "more_body": True}, {"type": "http.disconnect"}])
+
+    async def receive() -> Any:
+        return next(parts)
+
+    request = Request({"type": "http", "headers": [(b"content-type", b"application/json")]}, receive)
+    with pytest.raises(DataError, match="the request broke off: its browser left"):
+        asyncio.run(_body(request))
 
 
 def test_marks_are_saved_listed_and_exported(tmp_path: Path) -> None:

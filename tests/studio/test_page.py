@@ -14,7 +14,7 @@ pytest.importorskip("playwright", reason="playwright is not installed")
 from playwright.sync_api import expect
 
 from places import STORIES
-from studio_browser import CHROMIUM, SECONDS, Served, chromium, close, page_of, served
+from studio_browser import CHROMIUM, SECONDS, Served, chromium, close, context_of, page_of, served, wait_for_rows
 from studio_world import append, record, write_run
 from text2grad.types import signs, visible
 from text2grad_studio.marks import MarkStore
@@ -174,7 +174,7 @@ def test_curves_with_long_names_stay_in_their_pane_and_show_their_values(browser
 
 def test_without_a_run_a_text_of_ones_own_is_marked(browser: Any, tmp_path: Path) -> None:
     with served(tmp_path / "store", options=("--rater", "ann")) as server:
-        context = browser.new_context()
+        context = context_of(browser)
         page = context.new_page()
         page.goto(server.address)
         page.fill("#own-response", "I went to the zoo.")
@@ -212,7 +212,8 @@ def test_marks_by_mouse_are_snapped_before_release_and_saved(browser: Any, serve
         page.get_by_role("button", name="Negative", exact=True).click()
         segment(page, "mat").click()
         page.get_by_role("button", name="Positive", exact=True).click()
-        segment(page, "on").dblclick()
+        page.evaluate("Object.defineProperty(Event.prototype, 'timeStamp', { get: () => 1e9 })")
+        segment(page, "on").dblclick()  # within a moment, however busy the machine is
         assert chosen(page) == "The cat sat on the mat."
         page.keyboard.press("p")  # overlaps both
         box = segment(page, "cat").bounding_box()
@@ -455,6 +456,26 @@ def test_nothing_is_lost_when_the_server_is_killed(browser: Any, server: Served)
     assert spans(server.store, "crash") == [("cat", "negative")]
 
 
+def test_a_mark_that_waits_says_so_as_long_as_it_waits(browser: Any, server: Served) -> None:
+    with page_of(browser, server, "patient") as page:
+        server.kill()
+        mark(page, "cat", "n")
+        expect(page.locator("#saved")).to_contain_text("Not saved")
+        page.evaluate("""() => {
+            const saved = document.getElementById("saved");
+            told = [];
+            new MutationObserver(() => told.push(saved.textContent)).observe(saved, { childList: true });
+        }""")
+        for _ in range(2):  # the page looks for the server, and the first look has been answered
+            with page.expect_event("requestfailed", lambda request: request.url.endswith("/api/studio")):
+                pass
+        told = page.evaluate("told")
+        assert told
+        assert [words for words in told if "Not saved" not in words] == []
+        server.start()
+        saved(page)
+
+
 def test_what_a_closed_page_could_not_save_is_saved_by_the_next(browser: Any, server: Served) -> None:
     with page_of(browser, server, "closed") as page:
         server.kill()
@@ -500,7 +521,7 @@ def held(page: Any, pattern: str | re.Pattern[str], method: str = "GET") -> Iter
     yield requests
     while requests:
         requests.pop(0).continue_()
-    page.unroute(pattern)
+    page.unroute(pattern)  # sends one that came meanwhile, too
 
 
 def wait_for(page: Any, requests: list[Any], number: int) -> None:
@@ -510,6 +531,11 @@ def wait_for(page: Any, requests: list[Any], number: int) -> None:
             return
         page.wait_for_timeout(50)
     raise AssertionError(f"{len(requests)} requests came, not {number}")
+
+
+def read(page: Any) -> None:
+    """Wait until the page has read the answers that came: it reads a later one."""
+    page.evaluate("fetch('/api/studio').then(answer => answer.json())")
 
 
 def test_a_late_answer_does_not_replace_what_was_opened_after_it(browser: Any, server: Served) -> None:
@@ -533,7 +559,10 @@ def test_a_late_answer_does_not_replace_what_was_opened_after_it(browser: Any, s
             wait_for(page, requests, 1)
             page.get_by_role("button", name="My marks").click()
             page.wait_for_selector(".summary")
-        page.wait_for_load_state("networkidle")
+            with page.expect_response("**/api/marks/*") as answer:
+                requests.pop().continue_()
+            answer.value.finished()
+        read(page)
         assert page.locator("#response").count() == 0
 
 
@@ -582,7 +611,7 @@ def test_an_answer_to_a_list_that_was_left_is_not_counted_in_the_next(browser: A
             with page.expect_response(LIST) as answer:
                 requests.pop().continue_()
             answer.value.finished()
-        page.wait_for_timeout(200)  # the page has read the answer
+        read(page)
         assert page.locator("#count").text_content() == "0 responses"
 
 
@@ -650,8 +679,10 @@ def test_undo_takes_back_no_act_of_another_tab_that_the_page_does_not_show(brows
         expect(second.locator("#response .negative")).to_have_text("cat")
         second.get_by_role("button", name="→ positive").click()
         saved(second)
-        first.keyboard.press("u")  # it would take the mark away that the other tab has turned
-        first.keyboard.press("u")
+        with held(first, "**/api/marks/*") as requests:
+            first.keyboard.press("u")  # it would take the mark away that the other tab has turned
+            wait_for(first, requests, 1)
+            first.keyboard.press("u")  # before the marks have come; later it would be an act of its own
         expect(first.locator(".told")).to_contain_text("so nothing was undone or redone")
         expect(first.locator("#response .positive")).to_have_text("cat")
         first.reload()
@@ -673,7 +704,7 @@ def test_undo_takes_back_no_act_of_another_tab_that_the_page_does_not_show(brows
 
 
 def test_an_address_with_a_name_that_is_none_asks_for_one(browser: Any, server: Served) -> None:
-    context = browser.new_context()
+    context = context_of(browser)
     page = context.new_page()
     page.goto(f"{server.address}&rater=../x")
     dialog = page.locator("dialog")
@@ -770,10 +801,10 @@ def test_marks_that_waited_for_the_server_stand_in_a_list_that_was_fetched_befor
 @contextmanager
 def refused_page_of(browser: Any, server: Served, rater: str) -> Iterator[Any]:
     """Open the studio for a rater; refusals belong to the test, errors of scripts do not."""
-    context = browser.new_context(viewport={"width": 1280, "height": 860})
-    context.set_default_timeout(SECONDS * 1000)
+    context = context_of(browser)
     page, errors = context.new_page(), list[str]()
     page.on("pageerror", lambda error: errors.append(str(error)))
+    wait_for_rows(context, server)
     page.goto(f"{server.address}&rater={rater}")
     page.locator(".item").first.click()
     page.wait_for_selector("#response .s")
@@ -1406,7 +1437,7 @@ def test_an_act_that_was_saved_before_the_answer_was_lost_is_saved_once(browser:
         page.route("**/api/marks", cut)
         page.keyboard.press("u")
         expect(page.locator("#saved")).to_contain_text("Not saved")
-        page.unroute("**/api/marks")
+        page.unroute_all(behavior="wait")  # the page tries again, and an answer is perhaps being lost
         saved(page)
         page.reload()
         expect(page.locator("#response .negative")).to_have_text("cat")
@@ -1533,7 +1564,7 @@ def test_a_button_beside_a_field_that_is_filled_in_needs_one_click(browser: Any,
         box = page.get_by_role("button", name="Done, next").bounding_box()
         page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
         page.mouse.down()
-        page.wait_for_timeout(100)  # longer than a task of the page
+        page.evaluate("new Promise(done => setTimeout(() => setTimeout(done)))")  # behind the tasks of the page
         page.mouse.up()
         expect(page.locator(".where")).to_contain_text("response 3")
         saved(page)
@@ -1757,7 +1788,7 @@ def test_hostile_texts_are_inert_and_visible(browser: Any, tmp_path: Path) -> No
     evil["critique"] = {"feedback": EVIL, "spans": [], "status": "ok", "unmatched": [EVIL]}
     append(run, [evil])
     with served(tmp_path / "store", run) as server, page_of(browser, server, "ann") as page:
-        page.wait_for_timeout(300)
+        read(page)  # an image would have been asked for before
         assert page.title() == "text2grad studio"
         assert page.locator("#detail img, #detail script, #list img").count() == 0
         shown = page.locator("#response").text_content()
@@ -1879,7 +1910,7 @@ def test_the_critic_is_asked_about_a_text_of_ones_own(
     (tmp_path / "studio_page_critic.py").write_text(CRITIC)
     monkeypatch.chdir(tmp_path)
     with served(tmp_path / "store", options=("--rater", "ann", "--critic", "studio_page_critic:critic")) as server:
-        context = browser.new_context()
+        context = context_of(browser)
         page = context.new_page()
         page.goto(server.address)
 

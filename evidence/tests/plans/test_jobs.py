@@ -1,7 +1,6 @@
 """Processes side by side: what waits for what, what is not run again, and what a failure does to the others."""
 
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,17 +53,15 @@ def test_no_more_run_at_once_than_may(job: Callable[..., Job], tmp_path: Path) -
 
 def test_a_failure_names_the_log_and_stops_the_others(job: Callable[..., Job], tmp_path: Path) -> None:
     jobs = {
-        "long": job("long", seconds=60),
+        "long": job("long", seconds=600),  # longer than the test may take
         "bad": job("bad", code="import sys; print('why'); sys.exit(3)"),
         "later": job("later", needs="bad"),
     }
-    started = time.monotonic()
     with pytest.raises(TrainingError) as caught:
         run_jobs(jobs, lambda _: None, at_once=2)
     log = tmp_path / "logs" / "bad.log"
     assert str(caught.value) == f"bad stopped with exit code 3: why\nAll its output is in {log}"
     assert (tmp_path / "logs" / "bad.log").read_text() == "why\n"
-    assert time.monotonic() - started < 30  # it did not wait for the long one, which is no more
     assert "later begins" not in (journal(tmp_path) if (tmp_path / "journal").exists() else [])
 
 
@@ -73,7 +70,7 @@ import pathlib, signal, sys, time
 saved = pathlib.Path(sys.argv[1])
 signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.3), saved.write_text("saved"), sys.exit(143)))
 saved.with_suffix(".begun").touch()
-time.sleep(60)
+time.sleep(600)
 """
 
 

@@ -369,7 +369,7 @@ def test_long_programs_are_tested_so_that_single_faults_fail_in_the_sandbox_and_
         jobs += [(program_of(text), str(example.tests)) for text in bodies]
         expected += [True] + [False] * (len(bodies) - 1)
     with Sandbox() as sandbox:
-        assert [outcome.passed for outcome in sandbox.run_many(jobs)] == expected
+        assert [outcome.passed for outcome in sandbox.run_many(jobs, timeout_s=120)] == expected
 
 
 def test_short_programs_of_a_set_length_pass_the_test_of_all_combinations_mostly() -> None:

@@ -34,7 +34,7 @@ from text2grad.cli import (
     sft,
     train,
 )
-from text2grad.cli.log import configure_log, write_nowhere
+from text2grad.cli.log import configure_log, open_streams, write_nowhere
 from text2grad.errors import Interrupted, OutOfMemory, Text2GradError, is_out_of_memory
 from text2grad_sandbox import SandboxError
 
@@ -54,6 +54,7 @@ FORMER = {
 VERBOSITY = ("-q", "--quiet", "-v", "--verbose")
 EXIT_ERROR = 2
 EXIT_OUT_OF_MEMORY = 1
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, somebody's share of it, or the largest file
 SPINS = "1000"
 """How often a thread of torch looks whether the others have done their part before it sleeps (libgomp's variable).
 
@@ -129,6 +130,7 @@ def main(argv: Sequence[str] | None = None, more: Iterable[Any] = (), *, prog: s
     0: success; 1: out of memory; 2: another error; 130, 143 and 129: stopped by Ctrl-C, SIGTERM and SIGHUP. Standard
     error has the explanation, or the command that continues.
     """
+    open_streams()
     argv = sys.argv[1:] if argv is None else argv
     args = _parse(argv, more, prog)
     if "OMP_WAIT_POLICY" not in os.environ:
@@ -153,10 +155,10 @@ def main(argv: Sequence[str] | None = None, more: Iterable[Any] = (), *, prog: s
         write_nowhere()
         return 128 + signal.SIGPIPE
     except OSError as error:  # a full disk, say; without a file it is no user's
-        if error.filename is None and error.errno != errno.ENOSPC:
+        if error.filename is None and error.errno not in FULL:
             raise
         place = error.filename or "a file or the output"
-        saved = "; what was saved before is whole" if error.errno == errno.ENOSPC else ""
+        saved = "; what was saved before is whole" if error.errno in FULL else ""
         return _failed(f"cannot read or write {place}: {error.strerror}{saved}", EXIT_ERROR)
     except (Text2GradError, SandboxError) as error:
         code = EXIT_OUT_OF_MEMORY if isinstance(error, OutOfMemory) else EXIT_ERROR

@@ -90,11 +90,14 @@ def wanted() -> "dict[str, list[tuple[str, SpecifierSet]]]":
     """Return (package, range of versions) of each extra, as the installed project declares them."""
     from packaging.requirements import Requirement  # lazy_loader needs it, too
 
-    extras: dict[str, list[tuple[str, SpecifierSet]]] = {}
+    extras: dict[str, dict[str, SpecifierSet]] = {}
     for requirement in map(Requirement, requires("text2grad") or ()):
         if match := _EXTRA.search(str(requirement.marker)):
-            extras.setdefault(match[1], []).append((requirement.name, requirement.specifier))
-    return dict(sorted(extras.items(), key=lambda pair: [*ABOUT, pair[0]].index(pair[0])))
+            packages = extras.setdefault(match[1], {})
+            known = packages.get(requirement.name, requirement.specifier)
+            packages[requirement.name] = max(known, requirement.specifier, key=len)  # an extra narrows what it holds
+    order = sorted(extras.items(), key=lambda pair: [*ABOUT, pair[0]].index(pair[0]))
+    return {extra: list(packages.items()) for extra, packages in order}
 
 
 def _version(package: str) -> str:

@@ -65,6 +65,9 @@ def add_parser(commands: Any) -> None:
     add("--perplexity", metavar="PATH", help="causal language model for the perplexity of the feedback")
 
 
+BEATEN = "marking everything has at least the critic's F1, for each label"
+
+
 def run(args: argparse.Namespace) -> int:
     """Check the arguments, run the critic, measure, and write the results."""
     from text2grad.runs.critic_quality import evaluate, read_truth
@@ -191,4 +194,6 @@ def _report(args: argparse.Namespace, evaluation: "Evaluation", pairs: Sequence[
     use = ["--set", f"critic.model={args.model}"] if args.model else ["--critic", args.critic]
     then = [] if args.predictions else ["text2grad", "train", "RECIPE.toml", *use]
     note = "" if then else f"open {args.out}/evaluation.html in a browser"
+    if evaluation.beaten_by_marking_everything:
+        note = f"{BEATEN}; read its critiques in {args.out}/evaluation.html before a policy learns from them"
     print_end(f"{args.out}/{', '.join(files)}", then=then, note=note)

@@ -37,6 +37,17 @@ class Lines(logging.Handler):
         stream.flush()
 
 
+def open_streams() -> None:
+    """Let standard streams that were closed before the start lead nowhere: files that are opened would become them."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            setattr(sys, name, open(number, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
+
+
 def write_nowhere() -> None:
     """Let standard output and standard error lead nowhere, for good."""
     nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -210,14 +210,19 @@ def best_policy(recipe: "Recipe") -> list[tuple[str, str]]:
 
 def warn_of_loss(recipe: "Recipe", evaluations: Sequence[dict[str, Any]], metric: str) -> None:
     """Print a warning if the policy lost more than half of its best held-out gain before the end of the run."""
-    from text2grad.runs import lower_is_better
+    from text2grad.runs import load_metric, lower_is_better
 
-    keep = recipe.run.keep_best
-    sign = -1.0 if keep == "lowest" or (keep == "none" and lower_is_better(metric)) else 1.0
+    keep, users = recipe.run.keep_best, recipe.data.metric
+    stated = getattr(load_metric(users), "lower_is_better", None) if users else lower_is_better(metric)
+    lower = keep == "lowest" if keep != "none" else stated
+    if lower is None:  # nobody knows which way a user's metric should go; a reward should rise
+        metric = "reward"
+    sign = -1.0 if lower else 1.0
     values = [(sign * each["metrics"][metric], each["step"]) for each in evaluations if metric in each["metrics"]]
     (best, step), (end, _), start = max(values), values[-1], values[0][0]
     if end - start < LOST * (best - start):
-        way = "" if keep != "none" else f' run.keep_best = "{"highest" if sign > 0 else "lowest"}" keeps that policy;'
+        way = f' run.keep_best = "{"lowest" if lower else "highest"}" keeps that policy;'
+        way = "" if keep != "none" or lower is None else way
         note(
             f"held-out {metric.replace('_', ' ')} was {sign * best:.3f} at step {step}, and is {sign * end:.3f} at the "
             f"end:{way} a larger ppo.beta or a smaller optim.lr keeps the policy closer to its start.",

@@ -19,6 +19,7 @@ from .examples import (
     write_examples as write_examples,
 )
 from .export import DATA_FILE as DATA_FILE, write_folder as write_folder
+from .kept_process import kept_process as kept_process
 from .lenient_json import (
     CutObject as CutObject,
     printable as printable,

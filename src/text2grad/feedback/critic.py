@@ -12,13 +12,12 @@ All code calls a critic through `ask`, which makes a `Critique` of whatever the 
 import math
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import chdir
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Protocol, get_args, runtime_checkable
 
 from text2grad.errors import CriticError, Text2GradError, is_out_of_memory
 from text2grad.feedback.critique_text import parse_critique_object
+from text2grad.feedback.kept_process import kept_process
 from text2grad.feedback.records import Annotation
 from text2grad.feedback.spans import Match, critique_from_text, locate_critique
 from text2grad.feedback.user_code import described, load_callable
@@ -70,7 +69,7 @@ def ask(critic: Critic, examples: Sequence[Example], responses: Sequence[str], *
     """
     name = getattr(critic, "__name__", type(critic).__name__)
     try:
-        with chdir(Path.cwd()):  # the critic may change it
+        with kept_process(f"critic {name}"):
             answers = critic(examples, list(responses))
     except KeyboardInterrupt:
         raise

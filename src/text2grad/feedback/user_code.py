@@ -4,17 +4,21 @@ import importlib
 import sys
 import sysconfig
 import traceback
-from contextlib import chdir
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from text2grad.errors import ConfigError
+from text2grad.feedback.kept_process import kept_process
 
 OWN_AND_LIBRARIES = (
     str(Path(__file__).parents[1]),
     *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
 )
+LONGEST_TEXT = 1000  # characters of an error's message that are shown
+
+_changed: dict[Path, int] = {}  # when the files of users' modules were changed before they were imported, in ns
 
 
 def load_callable(path: str, kind: str) -> Any:
@@ -33,10 +37,11 @@ def load_callable(path: str, kind: str) -> Any:
     if module_name.endswith(".py") or "/" in module_name:
         near = module_name.removesuffix(".py").strip("/").replace("/", ".")
         raise ConfigError(f'a {kind} is given as "module:name", not by its file: "{near}:{attribute}", got {path!r}')
-    if str(Path.cwd()) not in sys.path:
+    if sys.path[:1] != [str(Path.cwd())]:
         sys.path.insert(0, str(Path.cwd()))
+    _forget_stale(module_name)
     try:
-        with chdir(Path.cwd()):  # the module may change it
+        with kept_process(f"{kind} {path}"):
             module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         problem = f"importing {module_name} ends in {described(error)}"
@@ -60,6 +65,17 @@ def load_callable(path: str, kind: str) -> Any:
     return loaded
 
 
+def _forget_stale(name: str) -> None:
+    """Let a module of the working directory be read anew where another directory's, or an older file, was imported."""
+    path = Path.cwd() / f"{name}.py"
+    if path.is_file():
+        changed = _changed.get(path) not in (None, path.stat().st_mtime_ns)
+        if name in sys.modules and (changed or getattr(sys.modules[name], "__file__", None) != str(path)):
+            del sys.modules[name]
+            importlib.invalidate_caches()
+        _changed[path] = path.stat().st_mtime_ns
+
+
 def described(error: BaseException) -> str:
     """Return the type and the message of an error in one line, with the file and line of the user's code, if any.
 
@@ -74,5 +90,8 @@ def described(error: BaseException) -> str:
     if frames:
         path, line = Path(frames[-1][0]), frames[-1][1]
         place = f" at {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{line}"
-    text = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
+    text = "its message cannot be made"
+    with suppress(Exception):
+        text = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
+    text = text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}… ({len(text):,} characters)"
     return f"{type(error).__name__}{place}{f': {text}' if text else ''}"

@@ -84,7 +84,6 @@ class SpanGRPOTrainer(GRPOTrainer):
                 count = sum(span.label == label for critique in self.critiques for span in critique.spans)
                 log_metric(f"critic/{label}_spans", count / max(len(self.critiques), 1))
             log_metric("critic/failure_rate", self.judge.failures.rate)
-            log_metric("critic/rewarded_tokens", float((self.token_rewards != 0).sum() / len(self.token_rewards)))
             log_extra("critique", [HALF_PAIR.sub("\ufffd", critique.feedback) for critique in self.critiques])
             log_extra("critique_spans", list(map(_beside_feedback, self.critiques, self.responses, completions)))
             totals: list[float | None] = self.token_rewards.sum(dim=1).tolist()
@@ -129,18 +128,27 @@ class SpanGRPOTrainer(GRPOTrainer):
         """Return TRL's batch with advantages of shape [B, T]."""
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         policy: Any = self.model
+        rewards, mask = self._own_rewards(output)
+        rewarded = ((rewards != 0) & mask).sum(dim=1, dtype=torch.float32)  # [B]
+        log = self._metrics["train" if policy.training else "eval"]
+        log["critic/rewarded_tokens"].append(self.accelerator.gather(rewarded).mean().item())
         if policy.training:  # evaluation needs the logged numbers alone
             output["advantages"] = self._advantages(output)
         return output
 
+    def _own_rewards(self, output: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        """Return the rewards and the mask of the policy's own tokens, both [B, T], as wide as TRL's batch."""
+        wider = (0, output["completion_mask"].shape[1] - self.response_mask.shape[1])
+        rewards, mask = (torch.nn.functional.pad(values, wider) for values in (self.token_rewards, self.response_mask))
+        if "tool_mask" not in output:
+            return rewards, mask
+        own, complete = output["tool_mask"].bool(), output["completion_mask"].bool()
+        return _without_tools(rewards, self.whole_rewards, mask, own, complete)
+
     def _advantages(self, output: Mapping[str, Any]) -> Tensor:
         """Return the advantage of each token over its group, [B, T]; 0 where TRL's loss has no token."""
         learned = output["completion_mask"].bool() & output.get("tool_mask", output["completion_mask"]).bool()
-        wider = (0, learned.shape[1] - self.response_mask.shape[1])
-        rewards, mask = (torch.nn.functional.pad(values, wider) for values in (self.token_rewards, self.response_mask))
-        if "tool_mask" in output:
-            own, complete = output["tool_mask"].bool(), output["completion_mask"].bool()
-            rewards, mask = _without_tools(rewards, self.whole_rewards, mask, own, complete)
+        rewards, mask = self._own_rewards(output)
         padded = self.accelerator.pad_across_processes((rewards, mask.int()), dim=1)  # a bool would become int64
         all_rewards, all_masks = self.accelerator.gather(padded)
         of_all = group_advantages(

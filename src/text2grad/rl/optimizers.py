@@ -41,6 +41,7 @@ class Optimizers:
 
     Attributes:
         stepped: number of optimizer steps on the current rollouts; with 0 the weights have not changed since sampling.
+        moved: True once an optimizer step of this process has changed a weight of the policy.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Optimizers:
             name: torch.optim.AdamW(trained[name][0], lr=rate, betas=ADAM_BETAS, eps=ADAM_EPS, weight_decay=0.0)
             for name, rate in self.peak.items()
         }
-        self.at_step = self.stepped = 0
+        self.at_step, self.stepped, self.moved = 0, 0, not policy
 
     def begin(self, step: int) -> dict[str, float]:
         """Set the learning rates of a batch of rollouts and return them."""
@@ -84,7 +85,8 @@ class Optimizers:
             The gradient norms before clipping.
 
         Raises:
-            TrainingError: if a gradient is not finite; no weight is changed then.
+            TrainingError: if a gradient is not finite, when no weight is changed; or if the first step of the policy
+                changes no weight in spite of its gradient.
         """
         norms = {
             f"update/{name}_grad_norm": clip_gradients(_parameters(optimizer), self.max_grad_norm)
@@ -97,11 +99,25 @@ class Optimizers:
             )
         self.stepped += 1
         resting = self.at_step < self.settings.value_warmup_steps and "value" in self.by_name
+        watched = not (self.moved or resting) and norms["update/policy_grad_norm"] > 0.0
+        before = self._sums_of_policy() if watched else []
         for name, optimizer in self.by_name.items():
             if name == "value" or not resting:
                 optimizer.step()
+        if watched and self._sums_of_policy() == before:
+            raise TrainingError(
+                f"the first optimizer step changed no weight of the policy, whose gradient is {norms}: steps of "
+                f"optim.lr = {self.settings.lr:g} are lost in the rounding of its weights. Raise optim.lr, or widen "
+                "model.dtype."
+            )
+        self.moved |= watched
         self.zero_grad()
         return norms
+
+    def _sums_of_policy(self) -> list[float]:
+        """Return the sum of each of the policy's parameters, which an optimizer step changes if it changes anything."""
+        parameters = _parameters(self.by_name["policy"])
+        return [float(whole(parameter.detach().sum(dtype=torch.float64))) for parameter in parameters]
 
     def zero_grad(self) -> None:
         """Set all gradients to None."""

@@ -17,7 +17,8 @@ def restore(run: PreparedRun) -> int:
         The number of finished steps.
 
     Raises:
-        CheckpointError: if the checkpoint cannot be read, or finished steps have lost theirs.
+        CheckpointError: if the checkpoint cannot be read, finished steps have lost theirs, or a critic that learns
+            needs responses that are gone.
     """
     checkpoint, step, written = latest_checkpoint(run.directory / "checkpoints"), 0, BEGINNING
     if checkpoint is None:
@@ -33,11 +34,24 @@ def restore(run: PreparedRun) -> int:
         restore_random_states(states[run.accelerator.process_index if same_number else 0])
     run.accelerator.wait_for_everyone()  # every process has read the log before the first one cuts it
     if run.accelerator.is_main_process:
-        run.log.rewind(written)
+        lost = run.log.rewind(written)
+        if lost:
+            note(
+                f"{run.directory}: {', '.join(lost)} lost lines since the checkpoint of step {step}: curves and pages "
+                "have a gap, which a copy of the files would fill",
+                warning=True,
+            )
     run.accelerator.wait_for_everyone()
     run.log.metrics()  # refuses a damaged file before work starts
-    batches = -(-run.recipe.refresh.window // run.recipe.rollout.batch_size)
-    for past, records in run.log.rollouts(since=step - batches):
+    first = max(step - -(-run.recipe.refresh.window // run.recipe.rollout.batch_size), 0)
+    past_steps = dict(run.log.rollouts(since=first))
+    gone = set(range(first, step)) - past_steps.keys()
+    if gone and any(due > step for due in run.recipe.refresh.steps):
+        raise CheckpointError(
+            f"{run.directory / 'rollouts'} has no responses of step {min(gone)}, from which the critic is refreshed: "
+            "put back a copy of the directory, or begin again in another one with --set run.out=DIR"
+        )
+    for past, records in past_steps.items():
         examples = [run.examples[index] for index in chosen_examples(run, past)]
         run.refresher.observe(examples, [record["response"] for record in records])
     return step

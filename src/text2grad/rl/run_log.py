@@ -93,18 +93,20 @@ class RunLog:
         files = self._rollout_files()
         return {
             "metrics_bytes": self._metrics.stat().st_size if self._metrics.exists() else 0,
-            "rollout_files": len(files),
+            "rollout_files": int(files[-1].stem) + 1 if files else 0,
             "rollout_bytes": files[-1].stat().st_size if files else 0,
         }
 
-    def rewind(self, position: Mapping[str, int]) -> None:
-        """Cut the logs back to a position."""
-        _truncate(self._metrics, position["metrics_bytes"])
-        for number, file in enumerate(self._rollout_files(), start=1):
-            if number > position["rollout_files"]:
+    def rewind(self, position: Mapping[str, int]) -> list[str]:
+        """Cut the logs back to a position; return the names of files that are gone, or shorter than they were there."""
+        last = position["rollout_files"] - 1
+        for file in self._rollout_files():
+            if int(file.stem) > last:
                 file.unlink()
-            elif number == position["rollout_files"]:
-                _truncate(file, position["rollout_bytes"])
+        gone = [file for number in range(last) if not (file := self._rollout_file(number)).exists()]
+        ends = {self._metrics: position["metrics_bytes"], self._rollout_file(last): position["rollout_bytes"]}
+        short = [file for file, size in ends.items() if _cut(file, size)]
+        return [str(file.relative_to(self.directory)) for file in [*gone, *short]]
 
     def keep_critiques(
         self,
@@ -206,6 +208,9 @@ def _append(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
         file.write(b"".join(to_json(record) + b"\n" for record in records))
 
 
-def _truncate(path: Path, size: int) -> None:
-    if path.exists() and path.stat().st_size > size:  # a shorter file would be filled up with NULs
+def _cut(path: Path, size: int) -> bool:
+    """Cut a file to a size in bytes; return whether it is shorter, or gone."""
+    there = path.stat().st_size if path.exists() else 0
+    if there > size:  # a shorter file would be filled up with NULs
         os.truncate(path, size)
+    return there < size

@@ -130,7 +130,7 @@ class MinibatchGradient:
                 largest[name].append(value)
         totals = self._sum(torch.stack(list(sums.values())))
         means = dict(zip(sums, (totals / token_count).tolist(), strict=True))
-        maxima = {name: self._max(torch.stack(values).max()) for name, values in largest.items()}
+        maxima = {name: self.largest(torch.stack(values).max()) for name, values in largest.items()}
         _refuse_infinite(means)
         if first:
             self._refuse_other_policy((means if self.half_precision else maxima)["deviation"])
@@ -164,8 +164,13 @@ class MinibatchGradient:
             loss = loss - ppo.entropy_coef * masked_token_mean(passes.entropy, mask, token_count=token_count)
         if part.kl_coef:
             loss = loss + part.kl_coef * kl_loss(passes.logp, scores.logp_ref, mask, weights, token_count=token_count)
-        if loss.requires_grad:  # DDP and FSDP average gradients over processes; the losses need their sum
-            self.accelerator.backward(loss * self.accelerator.num_processes)
+        if not loss.requires_grad:
+            raise TrainingError(
+                "the loss has no gradient, so no weight would be learned: "
+                + ("no weight is trainable" if torch.is_grad_enabled() else "autograd is off (torch.set_grad_enabled)")
+            )
+        # DDP and FSDP average gradients over processes; the losses need their sum.
+        self.accelerator.backward(loss * self.accelerator.num_processes)
         log_ratio = (passes.logp.detach() - scores.logp).abs().masked_fill(~mask, 0.0)
         sums = {
             "update/policy_loss": surrogate.loss.detach().double() * token_count,
@@ -195,7 +200,8 @@ class MinibatchGradient:
     def _sum(self, x: Tensor) -> Tensor:
         return self.accelerator.reduce(x, reduction="sum")  # type: ignore[no-any-return]
 
-    def _max(self, x: Tensor) -> float:
+    def largest(self, x: Tensor) -> float:
+        """Return the largest of the numbers [] of all processes."""
         return float(self.accelerator.gather(x.reshape(1)).max())
 
 
@@ -227,7 +233,8 @@ def ppo_epochs(
         max_ratio: a minibatch with a larger mean ratio is skipped: no optimizer step is made, and it is counted.
 
     Raises:
-        TrainingError: if a loss or a gradient is not finite, or the first ratio is not 1.
+        TrainingError: if a loss or a gradient is not finite, the first ratio is not 1, or the gradient of the policy is
+            exactly 0 although a token has an advantage.
     """
     accelerator, values = gradient.accelerator, defaultdict[str, list[float]](list)
     rank, processes = accelerator.process_index, accelerator.num_processes
@@ -245,4 +252,9 @@ def ppo_epochs(
                 values[name].append(value)
     skips = sum(values.pop("update/skipped"))
     means = {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
+    if means.get("update/policy_grad_norm") == 0.0 and gradient.largest(data.advantages.abs().sum()) > 0.0:
+        raise TrainingError(
+            "the gradient of the policy is exactly 0 although tokens have advantages, so nothing is learned: its "
+            "trainable weights do not reach its log-probs. Look at what is frozen, detached or cast on the way."
+        )
     return {**means, "update/skipped": skips, "update/epochs": float(epochs)}

@@ -11,7 +11,7 @@ from .comparison import (
 )
 from .evaluate_policy import PolicySampler as PolicySampler, sample_rollouts as sample_rollouts
 from .evaluations import main_metric as main_metric
-from .metric import lower_is_better as lower_is_better
+from .metric import load_metric as load_metric, lower_is_better as lower_is_better
 from .own_annotations import annotate_by_critic as annotate_by_critic
 from .pipeline import Pipeline as Pipeline
 from .prompts import recipe_task as recipe_task, run_examples as run_examples, world_of as world_of

@@ -1,16 +1,16 @@
 """A user's metric, `data.metric`: (example, response) → numbers by name, checked.
 
 def metric(example: Example, response: str) -> dict[str, float]
+
+metric.lower_is_better = True     # which way its first number should go; without this line nothing advises by it
 """
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import chdir
-from pathlib import Path
 from typing import SupportsFloat
 
 from text2grad.errors import MetricError
-from text2grad.feedback import described, load_callable
+from text2grad.feedback import described, kept_process, load_callable
 from text2grad.types import Example
 
 Metric = Callable[[Example, str], Mapping[str, float]]
@@ -63,7 +63,7 @@ def measure(
     for number, (example, response) in enumerate(zip(examples, responses, strict=True), start=first + 1):
         where = f"held-out response {number} of {first + len(responses) if total is None else total}"
         try:
-            with chdir(Path.cwd()):  # the metric may change it
+            with kept_process(f"metric {getattr(metric, '__name__', type(metric).__name__)}"):
                 values = metric(example, response)
         except (Exception, SystemExit) as error:
             raise MetricError(f"the metric failed on {where}: {described(error)}. {WAY_OUT}") from error

@@ -26,17 +26,18 @@ const RATER = /^[\p{L}\p{N}_][\p{L}\p{M}\p{N}_ .@-]{0,39}$/u; // as is_rater in 
 const $ = id => document.getElementById(id);
 const state = {
   run: 0, runs: [], rater: new URLSearchParams(location.search).get("rater") || "", readOnly: false, view: "read",
-  generation: -1, total: 0, lost: false, faults: [], told: "", // of a server that was started anew
+  generation: -1, total: 0, lost: "", isForeign: false, faults: [], told: "", // of a server that was started anew
 };
 
 const saved = $("saved");
 let hasWaited = false; // marks could not be saved for a while
 const outbox = new Outbox(({ waiting, problem, refused, kept }) => {
-  saved.className = problem || refused ? "saved problem" : "saved";
-  saved.textContent = problem ? `Not saved: ${problem}. Tried again, ${kept ? "and kept in this browser"
+  const lost = problem && !state.isForeign ? "" : state.lost; // a mark that waits says why itself
+  saved.className = lost || problem || refused ? "saved problem" : "saved";
+  saved.textContent = lost || (problem ? `Not saved: ${problem}. Tried again, ${kept ? "and kept in this browser"
     : "but too much for this browser to keep: leave the page open"}.`
     : refused ? `Refused, and not saved: ${refused}. Reload the page to see the saved marks.`
-      : waiting ? "Saving…" : "All marks saved";
+      : waiting ? "Saving…" : "All marks saved");
   if (problem) hasWaited = true;
   else if (hasWaited && !waiting) { // the list of marks was perhaps fetched without them
     hasWaited = false;
@@ -405,7 +406,7 @@ const watch = async () => {
     const before = state.runs[state.run];
     if (takeOverview(overview)) await goOnWith(before);
     if (state.lost) {
-      state.lost = false;
+      state.lost = "";
       sayWhatIsSaved();
       list.draw(); // rows that could not be fetched meanwhile
       if ($("count").classList.contains("problem")) state.generation = -1; // the list is fetched anew
@@ -421,18 +422,18 @@ const watch = async () => {
     }
     showTroubles(run);
   } catch (error) {
-    state.lost = true;
-    saved.className = "saved problem";
-    saved.textContent = error.status === FORBIDDEN
+    state.isForeign = error.status === FORBIDDEN;
+    state.lost = state.isForeign
       ? "Another studio answers at this address: open the address that `text2grad studio` printed. Marks wait in this browser."
       : error.status ? `The server cannot say what it has: ${error.message}` : "No connection to the server; marks wait in this browser.";
+    sayWhatIsSaved();
   }
   setTimeout(watch, POLL_MS);
 };
 
 const sayWhatIsSaved = () => {
   if (!state.readOnly) outbox.tell();
-  else Object.assign(saved, { className: "saved", textContent: "read-only" });
+  else Object.assign(saved, { className: state.lost ? "saved problem" : "saved", textContent: state.lost || "read-only" });
 };
 
 /** The text of a part of an address; "" if a hand has damaged it. */

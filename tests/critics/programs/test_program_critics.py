@@ -221,12 +221,13 @@ def test_what_does_not_end_or_asks_for_too_much_has_no_place() -> None:
             [],
             -0.25,
         )
-        assert judged(short, "assert f()", "def f():\n    return 'a' * 10**9") == (
+    with UnitTestCritic(workers=1, timeout_s=120, passed_outcome=0.5, failed_outcome=-0.25) as long:
+        assert judged(long, "assert f()", "def f():\n    return 'a' * 10**9") == (
             ["The program asked for more memory than it may have."],
             [],
             -0.25,
         )
-        assert judged(short, "assert f()", "f = bool\nf = lambda: 1")[2] == 0.5
+        assert judged(long, "assert f()", "f = bool\nf = lambda: 1")[2] == 0.5
 
 
 def test_an_example_without_tests_cannot_be_judged(critic: UnitTestCritic) -> None:
@@ -432,14 +433,18 @@ def test_all_of_many_tests_are_counted(critic: UnitTestCritic) -> None:
 def test_tests_that_do_not_end_are_counted() -> None:
     tests = "assert f(1) == 1\nassert f(2) == 2\nassert f(4) == 4\nassert f(3) == 3"
     program = "def f(x):\n    while x > 3:\n        pass\n    if x == 2:\n        return 7\n    return x\n"
-    with UnitTestCritic(workers=1, timeout_s=2) as fresh:
-        feedback, quotes, _ = judged(fresh, tests, program)
-    assert feedback == [
+    said = [
         "1 of 4 tests fails; 2 did not end.",
         "`assert f(2) == 2` fails: its left side is 7.",
         '"7" is suspect: only failing tests run it.',
     ]
-    assert quotes == ["7"]
+    found = None
+    for seconds in (1.0, 5.0, 25.0):  # the tests before the one that hangs take longer on a busy machine
+        with UnitTestCritic(workers=1, timeout_s=seconds) as fresh:
+            found = judged(fresh, tests, program)[:2]
+        if found == (said, ["7"]):
+            return
+    raise AssertionError(found)
 
 
 def test_tests_that_read_the_output_are_traced_too(critic: UnitTestCritic) -> None:
@@ -502,7 +507,7 @@ def test_training_is_told_of_verdicts_that_rest_on_a_program_s_word(caplog: pyte
         return lines
 
     apart, shared = Example("", tests="assert f(1) == 1"), Example("", tests="import inspect\nassert f(1) == 1")
-    with UnitTestCritic(workers=1) as fresh:
+    with UnitTestCritic(workers=1, timeout_s=120) as fresh:
         fresh([apart, apart], ["def f(x): return x", "def f(x): return 2"])
         assert said() == []
         fresh([shared, apart], ["def f(x): return x"] * 2)

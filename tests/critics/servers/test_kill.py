@@ -95,7 +95,7 @@ def test_a_run_that_is_killed_ends_like_one_that_never_was(
 
 def test_a_command_that_is_killed_at_once_does_not_end_by_itself(warm: Warm, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text("import time\ntime.sleep(1)\n")
+    script.write_text("import time\ntime.sleep(600)\n")
     for _ in range(10):
         process = warm.start("python", script)
         process.kill()

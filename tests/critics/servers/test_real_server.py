@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -28,9 +27,10 @@ from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.served import ServerRewardModel
 from text2grad.types import Example
+from warm_commands import held_port
 
 SERVE = Path(sys.executable).with_name("transformers")
-START_S = 120
+START_S = 400
 MT_BENCH = SHARED / "data" / "mt_bench"
 ITEM = Item("story", Example("Once upon a time"), "there was a dog.")
 
@@ -57,9 +57,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(model: Path) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with held_port() as port:
+        yield from served(model, port)
+
+
+def served(model: Path, port: int) -> Iterator[str]:
     log = model.parent / "log"
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     command = [SERVE, "serve", model, "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]

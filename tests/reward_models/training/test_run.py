@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 import small_reward
 from small_reward import ANIMALS, ANNOTATIONS, prepare, recipe
 from text2grad.cli.__main__ import main
+from text2grad.costs import read_cost
 from text2grad.errors import CheckpointError, ConfigError, DataError, Interrupted, ModelError, TrainingError
 from text2grad.feedback.records import Annotation, read_annotations, write_annotations
 from text2grad.feedback.splits import split_by_prompt
@@ -219,6 +220,15 @@ def test_every_step_and_every_measurement_is_written_down_and_the_best_is_kept(c
     weights = load_file(calm / "model" / "model.safetensors")
     assert weights.keys() == best_weights.keys()
     assert all(torch.equal(weights[name], best_weights[name]) for name in weights)
+    cost = read_cost(calm)
+    assert cost is not None
+    assert (cost.phase, cost.runs) == ("reward model", 1)
+
+
+def test_as_many_checkpoints_are_kept_as_the_run_says(home: Path, calm: Path) -> None:
+    kept = train(home, "kept", run={"keep_checkpoints": 3})
+    assert len(list((kept / "checkpoints").iterdir())) == 3  # after steps 2, 4 and 6
+    assert len(list((calm / "checkpoints").iterdir())) == 2
 
 
 def test_what_was_measured_is_what_the_saved_model_does(calm: Path) -> None:

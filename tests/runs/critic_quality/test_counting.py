@@ -60,6 +60,17 @@ def test_precision_recall_and_f1_are_those_made_by_hand() -> None:
     assert found["f1_everything/negative"] == pytest.approx(6 / 15)
 
 
+def test_a_critic_below_one_that_marks_everything_is_told_apart() -> None:
+    # of ONE marking all words has F1 2 · 3 / (6 + 3) = 6/9 for positive and 2 · 2 / (6 + 2) = 4/8 for negative
+    everything, some = [at(0, 5, "positive")], [at(1, 3, "positive")]
+    assert not evaluation(ONE).beaten_by_marking_everything  # 2 · 2 / (3 + 3) = 4/6 is no more, but 1 is for negative
+    assert evaluation(pair([], some)).beaten_by_marking_everything
+    assert evaluation(pair(everything, some)).beaten_by_marking_everything
+    assert not evaluation(pair(some, some)).beaten_by_marking_everything
+    assert not evaluation(pair(everything, [])).beaten_by_marking_everything  # nothing is known of it
+    assert not evaluation(pair(everything, everything)).beaten_by_marking_everything  # both are right
+
+
 def test_spans_are_exact_or_partial_and_oui_is_the_mean_overlap_of_those_that_are_hit() -> None:
     found = evaluation(ONE, TWO)
     # positive, true: 1-3 is overlapped by 0-2: |{1, 2}| / |{0, 1, 2, 3}| = 1/2; 2-3 of TWO is missed

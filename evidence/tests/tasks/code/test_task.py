@@ -288,7 +288,7 @@ def test_the_reference_passes_and_every_demonstration_error_fails() -> None:
         jobs += [(program_of(body), str(example.tests)) for body in bodies]
         expected += [i == 0 for i in range(len(bodies))]
     with Sandbox() as sandbox:
-        assert [outcome.passed for outcome in sandbox.run_many(jobs)] == expected
+        assert [outcome.passed for outcome in sandbox.run_many(jobs, timeout_s=120)] == expected
 
 
 def test_inputs_that_tell_nothing_apart_are_refused() -> None:

@@ -3,7 +3,6 @@
 import itertools
 import subprocess
 import sys
-import time
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -261,17 +260,9 @@ def test_the_untouched_model_invents_about_one_word_in_a_hundred(real_stories: t
     assert metrics["repeated_phrases"] < 0.25
 
 
-def test_real_stories_are_mostly_praised_and_read_fast(real_stories: tuple[list[str], list[str]]) -> None:
+def test_real_stories_are_mostly_praised(real_stories: tuple[list[str], list[str]]) -> None:
     prompts, stories = real_stories
     critic, examples = StoryCritic(), [Example(prompt=prompt) for prompt in prompts]
     critiques = critic(examples, stories)
     praised = sum(s.end - s.start for c in critiques for s in c.spans if s.label == "positive")
     assert 0.5 < praised / sum(map(len, stories)) < 0.95
-    best = min(_seconds(lambda: critic(examples, stories)) for _ in range(3))
-    assert best < 0.2  # 64 stories take 0.012 s on a free core
-
-
-def _seconds(work: object) -> float:
-    start = time.perf_counter()
-    work()  # type: ignore[operator]
-    return time.perf_counter() - start

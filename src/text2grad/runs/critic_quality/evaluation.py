@@ -81,6 +81,14 @@ class Evaluation(NamedTuple):
     quartiles: Mapping[str, float]
     draws: int
 
+    @property
+    def beaten_by_marking_everything(self) -> bool:
+        """True if a critic that marks every unit has at least this critic's F1, for each label in the annotations."""
+        rates = {label: self.metrics.get(f"f1_everything/{label}") for label in LABELS}
+        true = {label: rate.value for label, rate in rates.items() if rate and rate.value}
+        own = {label: self.metrics.get(f"f1/{label}") for label in true}
+        return bool(true) and all(not rate or rate.value <= true[label] < 1.0 for label, rate in own.items())
+
     def as_json(self) -> dict[str, Any]:
         """Return everything except the responses, as JSON data."""
         return {

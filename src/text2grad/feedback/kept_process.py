@@ -1,0 +1,89 @@
+"""What a user's code may not change of the process in which it is called: all of it is put back after each call."""
+
+import locale
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache, partial
+from typing import Any
+
+from text2grad.progress import note
+
+STREAMS = ("stdout", "stderr")
+
+
+@contextmanager
+def kept_process(whose: str) -> Iterator[None]:
+    """Put the process back as it was before a user's code ran, and tell what was changed, once for each.
+
+    Autograd that stays off, say, would end all learning. A copy of the process that comes back from the code ends here:
+    it would do the rest of the run a second time. Generators of random numbers stay as the code leaves them.
+
+    Args:
+        whose: whose code it is, with its role, for warnings.
+    """
+    process, before = os.getpid(), {name: (read(), restore) for name, (read, restore) in _states().items()}
+    filters, copies = list(warnings.filters), []
+    for name in STREAMS:
+        with suppress(AttributeError, OSError, ValueError):  # a stream that is None, in memory or closed already
+            number = getattr(sys, name).fileno()
+            copies.append((name, number, os.dup(number)))
+    try:
+        yield
+    finally:
+        if os.getpid() != process:
+            os._exit(1)
+        if list(warnings.filters) != filters:  # libraries change them when they are imported: nobody needs to know
+            warnings.filters[:] = filters  # type: ignore[index]
+        for name, (read, _) in _states().items():
+            if name in before and read() != before[name][0]:
+                before[name][1](before[name][0])
+                _tell(whose, name)
+        for name, number, copy in copies:
+            if getattr(sys, name).closed:
+                os.dup2(copy, number)
+                setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+                _tell(whose, f"whether sys.{name} is open")
+            os.close(copy)
+
+
+def _states() -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
+    """Return how each part of the process is read and set; parts of torch only where it is imported."""
+    states: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+        "the working directory": (os.getcwd, os.chdir),
+        "the locale": (partial(locale.setlocale, locale.LC_ALL), partial(locale.setlocale, locale.LC_ALL)),
+        **{f"sys.{name}": (partial(getattr, sys, name), partial(setattr, sys, name)) for name in ("stdin", *STREAMS)},
+    }
+    if threading.current_thread() is threading.main_thread():  # the only thread that may set a handler
+        for number in (signal.SIGINT, signal.SIGTERM):
+            states[f"the handler of {number.name}"] = partial(signal.getsignal, number), partial(signal.signal, number)
+    if torch := sys.modules.get("torch"):
+        cudnn = torch.backends.cudnn
+        states |= {
+            "autograd (torch.set_grad_enabled)": (torch.is_grad_enabled, torch.set_grad_enabled),
+            "torch's default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+            "torch's default device": (torch.get_default_device, torch.set_default_device),
+            "torch's number of threads": (torch.get_num_threads, torch.set_num_threads),
+            "torch's precision of products": (
+                torch.get_float32_matmul_precision,
+                torch.set_float32_matmul_precision,
+            ),
+            "torch's deterministic algorithms": (
+                torch.are_deterministic_algorithms_enabled,
+                torch.use_deterministic_algorithms,
+            ),
+            **{
+                f"torch.backends.cudnn.{name}": (partial(getattr, cudnn, name), partial(setattr, cudnn, name))
+                for name in ("deterministic", "benchmark")
+            },
+        }
+    return states
+
+
+@cache
+def _tell(whose: str, what: str) -> None:
+    note(f"{whose} changed {what} for the whole process; it is put back after each call", warning=True)
