@@ -29,11 +29,13 @@ from text2grad.models.adapters import (
     drop_resting_adapters,
     half_precision,
     is_peft,
+    trunk_of,
 )
 from text2grad.models.batch import TokenBatch
 from text2grad.models.logprobs import Head, pair_logprobs, sampled_pair, token_logprobs
 from text2grad.models.shared_prefix import States, shared_states
 
+SOFT_CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 ValueMode = Literal["none", "trunk", "adapter", "model"]
 
 
@@ -77,9 +79,10 @@ def head_of(model: Any) -> Head:
             f"{type(base).__name__} has a LoRA adapter on its output layer. Leave it out of target_modules "
             '(target_modules="all-linear" does), or train it in full with modules_to_save.'
         )
-    scale = getattr(config, "logit_scale", None) or 1.0
-    scale /= getattr(config, "logits_scaling", None) or 1.0
-    cap = getattr(config, "final_logit_softcapping", None)
+    scale = getattr(config, "logit_scale", None) or getattr(config, "lm_head_multiplier", None) or 1.0
+    scaling = getattr(config, "logits_scaling", None) or 1.0
+    scale *= scaling if config.model_type == "hyperclovax" else 1 / scaling
+    cap = next((cap for name in SOFT_CAPS if (cap := getattr(config, name, None))), None)
     return Head(layer.weight, getattr(layer, "bias", None), float(scale), cap)
 
 
@@ -110,7 +113,7 @@ def response_logprobs(
     Returns:
         logp [B, T] and entropy [B, T] in nats, zero outside the mask, and the hidden states.
     """
-    states = response_states(base_of(model).get_decoder(), batch)
+    states = response_states(trunk_of(model), batch)
     targets = batch.targets()  # [N]
     stats = token_logprobs(states.before, head_of(model), targets, temperature=temperature, with_entropy=with_entropy)
     return batch.unpack(stats.logp), batch.unpack(stats.entropy), states
@@ -140,7 +143,7 @@ class PolicyWithValue(nn.Module):
         self.policy = policy
         self.value_mode = value
         self.detach_trunk = detach_trunk
-        self.value_trunk = copy.deepcopy(base_of(policy).get_decoder()) if value == "model" else None
+        self.value_trunk = copy.deepcopy(trunk_of(policy)) if value == "model" else None
         if self.value_trunk is not None:  # all of its weights are trained: in 16 bits most of an update is rounded away
             drop_resting_adapters(self.value_trunk)  # without gradients: data parallelism would wait for them
             self.value_trunk.float().requires_grad_(True)
@@ -178,7 +181,7 @@ class PolicyWithValue(nn.Module):
             return empty, empty.new_zeros(len(empty))
         if self.value_mode == "adapter":
             with adapter_active(self.policy, VALUE_ADAPTER):
-                states = response_states(base_of(self.policy).get_decoder(), batch)
+                states = response_states(trunk_of(self.policy), batch)
         elif self.value_trunk is not None:
             states = response_states(self.value_trunk, batch)
         elif self.detach_trunk:
@@ -198,7 +201,7 @@ class PolicyWithValue(nn.Module):
             temperature: of the rollout.
             kl: "k1", the sampled log-ratio; "full", exact over the vocabulary.
         """
-        states = response_states(base_of(self.policy).get_decoder(), batch)
+        states = response_states(trunk_of(self.policy), batch)
         values, after = self._values(batch, states)
         targets = batch.targets()
         mine, head = states.before, head_of(self.policy)
@@ -221,7 +224,7 @@ class ReferenceTrunk(nn.Module):
 
     def forward(self, batch: TokenBatch) -> Tensor:
         """Return the last hidden states before each response token, packed, [N, H]."""
-        return response_states(base_of(self.model).get_decoder(), batch).before
+        return response_states(trunk_of(self.model), batch).before
 
 
 class Reference:
@@ -242,7 +245,7 @@ class Reference:
         if self.trunk is not None:
             return self.trunk(batch), head_of(self.model)
         with self.active(policy):
-            return response_states(base_of(policy).get_decoder(), batch).before, head_of(policy)
+            return response_states(trunk_of(policy), batch).before, head_of(policy)
 
     @contextmanager
     def active(self, policy: Any) -> Iterator[Any]:
@@ -259,16 +262,28 @@ def check_model(policy: Any) -> None:
     """Refuse a model whose own logits differ from what the tiles compute.
 
     Raises:
-        ModelError: if the largest difference of log-probs exceeds the arithmetic's noise, which means that the model
-            does something after its trunk that `head_of` does not know.
+        ModelError: if an adapter lengthens the prompt, a pass fails, or the largest difference of log-probs exceeds the
+            arithmetic's noise: then the model does something after its trunk that `head_of` does not know.
     """
+    for adapter in getattr(policy, "peft_config", {}).values():
+        if adapter.is_prompt_learning:
+            raise ModelError(
+                f"the policy's adapter is of the type {adapter.peft_type.value}, which reads more than the prompt's "
+                "tokens; train a LoRA adapter (model.lora_r)"
+            )
     was_training = policy.training
     policy.eval()
     vocab = head_of(policy).weight.shape[0]
     ids = torch.arange(1, 9, device=policy.device)[None] % vocab
-    logits = policy(input_ids=ids, use_cache=False).logits[0, :-1].float()
+    try:
+        logits = policy(input_ids=ids, use_cache=False).logits[0, :-1].float()
+        hidden = trunk_of(policy)(input_ids=ids, use_cache=False).last_hidden_state[0, :-1]
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise ModelError(
+            f"{type(base_of(policy)).__name__} cannot read token ids alone ({reason}); take another architecture"
+        ) from error
     own = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
-    hidden = base_of(policy).get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[0, :-1]
     ours = token_logprobs(hidden, head_of(policy), ids[0, 1:]).logp
     policy.train(was_training)
     worst = float((own - ours).abs().max())

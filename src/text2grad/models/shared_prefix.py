@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from text2grad.models.adapters import base_of
+from text2grad.models.adapters import base_of, trunk_of
 from text2grad.models.batch import TokenBatch, left_padded
 from text2grad.models.kv_cache import empty_cache
 
@@ -65,7 +65,7 @@ def can_share_prompts(model: Any) -> bool:
     Models with sliding windows, local attention or recurrent layers cannot; nor can gradient checkpointing, because it
     leaves no cache.
     """
-    trunk = base_of(model).get_decoder()
+    trunk = trunk_of(model)
     new, old = "is_activation_checkpointing", "is_gradient_checkpointing"  # transformers renamed it
     if trunk.training and getattr(trunk, new if hasattr(trunk, new) else old, False):
         return False
