@@ -80,16 +80,11 @@ def with_lora(
 
     check_lora_targets(model, targets)
     targets = targets if isinstance(targets, str) else list(targets)
-    # Linear layers that compute more than a product, such as routers with a tuple of outputs, take no adapter.
-    others = [name for name, part in model.named_modules() if isinstance(part, LINEAR) and _computes_more(part)]
-    config = LoraConfig(
-        r=r,
-        lora_alpha=alpha,
-        lora_dropout=dropout,
-        target_modules=targets,
-        exclude_modules=others if targets == "all-linear" else None,
-        task_type="CAUSAL_LM",
-    )
+    config = LoraConfig(r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets, task_type="CAUSAL_LM")
+    if targets == "all-linear":  # but routers, whose outputs are tuples
+        config.exclude_modules = [
+            name for name, part in model.named_modules() if isinstance(part, LINEAR) and _more(part)
+        ]
     try:
         with _retired_name():
             model = get_peft_model(model, config, adapter_name=POLICY_ADAPTER)
@@ -102,8 +97,15 @@ def with_lora(
     return model
 
 
-def _computes_more(layer: nn.Module) -> bool:
-    return type(layer).forward not in (nn.Linear.forward, Conv1D.forward)
+@torch.no_grad()
+def _is_product(layer: Any) -> bool:
+    """Return whether a linear layer returns a product: some routers return a tuple, others' inputs are in groups."""
+    if type(layer).forward in (nn.Linear.forward, Conv1D.forward):
+        return True
+    try:
+        return isinstance(layer(layer.weight.new_zeros(1, layer.weight.shape[1])), torch.Tensor)
+    except (RuntimeError, ValueError):
+        return False
 
 
 def check_lora_targets(model: nn.Module, targets: str | Sequence[str]) -> None:
