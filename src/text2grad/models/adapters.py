@@ -81,10 +81,9 @@ def with_lora(
     check_lora_targets(model, targets)
     targets = targets if isinstance(targets, str) else list(targets)
     config = LoraConfig(r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets, task_type="CAUSAL_LM")
-    if targets == "all-linear":  # but routers, whose outputs are tuples
-        config.exclude_modules = [
-            name for name, part in model.named_modules() if isinstance(part, LINEAR) and _more(part)
-        ]
+    if targets == "all-linear":
+        layers = ((name, part) for name, part in model.named_modules() if isinstance(part, LINEAR))
+        config.exclude_modules = [name for name, layer in layers if not _is_product(layer)]
     try:
         with _retired_name():
             model = get_peft_model(model, config, adapter_name=POLICY_ADAPTER)
