@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -341,6 +342,8 @@ def test_any_causal_model_can_be_loaded_and_has_the_usual_settings(
     loaded = GenerativeRewardModel.load(str(tmp_path))
     assert (loaded.format, loaded.rows_at_once) == (CritiqueFormat(), 64)
     assert GenerativeRewardModel.load(str(tmp_path), rows_at_once=3).rows_at_once == 3
+    with pytest.raises(FrozenInstanceError):  # what was saved with a model is not changed under it
+        loaded.format.votes = 3  # type: ignore[misc]
     assert loaded.write(EXAMPLES, RESPONSES) == TARGETS  # the context leaves less than 512
 
 
