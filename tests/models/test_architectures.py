@@ -181,7 +181,9 @@ def test_an_output_layer_behind_another_layer_is_refused_by_name() -> None:
 def test_a_pass_that_fails_is_told_with_the_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(LlamaConfig)
     monkeypatch.setattr(model, "forward", lambda input_ids: None)  # it takes no use_cache
-    with pytest.raises(ModelError, match="^LlamaForCausalLM cannot read token ids alone: TypeError: .*'use_cache'"):
+    with pytest.raises(
+        ModelError, match=r"^LlamaForCausalLM cannot be sampled from and scored: TypeError: .*'use_cache'"
+    ):
         check_model(model)
 
 

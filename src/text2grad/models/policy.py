@@ -32,6 +32,7 @@ from text2grad.models.adapters import (
     trunk_of,
 )
 from text2grad.models.batch import TokenBatch
+from text2grad.models.decoding import decode
 from text2grad.models.logprobs import Head, pair_logprobs, sampled_pair, token_logprobs
 from text2grad.models.shared_prefix import States, shared_states
 
@@ -278,11 +279,12 @@ def check_model(policy: Any) -> None:
     try:
         logits = policy(input_ids=ids, use_cache=False).logits[0, :-1].float()
         hidden = trunk_of(policy)(input_ids=ids, use_cache=False).last_hidden_state[0, :-1]
+        decode(policy, ids.tolist(), max_new_tokens=2, eos_ids=(), pad_id=0)
     except Exception as error:  # each architecture has its own for inputs that it lacks
         if is_out_of_memory(error):
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise ModelError(f"{type(base_of(policy)).__name__} cannot read token ids alone: {reason}") from error
+        raise ModelError(f"{type(base_of(policy)).__name__} cannot be sampled from and scored: {reason}") from error
     own = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
     ours = token_logprobs(hidden, head_of(policy), ids[0, 1:]).logp
     policy.train(was_training)
