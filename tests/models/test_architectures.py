@@ -156,12 +156,14 @@ def test_layers_without_their_output_layer_are_found_and_routers_get_no_adapter(
     assert outcome(named("Llama4TextConfig")) == "right"
 
 
-@pytest.mark.parametrize("name", ["OpenAIGPTConfig", "HyperCLOVAXConfig"])
-def test_models_without_a_cache_and_with_scales_of_their_own_sample_as_they_are_scored(name: str) -> None:
-    # OpenAI GPT takes no cache; HyperCLOVA X multiplies its logits by what Granite calls a divisor
+@pytest.mark.parametrize("name", ["OpenAIGPTConfig", "HyperCLOVAXConfig", "GitConfig"])
+def test_models_of_their_own_ways_are_scored_as_they_compute(name: str) -> None:
+    # OpenAI GPT takes no cache; HyperCLOVA X multiplies its logits by what Granite calls a divisor; GIT's attention
+    # gives other states to responses that go on from a shared prompt
     model = model_of(named(name))
     check_model(model)
-    assert apart(model) == ""
+    assert can_share_prompts(model) is False or name == "HyperCLOVAXConfig"
+    assert apart(model) == "" or name == "GitConfig"
 
 
 def test_a_soft_cap_of_another_name_is_one() -> None:
@@ -176,6 +178,13 @@ def test_an_output_layer_behind_another_layer_is_refused_by_name() -> None:
         ModelError, match="ModernBertDecoderForCausalLM: log-probs from its hidden states differ from its"
     ):
         check_model(model_of(named("ModernBertDecoderConfig")))
+
+
+def test_a_model_that_reads_ahead_is_refused_by_name() -> None:
+    with pytest.raises(
+        ModelError, match=r"XLMWithLMHeadModel: log-probs change by .* nats with later tokens: it reads"
+    ):
+        check_model(model_of(named("XLMConfig")))  # causal is False
 
 
 def test_a_pass_that_fails_is_told_with_the_architecture(monkeypatch: pytest.MonkeyPatch) -> None:

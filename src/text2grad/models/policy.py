@@ -279,6 +279,7 @@ def check_model(policy: Any) -> None:
     try:
         logits = policy(input_ids=ids, use_cache=False).logits[0, :-1].float()
         hidden = trunk_of(policy)(input_ids=ids, use_cache=False).last_hidden_state[0, :-1]
+        early = trunk_of(policy)(input_ids=ids[:, :4], use_cache=False).last_hidden_state[0, :-1]
         decode(policy, ids.tolist(), max_new_tokens=2, eos_ids=(), pad_id=0)
     except Exception as error:  # each architecture has its own for inputs that it lacks
         if is_out_of_memory(error):
@@ -288,9 +289,16 @@ def check_model(policy: Any) -> None:
     own = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
     ours = token_logprobs(hidden, head_of(policy), ids[0, 1:]).logp
     policy.train(was_training)
+    ahead = float((token_logprobs(early, head_of(policy), ids[0, 1:4]).logp - ours[:3]).abs().max())
     worst = float((own - ours).abs().max())
     rounding = float(logits.abs().max()) * 2**-8  # largest rounding error of the model's own logits in bfloat16
-    if not worst < (max(0.1, rounding) if half_precision(policy) else 1e-3):
+    limit = max(0.1, rounding) if half_precision(policy) else 1e-3
+    if ahead >= limit:
+        raise ModelError(
+            f"{type(base_of(policy)).__name__}: log-probs change by {ahead:.2g} nats with later tokens: it reads ahead. "
+            "Set is_decoder (or causal) to true in its config.json, or take a causal language model"
+        )
+    if not worst < limit:
         raise ModelError(
             f"{type(base_of(policy)).__name__}: log-probs from its hidden states differ from its own by {worst:.2g} "
             "nats, so its output layer is more than a matrix, a scale and a soft cap. Please report the architecture."

@@ -76,9 +76,9 @@ def can_share_prompts(model: Any) -> bool:
 
 
 def counts_slots(model: Any) -> bool:
-    """Return whether attention counts slots, though the cache keeps all of them: local (GPT-Neo), or ALiBi of MPT."""
+    """Return whether attention counts slots, though the cache keeps all: local (GPT-Neo), MPT's ALiBi, GIT's images."""
     config = base_of(model).config.get_text_config()
-    return config.model_type == "mpt" or "local" in (getattr(config, "attention_layers", None) or ())
+    return config.model_type in ("mpt", "git") or "local" in (getattr(config, "attention_layers", None) or ())
 
 
 def shared_states(trunk: Any, batch: TokenBatch) -> States:
