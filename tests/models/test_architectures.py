@@ -32,7 +32,7 @@ from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.tasks.tiny import word_tokenizer
 from text2grad.types import Critique, Example, Rollout, Span
 
-SECONDS = 120
+SECONDS = 300
 PROMPTS = [(5, 6, 7, 8, 9, 10, 11, 12), (20, 21, 22)]
 NOISE = 1e-3  # nats
 WORDS = "please say yes or no . maybe later today we go to the old town by train and see two churches"

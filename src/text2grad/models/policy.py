@@ -295,8 +295,8 @@ def check_model(policy: Any) -> None:
     limit = max(0.1, rounding) if half_precision(policy) else 1e-3
     if ahead >= limit:
         raise ModelError(
-            f"{type(base_of(policy)).__name__}: log-probs change by {ahead:.2g} nats with later tokens: it reads ahead. "
-            "Set is_decoder (or causal) to true in its config.json, or take a causal language model"
+            f"{type(base_of(policy)).__name__}: log-probs change by {ahead:.2g} nats with later tokens: it reads ahead."
+            " Set is_decoder (or causal) to true in its config.json, or take a causal language model"
         )
     if not worst < limit:
         raise ModelError(
