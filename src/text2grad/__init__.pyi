@@ -1,13 +1,6 @@
-from .align import (
-    pseudo_rewards as pseudo_rewards,
-    token_offsets as token_offsets,
-)
+from .align import pseudo_rewards as pseudo_rewards, token_offsets as token_offsets
 from .config import Recipe as Recipe, load_recipe as load_recipe, make_recipe as make_recipe
-from .critics import (
-    LLMCritic as LLMCritic,
-    RuffCritic as RuffCritic,
-    UnitTestCritic as UnitTestCritic,
-)
+from .critics import LLMCritic as LLMCritic, RuffCritic as RuffCritic, UnitTestCritic as UnitTestCritic
 from .errors import Text2GradError as Text2GradError
 from .feedback import (
     Critic as Critic,

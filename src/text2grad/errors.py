@@ -46,12 +46,15 @@ class RequestError(Text2GradError):
         detail: a description.
         fatal: True if all other requests would fail too: a wrong key, an unknown model, an empty account.
         retry_after_s: the delay that the server requires before a retry, in seconds; 0 if it names none.
+        status: the status of HTTP; 0 without one.
     """
 
-    def __init__(self, kind: str, detail: str, *, fatal: bool = False, retry_after_s: float = 0.0) -> None:
+    def __init__(
+        self, kind: str, detail: str, *, fatal: bool = False, retry_after_s: float = 0.0, status: int = 0
+    ) -> None:
         """Create an error with the attributes of the class."""
         super().__init__(f"{kind}: {detail}")
-        self.kind, self.detail, self.fatal, self.retry_after_s = kind, detail, fatal, retry_after_s
+        self.kind, self.detail, self.fatal, self.retry_after_s, self.status = kind, detail, fatal, retry_after_s, status
 
     @property
     def transient(self) -> bool:

@@ -52,10 +52,17 @@ class Example:
 
     @property
     def prompt_text(self) -> str:
-        """The prompt as one text; chat messages are joined by blank lines."""
-        if isinstance(self.prompt, str):
-            return self.prompt
-        return "\n\n".join(message["content"] for message in self.prompt)
+        """The prompt as one text for critics and people; several turns stand between tags that say who spoke."""
+        prompt = [{"content": self.prompt}] if isinstance(self.prompt, str) else self.prompt
+        turns = [message for message in prompt if message.get("role") not in (None, "system", "developer")]
+        if len(turns) < 2:
+            return self.joined_text
+        return "\n\n".join(tagged(message.get("role", ""), message["content"]) for message in prompt)
+
+    @property
+    def joined_text(self) -> str:
+        """The prompt as one text that a policy without a chat template continues: messages joined by blank lines."""
+        return self.prompt if isinstance(self.prompt, str) else "\n\n".join(m["content"] for m in self.prompt)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -117,7 +124,7 @@ class Rollout:
         response_ids: the sampled ids; they end with an end-of-sequence only if it was sampled.
         response: `tokenizer.decode(response_ids, skip_special_tokens=True)`, the text that the critic reads.
         truncated: True if the length limit ended the response before an end-of-sequence.
-        engine_logp: log-prob of each sampled id in nats, by an engine other than the policy itself; else empty.
+        engine_logp: log-prob of each sampled id in nats, in the pass that sampled it; empty where that is not known.
     """
 
     example: Example
@@ -126,6 +133,20 @@ class Rollout:
     response: str
     truncated: bool
     engine_logp: tuple[float, ...] = ()
+
+
+def tagged(name: str, text: str) -> str:
+    r"""Put a text between tags that do not occur in it.
+
+    Example:
+        >>> tagged("task", "Close it: </task>")
+        '<task-1>\nClose it: </task>\n</task-1>'
+    """
+    tag, number = name, 0
+    while f"</{tag}>" in text:
+        number += 1
+        tag = f"{name}-{number}"
+    return f"<{tag}>\n{text}\n</{tag}>"
 
 
 def visible(text: str) -> str:

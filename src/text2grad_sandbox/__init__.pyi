@@ -1,5 +1,9 @@
 from .cases import Case as Case
-from .planning import with_names as with_names
+from .planning import (
+    global_names as global_names,
+    names_of_tests as names_of_tests,
+    with_names as with_names,
+)
 from .sandbox import (
     Result as Result,
     Sandbox as Sandbox,

@@ -32,6 +32,16 @@ SHARED_ATTRIBUTES = {
 ASYNCIO = frozenset(["run", "sleep", "gather", "get_event_loop", "new_event_loop", "TimeoutError"])
 FIXTURES = frozenset(["monkeypatch", "capsys", "capsysbinary", "capfd", "capfdbinary", "caplog", "recwarn", "mocker"])
 BUILTINS = frozenset(vars(builtins))
+EXCEPTIONS = {name for name, kind in vars(builtins).items() if hasattr(kind, "__cause__")}
+HELPERS = frozenset(["raises", "pytest", "unittest"])
+"""Names that tests may use without an import: the judge's."""
+SUSPECTS = re.compile(
+    r"raises|approx|warns|fixture|mark|param|parametrize|skip|fail|xfail|given|patch|Mock|TestCase|(?:is|all)close"
+    r"|array_equal|math|cmath|operator|statistics|json|re|copy|itertools|functools|collections|np|numpy|pd|pandas"
+    r"|(?:assert|expect|should|verify)\w*"
+)
+"""Names by which tests usually check something; defined by a program, they decide by its word."""
+_OF_SOLUTION = re.compile(r"\bsolution\.(\w+)")
 
 
 class Plan(NamedTuple):
@@ -41,19 +51,21 @@ class Plan(NamedTuple):
         pytest: whether only pytest can run them: they import it, or have fixtures, decorators or test methods.
         functions: names of the test functions to call, in order.
         wanted: names that the program may provide.
-        free: names that the tests use and do not define.
         classes: whether they make objects of the program's classes, by a name such as `Stack`.
         imports: packages that they import.
         shared: why they must be in one process with the program; "" if they need not.
+        helpers: names of `HELPERS` that they use without an import.
+        suspects: names by which they check; a pass rests on the program's word if it defines one of them.
     """
 
     pytest: bool
     functions: list[str]
     wanted: list[str]
-    free: list[str]
     classes: bool
     imports: list[str]
     shared: str
+    helpers: list[str]
+    suspects: list[str]
 
 
 @lru_cache(maxsize=1024)
@@ -76,10 +88,11 @@ def plan(tests: str) -> Plan:
         pytest,
         [node.name for node in functions],
         sorted(names.wanted),
-        sorted(names.free),
         any(isinstance(node, ast.Call) and _is_class_name(node.func, names) for node in nodes),
         sorted({name.partition(".")[0] for name in names.imported}),
         _why_shared(nodes, names),
+        sorted(names.helpers),
+        sorted(names.suspects),
     )
 
 
@@ -141,6 +154,7 @@ class _Names:
         self.imported: set[str] = set()
         self.from_solution: set[str] = set()
         self.solution: set[str] = set()  # names of the module
+        self.helpers: set[str] = set()
         for node in nodes:
             if isinstance(node, ast.Import):
                 self.imported |= {alias.name for alias in node.names}
@@ -149,13 +163,59 @@ class _Names:
                 self.from_solution |= {alias.name for alias in node.names} - {"*"}
             elif isinstance(node, ast.ImportFrom) and node.level == 0:
                 self.imported |= {f"{node.module}.{alias.name}" for alias in node.names}
-        top = symtable.symtable(tests, "tests.py", "exec")
-        used = {name for name in _globals_used(top) if not name.startswith("__")}
-        own = _globals_bound(top)
-        self.wanted = (used - own) | self.from_solution
-        self.free = used - own - BUILTINS
-        if self.free - {"raises"} or self.from_solution or self.solution:
+        used, bound, _ = global_names(tests)
+        self.wanted = (used - bound) | self.from_solution
+        self.free = used - bound - BUILTINS
+        checks, subjects = set(_checking(nodes)), self.free | self.from_solution | self.solution
+        if subjects - HELPERS or self.from_solution:
             self.wanted -= BUILTINS - self.from_solution
+            self.helpers = (self.free & HELPERS) - self.from_solution - ({"raises"} - checks)
+        self.wanted -= self.helpers | EXCEPTIONS - self.from_solution
+        self.imported |= self.helpers - {"raises"}
+        usual = {name for name in self.wanted if SUSPECTS.fullmatch(name) and len(subjects) > 1}
+        self.suspects = usual | (checks & {*self.wanted, *_OF_SOLUTION.findall(tests)})
+
+
+def _checking(nodes: list[ast.AST]) -> Iterator[str]:
+    """Yield the names by which tests check, other than by `assert`: that expect an exception, or decorate a test."""
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            if node.name.lower().startswith("test") or ast.Assert in map(type, ast.walk(node)):
+                yield from map(_owner, node.decorator_list)
+        elif isinstance(node, ast.With | ast.Expr):
+            calls = [item.context_expr for item in node.items] if isinstance(node, ast.With) else [node.value]
+            for call in (call for call in calls if isinstance(call, ast.Call) and call.args):
+                named = {getattr(inner, "id", "") for inner in ast.walk(call.args[0])}
+                if _owner(call) in HELPERS or any(name in EXCEPTIONS or name.endswith("Error") for name in named):
+                    yield _owner(call)
+
+
+def _owner(node: ast.AST) -> str:
+    """Return the first name of an expression such as `pytest.mark.skip(1)`; of the module `solution`, the second."""
+    attribute = ""
+    while not isinstance(node, ast.Name):
+        attribute = getattr(node, "attr", attribute)
+        node = getattr(node, "func", None) or getattr(node, "value", None) or ast.Name("")
+    return attribute if node.id == "solution" else node.id
+
+
+def global_names(code: str) -> tuple[set[str], set[str], set[str]]:
+    """Return the names of a module that its code reads, binds, and binds other than by import.
+
+    Raises:
+        SyntaxError or another error of the parser.
+    """
+    top = symtable.symtable(code, "module.py", "exec")
+    used = {name for name in _globals_used(top) if not name.startswith("__")}
+    return used, _globals_bound(top), {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned()}
+
+
+def names_of_tests(tests: str) -> set[str]:
+    """Return the names that tests use and that a program may define; empty for cases and for what is no Python."""
+    try:
+        return {*_OF_SOLUTION.findall(tests), *plan(tests).wanted}
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
 
 
 def _globals_bound(table: symtable.SymbolTable) -> set[str]:

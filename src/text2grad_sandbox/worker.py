@@ -230,6 +230,9 @@ def _end(process: subprocess.Popen[bytes], directory: str, errors: IO[bytes], ma
 def _remove(directory: str, errors: IO[bytes]) -> None:
     errors.close()
     try:
-        shutil.rmtree(directory, ignore_errors=True)
-    except RecursionError:  # a program nested directories hundreds of levels deep
-        subprocess.run(["rm", "-rf", "--", directory], check=False, stderr=subprocess.DEVNULL)
+        os.rmdir(directory)
+    except FileNotFoundError:
+        return
+    except OSError:  # a program left files, whose removal can take seconds: nobody waits for it
+        command = 'rm -rf -- "$1" </dev/null >/dev/null 2>&1 &'
+        subprocess.run(["sh", "-c", command, "sh", directory], check=False)

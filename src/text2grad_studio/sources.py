@@ -211,10 +211,12 @@ def _is_reward(name: str, value: Any) -> bool:
 
 
 def _prompt(given: Any) -> str:
-    """Return a prompt as text; chat messages are joined by blank lines, those without text left out."""
+    """Return a prompt as text; messages of a chat are joined as `Example` joins them, those without text left out."""
     if isinstance(given, list):
-        texts = [_content(part.get("content")) for part in given if isinstance(part, dict)]
-        return Example([{"content": text} for text in texts if text is not None]).prompt_text
+        parts = [
+            (str(part.get("role") or ""), _content(part.get("content"))) for part in given if isinstance(part, dict)
+        ]
+        return Example([{"role": role, "content": text} for role, text in parts if text is not None]).prompt_text
     return given if isinstance(given, str) else ""
 
 

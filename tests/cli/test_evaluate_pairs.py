@@ -142,6 +142,8 @@ def test_the_texts_change_places_and_stand_between_tags_that_they_do_not_hold() 
         ('{"better": "the second"}', None),
         ('{"better": 1}', None),
         ("first", None),
+        ('<think>{"better": "first"}</think>{"better": "second"}', "second"),
+        ('<think>Maybe {"better": "first"}? But', None),  # cut off in the reasoning
     ],
 )
 def test_a_verdict_is_one_of_three_words_and_the_last_one_counts(text: str, side: str | None) -> None:

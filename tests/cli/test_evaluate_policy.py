@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -165,6 +166,27 @@ def test_answers_that_do_not_arrive_are_told(
         "RequestError: rejected: 1 of 2 answers of m to suite summarization did not arrive (rejected 1 times); " in told
     )
     assert "Run the same command again: it requests the missing ones only" in told
+
+
+def test_empty_and_equal_answers_of_a_server_are_told(
+    server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SGLang and vLLM with a reasoning parser leave the text empty; `transformers serve` 5.23 ignores temperature."""
+    data = tmp_path / "data.jsonl"
+    records = ({"prompt": f"{tmp_path} {n} [[{n}]]", "reference": "x"} for n in ("thoughts", "ok"))
+    data.write_text("".join(json.dumps(record) + "\n" for record in records))
+    arguments = ["evaluate", "policy", server.url, "--model-name", "m", "--suite", f"summarization={data}"]
+    assert main([*arguments, "--temperature", "1", "--samples", "3", "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr()
+    told = "3 of 6 answers of m to suite summarization are empty; the first: no content, "
+    assert told in " ".join(said.err.split())
+    assert "characters of reasoning_content (finish_reason stop); raise max_tokens" in said.err
+    assert result(tmp_path / "out")["suites"]["summarization"]["endings"] == {"m": {"empty": 3, "stop": 3}}
+    page = (tmp_path / "out" / "evaluation.html").read_text("utf-8")
+    row = re.search(r"<tr><td[^>]*>m</td>(.*?)</tr>", page[page.index("equal to the first answer") :], re.DOTALL)
+    assert row is not None
+    # cut by the limit, empty, without room; both further answers to both questions are the first one
+    assert re.findall(r"\d+ of \d+", row[1]) == ["0 of 6", "3 of 6", "0 of 6", "4 of 4"]
 
 
 def test_all_models_are_checked_before_the_first_answers(

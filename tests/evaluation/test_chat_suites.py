@@ -106,6 +106,7 @@ def test_preferences_are_shares_of_probability_in_both_orders(server: Running, t
     assert [message["role"] for message in last["messages"]] == ["system", "user"]
     assert [one["preference"] for one in scores] == pytest.approx([THREE_OF_FOUR, 1 - THREE_OF_FOUR, 0.5, 0.5])
     assert scores[3]["first place"] == pytest.approx(THREE_OF_FOUR)
+    assert [one.get("unweighed", 0.0) for one in scores] == [0.0] * 4
     assert "length_controlled_win_rate" not in suite.measures
 
 
@@ -115,6 +116,7 @@ def test_a_server_without_log_probabilities_gives_verdicts(tmp_path: Path) -> No
         suite = AlpacaEvalSuite(SuiteOptions(data=str(data), judge=judge_at(server)))
         scores = suite.score(answers_to(suite.questions, [("a longer output",), ("brief",)]), tmp_path)
     assert [one["preference"] for one in scores] == [1.0, 0.0]
+    assert [one["unweighed"] for one in scores] == [1.0, 1.0]  # the page shows that no preference was weighed
 
 
 @pytest.mark.parametrize(

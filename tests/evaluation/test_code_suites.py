@@ -14,8 +14,7 @@ from text2grad.errors import DataError
 from text2grad.evaluation.registry import make_suites
 from text2grad.evaluation.suite import Answer, Scores, SuiteOptions
 from text2grad.evaluation.suites import code
-from text2grad.evaluation.suites.code import CodeSuite, pass_at_k
-from text2grad.evaluation.suites.programs import head_of, program_of_chat, without_prose
+from text2grad.evaluation.suites.code import CodeSuite, head_of, pass_at_k, program_of_chat
 from text2grad.feedback.record_files import json_object, read_entries
 
 OPTIONS = SuiteOptions(accept_weaker=True)
@@ -108,8 +107,9 @@ def test_a_base_model_continues_and_a_chat_model_replies(tmp_path: Path) -> None
     assert passed(suite, *replies) == [True] * 6 + [False] * 3
     future = "from __future__ import annotations\n\ndef area(r: Unknown):\n    return helper(math.pi * r ** 2)\n"
     assert passed(suite, f"```python\n{future}```", f'```python\n"""The area."""\n# So:\n{future}```') == [True, True]
-    [syntax] = scores(suite, "```python\ndef area(r:\n```")
+    syntax, empty = scores(suite, "```python\ndef area(r:\n```", "")
     assert (syntax["parses"], syntax["reason"]) == (False, "error")
+    assert not empty["parses"]  # only the imports and helpers of the prompt would
 
 
 @settings(max_examples=60, deadline=None)
@@ -128,8 +128,9 @@ def test_pass_at_k_of_a_question_counts_its_answers(tmp_path: Path) -> None:
 
 
 def test_code_is_found_between_words() -> None:
-    assert without_prose("No code at all") == "No code at all"
-    assert without_prose("Sure:\nimport math\nx = math.pi\nEnjoy it now!") == "import math\nx = math.pi\n"
+    assert program_of_chat("No code at all", function="f") == "No code at all"
+    answer = "Sure:\nimport math\ndef f(x): return math.pi\nEnjoy it now!"
+    assert program_of_chat(answer, function="f") == "import math\ndef f(x): return math.pi\n"
     assert head_of("def other(): ...\n\nasync def f(): ...", "f") == "def other(): ...\n\n"
     assert program_of_chat("```python\nx = 1\n```\n```python\ny = 2\n```") == "y = 2\n"
 

@@ -67,6 +67,14 @@ def test_figures_by_hand(tmp_path: Path) -> None:
     assert list(suite.measures)[:4] == ["rouge1", "rouge2", "rougeL", "bleu"]
 
 
+def test_reasoning_is_no_part_of_a_summary(tmp_path: Path) -> None:
+    suite = SummarizationSuite(SuiteOptions(data=written(tmp_path, {"prompt": "Summarize.", "reference": "a b"})))
+    found = figures(suite, ["<think>c d e f</think>a b"], tmp_path)
+    assert (found["rouge1"], found["words"]) == (1.0, 2.0)  # "a b" alone, word for word
+    continued = Answer(suite.questions[0], 0, ("<think>c</think>a b",), (1,), ("stop",), continues=True)
+    assert continued.text == "<think>c</think>a b"
+
+
 def test_a_word_with_vowel_signs_counts_once() -> None:
     assert words_of("मेला दिल्ली में है। cafe\u0301 コーヒー ok_1") == [
         *("मेला", "दिल्ली", "में", "है", "cafe\u0301", "コ", "ー", "ヒ", "ー", "ok_1"),

@@ -68,7 +68,7 @@ def test_an_annotation_is_a_response_with_what_the_critic_says_of_it() -> None:
     chat = Example([{"role": "user", "content": "Where?"}, {"role": "assistant", "content": "Hm."}])
     assert annotate(CountingCritic(), [Example("Who?"), chat], ["Ann", "here"]) == [
         Annotation("Who?", "Ann", CountingCritic.judge("Ann")),
-        Annotation("Where?\n\nHm.", "here", CountingCritic.judge("here")),
+        Annotation("<user>\nWhere?\n</user>\n\n<assistant>\nHm.\n</assistant>", "here", CountingCritic.judge("here")),
     ]
 
 

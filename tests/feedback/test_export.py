@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,7 +83,7 @@ def test_the_import_command_writes_both_kinds_and_accounts_for_losses(
     assert "2 × records that cannot be used\n" in said
     assert "1 × quotes that the response does not contain: no span\n" in said
     assert f"  {path}:1: Nice\n" in said
-    assert "\ncolumns not read: rating; --column OURS=THEIRS reads one\n" in said
+    assert "\ncolumns not read: rating; --column OURS=THEIRS reads one, --map one of judgements" in said
     assert read_annotations(out)[0].critique.unmatched == ("Nice",)
     before = out.read_bytes()
     assert main([*arguments, "--skip-bad"]) == 2
@@ -100,7 +101,8 @@ def test_words_without_a_place_go_to_a_file_of_their_own_for_annotate(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     told = {"prompt": "Where?", "response": "I live in Lyon.", "feedback": "No."}
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps({**told, **more}) + "\n" for more in ({}, {"outcome": -1})))
+    others: list[dict[str, Any]] = [{"outcome": -1}, {"poor_spans": ["Lyon"]}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({**told, **more}) + "\n" for more in others))
     import_it = ["feedback", "import", "table", "in.jsonl", "--out", "out.jsonl"]
     assert main(import_it) == 0
     assert capsys.readouterr().out.endswith(
@@ -112,8 +114,8 @@ def test_words_without_a_place_go_to_a_file_of_their_own_for_annotate(
     assert capsys.readouterr().out.endswith(
         "\nwritten: out.jsonl, words.jsonl\nnext:    text2grad annotate RECIPE.toml --set data.train=words.jsonl\n"
     )
-    assert [one.critique.outcome for one in read_annotations("out.jsonl")] == [-1]
-    assert read_annotations("words.jsonl") == [Annotation("Where?", "I live in Lyon.", Critique("No."))]
+    assert [len(one.critique.spans) for one in read_annotations("out.jsonl")] == [1]
+    assert read_annotations("words.jsonl") == [Annotation("Where?", "I live in Lyon.", Critique("No.", outcome=-1))]
     for path, why in (("words.jsonl", "would be overwritten"), ("in.jsonl", "is the source itself")):
         assert main(["feedback", "import", "table", "in.jsonl", "--out", "c.jsonl", "--ungrounded", path]) == 2
         assert f"{path} {why}" in " ".join(capsys.readouterr().err.split())
@@ -169,8 +171,79 @@ def test_a_label_that_no_record_has_is_told(tmp_path: Path, capsys: pytest.Captu
     for number, (label, told) in enumerate([("error=positive", False), ("Erorr=positive", True)]):
         out = ["--out", str(tmp_path / f"{number}.jsonl")]
         assert main(["feedback", "import", "label_studio", str(tmp_path / "in.jsonl"), *out, "--label", label]) == 0
-        words = "gives a meaning to Erorr, which no record has; its labels: Error"
+        words = "no record has Erorr, which --label or --map names; there are: Error"
         assert (words in " ".join(capsys.readouterr().err.split())) == told
+
+
+TEAM = (
+    "question,answer,comment,thumb\nWhere?,In Lyon.,The city is right.,up\n"
+    "When?,On Friday.,Wrong day.,Down\nHow?,By bus.,,\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("values", "given", "outcomes"),
+    [
+        (("up", "Down", ""), "up:1,down:-1", [1.0, -1.0]),
+        (("👍", "👎", ""), "👍:1,👎:-1", [1.0, -1.0]),
+        (("5", "2.0", ""), "1:-1,2:-0.5,3:0,4:0.5,5:1", [1.0, -0.5]),  # pandas writes 2.0 beside an empty cell
+        (("very good", "a: b", ""), "very good:1,a: b:0", [1.0, 0.0]),
+    ],
+)
+def test_words_of_a_column_become_outcomes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], values: tuple[str, ...], given: str, outcomes: list[float]
+) -> None:
+    table = TEAM.replace("up\n", f"{values[0]}\n").replace("Down\n", f"{values[1]}\n")
+    (tmp_path / "team.csv").write_text(table, "utf-8")
+    out = tmp_path / "out.jsonl"
+    columns = ("prompt=question", "response=answer", "feedback=comment")
+    named = [part for column in columns for part in ("--column", column)]
+    import_it = ["feedback", "import", "table", str(tmp_path / "team.csv"), "--out", str(out), *named]
+    assert main([*import_it, "--map", f"thumb={given}"]) == 0
+    said = capsys.readouterr().out
+    assert [one.critique.outcome for one in read_annotations(out)] == outcomes
+    assert "2 × words without a place" in said  # an outcome gives the words no place
+    assert said.endswith(f"next:    text2grad annotate RECIPE.toml --set data.train={out}\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--column", "outcome=thumb"],
+            '"thumb" is "up"; say its number with --map thumb=up:1,down:-1, which knows nothing',
+        ),
+        (
+            ["--map", "thumb=up:1,no:-1"],
+            '"thumb" is "Down"; say its number with --map thumb=up:1,down:-1, which knows up, no',
+        ),
+        (["--map", "thumb=up:1,up:-1"], "expected one number for each value, as in thumb=up:1,down:-1, got"),
+        (["--map", "thumb"], "expected one number for each value, as in thumb=up:1,down:-1, got 'thumb'"),
+        (["--map", "thumb=up:nan"], "expected a finite number, got 'nan'"),
+        (["--map", "a=up:1", "--column", "outcome=b"], "--column outcome=b and --column outcome=a exclude each other"),
+    ],
+)
+def test_words_without_a_number_are_no_outcomes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    (tmp_path / "team.csv").write_text(TEAM, "utf-8")
+    columns = ["--column", "prompt=question", "--column", "response=answer"]
+    out = ["--out", str(tmp_path / "out.jsonl")]
+    try:
+        assert main(["feedback", "import", "table", str(tmp_path / "team.csv"), *out, *columns, *options]) == 2
+    except SystemExit:  # of argparse
+        assert "--map" in options
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_values_of_a_map_that_no_record_has_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in.jsonl").write_text('{"prompt": "", "response": "Lyon.", "helpful": true}\n', "utf-8")
+    out = tmp_path / "out.jsonl"
+    import_it = ["feedback", "import", "table", str(tmp_path / "in.jsonl"), "--out", str(out)]
+    assert main([*import_it, "--map", "helpful=true:1,no:-1"]) == 0
+    told = "no record has no, which --label or --map names; there are: True"
+    assert told in " ".join(capsys.readouterr().err.split())
+    assert read_annotations(out) == [Annotation("", "Lyon.", Critique("", outcome=1.0))]
 
 
 def test_the_export_command_writes_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,7 +73,7 @@ def test_prompt_and_ids_are_optional_and_a_chat_becomes_one_text(tmp_path: Path)
     assert read_one(tmp_path, base).prompt == ""
     assert read_one(tmp_path, base).ids is None
     chat = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
-    assert read_one(tmp_path, {**base, "prompt": chat}).prompt == "Hi\n\nHo"
+    assert read_one(tmp_path, {**base, "prompt": chat}).prompt == "<user>\nHi\n</user>\n\n<assistant>\nHo\n</assistant>"
     assert read_one(tmp_path, {**base, "ids": [3, 0, 7]}).ids == (3, 0, 7)
 
 

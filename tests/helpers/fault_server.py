@@ -35,7 +35,10 @@ what the last request was. What is judged stands between tags, or else is the la
     refused     the model refuses, in the field for it
     filtered    a filter ended the answer
     uncounted   a critique, and no number of the tokens that the answer has
+    zeros       a critique, and 0 as the number of all tokens
     empty       an answer without text
+    thoughts    likewise, with a critique in reasoning_content; `cutthoughts`: the length limit cut it there
+    copied      a critique whose words are those that the prompt puts in their place
     length      a critique that the length limit cut
     prose       an answer that holds no critique
     answer      {"answer": ...} with the rest of the line that begins with SAY
@@ -93,7 +96,7 @@ _BEST_OUTPUT = "## Best Model Identifier"
 LOGPROBS = (-0.3, -0.3 - 1.0986122886681098, -9.0)
 """Log-probabilities of the better output, of the other one (a third of the first), and of another word."""
 SECRET = "sk-never-to-be-seen"  # the key of whoever asks
-_FINISHED = {"length": "length", "listing": "length", "filtered": "content_filter"}
+_FINISHED = {"length": "length", "cutthoughts": "length", "listing": "length", "filtered": "content_filter"}
 
 
 class Running(NamedTuple):
@@ -144,9 +147,10 @@ class Asked(NamedTuple):
 class FaultServer:
     """The server; all state is in memory, and counts only grow."""
 
-    def __init__(self, *, delay_s: float = 0.0, at_once: int = 0, schemas: bool = True) -> None:
-        """Take the seconds that an answer takes, how many requests are allowed at once, and whether schemas are."""
-        self.delay_s, self.at_once, self.schemas = delay_s, at_once, schemas
+    def __init__(self, *, delay_s: float = 0.0, at_once: int = 0, no_schemas: int = 0) -> None:
+        """Take the seconds that an answer takes, how many requests are allowed at once, and what schemas meet."""
+        self.delay_s, self.at_once, self.no_schemas = delay_s, at_once, no_schemas
+        self.reject_all, self.turn = False, asyncio.Semaphore(10_000)
         self.counts: Counter[str] = Counter()
         self.active = self.most_active = 0
         self.first_at = self.last_at = 0.0
@@ -181,8 +185,12 @@ class FaultServer:
         name = hashlib.sha256(text.encode()).hexdigest()
         self.counts[name] += 1
         count, number = self.counts[name], self.counts.total()
-        if not self.schemas and {"response_format", "structured_outputs", "logprobs"} & request.keys():
-            _send(writer, 400, {"error": {"message": "response_format is not known here"}})
+        if self.no_schemas and {"response_format", "structured_outputs", "logprobs"} & request.keys():
+            what = "response_format" if self.no_schemas in (404, 503) else "this format"
+            _send(writer, self.no_schemas, {"error": {"message": f"{what} is not known here"}})
+            return True
+        if self.reject_all:
+            _send(writer, 400, {"detail": "Server is pinned to 'judge'; requested 'm'."})
             return True
         if self.newer_names and "max_tokens" in request:
             _send(
@@ -196,7 +204,8 @@ class FaultServer:
             if self.at_once and self.active > self.at_once:
                 _send(writer, 429, {"error": {"message": "too many at once"}})
                 return True
-            await asyncio.sleep(self.delay_s)
+            async with self.turn:
+                await asyncio.sleep(self.delay_s)
             while 0 < self.hold_after < number:
                 await asyncio.sleep(0.01)
             asked = Asked(text, key[1] if key else "", "prompt" in request, bool(request.get("logprobs")))
@@ -253,7 +262,11 @@ def _answers(step: str) -> bool:
         "refused",
         "filtered",
         "uncounted",
+        "zeros",
         "empty",
+        "thoughts",
+        "cutthoughts",
+        "copied",
         "length",
         "listing",
         "prose",
@@ -304,6 +317,11 @@ def _completion(what: str, asked: Asked) -> dict[str, Any]:
         content = json.dumps({"answer": re.findall(r"^SAY (.*)", text, re.MULTILINE)[-1]})
     if what == "prose":
         content = "Once upon a time there was a dog."
+    if what == "copied":
+        content = json.dumps(critique | {"textual_feedback": re.findall(r'"textual_feedback": "(.*)"', text)[0]})
+    beside = {"reasoning_content": f"I think: {content}"} if what.endswith("thoughts") else {}
+    if what.endswith("thoughts"):
+        content = None
     if what in ("empty", "refused"):
         content = "" if what == "empty" else None
     if what == "length":
@@ -314,7 +332,8 @@ def _completion(what: str, asked: Asked) -> dict[str, Any]:
         draft = {"type": "text", "text": json.dumps({"good_spans": [words[-1]], "poor_spans": []})}
         texts = [{"type": "text", "text": text} for text in (content[:9], content[9:])]
         content = [{"type": "thinking", "thinking": [draft]}, *texts]
-    message = {"role": "assistant", "content": content, "refusal": "I will not." if what == "refused" else None}
+    refusal = "I will not." if what == "refused" else None
+    message = {"role": "assistant", "content": content, "refusal": refusal, **beside}
     said: dict[str, Any] = {"text": content} if plain else {"message": message}
     if asked.logprobs:
         tokens = [content, "m" if content == "M" else "M", "The"]
@@ -326,7 +345,10 @@ def _completion(what: str, asked: Asked) -> dict[str, Any]:
         "created": 0,
         "model": "served",
         "choices": [{"index": 0, **said, "finish_reason": _FINISHED.get(what, "stop")}],
-        "usage": {"prompt_tokens": 100, **({} if what == "uncounted" else {"completion_tokens": 20})},
+        "usage": {
+            "prompt_tokens": 100 * (what != "zeros"),
+            **({} if what == "uncounted" else {"completion_tokens": 20 * (what != "zeros")}),
+        },
     }
 
 
@@ -375,11 +397,14 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--delay-s", type=float, default=0.0)
     parser.add_argument("--at-once", type=int, default=0)
-    parser.add_argument("--no-schemas", action="store_true")
+    parser.add_argument("--in-turn", action="store_true", help="answer one request after another")
+    parser.add_argument("--no-schemas", type=int, nargs="?", const=400, default=0, metavar="STATUS")
+    parser.add_argument("--reject-all", action="store_true", help="know no model, as `transformers serve` says it")
     parser.add_argument("--newer-names", action="store_true", help="refuse max_tokens, as OpenAI's reasoning models do")
     args = parser.parse_args()
-    answering = FaultServer(delay_s=args.delay_s, at_once=args.at_once, schemas=not args.no_schemas)
-    answering.newer_names = args.newer_names
+    answering = FaultServer(delay_s=args.delay_s, at_once=args.at_once, no_schemas=args.no_schemas)
+    answering.newer_names, answering.reject_all = args.newer_names, args.reject_all
+    answering.turn = asyncio.Semaphore(1) if args.in_turn else answering.turn
     server = await asyncio.start_server(answering.serve, "127.0.0.1", 0, limit=2**24)
     print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201 - whoever started it reads this
     await server.serve_forever()

@@ -5,6 +5,7 @@ import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from text2grad import Critique, Example, Span
 from text2grad.config import ModelConfig, make_recipe
 from text2grad.config.run_directory import check_world_size
 from text2grad.errors import ConfigError, CriticError, DataError, ModelError, TrainingError
+from text2grad.models import decoding
 from text2grad.models.adapters import with_lora
 from text2grad.rl.start import prepare_policy
 from text2grad.rl.trainer import Text2GradTrainer
@@ -107,6 +109,29 @@ def test_the_trained_policy_is_an_ordinary_hugging_face_directory(tmp_path: Path
 def test_a_lora_policy_is_saved_as_an_adapter(tmp_path: Path) -> None:
     path = small_run.trainer(tmp_path / "run", model={"lora_r": 2}).train()
     assert (path / "adapter_model.safetensors").exists()
+
+
+@pytest.mark.parametrize("sharpness", [1.0, 1.2, 9.0])
+def test_every_step_compares_the_log_probs_of_sampling_and_scoring(
+    sharpness: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, read_tokens = small_run.trainer(tmp_path, run={"steps": 1}, rollout={"temperature": 0.7}), decoding.read_tokens
+
+    def sharper(*read: Any) -> Any:  # a cache that goes wrong after the trial at the start
+        output = read_tokens(*read)
+        output.logits *= sharpness
+        return output
+
+    monkeypatch.setattr(decoding, "read_tokens", sharper)
+    if sharpness > 2:
+        with pytest.raises(TrainingError, match=r"KL\(engine ‖ policy\) is .* nats per token \(limit 0\.1\)"):
+            run.train()
+        return
+    run.train()
+    [step] = metrics(tmp_path)
+    assert (step["engine/logp_gap"] < 1e-5) == (sharpness == 1.0)
+    assert (step["engine/kl_per_token"] < 1e-5) == (sharpness == 1.0)
+    assert ("step 1: the log-probs of sampled tokens differ by" in caplog.text) == (sharpness > 1.0)
 
 
 def test_the_first_step_starts_at_ratio_one_and_kl_zero(tmp_path: Path) -> None:

@@ -69,6 +69,16 @@ def test_the_words_of_annotations_are_feedback_whose_places_are_asked_for(tmp_pa
     ]
 
 
+def test_outcomes_of_people_stay_whether_or_not_they_said_more(tmp_path: Path) -> None:
+    beside = {"prompt": "a", "response": "b", "outcome": -1}
+    both = {**beside, "critique": {"feedback": "No.", "outcome": 1.0}}
+    wanted = recipe(tmp_path, beside, both, {"prompt": "c", "response": "d"})
+    assert [(one.feedback, one.outcome) for one in items(tmp_path, wanted)] == [(None, -1), ("No.", -1), (None, None)]
+    said = [Critique("Good.", outcome=1.0), Critique("", outcome=-0.5)]
+    write_annotations(tmp_path / "data.jsonl", [Annotation("Who?", "Me.", critique) for critique in said])
+    assert [(one.feedback, one.outcome) for one in items(tmp_path, wanted)] == [("Good.", 1.0), (None, -0.5)]
+
+
 def test_feedback_that_stands_beside_a_critique_is_what_the_person_said(tmp_path: Path) -> None:
     wanted = recipe(
         tmp_path, {"prompt": "a", "response": "b", "feedback": "Mine.", "critique": {"feedback": "Not mine."}}
@@ -82,6 +92,10 @@ def test_feedback_that_stands_beside_a_critique_is_what_the_person_said(tmp_path
         ([{"prompt": "a", "response": "b"}, {"prompt": "c"}], 'example 2 has no "response", but other examples have'),
         ([{"prompt": "a", "response": 3}], "\"response\" of the example 'a' must be a text, got '3'"),
         ([{"prompt": "a", "response": "b", "feedback": ["c"]}], "\"feedback\" of the example 'a' must be a text"),
+        (
+            [{"prompt": "a", "response": "b", "outcome": "up"}],
+            "\"outcome\" of the example 'a' must be a number (feedback import --map)",
+        ),
         (
             [{"prompt": p, "response": "b", "id": i} for p, i in (("a", "q1"), ("b", 2), ("c", "q1"))],
             ":3: the id 'q1' belongs to line 1 already, so the two could not be told apart; change one of them",

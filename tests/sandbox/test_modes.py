@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from text2grad_sandbox.cases import Case, read_cases
+from text2grad_sandbox.inside import server
 from text2grad_sandbox.inside.values import BadMessage, Packer, Unpacker
 from text2grad_sandbox.planning import plan, with_names
 from text2grad_sandbox.sandbox import MOST_PROGRAM_BYTES, Sandbox, SandboxError, isolations, reason_not_to_run
@@ -355,6 +356,7 @@ def test_a_timeout_that_the_program_raises_needs_no_common_process(box: Sandbox)
         ("def t():\n    global z\n    z = f(1)\n    assert z\nt()", ["f"]),
         ("from solution import *\nimport pytest\ndef test_a():\n    with pytest.raises(f): g()", ["f", "g"]),
         ("assert len([sum(1, 2)])", ["len", "sum"]),
+        ("try:\n    sum(1)\nexcept TypeError:\n    pass", ["sum"]),
         ("assert len(f(1)) == abs(1)", ["f"]),
         ("from solution import len as n\nassert n(1) == abs(1)", ["len"]),
     ],
@@ -388,6 +390,98 @@ def test_tests_whose_assertions_never_run_are_refused() -> None:
         "def run(g): return g()\n@run\ndef check(): assert f(1) == 2",
     ):
         plan(tests)
+
+
+OWN_RAISES = (
+    "class raises:\n    def __init__(s, *a): 0\n    def __enter__(s): return s\n    def __exit__(s, *a): return True\n"
+)
+CHECKED = "def f(x):\n    if x < 0: raise ValueError('below 0')\n    return x + 1\n"
+HELPERS = {  # tests: whether a right program passes, whether a wrong one does that brings its own helper, and is told so
+    "with raises(ValueError):\n    f(-1)": (True, False),
+    "def test_a():\n    with raises(ValueError, match='below'):\n        f(-1)": (True, False),
+    "with raises((KeyError, ValueError)) as e:\n    f(-1)\nassert str(e.value) == 'below 0'": (True, False),
+    "raises(ValueError, f, -1)": (True, False),
+    "from solution import *\nwith raises(ValueError):\n    f(-1)": (True, False),
+    "import solution\nwith raises(ValueError):\n    solution.f(-1)": (True, False),
+    "import inspect\nwith raises(ValueError):\n    f(-1)": (True, False),  # in one process
+    "import pytest\nfrom solution import *\ndef test_a():\n    with raises(ValueError):\n        f(-1)": (True, False),
+    "from pytest import *\nfrom solution import *\ndef test_a():\n    with raises(ValueError):\n        f(-1)": (True, False),
+    "from solution import *\ndef test_a():\n    with pytest.raises(ValueError):\n        f(-1)": (True, False),
+    "from solution import *\nclass T(unittest.TestCase):\n    def test_a(self):\n        self.assertEqual(f(1), 2)": (True, False),
+    # where the tests name it, or use what needs an import, the program's is used and told
+    "from solution import f, raises\nwith raises(ValueError):\n    f(-1)": (False, True),
+    "import solution\nwith solution.raises(ValueError):\n    solution.f(-1)": (False, True),
+    "with assert_raises(ValueError):\n    f(-1)": (False, True),
+    "assert isclose(f(1), 2)": (False, True),
+    "from math import *\nfrom solution import *\nassert isclose(f(1), 2)": (True, True),
+    "assert math.isclose(f(1), 2)": (False, True),
+    "assert_equal(f(1), 2)": (False, True),
+    "assert f(1) == approx(2)": (False, True),
+    "@slow\ndef check():\n    assert f(1) == 2\ncheck()\nassert f(0) == 0": (False, True),
+    "assert all(f(x) == x + 1 for x in (1, 2))": (True, False),
+}  # fmt: skip
+FORGERY = (
+    f"{OWN_RAISES}assert_raises = raises\ndef isclose(*a): return True\ndef all(x): return True\ndef approx(x): return 0\n"
+    "def assert_equal(*a): 0\ndef slow(g): return lambda: 0\nclass math: isclose = isclose\nclass pytest: raises = raises\n"
+    "class unittest:\n    class TestCase:\n        def assertEqual(s, *a): 0\ndef f(x): return 0\n"
+)
+
+
+@pytest.mark.parametrize("tests", HELPERS)
+def test_what_tests_use_without_an_import_is_the_judges(box: Sandbox, tests: str) -> None:
+    right, forged = HELPERS[tests]
+    honest, forger = box.run_many([(CHECKED, tests), (FORGERY, tests)], timeout_s=9)
+    assert (honest.passed, forger.passed, forger.forgeable) == (right, forged, forged), (honest, forger)
+    assert not honest.forgeable or honest.mode == "shared"
+
+
+def test_a_function_that_is_called_as_a_helper_is_tested(box: Sandbox) -> None:
+    raises = "def raises(g, e):\n    try: g()\n    except e: return True\n    return False\n"
+    asked = (
+        "def bad(): raise KeyError\nassert raises(bad, KeyError) is True\nassert raises(lambda: 1, KeyError) is False"
+    )
+    jobs = [
+        (raises, asked),
+        ("def raises(g, e): return True", asked),
+        ("def gcd(a, b): return 2", "assert gcd(4, 6) == 2"),
+    ]
+    jobs += [
+        ("def sum(x): return 3", "assert sum([1, 2]) == 3"),
+        ("def sum(x): return 0\ndef abs(x): return 0", "assert abs(sum([1]) - 1) < 1"),
+    ]
+    results = box.run_many(jobs, timeout_s=9)
+    assert [(result.passed, result.forgeable) for result in results] == [
+        (True, False),
+        (False, False),
+        (True, False),
+        (True, False),  # the one builtin is what is tested
+        (True, True),  # of two, nobody knows which
+    ]
+
+
+def test_files_are_counted_and_removed_however_deep_they_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "CLEAN_S", 60.0)
+    monkeypatch.chdir(tmp_path)
+    for _ in range(1_100):  # beyond Python's limit of recursion
+        os.mkdir("d")
+        os.chdir("d")
+    Path("file").write_text("xyz")
+    os.chdir(tmp_path)
+    assert server._files(".")[:2] == (1_101, 3)
+    assert server._files(".", 100)[0] == 101  # no further
+    Path("link").symlink_to("/")
+    assert server._clean(".") == ([1_102, 4], True)  # the link has one character
+    assert os.listdir(".") == []
+    Path("d/e").mkdir(parents=True)
+    monkeypatch.setattr(server, "CLEAN_S", -1.0)
+    assert server._clean(".") == (None, False)  # the time is up: the worker is replaced
+
+
+def test_a_deep_tree_holds_nobody(box: Sandbox) -> None:
+    deep = "import os\nfor _ in range(200):\n    os.mkdir('d'); os.chdir('d')\ndef f(x): return x"
+    with Sandbox(workers=1, isolation="landlock") as landlock:
+        first, second = landlock.run_many([(deep, "assert f(1) == 1"), ("f = abs", "assert f(-1) == 1")], timeout_s=30)
+    assert (first.reason, first.usage.files, second.reason) == ("passed", 200, "passed")
 
 
 # Cases.

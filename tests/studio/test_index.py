@@ -375,7 +375,8 @@ def test_chats_with_calls_of_tools_and_with_images_are_read(tmp_path: Path) -> N
     )
     index = index_of(tmp_path, file)
     [row] = index.rows(index.find(Filter()).page())
-    assert (row["prompt_text"], row["response"]) == ("What is this?\n\na cat", "A cat.")
+    spoken = "<user>\nWhat is this?\n</user>\n\n<tool>\na cat\n</tool>"
+    assert (row["prompt_text"], row["response"]) == (spoken, "A cat.")
     assert index.state()["bad_lines"] == 0
 
 

@@ -49,7 +49,8 @@ def _meaning_of(row: Row, label: str) -> Meaning:
     for meanings in (given, LABELS):
         for name in (label.lower(), wider.lower()):
             if name in meanings:
-                return meanings[name]
+                meaning: Meaning = meanings[name]
+                return meaning
     raise row.bad(f"label {label!r} has no known meaning; give it one, such as --label {label}=negative")
 
 

@@ -26,6 +26,14 @@ def test_programs_that_pass_are_preferred_to_those_that_fail(tmp_path: Path) -> 
     assert main(["pairs", str(source), "--out", str(out)]) == 2  # would be overwritten
 
 
+def test_a_draft_in_the_reasoning_is_not_preferred(tmp_path: Path) -> None:
+    drafted = f"<think>```python\n{GOOD}\n```</think>\n```python\n{BAD}\n```"
+    records = [("Add.", GOOD), ("Add.", drafted)]
+    source, out = write(tmp_path / "annotate.jsonl", records), tmp_path / "preferences.jsonl"
+    assert main(["pairs", str(source), "--out", str(out)]) == 0
+    assert [tuple(pair) for pair in read_preferences(out)] == [("Add.", GOOD, drafted)]
+
+
 def test_without_a_failing_program_beside_one_that_passes_nothing_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

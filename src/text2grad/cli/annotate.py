@@ -34,10 +34,11 @@ DESCRIPTION = """\
 Have a language model on an OpenAI-compatible server write critiques of responses: feedback in words, and exact quotes
 of the positive and negative parts. The recipe's [annotate] names the server and the model. [data] train is a file of
 
-  {"prompt": "...", "response": "...", "reference": "...", "tests": "...", "feedback": "...", "id": "..."}
+  {"prompt": "...", "response": "...", "reference": "...", "tests": "...", "feedback": "...", "outcome": 1, "id": "..."}
 
 which needs the prompt alone. Without responses, the policy ([model] path) generates them first. With a person's
-"feedback", only its quotes are requested. Each answer is stored in answers.sqlite before it is used.
+"feedback", only its quotes are requested; a person's "outcome" stays. Each answer is stored in answers.sqlite before
+it is used.
 
 With --own-critic the recipe's critic in Python judges --samples responses of the policy to each prompt."""
 
@@ -177,4 +178,7 @@ def _print_end(out: Path, items: Sequence["Item"], results: Sequence["Annotation
     answered = sum(len(kinds.get(kind, ())) for kind in ANSWERED)  # these answers are kept
     missing = sum(map(len, kinds.values())) - answered
     again = f"run the same command again: it requests the {missing:,} missing answers only" if missing else ""
-    print_end(f"{out}/annotations.jsonl, failures.jsonl", then=_reward(recipe, out), note=again)
+    if "rejected" in kinds or any("budget" in detail for _, detail in kinds.get("not_asked", ())):
+        again = f"mend what the lines above say; then {again}"
+    then = _reward(recipe, out) if any(result.critique for result in results) else []
+    print_end(f"{out}/annotations.jsonl, failures.jsonl", then=then, note=again)

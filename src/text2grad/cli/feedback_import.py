@@ -33,6 +33,7 @@ EPILOG = """\
 examples:
   text2grad feedback import qa_feedback feedback.json --out qa.jsonl --missing-outcome -0.5
   text2grad feedback import table answers.csv --column response=answer --column feedback=comment --out mine.jsonl
+  text2grad feedback import table answers.csv --column response=answer --map thumb=up:1,down:-1 --out judged.jsonl
   text2grad feedback import label_studio export.json --label Hallucination=negative --out team.jsonl
 
 If a source has annotations and examples, the examples go to OUT.examples.jsonl. docs/feedback.md shows each format."""
@@ -56,6 +57,8 @@ def add_parser(commands: Any) -> None:
     add("path", metavar="PATH", help="a file, a directory of `datasets`, or OWNER/NAME on the Hugging Face hub")
     add("--out", type=Path, required=True, metavar="OUT", help="the output: a .jsonl file")
     add("--column", action="append", default=[], metavar="OURS=THEIRS", help="name of a column in the source")
+    judged = "column of the outcome, and the number that each of its values means, such as thumb=up:1,down:-1"
+    add("--map", type=_outcomes, default=("", {}), metavar="COLUMN=VALUE:NUMBER,...", help=judged)
     meanings = "positive, negative or ignore; may be repeated"
     add("--label", action="append", default=[], metavar="NAME=MEANING", help=meanings)
     add("--split", default="train", help="split of a data set or a directory (default: %(default)s)")
@@ -76,7 +79,9 @@ def run(args: argparse.Namespace) -> int:
     labels: Any = name_values("--label", args.label)
     for meaning in labels.values():
         check_known("--label", meaning, ("positive", "negative", "ignore"))
-    options = Options(name_values("--column", args.column), labels, args.missing_outcome)
+    column, outcomes = args.map
+    columns = name_values("--column", [*args.column, *([f"outcome={column}"] if column else [])])
+    options = Options(columns, labels | outcomes, args.missing_outcome)
     account, annotations, words, examples = Account(), list[Annotation](), list[Annotation](), list[Example]()
 
     def skip(error: DataError) -> None:
@@ -105,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     _print_account(account, [] if args.limit else options.unmet(), options.met)
     if not written:
         raise DataError(f"{args.path}: no record can be used; nothing was written")
-    judged = any(annotation.critique.spans or annotation.critique.outcome for annotation in annotations)
+    judged = any(annotation.critique.spans for annotation in annotations)
     then: tuple[str, ...] = ("text2grad", "reward", "RECIPE.toml", "--annotations", str(args.out))
     if words or not judged:  # the annotations would give no token a reward
         grounds = args.ungrounded if words else written[0]
@@ -113,6 +118,15 @@ def run(args: argparse.Namespace) -> int:
     mixed = judged and not args.ungrounded and account.losses[WORDS_ONLY]
     print_end(", ".join(map(str, written)), then=then, note=SEPARATE if mixed else "")
     return 0
+
+
+def _outcomes(text: str) -> tuple[str, dict[str, float]]:
+    """Return the column that --map names, and the outcome of each of its values."""
+    column, _, pairs = text.partition("=")
+    split = [(value.strip(), number) for value, _, number in (pair.rpartition(":") for pair in pairs.split(","))]
+    if not all(value for value, _ in split) or len(dict(split)) < len(split):
+        raise argparse.ArgumentTypeError(f"expected one number for each value, as in thumb=up:1,down:-1, got {text!r}")
+    return column, {value: finite()(number) for value, number in split}
 
 
 def _check_outputs(args: argparse.Namespace) -> Path:
@@ -143,7 +157,7 @@ def _print_account(account: Any, unmet: list[str], met: set[str]) -> None:
             say(f"  and {count - len(account.shown[reason]):,} more")
     if account.unread:
         unread = ", ".join(sorted(account.unread))
-        say(f"\ncolumns not read: {unread}; --column OURS=THEIRS reads one", style="yellow")
+        say(f"\ncolumns not read: {unread}; --column OURS=THEIRS reads one, --map one of judgements", style="yellow")
     if unmet:
         there = ", ".join(sorted(met)) or "none"
-        note(f"--label gives a meaning to {', '.join(unmet)}, which no record has; its labels: {there}", warning=True)
+        note(f"no record has {', '.join(unmet)}, which --label or --map names; there are: {there}", warning=True)

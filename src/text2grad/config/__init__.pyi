@@ -28,7 +28,4 @@ from .run_directory import (
     recipe_of_run as recipe_of_run,
 )
 from .server import AnnotateConfig as AnnotateConfig, EngineConfig as EngineConfig
-from .training import (
-    RewardModelConfig as RewardModelConfig,
-    SFTConfig as SFTConfig,
-)
+from .training import RewardModelConfig as RewardModelConfig, SFTConfig as SFTConfig

@@ -1,3 +1,8 @@
 from .cached import CachedCritic as CachedCritic
-from .programs import RuffCritic as RuffCritic, UnitTestCritic as UnitTestCritic, fenced_blocks as fenced_blocks
+from .programs import (
+    RuffCritic as RuffCritic,
+    UnitTestCritic as UnitTestCritic,
+    fault as fault,
+    program_in as program_in,
+)
 from .servers import LLMCritic as LLMCritic

@@ -17,9 +17,4 @@ from .intervals import (
 from .registry import SUITES as SUITES, make_suites as make_suites, register_suite as register_suite
 from .subjects import read_subjects as read_subjects
 from .suite import SuiteOptions as SuiteOptions
-from .words import (
-    Bleu as Bleu,
-    Wording as Wording,
-    distinct as distinct,
-    load_scorer as load_scorer,
-)
+from .words import Bleu as Bleu, Wording as Wording, distinct as distinct, load_scorer as load_scorer

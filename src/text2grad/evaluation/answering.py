@@ -294,8 +294,8 @@ def request_answers(file: AnswerFile, out: Path, server: Endpoint, tokens: Token
             requests = [_request(file, turn, chat=chat) for turn in turns]
             for turn, answer in zip(turns, all_answers(endpoint, store, requests, tokens, what), strict=True):
                 text = answer.text if chat else cut_at(answer.text, turn.question.stop)
-                finish = "stop" if text != answer.text else answer.finish
-                lines.append(turn.line(text, answer.completion_tokens or 0, finish))
+                finish = "stop" if text != answer.text else answer.finish.partition(",")[0]
+                lines.append(turn.line(text, max(answer.completion_tokens or 0, 0), finish))
             file.add(lines)
 
 
@@ -307,6 +307,6 @@ def _request(file: AnswerFile, turn: Turn, *, chat: bool) -> Request:
     if not chat and question.stop:
         more["stop"] = list(question.stop[:_MOST_STOPS])
     if not chat:
-        return Request(Example(prompt).prompt_text, None, turn.sample, more)
+        return Request(Example(prompt).joined_text, None, turn.sample, more)
     messages: Sequence[Message] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     return Request(tuple(map(dict, messages)), None, turn.sample, more)

@@ -58,8 +58,12 @@ class SuiteResult:
     scores: dict[str, list[Scores]] = field(default_factory=dict)
 
     def endings(self, model: str) -> dict[str, int]:
-        """Return how many turns of a model ended in each way: "stop", "length", "too_long", or a server's word."""
-        return dict(sorted(Counter(how for answer in self.answers.get(model, ()) for how in answer.finish).items()))
+        """Return how many turns of a model ended in each way: those of `Answer`, and "empty" for one without a text."""
+        turns = [
+            turn for answer in self.answers.get(model, ()) for turn in zip(answer.texts, answer.finish, strict=True)
+        ]
+        ways = (how if text.strip() or how == "too_long" else "empty" for text, how in turns)
+        return dict(sorted(Counter(ways).items()))
 
     def as_json(self) -> dict[str, Any]:
         """Return the figures as JSON."""
@@ -190,7 +194,7 @@ def _score(result: SuiteResult, name: str, settings: EvaluationSettings) -> None
     """Score the answers of one model."""
     suite, answers = result.suite, result.answers[name]
     assert isinstance(suite, AnsweredSuite)
-    said = [[answer.question.id, answer.sample, answer.texts, answer.finish] for answer in answers]
+    said = [[answer.question.id, answer.sample, answer.answers, answer.finish] for answer in answers]
     score, each = suite.score, settings.sampling.samples
 
     def scored() -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from text2grad.critics.servers import (
     Answer,
     CachedClient,
     Endpoint,
+    Failure,
     Prompt,
     Request,
     ResponseFormat,
@@ -41,7 +42,10 @@ def all_answers(
             f"{len(failures):,} of {len(replies):,} {what} did not arrive ({kinds}); the first: {failures[0].detail}. "
             "Run the same command again: it requests the missing ones only",
         )
-    return [answer for answer, _ in replies if answer is not None]
+    answers = [answer for answer, _ in replies if answer is not None]
+    if empty := [Failure.of(answer).detail for answer in answers if not answer.text.strip()]:
+        note(f"{len(empty):,} of {len(answers):,} {what} are empty; the first: {empty[0]}", warning=True)
+    return answers
 
 
 def judge_of(suite: str, judge: Endpoint | None, *, temperature: float, max_tokens: int) -> Endpoint:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from text2grad.errors import DataError
 from text2grad.evaluation.intervals import Ratio, Statistic
-from text2grad.feedback import Entry, read_entries
+from text2grad.feedback import Entry, read_entries, without_reasoning
 from text2grad.files import to_json
 from text2grad.types import Message
 
@@ -63,9 +63,14 @@ class Answer:
     continues: bool = False  # the answer continues the question's `continuation`; else it replies to its prompt
 
     @property
+    def answers(self) -> tuple[str, ...]:
+        """What is judged of each turn: a reply without its reasoning, all of a text that continues another."""
+        return self.texts if self.continues else tuple(map(without_reasoning, self.texts))
+
+    @property
     def text(self) -> str:
         """The answer of the first turn."""
-        return self.texts[0]
+        return self.answers[0]
 
 
 class Measure(NamedTuple):

@@ -19,13 +19,13 @@ from .examples import (
     write_examples as write_examples,
 )
 from .export import DATA_FILE as DATA_FILE, write_folder as write_folder
-from .kept_process import kept_process as kept_process
 from .lenient_json import (
     CutObject as CutObject,
     printable as printable,
     read_objects as read_objects,
 )
-from .reasoning import without_reasoning as without_reasoning
+from .process_state import kept_process as kept_process
+from .reasoning import answer_parts as answer_parts, without_reasoning as without_reasoning
 from .record_files import (
     WAY_OUT as WAY_OUT,
     Entry as Entry,

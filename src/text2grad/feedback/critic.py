@@ -17,7 +17,7 @@ from typing import Any, Protocol, get_args, runtime_checkable
 
 from text2grad.errors import CriticError, Text2GradError, is_out_of_memory
 from text2grad.feedback.critique_text import parse_critique_object
-from text2grad.feedback.kept_process import kept_process
+from text2grad.feedback.process_state import kept_process
 from text2grad.feedback.records import Annotation
 from text2grad.feedback.spans import Match, critique_from_text, locate_critique
 from text2grad.feedback.user_code import described, load_callable

@@ -30,7 +30,7 @@ from typing import Any
 
 from text2grad.errors import CriticError
 from text2grad.feedback.lenient_json import MAX_DEPTH, Cut, CutObject, Reading, printable, read_objects, unescape
-from text2grad.feedback.reasoning import THOUGHT
+from text2grad.feedback.reasoning import answer_parts
 from text2grad.types import Label, Status
 
 MAX_CHARS = 100_000
@@ -90,21 +90,19 @@ def parse_critique(text: str) -> ParsedCritique:
         raise CriticError(f"a critique is text (str), got {type(text).__name__}; decode bytes first")
     text = printable(text)
     if len(text) <= MAX_CHARS:
-        draft = THOUGHT.match(text)
-        if draft and draft["opened"] is None and text.lstrip().startswith(("{", "`")):
-            draft = None  # a text that begins with an object quotes the tag
-        verdict = text[draft.end() :] if draft else text
-        reading = _first_reading(verdict)
-        if reading is None and draft and draft["opened"] is None:
-            whole = _first_reading(text)
-            if whole is not None and whole.start < draft.end() <= whole.end:  # no end of reasoning, but a quote
-                reading, verdict = whole, text
-        if reading is not None:
-            parsed = _interpret(reading.value)
-            if not parsed.feedback.strip():
-                parsed = replace(parsed, feedback=_prose(reading, verdict))
-            repaired = parsed.status == "ok" and not is_json(verdict[reading.start : reading.end])
-            return replace(parsed, status="repaired") if repaired else parsed
+        parts = answer_parts(text)
+        whole = _first_reading(text) if parts and parts[-1][0] else None
+        if whole and whole.start < parts[-1][0] <= whole.end and answer_parts(text[: whole.start + 1]):
+            parts = [(0, len(text))]  # no end of reasoning, but a quote
+        for start, end in reversed(parts):
+            verdict = text[start:end]
+            reading = _first_reading(verdict)
+            if reading is not None:
+                parsed = _interpret(reading.value)
+                if not parsed.feedback.strip():
+                    parsed = replace(parsed, feedback=_prose(reading, verdict))
+                repaired = parsed.status == "ok" and not is_json(verdict[reading.start : reading.end])
+                return replace(parsed, status="repaired") if repaired else parsed
     return ParsedCritique(text.strip(), status="unparsable")
 
 

@@ -1,30 +1,64 @@
-"""The reasoning before an answer, by the marks that reasoning models put around it.
+"""The answer in a model's text: what stands outside of its reasoning, by the marks that models put around reasoning.
 
-A draft in the reasoning must not be read as the answer: a critique, a judge's verdict, a program.
+A draft in the reasoning must not be read as the answer: a critique, a judge's verdict, a program. Some chat templates
+put the opening mark into the prompt; then the text begins inside the reasoning, and has the closing mark alone.
 """
 
 import re
 
-_REASONING = (
-    r"<(?P<tag>think|thinking|thoughts?|reasoning|seed:think)>.*?(?:</(?P=tag)>|\Z)"
-    r"|\[THINK\].*?(?:\[/THINK\]|\Z)"
-    r"|<\|channel\|>(?:analysis|commentary).*?(?:<\|channel\|>final\b[^<]*(?:<\|constrain\|>\w+)?<\|message\|>|\Z)"
+_TAG = r"(?:[\w-]*[:_])?(?:think|thinking|thoughts?|thought[_-]process|reasoning|scratchpad|antthinking)"
+_MARKS = (  # opening, closing
+    (rf"<\s*{_TAG}(?:\s[^<>\n]{{0,80}})?>", rf"<\s*/\s*{_TAG}\s*>"),  # most models
+    (r"\[THINK\]|◁think▷|\[unused16\]|<unused94>", r"\[/THINK\]|◁/think▷|\[unused17\]|<unused95>"),  # Mistral, Kimi, …
+    (r"<\|begin_of_thought\|>|<\|START_THINKING\|>", r"<\|end_of_thought\|>|<\|END_THINKING\|>"),  # Sky-T1, Command A
+    (r"<\|inner_prefix\|>|<\|channel>", r"<\|inner_suffix\|>|<channel\|>"),  # Apertus, Gemma
+    (
+        r"(?:<\|start\|>assistant)?<\|channel\|>(?:analysis|commentary)",
+        r"<\|channel\|>final\b[^\n]{0,80}?<\|message\|>",
+    ),
+    (r"(?-i:\A\s*analysis(?=[A-Z\"'`]))", r"(?-i:assistantfinal)"),  # harmony, whose special tokens were left out
+    (r"\A\s*Here(?:'s| is) my thought process:", r"Here(?:'s| is) my response:"),  # Granite
 )
-THOUGHT = re.compile(rf"""\A(?:\s*(?P<opened>{_REASONING})|.*?(?<!["'`])</think>(?!["']|`(?!``)))""", re.DOTALL)
-"""Pattern of the reasoning before an answer, up to its end, or that of the text if it was cut off.
+_WORDS = len(_MARKS) - 2  # the marks from this one on are words: without the opening, the closing is text
+_QUOTED = r""""[^"\n]*"|`[^`\n]*`|(?<!\w)(?:[bfru]{1,2})?'[^'\n]*'(?!\w)"""
+_OUTSIDE = re.compile("|".join([_QUOTED, *(f"({opening})|({closing})" for opening, closing in _MARKS)]), re.IGNORECASE)
+_CLOSINGS = [re.compile(closing, re.IGNORECASE) for _, closing in _MARKS]
+_OPENING = rf"\s*(?:{'|'.join(opening for opening, _ in _MARKS[:_WORDS])})"
+_BEGUN = re.compile(rf"(?:\A|[\n:>]){_OPENING}(?:thought|<\|message\|>)?\s*\Z", re.IGNORECASE)
 
-It knows the tags of most models, those of Mistral, and the channels of harmony up to the final one. Some chat templates
-put <think> into the prompt; then the text begins inside the reasoning, without the group `opened`.
-"""
+
+def answer_parts(text: str, prompt: str = "") -> list[tuple[int, int]]:
+    """Return the ranges of a text outside of its reasoning, in order; none if the reasoning was cut off.
+
+    Args:
+        text: the text of a model. A mark in quotation marks is text; so is an opening mark behind other words that is
+            never closed.
+        prompt: what stood before the text: if it ends with an opening mark, the text begins inside the reasoning.
+    """
+    parts, at, place, unclosed = list[tuple[int, int]](), 0, 0, set[int]()
+    if _BEGUN.search(prompt[-200:]) and not re.match(_OPENING, text, re.IGNORECASE):
+        ends = [end for closing in _CLOSINGS[:_WORDS] if (end := closing.search(text))]
+        at = place = min((end.end() for end in ends), default=len(text))
+    while mark := _OUTSIDE.search(text, place):
+        place = mark.end()
+        kind, closes = divmod((mark.lastindex or 0) - 1, 2)
+        if closes and 0 <= kind < _WORDS:  # before a closing mark alone, all is reasoning
+            parts, at = [], place
+        elif not closes and mark.lastindex:
+            end = None if kind in unclosed else _CLOSINGS[kind].search(text, place)
+            if end or not text[text.rfind("\n", 0, mark.start()) + 1 : mark.start()].strip():
+                parts.append((at, mark.start()))
+                at = place = end.end() if end else len(text)
+            else:
+                unclosed.add(kind)
+    return [(start, end) for start, end in [*parts, (at, len(text))] if text[start:end].strip()]
 
 
-def without_reasoning(text: str) -> str:
-    """Return the answer of a model without the reasoning before it; "" if the reasoning was cut off.
-
-    A closing tag in quotation marks is text.
+def without_reasoning(text: str, prompt: str = "") -> str:
+    """Return the answer of a model without its reasoning; "" if the reasoning was cut off. See `answer_parts`.
 
     Example:
         >>> without_reasoning("<think>5?</think> 8"), without_reasoning("5?</think> 8"), without_reasoning("<think>5?")
         (' 8', ' 8', '')
     """
-    return THOUGHT.sub("", text)
+    return "".join(text[start:end] for start, end in answer_parts(text, prompt))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.errors import ConfigError
-from text2grad.feedback.kept_process import kept_process
+from text2grad.feedback.process_state import kept_process
 
 OWN_AND_LIBRARIES = (
     str(Path(__file__).parents[1]),

@@ -15,7 +15,12 @@ from .adapters import (
     with_lora as with_lora,
 )
 from .batch import TokenBatch as TokenBatch, collate as collate
-from .decoding import Choose as Choose, decode as decode, most_likely as most_likely
+from .decoding import (
+    Choose as Choose,
+    decode as decode,
+    most_likely as most_likely,
+    steps_are_right as steps_are_right,
+)
 from .fine_tuning import (
     NO_LOSS as NO_LOSS,
     FineTuning as FineTuning,
@@ -75,7 +80,7 @@ from .randomness import (
     sample_inverse_cdf as sample_inverse_cdf,
     step_uniforms as step_uniforms,
 )
-from .sampling import make_rollouts as make_rollouts, sample as sample
+from .sampling import OnPart as OnPart, make_rollouts as make_rollouts, sample as sample
 from .shared_prefix import can_share_prompts as can_share_prompts
 from .vllm_sampling import (
     VLLMSampler as VLLMSampler,

@@ -18,6 +18,7 @@ from transformers import PrinterCallback, TrainerCallback
 from text2grad.align import encode
 from text2grad.errors import DataError, ModelError
 from text2grad.models.adapters import base_of
+from text2grad.models.decoding import check_rows
 from text2grad.models.pretrained import on_cpu
 from text2grad.models.prompts import encode_prompts, padding_id, plain_ids
 from text2grad.types import Example, Message, Optimizer, PromptFormat
@@ -73,7 +74,7 @@ def fine_tune(
         raise DataError(f"got {len(examples)} prompts and {len(answers)} answers; one answer each is needed")
     limit = settings.max_tokens
     whole = [
-        row_of_ids(*_encoded(tokenizer, example.prompt_text, answer, settings.prompt_format))
+        row_of_ids(*_encoded(tokenizer, example.joined_text, answer, settings.prompt_format))
         for example, answer in zip(examples, answers, strict=True)
     ]
     rows = [{name: ids[:limit] for name, ids in row.items()} for row in whole]
@@ -139,7 +140,7 @@ def _encoded(
     An answer is text: a special token that it spells would end it in its middle.
     """
     if prompt_format == "plain":
-        (prompt_ids,) = plain_ids(tokenizer, [Example(prompt).prompt_text])
+        (prompt_ids,) = plain_ids(tokenizer, [Example(prompt).joined_text])
     else:
         prompt_ids = list(encode_prompts(tokenizer, [Example(prompt)], prompt_format=prompt_format)[0])
     return prompt_ids, with_end(tokenizer, encode(tokenizer, answer))
@@ -180,12 +181,16 @@ def supervised_trainer(
 
     transformers' Trainer with the model's own loss is 1.6 times as fast where the logits of a batch are small. TRL's
     SFTTrainer computes the loss in chunks and logs the token accuracy, so `logged` selects it too.
+
+    Raises:
+        ModelError: if rows of a batch change one another (`check_rows`).
     """
     from datasets import Dataset
     from transformers import DataCollatorForSeq2Seq, Trainer, TrainingArguments
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
+    check_rows(model)
     tokenizer = with_padding(tokenizer, model)
     longest = max(len(row["input_ids"]) for row in rows)
     logits_bytes = 4 * settings.batch_size * longest * model.config.get_text_config().vocab_size

@@ -32,7 +32,7 @@ from text2grad.models.adapters import (
     trunk_of,
 )
 from text2grad.models.batch import TokenBatch
-from text2grad.models.decoding import decode
+from text2grad.models.decoding import check_rows, decode, evaluating
 from text2grad.models.logprobs import Head, pair_logprobs, sampled_pair, token_logprobs
 from text2grad.models.shared_prefix import States, shared_states
 
@@ -258,9 +258,8 @@ class Reference:
                 yield policy
 
 
-@torch.no_grad()
 def check_model(policy: Any) -> None:
-    """Refuse a model whose own logits differ from what the tiles compute.
+    """Refuse a model whose logits differ from what the tiles compute, or whose rows depend on others (`check_rows`).
 
     Raises:
         ModelError: if an adapter lengthens the prompt, a pass fails, or the largest difference of log-probs exceeds the
@@ -272,24 +271,22 @@ def check_model(policy: Any) -> None:
             f"the policy's adapter is of the type {adapter.peft_type.value}, which reads more than the tokens of a "
             "prompt; train a LoRA adapter (model.lora_r)"
         )
-    was_training = policy.training
-    policy.eval()
     vocab = head_of(policy).weight.shape[0]
     ids = torch.arange(1, 9, device=policy.device)[None] % vocab
     try:
-        logits = policy(input_ids=ids, use_cache=False).logits[0, :-1].float()
-        hidden = trunk_of(policy)(input_ids=ids, use_cache=False).last_hidden_state[0, :-1]
-        early = trunk_of(policy)(input_ids=ids[:, :4], use_cache=False).last_hidden_state[0, :-1]
-        decode(policy, ids.tolist(), max_new_tokens=2, eos_ids=(), pad_id=0)
+        with evaluating(policy):
+            logits = policy(input_ids=ids, use_cache=False).logits[0, :-1].float()
+            hidden = trunk_of(policy)(input_ids=ids, use_cache=False).last_hidden_state[0, :-1]
+            early = trunk_of(policy)(input_ids=ids[:, :4], use_cache=False).last_hidden_state[0, :-1]
+            own = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+            ours = token_logprobs(hidden, head_of(policy), ids[0, 1:]).logp
+            ahead = float((token_logprobs(early, head_of(policy), ids[0, 1:4]).logp - ours[:3]).abs().max())
+            decode(policy, ids.tolist(), max_new_tokens=2, eos_ids=(), pad_id=0)
     except Exception as error:  # each architecture has its own for inputs that it lacks
         if is_out_of_memory(error):
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise ModelError(f"{type(base_of(policy)).__name__} cannot be sampled from and scored: {reason}") from error
-    own = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
-    ours = token_logprobs(hidden, head_of(policy), ids[0, 1:]).logp
-    policy.train(was_training)
-    ahead = float((token_logprobs(early, head_of(policy), ids[0, 1:4]).logp - ours[:3]).abs().max())
     worst = float((own - ours).abs().max())
     rounding = float(logits.abs().max()) * 2**-8  # largest rounding error of the model's own logits in bfloat16
     limit = max(0.1, rounding) if half_precision(policy) else 1e-3
@@ -303,3 +300,4 @@ def check_model(policy: Any) -> None:
             f"{type(base_of(policy)).__name__}: log-probs from its hidden states differ from its own by {worst:.2g} "
             "nats, so its output layer is more than a matrix, a scale and a soft cap. Please report the architecture."
         )
+    check_rows(policy)

@@ -29,7 +29,7 @@ def encode_prompts(
     if format_of(tokenizer, prompt_format, prompts) == "chat":
         encoded = tokenizer(chat_texts(tokenizer, examples), add_special_tokens=False)["input_ids"]
     else:
-        encoded = plain_ids(tokenizer, [e.prompt_text for e in examples])
+        encoded = plain_ids(tokenizer, [e.joined_text for e in examples])
     for row, (ids, example) in enumerate(zip(encoded, examples, strict=True)):
         if not ids:
             raise DataError(

@@ -215,7 +215,7 @@ def _read_runs(
 
 
 def _beginning(rows: Sequence[Sequence[int]]) -> list[int]:
-    """Return the common prefix of rows, without the last token of the shortest: `generate` needs one token to start."""
+    """Return the common prefix of rows, without the last token of the shortest: each row reads one to start."""
     lists = [list(row) for row in rows]
     first, last = min(lists), max(lists)  # in lexicographic order: all other lists lie between them
     alike = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
@@ -232,13 +232,13 @@ def read_tokens(model: Any, ids: Tensor, attention_mask: Tensor, positions: Tens
         positions: of the new tokens, [B, N].
         cache: of the tokens before.
     """
-    owner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    known = signature(owner.forward).parameters
-    more = {"position_ids": positions, "logits_to_keep": 1}
+    known = signature(base_of(model).forward).parameters
+    more = {"position_ids": positions, "logits_to_keep": 1, "past_key_values": cache, "cache_params": cache}
+    if "cache_params" in known:  # Mamba
+        attention_mask = attention_mask[:, -ids.shape[1] :]
     return model(
         input_ids=ids,
         attention_mask=attention_mask,
-        past_key_values=cache,
         use_cache=True,
         **{name: value for name, value in more.items() if name in known},
     )

@@ -3,7 +3,7 @@
 Whatever can be refused is refused here, before any work. `PreparedRun` holds the parts; `trainer.py` moves them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from math import lcm
@@ -21,6 +21,7 @@ from text2grad.errors import ConfigError, ModelError
 from text2grad.feedback import Critic, check_examples, digest_of_examples, load_critic
 from text2grad.models import (
     POLICY_ADAPTER,
+    OnPart,
     PolicyWithValue,
     Reference,
     Scores,
@@ -45,6 +46,7 @@ from text2grad.models import (
     policy_config,
     refuse_second_adapter,
     sample,
+    steps_are_right,
     stop_ids,
     with_lora,
 )
@@ -271,6 +273,7 @@ class PreparedRun:
             self.sharding.shard(self.model, self.reference)
         with self.whole_policy() as whole:
             check_model(whole)
+            steps_are_right(whole, self.pad_id)
 
     @contextmanager
     def whole_policy(self) -> Iterator[Any]:
@@ -279,7 +282,7 @@ class PreparedRun:
             yield self.model.policy
 
     def sample_policy(
-        self, prompts: Sequence[Sequence[int]], uniforms: Tensor, on_part: Callable[[list[tuple[int, ...]]], None]
+        self, prompts: Sequence[Sequence[int]], uniforms: Tensor, on_part: OnPart
     ) -> list[tuple[int, ...]]:
         """Return the policy's responses to prompts by uniform numbers, [B, T]; `on_part` gets each batch's at once."""
         with self.whole_policy() as policy:

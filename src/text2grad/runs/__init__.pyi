@@ -4,22 +4,14 @@ from .annotation_items import (
     items_of as items_of,
 )
 from .answers import judge_answers as judge_answers, measure_answers as measure_answers
-from .comparison import (
-    collect as collect,
-    quickstart_tables as quickstart_tables,
-    write_comparison as write_comparison,
-)
+from .comparison import collect as collect, quickstart_tables as quickstart_tables, write_comparison as write_comparison
 from .evaluate_policy import PolicySampler as PolicySampler, sample_rollouts as sample_rollouts
 from .evaluations import main_metric as main_metric
 from .metric import load_metric as load_metric, lower_is_better as lower_is_better
 from .own_annotations import annotate_by_critic as annotate_by_critic
 from .pipeline import Pipeline as Pipeline
 from .prompts import recipe_task as recipe_task, run_examples as run_examples, world_of as world_of
-from .recipe_run import (
-    critic_of_run as critic_of_run,
-    refreshed_critic as refreshed_critic,
-    run_recipe as run_recipe,
-)
+from .recipe_run import critic_of_run as critic_of_run, refreshed_critic as refreshed_critic, run_recipe as run_recipe
 from .run_comparison import (
     compare_runs as compare_runs,
     print_compared as print_compared,

@@ -5,19 +5,20 @@ Each line of the file is an example, as for training, with more keys:
     {"prompt": ..., "response": ..., "reference": ..., "tests": ..., "feedback": ..., "id": ...}
 
 If no line has a "response", the policy ([model] path) generates the responses. They are saved, so that the next run
-annotates the same responses. "feedback" is a critique by a human: only its quotes are requested. A file of annotations
-is accepted too: the text of each critique is the feedback, and its spans are ignored. With template = "code" the
-"tests" run in the sandbox, and their outcome is part of the prompt.
+annotates the same responses. "feedback" is a critique by a human: only its quotes are requested; a human's "outcome"
+stays. A file of annotations is accepted too: its critiques are the feedback and the outcomes, and its spans are
+ignored. With template = "code" the "tests" run in the sandbox, and their outcome is part of the prompt.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 from text2grad.config import AnnotateConfig, Recipe, digest_of
 from text2grad.critics.servers import Endpoint, Item, Store, add_test_outcomes, hash_of
 from text2grad.errors import ConfigError, DataError
-from text2grad.feedback import read_examples
+from text2grad.feedback import is_finite, read_examples
 from text2grad.files import append_records, appended_records
 from text2grad.progress import Progress
 from text2grad.runs.prompts import recipe_task
@@ -54,11 +55,15 @@ def annotated_examples(recipe: Recipe, limit: int | None = None) -> list[Example
         return task.train(recipe.quickstart.examples, recipe.run.seed)[:limit]
     examples = read_examples(str(data.train), unique_ids=True)[:limit]
     for example in examples:
-        for key in ("response", "feedback"):
-            value = example.meta.get(key)
-            if value is not None and not isinstance(value, str):
+        for key, kind in (
+            ("response", "a text"),
+            ("feedback", "a text"),
+            ("outcome", "a number (feedback import --map)"),
+        ):
+            value = _said(example, key)
+            if value is not None and not (is_finite(value) if key == "outcome" else isinstance(value, str)):
                 place = f'{data.train}: "{key}" of the example {example.prompt_text[:60]!r}'
-                raise DataError(f"{place} must be a text, got {str(value)[:60]!r}")
+                raise DataError(f"{place} must be {kind}, got {str(value)[:60]!r}")
     return examples
 
 
@@ -85,7 +90,8 @@ def items_of(recipe: Recipe, out: Path, store: Store, examples: Sequence[Example
             str(name if isinstance(name := example.meta.get("id"), str | int) else row),
             replace(example, meta={}),
             response,
-            _feedback(example),
+            _said(example, "feedback"),
+            outcome=_said(example, "outcome"),
         )
         for row, (example, response) in enumerate(zip(examples, responses, strict=True), start=1)
         if response is not None
@@ -98,12 +104,12 @@ def items_of(recipe: Recipe, out: Path, store: Store, examples: Sequence[Example
     return add_test_outcomes(items, store) if recipe.annotate.template == "code" else items
 
 
-def _feedback(example: Example) -> str | None:
-    """Return the human feedback of an example: its own key, or the text of its critique."""
+def _said(example: Example, key: str) -> Any:
+    """Return the human feedback or outcome of an example: its own key, or that of its critique."""
     critique = example.meta.get("critique")
-    if "feedback" in example.meta or not isinstance(critique, dict):
-        return example.meta.get("feedback")
-    return str(critique.get("feedback") or "") or None
+    if key in example.meta or not isinstance(critique, dict):
+        return example.meta.get(key)
+    return None if critique.get(key) == "" else critique.get(key)
 
 
 def sampled_responses(recipe: Recipe, examples: Sequence[Example], path: Path) -> tuple[list[Example], list[str]]:

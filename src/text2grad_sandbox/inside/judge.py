@@ -9,6 +9,7 @@ import builtins
 import functools
 import importlib
 import os
+import re
 import sys
 import types
 from typing import Any
@@ -155,10 +156,16 @@ class Judge(Peer):
             return error
         raise self.broken(BadMessage("neither loaded nor an exception"))
 
-    def solution(self, names: list[str]) -> types.ModuleType:
-        """Return a module `solution` that has some names of the program, and asks it for any other."""
-        self.wanted = set(names)
-        self.request(0, "names", tuple(names))
+    def solution(self, names: list[str], suspects: list[str]) -> types.ModuleType:
+        """Return a module `solution` that has some names of the program, and asks it for any other.
+
+        A suspect that the program defines itself, or a second name of Python's own, is its word.
+        """
+        self.wanted = {*names, *suspects}
+        self.request(0, "names", tuple(sorted(self.wanted)))
+        own = [name for name, value in self.names.items() if self._theirs(value) is not None]
+        self.own_answers += sum(name in suspects for name in own)
+        self.own_answers += sum(hasattr(builtins, name) for name in own if name not in suspects) > 1
         module = types.ModuleType("solution")
         module.__file__ = "solution.py"
         vars(module).update(self.names, __getattr__=lambda name: self.request(0, ".", (name,)))
@@ -208,19 +215,19 @@ def _judged(judge: Judge, tests: str, plan: dict[str, Any], site: str | None) ->
     error = judge.load_error()
     if error is not None:
         return verdict_of(error)
-    solution = judge.solution(plan["wanted"])
+    solution = judge.solution(plan["wanted"], plan["suspects"])
     sys.modules["solution"] = solution
     code = compile(tests, "tests.py", "exec", dont_inherit=True)
     if plan["pytest"]:
         module = types.ModuleType("tests")
         module.__file__ = "tests.py"
         sys.modules["tests"] = module
+        vars(module).update(helpers(plan))
         judge.namespaces.append(vars(module))
         exec(code, vars(module))
         return run_pytest(module, site)
-    names = {"__name__": TESTS, "__file__": "tests.py", "__builtins__": dict(vars(builtins)), **judge.names}
-    if "raises" in plan["free"] and "raises" not in names:
-        names["raises"] = Raises
+    names = {"__name__": TESTS, "__file__": "tests.py", "__builtins__": dict(vars(builtins)), "raises": Raises}
+    names |= {**judge.names, **helpers(plan)}
     judge.namespaces.append(names)
     exec(code, names)
     return run_functions(names, plan["functions"])
@@ -234,12 +241,20 @@ def run_functions(names: dict[str, Any], functions: list[str]) -> Verdict:
     return Verdict("passed")
 
 
-class Raises:
-    """Check that a block raises an exception: `with raises(ValueError): f(-1)`. Plain tests need no import for it."""
+def helpers(plan: dict[str, Any]) -> dict[str, Any]:
+    """Return what tests may use without an import, by name, as far as they use it."""
+    return {name: Raises if name == "raises" else importlib.import_module(name) for name in plan["helpers"]}
 
-    def __init__(self, expected: type[BaseException] | tuple[type[BaseException], ...]) -> None:
-        """Take the classes of the expected exception."""
-        self.expected = expected
+
+class Raises:
+    """Check that a block or call raises, and keep its `value`: `with raises(ValueError): f(-1)`."""
+
+    def __init__(self, expected: Any, *call: Any, match: str | None = None, **kwargs: Any) -> None:
+        """Take the class or classes of the expected exception, a pattern of its text, and perhaps a call to make."""
+        self.expected, self.match = expected, match
+        if call:
+            with self:
+                call[0](*call[1:], **kwargs)
 
     def __enter__(self) -> "Raises":
         """Return the check."""
@@ -249,6 +264,9 @@ class Raises:
         """Accept the expected exception, and let others through."""
         if kind is None:
             raise AssertionError(f"{self.expected} was not raised")
+        self.value = error  # as pytest calls it
+        if self.match is not None and issubclass(kind, self.expected) and not re.search(self.match, str(error)):
+            raise AssertionError(f"{self.match!r} is not in {str(error)!r}")
         return issubclass(kind, self.expected)
 
 

@@ -8,6 +8,7 @@ them read them. A job has
     script     one process that runs the program on some input; its output is the result
 """
 
+import contextlib
 import errno
 import fcntl
 import gc
@@ -18,6 +19,7 @@ import os
 import select
 import signal
 import socket
+import stat
 import sys
 import time
 from collections.abc import Callable
@@ -27,7 +29,7 @@ from . import harness, judge, kernel, program, shared
 from .peer import PURE_MODULES
 
 CHANNEL, SAYS = 3, 4  # descriptors in the processes of a job: to the other process, and to this one
-LEFT_FILES = 1_000  # with more files left by a program, the whole worker is replaced instead of cleaned
+CLEAN_S = 0.2  # time to count or remove the files that a program left; else the whole worker is replaced
 SAID_BYTES = 100_000  # limit of the data that a job's process may send
 START_S = 10.0  # time for a process to set its limits
 LOOK_S = 0.05  # between two looks at the files of a program, where no file system limits them
@@ -69,8 +71,8 @@ def main(settings: dict[str, Any]) -> None:
         job = json.loads(request)
         _load_frameworks(job, settings["site"])
         result = Job(job, server).result()
-        left = _clean(".")
-        result |= {"clean": result["clean"] and left is not None, "files": left}
+        left, clean = _clean(".")
+        result |= {"clean": result["clean"] and clean, "files": left}
         harness.send(outbox, json.dumps(result).encode("ascii"))
 
 
@@ -115,25 +117,62 @@ def _works(common: kernel.Filter, own: kernel.Filter, *, listen: bool) -> bool:
     return os.waitpid(pid, 0)[1] == 0
 
 
-def _clean(directory: str) -> list[int] | None:
-    """Remove the files that a program left; return their number and bytes, None if there are too many or that fails."""
+def _files(directory: str, most: float = math.inf, *, remove: bool = False) -> tuple[int, int, int]:
+    """Return number, bytes and bytes on the disk of the files below a directory, counted up to `most`; or remove them.
+
+    Each directory is opened from its neighbour: the time to resolve a path grows with its length, which has a limit.
+
+    Raises:
+        OSError: if a directory cannot be opened or a file not be removed, or the time is up.
+    """
+    until, number, size, on_disk = time.monotonic() + CLEAN_S, 0, 0, 0
+    here, names, waiting = os.open(directory, os.O_DIRECTORY), list[str](), list[list[str]]()
+    try:
+        while number <= most:
+            waiting.append([])
+            for entry in list(os.scandir(here)):
+                number, about = number + 1, entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(about.st_mode):
+                    waiting[-1].append(entry.name)
+                else:
+                    size, on_disk = size + about.st_size, on_disk + about.st_blocks * 512
+                    if remove:
+                        os.unlink(entry.name, dir_fd=here)
+            while not waiting[-1]:
+                waiting.pop()
+                if not waiting:
+                    return number, size, on_disk
+                name = names.pop()
+                _step(here, "..", until)
+                if remove:
+                    os.rmdir(name, dir_fd=here)
+            names.append(waiting[-1].pop())
+            _step(here, names[-1], until)
+        return number, size, on_disk
+    finally:
+        os.close(here)
+
+
+def _step(here: int, name: str, until: float) -> None:
+    """Open a directory beside an open one in its place."""
+    if time.monotonic() > until:
+        raise TimeoutError
+    there = os.open(name, os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
+    os.dup2(there, here)
+    os.close(there)
+
+
+def _clean(directory: str) -> tuple[list[int] | None, bool]:
+    """Remove the files that a program left; return their number and bytes, if known, and whether none is left."""
+    left = None
     try:
         os.chmod(directory, 0o700)
-        left, size = 0, 0
-        for place, directories, files in os.walk(directory):
-            left += len(directories) + len(files)
-            size += sum(os.lstat(os.path.join(place, name)).st_size for name in files)
-            if left > LEFT_FILES:
-                return None
-        for entry in list(os.scandir(directory)) if left else []:
-            if entry.is_dir(follow_symlinks=False):
-                importlib.import_module("shutil").rmtree(entry.path)  # rarely needed: it is slow to fork with
-            else:
-                os.unlink(entry.path)
+        left = list(_files(directory)[:2])
+        _files(directory, remove=True)
         os.utime(directory, (0, 0))
-    except (OSError, RecursionError):
-        return None
-    return [left, size]
+    except OSError:
+        return left, False
+    return left, True
 
 
 def _verdict_in(message: bytes) -> tuple[str, str, int]:
@@ -143,20 +182,6 @@ def _verdict_in(message: bytes) -> tuple[str, str, int]:
         return str(reason), str(report), int(own_answers)
     except (ValueError, TypeError, RecursionError):
         return "", "", 0
-
-
-def _too_many_files(directory: str, most_bytes: int) -> bool:
-    """Tell whether a directory holds more than a size, or more files than a file system of the sandbox would."""
-    left = size = 0
-    try:
-        for place, directories, files in os.walk(directory):
-            left += len(directories) + len(files)
-            size += sum(os.lstat(os.path.join(place, name)).st_blocks * 512 for name in files)
-            if left > kernel.MOST_FILES or size > most_bytes:
-                return True
-    except (OSError, RecursionError):
-        return False
-    return False
 
 
 class Job:
@@ -343,9 +368,11 @@ class Job:
         return self.server["isolation"] in ("landlock", "process")
 
     def _look(self) -> bool:
-        """Look at the files; return True if there are too many."""
-        if _too_many_files(".", self.limits["files_mb"] * 2**20):
-            self.stopped = f"The program wrote more than {self.limits['files_mb']} MiB of files."
+        """Look at the files; return True if they are larger, or more, than a file system of the sandbox would hold."""
+        with contextlib.suppress(OSError):
+            number, _, on_disk = _files(".", kernel.MOST_FILES)
+            if number > kernel.MOST_FILES or on_disk > self.limits["files_mb"] * 2**20:
+                self.stopped = f"The program wrote more than {self.limits['files_mb']} MiB of files."
         return bool(self.stopped)
 
     def _program_ends(self) -> bool:

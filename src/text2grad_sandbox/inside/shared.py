@@ -28,7 +28,7 @@ from .harness import (
     show_source,
     verdict_of,
 )
-from .judge import run_functions, run_pytest
+from .judge import helpers, run_functions, run_pytest
 
 globals()["__builtins__"] = PRISTINE
 
@@ -96,9 +96,11 @@ def _run(code: CodeType, plan: dict[str, Any], program: ModuleType, site: str | 
         sys.modules["tests"] = module
     try:
         if plan["pytest"]:
+            vars(module).update(helpers(plan))
             exec(code, vars(module))
             return run_pytest(module, site)
         names = {**vars(program), "__name__": "__main__", "__file__": "tests.py", "__builtins__": dict(PRISTINE)}
+        names |= helpers(plan)
         exec(code, names)
         return run_functions(names, plan["functions"])
     except BaseException as error:  # noqa: BLE001 - any exception of a test is an outcome

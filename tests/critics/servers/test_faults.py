@@ -10,6 +10,7 @@ from text2grad.config.server import AnnotateConfig
 from text2grad.critics.servers import cached_client
 from text2grad.critics.servers.annotation import AnnotationResult, Annotator, Item
 from text2grad.critics.servers.cached_client import CachedClient
+from text2grad.critics.servers.endpoint import Endpoint
 from text2grad.critics.servers.pace import Pace, Usage
 from text2grad.critics.servers.session import run_session
 from text2grad.critics.servers.store import Store
@@ -118,6 +119,9 @@ def test_a_lasting_fault_is_a_failure_of_its_kind_and_is_asked_again_by_the_next
         ("empty", "empty"),
         ("length", "truncated"),
         ("prose", "unreadable"),
+        ("copied", "unreadable"),  # of Qwen2.5-Coder-0.5B behind vLLM's CPU build 0.31
+        ("thoughts", "empty"),
+        ("cutthoughts", "truncated"),
     ],
 )
 def test_an_answer_without_a_critique_is_a_failure_that_is_paid_for_once(
@@ -130,11 +134,27 @@ def test_an_answer_without_a_critique_is_a_failure_that_is_paid_for_once(
     assert server.times(prompt(one)) == 1
 
 
+@pytest.mark.parametrize("fault", ["thoughts", "cutthoughts"])
+def test_an_answer_that_stands_in_another_field_than_its_text_is_told_as_such(
+    server: Running, tmp_path: Path, fault: str
+) -> None:
+    """vLLM with a reasoning parser and a schema, SGLang and GLM put it there: ik_llama#778, llama.cpp#23463."""
+    (verdict,), _ = judged(server, tmp_path, item(fault, "beside"))
+    thought = 'I think: {"textual_feedback": "\\"So\\" is right, but \\"today.\\" is wrong.", "good_spans": ["So"], '
+    thought += '"poor_spans": ["today."]}'
+    ending = "stop" if fault == "thoughts" else "length"
+    assert verdict.failure is not None
+    assert verdict.failure.detail == (
+        f"no content, {len(thought)} characters of reasoning_content (finish_reason {ending}); raise max_tokens "
+        "(--max-new-tokens)"
+    )
+
+
 def test_a_body_that_trickles_in_is_cut_off_by_the_time_limit(server: Running, tmp_path: Path) -> None:
     verdicts, _ = judged(server, tmp_path, item("slow"), timeout_s=0.3, retries=0)
     assert kinds(verdicts) == ["timeout"]
     assert verdicts[0].failure is not None
-    assert verdicts[0].failure.detail == "no answer within 0.3 s"
+    assert verdicts[0].failure.detail == "no answer within 0.3 s; raise timeout_s, or lower concurrency"
 
 
 def test_an_answer_of_ten_megabytes_is_unreadable_and_not_asked_for_again(server: Running, tmp_path: Path) -> None:
@@ -198,15 +218,51 @@ def test_one_answer_among_them_shows_that_the_server_is_there(server: Running, t
     assert kinds(verdicts) == ["server_error", "ok"] * (cached_client.GIVE_UP_AFTER + 1)
 
 
-def test_a_server_without_schemas_is_asked_without_after_its_first_refusal(tmp_path: Path) -> None:
+@pytest.mark.parametrize("status", ["400", "404", "422", "500", "501", "503"])  # 404 and 503 name the format
+def test_a_server_without_schemas_is_asked_without_after_its_first_refusal(tmp_path: Path, status: str) -> None:
+    """llama-cpp-python and ik_llama.cpp answer 500: ik_llama#778."""
     items = [item("ok", f"{row}") for row in range(10)]
-    with running("--no-schemas") as server:
+    with running("--no-schemas", status) as server:
         verdicts, usage = judged(server, tmp_path, *items, concurrency=1)
         assert (kinds(verdicts), usage.requests, server.requests()) == (["ok"] * 10, 11, 11)
+        assert usage.retried == 0
         verdicts, usage = judged(server, tmp_path, *items)  # nor does the next run find out again
         assert (kinds(verdicts), usage.requests) == (["ok"] * 10, 0)
-        verdicts, _ = judged(server, tmp_path, item("ok", "forced"), schemas=True)
-        assert kinds(verdicts) == ["rejected"]
+        verdicts, _ = judged(server, tmp_path, item("ok", "forced"), schemas=True, retries=0)
+        assert kinds(verdicts) == ["server_error" if status[0] == "5" else "rejected"]
+
+
+def test_an_error_that_every_request_meets_ends_the_run_with_the_words_of_the_server(tmp_path: Path) -> None:
+    """`transformers serve` 5.23 and LiteLLM's proxy 1.108.7 answer 400 to a wrong name of the model."""
+    items = [item("ok", f"{row}") for row in range(40)]
+    with running("--reject-all") as server:
+        verdicts, usage = judged(server, tmp_path, *items, concurrency=32)
+    # 3 rejections with a schema and 3 without, and the shortest prompt; some more may be under way
+    assert 7 <= usage.requests <= 16
+    assert set(kinds(verdicts)) == {"rejected", "not_asked"}
+    assert verdicts[-1].failure is not None
+    assert verdicts[-1].failure.detail == (
+        "the server rejects every request, also the shortest: status 400: Error code: 400 Server is pinned to 'judge'; "
+        "requested 'm'."
+    )
+
+
+def test_rejections_that_are_of_the_prompts_end_no_run(server: Running, tmp_path: Path) -> None:
+    items = [*(item("400 400", f"long {row}") for row in range(13)), item("ok", "short")]
+    verdicts, usage = judged(server, tmp_path, *items, concurrency=1, schemas=False)
+    assert kinds(verdicts) == ["rejected"] * 13 + ["ok"]
+    assert usage.requests == 14 + 3  # the shortest prompt is tried after 3, 6 and 12 rejections
+
+
+def test_timeouts_slow_a_run_down_until_the_server_keeps_up(tmp_path: Path) -> None:
+    items = [item("ok", f"{row}") for row in range(12)]
+    with running("--in-turn", "--delay-s", "0.1") as server:
+        paces: list[Pace] = []
+        settings: dict[str, Any] = {"concurrency": 32, "timeout_s": 0.35, "schemas": False, "retries": 20}
+        verdicts, usage = judged(server, tmp_path, *items, paces=paces, **settings)
+    assert kinds(verdicts) == ["ok"] * 12
+    assert usage.retried > 0
+    assert paces[0].limit < 16
 
 
 def test_a_server_with_the_newer_name_of_the_length_limit_is_asked_by_that_name(tmp_path: Path) -> None:
@@ -248,6 +304,13 @@ def test_people_are_quoted_and_only_their_places_are_asked_for(server: Running, 
     assert verdict.critique is not None
     assert verdict.critique.feedback == "So is fine, today is not."
     assert verdict.critique.spans == (Span(0, 2, "positive"), Span(8, 14, "negative"))
+
+
+@pytest.mark.parametrize("feedback", [None, "So is fine."])
+def test_the_outcome_of_people_stays(server: Running, tmp_path: Path, feedback: str | None) -> None:
+    (verdict,), _ = judged(server, tmp_path, item("ok", "outcome", feedback=feedback)._replace(outcome=-1.0))
+    assert verdict.critique is not None
+    assert (verdict.critique.outcome, len(verdict.critique.spans)) == (-1.0, 2)
 
 
 def test_a_burst_of_refusals_slows_everyone_down_and_all_are_answered(tmp_path: Path) -> None:
@@ -306,7 +369,7 @@ def test_a_budget_of_money_is_never_overspent_and_counts_earlier_runs(server: Ru
 @pytest.mark.parametrize(
     ("fault", "charged"),
     [
-        *((fault, True) for fault in ("drop", "cut", "garbage", "slow", "uncounted")),
+        *((fault, True) for fault in ("drop", "cut", "garbage", "slow", "uncounted", "zeros")),
         *((fault, False) for fault in ("400", "429", "500")),
     ],
 )
@@ -318,6 +381,9 @@ def test_what_may_have_been_paid_for_counts_as_the_most_that_it_can_cost(
     _, usage = judged(server, tmp_path, one, retries=0, timeout_s=0.3 if fault == "slow" else 10.0, **settings)
     most = (len(prompt(one).encode()) + cached_client._TEMPLATE_BYTES + 3 * 50) / 1e6  # a token for each byte
     assert usage.cost == pytest.approx(most if charged else 0.0)
+    with Store(tmp_path / "answers.sqlite") as store:  # an answer that nobody counted costs the next run as much
+        later = Usage.of(Endpoint("m", prices=(1.0, 3.0)), store).cost
+    assert later == pytest.approx(most if fault in ("uncounted", "zeros") else 0.0)
 
 
 def test_a_placeholder_for_a_key_is_cut_out_of_no_answer(

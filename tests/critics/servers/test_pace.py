@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from text2grad.critics.servers.client import _count, _retry_after
-from text2grad.critics.servers.pace import Pace, Usage
+from text2grad.critics.servers.pace import MOST_BEFORE_ANSWER, Pace, Usage
 from text2grad.errors import RequestError
 
 
@@ -26,7 +26,25 @@ def test_no_more_requests_are_under_way_than_allowed() -> None:
                 await asyncio.sleep(0)
 
         await asyncio.gather(*(request() for _ in range(20)))
-        assert (most, pace.active, pace.usage.requests) == (3, 0, 20)
+        assert (most, pace.active) == (3, 0)
+
+    run(scenario)
+
+
+def test_a_few_requests_are_under_way_until_the_server_has_answered() -> None:
+    async def scenario() -> None:
+        pace, seen = Pace(8, Usage()), list[int]()
+
+        async def request() -> None:
+            async with pace.turn():
+                await asyncio.sleep(0)
+                seen.append(pace.active)
+                if len(seen) == 6:
+                    pace.speed_up()
+
+        await asyncio.gather(*(request() for _ in range(30)))
+        assert max(seen[:6]) == MOST_BEFORE_ANSWER
+        assert max(seen) == 8
 
     run(scenario)
 

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from text2grad.critics.servers.templates import Template, TemplateName, outcome_in_words
-from text2grad.types import Example
+from text2grad.types import Critique, Example, Span
 
 NAMES: tuple[TemplateName, ...] = ("summarization", "code", "qa", "grounded")
 EXAMPLE = Example("Add two numbers.", reference="return a + b")
+SPAN = Span(0, 1, "negative")
 
 
 def text(template: Template, response: str = "return a - b", **more: str) -> str:
@@ -78,6 +79,33 @@ def test_a_judge_of_grounded_answers_sees_the_passage_and_no_gold_answer() -> No
     assert "Bénézet" not in message["content"]
     (message,) = Template("qa").messages(example, "In 1150.")
     assert "Bénézet" in message["content"]
+
+
+def test_a_judge_sees_who_spoke() -> None:
+    turns = [{"role": role, "content": text} for role, text in (("user", "Hi"), ("assistant", "Ho"), ("user", "And?"))]
+    (message,) = Template("qa").messages(Example(turns), "Well.")
+    spoken = "<user>\nHi\n</user>\n\n<assistant>\nHo\n</assistant>\n\n<user>\nAnd?\n</user>"
+    assert f"<task>\n{spoken}\n</task>" in message["content"]
+
+
+@pytest.mark.parametrize(
+    ("critique", "reasoning", "grounding", "echo"),
+    [
+        (Critique("The critique: what is good, what is poor, where, and why.", (SPAN,)), True, False, True),
+        (Critique("Which statements are true, which are false or made up"), True, False, True),
+        (Critique("Fine.", unmatched=("a quote of a good piece", "...")), True, False, True),
+        (Critique("", unmatched=("a quote of a poor piece",)), False, False, True),
+        (Critique("", unmatched=("a quote of a poor piece",)), True, True, True),
+        (Critique("What is good: the day.", (SPAN,)), True, False, False),
+        (Critique("A sentence."), True, False, False),  # too short to be a copy
+        (Critique("Fine.", (SPAN,), unmatched=("a quote of a poor piece",)), True, False, False),
+        (Critique("Answer with one JSON object, its keys in this order", (SPAN,)), False, False, False),
+    ],
+)
+def test_a_critique_that_repeats_the_instructions_is_an_echo(
+    critique: Critique, reasoning: bool, grounding: bool, echo: bool
+) -> None:
+    assert Template("qa", reasoning).is_echo(critique, grounding=grounding) == echo
 
 
 def test_what_changes_comes_last_where_servers_can_reuse_the_beginning() -> None:

@@ -350,7 +350,7 @@ def test_chats_of_more_than_a_users_text_are_joined_and_counted(
     record = {"prompt": chat, "response": LYON, "feedback": "No."}
     words, quoted = items(tmp_path, "table", record, {**record, "poor_spans": ["Lyon"]})
     assert (words.losses, quoted.losses) == ((*losses, Loss(WORDS_ONLY)), losses)
-    prompt = "\n\n".join(message["content"] for message in chat)
+    prompt = "Where?" if len(chat) == 1 else "<user>\nWh\n</user>\n\n<assistant>\nere?\n</assistant>"
     assert quoted.made == Annotation(prompt, LYON, Critique("No.", (NO,)))
 
 
@@ -413,8 +413,8 @@ def test_columns_that_an_annotation_cannot_hold_are_named(tmp_path: Path) -> Non
     words, beside, whole = items(
         tmp_path, "table", told, {**told, "outcome": 1}, {**told, "critique": "No."}, columns={"response": "answer"}
     )
-    assert [one.unread for one in (words, beside, whole)] == [(), ("refinement",), ("refinement", "feedback")]
-    assert account_for([quoted, beside]).unread == {"rating", "refinement"}
+    assert [one.unread for one in (words, beside, whole)] == [(), (), ("refinement", "feedback")]
+    assert account_for([quoted, whole]).unread == {"rating", "refinement", "feedback"}
 
 
 def test_records_of_tools_without_a_prompt_are_counted_with_their_fields(tmp_path: Path) -> None:
@@ -558,7 +558,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
             {"reply": "a"},
             {},
             'there is neither a "response" with feedback nor a "prompt"; the record has the keys "reply". Say which '
-            "columns they are with --column response=NAME",
+            "columns they are with --column prompt=NAME --column response=NAME --column feedback=NAME",
         ),
         ({"prompt": "a", "response": 3, "feedback": "a"}, {}, '"response" must be a text; got 3'),
         ({"prompt": "a", "response": "a", "feedback": "a", "refinement": 3}, {}, '"refinement" must be a text'),

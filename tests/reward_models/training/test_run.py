@@ -546,8 +546,9 @@ def test_annotations_without_any_span_are_refused(home: Path, tmp_path: Path) ->
     with pytest.raises(DataError) as caught:
         train(home, "spanless", reward_model={"annotations": (str(path),)})
     assert str(caught.value) == (
-        f"the 24 annotations to train on ({path}) have no span, so there is nothing to quote; import feedback with "
-        "spans with `text2grad feedback import`, or change reward_model.held_out"
+        f"the 24 annotations to train on ({path}) have no span, so there is nothing to quote; ground their "
+        "words with `text2grad annotate`, import feedback with spans with `text2grad feedback import`, or change "
+        "reward_model.held_out"
     )
 
 

@@ -1,22 +1,45 @@
 """The program in a response, and the character offsets of its lines and expressions.
 
-The program is the longest fenced block of Python, else the longest fenced block, else the whole response. The lines of
-a block in an indented fence, as in a list, lose the indentation of the fence (CommonMark, section 4.5).
+A response that Python can parse is the program. Else it is sought outside of the reasoning (`feedback.reasoning`). Of
+fenced blocks it is the last one that defines most of what the tests use: models correct themselves downwards, and show
+uses behind the program; without such tests, the last with all that the richest defines and reads. Blocks of Python come
+before blocks without a language, and these before others. Blocks that bind what it lacks are added. Without a fence it
+is the part from the first line of code on, if that defines what the tests use and only prose is behind; else all.
+
+Fences are those of CommonMark, at any depth of lists and quotes. Where Python cannot parse a block, a text in the
+program may hold a fence: the block goes to a later fence, up to which Python can parse it. Or the block is a document,
+or lacks its end: it is searched for more blocks, and prose behind its program is left out.
 """
 
 import ast
+import builtins
 import re
+import warnings
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
+from math import inf
 
-from text2grad.types import Span
+from text2grad.feedback import answer_parts
+from text2grad.types import Example, Span
+from text2grad_sandbox import global_names, names_of_tests
 
-_FENCE = re.compile(r"^(?P<indent>[ ]{0,3})(?P<ticks>`{3,}|~{3,})[ \t]*(?P<language>[\w+-]*)[^\n`]*\n", re.MULTILINE)
+Lines = Sequence[tuple[int, str]]  # offset in the response and text, with its end, of each line
+Block = tuple[str, tuple[tuple[int, str], ...]]  # of a fence: its language in small letters, "" without one; its lines
+
 _NEWLINE = re.compile(r"\r\n|\r|\n")
-_PYTHON = ("python", "py", "python3")
+_ITEM = re.compile(r"^([ \t>]*)((?:[-*+]|\d{1,9}[.)])[ \t]+)(?=`{3}|~{3})", re.MULTILINE)
+_PYTHON = ("python", "py", "python3", "py3", "python2", "ipython")
+_PARTS = re.compile(r"^(?:(?:async +)?def|class) +\w+|\b(?:input|stdin|print|stdout)\b", re.MULTILINE)
+_CODE = re.compile(  # a line of code, not of prose
+    r"(?:async )?def \w|class \w+ *[(:]|from [\w.]+ import\b|import [\w., ]+$|@\w"
+    r"|(?:if|for|while|with|try|else|elif|except|finally)\b.*:[ \t]*$|[A-Za-z_][\w.\[\]]* *[-+*/%&|^@]?=(?!=)"
+    r"|[A-Za-z_][\w.]*\(.*[(),\[{][ \t]*$"
+)
+_MOST_CHARS = 100_000  # of a text that is parsed to find out what it is
+_MOST = 8  # levels of blocks in blocks; fences behind a block that are tried as its end
 
 
 @dataclass(frozen=True)
@@ -25,13 +48,13 @@ class Program:
 
     Attributes:
         text: its source.
-        start: offset in the response of its first line, with its indentation.
-        removed: number of characters that each line has in the response before its first one here; empty for none.
+        start: offset in the response of its first character.
+        pieces: of a program that is not one range of the response: where each piece starts here, and there.
     """
 
     text: str
     start: int = 0
-    removed: tuple[int, ...] = field(default=(), repr=False)
+    pieces: tuple[tuple[int, int], ...] = field(default=(), repr=False)
 
     @cached_property
     def line_starts(self) -> list[int]:
@@ -56,17 +79,12 @@ class Program:
         if not text.strip():
             return None
         start, end = start + len(text) - len(text.lstrip()), end - len(text) + len(text.rstrip())
-        return Span(self._in_response(start), self._in_response(end), "negative")
+        return Span(self._in_response(start), self._in_response(end - 1) + 1, "negative")
 
     def _in_response(self, offset: int) -> int:
-        line = bisect_right(self.line_starts, offset) - 1
-        return self._places[line] + offset - self.line_starts[line]
-
-    @cached_property
-    def _places(self) -> list[int]:
-        """Offset in the response of the first character of each line that the program has."""
-        removed = list(accumulate(self.removed)) or [0] * self.lines
-        return [self.start + line + before for line, before in zip(self.line_starts, removed, strict=True)]
+        pieces = self.pieces or ((0, self.start),)
+        here, there = pieces[bisect_right(pieces, (offset, inf)) - 1]
+        return there + offset - here
 
     def expression(self, line: int) -> Span | None:
         """Return the span of the value of the statement in a line, or of the whole line if it has no value."""
@@ -80,10 +98,7 @@ class Program:
 
     @cached_property
     def _statements(self) -> list[ast.stmt]:
-        try:
-            tree = ast.parse(self.text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return []
+        tree = ast.parse("" if fault(self.text) else self.text)
         return [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
 
     def _offset(self, line: int, column_bytes: int) -> int:
@@ -95,33 +110,130 @@ class Program:
 _VALUES = ("value", "test", "iter", "exc", "subject")
 
 
-def program_in(response: str) -> Program:
-    r"""Return the program of a response: its longest Python block, else its longest block, else the whole response.
+def judged_program(example: Example, response: str) -> Program:
+    """Return the program that is judged as the response to an example, by what its tests use: see the module."""
+    return program_in(response, names_of_tests(example.tests or ""), example.joined_text)
+
+
+def program_in(response: str, names: Collection[str] = (), prompt: str = "") -> Program:
+    r"""Return the program of a response for tests that use some names: see the module.
+
+    The end of `prompt` may have opened the reasoning.
 
     Example:
         >>> program_in("Here:\n```python\nx = 1\n```\nDone.")
         Program(text='x = 1\n', start=16)
     """
-    blocks = list(fenced_blocks(response))
-    python = [block for language, block in blocks if language.lower() in _PYTHON]
-    return max(python or [block for _, block in blocks], key=lambda block: len(block.text), default=Program(response))
+    if len(response) > 10 * _MOST_CHARS or not fault(response):
+        return Program(response)
+    lines: Lines = [line for part in answer_parts(response, prompt) for line in _lines(response, *part)]
+    if blocks := fenced_blocks(lines):
+        lines = _chosen(blocks, set(names))
+    elif _names(text_of(code := code_of(lines)))[2] & set(names):
+        lines = code
+    places = [place for place, _ in lines] or [len(response)]
+    pieces = tuple(zip(accumulate((len(text) for _, text in lines), initial=0), places, strict=False))
+    apart = any(there - here != places[0] for here, there in pieces)
+    return Program(text_of(lines), places[0], pieces if apart else ())
 
 
-def fenced_blocks(response: str) -> Iterator[tuple[str, Program]]:
-    """Yield the fenced blocks with their languages; the last block may lack its closing fence."""
-    at = 0
-    while opening := _FENCE.search(response, at):
-        closing = re.compile(rf"^[ ]{{0,3}}{opening['ticks']}[`~]*[ \t]*\r?$", re.MULTILINE)
-        end = closing.search(response, opening.end())
-        stop = end.start() if end else len(response)
-        yield opening["language"], _dedented(response[opening.end() : stop], opening.end(), len(opening["indent"]))
-        at = end.end() if end else len(response)
+def _lines(response: str, start: int, end: int) -> Lines:
+    ends = [start, *(match.end() for match in _NEWLINE.finditer(response, start, end)), end]
+    return [(begin, response[begin:stop]) for begin, stop in pairwise(ends) if stop > begin]
 
 
-def _dedented(text: str, start: int, indent: int) -> Program:
-    """Return a block whose lines lose up to `indent` blanks."""
-    if not indent:
-        return Program(text, start)
-    lines = [text[begin:end] for begin, end in pairwise([*Program(text).line_starts, len(text)])]
-    removed = tuple(min(indent, len(line) - len(line.lstrip(" "))) for line in lines)
-    return Program("".join(line[cut:] for line, cut in zip(lines, removed, strict=True)), start, removed)
+def _names(text: str) -> tuple[set[str], set[str], set[str]]:
+    """Return what `global_names` does; of a program that Python cannot parse, what it seems to define."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return global_names(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        seen = {part.split()[-1] for part in _PARTS.findall(text)}
+        return set(), seen, seen
+
+
+def _chosen(blocks: Sequence[Block], names: set[str]) -> Lines:
+    """Return the lines of the program among fenced blocks."""
+    known = [_names(text_of(lines)) for _, lines in blocks]
+    used, bound, defined = (dict(zip(blocks, sets, strict=True)) for sets in zip(*known, strict=True))
+    kinds = [[block for block in blocks if block[0] in language] for language in (_PYTHON, ("",))]
+    kinds = [kind for kind in (*kinds, list(blocks)) if kind]
+    kind = next((kind for kind in kinds if any(defined[block] & names for block in kind)), kinds[0])
+    parts = {block: defined[block] & names for block in kind}
+    if not any(parts.values()):
+        parts = {block: set(_PARTS.findall(text_of(block[1]))) for block in kind}
+        longest = max(reversed(kind), key=lambda block: (len(parts[block]), len(text_of(block[1]))))
+        parts = {block: parts[block] & parts[longest] for block in kind} if parts[longest] else {longest: {""}}
+    chosen = max(reversed(parts), key=lambda block: len(parts[block]))
+    taken, lacks = [chosen], (names | used[chosen]) - bound[chosen] - set(dir(builtins))
+    for block in reversed(kind):
+        if block is not chosen and bound[block] & lacks:
+            taken.append(block)
+            lacks = (lacks | used[block]) - bound[block] - set(dir(builtins))
+    return [line for block in kind if block in taken for line in block[1]]
+
+
+def text_of(lines: Lines) -> str:
+    """Return the text of lines."""
+    return "".join(text for _, text in lines)
+
+
+def fault(text: str) -> int:
+    """Return the line of the first fault that Python finds in a program, 0 without one; 1 if it is not tried."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of escapes such as \d in a program
+            return int(len(text) > _MOST_CHARS or not ast.parse(text))
+    except SyntaxError as error:
+        return max(error.lineno or 1, 1)
+    except (ValueError, RecursionError, MemoryError):
+        return 1
+
+
+def fenced_blocks(lines: Lines, depth: int = 0) -> list[Block]:
+    """Return the fenced blocks that are not blank; `depth` counts blocks around them."""
+    from markdown_it import MarkdownIt
+
+    text = "".join(own if own.endswith(("\n", "\r")) else f"{own}\n" for _, own in lines)
+    if not ("```" in text or "~~~" in text) or len(text) > _MOST_CHARS or depth > _MOST:
+        return []
+    text = _ITEM.sub(lambda item: item[1] + " " * len(item[2]), text)  # a fence beside the mark of a list
+    blocks = list[Block]()
+    for token in MarkdownIt("zero").enable(["fence", "blockquote"]).disable("inline").parse(text):
+        if token.type != "fence" or token.map is None:
+            continue
+        (start, stop), contents = token.map, token.content.split("\n")[:-1]
+        [language, *_] = re.findall(r"[\w+#-]+", token.info.lower()) or [""]  # as in {.python} or python:solution.py
+        own = tuple(map(_inside, lines[start + 1 : stop], contents))
+        faulty = fault(text_of(own)) > 0
+        behind = (at for at in range(stop, len(lines)) if lines[at][1].startswith(token.markup))
+        ends = islice(behind, _MOST if faulty and language in _PYTHON else 0)
+        if end := next((end for end in ends if not fault(text_of(lines[start + 1 : end]))), 0):
+            blocks.append((language, tuple(lines[start + 1 : end])))
+            return blocks + fenced_blocks(lines[end + 1 :], depth + 1)
+        inner = fenced_blocks(own, depth + 1) if faulty else []
+        if inner:
+            own = tuple(line for line in own if line[0] < inner[0][1][0][0])[:-1]
+        if text_of(own).strip() and (language in _PYTHON or not inner):
+            closed = stop - start - 2 == len(contents) and not inner
+            blocks.append((language, own if closed else tuple(code_of(own))))
+        blocks += inner
+    return blocks
+
+
+def _inside(line: tuple[int, str], content: str) -> tuple[int, str]:
+    """Return a line of a block without the marks of quotes and lists around it, and without the fence's indentation."""
+    place, text = line
+    body = text.rstrip("\r\n")
+    cut = len(body) - len(content) if body.endswith(content) else 0
+    return place + cut, text[cut:]
+
+
+def code_of(lines: Lines) -> Lines:
+    """Return the lines from the first line of code on that Python can parse, if only prose is behind; else all."""
+    start = next((number for number, (_, text) in enumerate(lines) if _CODE.match(text)), 0)
+    end = len(lines)
+    while start < end and (line := fault(text_of(lines[start:end]))):
+        end = min(end - 1, start + line - 1)
+    behind = [text for _, text in lines[end:] if text.strip(" \t\r\n`~")]
+    prose = not behind or not (behind[0][0].isspace() or any(map(_CODE.match, behind)))
+    return lines[start:end] if start < end and prose else lines

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from text2grad.critics.programs.program_text import Program, program_in
+from text2grad.critics.programs.program_text import Program, judged_program
 from text2grad.errors import ConfigError
 from text2grad.types import Critique, Example, Span
 
@@ -53,9 +53,12 @@ class RuffCritic:
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique per response."""
-        return [self._critique(program_in(response)) for response in responses]
+        programs = map(judged_program, examples, responses)
+        return [self._critique(program, said=response) for program, response in zip(programs, responses, strict=True)]
 
-    def _critique(self, program: Program) -> Critique:
+    def _critique(self, program: Program, *, said: str) -> Critique:
+        if said.strip() and not program.text.strip():
+            return Critique("The response ends within its reasoning.", (), self.faulty_outcome)
         messages = self._check(program.text)
         if not messages:
             return Critique("ruff finds nothing to say.", (), self.clean_outcome)

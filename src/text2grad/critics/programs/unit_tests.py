@@ -26,7 +26,7 @@ from text2grad.critics.programs.failing_lines import (
     suspect_lines,
     tracing_tests,
 )
-from text2grad.critics.programs.program_text import Program, program_in
+from text2grad.critics.programs.program_text import Program, judged_program
 from text2grad.errors import DataError
 from text2grad.progress import note
 from text2grad.types import Critique, Example, Span
@@ -145,7 +145,9 @@ class UnitTestCritic(AbstractContextManager["UnitTestCritic"]):
             DataError: as `check_examples`.
         """
         self.check_examples(examples)
-        sources = [_Source(response, program_in(response)) for response in responses]
+        sources = [
+            _Source(text, judged_program(example, text)) for example, text in zip(examples, responses, strict=True)
+        ]
         tests = [with_names(example.tests or "") for example in examples]
         jobs = [(source.program.text, own) for source, own in zip(sources, tests, strict=True)]
         outcomes = self._run(jobs)
@@ -263,14 +265,11 @@ def imported(tests: str) -> set[str]:
     An import within `try` may fail.
     """
     try:
-        waiting: list[ast.AST] = [ast.parse(tests)]
+        nodes = list(ast.walk(ast.parse(tests)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # cases in JSON
         return set()
-    nodes = []
-    while waiting:
-        node = waiting.pop()
-        nodes.append(node)
-        waiting += [] if isinstance(node, ast.Try) else ast.iter_child_nodes(node)
+    tried = {inner for node in nodes if isinstance(node, ast.Try) for inner in ast.walk(node)}
+    nodes = [node for node in nodes if node not in tried]
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
     return {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"solution"}

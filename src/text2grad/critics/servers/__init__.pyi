@@ -7,6 +7,7 @@ from .annotation import (
 )
 from .cached_client import (
     CachedClient as CachedClient,
+    Failure as Failure,
     Request as Request,
     ResponseFormat as ResponseFormat,
 )

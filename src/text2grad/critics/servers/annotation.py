@@ -6,7 +6,7 @@ The result of an item is one of:
     refused       the model, or a filter before it, refused to judge
     empty         an answer without text
     truncated     the length limit ended the answer before its JSON was complete
-    unreadable    a text that contains no critique, or that is longer than the reader accepts
+    unreadable    a text that contains no critique, repeats the prompt, or is longer than the reader accepts
     timeout, connection, rate_limit, server_error, bad_reply, rejected
                   no answer after all retries (see `RequestError`)
     not_asked     the run had stopped before: by its budget, its user, or the server
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from text2grad.critics.servers.cached_client import CachedClient, Failure, Request, ResponseFormat
+from text2grad.critics.servers.cached_client import SHOWN_CHARS, CachedClient, Failure, Request, ResponseFormat
 from text2grad.critics.servers.store import Answer
 from text2grad.critics.servers.templates import Template
 from text2grad.feedback import Match, critique_from_text
@@ -37,6 +37,7 @@ class Item(NamedTuple):
         response: the response.
         feedback: the words of a human annotator, if any: only their places are requested then.
         tests: the outcome of its unit tests in words, if any.
+        outcome: a human's judgement of the whole response, if any: it stays.
     """
 
     id: str
@@ -44,6 +45,7 @@ class Item(NamedTuple):
     response: str
     feedback: str | None = None
     tests: str | None = None
+    outcome: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +73,15 @@ class Annotator:
         if answer is None:
             return AnnotationResult(failure=failure)
         result = read_answer_by(lambda text: critique_from_text(text, item.response, match=self.match), answer)
-        critique = result.critique
-        if critique is not None and item.feedback is not None:
-            critique = replace(critique, feedback=item.feedback)
-        return AnnotationResult(critique, result.failure, answer.prompt_tokens or 0, answer.completion_tokens or 0)
+        critique, failure = result.critique, result.failure
+        if critique is not None and self.template.is_echo(critique, grounding=item.feedback is not None):
+            critique, failure = None, Failure("unreadable", f"it repeats the prompt: {answer.text[:SHOWN_CHARS]}")
+        if critique is not None:
+            feedback = critique.feedback if item.feedback is None else item.feedback
+            outcome = critique.outcome if item.outcome is None else item.outcome
+            critique = replace(critique, feedback=feedback, outcome=outcome)
+        counts = (max(count or 0, 0) for count in (answer.prompt_tokens, answer.completion_tokens))
+        return AnnotationResult(critique, failure, *counts)
 
 
 def read_answer_by(read: Callable[[str], Critique], answer: Answer, *, complete: bool = True) -> AnnotationResult:
@@ -86,7 +93,8 @@ def read_answer_by(read: Callable[[str], Critique], answer: Answer, *, complete:
     if answer.finish == "refused":
         return AnnotationResult(failure=Failure.of(answer))
     critique = read(answer.text)
-    if critique.failed or (complete and answer.finish == "length" and critique.status != "ok"):
+    cut = answer.finish.startswith("length")
+    if critique.failed or (complete and cut and critique.status != "ok"):
         failure = Failure.of(answer)
-        return AnnotationResult(failure=failure._replace(kind="truncated") if answer.finish == "length" else failure)
+        return AnnotationResult(failure=failure._replace(kind="truncated") if cut else failure)
     return AnnotationResult(critique)

@@ -6,6 +6,7 @@ Equal requests at the same time become one. An answer is on disk before it is re
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from random import uniform
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -19,9 +20,11 @@ from text2grad.errors import RequestError
 RETRIES = 6  # most repetitions of a request without an answer
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0  # bounds of the random wait before a request is repeated
 GIVE_UP_AFTER = 20  # requests in a row without an answer after all retries: the server is down
+BUSY = ("rate_limit", "timeout", "connection", 408, 503, 504, 524, 529)  # fewer requests at a time can help
+REJECTED_IN_ROW = 3  # after so many rejections without an answer, and after twice as many, ..., a short prompt is tried
 NEWER_NAME = "max_completion_tokens"  # OpenAI's reasoning models refuse `max_tokens`, and name this in the error
 _TEMPLATE_BYTES = 100  # upper bound of the tokens that a chat template adds to a message
-_SHOWN_CHARS = 160
+SHOWN_CHARS = 160
 
 
 class ResponseFormat(NamedTuple):
@@ -89,7 +92,9 @@ class Failure(NamedTuple):
     def of(cls, answer: Answer) -> "Failure":
         """Return the failure of an answer that cannot be used."""
         kind = "refused" if answer.finish == "refused" else "unreadable" if answer.text.strip() else "empty"
-        return cls(kind, answer.text[:_SHOWN_CHARS])
+        ending, _, beside = answer.finish.partition(", ")
+        told = f"no content{beside and f', {beside}'} (finish_reason {ending}); raise max_tokens (--max-new-tokens)"
+        return cls(kind, told if kind == "empty" else answer.text[:SHOWN_CHARS])
 
 
 class Reply(NamedTuple):
@@ -111,10 +116,12 @@ class CachedClient:
         self.endpoint, self.store, self.usage = endpoint, store, usage
         self.server = ServerClient(endpoint)
         self.pace = Pace(endpoint.concurrency, usage, endpoint.max_cost)
+        self.pace.answered = any(store.tokens(endpoint.model))
         self._under_way: dict[str, asyncio.Task[Answer]] = {}
         self._takes_formats: bool | None = None  # unknown before the first request with one
         self._length_name = "max_tokens"  # the server's name of that parameter
-        self._failed_in_row = 0
+        self._failed_in_row = self._rejected_in_row = 0
+        self._try_short_at = REJECTED_IN_ROW
 
     async def reply(self, request: Request) -> Reply:
         """Return the answer to a request, or why no answer came.
@@ -149,7 +156,7 @@ class CachedClient:
                 self.usage.retried += 1
                 jitter_s = uniform(0.0, min(FIRST_WAIT_S * 2**attempt, LONGEST_WAIT_S))
                 await self.pace.sleep(error.retry_after_s + jitter_s)
-        self._failed_in_row = 0
+        self._failed_in_row = self._rejected_in_row = 0
         await self.store.put(key, answer, model=self.endpoint.model, sample=request.sample)
         return answer
 
@@ -162,45 +169,70 @@ class CachedClient:
             self.pace.stop(f"{self._failed_in_row} requests in a row got no answer, the last one: {error}")
 
     async def _send(self, request: Request) -> Answer:
+        """Make a request when its turn comes, and in the same turn what a rejection calls for."""
+        async with self.pace.turn(self.endpoint.cost(request.prompt_bytes, self.endpoint.max_tokens)) as sent_at:
+            try:
+                answer = await self._ask(request, request.response_format, self._length_name)
+            except RequestError as error:
+                if error.transient and (error.kind in BUSY or error.status in BUSY):
+                    self.pace.slow_down(sent_at, error.retry_after_s if error.kind == "rate_limit" else 0.0)
+                if error.kind == "rejected" and not error.fatal:
+                    await self._find_blame(request)
+                raise
+            self.pace.speed_up()
+        return answer
+
+    async def _find_blame(self, request: Request) -> None:
+        """After some rejections in a row, stop the run if the shortest prompt is rejected, too."""
+        self._rejected_in_row += 1
+        if self._rejected_in_row != self._try_short_at:
+            return
+        self._try_short_at *= 2
+        prompt = "Hi" if isinstance(request.prompt, str) else ({"role": "user", "content": "Hi"},)
+        try:
+            await self._request_once(request._replace(prompt=prompt), None, self._length_name)
+        except RequestError as error:
+            if error.kind == "rejected":
+                self.pace.stop(f"the server rejects every request, also the shortest: {error.detail}")
+
+    async def _ask(self, request: Request, wanted: ResponseFormat | None, length_name: str) -> Answer:
         """Make one request, and repeat it without what the server refuses: the name `max_tokens`, or the format."""
-        wanted, length_name = request.response_format, self._length_name
         optional = wanted is not None and wanted.name != "grammar"
         if optional and self._takes_formats is False:
             wanted, optional = None, False
         try:
-            answer = await self._paced(request, wanted, length_name)
+            answer = await self._request_once(request, wanted, length_name)
         except RequestError as error:
-            if error.kind != "rejected" or error.fatal:
-                raise
-            if length_name != NEWER_NAME and NEWER_NAME in error.detail:
+            rejected = error.kind == "rejected" and not error.fatal
+            if rejected and length_name != NEWER_NAME and NEWER_NAME in error.detail:
                 self._length_name = NEWER_NAME
-                return await self._send(request)
-            if not optional or self._takes_formats:
+                return await self._ask(request, wanted, NEWER_NAME)
+            refused = rejected or error.status in (500, 501) or (error.status and "response_format" in error.detail)
+            if not optional or not refused or self._takes_formats:
                 raise
-            answer = await self._paced(request, None, length_name)  # if rejected too, the next request asks anew
+            answer = await self._request_once(request, None, length_name)  # if it fails too, the next one asks anew
             self._takes_formats = bool(self._takes_formats)  # another request may have learned that it does
         else:
             self._takes_formats = optional or self._takes_formats
         return answer
 
-    async def _paced(self, request: Request, wanted: ResponseFormat | None, length_name: str) -> Answer:
-        """Make one request when its turn comes, and count what it costs."""
+    async def _request_once(self, request: Request, wanted: ResponseFormat | None, length_name: str) -> Answer:
+        """Make one request, and count what it costs."""
         parameters: dict[str, Any] = {length_name: self.endpoint.max_tokens}
         if self.endpoint.temperature is not None:
             parameters["temperature"] = self.endpoint.temperature
         parameters |= (wanted.parameters if wanted else {}) | dict(request.more)
-        max_cost = self.endpoint.cost(request.prompt_bytes, self.endpoint.max_tokens)
-        async with self.pace.turn(max_cost) as sent_at:
-            try:
-                answer = await self.server.complete(request.prompt, parameters)
-            except RequestError as error:
-                self.usage.cost += max_cost if error.may_cost else 0.0
-                if error.kind == "rate_limit" and error.transient:
-                    self.pace.slow_down(sent_at, error.retry_after_s)
-                raise
-            read, written = answer.prompt_tokens, answer.completion_tokens
-            self.usage.prompt_tokens += read or 0
-            self.usage.completion_tokens += written or 0
-            self.usage.cost += max_cost if read is None or written is None else self.endpoint.cost(read, written)
-            self.pace.speed_up()
+        self.usage.requests += 1
+        most = request.prompt_bytes, self.endpoint.max_tokens
+        try:
+            answer = await self.server.complete(request.prompt, parameters)
+        except RequestError as error:
+            self.usage.cost += self.endpoint.cost(*most) if error.may_cost else 0.0
+            raise
+        if answer.prompt_tokens is None or answer.completion_tokens is None:
+            self.usage.cost += self.endpoint.cost(*most)
+            return replace(answer, prompt_tokens=-most[0], completion_tokens=-most[1])
+        self.usage.prompt_tokens += answer.prompt_tokens
+        self.usage.completion_tokens += answer.completion_tokens
+        self.usage.cost += self.endpoint.cost(answer.prompt_tokens, answer.completion_tokens)
         return answer

@@ -66,7 +66,8 @@ class ServerClient:
             async with asyncio.timeout(self.endpoint.timeout_s):
                 body = await self._post(prompt, parameters)
         except TimeoutError as error:
-            raise RequestError("timeout", f"no answer within {self.endpoint.timeout_s:g} s") from error
+            told = f"no answer within {self.endpoint.timeout_s:g} s; raise timeout_s, or lower concurrency"
+            raise RequestError("timeout", told) from error
         return self._read(body)
 
     async def _post(self, prompt: Prompt, parameters: Mapping[str, Any]) -> bytes:
@@ -107,6 +108,7 @@ class ServerClient:
             self._detail(f"status {status}: {message}") + (f" (to wait: {wait:g} s)" if limited and useless else ""),
             fatal=(limited and useless) or status in _FATAL_STATUSES,
             retry_after_s=wait,
+            status=status,
         )
 
     def _read(self, body: bytes) -> Answer:
@@ -119,8 +121,9 @@ class ServerClient:
             message = {"content": choice["text"]} if "text" in choice else choice["message"]
             text, refusal = _text_of(message.get("content")), message.get("refusal")
             finish = str(choice.get("finish_reason") or "stop")
-            tokens = [_count(usage.get(key)) for key in ("prompt_tokens", "completion_tokens")]
+            read, written = (_count(usage.get(key)) for key in ("prompt_tokens", "completion_tokens"))
             top = first_logprobs(choice)
+            fields = [(len(str(value)), key) for key, value in message.items() if value and key != "role"]
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             shown = self._detail(body[:100].decode("utf-8", "replace"))
             raise RequestError("bad_reply", f"the reply is not a completion: {shown!r}") from error
@@ -128,7 +131,10 @@ class ServerClient:
             text, finish = str(refusal or text), "refused"
         elif top is not None:
             text = json.dumps({"text": text, "logprobs": top})
-        return Answer(self._redacted(text), finish, *tokens)
+        elif fields and not text.strip():  # the longest field is where else a server put what was written
+            finish += ", {:,} characters of {}".format(*max(fields))
+        counted = read and (written or not text)  # 0 is a proxy's word for a count that it was not told
+        return Answer(self._redacted(text), finish, *((read, written) if counted else (None, None)))
 
     def _redacted(self, text: str, secret_chars: int = _SECRET_CHARS) -> str:
         """Return a text that UTF-8 can encode, without the key; a key as short as a word, such as `EMPTY`, may stay."""

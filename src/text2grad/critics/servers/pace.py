@@ -1,8 +1,8 @@
 """Rate and budget of the requests to a server.
 
-The number of requests under way is limited. After status 429 (too many requests) no request starts until the pause
-that the server asks for is over, and the limit is halved. Each answer then raises the limit by 1 / limit, up to the
-maximum: additive increase, multiplicative decrease, as in TCP.
+The number of requests under way is limited, to a few before the first answer. After status 429 (too many requests) no
+request starts until the pause that the server asks for is over, and the limit is halved, as after a timeout. Each
+answer then raises the limit by 1 / limit, up to the maximum: additive increase, multiplicative decrease, as in TCP.
 
 A budget is never overspent: a request starts only if the budget suffices when it and all requests under way cost their
 maximum (an answer of `max_tokens`, one token per byte of the prompt). Otherwise it waits until requests under way have
@@ -19,6 +19,7 @@ from text2grad.critics.servers.store import Store
 from text2grad.errors import RequestError
 
 LONGEST_PAUSE_S = 600.0
+MOST_BEFORE_ANSWER = 4  # requests under way: all of them may meet the same error
 
 
 @dataclass(slots=True)
@@ -56,12 +57,13 @@ class Pace:
         limit: largest number of requests under way at present.
         active: number of requests under way.
         stopped: why no request starts any more; empty while requests may start.
+        answered: True once the server has answered a request.
     """
 
     def __init__(self, max_active: int, usage: Usage, budget: float | None = None) -> None:
         """Take the largest number of requests under way, and what `usage` may cost in US dollars; None for no limit."""
         self.max_active, self.usage, self.budget = max_active, usage, budget
-        self.limit, self.active, self.stopped = float(max_active), 0, ""
+        self.limit, self.active, self.stopped, self.answered = float(max_active), 0, "", False
         self._resume_at = self._slowed_at = float("-inf")
         self._freed, self._end = asyncio.Event(), asyncio.Event()
 
@@ -78,7 +80,6 @@ class Pace:
         """
         await self._wait(max_cost)
         self.active += 1
-        self.usage.requests += 1
         self.usage.reserved += max_cost
         try:
             yield asyncio.get_running_loop().time()
@@ -93,17 +94,17 @@ class Pace:
                 self.stop(f"the budget of {self.budget:g} US dollars leaves no room for a request")
             if self.stopped:
                 raise RequestError("not_asked", self.stopped)
-            pause = self._resume_at - asyncio.get_running_loop().time()
+            limit, pause = int(self.limit), self._resume_at - asyncio.get_running_loop().time()
             if pause > 0:
                 await self.sleep(pause)
-            elif self.active < int(self.limit) and self.has_room(max_cost):
+            elif self.active < (limit if self.answered else min(limit, MOST_BEFORE_ANSWER)) and self.has_room(max_cost):
                 return
             else:
                 self._freed.clear()
                 await self._freed.wait()
 
     def slow_down(self, sent_at: float, pause_s: float) -> None:
-        """Halve the limit after a request was refused by status 429, and start none for some seconds.
+        """Halve the limit after a request that the server was too busy for, and start none for some seconds.
 
         Requests sent before the last halving do not halve the limit again.
         """
@@ -114,6 +115,7 @@ class Pace:
 
     def speed_up(self) -> None:
         """Raise the limit after an answer."""
+        self.answered = True
         self.limit = min(float(self.max_active), self.limit + 1 / self.limit)
 
     def stop(self, reason: str) -> None:

@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 from text2grad.critics.servers.cached_client import CachedClient, Failure, Request, ResponseFormat
 from text2grad.critics.servers.store import Answer
-from text2grad.critics.servers.templates import tagged
-from text2grad.feedback import read_objects
+from text2grad.feedback import read_objects, without_reasoning
+from text2grad.types import tagged
 
 Kind = Literal["critiques", "responses"]
 Side = Literal["first", "second", "tie"]
@@ -133,6 +133,7 @@ def read_verdict(answer: Answer) -> Side | None:
     """
     if answer.finish == "refused":
         return None
-    verdicts = [str(reading.value["better"]) for reading in read_objects(answer.text) if "better" in reading.value]
+    text = without_reasoning(answer.text)
+    verdicts = [str(reading.value["better"]) for reading in read_objects(text) if "better" in reading.value]
     word = verdicts[-1].strip().casefold() if verdicts else ""
     return next((side for side in SIDES if side == word), None)

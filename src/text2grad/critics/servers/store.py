@@ -42,8 +42,9 @@ class Answer:
 
     Attributes:
         text: its text; may be empty.
-        finish: why it ended: "stop", "length", "refused", or the server's own word.
-        prompt_tokens: as counted by the server; None if it does not count.
+        finish: why it ended: "stop", "length", "refused", or the server's own word; for an answer without text, what
+            the server put beside it may follow: "stop, 45 characters of reasoning_content".
+        prompt_tokens: as counted by the server; where it does not count, the most that there can be, negative.
         completion_tokens: likewise.
     """
 
@@ -102,9 +103,10 @@ class Store(AbstractContextManager["Store"]):
             ) from error
 
     def tokens(self, model: str | None = None) -> tuple[int, int]:
-        """Return the prompt tokens and completion tokens of all stored answers (of one model)."""
+        """Return the prompt tokens and completion tokens of all stored answers (of one model), or the most they had."""
         prompt_tokens, completion_tokens = self._reader.execute(
-            "SELECT total(prompt_tokens), total(completion_tokens) FROM answers WHERE ?1 IS NULL OR model = ?1",
+            "SELECT total(abs(prompt_tokens)), total(abs(completion_tokens)) FROM answers "
+            "WHERE ?1 IS NULL OR model = ?1",
             (model,),
         ).fetchone()
         return int(prompt_tokens), int(completion_tokens)

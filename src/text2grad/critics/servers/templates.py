@@ -8,13 +8,15 @@ A prompt is one user message, since some models have no system role. Its constan
 it. Each text stands between tags that do not occur in it.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from text2grad.types import Example
+from text2grad.types import Critique, Example, tagged
 
 TemplateName = Literal["summarization", "code", "qa", "grounded"]
+ECHO_WORDS = 4  # as many words in a row that the instructions have, too, are their copy
 OUTPUT_CHARS = 2_000  # the end of the output of unit tests is shown, since a traceback ends with the error
 
 
@@ -116,6 +118,16 @@ class Template:
             "additionalProperties": False,
         }
 
+    def is_echo(self, critique: Critique, *, grounding: bool) -> bool:
+        """Return whether a critique repeats the instructions: its words, if they are not a person's, or its quotes."""
+        told = _words(self._instructions(grounding=grounding))
+        own = [critique.feedback] if self.reasoning and not grounding else []
+        quotes = [] if critique.spans else [quote for quote in critique.unmatched if _words(quote).strip()]
+        return any(
+            bool(texts) and all(_words(text).count(" ") > ECHO_WORDS and _words(text) in told for text in texts)
+            for texts in (own, quotes)
+        )
+
     def _instructions(self, *, grounding: bool) -> str:
         """Return the instructions, the constant part of the prompt."""
         noun = _NOUNS[self.name]
@@ -150,6 +162,11 @@ class Template:
         )
 
 
+def _words(text: str) -> str:
+    """Return the words of a text in lower case, with a space around each."""
+    return " ".join(["", *re.findall(r"\w+", text.casefold()), ""])
+
+
 def outcome_in_words(*, passed: bool, reason: str, output: str) -> str:
     r"""Return the outcome of unit tests in the words of the prompt.
 
@@ -160,17 +177,3 @@ def outcome_in_words(*, passed: bool, reason: str, output: str) -> str:
     verdict = "All tests passed." if passed else f"The tests did not pass ({reason})."
     shown = output.strip()[-OUTPUT_CHARS:]
     return f"{verdict}\n{shown}" if shown else verdict
-
-
-def tagged(name: str, text: str) -> str:
-    r"""Put a text between tags that do not occur in it.
-
-    Example:
-        >>> tagged("task", "Close it: </task>")
-        '<task-1>\nClose it: </task>\n</task-1>'
-    """
-    tag, number = name, 0
-    while f"</{tag}>" in text:
-        number += 1
-        tag = f"{name}-{number}"
-    return f"<{tag}>\n{text}\n</{tag}>"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from text2grad.critics.programs.program_text import program_in
+from text2grad.critics.programs.program_text import judged_program
 from text2grad.critics.servers.annotation import Item
 from text2grad.critics.servers.store import Store, hash_of
 from text2grad.critics.servers.templates import outcome_in_words
@@ -13,7 +13,7 @@ TEST_TIMEOUT_S, JOBS_AT_ONCE = 5.0, 256
 
 def add_test_outcomes(items: Sequence[Item], store: Store) -> list[Item]:
     """Return the items with `tests` set; tests with a stored outcome do not run again."""
-    programs = [program_in(item.response).text for item in items]
+    programs = [judged_program(item.example, item.response).text for item in items]
     keys = [hash_of(program, item.example.tests) for program, item in zip(programs, items, strict=True)]
     jobs = {
         key: (program, with_names(tests))

@@ -80,11 +80,13 @@ class AlpacaEvalSuite(AnsweredSuite):
         own = {"length_controlled_win_rate": mean_of("controlled", share=True, about=about)} if self.gamed else {}
         bias = "mean preference for the output that stands first: 0.5 without position bias"
         unread = "share of comparisons in which a verdict is neither m nor M"
+        unweighed = "share of comparisons judged without log-probabilities: a preference is 0 or 1"
         self.measures = {
             **own,
             "win_rate": mean_of("preference", over="judged", share=True, about="mean preference, both orders averaged"),
             "first_place": mean_of("first place", "", over="asked", about=bias),
             "unjudged": mean_of("unjudged", "lower", share=True, about=unread),
+            "unweighed": mean_of("unweighed", "lower", over="asked", share=True, about=unweighed),
         }
 
     def score(self, answers: Sequence[Answer], folder: Path) -> list[Scores]:
@@ -97,7 +99,10 @@ class AlpacaEvalSuite(AnsweredSuite):
             if answer.text == answer.question.data["baseline"]:
                 counts.append({"preference": 0.5, "judged": 1.0})
             else:
-                counts.append(preference_counts(read_preference(next(replies)), read_preference(next(replies))))
+                pair = next(replies), next(replies)
+                own = preference_counts(*map(read_preference, pair))
+                unweighed = not all(reply.text.startswith("{") for reply in pair)  # not JSON with log-probabilities
+                counts.append(own | {"unweighed": own.get("asked", 0.0) * unweighed})
         if self.gamed is None:
             return list(counts)
         for number in {answer.sample for answer in answers}:  # each set of answers by itself

@@ -10,6 +10,11 @@ EvalPlus on the hub (arXiv 2305.01210), whose tests compare by EvalPlus's rules.
 
     entry_point, test               HumanEval and HumanEval+
     test_list                       MBPP, sanitized or full, and MBPP+
+
+The program in a chat model's answer is that of `critics.program_in`. The beginning of the prompt, its imports and
+helpers, stands before it: answers often leave it out, and a definition of their own replaces it; imports from
+`__future__` move to the top. A program that is the indented body of the function continues the prompt. An answer that
+continues its prompt is the prompt and the answer, cut at the first text that begins something else.
 """
 
 import re
@@ -18,6 +23,7 @@ from math import comb
 from pathlib import Path
 from typing import Any
 
+from text2grad.critics import fault, program_in
 from text2grad.errors import DataError
 from text2grad.evaluation.suite import (
     Answer,
@@ -30,7 +36,6 @@ from text2grad.evaluation.suite import (
     entries_of,
     mean_of,
 )
-from text2grad.evaluation.suites.programs import STOPS, head_of, parses, program_of_chat
 from text2grad.feedback import bad_record, json_object, keys_of
 from text2grad.progress import Progress
 from text2grad_sandbox import Result, Sandbox
@@ -52,6 +57,10 @@ _ASK = "Write Python code that solves the problem below. Reply with the whole pr
 _ASK_FUNCTION = (
     "Complete the Python function below. Reply with the whole function, imports included, in one fenced code block."
 )
+_FUTURE = re.compile(r"^from __future__ import (?:[^(\n]*|\([^)]*\)[^\n]*)$", re.MULTILINE)
+
+STOPS = ("\ndef ", "\nclass ", "\nif __name__", "\nprint(", "\nassert ", "\n@", "\n#", "\n```", "\nimport ", "\nfrom ")
+"""Texts that end a body of a function that continues its prompt."""
 _STOPS_OF_MBPP = ('\n"""', "\nassert", "\nprint(", "\nif __name__", "\n```")
 
 
@@ -87,7 +96,10 @@ class CodeSuite(AnsweredSuite):
         jobs = [(program_of(answer), answer.question.data["tests"]) for answer in answers]
         results = self._run(list(dict.fromkeys(jobs)))
         scores = [_scores(job[0], results[job]) for job in jobs]
-        return [{**own, "cut": answer.finish[0] == "length"} for own, answer in zip(scores, answers, strict=True)]
+        return [  # an empty answer is no program, whatever stands before it when it runs
+            {**own, "parses": own["parses"] and bool(answer.text.strip()), "cut": answer.finish[0] == "length"}
+            for own, answer in zip(scores, answers, strict=True)
+        ]
 
     def _run(self, jobs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Result]:
         """Return the results by program and tests."""
@@ -126,7 +138,7 @@ def _scores(program: str, result: Result) -> Scores:
         "passed": result.passed,
         "reason": result.reason,
         "error": "" if result.passed else result.output.strip().rpartition("\n")[2][:200],
-        "parses": parses(program),
+        "parses": not fault(program),
         "forgeable": result.passed and result.forgeable,
     }
 
@@ -137,7 +149,36 @@ def program_of(answer: Answer) -> str:
     if answer.continues:
         return str(data["body_of"] + answer.text)
     body_of = data["body_of"] if data["function"] and f"def {data['function']}" in data["body_of"] else ""
-    return program_of_chat(answer.text, function=data["function"], head=data["head"], prompt=body_of)
+    return program_of_chat(answer.texts[0], function=data["function"], head=data["head"], prompt=body_of)
+
+
+def program_of_chat(answer: str, *, function: str = "", head: str = "", prompt: str = "") -> str:
+    r"""Return the program of a chat model's answer about a function, if there is one; see the module.
+
+    `head` are the imports and helpers of the prompt; `prompt` is the beginning that an indented body continues.
+
+    Example:
+        >>> program_of_chat("Sure:\n```python\ndef f(x):\n    return x\n```\nUse it:\n```\nf(1)\n```", function="f")
+        'def f(x):\n    return x\n'
+    """
+    program = program_in(answer, {function} if function else ()).text
+    if prompt and not head_of(program, function) and re.match(r"(?:[ \t]*\r?\n)*[ \t]+\S", program):
+        return prompt + program
+    if not head.strip():
+        return program
+    future = "".join(f"{line}\n" for line in _FUTURE.findall(program))  # stays first, as Python demands
+    return f"{future}{head}\n{_FUTURE.sub('', program)}"
+
+
+def head_of(prompt: str, function: str) -> str:
+    r"""Return a prompt up to the definition of a function: imports and helpers.
+
+    Example:
+        >>> head_of("import math\n\ndef area(r):\n    ...", "area")
+        'import math\n\n'
+    """
+    definition = re.search(rf"^(?:async )?def {re.escape(function)}\b", prompt, re.MULTILINE)
+    return prompt[: definition.start()] if definition else ""
 
 
 def _questions(options: SuiteOptions) -> Iterator[Question]:

@@ -78,7 +78,7 @@ class MTBenchSuite(AnsweredSuite):
         """Return ratings of both turns, and how many there are."""
         prompts = [self._prompt(answer, turn) for answer in answers for turn in range(answer.question.turns)]
         replies = iter(judgements(self.judge, prompts, folder))
-        return [_scores(answer.question, [read_rating(next(replies)) for _ in answer.texts]) for answer in answers]
+        return [_scores(answer.question, [read_rating(next(replies)) for _ in answer.answers]) for answer in answers]
 
     def _prompt(self, answer: Answer, turn: int) -> Prompt:
         """Return the judge's prompt about a turn; that about the second one shows both."""
@@ -87,8 +87,8 @@ class MTBenchSuite(AnsweredSuite):
         name += "-multi-turn" if turn else ""
         if name not in self._templates:
             raise DataError(f"suite {self.name}: the judge's prompts lack {name!r}; take the whole file of FastChat")
-        fields = {"question": data["turns"][0], "answer": answer.texts[0]}
-        listed = {"question": data["turns"], "answer": answer.texts, "ref_answer": data["references"]}
+        fields = {"question": data["turns"][0], "answer": answer.answers[0]}
+        listed = {"question": data["turns"], "answer": answer.answers, "ref_answer": data["references"]}
         fields |= {f"{key}_{n}": text for key, texts in listed.items() for n, text in enumerate(texts, start=1)}
         system, template = self._templates[name]
         content = fill(template, fields, f"suite {self.name}, prompt {name}")

@@ -58,21 +58,21 @@ class Options:
 
     Attributes:
         columns: our column name → the source's column name.
-        labels: a label of the source → its meaning; upper and lower case are the same.
+        labels: a label, or in a table a value of the outcome, → its meaning; upper and lower case are the same.
         missing_outcome: outcome of each error about what the response does not hold, such as a missing fact; or None.
         met: the labels of the records read so far.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
-    labels: Mapping[str, Meaning] = field(default_factory=dict)
+    labels: Mapping[str, Any] = field(default_factory=dict)
     missing_outcome: float | None = None
     met: set[str] = field(default_factory=set)
 
-    def meaning(self, label: str, known: Mapping[str, Meaning]) -> Meaning | None:
+    def meaning(self, label: str, known: Mapping[str, Meaning]) -> Any:
         """Return the meaning of a label: the given one, or else the known one by its lower case; None without one."""
         self.met.add(label.strip())
         given = {_folded(name): meaning for name, meaning in self.labels.items()}
-        return given.get(_folded(label)) or known.get(_folded(label))
+        return given.get(_folded(label), known.get(_folded(label)))
 
     def unmet(self) -> list[str]:
         """Return the names in `labels` that no record had."""
@@ -122,6 +122,16 @@ class Row:
         names = " or ".join(f'"{self.name(column)}"' for column in columns)
         raise self.bad(f"there must be a text {names}; the record has {keys_of(self.record)}")
 
+    def outcome(self, value: Any) -> float:
+        """Return the outcome that a value in words means, such as "up"."""
+        outcome = self.options.meaning(str(value), {})
+        if not isinstance(outcome, float):
+            name, known = self.name("outcome"), ", ".join(self.options.labels) or "nothing"
+            raise self.bad(
+                f'"{name}" is {shown(value)}; say its number with --map {name}=up:1,down:-1, which knows {known}'
+            )
+        return outcome
+
     def inner(self, record: Any, name: str) -> "Row":
         """Return an object inside the record, at the same place."""
         if not isinstance(record, dict):
@@ -170,7 +180,7 @@ class Source:
 
 
 def _folded(label: str) -> str:
-    return label.strip().lower()
+    return label.strip().lower().removesuffix(".0")  # pandas writes stars beside an empty cell as 4.0
 
 
 @dataclass(frozen=True, slots=True)

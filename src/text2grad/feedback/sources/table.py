@@ -10,6 +10,7 @@ annotation may be empty. `Item.unread` names the columns that an annotation cann
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
@@ -28,8 +29,8 @@ NOT_FOUND = "quotes that the response does not contain: no span"
 NO_QUOTE = 'entries of quotes that are no text: no span; offsets are "spans": [[start, end, "positive" or "negative"]]'
 NO_LABEL = 'entries of "spans" that are no quote with the label positive or negative: no span'
 CHAT_JOINED = (
-    "chats as prompts, joined to one text: a policy would be asked without their turns; give [data] train a file with "
-    "the messages"
+    "chats as prompts, joined to one text that names who spoke: a policy would be asked without their turns; give "
+    "[data] train a file with the messages"
 )
 
 _BREAK = re.compile(r"(?:[ \t\r]*\n)+(?P<indent>[ \t]*)(?=\S)")
@@ -49,7 +50,8 @@ def read_table(row: Row) -> Iterator[Item]:
             f'there is no "prompt"; the record has {keys_of(row.record)}. Say which column it is with --column '
             "prompt=NAME, or add an empty one"
         )
-    used = ("critique",) if "critique" in record else ("refinement", *BESIDE) if set(given) == {"feedback"} else BESIDE
+    in_words = "feedback" in given and set(given) <= {"feedback", "outcome"}  # none of it has a place in the response
+    used = ("critique",) if "critique" in record else ("refinement", *BESIDE) if in_words else BESIDE
     unread = tuple(row.name(key) for key in record if key not in ("prompt", "response", *used))
     judged = record.get("critique", record)
     losses = list[Loss]()
@@ -59,11 +61,11 @@ def read_table(row: Row) -> Iterator[Item]:
     read = parse_record(row.where, record)
     losses += [Loss(CHAT_JOINED)] if _has_turns(record["prompt"]) else []
     critique = read.critique
-    if set(given) == {"feedback"}:
+    if in_words:
         better = record.get("refinement") or ""
         if not isinstance(better, str):
             raise row.bad(f'"{row.name("refinement")}" must be a text')
-        item = _grounded(read.prompt, read.response, critique.feedback, better)
+        item = _grounded(read.prompt, read.response, critique, better)
         yield item._replace(losses=(*losses, *item.losses), unread=unread)
         return
     losses += [Loss(NOT_FOUND, quote) for quote in critique.unmatched]
@@ -112,7 +114,10 @@ def _renamed(row: Row) -> Object:
     plain = {key: value for key, value in row.record.items() if key not in taken}
     renamed = {**plain, **{ours: row.record[theirs] for ours, theirs in mapped.items()}}
     kept = {key: value for key, value in renamed.items() if value is not None and (value != "" or key == "prompt")}
-    return {key: _cell(key, value) for key, value in kept.items()}
+    cells = {key: _cell(key, value) for key, value in kept.items()}
+    if isinstance(cells.get("outcome"), str | bool) or (row.options.labels and "outcome" in cells):
+        cells["outcome"] = row.outcome(kept["outcome"])
+    return cells
 
 
 def _cell(key: str, value: Any) -> Any:
@@ -132,8 +137,8 @@ def _example(row: Row, record: Object) -> Item:
     """Return a record without feedback as an example."""
     if record.get("prompt", "") == "":
         raise row.bad(
-            'there is neither a "response" with feedback nor a "prompt"; '
-            f"the record has {keys_of(row.record)}. Say which columns they are with --column response=NAME"
+            f'there is neither a "response" with feedback nor a "prompt"; the record has {keys_of(row.record)}. Say '
+            "which columns they are with --column prompt=NAME --column response=NAME --column feedback=NAME"
         )
     for key in ("reference", "tests"):
         if not isinstance(record.get(key), str | None):
@@ -145,14 +150,14 @@ def _example(row: Row, record: Object) -> Item:
     return Item(Example(record["prompt"], record.get("reference"), record.get("tests"), meta), losses)
 
 
-def _grounded(prompt: str, response: str, feedback: str, better: str) -> Item:
+def _grounded(prompt: str, response: str, critique: Critique, better: str) -> Item:
     """Return feedback in words as an annotation; the changes of a better response ("" for none) become spans."""
     if not better:
-        return Item(Annotation(prompt, response, Critique(feedback)), (Loss(WORDS_ONLY),))
+        return Item(Annotation(prompt, response, critique), (Loss(WORDS_ONLY),))
     spans, added = changed_spans(response, better)
     losses = [Loss(ADDED)] * added
     losses += [] if spans else [Loss(WORDS_ONLY)]
-    return Item(Annotation(prompt, response, Critique(feedback, tuple(spans))), tuple(losses))
+    return Item(Annotation(prompt, response, replace(critique, spans=tuple(spans))), tuple(losses))
 
 
 class _Piece(NamedTuple):

@@ -43,7 +43,7 @@ def _mark(draft: Draft, label: str, place: Span, meaning: Meaning, note: str = "
 
 def _meaning(row: Row, label: str) -> Meaning:
     """Return what a label means."""
-    meaning = row.options.meaning(label, PLAIN_LABELS)
+    meaning: Meaning | None = row.options.meaning(label, PLAIN_LABELS)
     if meaning is None:
         raise row.bad(
             f"nobody said what the label {quoted(label)} means; say --label {quoted(label + '=negative')}, =positive "

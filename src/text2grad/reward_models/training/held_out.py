@@ -53,7 +53,8 @@ def read_split(recipe: Recipe) -> Split:
         if not any(annotation.critique.spans for annotation in part):
             raise DataError(
                 f"the {len(part)} {name} ({', '.join(data.annotations)}) have no span, so there is nothing to quote; "
-                "import feedback with spans with `text2grad feedback import`, or change reward_model.held_out"
+                "ground their words with `text2grad annotate`, import feedback with spans with `text2grad feedback "
+                "import`, or change reward_model.held_out"
             )
     return Split(train, test, shared, len(annotations) - len(usable))
 

@@ -1,10 +1,5 @@
 from .agreement import measure_ratings as measure_ratings
-from .evaluation import (
-    NAMED as NAMED,
-    Evaluation as Evaluation,
-    evaluate as evaluate,
-    tables as tables,
-)
+from .evaluation import NAMED as NAMED, Evaluation as Evaluation, evaluate as evaluate, tables as tables
 from .page import evaluation_page as evaluation_page
 from .pairs import (
     Pair as Pair,
@@ -13,10 +8,7 @@ from .pairs import (
     read_predictions as read_predictions,
     read_truth as read_truth,
 )
-from .predicting import (
-    check_identity as check_identity,
-    predictions as predictions,
-)
+from .predicting import check_identity as check_identity, predictions as predictions
 from .study import (
     OF_CRITIQUES as OF_CRITIQUES,
     critique_items as critique_items,

@@ -1,8 +1,5 @@
 from .html import Table as Table, rollouts_page as rollouts_page
-from .policy_evaluation import (
-    policy_page as policy_page,
-    print_evaluation as print_evaluation,
-)
+from .policy_evaluation import policy_page as policy_page, print_evaluation as print_evaluation
 from .run_report import read_run as read_run, write_report as write_report
 from .terminal import (
     as_text as as_text,

@@ -8,11 +8,13 @@ from rich.console import Console
 from text2grad.evaluation import Estimate, PolicyEvaluation, SuiteResult
 from text2grad.runs.reports.html import Table, count, rollouts_page
 from text2grad.runs.reports.terminal import plain, print_tables
+from text2grad.types import Example
 
 SHOWN = 8
 """Questions of each suite whose answers the page shows."""
 
-CUT = {"length": "cut by the length limit", "too_long": "empty: the prompt leaves no room"}
+CUT = {"length": "cut by the length limit", "empty": "empty", "too_long": "empty: the prompt leaves no room"}
+REPEATED = "equal to the first answer"
 
 
 def print_evaluation(console: Console, evaluation: PolicyEvaluation) -> None:
@@ -60,18 +62,20 @@ def _tables(evaluation: PolicyEvaluation, *, meanings: bool = False) -> Iterator
         columns = ["figure", *result.figures, *(["meaning"] if meanings else [])]
         yield Table(f"{suite.name}: {count(len(result.questions), 'question')}", columns, rows)
         if cut := list(_cut_answers(result)):
-            yield Table(f"{suite.name}: answers without an end of their own", ["model", *CUT.values()], cut)
+            yield Table(f"{suite.name}: answers without an end of their own", ["model", *CUT.values(), REPEATED], cut)
         if result.differences:
             title = f"{suite.name}: difference from {evaluation.settings.baseline}, paired by question"
             yield Table(title, ["figure", *result.differences], _rows(result, result.differences, "+"))
 
 
 def _cut_answers(result: SuiteResult) -> Iterator[list[str]]:
-    """Yield the models with answers that the length limit cut, or that are empty for want of room."""
-    for model in result.answers:
-        endings = result.endings(model)
-        if endings.keys() & CUT.keys():
-            yield [model, *(f"{endings.get(how, 0):,} of {sum(endings.values()):,}" for how in CUT)]
+    """Yield the models with answers that the length limit cut, that are empty, or that repeat the first one."""
+    for model, answers in result.answers.items():
+        endings, firsts = result.endings(model), {each.question.id: each.texts for each in answers if not each.sample}
+        again = [each.texts == firsts[each.question.id] for each in answers if each.sample]
+        if endings.keys() & CUT.keys() or any(again):
+            shares = (f"{endings.get(how, 0):,} of {sum(endings.values()):,}" for how in CUT)
+            yield [model, *shares, f"{sum(again):,} of {len(again):,}"]
 
 
 def _rows(result: SuiteResult, by_model: Mapping[str, Mapping[str, Estimate]], sign: str = "") -> list[list[str]]:
@@ -96,8 +100,7 @@ def _records(result: SuiteResult, samples: int) -> Iterator[dict[str, Any]]:
     """Yield a record of the page for each of the first questions: the first answers of all models side by side."""
     questions = {question.id: question for question in getattr(result.suite, "questions", ())}
     for row, name in enumerate(result.questions[:SHOWN]):
-        prompt = questions[name].prompt
-        text = prompt if isinstance(prompt, str) else "\n\n".join(message["content"] for message in prompt)
+        text = Example(questions[name].prompt).prompt_text
         sides = []
         for model, answers in result.answers.items():
             answer, scores = answers[row * samples], result.scores[model][row * samples]

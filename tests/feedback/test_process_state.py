@@ -15,7 +15,7 @@ import torch
 
 from text2grad.errors import CriticError
 from text2grad.feedback import ask, kept_process
-from text2grad.feedback.kept_process import _tell
+from text2grad.feedback.process_state import _tell
 from text2grad.types import Example
 
 

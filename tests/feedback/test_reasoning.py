@@ -1,0 +1,75 @@
+"""What of a model's text is the answer, and what is reasoning, whatever the marks of the model."""
+
+import time
+
+import pytest
+
+from text2grad.feedback import answer_parts, without_reasoning
+
+TAGS = ("think", "thinking", "thought", "thoughts", "reasoning", "seed:think", "longcat_think", "antThinking")
+MARKS = [
+    *((f"<{tag}>", f"</{tag}>") for tag in TAGS),
+    ("<Think >", "</ Think>"),
+    ('<think time="3s">', "</think>"),
+    ("[THINK]", "[/THINK]"),  # Magistral
+    ("◁think▷", "◁/think▷"),  # Kimi-VL
+    ("[unused16]", "[unused17]"),  # openPangu
+    ("<unused94>thought\n", "<unused95>"),  # MedGemma
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),  # Sky-T1
+    ("<|START_THINKING|>", "<|END_THINKING|>"),  # Command A
+    ("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
+    ("<|channel>thought\n", "<channel|>"),  # Gemma 4
+    ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),  # gpt-oss
+]
+
+
+@pytest.mark.parametrize(("begin", "end"), MARKS)
+def test_the_answer_is_what_stands_outside_of_the_marks(begin: str, end: str) -> None:
+    """Marks as vLLM 0.22 lists them in its readers of reasoning (vllm-project/vllm, vllm/reasoning)."""
+    assert without_reasoning(f"{begin}a draft{end}the answer") == "the answer"
+    assert without_reasoning(f"\n{begin}a{end}\n{begin}b{end}the answer").strip() == "the answer"
+    assert without_reasoning(f"Before. {begin}a draft{end}After.") == "Before. After."
+    assert without_reasoning(f"a draft{end}the answer") == "the answer"  # the prompt opened it
+    assert without_reasoning(f"{begin}a{end}b{end}the answer") == "the answer"  # closed twice
+    assert without_reasoning(f"{begin}a draft that was cut") == ""
+    assert without_reasoning("a draft that was cut", f"User: Why?\nAssistant: {begin}") == ""
+    assert without_reasoning(f"{begin}a{end}b", f"<|assistant|>{begin}\n") == "b"  # the model opened it again
+    begin = begin.replace("\n", " ")  # quotation marks close in their line
+    for quoted in (f'"{begin}"', f"`{end}`", f"Write '{begin}x{end}' here", f'{{"a": "say {end} now"}}'):
+        assert without_reasoning(quoted) == quoted
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("analysisWe add.assistantfinalthe answer", "the answer"),  # gpt-oss, its special tokens left out
+        ("analysisWe add, and was cut", ""),
+        ("analysis of the sum: 7", "analysis of the sum: 7"),
+        ("Here is my thought process: a. Here is my response: b", " b"),  # Granite 3.2
+        ("Here is my response: b", "Here is my response: b"),
+        ("It has a <think>: it is never closed", "It has a <think>: it is never closed"),
+        ("7\n<think>\nIs it 7? It was cut", "7\n"),
+        ("I don't know</think> it's 8", " it's 8"),
+        ('<think>He said "done".</think>"8"', '"8"'),
+        ("x = re.sub(r'<think>.*?</think>', '', s)\n", "x = re.sub(r'<think>.*?</think>', '', s)\n"),
+        ("<think>a</thinking>b", "b"),
+        ("  \n", ""),
+    ],
+)
+def test_what_only_looks_like_a_mark_is_text(text: str, answer: str) -> None:
+    assert without_reasoning(text) == answer
+    assert "".join(text[start:end] for start, end in answer_parts(text)) == answer
+
+
+def test_a_prompt_that_speaks_of_a_mark_opens_nothing() -> None:
+    assert without_reasoning("8", "Put your reasoning into <think>") == "8"
+    assert without_reasoning("8", "<think>5?</think>\nAnswer:") == "8"
+
+
+@pytest.mark.parametrize(
+    "mark", ["<think>", "</think>", "x <think>", '"</think>', "<think>a</think>", "< ", "<a_", "'"]
+)
+def test_marks_without_end_are_read_in_seconds(mark: str) -> None:
+    start = time.process_time()
+    without_reasoning(mark * (100_000 // len(mark)))
+    assert time.process_time() - start < 5.0  # 0.4 s at worst when this was written
