@@ -258,6 +258,18 @@ class Reference:
                 yield policy
 
 
+@contextmanager
+def _named(policy: Any) -> Iterator[None]:
+    """Name the architecture where a pass in the block fails; each has its own error for inputs that it lacks."""
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error) or isinstance(error, ModelError):
+            raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise ModelError(f"{type(base_of(policy)).__name__} cannot be sampled from and scored: {reason}") from error
+
+
 def check_model(policy: Any) -> None:
     """Refuse a model whose logits differ from what the tiles compute, or whose rows depend on others (`check_rows`).
 
@@ -273,20 +285,13 @@ def check_model(policy: Any) -> None:
         )
     vocab = head_of(policy).weight.shape[0]
     ids = torch.arange(1, 9, device=policy.device)[None] % vocab
-    try:
-        with evaluating(policy):
-            logits = policy(input_ids=ids, use_cache=False).logits[0, :-1].float()
-            hidden = trunk_of(policy)(input_ids=ids, use_cache=False).last_hidden_state[0, :-1]
-            early = trunk_of(policy)(input_ids=ids[:, :4], use_cache=False).last_hidden_state[0, :-1]
-            own = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
-            ours = token_logprobs(hidden, head_of(policy), ids[0, 1:]).logp
-            ahead = float((token_logprobs(early, head_of(policy), ids[0, 1:4]).logp - ours[:3]).abs().max())
-            decode(policy, ids.tolist(), max_new_tokens=2, eos_ids=(), pad_id=0)
-    except Exception as error:  # each architecture has its own for inputs that it lacks
-        if is_out_of_memory(error):
-            raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise ModelError(f"{type(base_of(policy)).__name__} cannot be sampled from and scored: {reason}") from error
+    with _named(policy), evaluating(policy):
+        logits = policy(input_ids=ids, use_cache=False).logits[0, :-1].float()
+        hidden = trunk_of(policy)(input_ids=ids, use_cache=False).last_hidden_state[0, :-1]
+        early = trunk_of(policy)(input_ids=ids[:, :4], use_cache=False).last_hidden_state[0, :-1]
+        own = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+        ours = token_logprobs(hidden, head_of(policy), ids[0, 1:]).logp
+        ahead = float((token_logprobs(early, head_of(policy), ids[0, 1:4]).logp - ours[:3]).abs().max())
     worst = float((own - ours).abs().max())
     rounding = float(logits.abs().max()) * 2**-8  # largest rounding error of the model's own logits in bfloat16
     limit = max(0.1, rounding) if half_precision(policy) else 1e-3
@@ -300,4 +305,6 @@ def check_model(policy: Any) -> None:
             f"{type(base_of(policy)).__name__}: log-probs from its hidden states differ from its own by {worst:.2g} "
             "nats, so its output layer is more than a matrix, a scale and a soft cap. Please report the architecture."
         )
-    check_rows(policy)
+    with _named(policy):
+        check_rows(policy)
+        decode(policy, ids.tolist(), max_new_tokens=2, eos_ids=(), pad_id=0)
