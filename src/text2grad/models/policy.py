@@ -314,8 +314,8 @@ def check_model(policy: Any) -> None:
     """Refuse a model whose logits differ from what the tiles compute, or whose rows depend on others (`check_rows`).
 
     Raises:
-        ModelError: if an adapter lengthens the prompt, a pass fails, a weight is no number, or a difference of log-probs
-            exceeds the arithmetic's noise: then the model does something after its trunk that `head_of` does not know.
+        ModelError: if an adapter lengthens the prompt, a pass fails, a weight is no number, or a log-prob of its own
+            differs by more than noise: then the model does something after its trunk that `head_of` does not know.
     """
     adapter = getattr(policy, "active_peft_config", None)
     if adapter is not None and adapter.is_prompt_learning:
