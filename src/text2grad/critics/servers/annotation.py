@@ -29,23 +29,14 @@ ANSWERED = ("refused", "empty", "truncated", "unreadable")
 
 
 class Item(NamedTuple):
-    """A response to annotate.
+    """A response to annotate."""
 
-    Attributes:
-        id: its name in messages and files.
-        example: the task instance.
-        response: the response.
-        feedback: the words of a human annotator, if any: only their places are requested then.
-        tests: the outcome of its unit tests in words, if any.
-        outcome: a human's judgement of the whole response, if any: it stays.
-    """
-
-    id: str
+    id: str  # its name in messages and files
     example: Example
     response: str
-    feedback: str | None = None
-    tests: str | None = None
-    outcome: float | None = None
+    feedback: str | None = None  # the words of a human annotator, if any: only their places are requested then
+    tests: str | None = None  # the outcome of its unit tests in words, if any
+    outcome: float | None = None  # a human's judgement of the whole response, if any: it stays
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +59,14 @@ class Annotator:
     async def annotate(self, client: CachedClient, item: Item) -> AnnotationResult:
         """Return the critique of one item, or why there is none."""
         messages = self.template.messages(item.example, item.response, feedback=item.feedback, tests=item.tests)
-        schema = ResponseFormat("schema", self.template.schema(grounding=item.feedback is not None))
+        grounding = item.feedback is not None
+        schema = ResponseFormat("schema", self.template.schema(grounding=grounding))
         answer, failure = await client.reply(Request(messages, schema))
         if answer is None:
             return AnnotationResult(failure=failure)
         result = read_answer_by(lambda text: critique_from_text(text, item.response, match=self.match), answer)
         critique, failure = result.critique, result.failure
-        if critique is not None and self.template.is_echo(critique, grounding=item.feedback is not None):
+        if critique is not None and self.template.is_echo(critique, grounding=grounding):
             critique, failure = None, Failure("unreadable", f"it repeats the prompt: {answer.text[:SHOWN_CHARS]}")
         if critique is not None:
             feedback = critique.feedback if item.feedback is None else item.feedback

@@ -31,14 +31,10 @@ class ResponseFormat(NamedTuple):
     """The format of an answer that is requested beside the prompt: a JSON schema, a grammar, or log-probabilities.
 
     A server that refuses a schema or log-probabilities is asked without them; a grammar is never left out.
-
-    Attributes:
-        name: "schema", "grammar" or "logprobs".
-        content: the schema, the grammar, or the number of most likely tokens whose log-probabilities are requested.
     """
 
     name: Literal["schema", "grammar", "logprobs"]
-    content: Mapping[str, Any] | str | int
+    content: Mapping[str, Any] | str | int  # of "logprobs": how many of the most likely tokens
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -52,19 +48,12 @@ class ResponseFormat(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A request for a completion.
-
-    Attributes:
-        prompt: chat messages, or a text to continue.
-        response_format: the format that the server enforces, if it supports such formats; None for free text.
-        sample: number of the answer among several answers to the same prompt.
-        more: further parameters of this request, by their names in the API; they replace the endpoint's.
-    """
+    """A request for a completion."""
 
     prompt: Prompt
-    response_format: ResponseFormat | None = None
-    sample: int = 0
-    more: Mapping[str, Any] = MappingProxyType({})
+    response_format: ResponseFormat | None = None  # which the server enforces, if it can; None for free text
+    sample: int = 0  # number of the answer among several answers to the same prompt
+    more: Mapping[str, Any] = MappingProxyType({})  # parameters by their names in the API; they replace the endpoint's
 
     def key(self, endpoint: Endpoint) -> str:
         """Return the hash of everything that the answer depends on."""

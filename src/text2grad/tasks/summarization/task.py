@@ -39,7 +39,6 @@ from text2grad.tasks.facts import (
     chatty,
     half_of_both,
     key,
-    same_words,
     scrambled,
 )
 from text2grad.tasks.summarization import posts, world
@@ -180,7 +179,7 @@ class SummarizationTask(Task):
 
     def score(self, example: Example, response: str) -> dict[str, float]:
         """Return fact F1, and 1.0 as `exact` if the summary is the reference."""
-        exact = same_words(self.reference(example), response)
+        exact = key(self.reference(example)) == key(response)
         return {"fact_f1": self.claims(example, response)["f1"], "exact": float(exact)}
 
     def all_words(self) -> list[str]:
