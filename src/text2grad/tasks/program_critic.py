@@ -14,7 +14,6 @@ from itertools import groupby
 from random import Random
 from typing import Any
 
-from text2grad.errors import DataError
 from text2grad.types import Critique, Example, Span
 
 STYLES = 2  # wordings of each judgement; a critique keeps to one: random wording is noise for the reward model
@@ -40,10 +39,8 @@ class ProgramCritic(ABC):
         """Return one critique for each response.
 
         Raises:
-            DataError: if the lengths differ or an example is not of this task.
+            DataError: if an example is not of this task.
         """
-        if len(examples) != len(responses):
-            raise DataError(f"got {len(examples)} examples and {len(responses)} responses")
         return [
             self.judge(example, response, seeded_random(example.prompt_text, response))
             for example, response in zip(examples, responses, strict=True)

@@ -8,7 +8,7 @@ from statistics import fmean
 from text2grad.errors import check_known
 from text2grad.feedback import Critic
 from text2grad.tasks.base import Split, Task, TaskSettings
-from text2grad.tasks.summarization import SummarizationTask
+from text2grad.tasks.summarization.task import SummarizationTask
 from text2grad.types import Example
 
 USUAL = TaskSettings()

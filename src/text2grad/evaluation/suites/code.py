@@ -25,17 +25,7 @@ from typing import Any
 
 from text2grad.critics import fault, program_in
 from text2grad.errors import DataError
-from text2grad.evaluation.suite import (
-    Answer,
-    AnsweredSuite,
-    Counts,
-    Question,
-    Scores,
-    Source,
-    SuiteOptions,
-    entries_of,
-    mean_of,
-)
+from text2grad.evaluation.suite import Answer, AnsweredSuite, Counts, Question, Scores, Source, SuiteOptions, mean_of
 from text2grad.feedback import bad_record, json_object, keys_of
 from text2grad.progress import Progress
 from text2grad_sandbox import Result, Sandbox
@@ -45,13 +35,14 @@ _AT_ONCE = 64  # programs between two steps of the progress bar
 _MEMORY_MB = 4096  # address space of a program
 TIMEOUT_S, LONG_TIMEOUT_S = 10.0, 60.0  # seconds of a program with its tests; the plus versions have the long limit
 
-SOURCES: Mapping[str, Source] = {
-    "code": Source("a JSONL file of HumanEval or MBPP of their authors"),
-    "humaneval": Source("HumanEval.jsonl.gz of human-eval (OpenAI)", "openai/openai_humaneval"),
-    "humaneval+": Source("the rows as JSONL of EvalPlus", "evalplus/humanevalplus"),
-    "mbpp": Source("sanitized-mbpp.json of MBPP (google-research)", "google-research-datasets/mbpp:sanitized"),
-    "mbpp+": Source("the rows as JSONL of EvalPlus", "evalplus/mbppplus"),
-}
+_SOURCES = (
+    Source("code", "a JSONL file of HumanEval or MBPP of their authors"),
+    Source("humaneval", "HumanEval.jsonl.gz of human-eval (OpenAI)", "openai/openai_humaneval"),
+    Source("humaneval+", "the rows as JSONL of EvalPlus", "evalplus/humanevalplus"),
+    Source("mbpp", "sanitized-mbpp.json of MBPP (google-research)", "google-research-datasets/mbpp:sanitized"),
+    Source("mbpp+", "the rows as JSONL of EvalPlus", "evalplus/mbppplus"),
+)
+SOURCES = {source.suite: source for source in _SOURCES}
 
 _ASK = "Write Python code that solves the problem below. Reply with the whole program in one fenced code block."
 _ASK_FUNCTION = (
@@ -187,7 +178,7 @@ def _questions(options: SuiteOptions) -> Iterator[Question]:
     data: `function` under test; `head` of imports and helpers, which stands before an answer's program; `body_of`, the
     beginning of the program that an indented body continues; `tests`.
     """
-    for entry in entries_of(options.suite, options, SOURCES[options.suite]):
+    for entry in SOURCES[options.suite].entries(options):
         record = json_object(entry.record, entry.where)
         if "entry_point" in record and "test" in record:
             yield _of_humaneval(record, entry.where)
