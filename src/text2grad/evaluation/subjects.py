@@ -170,5 +170,5 @@ def load(outlined: LoadedModel) -> LoadedModel:
     subject = outlined.subject
     code = subject.trust_remote_code
     model = load_policy(subject.path, dtype=subject.dtype, trust_remote_code=code).eval().to(best_device())
-    eos = stop_ids(model, outlined.tokenizer, subject.eos_ids)
+    eos = stop_ids(model, outlined.tokenizer, subject.eos_ids, prompt_format=subject.prompt_format)
     return outlined._replace(model=model, eos_ids=eos, pad_id=padding_id(model, outlined.tokenizer, eos))
