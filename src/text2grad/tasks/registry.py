@@ -17,14 +17,23 @@ Metrics = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class BuiltIn:
-    """The parts of a task that a run uses."""
+    """The parts of a task that a run uses.
 
-    train: Callable[[int, int], list[Example]]  # (n, seed) → training examples
-    held_out: Callable[[int, int], list[Example]]  # (n, seed) → examples of the held-out split
-    critic: Callable[[], Critic]  # () → the task's program critic
-    measure: Callable[[Sequence[Example], Sequence[str]], tuple[Metrics, list[Metrics]]]  # of the set, of each response
-    metric: str  # the key of the main metric
-    reads_files: bool = False  # the prompts come from `data.train`; other tasks make their own
+    Attributes:
+        train: (n, seed) → training examples.
+        held_out: (n, seed) → examples of the held-out split.
+        critic: () → the task's program critic.
+        measure: (examples, responses) → metrics of the set, and metrics of each response.
+        metric: the key of the main metric.
+        reads_files: whether the prompts come from `data.train`; other tasks make their own.
+    """
+
+    train: Callable[[int, int], list[Example]]
+    held_out: Callable[[int, int], list[Example]]
+    critic: Callable[[], Critic]
+    measure: Callable[[Sequence[Example], Sequence[str]], tuple[Metrics, list[Metrics]]]
+    metric: str
+    reads_files: bool = False
 
     def score(self, examples: Sequence[Example], responses: Sequence[str]) -> Metrics:
         """Return the metrics of a set of responses."""

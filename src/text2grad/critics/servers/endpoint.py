@@ -16,17 +16,29 @@ _Dollars = Annotated[float, Field(ge=0.0)]
 
 @dataclass(frozen=True, config=ConfigDict(strict=True, allow_inf_nan=False))
 class Endpoint:
-    """A model on an OpenAI-compatible server."""
+    """A model on an OpenAI-compatible server.
 
-    model: str  # its name on the server
-    base_url: str = "https://api.openai.com/v1"  # address of the server, up to /v1
-    api_key_env: str = "OPENAI_API_KEY"  # environment variable that holds the key; empty for a server without keys
-    temperature: Annotated[float, Field(ge=0.0)] | None = 0.3  # of sampling; None leaves it out of the request
-    max_tokens: _Count = 1200  # length limit of a completion
-    concurrency: _Count = 32  # largest number of requests under way
-    timeout_s: Annotated[float, Field(gt=0.0)] = 120.0  # time limit of a request, from its start to its last byte
-    prices: tuple[_Dollars, _Dollars] = (0.0, 0.0)  # US dollars per million prompt tokens, and completion tokens
-    max_cost: _Dollars | None = None  # US dollars that all answers in the store may cost; None sets no limit
+    Attributes:
+        model: its name on the server.
+        base_url: address of the server, up to /v1.
+        api_key_env: environment variable that holds the key; empty for a server without keys.
+        temperature: sampling temperature; None leaves the parameter out of the request.
+        max_tokens: length limit of a completion.
+        concurrency: largest number of requests under way.
+        timeout_s: time limit of a request, from its start to its last byte.
+        prices: US dollars per million prompt tokens, and per million completion tokens.
+        max_cost: US dollars that all answers in the store may cost; None sets no limit.
+    """
+
+    model: str
+    base_url: str = "https://api.openai.com/v1"
+    api_key_env: str = "OPENAI_API_KEY"
+    temperature: Annotated[float, Field(ge=0.0)] | None = 0.3
+    max_tokens: _Count = 1200
+    concurrency: _Count = 32
+    timeout_s: Annotated[float, Field(gt=0.0)] = 120.0
+    prices: tuple[_Dollars, _Dollars] = (0.0, 0.0)
+    max_cost: _Dollars | None = None
 
     @classmethod
     def of(cls, owner: str, settings: Mapping[str, Any]) -> "Endpoint":

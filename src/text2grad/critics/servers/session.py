@@ -33,8 +33,13 @@ def run_session(
 ) -> tuple[list[Result], Usage]:
     """Do a task for each item; the first Ctrl-C lets requests under way end, the second aborts them.
 
-    The task makes the result of one item from replies of the client. The counts go on with `usage`; None begins with
-    the cost of the stored answers. `phase` names the work in the progress; empty shows none.
+    Args:
+        endpoint: the model, and how it is requested.
+        store: the file of its answers.
+        task: makes the result of one item from replies of the client.
+        items: each is the input of the task once.
+        usage: the counts to go on with; None begins with the cost of the stored answers.
+        phase: name of the work in the progress; empty shows none.
 
     Returns:
         The results in the order of the items, and the counts with the cost.

@@ -86,11 +86,7 @@ class CodeSuite(AnsweredSuite):
         """Return for each answer whether its program passes, and why not; equal programs run once."""
         jobs = [(program_of(answer), answer.question.data["tests"]) for answer in answers]
         results = self._run(list(dict.fromkeys(jobs)))
-        scores = [_scores(job[0], results[job]) for job in jobs]
-        return [  # an empty answer is no program, whatever stands before it when it runs
-            {**own, "parses": own["parses"] and bool(answer.text.strip()), "cut": answer.finish[0] == "length"}
-            for own, answer in zip(scores, answers, strict=True)
-        ]
+        return [_scores(answer, job[0], results[job]) for answer, job in zip(answers, jobs, strict=True)]
 
     def _run(self, jobs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Result]:
         """Return the results by program and tests."""
@@ -101,9 +97,8 @@ class CodeSuite(AnsweredSuite):
         ):
             for start in range(0, len(jobs), _AT_ONCE):
                 some = jobs[start : start + _AT_ONCE]
-                results |= zip(
-                    some, sandbox.run_many(some, timeout_s=self.timeout_s, memory_mb=_MEMORY_MB), strict=True
-                )
+                judged = sandbox.run_many(some, timeout_s=self.timeout_s, memory_mb=_MEMORY_MB)
+                results |= zip(some, judged, strict=True)
                 progress.advance(len(some))
         return results
 
@@ -124,13 +119,14 @@ def pass_at_k(answers: int, passed: int, k: int) -> float:
     return 1.0 - comb(answers - passed, k) / comb(answers, k)
 
 
-def _scores(program: str, result: Result) -> Scores:
+def _scores(answer: Answer, program: str, result: Result) -> Scores:
     return {
         "passed": result.passed,
         "reason": result.reason,
         "error": "" if result.passed else result.output.strip().rpartition("\n")[2][:200],
-        "parses": not fault(program),
+        "parses": bool(answer.text.strip()) and not fault(program),  # an empty answer is no program, even as it runs
         "forgeable": result.passed and result.forgeable,
+        "cut": answer.finish[0] == "length",
     }
 
 
