@@ -32,14 +32,23 @@ ANSWERED = ("refused", "empty", "truncated", "unreadable")
 
 
 class Item(NamedTuple):
-    """A response to annotate."""
+    """A response to annotate.
 
-    id: str  # its name in messages and files
+    Attributes:
+        id: its name in messages and files.
+        example: the task instance.
+        response: the response.
+        feedback: the words of a human annotator, if any: only their places are requested then.
+        tests: the outcome of its unit tests in words, if any.
+        outcome: a human's judgement of the whole response, if any: it stays.
+    """
+
+    id: str
     example: Example
     response: str
-    feedback: str | None = None  # the words of a human annotator, if any: only their places are requested then
-    tests: str | None = None  # the outcome of its unit tests in words, if any
-    outcome: float | None = None  # a human's judgement of the whole response, if any: it stays
+    feedback: str | None = None
+    tests: str | None = None
+    outcome: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
