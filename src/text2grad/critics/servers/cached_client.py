@@ -48,12 +48,19 @@ class ResponseFormat(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A request for a completion."""
+    """A request for a completion.
+
+    Attributes:
+        prompt: chat messages, or a text to continue.
+        response_format: the format that the server enforces, if it supports such formats; None for free text.
+        sample: number of the answer among several answers to the same prompt.
+        more: further parameters of this request, by their names in the API; they replace the endpoint's.
+    """
 
     prompt: Prompt
-    response_format: ResponseFormat | None = None  # which the server enforces, if it can; None for free text
-    sample: int = 0  # number of the answer among several answers to the same prompt
-    more: Mapping[str, Any] = MappingProxyType({})  # parameters by their names in the API; they replace the endpoint's
+    response_format: ResponseFormat | None = None
+    sample: int = 0
+    more: Mapping[str, Any] = MappingProxyType({})
 
     def key(self, endpoint: Endpoint) -> str:
         """Return the hash of everything that the answer depends on."""
