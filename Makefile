@@ -58,7 +58,7 @@ verl-test: .venv-verl/ready  ## the agent loop beside verl's own functions, in a
 
 vllm-test: .venv-vllm/ready  ## rollouts and reward models in vLLM on a CPU, in an environment of its own
 	.venv-vllm/bin/python -W ignore -c 'import vllm'  # without it tests would be skipped
-	$(ONE_THREAD) TORCHDYNAMO_DISABLE=1 .venv-vllm/bin/python -m pytest -q -m slow tests/models/test_vllm_rollouts.py \
+	$(ONE_THREAD) TORCHDYNAMO_DISABLE=1 VLLM_USE_AOT_COMPILE=0 .venv-vllm/bin/python -m pytest -q -m slow tests/models/test_vllm_rollouts.py \
 		tests/reward_models/test_vllm_engine.py --junitxml build/full/vllm.xml
 
 .venv-vllm/ready: pyproject.toml

@@ -277,7 +277,9 @@ def new_classifier(start: str | Path, tokenizer: Any, kind: Any, *, seed: int, *
 
     torch.manual_seed(seed)
     purpose = "scores" if kind.__name__.endswith("SequenceClassification") else "steps"
-    model = load_model(kind, f"the start of a reward model of {purpose}", start, dtype=torch.float32, **config)
+    model = load_model(
+        kind, f"the start of a reward model of {purpose}", start, new_head=True, dtype=torch.float32, **config
+    )
     check_text_ids(model, tokenizer)
     ensure_padding(model, tokenizer)
     return model

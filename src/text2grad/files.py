@@ -1,6 +1,7 @@
 """Atomic writes of files and directories, and strict JSON."""
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -142,6 +143,20 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def changed_since(directory: Path, written: Mapping[str, str]) -> str | None:
+    """Return what is wrong with files of a directory whose SHA-256 was written down by name; None if nothing is."""
+    for name, digest in written.items():
+        if not (directory / name).exists() or sha256_of(directory / name) != digest:
+            return f"{name} is not what was written (its SHA-256 is another)"
+    return None
 
 
 @contextmanager

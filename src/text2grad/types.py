@@ -13,7 +13,7 @@ from text2grad.errors import AlignmentError
 
 Label = Literal["positive", "negative"]
 Status = Literal["ok", "repaired", "unparsable", "timed_out"]
-Message = Mapping[str, str]
+Message = Mapping[str, Any]
 Placement = Literal["spans", "lines", "sentences", "clauses", "last_token", "verdict"]
 PromptFormat = Literal["plain", "chat"]
 Optimizer = Literal["adamw", "muon"]
@@ -57,12 +57,12 @@ class Example:
         turns = [message for message in prompt if message.get("role") not in (None, "system", "developer")]
         if len(turns) < 2:
             return self.joined_text
-        return "\n\n".join(tagged(message.get("role", ""), message["content"]) for message in prompt)
+        return "\n\n".join(tagged(message.get("role", ""), message.get("content") or "") for message in prompt)
 
     @property
     def joined_text(self) -> str:
         """The prompt as one text that a policy without a chat template continues: messages joined by blank lines."""
-        return self.prompt if isinstance(self.prompt, str) else "\n\n".join(m["content"] for m in self.prompt)
+        return self.prompt if isinstance(self.prompt, str) else "\n\n".join(m.get("content") or "" for m in self.prompt)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -124,7 +124,7 @@ class Rollout:
         response_ids: the sampled ids; they end with an end-of-sequence only if it was sampled.
         response: `tokenizer.decode(response_ids, skip_special_tokens=True)`, the text that the critic reads.
         truncated: True if the length limit ended the response before an end-of-sequence.
-        engine_logp: log-prob of each sampled id in nats, by an engine other than the policy itself; else empty.
+        engine_logp: log-prob of each sampled id in nats, in the pass that sampled it; empty where that is not known.
     """
 
     example: Example

@@ -238,7 +238,7 @@ class MarkedTokens:
             self.delta[row, : len(values)] = torch.tensor(values, device=mask.device)
         if not self.delta.any():
             raise DataError("no token is marked: a mark lies between tokens. Mark at least one whole word")
-        self.model, self.reference = PolicyWithValue(policy, value="none"), Reference(policy)
+        self.model, self.reference = PolicyWithValue(policy, value="none"), Reference(policy, base=True)
         self.sizes = PieceSizes(micro_batch_tokens=MOST_TOKENS)
         self.before = self.logp()
 

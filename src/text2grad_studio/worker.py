@@ -214,7 +214,7 @@ def publish_version(
     """
     import shutil
 
-    from text2grad.models import POLICY_ADAPTER
+    from text2grad.models import POLICY_ADAPTER, save_model
     from text2grad_studio.versions import folders_of
 
     directory = Path(request["versions"])
@@ -225,7 +225,7 @@ def publish_version(
         about = {"version": number, "parent": int(request["parent"]), "policy": models.path, "made": made, **about}
         with published(directory / f"{number:04d}") as path:
             policy.peft_config[POLICY_ADAPTER].base_model_name_or_path = models.path  # not the base of a run's adapter
-            policy.save_pretrained(str(path), selected_adapters=[POLICY_ADAPTER])
+            save_model(policy, path, selected_adapters=[POLICY_ADAPTER])
             if reward_model is not None:
                 shutil.copytree(reward_model, path / "reward_model")
                 shutil.copy(reward_model.with_name("annotations.jsonl"), path)  # the next retraining samples from them
@@ -246,7 +246,8 @@ def _ask(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str, An
     for number in request["versions_asked"]:
         tell(state="working", progress=f"version {number} answers" if number else "the policy answers")
         with models.adapted(_adapter(request, number)) as policy:
-            eos = stop_ids(policy, models.tokenizer, settings["eos_token_ids"])
+            prompt_format = settings["prompt_format"]
+            eos = stop_ids(policy, models.tokenizer, settings["eos_token_ids"], prompt_format=prompt_format)
             pad = padding_id(policy, models.tokenizer, eos)
             rollout_settings = RolloutConfig(
                 max_new_tokens=settings["max_new_tokens"], temperature=settings["temperature"], eos_token_ids=eos
@@ -256,7 +257,7 @@ def _ask(models: Models, request: Mapping[str, Any], tell: Tell) -> dict[str, An
                 models.tokenizer,
                 [Example(request["prompt"])],
                 rollout_settings,
-                prompt_format=settings["prompt_format"],
+                prompt_format=prompt_format,
                 seed=request["seed"],
             )
             batch = collate([rollout], pad_id=pad, device=policy.device)

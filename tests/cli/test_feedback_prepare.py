@@ -182,7 +182,7 @@ def test_a_data_set_with_code_of_its_own_is_refused_with_a_way_out(
     def load(*_: object) -> None:
         raise RuntimeError("Dataset scripts are no longer supported, but found SLF5K.py")
 
-    monkeypatch.setattr(datasets, "load_dataset", load)
+    monkeypatch.setattr(datasets, "load_dataset_builder", load)
     assert main([*PREPARE, "slf5k", "someone/SLF5K", "--out", str(tmp_path / "out")]) == 2
     told = " ".join(capsys.readouterr().err.split())
     assert "found SLF5K.py. Download its data files, name them train.jsonl, validation.jsonl" in told

@@ -351,3 +351,12 @@ def test_numbers_and_nesting_without_bound_are_no_error() -> None:
         deep = {"spans": deep}
     assert parse_critique_object(deep).status == "ok"
     assert parse_critique_object({"feedback": "x", "outcome": 10**400}).outcome is None
+
+
+def test_the_place_of_a_quote_is_kept_with_it():
+    text = """{"poor_spans": [{"text": "a", "start": 3, "end": 4}, {"quote": "b", "start": 0}, [5, 6]],
+               "spans": [[7, 8, "good"], {"start_offset": 9, "end_offset": 11, "label": "poor"}, [1, 2, "odd", 1]]}"""
+    parsed = parse_critique(text)
+    assert (parsed.positive, parsed.negative) == (("[7, 8]",), ("a", "b", "[9, 11]"))
+    places = [getattr(quote, "place", None) for quote in parsed.positive + parsed.negative]
+    assert places == [(7, 8), (3, 4), None, (9, 11)]

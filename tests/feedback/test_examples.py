@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from text2grad.errors import DataError
-from text2grad.feedback.examples import digest_of_examples, read_examples
+from text2grad.feedback.examples import digest_of_examples, read_demonstrations, read_examples
 from text2grad.models.prompts import encode_prompts, plain_ids
 from text2grad.tasks.tiny import word_tokenizer
 from text2grad.types import Example
@@ -172,3 +172,38 @@ def test_the_other_fields_of_another_kind_are_refused(path: Path, key: str, valu
     assert refusal(path, f'{{"prompt": "q", "{key}": {value}}}') == (
         f'{path}:1: "{key}" is {wanted}, got {value}. Mend or remove the record'
     )
+
+
+CHAT = '{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Ann", '
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            '"weight": 0.5',
+            'a message has "weight": 0.5, and is learned as a whole or not at all; make it "weight": 1 or 0',
+        ),
+        ('"loss_mask": [1, 0]', 'a message has "loss_mask": [1, 0], and is learned as a whole'),
+        ('"train": "yes"', 'a message has "train": "yes", and is learned as a whole'),
+        ('"weight": 0', "every assistant message has the weight 0, so there is nothing to learn"),
+    ],
+)
+def test_weights_of_messages_are_one_or_zero(path: Path, more: str, message: str) -> None:
+    path.write_text(f'{{"messages": [{CHAT}{more}}}]}}')
+    with pytest.raises(DataError) as caught:
+        read_demonstrations([path])
+    assert str(caught.value).startswith(f"{path}:1: {message}")
+    assert read_examples(path) == [Example([{"role": "user", "content": "Who?"}], "Ann")]  # a weight is of fine-tuning
+
+
+def test_a_chat_with_calls_of_tools_is_an_example(path: Path) -> None:
+    call = '"tool_calls": [{"function": {"name": "look", "arguments": "{}"}}]'
+    answer = '{"role": "tool", "content": "Ann"}, {"role": "assistant", "content": "Ann."}'
+    path.write_text(
+        f'{{"messages": [{CHAT.replace(chr(34) + "Ann" + chr(34), "null")}{call}}}, {answer}], "tools": []}}'
+    )
+    (example,) = read_examples(path)
+    assert [message["role"] for message in example.prompt] == ["user", "assistant", "tool"]  # type: ignore[index]
+    assert (example.reference, example.meta) == ("Ann.", {"tools": []})
+    assert example.joined_text == "Who?\n\n\n\nAnn"

@@ -33,6 +33,29 @@ def test_what_is_written_is_what_is_read_and_datasets_loads_it(tmp_path: Path, n
     assert loaded[1]["critique"]["outcome"] is None
 
 
+QUOTES = Annotation(
+    'Say "it":', "It's in\nLyon.", Critique("a 'b' \"c\"\n\\n", (Span(0, 4, "positive"), Span(8, 12, "negative")), None)
+)
+
+
+@pytest.mark.parametrize("way", ["datasets", "pandas", "lists", "flat", "normalized"])
+def test_an_export_comes_back_from_a_csv(tmp_path: Path, way: str) -> None:
+    """`datasets` 5.2.0 and pandas 3.1.1 write lists as Python or NumPy print them."""
+    datasets, pandas = pytest.importorskip("datasets"), pytest.importorskip("pandas")
+    given = [*ANNOTATIONS, QUOTES, QUOTES._replace(response="NA", critique=Critique("So.", unmatched=("it's", "b")))]
+    write_folder(tmp_path, given)
+    frame, path = pandas.read_parquet(tmp_path / DATA_FILE), tmp_path / "a.csv"
+    rows = datasets.Dataset.from_parquet(str(tmp_path / DATA_FILE), cache_dir=str(tmp_path / "cache"))
+    if way in ("datasets", "flat"):
+        (rows.flatten() if way == "flat" else rows).to_csv(path)
+    elif way == "pandas":
+        frame.to_csv(path)
+    else:
+        made = pandas.json_normalize(list(rows)) if way == "normalized" else pandas.DataFrame(list(rows))
+        made.to_csv(path, index=False)
+    assert read_source(path) == given
+
+
 def test_the_folder_is_a_data_set(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     write_folder(tmp_path / "ds", ANNOTATIONS, license="apache-2.0")

@@ -17,7 +17,7 @@ objects = st.dictionaries(st.text(), values, max_size=4)
 @given(objects, st.booleans(), st.sampled_from([None, 1]))
 def test_json_reads_as_the_json_module_reads_it(value, ascii_only, indent):
     text = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
-    assert [reading.value for reading in read_objects(text)] == [json.loads(text, parse_int=float)]
+    assert [reading.value for reading in read_objects(text)] == [json.loads(text)]
 
 
 @law
@@ -133,3 +133,25 @@ def test_unescape_leaves_the_unknown_as_written():
 
 def test_printable_joins_pairs_and_replaces_halves():
     assert printable("a\ud83d\ude00b\ud83dc\ude00") == "a😀b\ufffdc\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ('{"a": {"b": 1}, "c": 50%} {"d": 1}', [{"d": 1}]),  # nothing of an object that cannot be read
+        ('{"a": [{"b": 1}, {"c": {"d": 1}}], "c": 1, "c": 2}', []),
+        ('{"c": 50%, "a": {"b": 1}}', [{"b": 1}]),  # what stands behind its first fault is read for itself
+        ('{{"a": 1}}', [{"a": 1}]),
+        ('{"a": 1, "a": 1.0}', [{"a": 1}]),
+    ],
+)
+def test_an_object_that_cannot_be_read_takes_the_objects_before_its_fault_with_it(text, values):
+    assert values_of(text) == values
+
+
+def test_numpy_prints_arrays_with_their_type_and_without_commas():
+    text = "{'a': array([{'b': 1},\n   {'b': 2}], dtype=object), 'c': array([], dtype=object), 'd': np.int64(3)}"
+    assert values_of(text) == [{"a": [{"b": 1}, {"b": 2}], "c": [], "d": 3}]
+    assert values_of("{'a': ['b' \"it's\"\n 'c']}", lenient_ends=True) == [{"a": ["b", "it's", "c"]}]
+    assert values_of("{'a': array([1, 2") == [{"a": [1, ""]}]
+    assert values_of("{'a': array(") == [{"a": ""}]

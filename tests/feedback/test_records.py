@@ -3,6 +3,7 @@
 import gzip
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,6 +46,9 @@ NEGATIVE = Critique("No.", (Span(10, 14, "negative"),))
         ({"feedback": "No.", "negative_spans": ["Lyon"]}, NEGATIVE),
         ({"feedback": "No.", "spans": [[10, 14, "negative"]]}, NEGATIVE),
         ({"spans": [[10, 14, "negative"]]}, Critique("", (Span(10, 14, "negative"),))),
+        ({"spans": [{"start": 10, "end": 14, "text": "Lyon", "label": "negative"}], "feedback": "No."}, NEGATIVE),
+        ({"feedback": "No.", "poor_spans": [{"text": "Lyon", "start": 10, "end": 14, "severity": "major"}]}, NEGATIVE),
+        ({"feedback": "Fine.", "outcome": "−0.5"}, Critique("Fine.", outcome=-0.5)),
         ({"critique": "I like it."}, Critique("I like it.", status="unparsable")),
         ({"critique": {"feedback": "Fine.", "spans": []}}, Critique("Fine.")),
         ({"critique": {"feedback": "Fine.", "spans": [], "outcome": -0.5}}, Critique("Fine.", outcome=-0.5)),
@@ -113,6 +117,15 @@ def test_a_limit_counts_records_and_reads_no_further(tmp_path: Path) -> None:
         ('{"response": ', "not JSON: Expecting value at character 15"),
         ('["a"]', "a record is a JSON object, got list"),
         ("[" * 100_000, "nested too deeply"),
+        (
+            '{"response": "abc", "outcome": 0.5, "outcome": -0.5}',
+            'not JSON that can be read: the key "outcome" stands twice with two values',
+        ),
+        (
+            {"response": "abc", "spans": [{"start": 0, "end": 2, "text": "bc", "label": "negative"}]},
+            'span [0, 2, "negative"] quotes "bc", which is not what stands there',
+        ),
+        ({"response": "abc", "outcome": "50%"}, '"outcome" is a finite number or null, got "50%"'),
         ({}, '"response" must be a text; the record has no keys'),
         ({"answer": "x", "critique": ""}, '"response" must be a text; the record has the keys "answer", "critique"'),
         ({"response": ["x"], "critique": ""}, '"response" must be a text; got ["x"]'),
@@ -230,3 +243,111 @@ def test_halves_of_surrogate_pairs_are_refused_where_a_tokenizer_reads_the_annot
     line = 2 if field == "feedback" else 1
     with pytest.raises(DataError, match=rf"x.jsonl:{line}: \"{field}\" holds .*half of a surrogate pair"):
         read_annotations(path, to_encode=True)
+
+
+HEADER = "prompt\tresponse\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ('a\t"She said ""b""."\n', [["a", 'She said "b".']]),  # as pandas 3.1.1 writes a cell with marks
+        ('a\t"b\tc"\n', [["a", "b\tc"]]),  # and one with a tab
+        ('a\t"b\nc"\nd\te\n', [["a", "b\nc"], ["d", "e"]]),
+        ('"a"\t"She said ""b"", ""c""."\r\n', [["a", 'She said "b", "c".']]),
+        ('a\t"b" she said\n', [["a", '"b" she said']]),  # raw, as the tables of WMT from 2021 on
+        ('a\t"b\nc\td"\n', [["a", '"b'], ["c", 'd"']]),  # a quotation over two segments
+        ('a\t"b"\n', [["a", '"b"']]),  # both could be: raw, and a message says so
+        ('a\t"She said ""b""."\nc\td "e"\n', [["a", '"She said ""b""."'], ["c", 'd "e"']]),
+    ],
+)
+def test_quotation_marks_of_a_tsv_are_of_csv_if_every_one_can_only_be_that(
+    tmp_path: Path, text: str, rows: list[list[str]]
+) -> None:
+    path = tmp_path / "x.tsv"
+    path.write_bytes((HEADER + text).encode())
+    assert [list(entry.record.values()) for entry in read_entries(path)] == rows
+
+
+def test_a_tsv_whose_header_is_quoted_is_quoted_as_csv_and_a_csv_with_tabs_too(tmp_path: Path) -> None:
+    text = '"prompt"\t"response"\n"a"\t"b"\n'  # csv.QUOTE_ALL
+    for name in ("x.tsv", "x.csv"):
+        (tmp_path / name).write_text(text)
+        assert [entry.record for entry in read_entries(tmp_path / name)] == [{"prompt": "a", "response": "b"}]
+
+
+def test_a_tsv_without_rows_has_none(tmp_path: Path) -> None:
+    for text in ("", HEADER, '"prompt"\t"response"\n'):
+        (tmp_path / "x.tsv").write_text(text)
+        assert list(read_entries(tmp_path / "x.tsv")) == []
+
+
+def test_a_row_with_a_tab_too_many_is_the_only_one_that_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.tsv"
+    path.write_text(HEADER + 'a\t"b\tc" d\ne\tf\n')  # the marks cannot be those of CSV: a text follows the second
+    bad, good = read_entries(path)
+    assert isinstance(bad.record, DataError)
+    assert good.record == {"prompt": "e", "response": "f"}
+
+
+def test_a_comment_at_the_end_of_a_header_is_no_column(tmp_path: Path) -> None:
+    path = tmp_path / "x.tsv"
+    path.write_text("a\tb\t# see the viewer\n1\t2\n1\t2\t3\n1\n")
+    short, whole, bad = read_entries(path)
+    assert (short.record, whole.record) == ({"a": "1", "b": "2"}, {"a": "1", "b": "2", "# see the viewer": "3"})
+    assert isinstance(bad.record, DataError)
+    path.write_text("a\t#b\n1\n")  # a name of a column
+    (bad,) = read_entries(path)
+    assert isinstance(bad.record, DataError)
+
+
+def test_a_table_may_be_compressed(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "x.csv.gz", "wt") as file:
+        file.write("prompt,response\na,007\n")
+    assert [entry.record for entry in read_entries(tmp_path / "x.csv.gz")] == [{"prompt": "a", "response": "007"}]
+
+
+TEXTS = ["None", "NA", "nan", "null", "", "2024-01-01", "2024-01-01T10:00:00Z", "007", "1e5", "12345678901234567890123"]
+
+
+@pytest.mark.parametrize("name", ["train.csv", "data/train.tsv", "train.jsonl", "train.json"])
+def test_a_directory_of_text_is_read_as_its_files_are(tmp_path: Path, name: str) -> None:
+    """`datasets` 5.2.0 makes null of NA, and a time of 2024-01-01 in JSON lines."""
+    pytest.importorskip("datasets")
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    if path.suffix in (".csv", ".tsv"):
+        mark = "," if path.suffix == ".csv" else "\t"
+        path.write_text(f"prompt{mark}response\n" + "".join(f"p{mark}{text}\n" for text in TEXTS))
+    else:
+        records = [{"prompt": "p", "response": text} for text in TEXTS]
+        lines = json.dumps(records) if path.suffix == ".json" else "\n".join(map(json.dumps, records))
+        path.write_text(lines)
+    assert [entry.record["response"] for entry in read_entries(tmp_path)] == TEXTS
+    assert [json_object(entry.record, "")["response"] for entry in read_entries(path)] == TEXTS
+
+
+def test_records_of_a_directory_have_all_keys_and_settings_of_the_data_card_are_obeyed(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    (tmp_path / "train.jsonl").write_text('{"a": 1}\n{"b": "2024-01-01"}\n')
+    assert [entry.record for entry in read_entries(tmp_path)] == [{"a": 1, "b": None}, {"a": None, "b": "2024-01-01"}]
+    card = "---\nconfigs:\n- config_name: default\n  data_files: [{split: dev, path: x.csv}]\n  skiprows: 1\n---\n"
+    (tmp_path / "README.md").write_text(card)
+    (tmp_path / "x.csv").write_text("from a tool\na\nb\n")
+    assert [entry.record for entry in read_entries(tmp_path, split="dev")] == [{"a": "b"}]
+
+
+def test_files_of_a_data_set_on_the_hub_are_read_by_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    (tmp_path / "0a1b").write_text("prompt;response\nWhen?;2024-01-01\nWho?;NA\n")  # as the cache names a file
+    names = {"train": ["hf://datasets/me/words@1/data/train.csv"]}
+    config = datasets.packaged_modules.csv.CsvConfig(sep=";")
+    config.data_files = names
+    builder = SimpleNamespace(name="csv", config=config)
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda *_: builder)
+    manager = SimpleNamespace(download={names["train"][0]: str(tmp_path / "0a1b")}.__getitem__)
+    monkeypatch.setattr(datasets, "DownloadManager", lambda: manager)
+    assert [entry.record["response"] for entry in read_entries("me/words")] == ["2024-01-01", "NA"]
+    assert [entry.where for entry in read_entries("me/words")] == [f"me/words [train]: record {n}" for n in (1, 2)]

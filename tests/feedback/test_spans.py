@@ -340,3 +340,41 @@ def test_whole_words_are_the_words_of_a_script_with_spaces(text: str) -> None:
 
 def test_letters_of_a_script_without_spaces_are_one_whole_word() -> None:
     assert whole_words("東京、 ที่นี่ x") == [(0, 2), (2, 3), (4, 10), (11, 12)]
+
+
+@pytest.mark.parametrize(
+    ("entry", "spans"),
+    [
+        ({"text": "Lyon", "start": 12, "end": 16}, [(12, 16)]),
+        ({"text": "Lyon", "start": 28, "end": 32}, [(28, 32)]),  # not the first, as the error spans of XCOMET
+        ({"text": "Lyon fair.", "start": 28, "end": 99}, [(28, 38)]),  # behind the end of the response
+        ({"text": "Lyon", "start": 3, "end": 7}, []),  # it stands elsewhere, but twice: nothing tells where
+        ({"text": "not", "start": 3, "end": 6}, [(20, 23)]),  # it stands elsewhere, once
+        ({"text": "Lyon", "start": -10, "end": 32}, []),  # Python would count from the end
+        ({"text": "Lyon", "start": "28", "end": 32.0}, [(28, 32)]),
+        ({"text": "Lyon", "start": 28.5, "end": 32}, [(12, 16), (28, 32)]),  # no whole number: a quote alone
+        ({"text": "Lyon", "span": [28, 32]}, [(28, 32)]),
+        ({"text": "Lyon", "offset": 28, "length": 4}, [(28, 32)]),  # as entities of Azure
+        ({"quote": "Lyon", "startOffset": 28, "endOffset": 32}, [(28, 32)]),
+        ({"quote": "Lyon", "char_start": 28, "char_end": 32}, [(28, 32)]),
+        ({"quote": "Lyon", "begin": 28, "end": 32}, [(28, 32)]),
+    ],
+)
+def test_a_quote_with_its_place_marks_this_place_alone(entry, spans):
+    response = "The fair in Lyon is not the Lyon fair."
+    for text in (json.dumps({"poor_spans": [entry]}), json.dumps({"spans": [{**entry, "label": "negative"}]})):
+        critique = critique_from_text(text, response)
+        assert critique.spans == tuple(Span(*place, "negative") for place in spans)
+        assert critique.unmatched == (() if spans else ("Lyon",))
+        assert {type(quote) for quote in critique.unmatched} <= {str}
+
+
+def test_a_place_may_count_utf_16_units_where_a_quote_shows_it():
+    quoted = {"quote": "Lyon", "start": 3, "end": 7}  # 😀 and the blank: 2 code points, 3 UTF-16 units
+    assert critique_from_text(json.dumps({"poor_spans": [quoted]}), "😀 Lyon Lyon").spans == (Span(2, 6, "negative"),)
+
+
+def test_offsets_alone_in_the_text_of_a_critique_are_spans_or_unmatched():
+    critique = critique_from_text('{"spans": [[0, 1, "good"], [1, 9, "poor"], [2, 2, "poor"]]}', "a b")
+    assert critique.spans == (Span(0, 1, "positive"), Span(2, 2, "negative"))
+    assert critique.unmatched == ("[1, 9]",)

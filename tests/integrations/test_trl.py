@@ -340,3 +340,13 @@ def test_a_group_may_lie_in_two_processes(warm: Warm, trainer: Callable[..., Spa
         assert [part.shape[1] for part in parts] == [3, 2]
         parts[1] = torch.nn.functional.pad(parts[1], (0, 1))
         torch.testing.assert_close(torch.cat(parts), whole, atol=1e-6, rtol=0)
+
+
+def test_steps_that_are_not_the_policys_are_told_before_a_training(
+    trainer: Callable[..., SpanGRPOTrainer], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer()
+    assert "TRL pads prompts" not in caplog.text
+    monkeypatch.setattr("text2grad.integrations.trl.steps_are_right", lambda *_: False)
+    trainer()
+    assert "TRL pads prompts on the left and samples by such steps" in caplog.text

@@ -1,4 +1,4 @@
-"""Decoding with a growing cache and a shrinking batch, beside transformers' `generate` and its own cache."""
+"""Decoding with a growing cache and a shrinking batch, beside transformers' own cache."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
 from text2grad.models import decoding
-from text2grad.models.decoding import decode
+from text2grad.models.decoding import decode, steps_are_right
 from text2grad.models.kv_cache import LEAST_ROOM, GrowingLayer, empty_cache
 from text2grad.models.sampling import _draw, sample
 from tiny_models import FAMILIES, tiny
@@ -25,7 +25,9 @@ def drawn(
 ) -> list[tuple[int, ...]]:
     uniforms = torch.rand(len(PROMPTS), tokens, generator=torch.Generator().manual_seed(seed))
     limits: dict[str, Any] = {"max_new_tokens": tokens, "eos_ids": eos, "pad_id": 0}
-    return decode(model, PROMPTS, partial(_draw, uniforms, 1.0), **limits, groups=groups)
+    return decode(
+        model, PROMPTS, partial(_draw, uniforms, 1.0, logps=torch.empty_like(uniforms)), **limits, groups=groups
+    )
 
 
 @pytest.mark.parametrize("family", CACHED)
@@ -36,7 +38,7 @@ def test_rows_that_leave_the_batch_change_no_other_row(
     model = tiny(family, max_position_embeddings=256) if family != "gpt2" else tiny(family, n_positions=256)
     with monkeypatch.context() as patch:
         patch.setattr(decoding, "empty_cache", lambda _: None)
-        expected = drawn(model, eos)  # by `generate`, with a cache of its own
+        expected = drawn(model, eos)  # with transformers' cache
     found = drawn(model, eos)
     assert found == expected
     assert len({len(row) for row in found}) > 1 if eos else {len(row) for row in found} == {40}
@@ -45,6 +47,7 @@ def test_rows_that_leave_the_batch_change_no_other_row(
 
 def test_the_batch_shrinks_when_half_of_its_rows_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     model, sizes = tiny("llama"), list[int]()
+    assert steps_are_right(model, 0)  # the trial's passes are not counted
     forward = model.forward
 
     def watched(**given: Any) -> Any:

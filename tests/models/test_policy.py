@@ -248,6 +248,17 @@ def test_a_model_that_does_more_after_its_trunk_is_refused(model_class: Any, nat
     assert model.training
 
 
+def test_weights_that_are_no_numbers_are_not_blamed_on_the_architecture() -> None:
+    model = tiny("llama")
+    torch.nn.init.constant_(model.model.layers[1].mlp.up_proj.weight[3:4], float("nan"))
+    with pytest.raises(ModelError) as refused:
+        check_model(model)
+    assert str(refused.value) == (
+        "1 of its weights hold NaN or infinity, the first 'model.layers.1.mlp.up_proj.weight': its log-probs are no "
+        "numbers. Load the model again, from undamaged files"
+    )
+
+
 def test_a_small_difference_is_noticed_too() -> None:
     with pytest.raises(ModelError, match="differ from its own by"):
         check_model(tiny("llama", model_class=SlightlyWarmer))
@@ -292,12 +303,13 @@ def test_an_output_layer_trained_in_full_is_the_policys_and_the_reference_keeps_
     # the way out that the message above names
     config = LoraConfig(target_modules=["q_proj"], modules_to_save=["lm_head"], task_type="CAUSAL_LM")
     policy = get_peft_model(tiny("llama"), config)
+    reference = Reference(policy)
     with torch.no_grad():
         head_of(policy).weight.mul_(1.5)
     check_model(policy)
     made = rollouts(LENGTHS)
     model = with_value(policy, "none")
-    scores = model.score(collate(made, pad_id=0), Reference(policy), temperature=1.0, kl="k1")
+    scores = model.score(collate(made, pad_id=0), reference, temperature=1.0, kl="k1")
     for row, rollout in enumerate(made):
         n = len(rollout.response_ids)
         torch.testing.assert_close(scores.logp[row, :n].double(), own_logp(policy, rollout), rtol=0, atol=1e-5)
@@ -479,7 +491,7 @@ def test_a_step_on_the_value_adapter_leaves_the_policy_where_it_is() -> None:
 def test_with_adapters_the_reference_is_the_base_bit_for_bit_and_no_flag_moves() -> None:
     policy, batch = lora(), batch_of(LENGTHS)
     flags = {name: p.requires_grad for name, p in policy.named_parameters()}
-    reference = Reference(policy)
+    reference = Reference(policy, base=True)
     assert reference.model is None
     with reference.active(policy) as model:
         got = response_logprobs(model, batch)[0]
@@ -499,6 +511,52 @@ def test_a_fresh_adapter_has_a_kl_of_exactly_zero(kl: Any, value_adapter: bool) 
     scores = model.score(batch_of(LENGTHS), Reference(policy), temperature=0.6, kl=kl)
     assert torch.equal(scores.kl, torch.zeros(5, 6))
     assert torch.equal(scores.logp, scores.logp_ref)
+
+
+TRAINED = {
+    "plain": {},
+    "lora_only": {"bias": "lora_only"},  # biases stay when adapters are off, peft 0.21.0; trl#6975
+    "all": {"bias": "all"},
+    "pissa": {"init_lora_weights": "pissa"},  # the adapter takes its start from the base, peft 0.21.0
+    "pissa, fast": {"init_lora_weights": "pissa_niter_4"},
+    "olora": {"init_lora_weights": "olora"},
+    "dora": {"use_dora": True},
+    "head and bias": {"modules_to_save": ["lm_head"], "bias": "all"},
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:peft")
+@pytest.mark.parametrize("kl", ["k1", "full"])
+@pytest.mark.parametrize("kind", TRAINED)
+def test_the_reference_of_every_adapter_is_the_start_and_stays_it(kind: str, kl: Any) -> None:
+    config = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", **TRAINED[kind])
+    policy, batch = get_peft_model(tiny("qwen2"), config), batch_of(LENGTHS)
+    start = response_logprobs(policy, batch)[0].detach()
+    flags = {name: p.requires_grad for name, p in policy.named_parameters()}
+    model, reference = with_value(policy, "none"), Reference(policy)
+    assert float(model.score(batch, reference, temperature=1.0, kl=kl).kl.abs().max()) < 1e-6
+    assert bool(reference.start) == (kind not in ("plain", "dora"))  # where the base is the start, nothing is copied
+    with torch.no_grad():
+        for parameter in model.policy_parameters():
+            parameter.mul_(1.2).add_(0.1)
+    now = response_logprobs(policy, batch)[0]
+    scores = model.score(batch, reference, temperature=1.0, kl=kl)
+    torch.testing.assert_close(scores.logp_ref, start, rtol=0, atol=1e-5)
+    assert torch.equal(scores.logp, now)
+    assert not torch.allclose(now, start, atol=0.05)
+    assert {name: p.requires_grad for name, p in policy.named_parameters()} == flags
+
+
+class Forgetful(LlamaForCausalLM):
+    """Loses a weight when it is copied."""
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return tiny("llama", seed=1)
+
+
+def test_a_reference_that_is_not_the_start_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"^a copy of Forgetful, the reference of the KL term, differs from it by "):
+        Reference(tiny("llama", model_class=Forgetful))
 
 
 @pytest.mark.parametrize("kl", ["k1", "full"])

@@ -10,7 +10,7 @@ from transformers import GPTNeoConfig, GPTNeoForCausalLM, MptConfig, MptForCausa
 
 from text2grad.models.adapters import base_of, enable_checkpointing, with_lora
 from text2grad.models.batch import TokenBatch, collate
-from text2grad.models.decoding import decode
+from text2grad.models.decoding import decode, steps_are_right
 from text2grad.models.policy import PolicyWithValue, Reference, response_logprobs
 from text2grad.models.randomness import step_uniforms
 from text2grad.models.sampling import sample
@@ -175,6 +175,7 @@ def test_a_group_is_sampled_as_row_by_row_from_one_prompt_pass() -> None:
     prompts = [PROMPTS[0]] * 3 + [PROMPTS[1]] * 3
     uniforms = step_uniforms(seed=3, step=0, rows=6, tokens=7)
     end: dict[str, Any] = {"eos_ids": [2], "pad_id": 0}
+    assert steps_are_right(model, 0)
     shapes, hook = tokens_read(model)
     together = sample(model, prompts, uniforms, **end)
     assert shapes[0] == [2, 7]  # both prompts without their last token

@@ -143,7 +143,7 @@ def test_an_engine_that_computes_something_else_is_weighed_or_ends_the_run(
     assert found["engine/logp_gap"] > 1e-3
     assert found["engine/weight_mean"] != pytest.approx(1.0, abs=1e-4)
     vllm.sharpness = 20.0
-    with pytest.raises(TrainingError, match="vLLM's responses are not the policy's"):
+    with pytest.raises(TrainingError, match="the responses are not the policy's"):
         trainer(policy, tmp_path / "far", run={"steps": 1}).train()
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from text2grad.errors import TrainingError
-from text2grad.rl.importance import MOST_KL, engine_weights
+from text2grad.rl.importance import MOST_KL, engine_weights, warning_of_gap
 from text2grad.types import Example, Rollout
 
 ALONE: Any = SimpleNamespace(reduce=lambda x, reduction: x)
@@ -50,8 +50,17 @@ def test_a_mean_over_the_engines_samples_becomes_one_over_the_policys() -> None:
 
 def test_an_engine_of_other_weights_ends_the_run() -> None:
     logp, mask = torch.tensor([[-1.0, -1.0]]), torch.tensor([[True, True]])
-    with pytest.raises(TrainingError, match=r"KL\(vLLM ‖ policy\) is 0\.5 nats.*rollout\.engine = \"hf\""):
+    with pytest.raises(TrainingError, match=r"KL\(engine ‖ policy\) is 0\.5 nats.*rollout\.engine = \"hf\""):
         engine_weights(rollouts((-0.5, -0.5)), logp, mask, cap=2.0, accelerator=ALONE)
     with pytest.raises(TrainingError, match="nan"):
         engine_weights(rollouts((float("nan"), 0.0)), logp, mask, cap=2.0, accelerator=ALONE)
     assert MOST_KL < 0.5
+
+
+@pytest.mark.parametrize(
+    ("gap", "rounded", "warns"), [(9e-4, False, 0), (2e-3, False, 1), (0.04, True, 0), (0.06, True, 1)]
+)
+def test_a_gap_beyond_rounding_is_told(gap: float, rounded: bool, warns: int) -> None:
+    warning = warning_of_gap({"engine/logp_gap": gap, "engine/kl_per_token": 0.0}, rounded=rounded)
+    assert warning.count(f"differ by {gap:.2g} nats") == warns
+    assert warning_of_gap({}, rounded=rounded) == "", "a rival's step samples nothing"

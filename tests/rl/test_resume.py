@@ -339,6 +339,26 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path, name: str) -> None:
     assert_same_run(tmp_path / "calm", tmp_path / "run")
 
 
+@pytest.mark.parametrize("name", ["trainable.safetensors", "optimizer.safetensors"])
+def test_a_checkpoint_whose_numbers_changed_is_not_resumed_and_one_without_digests_is(
+    tmp_path: Path, name: str
+) -> None:
+    small_run.trainer(tmp_path / "run").train()
+    path = tmp_path / "run" / "checkpoints" / "step-000004"
+    state, data = json.loads((path / "state.json").read_bytes()), (path / name).read_bytes()
+    half = len(data) // 2
+    (path / name).write_bytes(data[:half] + bytes(len(data) - half))  # as a disk does that lost its cache
+    with pytest.raises(CheckpointError) as caught:
+        small_run.trainer(tmp_path / "run", resume=True)
+    assert str(caught.value).startswith(
+        f"cannot read checkpoint {path}: {name} is not what was written (its SHA-256 is another). Remove it, and "
+    )
+    (path / name).write_bytes(data)
+    del state["sha256"]  # as a checkpoint of an earlier release
+    (path / "state.json").write_text(json.dumps(state))
+    assert small_run.trainer(tmp_path / "run", resume=True).step == 4
+
+
 def test_a_state_without_a_part_is_a_damaged_checkpoint(tmp_path: Path) -> None:
     small_run.trainer(tmp_path / "run").train()
     path = tmp_path / "run" / "checkpoints" / "step-000004" / "state.json"

@@ -353,7 +353,7 @@ def shard_one(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> None:
     monkeypatch.setattr(sharding, "gather_object", lambda mine: [*mine, *changed.get("others", mine)])
     model = torch.nn.Module()
     model.policy = policy
-    Sharding(plugin, SimpleNamespace(), None).shard(model, SimpleNamespace())  # type: ignore[arg-type]
+    Sharding(plugin, SimpleNamespace(), None).shard(model, SimpleNamespace(start=changed.get("start")))  # type: ignore[arg-type]
 
 
 def test_models_that_cannot_be_sharded_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,6 +365,8 @@ def test_models_that_cannot_be_sharded_are_refused(monkeypatch: pytest.MonkeyPat
         shard_one(monkeypatch, others=["another digest"])
     with pytest.raises(ConfigError, match="the directory `merged` beside the adapter"):
         shard_one(monkeypatch, adapters={CRITIC_ADAPTER: None})
+    with pytest.raises(ConfigError, match=r"and FSDP keeps no copy of the start: give model"):
+        shard_one(monkeypatch, start={"a bias": 0.0})
 
 
 @pytest.mark.parametrize(

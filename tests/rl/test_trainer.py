@@ -5,6 +5,7 @@ import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from text2grad import Critique, Example, Span
 from text2grad.config import ModelConfig, make_recipe
 from text2grad.config.run_directory import check_world_size
 from text2grad.errors import ConfigError, CriticError, DataError, ModelError, TrainingError
+from text2grad.models import decoding
 from text2grad.models.adapters import with_lora
 from text2grad.rl.start import prepare_policy
 from text2grad.rl.trainer import Text2GradTrainer
@@ -107,6 +109,29 @@ def test_the_trained_policy_is_an_ordinary_hugging_face_directory(tmp_path: Path
 def test_a_lora_policy_is_saved_as_an_adapter(tmp_path: Path) -> None:
     path = small_run.trainer(tmp_path / "run", model={"lora_r": 2}).train()
     assert (path / "adapter_model.safetensors").exists()
+
+
+@pytest.mark.parametrize("sharpness", [1.0, 1.2, 9.0])
+def test_every_step_compares_the_log_probs_of_sampling_and_scoring(
+    sharpness: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, read_tokens = small_run.trainer(tmp_path, run={"steps": 1}, rollout={"temperature": 0.7}), decoding.read_tokens
+
+    def sharper(*read: Any) -> Any:  # a cache that goes wrong after the trial at the start
+        output = read_tokens(*read)
+        output.logits *= sharpness
+        return output
+
+    monkeypatch.setattr(decoding, "read_tokens", sharper)
+    if sharpness > 2:
+        with pytest.raises(TrainingError, match=r"KL\(engine ‖ policy\) is .* nats per token \(limit 0\.1\)"):
+            run.train()
+        return
+    run.train()
+    [step] = metrics(tmp_path)
+    assert (step["engine/logp_gap"] < 1e-5) == (sharpness == 1.0)
+    assert (step["engine/kl_per_token"] < 1e-5) == (sharpness == 1.0)
+    assert ("step 1: the log-probs of sampled tokens differ by" in caplog.text) == (sharpness > 1.0)
 
 
 def test_the_first_step_starts_at_ratio_one_and_kl_zero(tmp_path: Path) -> None:
@@ -460,18 +485,20 @@ def test_a_value_function_of_its_own_is_checkpointed_and_has_32_bits(tmp_path: P
     made.train_step()
 
 
-def test_an_adapter_that_is_trained_already_is_told_beside_its_reference(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for trained in (False, True):
-        tokenizer, model = small_run.tokenizer_and_model()
-        policy = with_lora(model, r=2, alpha=4, targets="all-linear", value_adapter=False)
-        for name, weight in policy.named_parameters():
-            if trained and ".lora_B." in name:
-                torch.nn.init.ones_(weight)
-        settings = small_run.recipe(tmp_path / str(trained), model={"lora_r": 2})
-        Text2GradTrainer(policy, small_run.ColourCritic(), small_run.EXAMPLES, settings, processing_class=tokenizer)
-        assert ("the policy's adapter is trained already" in caplog.text) == trained
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@pytest.mark.parametrize("kind", ["fresh", "trained already", "pissa"])
+def test_the_kl_of_the_first_step_is_zero_with_every_adapter(tmp_path: Path, kind: str) -> None:
+    tokenizer, model = small_run.tokenizer_and_model()
+    init = "pissa" if kind == "pissa" else True
+    policy = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear", init_lora_weights=init))
+    for name, weight in policy.named_parameters():
+        if kind == "trained already" and ".lora_B." in name:
+            torch.nn.init.ones_(weight)
+    settings = small_run.recipe(tmp_path, run={"steps": 2})
+    made = Text2GradTrainer(policy, small_run.ColourCritic(), small_run.EXAMPLES, settings, processing_class=tokenizer)
+    made.train()
+    first, second = (line["kl/per_token"] for line in metrics(tmp_path))
+    assert abs(first) < 1e-6 < 1e-4 < abs(second)
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
@@ -480,3 +507,24 @@ def test_an_adapter_of_another_name_is_refused() -> None:
     policy = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear"), adapter_name="mine")
     with pytest.raises(ConfigError, match="adapters are named 'mine', but text2grad trains and saves the one"):
         prepare_policy(policy, ModelConfig())
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_an_adapter_that_loading_would_not_repeat_is_refused() -> None:
+    _, model = small_run.tokenizer_and_model()  # peft 0.21.0 draws the start of a fast PiSSA again when it loads it
+    policy = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear", init_lora_weights="pissa_niter_4"))
+    with pytest.raises(
+        ModelError, match=r"^the adapter has init_lora_weights = 'pissa_niter_4': its start changed the "
+    ):
+        prepare_policy(policy, ModelConfig())
+
+
+def test_a_policy_whose_weights_are_no_numbers_is_refused_for_them(tmp_path: Path) -> None:
+    tokenizer, model = small_run.tokenizer_and_model()
+    torch.nn.init.constant_(model.model.norm.weight, float("nan"))
+    with pytest.raises(
+        ModelError, match=r"^1 of its weights hold NaN or infinity, the first 'model\.norm\.weight': its"
+    ):
+        Text2GradTrainer(
+            model, small_run.ColourCritic(), small_run.EXAMPLES, small_run.recipe(tmp_path), processing_class=tokenizer
+        )

@@ -150,8 +150,9 @@ def test_a_special_token_that_an_answer_spells_is_told_and_learned_as_text(
 
 
 def test_a_template_that_changes_earlier_turns_gives_each_answer_a_row_as_rollouts_would(chat_home: Path) -> None:
-    """A template that drops an answer's end, as one that drops earlier reasoning does."""
-    for template in (CHAT.replace("</s>", ""), CHAT.replace("{{ m['content'] }}", "{{ m['content'] | trim }}")):
+    """A template without an end of a turn, and one that drops earlier answers, as others drop earlier reasoning."""
+    dropped = "{{ m['content'] if loop.last or m['role'] == 'user' else ' one' }}"
+    for template in (CHAT.replace("</s>", ""), CHAT.replace("{{ m['content'] }}", dropped)):
         tokenizer = load_tokenizer(str(chat_home / "base"))
         tokenizer.chat_template = template
         home = chat_home / f"changed{len(template)}"
@@ -164,6 +165,28 @@ def test_a_template_that_changes_earlier_turns_gives_each_answer_a_row_as_rollou
         assert [tuple(row["input_ids"][: len(ids)]) for row, ids in zip(run.rows, encoded, strict=True)] == encoded
         assert [text.partition("«")[2] for text in shown] == [" cat red</s>»", " dog</s>»"]
         assert run.counts["learned"] == 1
+
+
+def test_what_the_template_does_not_render_is_told_and_a_call_without_its_call_is_left_out(
+    chat_home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Learned without its call, an answer would teach to stop where it should call (slime#1114)."""
+    call = {"type": "function", "function": {"name": "runs", "arguments": {"dog": "blue"}}}
+    called, thought = chat("red", " cat"), chat("blue", " dog")
+    called["messages"][1]["tool_calls"] = [call]
+    thought["messages"][1]["reasoning_content"] = "one two"
+    run, shown = rows_of(chat_home, "lost", called, thought, chat("green", " bird"))
+    assert shown == ["[user]blue[assistant]« dog</s>»", "[user]green[assistant]« bird</s>»"]
+    assert run.counts["learned"] == 2
+    file, told = chat_home / "records.jsonl", [one for one in caplog.messages if "chat template renders" in one]
+    assert [one.partition(";")[0] for one in told] == [
+        f'1 of 3 demonstrations are left out, the first {file}:1: prompts of format "chat" do not show all of their '
+        '"tool_calls"',
+        f'1 of 3 demonstrations are learned in part, the first {file}:2: prompts of format "chat" do not show all of '
+        'their "reasoning_content"',
+    ]
+    with pytest.raises(DataError, match=r'1 of 1 demonstrations are left out, .*"tool_calls"; take a model'):
+        rows_of(chat_home, "none", called)
 
 
 def test_what_is_too_long_is_left_out_whole_and_counted(home: Path, chat_home: Path) -> None:
@@ -276,6 +299,17 @@ def test_a_signal_ends_the_training_after_the_step_under_way_and_a_resumed_one_i
             train(home, "signalled")
     assert caught.value.signal == signal.SIGINT
     assert not (home / "signalled" / "model").exists()
+    weights = home / "signalled" / "checkpoints" / "checkpoint-3" / "model.safetensors"
+    data = weights.read_bytes()
+    half = len(data) // 2
+    weights.write_bytes(data[:half] + bytes(len(data) - half))  # which would go on from other weights
+    with pytest.raises(CheckpointError) as damaged:
+        train(home, "signalled", resume=True)
+    assert str(damaged.value) == (
+        f"cannot read checkpoint {weights.parent}: model.safetensors is not what was written (its SHA-256 is another). "
+        f"Restore it from a copy, or remove {weights.parent}, and --resume goes on from the checkpoint before it"
+    )
+    weights.write_bytes(data)
     train(home, "signalled", resume=True)
     assert_same_run(home / "signalled", calm)
 

@@ -354,7 +354,7 @@ FEEDBACK = [
           files={"t.csv": "prompt,response,feedback\nq,,fine\n"}, writes=True),
     Trial("import onto the source", "feedback import table annotations.jsonl --out annotations.jsonl --force", ("is the source itself",)),
     Trial("import from nowhere", "feedback import table '' --out x.jsonl", ("path of the source is empty",)),
-    Trial("import a folder of a model", "feedback import table policy --out x.jsonl", ("cannot load the data set policy",)),
+    Trial("import a folder of a model", "feedback import table policy --out x.jsonl", (r"policy \[train\]: record 1.*neither a .response.",)),
     Trial("import bad records only", "feedback import table t.jsonl --out x.jsonl --skip-bad", (r"t\.jsonl:1: not JSON", "no record can be used"),
           files={"t.jsonl": "{oops\n"}),
     Trial("import a table with a byte order mark", "feedback import table t.csv --out x.jsonl", (), 0, writes=True,

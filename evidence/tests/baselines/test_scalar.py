@@ -277,11 +277,15 @@ def test_where_no_scalar_reward_model_is_there_is_none_to_load(tokenizer: Any, s
         ScalarRewardModel.load(tmp_path)
     assert str(caught.value) == f"cannot load a scalar reward model from {str(tmp_path)!r}: {caught.value.__cause__}"
     tokenizer.save_pretrained(start)
+    with pytest.raises(ModelError, match=r"the files lack 1 of its weights: score\.weight"):
+        ScalarRewardModel.load(start)  # a language model, whose head would be made anew
+    AutoModelForSequenceClassification.from_pretrained(str(start), num_labels=2).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
     with pytest.raises(ModelError) as caught:
-        ScalarRewardModel.load(start)  # a language model, whose config names the usual two labels
+        ScalarRewardModel.load(tmp_path)
     assert str(caught.value) == (
-        f"cannot load a scalar reward model from {str(start)!r}: a scalar reward model needs exactly one output, and "
-        "this model has 2; train one with `python -m evidence reward-baseline scalar`"
+        f"cannot load a scalar reward model from {str(tmp_path)!r}: a scalar reward model needs exactly one output, "
+        "and this model has 2; train one with `python -m evidence reward-baseline scalar`"
     )
 
 

@@ -166,5 +166,5 @@ def load(outlined: LoadedModel, *, dtype: str = "auto") -> LoadedModel:
     """Load the weights of an outlined model, on the accelerator if there is one; an adapter is merged into its base."""
     subject = outlined.subject
     model = load_policy(subject.path, dtype=dtype, trust_remote_code=subject.trust_remote_code).eval().to(best_device())
-    eos = stop_ids(model, outlined.tokenizer, subject.eos_ids)
+    eos = stop_ids(model, outlined.tokenizer, subject.eos_ids, prompt_format=subject.prompt_format)
     return outlined._replace(model=model, eos_ids=eos, pad_id=padding_id(model, outlined.tokenizer, eos))

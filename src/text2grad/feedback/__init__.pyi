@@ -5,11 +5,7 @@ from .critic import (
     check_examples as check_examples,
     load_critic as load_critic,
 )
-from .critique_text import (
-    is_finite as is_finite,
-    is_json as is_json,
-    parse_critique as parse_critique,
-)
+from .critique_text import is_finite as is_finite, is_json as is_json, parse_critique as parse_critique
 from .examples import (
     Demonstration as Demonstration,
     digest_of_examples as digest_of_examples,
@@ -19,11 +15,7 @@ from .examples import (
     write_examples as write_examples,
 )
 from .export import DATA_FILE as DATA_FILE, write_folder as write_folder
-from .lenient_json import (
-    CutObject as CutObject,
-    printable as printable,
-    read_objects as read_objects,
-)
+from .lenient_json import CutObject as CutObject, printable as printable, read_objects as read_objects
 from .process_state import kept_process as kept_process
 from .reasoning import answer_parts as answer_parts, without_reasoning as without_reasoning
 from .record_files import (

@@ -13,8 +13,12 @@ both         spans, span_map, labels: quotes with labels
 outcome      outcome, or else score
 
 An object whose values are all labels is the map A(y): s_k → label. Quotes may be a list, one text, [quote, reason]
-pairs, {"span": quote, "reason": ...} objects, or {quote: reason}. If the object has no feedback, the feedback is the
-text before the object, or else the text after it.
+pairs, {"span": quote, "reason": ...} objects, or {quote: reason}; an object may give the place of its quote, as "start"
+and "end". In a list with labels, offsets may stand without a quote. A label in words decides before a number beside it.
+If the object has no feedback, the feedback is the text before the object, or else the text after it.
+
+A number may be written as a text. An outcome that is a text and no number, such as "50%", makes the critique
+`unparsable`.
 
 The end of a quote is never guessed: a quote that the end of the text cut off is dropped. A critique cut off before
 spans and outcome is `unparsable`; its feedback is kept. So a run whose critic always stops there reports failures.
@@ -29,12 +33,29 @@ from functools import partial
 from typing import Any
 
 from text2grad.errors import CriticError
-from text2grad.feedback.lenient_json import MAX_DEPTH, Cut, CutObject, Reading, printable, read_objects, unescape
+from text2grad.feedback.lenient_json import (
+    MAX_DEPTH,
+    MINUS_SIGNS,
+    Cut,
+    CutObject,
+    Reading,
+    number_of,
+    printable,
+    read_objects,
+    unescape,
+)
 from text2grad.feedback.reasoning import answer_parts
 from text2grad.types import Label, Status
 
 MAX_CHARS = 100_000
 """A longer text is `unparsable`: twenty times the longest critique of the paper's prompts."""
+
+
+class Placed(str):
+    """A quote with its place [start, end) as the critic gave it; offsets alone are `bare`, with a text "[3, 7]"."""
+
+    place: tuple[int, int]
+    bare: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +64,7 @@ class ParsedCritique:
 
     Attributes:
         feedback: the critique c in words; the whole text if it is unparsable.
-        positive: positive quotes, as written, in order; without blank quotes.
+        positive: positive quotes, as written, in order; without blank quotes; those with a place are `Placed`.
         negative: negative quotes, in the same way.
         status: `ok` for JSON with any text around it; `repaired` for any other form that could be parsed.
         outcome: the critic's finite number for the whole response; None without one.
@@ -167,9 +188,11 @@ def _interpret(value: Mapping[str, Any]) -> ParsedCritique:
     lists = [value if isinstance(value, list) else [value] for value in given]
     texts = ["\n".join(str(text) for text in texts if isinstance(text, str)) for texts in lists]
     feedback = next(filter(str.strip, texts), "".join(texts[:1]))
-    numbers = (*parts.get("outcome", ()), *parts.get("score", ()))
+    numbers = [number_of(number) for number in (*parts.get("outcome", ()), *parts.get("score", ()))]
     outcome = next((float(number) for number in numbers if is_finite(number)), None)
-    if isinstance(value, CutObject) and outcome is None and _SPAN_PARTS.isdisjoint(parts):
+    told = [given for given in parts.get("outcome", ()) if given]
+    untold = any(isinstance(given, list | dict) or _word(given) not in _NOTHING for given in told)
+    if outcome is None and (untold or (isinstance(value, CutObject) and _SPAN_PARTS.isdisjoint(parts))):
         return ParsedCritique(feedback, status="unparsable")
 
     def listed(part: str, label: Label | None) -> list[tuple[str, Label]]:
@@ -199,7 +222,7 @@ def _quotes(value: Any, label: Label | None) -> Iterator[tuple[str, Label | None
     if isinstance(value, list):
         for entry in value:
             yield from _entry(entry, label)
-    elif isinstance(value, dict) and _quote_key(value) is None:
+    elif isinstance(value, dict) and not (_quote_key(value) or place_of(value)):
         if label is None or not isinstance(value, CutObject):  # a cut object may be a {"reason": ...}
             yield from ((quote, label or _label([beside])) for quote, beside in value.items())
     elif _word(value) not in _NOTHING or isinstance(value, dict):
@@ -207,37 +230,76 @@ def _quotes(value: Any, label: Label | None) -> Iterator[tuple[str, Label | None
 
 
 def _entry(entry: Any, label: Label | None) -> Iterator[tuple[str, Label | None]]:
-    """Yield the quote of one entry: a text, the first of a pair, the span or the only key of an object."""
+    """Yield the quote of one entry: a text, the first of a pair, the span or the only key of an object.
+
+    An object whose own label, in words, contradicts that of its list has none.
+    """
     beside: list[Any] = []  # the values beside the quote, which may hold its label
+    place = place_of(entry)
     if isinstance(entry, list):
-        entry, beside = (entry[0], entry[1:]) if entry else (None, [])
-    elif isinstance(entry, dict) and (key := _quote_key(entry)):
-        entry, beside = entry[key], [item for name, item in entry.items() if name.casefold() in _LABEL_KEYS]
-    elif isinstance(entry, dict) and len(entry) == 1 and not isinstance(entry, CutObject):
+        starts = 0 if place and isinstance(entry[0], str) else 1
+        entry, beside = (entry[0], entry[1:] if place is None else entry[3 - starts :][:1]) if entry else (None, [])
+    elif isinstance(entry, CutObject):  # its label, or the place of its quote, may be missing
+        entry = None
+    elif isinstance(entry, dict) and (place or _quote_key(entry)):
+        named = {name.casefold(): item for name, item in entry.items() if item is not None}
+        entry, beside = named.get(_quote_key(entry)), [named[key] for key in _LABEL_KEYS if key in named][:1]
+        if label and beside and _LABELS.get(_word(beside[0])) not in (label, None):
+            return
+    elif isinstance(entry, dict) and len(entry) == 1:
         ((entry, value),) = entry.items()
         beside = [value]
-    if isinstance(entry, str) and not isinstance(entry, Cut):
+    if place and (_is_whole(entry) or (label is None and not isinstance(entry, str))):
+        quote = Placed(entry if isinstance(entry, str) else list(place))
+        quote.place, quote.bare = place, not isinstance(entry, str)
+        entry = quote
+    if _is_whole(entry):
         yield entry, label or _label(beside)
+
+
+def place_of(entry: Any) -> tuple[int, int] | None:
+    """Return the offsets of an entry, whole numbers; None without them.
+
+    They are its "start" and "end", also by names that tools give them, or the first of a list, or behind its quote.
+    """
+    bounds: Any = entry[:2] if isinstance(entry, list | tuple) else ()
+    if isinstance(entry, dict):
+        read = number_of if _quote_key(entry) else (lambda value: value)  # a text alone is no offset
+        named = {key.casefold().replace("_", ""): read(value) for key, value in entry.items()}
+        if is_finite(named.get("offset")) and is_finite(named.get("length")):
+            named["end"] = named["offset"] + named["length"]
+        both = [next((named[key] for key in keys if key in named), None) for keys in _PLACE_KEYS]
+        bounds = next((named[key] for key in _RANGE_KEYS if isinstance(named.get(key), list)), both)
+    elif bounds and isinstance(bounds[0], str):  # two numbers behind a quote may be labels
+        bounds = entry[1:3] if all(map(is_finite, entry[1:3])) and entry[1:2] < entry[2:3] else ()
+    whole = len(bounds) == 2 and all(is_finite(bound) and bound == int(bound) for bound in bounds)
+    return (int(bounds[0]), int(bounds[1])) if whole else None
 
 
 def _label(values: list[Any]) -> Label | None:
     """Return the label of the first value that is a known word or a number's sign; None without a label."""
     for value in values:
-        if is_finite(value) and value != 0:
-            return "positive" if value > 0 else "negative"
-        if label := _LABELS.get(_word(value)):
-            return label
+        number, word = number_of(value), _word(value)
+        if is_finite(number):
+            return "positive" if number > 0 else "negative" if number < 0 else None
+        if word in _LABELS:
+            return _LABELS[word]
     return None
 
 
 def _word(value: Any) -> str:
-    """Return a complete text in lower case, for lookup; empty for any other value."""
-    return value.strip().casefold() if isinstance(value, str) and not isinstance(value, Cut) else ""
+    """Return a complete text in lower case, with "-" as the minus sign, for lookup; empty for any other value."""
+    return value.strip().casefold().translate(MINUS_SIGNS) if _is_whole(value) else ""
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, str) and not isinstance(value, Cut)
 
 
 def _quote_key(item: dict[str, Any]) -> str | None:
     """Return the key of an object's quote."""
-    return next((key for key in item if key.casefold() in _QUOTE_KEYS), None)
+    names = [key.casefold() for key, text in item.items() if isinstance(text, str)]
+    return next((name for name in names if name in QUOTE_KEYS), None)
 
 
 def is_finite(value: Any) -> bool:
@@ -272,7 +334,12 @@ _PARTS = {
 }
 _SPAN_PARTS = {"positive", "negative", "spans"}
 _LABEL_KEYS = ("label", "sentiment", "polarity", "score")
-_QUOTE_KEYS = ("span", "quote", "text", "code", "snippet")
+QUOTE_KEYS = ("span", "quote", "text", "code", "snippet")
+_PLACE_KEYS = (
+    ("start", "begin", "from", "startchar", "charstart", "startoffset", "startindex", "beginoffset", "offset"),
+    ("end", "stop", "to", "endchar", "charend", "endoffset", "endindex"),
+)
+_RANGE_KEYS = ("span", "position", "range", "offsets")
 _NOTHING = {"", "none", "null", "n/a", "nothing"}
 _LABELS: Mapping[str, Label | None] = {
     **dict.fromkeys(("positive", "good", "+1", "+"), "positive"),

@@ -6,9 +6,10 @@ a chat is an answer to the messages before it.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from text2grad.errors import DataError
@@ -17,6 +18,17 @@ from text2grad.files import json_lines, write_files
 from text2grad.types import Example, Message
 
 FIELDS = ("prompt", "reference", "tests", "meta")
+WEIGHTS = (
+    "weight",
+    "train",
+    "training",
+    "loss",
+    "loss_mask",
+    "step_loss_mask",
+    "loss_weight",
+    "loss_scale",
+    "trainable",
+)
 ENCODED = ("reference", "tests", "response", "feedback")
 
 
@@ -71,31 +83,45 @@ def digest_of_examples(examples: Iterable[Example]) -> str:
 
 
 class Turn(NamedTuple):
-    """An answer to learn, and everything before it: a text, or the messages of a chat."""
+    """An answer to learn, and everything before it: a text, or the messages of a chat.
+
+    A chat gives the answer's message, with its thoughts and calls, too, and every record its fields, such as "tools".
+    """
 
     prompt: str | Sequence[Message]
     answer: str
+    message: Message = MappingProxyType({})
+    meta: Mapping[str, Any] = MappingProxyType({})
 
 
-def chat_turns(messages: Any, where: str) -> list[Turn]:
+def chat_turns(record: Object, where: str) -> list[Turn]:
     """Return each assistant message of a chat with the messages before it.
 
     Raises:
         DataError: if the value is no chat, or there is no assistant message to learn, or it is empty.
     """
-    if not is_chat(messages):
+    if not is_chat(messages := record["messages"]):
         raise DataError(
             f'{where}: "messages" is a list of {{"role", "content"}} messages with texts, got {shown(messages)}'
         )
-    turns = [Turn(messages[:row], m["content"]) for row, m in enumerate(messages) if m["role"] == "assistant"]
-    if not turns:
+    answers = [row for row, message in enumerate(messages) if message["role"] == "assistant"]
+    if not answers:
         roles = ", ".join(sorted({repr(message["role"]) for message in messages}))
         raise DataError(f'{where}: no message has the role "assistant" (roles: {roles}), so there is nothing to learn')
-    if not turns[0].prompt:
+    if not answers[0]:
         raise DataError(f"{where}: the chat begins with an assistant message; a user message must come first")
-    if not all(turn.answer.strip() for turn in turns):
+    if not all((messages[row].get("content") or "").strip() or _calls(messages[row]) for row in answers):
         raise DataError(f"{where}: an assistant message is empty, and would teach to say nothing; remove the chat")
-    return turns
+    whole = {row + 1: [*messages[:row], {**messages[row], "prefix": False}] for row in answers}  # not to be continued
+    texts = [messages[row].get("content") or "" for row in answers]
+    return [
+        Turn(whole.get(row, messages[:row]), text, messages[row], record)
+        for row, text in zip(answers, texts, strict=True)
+    ]
+
+
+def _calls(message: Message) -> Any:
+    return message.get("tool_calls") or message.get("function_call")
 
 
 def to_example(record: Any, where: str) -> Example:
@@ -105,9 +131,9 @@ def to_example(record: Any, where: str) -> Example:
         DataError: if it is none.
     """
     if isinstance(record, dict) and "messages" in record and "prompt" not in record:
-        last = chat_turns(record["messages"], where)[-1]
+        last = chat_turns(record, where)[-1]
         others = {key: value for key, value in record.items() if key != "messages"}
-        record = {**others, "prompt": list(last.prompt), "reference": last.answer}
+        record = {**others, "prompt": list(last.prompt), "reference": last.answer or None}
     if not isinstance(record, dict) or "prompt" not in record:
         raise DataError(f'{where}: an example is an object with a "prompt", got {shown(record)}')
     chat = 'is a text or a list of {"role", "content"} messages,'
@@ -127,10 +153,15 @@ def to_example(record: Any, where: str) -> Example:
 
 
 def is_chat(prompt: object) -> bool:
-    """Return whether a value of JSON is a list of chat messages: objects with the texts "role" and "content"."""
+    """Return whether a value of JSON is a list of messages: a "role", and the text "content" or calls of tools."""
     if not isinstance(prompt, list) or not prompt:
         return False
-    return all(isinstance(m, dict) and is_text(m.get("role")) and is_text(m.get("content")) for m in prompt)
+    return all(
+        isinstance(m, dict)
+        and is_text(m.get("role"))
+        and is_text(m.get("content") or "" if _calls(m) else m.get("content"))
+        for m in prompt
+    )
 
 
 def is_prompt(value: object) -> bool:
@@ -144,15 +175,12 @@ class Demonstration(NamedTuple):
     Attributes:
         where: file and line, for messages.
         turns: the answers, each with everything before it.
+        prompt: the prompt as `train` reads it: everything before the last answer, as text.
     """
 
     where: str
     turns: tuple[Turn, ...]
-
-    @property
-    def prompt(self) -> str:
-        """The prompt as `train` reads it: everything before the last answer, as text."""
-        return Example(self.turns[-1].prompt).prompt_text
+    prompt: str
 
 
 def read_demonstrations(paths: Sequence[str | Path]) -> list[Demonstration]:
@@ -160,7 +188,7 @@ def read_demonstrations(paths: Sequence[str | Path]) -> list[Demonstration]:
 
     Raises:
         DataError: if a file cannot be read or has no demonstrations, or a line is none: it has no answer, or an empty
-            answer.
+            answer, or a weight that is neither 0 nor 1.
     """
     demonstrations = []
     for path in paths:
@@ -170,15 +198,29 @@ def read_demonstrations(paths: Sequence[str | Path]) -> list[Demonstration]:
                 f'{path} holds no demonstrations; each line is one, such as {{"prompt": "...", "reference": "..."}} '
                 'or {"messages": [...]}'
             )
-        demonstrations += [Demonstration(where, _turns(json_object(line, where), where)) for _, where, line in entries]
+        demonstrations += [_demonstration(json_object(line, where), where) for _, where, line in entries]
     return demonstrations
 
 
-def _turns(record: Object, where: str) -> tuple[Turn, ...]:
+def _demonstration(record: Object, where: str) -> Demonstration:
     example = to_example(record, where)
     if "prompt" not in record:
-        return tuple(chat_turns(record["messages"], where))
+        turns = tuple(turn for turn in chat_turns(record, where) if _is_learned(turn.message, where))
+        if not turns:
+            raise DataError(f"{where}: every assistant message has the weight 0, so there is nothing to learn")
+        return Demonstration(where, turns, example.prompt_text)
     if example.reference is None or not example.reference.strip():
         state = "no" if example.reference is None else "an empty"
         raise DataError(f'{where}: {state} "reference", so there is no answer to learn; add one, or remove the line')
-    return (Turn(example.prompt, example.reference),)
+    return Demonstration(where, (Turn(example.prompt, example.reference, meta=example.meta),), example.prompt_text)
+
+
+def _is_learned(message: Message, where: str) -> bool:
+    """Return whether a message has no weight of 0, by any of the names that trainers have for it."""
+    weights = {name: message[name] for name in WEIGHTS if message.get(name) is not None}
+    for name in (name for name, weight in weights.items() if weight not in (0, 1)):
+        raise DataError(
+            f'{where}: a message has "{name}": {shown(weights[name])}, and is learned as a whole or not at all; '
+            'make it "weight": 1 or 0'
+        )
+    return all(weights.values())

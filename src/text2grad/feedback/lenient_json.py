@@ -1,9 +1,12 @@
 """Text → its objects: a lenient parser, linear in time, for the JSON that models write.
 
 In: any text. Out: each `{...}` that can be parsed, left to right, with its range in the text. Besides JSON, the parser
-accepts Python literals (single and triple quotes, tuples, None), bare keys as in JavaScript, trailing commas, `//` and
-`#` comments, raw line breaks in strings, curly quotes as delimiters, escaped line breaks between tokens, brackets
-closed in the wrong order, and objects without an end.
+accepts Python literals (single and triple quotes, tuples, None), NumPy's `array([...], dtype=object)`, bare keys as in
+JavaScript, trailing commas, `//` and `#` comments, raw line breaks in strings, curly quotes as delimiters, escaped line
+breaks between tokens, dashes as minus signs, brackets closed in the wrong order, and objects without an end.
+
+No value is guessed. An object with a key that stands twice with two values, or with a number that is none (`50%`), is
+passed over with all that it holds.
 
 The missing end of a text is never guessed: a string without its closing delimiter becomes a `Cut`, an unfinished
 number or word an empty `Cut`, and an object without its closing brace a `CutObject`.
@@ -11,6 +14,7 @@ number or word an empty `Cut`, and an object without its closing brace a `CutObj
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from text2grad.types import HALF_PAIR
@@ -67,20 +71,24 @@ def read_objects(text: str, *, lenient_ends: bool = False) -> Iterator[Reading]:
         except _TooDeepError:
             position = reader.position
         except _UnreadableError:
-            position = start + 1
+            position = reader.after_parts or start + 1
         else:
             yield Reading(value, start, reader.position)
             position = start + 1 if reader.cut else reader.position
         budget -= reader.position - start
 
 
-_SKIP = re.compile(r"(?:\s|\\[nrt]|//[^\n]*+|#[^\n]*+)*+")
+_SKIP = re.compile(r"(?:\s|\\[nrt]|//[^\n]*+|#[^\n]*+|dtype=\w++(?=\)))*+")
+_ARRAY = re.compile(r"(?:array|np\.\w++)(?=\()")
 _ESCAPE = re.compile(
     r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|U(000[0-9a-fA-F]{5}|0010[0-9a-fA-F]{4})|(.))", re.DOTALL
 )
 _PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"} | {c: c for c in "\"'\\/`"}
 _BARE_KEY = re.compile(r"[A-Za-z_$][\w$-]*+")
-_SCALAR = re.compile(r"[-+.\w]++")
+MINUS_SIGNS = dict.fromkeys(map(ord, "‐‑‒–—―−﹘﹣－"), "-")
+"""Dashes that people and models write for the minus sign → the minus sign, for `str.translate`."""
+
+_SCALAR = re.compile(rf"[-+.\w{''.join(map(chr, MINUS_SIGNS))}]++")
 _CONSTANTS = dict.fromkeys(("null", "none", "undefined", "nan", "...")) | {"true": True, "false": False}
 _FENCE = "```"
 _CLOSERS = {"{": "}", "[": "]", "(": ")"}
@@ -122,6 +130,7 @@ class _Reader:
         self.text = text
         self.position = position
         self.cut = False
+        self.after_parts = 0  # the place after the last whole object inside this one; 0 without one
         self._lenient = lenient_ends
         self._open: list[str] = []  # the closing brackets still to come, innermost last
 
@@ -136,8 +145,12 @@ class _Reader:
             if closer != "}":
                 items.append(self._value())
             elif not isinstance(key := self._key(), Cut):
-                pairs[key] = self._value()
+                value = self._value()
+                if pairs.setdefault(key, value) != value:
+                    raise _UnreadableError
             self._separator()
+        if closer == "}" and self._open:  # whole, and not the outermost
+            self.after_parts = self.position
         if closer != "}":
             return items
         return CutObject(pairs) if self.cut else pairs
@@ -188,13 +201,16 @@ class _Reader:
             return self.container(_CLOSERS[character])
         if character in _OPENING:
             return self._string(_AFTER_VALUE if self._open[-1] == "}" else _AFTER_ITEM)
+        if array := _ARRAY.match(self.text, self.position):
+            self.position = array.end()
+            return next(iter(self.container(")")), Cut())
         word = self._matched(_SCALAR).lower()
         if self.position >= len(self.text):
             return Cut()
-        try:
-            return _CONSTANTS[word] if word in _CONSTANTS else float(word)
-        except ValueError:
-            raise _UnreadableError from None
+        value = _CONSTANTS[word] if word in _CONSTANTS else number_of(word)
+        if isinstance(value, str):
+            raise _UnreadableError
+        return value
 
     def _matched(self, pattern: re.Pattern[str]) -> str:
         """Return the match of a pattern and step over it."""
@@ -218,6 +234,15 @@ class _Reader:
                 return unescape(self.text[body : mark.start()])
         self.position, self.cut = len(self.text), True
         return Cut(unescape(self.text[body:]))
+
+
+def number_of(value: Any) -> Any:
+    """Return the number that a text is, such as "−0.5" with a dash as its minus sign; any other value unchanged."""
+    if isinstance(value, str) and not isinstance(value, Cut):
+        for kind in (int, float):
+            with suppress(ValueError):  # an int has a limit of digits, too
+                return kind(value.translate(MINUS_SIGNS))
+    return value
 
 
 def unescape(text: str) -> str:

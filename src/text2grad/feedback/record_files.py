@@ -2,13 +2,16 @@
 
 .jsonl           one JSON value per line; `.gz` may follow, as after .json
 .json            a list of records, an object of records by id, or one record per line
-.csv .tsv        a header, then one record per row; in a .tsv, quotation marks are part of the text. In a .csv the
-                 delimiter is the comma; if the header is one field with semicolons, or with tabs, it is that character
+.csv .tsv        a header, then one record per row; `.gz` may follow. In a .csv the delimiter is the comma; if the
+                 header is one field with semicolons, or with tabs, it is that character. In a .tsv, quotation marks are
+                 part of the text, unless all of them are those of CSV; a message says which. A header may end with a
+                 comment ("# ..."), which no row has
 .parquet         read in batches
 a directory      that `datasets` saved or can load
 OWNER/NAME       a data set of the Hugging Face hub, OWNER/NAME:CONFIG if it has several configurations
 
-Lines are returned as bytes, so that one broken line can be skipped.
+Lines are returned as bytes, so that one broken line can be skipped. `datasets` finds the files of a data set; those of
+text (.jsonl, .json, .csv, .tsv) are read here, since its loaders make other values of texts such as NA and 2024-01-01.
 """
 
 import csv
@@ -18,14 +21,16 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 
 from text2grad.errors import DataError, require
 from text2grad.files import refuse_utf16
+from text2grad.progress import note
 from text2grad.types import HALF_PAIR
 
 Object = dict[str, Any]
@@ -34,6 +39,9 @@ T = TypeVar("T")
 WAY_OUT = "Mend or remove the record"
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
+_TEXTS = (".json", ".jsonl", ".ndjson", ".csv", ".tsv")
+_CELL = re.compile(r'"(?:[^"]|"")*+"')
+_CELLS = re.compile(r'(?:(?:"(?:[^"]|"")*+"|[^"\t\r\n]*+)(?:\t|\r?\n|\r))*+(?:"(?:[^"]|"")*+"|[^"\t\r\n]*+)')
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -65,15 +73,22 @@ def read_entries(path: str | Path, *, split: str = "train") -> Iterator[Entry]:
     file = Path(path)
     if not str(path):
         raise DataError("the path of the source is empty")
-    kind = "".join(file.suffixes[-2:]) if file.suffix == ".gz" else file.suffix
-    known = kind.removesuffix(".gz") in (".json", ".jsonl", ".csv", ".tsv", ".parquet")
+    known = _kind(file.name) in (*_TEXTS, ".parquet")
     if file.is_dir() or (not file.exists() and _HUB_NAME.fullmatch(str(path)) and not known):
         return _dataset(str(path), split)
+    return _parquet(file) if file.suffix == ".parquet" else _text_file(file, _kind(file.name))
+
+
+def _kind(name: str) -> str:
+    """Return the suffix of a file's name, without that of compression."""
+    return Path(name.removesuffix(".gz")).suffix
+
+
+def _text_file(file: Path, kind: str) -> Iterator[Entry]:
+    """Yield the records of a file of text."""
     if kind in (".csv", ".tsv"):
         return _table(file, kind)
-    if kind == ".parquet":
-        return _parquet(file)
-    return _json_file(file) if kind in (".json", ".json.gz") else read_lines(file)
+    return _json_file(file) if kind == ".json" else read_lines(file)
 
 
 def read_lines(path: Path) -> Iterator[Entry]:
@@ -134,12 +149,25 @@ def json_object(record: Any, where: str) -> Object:
         raise record
     if isinstance(record, bytes):
         try:
-            record = json.loads(record.decode())
+            record = JSON.decode(record.decode())
         except (ValueError, RecursionError) as error:
             raise bad_record(where, _why(error)) from error
     if not isinstance(record, dict):
         raise bad_record(where, f"a record is a JSON object, got {type(record).__name__}")
     return record
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> Object:
+    """Return the object of pairs; a key with two values, of which JSON would keep the last, is a `ValueError`."""
+    record = dict(pairs)
+    for key, value in pairs if len(record) < len(pairs) else ():
+        if record[key] != value:
+            raise ValueError(f"the key {shown(key)} stands twice with two values")
+    return record
+
+
+JSON = json.JSONDecoder(object_pairs_hook=_each_once)
+"""Reads JSON; other texts, and objects that have a key twice with two values, are a `ValueError`."""
 
 
 def is_text(value: Any) -> bool:
@@ -192,9 +220,11 @@ def keys_of(record: Object) -> str:
 def _opened(path: Path) -> Iterator[io.BufferedReader | gzip.GzipFile]:
     """Open a file, which may be compressed; what fails in reading it is a `DataError`."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            refuse_utf16(file.peek(2)[:2], path)  # a pipe has no way back
-            yield file
+        with path.open("rb") as raw:
+            packed = path.suffix == ".gz" or raw.peek(2).startswith(b"\x1f\x8b")
+            with gzip.GzipFile(fileobj=raw) if packed else raw as file:
+                refuse_utf16(file.peek(2)[:2], path)  # a pipe has no way back
+                yield file
     except (OSError, EOFError, zlib.error) as error:
         raise _unreadable(path, error) from error
 
@@ -208,7 +238,7 @@ def _json_file(path: Path) -> Iterator[Entry]:
     with _opened(path) as file:
         data = file.read().removeprefix(_BOM).strip()
     try:
-        value, end = json.JSONDecoder().raw_decode(text := data.decode())
+        value, end = JSON.raw_decode(text := data.decode())
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: {_why(error)}") from error
     if end < len(text):
@@ -236,35 +266,64 @@ def _why(error: Exception) -> str:
 
 def _table(path: Path, kind: str) -> Iterator[Entry]:
     """Yield the rows of a text table; the record of a row of another length than the header is its error."""
-    dialect: Object = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if kind == ".tsv" else {"strict": True}
     csv.field_size_limit(2**31 - 1)  # of characters in a cell; the default refuses long responses
     number = 0
     try:
         with _opened(path) as opened, io.TextIOWrapper(opened, encoding="utf-8-sig", newline="") as file:
-            if kind == ".csv":
-                dialect["delimiter"] = _delimiter(file)
-            reader = csv.DictReader(file, **dialect)
-            twice = [name for name, count in Counter(reader.fieldnames or ()).items() if name and count > 1]
+            rows = _tab_rows(path, file.read()) if kind == ".tsv" else _csv_rows(file)
+            header: list[str] = next(rows, [])
+            twice = [name for name, count in Counter(header).items() if name and count > 1]
             if twice:
                 raise DataError(f"{path}:1: the header names the column {shown(twice[0])} twice; rename one of them")
-            for row in reader:
-                number = reader.line_num
+            for row in filter(None, rows):
+                number = rows.line_num
                 where = f"{path}:{number}"
-                ragged = None in row or None in row.values()
-                what = f"a row of another length than the header, which has {len(reader.fieldnames or ())} columns"
-                yield Entry(number, where, bad_record(where, what) if ragged else row)
+                what = f"a row of another length than the header, which has {len(header)} columns"
+                fits = len(row) in _widths(header)
+                yield Entry(number, where, dict(zip(header, row, strict=False)) if fits else bad_record(where, what))
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8: {error}; save the table as UTF-8") from error
     except csv.Error as error:
         raise _unreadable(f"{path}, after line {number}", error) from error
 
 
-def _delimiter(file: IO[str]) -> str:
-    """Return the delimiter of a .csv file, by the rule of the module's docstring."""
-    header = next(csv.reader(file, strict=True), [])
+def _widths(header: Sequence[str]) -> tuple[int, int]:
+    """Return the lengths that a row may have: with and without the comments at the end of the header."""
+    named = next((place for place in range(len(header), 0, -1) if not header[place - 1].startswith("# ")), 0)
+    return len(header), named
+
+
+def _tab_rows(path: Path, text: str) -> Any:
+    """Return the reader of a table with tabs; quotation marks are those of CSV if every one of them can only be that.
+
+    In each line the cells with quotation marks are then cells of CSV, and one of them, or the header, shows it by
+    its form; or the lines have other lengths than the header, and the rows of CSV do not.
+    """
+
+    def reader(**dialect: Any) -> Any:
+        return csv.reader(io.StringIO(text, newline=""), delimiter="\t", **dialect)
+
+    plain = [row for row in reader(quoting=csv.QUOTE_NONE) if row]
+    marked = [cell for row in plain for cell in row if '"' in cell]
+    quoted = False
+    if marked and all(len(row) in _widths(plain[0]) for row in plain):
+        shows = any('""' in cell[1:-1] for cell in marked) or all(cell.startswith('"') for cell in plain[0])
+        quoted = shows and all(map(_CELL.fullmatch, marked))
+    elif marked:
+        rows = [row for row in reader() if row]
+        quoted = _CELLS.fullmatch(text) is not None and all(len(row) in _widths(rows[0]) for row in rows)
+    what = "quote cells" if quoted else "are part of the text; if they quote cells, name the table .csv"
+    if marked:
+        note(f"{path}: its quotation marks {what}")
+    return reader(strict=True) if quoted else reader(quoting=csv.QUOTE_NONE)
+
+
+def _csv_rows(file: IO[str]) -> Any:
+    """Return the reader of a .csv file, with the delimiter by the rule of the module's docstring."""
+    header = next(csv.reader(file), [])  # lenient: a quoted field may end at another delimiter
     file.seek(0)
     marks = [mark for mark in ";\t" if len(header) == 1 and mark in header[0]]
-    return marks[0] if len(marks) == 1 else ","
+    return csv.reader(file, delimiter=marks[0] if len(marks) == 1 else ",", strict=True)
 
 
 def _parquet(path: Path) -> Iterator[Entry]:
@@ -287,9 +346,13 @@ def _dataset(path: str, split: str) -> Iterator[Entry]:
     import datasets
 
     name, _, config = (path, "", "") if Path(path).is_dir() else path.partition(":")
+    texts = list[tuple[Path, str]]()
     try:
         if any((Path(path) / saved).exists() for saved in ("state.json", "dataset_dict.json")):
-            splits = datasets.load_from_disk(path)
+            splits: Any = datasets.load_from_disk(path)
+        elif splits := _text_parts(datasets.load_dataset_builder(name, config or None)):
+            download = datasets.DownloadManager().download
+            texts = [(Path(it if Path(it).exists() else download(it)), _kind(it)) for it in splits.get(split, ())]
         else:
             splits = datasets.load_dataset(name, config or None)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
@@ -301,4 +364,29 @@ def _dataset(path: str, split: str) -> Iterator[Entry]:
         raise DataError(f"cannot load the data set {path}: {why}") from error
     if isinstance(splits, dict) and split not in splits:
         raise DataError(f"the data set {path} has no split {split!r}; it has {', '.join(map(str, splits))}")
-    yield from _numbered(f"{path} [{split}]", splits[split] if isinstance(splits, dict) else splits)
+    chosen = splits[split] if isinstance(splits, dict) else splits
+    yield from _numbered(f"{path} [{split}]", _filled(texts) if texts else chosen)
+
+
+def _text_parts(builder: Any) -> Object:
+    """Return the files of each split of a data set; none if they are no text, or have settings that only it knows."""
+    config, names = builder.config, {"name", "data_files", "description", "sep", "features"}
+    special = [each for each in fields(config) if each.name not in names and getattr(config, each.name) != each.default]
+    parts = {str(split): list(map(str, files)) for split, files in (config.data_files or {}).items()}
+    known = builder.name in ("csv", "json") and {_kind(name) for part in parts.values() for name in part} <= {*_TEXTS}
+    return parts if known and not special else {}
+
+
+def _filled(files: Sequence[tuple[Path, str]]) -> Iterator[Any]:
+    """Yield the records of files of a kind each, with all keys that any record has, as `datasets` does."""
+
+    def each() -> Iterator[Any]:
+        for file, kind in files:
+            for entry in _text_file(file, kind):
+                try:
+                    yield json_object(entry.record, entry.where)
+                except DataError as error:
+                    yield error
+
+    keys = dict.fromkeys(key for record in each() if isinstance(record, dict) for key in record)
+    yield from ({**keys, **record} if isinstance(record, dict) else record for record in each())

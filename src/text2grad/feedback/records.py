@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from text2grad.errors import DataError
-from text2grad.feedback.critique_text import is_finite, parse_critique_object
+from text2grad.feedback.critique_text import QUOTE_KEYS, is_finite, parse_critique_object, place_of
 from text2grad.feedback.examples import is_prompt
+from text2grad.feedback.lenient_json import number_of
 from text2grad.feedback.record_files import (
     Entry,
     Object,
@@ -36,7 +37,7 @@ from text2grad.feedback.record_files import (
     refuse_half_pairs,
     shown,
 )
-from text2grad.feedback.spans import Match, critique_from_text, locate_critique
+from text2grad.feedback.spans import Match, critique_from_text, locate_critique, stands_at
 from text2grad.files import json_lines, write_files
 from text2grad.types import LABELS, Critique, Example, Span, Status
 
@@ -213,39 +214,47 @@ def _refuse_lost_values(given: Object, where: str) -> None:
         DataError: if there is one.
     """
     optional(given, "feedback", where, lambda text: not isinstance(text, int | float), "is a text,")
-    optional(given, "outcome", where, lambda n: n is None or is_finite(n), "is a finite number or null,")
+    optional(given, "outcome", where, lambda n: n is None or is_finite(number_of(n)), "is a finite number or null,")
     spans = given.get("spans")
     if isinstance(spans, dict) and isinstance(spans.get("start"), int | float | list):  # one, or columns of `datasets`
         raise bad_record(where, f'"spans" is a list, and {_SPAN}; got {shown(spans)}')
     entries = spans if isinstance(spans, list) else []
-    if any(map(means_offsets, entries)) and not all(map(_is_offsets, entries)):
-        broken = next(entry for entry in entries if not _is_offsets(entry))
-        raise bad_record(where, f"{_SPAN} with whole numbers, got {shown(broken)}")
+    if broken := [entry for entry in entries if means_offsets(entry) and not _is_offsets(entry)]:
+        raise bad_record(where, f"{_SPAN} with whole numbers, got {shown(broken[0])}")
 
 
 def means_offsets(entry: Any) -> bool:
     """Return True if an entry of "spans" has bounds, whole numbers or not, and no quote."""
     if isinstance(entry, dict):
-        return bool({"start", "end"} & entry.keys()) and not {"span", "quote", "text", "code", "snippet"} & entry.keys()
+        bounds = place_of(entry) or {"start", "end"} & entry.keys()
+        return bool(bounds) and not any(isinstance(entry.get(key), str) for key in QUOTE_KEYS)
     return isinstance(entry, list) and bool(entry) and isinstance(entry[0], int | float)
 
 
 def _is_offsets(entry: Any) -> bool:
-    """Return True if an entry of "spans" holds offsets instead of a quote."""
-    bounds = (entry.get("start"), entry.get("end")) if isinstance(entry, dict) else entry
-    return isinstance(bounds, list | tuple) and len(bounds) >= 2 and all(type(x) is int for x in bounds[:2])
+    """Return True if an entry of "spans" holds offsets, alone or as an object with a quote."""
+    return place_of(entry) is not None and (isinstance(entry, dict) or not isinstance(entry[0], str))
 
 
 def _span(entry: Any, response: str, where: str) -> Span:
-    """Return the span of an entry with offsets."""
-    parts: list[Any] = [entry.get(key) for key in ("start", "end", "label")] if isinstance(entry, dict) else entry
-    if len(parts) != 3 or parts[2] not in LABELS:
+    """Return the span of an entry with offsets; a quote beside them must stand there."""
+    place, quote = place_of(entry), None
+    label = entry[2] if isinstance(entry, list | tuple) and len(entry) == 3 else None
+    if isinstance(entry, dict):
+        label, quote = (
+            entry.get("label"),
+            next((entry[key] for key in QUOTE_KEYS if isinstance(entry.get(key), str)), None),
+        )
+    if place is None or label not in LABELS:
         raise bad_record(where, f"{_SPAN}, got {shown(entry)}")
-    start, end, label = parts
-    if not 0 <= start <= end <= len(response):
-        beyond = f"does not lie in the response, which has {len(response)} characters"
-        raise bad_record(where, f"span {shown(parts)} {beyond}")
-    return Span(start, end, label)
+    span = shown([*place, label])
+    if quote is not None:
+        if (stands := stands_at(response, quote, *place)) is None:
+            raise bad_record(where, f"span {span} quotes {shown(quote)}, which is not what stands there")
+        place = stands
+    if not 0 <= place[0] <= place[1] <= len(response):
+        raise bad_record(where, f"span {span} does not lie in the response, which has {len(response)} characters")
+    return Span(*place, label)
 
 
 def _all(fits: Callable[[Any], bool], values: Any) -> bool:

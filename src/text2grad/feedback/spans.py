@@ -7,6 +7,8 @@ A quote is searched character by character (`match="exact"`) or in normalized fo
 finds every exact match, except matches that end inside a letter). The ends of a quote are never guessed: a paraphrase
 or a quote shortened with dots is unmatched.
 
+A quote with a place (`Placed`) marks its place alone; if it does not stand there, its only occurrence. For all others:
+
 1. A quote listed once marks all its occurrences (`occurrences="first"`: only the first). They are taken from
    left to right and do not overlap.
 2. A quote that begins or ends with a letter marks whole words where it occurs as whole words: "cat" marks
@@ -24,7 +26,7 @@ from itertools import repeat
 from typing import Literal, NamedTuple, get_args
 
 from text2grad.errors import CriticError, check_known
-from text2grad.feedback.critique_text import ParsedCritique, parse_critique
+from text2grad.feedback.critique_text import ParsedCritique, Placed, parse_critique
 from text2grad.feedback.normalize import Normalized, normalize, unchanged
 from text2grad.feedback.words import inside_word
 from text2grad.types import LABELS, Critique, Label, Span
@@ -85,16 +87,21 @@ def locate_spans(
     check_known("occurrences", occurrences, get_args(Occurrences))
     finder = _Finder(response, match)
     groups: dict[str, list[_Listing]] = {}
-    for listing in _in_order(finder, positive, negative, order):
-        groups.setdefault(listing.quote.core, []).append(listing)
     spans: set[Span] = set()
     missed: list[_Listing] = []
+    for listing in _in_order(finder, positive, negative, order):
+        if not isinstance(listing.text, Placed):
+            groups.setdefault(listing.quote.core, []).append(listing)
+        elif interval := finder.place(listing.text, listing.quote.core):
+            spans.add(Span(*interval, listing.label))
+        else:
+            missed.append(listing)
     for core, listings in groups.items():
         for listing, intervals in _share(listings, finder.find(core), occurrences):
             spans.update(Span(*listing.quote.widen(response, *interval), listing.label) for interval in intervals)
             missed += [] if intervals else [listing]
     missed.sort(key=lambda listing: (LABELS.index(listing.label), listing.place))
-    return LocatedSpans(tuple(sorted(spans)), tuple(listing.text for listing in missed))
+    return LocatedSpans(tuple(sorted(spans)), tuple(str(listing.text) for listing in missed))
 
 
 def critique_from_text(
@@ -218,6 +225,38 @@ class _Finder:
             return []
         text = self._text if core.strip(_EDGES) else self._exact  # emphasis alone has no normalized form
         return list(_search(text, core, whole=True)) or list(_search(text, core, whole=False))
+
+    def place(self, quote: Placed, core: str) -> Interval | None:
+        """Return the range of a quote with a place: there, or else where it stands once; None without one."""
+        response = self._exact.form
+        if quote.bare:
+            return quote.place if 0 <= quote.place[0] <= quote.place[1] <= len(response) else None
+        elsewhere = self.find(core)
+        return stands_at(response, quote, *quote.place) or (elsewhere[0] if len(elsewhere) == 1 else None)
+
+
+def stands_at(response: str, quote: str, start: int, end: int) -> Interval | None:
+    """Return the range of a quote by the offsets of a tool, in code points or in UTF-16 units; None if they do not fit.
+
+    White space may differ, and a line break may be a backslash and an n, as Label Studio writes it.
+    """
+    if 0 <= start <= end:
+        for same in (str, _without_space):
+            for first, last in readings(response, start, end):
+                if same(response[first:last]) == same(quote) and last <= len(response):
+                    return first, last
+    return None
+
+
+def readings(response: str, start: int, end: int) -> list[Interval]:
+    """Return a range as it is in code points, and as it is if it was counted in UTF-16 units."""
+    units = response.encode("utf-16-le", "surrogatepass")
+    first, last = (len(units[: 2 * place].decode("utf-16-le", "surrogatepass")) for place in (start, end))
+    return [(start, end), (first, last)]
+
+
+def _without_space(text: str) -> str:
+    return "".join(text.replace("\\n", "").split())
 
 
 def _search(text: Normalized, core: str, *, whole: bool) -> Iterator[Interval]:

@@ -17,7 +17,8 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from text2grad.errors import ConfigError
 from text2grad.feedback import Critic, Match, critique_to_json
-from text2grad.models import check_trl, stop_ids
+from text2grad.models import check_trl, steps_are_right, stop_ids
+from text2grad.progress import note
 from text2grad.rl import JudgedIds, OutsideJudge, group_advantages, whiten
 from text2grad.types import HALF_PAIR, Critique, Example
 
@@ -90,6 +91,14 @@ class SpanGRPOTrainer(GRPOTrainer):
             return totals
 
         super().__init__(model, [spans, *reward_funcs], args, train_dataset, **more)
+        policy: Any = self.accelerator.unwrap_model(self.model)
+        sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
+        if not sharded and not steps_are_right(policy, policy.config.get_text_config().pad_token_id):
+            note(
+                "SpanGRPOTrainer: TRL pads prompts on the left and samples by such steps, so these are not quite the "
+                "policy's responses; `text2grad train` samples them right, or give each batch prompts of one length",
+                warning=True,
+            )
 
     def _get_train_sampler(self, dataset: Any = None) -> Sampler[int]:
         """Return TRL's sampler, which begins with the order of the state's epoch."""

@@ -14,6 +14,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, register
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
 
 from text2grad.integrations.verl_scores import example_of, judge_response, refuse_scalar_settings, shared_judge
+from text2grad.models import answer_end
 
 NAME = "text2grad"
 
@@ -69,7 +70,8 @@ class SpanAgentLoop(SingleTurnAgentLoop):
         """
         output = await super().run(sampling_params, **row)
         ids = output.response_ids
-        ended = bool(ids) and ids[-1] in {self.tokenizer.eos_token_id, self.tokenizer.pad_token_id}
+        ends = (self.tokenizer.eos_token_id, self.tokenizer.pad_token_id, *answer_end(self.tokenizer)[-1:])
+        ended = bool(ids) and ids[-1] in ends
         truncated = len(ids) >= self.response_length and not ended
         asked = (self.judge, self.tokenizer, example_of(row), ids)
         rewards, critique = await asyncio.to_thread(judge_response, *asked, truncated=truncated)

@@ -2,7 +2,6 @@ from .adapters import (
     CRITIC_ADAPTER as CRITIC_ADAPTER,
     POLICY_ADAPTER as POLICY_ADAPTER,
     adapter_active as adapter_active,
-    adapter_is_trained as adapter_is_trained,
     adapter_parameters as adapter_parameters,
     base_of as base_of,
     check_lora_targets as check_lora_targets,
@@ -12,10 +11,18 @@ from .adapters import (
     load_lora as load_lora,
     policy_only as policy_only,
     readable_adapter as readable_adapter,
+    refuse_unrepeated as refuse_unrepeated,
+    same_trainable as same_trainable,
     with_lora as with_lora,
 )
 from .batch import TokenBatch as TokenBatch, collate as collate
-from .decoding import Choose as Choose, decode as decode, most_likely as most_likely
+from .chat_template import prompt_text as prompt_text
+from .decoding import (
+    Choose as Choose,
+    decode as decode,
+    most_likely as most_likely,
+    steps_are_right as steps_are_right,
+)
 from .fine_tuning import (
     NO_LOSS as NO_LOSS,
     FineTuning as FineTuning,
@@ -57,8 +64,14 @@ from .pretrained import (
     policy_config as policy_config,
     refuse_second_adapter as refuse_second_adapter,
 )
+from .probing import (
+    check_probe as check_probe,
+    probe as probe,
+    refuse_unread as refuse_unread,
+    save_model as save_model,
+)
 from .prompts import (
-    chat_texts as chat_texts,
+    answer_end as answer_end,
     check_ids as check_ids,
     encode_prompts as encode_prompts,
     fitting_prompts as fitting_prompts,
@@ -75,7 +88,7 @@ from .randomness import (
     sample_inverse_cdf as sample_inverse_cdf,
     step_uniforms as step_uniforms,
 )
-from .sampling import make_rollouts as make_rollouts, sample as sample
+from .sampling import OnPart as OnPart, make_rollouts as make_rollouts, sample as sample
 from .shared_prefix import can_share_prompts as can_share_prompts
 from .vllm_sampling import (
     VLLMSampler as VLLMSampler,

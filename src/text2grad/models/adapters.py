@@ -1,7 +1,8 @@
 """One base model in several roles: activate LoRA adapters and select trainable parameters.
 
 The policy is the adapter named `default`; a value function may have its own, named `value`; the reference is the base
-with adapters off; a reward model may be the adapter `critic`. No second copy of the weights is loaded for any of them.
+with adapters off, or with the adapter as it was; a reward model may be the adapter `critic`. No second copy of the
+base is loaded for any of them.
 """
 
 import re
@@ -12,9 +13,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from text2grad.errors import ConfigError, ModelError, is_out_of_memory, known_names
+from text2grad.models.probing import apart, check_probe, not_finite, probe, refuse_unread, rounding
 
 POLICY_ADAPTER = "default"
 VALUE_ADAPTER = "value"
@@ -37,6 +40,20 @@ def policy_only(model: Any) -> dict[str, list[str]]:
 def base_of(model: Any) -> Any:
     """Return the causal language model itself, without peft's wrapper."""
     return model.get_base_model() if is_peft(model) else model
+
+
+def trunk_of(model: Any) -> Any:
+    """Return the layers below the output layer; `get_decoder` of some classes is the output layer, or the whole model.
+
+    Raises:
+        ModelError: if no part of the model is one.
+    """
+    base = base_of(model)
+    head = base.get_output_embeddings()
+    for part in (base.get_decoder(), base.base_model, *base.children()):
+        if isinstance(part, PreTrainedModel) and not any(module is head for module in part.modules()):
+            return part
+    raise ModelError(f"{type(base).__name__} has no part that is a model without its output layer; log-probs need one")
 
 
 def with_lora(
@@ -66,6 +83,9 @@ def with_lora(
     check_lora_targets(model, targets)
     targets = targets if isinstance(targets, str) else list(targets)
     config = LoraConfig(r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets, task_type="CAUSAL_LM")
+    if targets == "all-linear":
+        layers = ((name, part) for name, part in model.named_modules() if isinstance(part, LINEAR))
+        config.exclude_modules = [name for name, layer in layers if not _is_product(layer)]
     try:
         with _retired_name():
             model = get_peft_model(model, config, adapter_name=POLICY_ADAPTER)
@@ -76,6 +96,17 @@ def with_lora(
         for parameter in adapter_parameters(model, VALUE_ADAPTER).values():
             parameter.requires_grad_(True)
     return model
+
+
+@torch.no_grad()
+def _is_product(layer: Any) -> bool:
+    """Return whether a linear layer returns a product: some routers return a tuple, others' inputs are in groups."""
+    if type(layer).forward in (nn.Linear.forward, Conv1D.forward):
+        return True
+    try:
+        return isinstance(layer(layer.weight.new_zeros(1, layer.weight.shape[1])), torch.Tensor)
+    except (RuntimeError, ValueError):
+        return False
 
 
 def check_lora_targets(model: nn.Module, targets: str | Sequence[str]) -> None:
@@ -105,18 +136,72 @@ def load_lora(base: Any, path: str, *, trainable: bool = False) -> Any:
     """Return a base model with the LoRA adapter that was saved in a directory.
 
     Raises:
-        ModelError: if it is damaged, does not fit the base, or is no adapter of the layers' weights.
+        ModelError: if it is damaged, does not fit the base, is no adapter of the layers' weights, or was saved on
+            another base.
     """
-    from peft import PeftModel
+    from peft import PeftModel, load_peft_weights, set_peft_model_state_dict
 
     with readable_adapter(path):
         adapted = PeftModel.from_pretrained(base, path, is_trainable=trainable)
+        if hasattr(adapted, "merge_and_unload"):  # peft tells of missing weights alone
+            read: Any = set_peft_model_state_dict(adapted, load_peft_weights(path, device="cpu"))
+            refuse_unread([], read.unexpected_keys)
+        if broken := not_finite(adapted):
+            raise ValueError(broken)
     if not hasattr(adapted, "merge_and_unload"):  # such as prompt tuning, which lengthens the prompt
         raise ModelError(
             f"{path!r} is an adapter of the type {adapted.active_peft_config.peft_type.value}, which cannot be merged "
             "into its base; name a LoRA adapter"
         )
+    refuse_unrepeated(adapted)
+    check_probe(adapted, path, base=adapted.active_peft_config.base_model_name_or_path)
     return adapted
+
+
+def refuse_unrepeated(adapted: Any) -> None:
+    """Raise a `ModelError` if an adapter began by a change of its base that loading it does not repeat."""
+    for config in adapted.peft_config.values():
+        start = str(getattr(config, "init_lora_weights", None))
+        if start.startswith(("pissa_niter", "corda", "loftq", "lora_ga")):  # by random numbers, or by data
+            raise ModelError(
+                f"the adapter has init_lora_weights = {start!r}: its start changed the base, and loading it does so in "
+                'another way. Choose True or "pissa", or convert it by path_initial_model_for_weight_conversion of peft'
+            )
+
+
+def merged(adapted: Any, path: str) -> Any:
+    """Return a model with its adapter merged into its weights.
+
+    Raises:
+        ModelError: if the merged model computes something else.
+    """
+    with readable_adapter(path), warnings.catch_warnings():
+        before, eps = probe(adapted), torch.finfo(adapted.dtype).eps
+        warnings.filterwarnings("ignore", message=".*tie", category=UserWarning)  # of weights that have their own now
+        _untie(adapted)
+        model = adapted.merge_and_unload().requires_grad_(True)  # peft froze the base
+    if (far := apart(probe(model), before)) > rounding(before, eps):
+        raise ModelError(
+            f"the adapter {path!r} cannot be merged into its base: log-probs of the merged model differ by {far:.2g} "
+            "nats. The base reads an adapted weight beside the adapter; train one on other modules (all-linear)"
+        )
+    return model
+
+
+def _untie(adapted: Any) -> None:
+    """Give layers weights of their own that share them with an adapted one, as the ends of a tied model do."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils import AuxiliaryTrainingWrapper
+
+    wrappers: Any = (BaseTunerLayer, AuxiliaryTrainingWrapper)
+    own = {id(p) for outer in adapted.modules() if isinstance(outer, wrappers) for p in outer.parameters()}
+    replicated = any(getattr(config, "layer_replication", None) for config in adapted.peft_config.values())
+    seen: set[int] = set()
+    for module in adapted.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if id(parameter) in seen and (replicated or id(parameter) in own):
+                setattr(module, name, nn.Parameter(parameter.detach().clone()))
+            seen.add(id(parameter))
 
 
 @contextmanager
@@ -144,6 +229,7 @@ def _retired_name() -> Iterator[None]:
     """Silence the warning about a name of transformers that peft still uses."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+        warnings.filterwarnings("error", message="Found missing adapter keys")
         yield
 
 
@@ -160,12 +246,6 @@ def drop_resting_adapters(model: nn.Module) -> None:
             names = {*layer.lora_A, *layer.lora_embedding_A} - {*layer.active_adapters}  # type: ignore[misc]
             for name in names:
                 layer.delete_adapter(name)  # type: ignore[operator]
-
-
-def adapter_is_trained(model: nn.Module) -> bool:
-    """Return True when the policy's adapter changes its base: a fresh LoRA adapter has zeros in B."""
-    own = adapter_parameters(model, POLICY_ADAPTER)
-    return any(bool(weight.any()) for name, weight in own.items() if ".lora_B." in name)
 
 
 @contextmanager
@@ -185,13 +265,19 @@ def adapter_active(model: nn.Module, name: str) -> Iterator[None]:
 @contextmanager
 def adapters_off(model: Any) -> Iterator[None]:
     """Run the bare base model; which parameters are trainable does not change."""
-    trainable = {name: p.requires_grad for name, p in model.named_parameters()}
+    with same_trainable(model), model.disable_adapter():
+        yield
+
+
+@contextmanager
+def same_trainable(model: Any) -> Iterator[None]:
+    """Restore at the end which weights are trainable; new ones are not."""
+    before = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
     try:
-        with model.disable_adapter():
-            yield
+        yield
     finally:
         for name, parameter in model.named_parameters():
-            parameter.requires_grad_(trainable[name])
+            parameter.requires_grad_(before.get(name, False))
 
 
 def disable_dropout(model: nn.Module) -> None:

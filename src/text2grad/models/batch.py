@@ -153,21 +153,14 @@ def collate(
                 f"rollout {row} has an empty prompt: its first token has no predictor. "
                 "Give the prompt a beginning-of-sequence token or some text."
             )
-    width_s = max(len(r.prompt_ids) + len(r.response_ids) for r in rollouts)
-    width_t = max(len(r.response_ids) for r in rollouts)
-    ids = torch.full((len(rollouts), width_s), pad_id, dtype=torch.int64)
-    response_ids = torch.full((len(rollouts), width_t), pad_id, dtype=torch.int64)
-    for row, rollout in enumerate(rollouts):
-        joined = rollout.prompt_ids + rollout.response_ids
-        ids[row, : len(joined)] = torch.tensor(joined)
-        response_ids[row, : len(rollout.response_ids)] = torch.tensor(rollout.response_ids, dtype=torch.int64)
+    response_ids = right_padded([r.response_ids for r in rollouts], pad_id)
     lengths = torch.tensor([len(r.response_ids) for r in rollouts])
     numbers: dict[tuple[int, ...], int] = {}
     return TokenBatch(
-        ids=ids.to(device),
+        ids=right_padded([r.prompt_ids + r.response_ids for r in rollouts], pad_id).to(device),
         prompt_lengths=torch.tensor([len(r.prompt_ids) for r in rollouts]).to(device),
         response_ids=response_ids.to(device),
-        response_mask=(torch.arange(width_t) < lengths[:, None]).to(device),
+        response_mask=(torch.arange(response_ids.shape[1]) < lengths[:, None]).to(device),
         truncated=torch.tensor([r.truncated for r in rollouts]).to(device),
         prompts=tuple(numbers.setdefault(r.prompt_ids, len(numbers)) for r in rollouts) if share_prompts else (),
     )
@@ -179,3 +172,11 @@ def left_padded(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device
     ids = torch.tensor([[pad_id] * (width - len(row)) + list(row) for row in rows], dtype=torch.long, device=device)
     lengths = torch.tensor([len(row) for row in rows], device=device)
     return ids, (torch.arange(width, device=device) >= width - lengths[:, None]).long()
+
+
+def right_padded(rows: Sequence[Sequence[int]], pad_id: int) -> Tensor:
+    """Return rows of ids that begin in the same column, int64 [B, longest]."""
+    ids = torch.full((len(rows), max(map(len, rows))), pad_id, dtype=torch.int64)
+    for row, own in enumerate(rows):
+        ids[row, : len(own)] = torch.tensor(own, dtype=torch.int64)
+    return ids

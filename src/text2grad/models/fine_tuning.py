@@ -7,24 +7,30 @@ model; the reward models use the same rows, settings and trainers.
 """
 
 import copy
+import re
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from transformers import PrinterCallback, TrainerCallback
 
+from text2grad.align import encode
 from text2grad.errors import DataError, ModelError
 from text2grad.models.adapters import base_of
+from text2grad.models.chat_template import SAID, TurnEnd, answer_text, any_of, turn_end, unrendered
+from text2grad.models.decoding import check_rows
 from text2grad.models.pretrained import on_cpu
-from text2grad.models.prompts import encode_prompts, padding_id, plain_ids
+from text2grad.models.prompts import answer_end, padding_id, plain_ids
 from text2grad.types import Example, Message, Optimizer, PromptFormat
 
 NO_LOSS = -100  # the label that transformers leaves out of a loss
 WHOLE_LOGITS_BYTES = 2**28  # a batch with larger logits (in 32 bits) takes TRL's loss in chunks, to save memory
 
 Row = dict[str, list[int]]  # "input_ids" and "labels", of one length
+Turn = tuple[Any, ...]  # (everything before an answer, the answer), and where there is more, its message and its record
 OnStep = Callable[[int], None]  # called with the number of finished steps after each step
 
 
@@ -71,10 +77,8 @@ def fine_tune(
     if not examples or len(examples) != len(answers):
         raise DataError(f"got {len(examples)} prompts and {len(answers)} answers; one answer each is needed")
     limit = settings.max_tokens
-    whole = [
-        row_of_ids(*_encoded(tokenizer, example.joined_text, answer, settings.prompt_format))
-        for example, answer in zip(examples, answers, strict=True)
-    ]
+    turns = [[(example.prompt, answer)] for example, answer in zip(examples, answers, strict=True)]
+    whole = [row for turn in turns for row in conversation_rows(tokenizer, turn, settings.prompt_format)]
     rows = [{name: ids[:limit] for name, ids in row.items()} for row in whole]
     if all(set(row["labels"]) == {NO_LOSS} for row in rows):
         raise DataError(f"max_tokens = {limit} cuts every answer off, so nothing could be learned; raise it")
@@ -86,63 +90,83 @@ def row_of_ids(prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> Row:
     return {"input_ids": [*prompt_ids, *answer_ids], "labels": [*[NO_LOSS] * len(prompt_ids), *answer_ids]}
 
 
-def with_end(tokenizer: Any, ids: Sequence[int]) -> list[int]:
-    """Return the ids of an answer and the end of sequence.
+def with_end(tokenizer: Any, ids: Sequence[int], prompt_format: str = "plain") -> list[int]:
+    """Return the ids of an answer and those of its end.
 
     Raises:
-        ModelError: if the tokenizer has no end-of-sequence token.
+        ModelError: if the tokenizer has no end-of-sequence token, and no chat template ends a turn.
     """
-    if tokenizer.eos_token_id is None:
+    if not (end := answer_end(tokenizer, prompt_format)):
         raise ModelError(
             "the tokenizer has no end-of-sequence token, so the model cannot learn where an answer ends; give it one"
         )
-    return [*ids, tokenizer.eos_token_id]
+    return [*ids, *end]
 
 
 def conversation_rows(
-    tokenizer: Any, turns: Sequence[tuple[str | Sequence[Message], str]], prompt_format: PromptFormat
+    tokenizer: Any, turns: Sequence[Turn], prompt_format: PromptFormat, *, lost: set[str] | None = None
 ) -> list[Row]:
     """Return the rows of a conversation, with labels on its answers and their ends.
 
-    Every answer follows the ids of its prompt as a rollout has them. So the conversation is one row where each prompt
-    continues the ids of the prompt, the answer and the end before it; else, with a chat template that changes earlier
-    turns, each answer has a row of its own.
+    In a chat template an answer is all that the template makes of its message, calls of tools and thoughts too, up to
+    the end of the turn. The conversation is one row where each prompt continues the text before it; else, with a
+    template that changes earlier turns, or in plain text, each answer has a row of its own.
 
     Args:
         tokenizer: the model's.
-        turns: (everything before the answer, answer) of each answer.
+        turns: the answers.
         prompt_format: of the prompts.
+        lost: the fields of messages, and "tools", that the format does not show in full are added to it.
 
     Raises:
-        DataError: if a prompt has no token, or the chat template refuses it.
-        ModelError: if the tokenizer has no end-of-sequence token, or no chat template where one is needed.
+        DataError: if a prompt has no token, the chat template refuses it, or nothing is left of an answer.
+        ModelError: if an answer has no end, or there is no chat template where one is needed.
     """
-    encoded = [_encoded(tokenizer, prompt, answer, prompt_format) for prompt, answer in turns]
-    if not all(prompt_ids for prompt_ids, _ in encoded):
+    is_chat, lost = prompt_format == "chat", set() if lost is None else lost
+    end, texts, answers = turn_end(tokenizer) if is_chat else TurnEnd(), list[tuple[str, str]](), list[list[int]]()
+    for prompt, answer, *more in turns:
+        said, meta = more or ({}, dict[str, Any]())
+        message, example = said or {"role": "assistant", "content": answer}, Example(prompt, meta=meta)
+        before, text = answer_text(tokenizer, example, message, end) if is_chat else (example.joined_text, answer)
+        if more and not text.removesuffix(end.text).strip():
+            raise DataError(
+                f"nothing is left of an assistant message in prompts of format {prompt_format!r}, which would teach to "
+                "say nothing; take a model whose chat template renders it, or remove it"
+            )
+        lost.update(unrendered({**message, "tools": meta.get("tools")}, text, before))
+        texts.append((before, text))
+        answers.append(_answer_ids(tokenizer, before if is_chat else "", text, message, end))
+    is_one = bool(end.text) and all(then[0].startswith(now[0] + now[1]) for now, then in pairwise(texts))
+    rows, known = list[Row](), ""
+    for (before, text), ids in zip(texts, answers, strict=True):
+        between = _ids_behind(tokenizer, known, before[len(known) :]) if is_chat else plain_ids(tokenizer, [before])[0]
+        row = row_of_ids(between, ids)
+        rows = [{name: rows[0][name] + part for name, part in row.items()}] if known else [*rows, row]
+        known = before + text if is_one else ""
+    if any(row["labels"][0] != NO_LOSS for row in rows):
         raise DataError("the prompt has no token, so nothing predicts the first token of the answer; give it some text")
-    whole: Row = {"input_ids": [], "labels": []}
-    for prompt_ids, answer_ids in encoded:
-        before = whole["input_ids"]
-        if prompt_ids[: len(before)] != before:
-            return [row_of_ids(*turn) for turn in encoded]
-        labels = [*whole["labels"], *[NO_LOSS] * (len(prompt_ids) - len(before)), *answer_ids]
-        whole = {"input_ids": [*prompt_ids, *answer_ids], "labels": labels}
-    return [whole]
+    return rows
 
 
-def _encoded(
-    tokenizer: Any, prompt: str | Sequence[Message], answer: str, prompt_format: PromptFormat
-) -> tuple[list[int], list[int]]:
-    """Return the ids of a prompt, and of an answer with the end of sequence.
+def _ids_behind(tokenizer: Any, before: str, text: str) -> list[int]:
+    """Return the ids of a text behind another, as in the two together where no token holds parts of both."""
+    first, both, alone = tokenizer([before, before + text, text], add_special_tokens=False, verbose=False)["input_ids"]
+    return list(both[len(first) :] if both[: len(first)] == first else alone)
 
-    An answer is text: a special token that it spells would end it in its middle.
-    """
-    if prompt_format == "plain":
-        (prompt_ids,) = plain_ids(tokenizer, [Example(prompt).joined_text])
+
+def _answer_ids(tokenizer: Any, before: str, text: str, message: Message, end: TurnEnd) -> list[int]:
+    """Return the ids of an answer with its end; a special token that its message spells is text in it."""
+    special = any_of(tokenizer, special=True)
+    if before and not re.search(special, str(message)):
+        ids = _ids_behind(tokenizer, before, text)
     else:
-        prompt_ids = list(encode_prompts(tokenizer, [Example(prompt)], prompt_format=prompt_format)[0])
-    answer_ids = tokenizer(answer, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
-    return prompt_ids, with_end(tokenizer, answer_ids)
+        body, texts = text.removesuffix(end.text), (str(message.get(name) or "").strip() for name in SAID)
+        said = sorted((each for each in texts if re.search(special, each)), key=len)[::-1]
+        spelled = {*said, *re.findall(special, str([each for each in said if each not in body]))}  # not by the template
+        parts = re.split(f"({'|'.join([*map(re.escape, said), special])})", body) if before else [body]
+        as_text = [(part, not before or part in spelled) for part in parts] + [(text[len(body) :], False)]
+        ids = [token for part, is_text in as_text for token in encode(tokenizer, part, split_special_tokens=is_text)]
+    return ids if end.text else with_end(tokenizer, ids)
 
 
 def train_on_rows(
@@ -180,12 +204,16 @@ def supervised_trainer(
 
     transformers' Trainer with the model's own loss is 1.6 times as fast where the logits of a batch are small. TRL's
     SFTTrainer computes the loss in chunks and logs the token accuracy, so `logged` selects it too.
+
+    Raises:
+        ModelError: if rows of a batch change one another (`check_rows`).
     """
     from datasets import Dataset
     from transformers import DataCollatorForSeq2Seq, Trainer, TrainingArguments
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
+    check_rows(model)
     tokenizer = with_padding(tokenizer, model)
     longest = max(len(row["input_ids"]) for row in rows)
     logits_bytes = 4 * settings.batch_size * longest * model.config.get_text_config().vocab_size

@@ -21,16 +21,16 @@ from text2grad.config import Recipe, check_directory, check_world_size, open_run
 from text2grad.costs import Cost, write_cost
 from text2grad.errors import CheckpointError, ConfigError
 from text2grad.files import published, to_json, write_atomically
-from text2grad.models.adapters import load_lora, with_lora
+from text2grad.models.adapters import with_lora
 from text2grad.models.fine_tuning import FineTuning, Row, supervised_trainer
 from text2grad.models.measured_training import (
     Evaluation,
     check_batch_size,
     check_same_data,
-    checkpoint_path,
     last_saved,
     measured_at,
     train_measured,
+    whole_checkpoint,
 )
 from text2grad.models.pretrained import dtype_to_train, load_policy, on_cpu, refuse_second_adapter
 from text2grad.types import PromptFormat
@@ -182,7 +182,7 @@ class MeasuredRun(ABC):
             "epochs": last.epochs,
             "prompt_format": self.prompt_format,
         }
-        best, lora = checkpoint_path(self.directory, last.best_step), bool(self.recipe.model.lora_r)
+        best, lora = whole_checkpoint(self.directory, last.best_step), bool(self.recipe.model.lora_r)
         for path, adapter in ((self.directory / MERGED, False), (out, True)) if lora else ((out, False),):
             if path.exists():
                 continue
@@ -196,8 +196,5 @@ class MeasuredRun(ABC):
     def _trained(self, checkpoint: Path, *, merged: bool) -> Any:
         """Load the weights of a checkpoint, an adapter onto its base."""
         of_model = self.recipe.model
-        code = of_model.trust_remote_code
-        if not of_model.lora_r:
-            return load_policy(str(checkpoint), trust_remote_code=code)
-        model = load_lora(load_policy(self.path, dtype=of_model.dtype, trust_remote_code=code), str(checkpoint))
-        return model.merge_and_unload() if merged else model
+        dtype, code = of_model.dtype if of_model.lora_r else "auto", of_model.trust_remote_code
+        return load_policy(str(checkpoint), dtype=dtype, trust_remote_code=code, merge=merged)

@@ -25,14 +25,14 @@ from transformers import TrainerCallback
 from text2grad.config import Interruption
 from text2grad.costs import peak_memory
 from text2grad.errors import CheckpointError, ConfigError, Interrupted, TrainingError
-from text2grad.files import flush, to_json, write_atomically
+from text2grad.files import changed_since, flush, sha256_of, to_json, write_atomically
 from text2grad.models.fine_tuning import NO_LOSS, FineTuning, OnStep, Row, run_trainer
 from text2grad.models.launch import PLAIN, asks_for_fsdp
 from text2grad.progress import Progress, note
 from text2grad.types import Optimizer
 
 METRICS_FILE = "metrics.jsonl"
-MARK = "text2grad.json"  # file that completes a checkpoint: length of metrics.jsonl, and costs so far
+MARK = "text2grad.json"  # file that completes a checkpoint: length of metrics.jsonl, costs so far, SHA-256 of the files
 COSTS = ("seconds", "tokens", "peak_memory_bytes")
 LOGGED = {"loss": "loss", "grad_norm": "grad_norm", "learning_rate": "lr", "mean_token_accuracy": "token_accuracy"}
 
@@ -96,7 +96,7 @@ def train_measured(
     last = last_saved(evaluation.directory)
     if last is not None and last.step >= last.steps:
         return
-    resume_from = str(checkpoint_path(evaluation.directory, last.step)) if last else None
+    resume_from = str(whole_checkpoint(evaluation.directory, last.step)) if last else None
     journal = _Journal(evaluation, settings.learning_rate, last)
     arguments = _arguments(settings, evaluation, from_start=last is None)
     trainer = make_trainer(str(evaluation.directory / "checkpoints"), **arguments)
@@ -113,6 +113,17 @@ def train_measured(
 def checkpoint_path(directory: Path, step: int) -> Path:
     """Return the path of a checkpoint in a run's directory."""
     return directory / "checkpoints" / f"checkpoint-{step}"
+
+
+def whole_checkpoint(directory: Path, step: int) -> Path:
+    """Return the path of a checkpoint, or raise a `CheckpointError` if a file is not what was written."""
+    path = checkpoint_path(directory, step)
+    if changed := changed_since(path, json.loads((path / MARK).read_bytes()).get("sha256", {})):
+        raise CheckpointError(
+            f"cannot read checkpoint {path}: {changed}. Restore it from a copy, or remove {path}, and --resume goes on "
+            "from the checkpoint before it"
+        )
+    return path
 
 
 def last_saved(directory: Path) -> SavedTraining | None:
@@ -294,7 +305,8 @@ class _Journal(TrainerCallback):
             costs = (time.monotonic() - self.begun, self.tokens, max(self.peak_before, peak_memory()))
             length = (directory / METRICS_FILE).stat().st_size
             costs_so_far = dict(zip(COSTS, costs, strict=True))
-            mark = {"section": self.evaluation.section, "metrics_bytes": length, **costs_so_far}
+            files = {file.name: sha256_of(file) for file in path.iterdir() if file.is_file()}
+            mark = {"section": self.evaluation.section, "metrics_bytes": length, **costs_so_far, "sha256": files}
             write_atomically(path / MARK, to_json(mark))
 
 

@@ -1,6 +1,7 @@
 """Load causal language models, classifiers and tokenizers by path or hub name; weights from safetensors only."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,11 @@ from text2grad.progress import note
 
 WIDE = 256  # hidden size from which products of matrices decide the time
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+OTHER_PARTS = re.compile(
+    r"vision|visual|image|audio|video|speech|multi_?modal|(^|\.)(mtp|v_head|value_head|score|classifier)\b|[kv]_scale$"
+    r"|(masked_bias|attn\.bias|attention\.bias|inv_freq|position_ids)$"
+)
+"""Weights in a model's files that a language model does not need: other senses, other heads, scales, old buffers."""
 
 
 def policy_config(path: str, *, trust_remote_code: bool = False) -> Any:
@@ -54,38 +60,53 @@ def dtype_to_train(dtype: str, lora_r: int) -> str:
     return "float32" if dtype == "auto" and not lora_r else dtype
 
 
-def load_policy(path: str, *, dtype: str = "auto", trust_remote_code: bool = False) -> Any:
-    """Load a causal language model; an adapter is merged into its base.
+def load_policy(path: str, *, dtype: str = "auto", trust_remote_code: bool = False, merge: bool = True) -> Any:
+    """Load a causal language model; an adapter is merged into its base, or else stays, trainable on its frozen base.
 
     Raises:
-        ModelError: if the path holds no model that can be loaded.
+        ModelError: if the path holds no model that can be loaded, or loaded it is not the one that was saved.
     """
     from transformers import AutoModelForCausalLM
 
+    from text2grad.models.probing import check_probe
+
+    how: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
     base = base_named_by(path)
     if base is not None:
-        from text2grad.models.adapters import load_lora
+        from text2grad.models.adapters import load_lora, merged
 
-        adapted = load_lora(load_policy(base, dtype=dtype, trust_remote_code=trust_remote_code), path)
-        return adapted.merge_and_unload().requires_grad_(True)  # peft froze the base
-    how = {"dtype": dtype, "trust_remote_code": trust_remote_code}
-    return load_model(AutoModelForCausalLM, "a causal language model", path, **how)
+        with _loading("an adapter's base", path):
+            model = load_policy(base, **how)
+        adapted = load_lora(model, path, trainable=not merge)
+        return merged(adapted, path) if merge else adapted
+    model = load_model(AutoModelForCausalLM, "a causal language model", path, **how)
+    check_probe(model, path)
+    return model
 
 
-def load_model(kind: Any, what: str, path: str | Path, **settings: Any) -> Any:
+def load_model(kind: Any, what: str, path: str | Path, *, new_head: bool = False, **settings: Any) -> Any:
     """Load a saved model of any class, or a language model's trunk with a new head.
 
     Args:
         kind: transformers' class for it, such as `AutoModelForSequenceClassification`.
         what: the kind in words, for the error.
         path: directory or hub name.
+        new_head: the head is made anew where the files have another one.
         settings: further arguments of `from_pretrained`.
 
     Raises:
-        ModelError: if the path holds no model that can be loaded.
+        ModelError: if the path holds no model that can be loaded, its files lack a weight or have one without a place
+            in the model, or a weight holds NaN.
     """
+    from text2grad.models.probing import not_finite, refuse_unread
+
     with _loading(what, path):
-        model = kind.from_pretrained(str(path), use_safetensors=True, **settings)
+        model, read = kind.from_pretrained(str(path), use_safetensors=True, output_loading_info=True, **settings)
+        trunk = f"{model.base_model_prefix}." if new_head else ""
+        unread = [key for key in read["unexpected_keys"] if not OTHER_PARTS.search(key)]
+        refuse_unread(*([key for key in keys if key.startswith(trunk)] for keys in (read["missing_keys"], unread)))
+        if broken := not_finite(model):
+            raise ValueError(f"{broken}; copy or download it again")
     if on_cpu():
         _warn_of_slow_halves(model)
     return model
@@ -183,14 +204,18 @@ def _why_unloadable(path: str | Path, error: Exception) -> str:
     policies = sorted(Path(path).glob("checkpoints/step-*/policy")) or sorted(Path(path).glob("step-*/policy"))
     if policies:
         return f", which holds a run; its policy is {policies[-1]}"
-    reason = str(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}"
+    base = base_named_by(path)
+    moved = base is not None and not Path(base).exists()
+    if moved and isinstance(error, ModelError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__  # what it says about the base is said below
+    plain = isinstance(error, OSError | ValueError | ModelError)
+    reason = str(error) if plain else f"{type(error).__name__}: {error}"
     if reason.startswith("Unrecognized configuration class"):  # and the names of all that are recognized
         reason = (
             "transformers has no class of this purpose for models of its type; name a model of another family, such as "
             "Llama, Qwen2 or Gemma"
         )
-    base = base_named_by(path)
-    if base is not None and not Path(base).exists():
+    if moved:
         reason = (
             f"it is an adapter on {base!r}, which is no directory seen from {Path.cwd()} (run the command where the "
             f"adapter was trained, or change base_model_name_or_path in {Path(path) / ADAPTER_CONFIG}), and as a name "

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from text2grad.errors import DataError, ModelError
+from text2grad.models.chat_template import prompt_text, turn_end
 from text2grad.models.pretrained import context_of, vocabulary_of
 from text2grad.types import Example, Message, PromptFormat
 
@@ -27,7 +28,8 @@ def encode_prompts(
         raise DataError("there are no prompts: the list of examples is empty")
     prompts = ((f"example {row}", example.prompt) for row, example in enumerate(examples))
     if format_of(tokenizer, prompt_format, prompts) == "chat":
-        encoded = tokenizer(chat_texts(tokenizer, examples), add_special_tokens=False)["input_ids"]
+        texts = [prompt_text(tokenizer, example, f"example {row}") for row, example in enumerate(examples)]
+        encoded = tokenizer(texts, add_special_tokens=False)["input_ids"]
     else:
         encoded = plain_ids(tokenizer, [e.joined_text for e in examples])
     for row, (ids, example) in enumerate(zip(encoded, examples, strict=True)):
@@ -79,27 +81,6 @@ def format_of(
             'model that has one, or join messages as plain text with model.prompt_format = "plain"'
         )
     return "plain"
-
-
-def chat_texts(tokenizer: Any, examples: Sequence[Example]) -> list[str]:
-    """Return the prompts in the chat template, up to the beginning of the answer.
-
-    Raises:
-        DataError: if the template, a program of the model's authors, refuses a chat.
-    """
-    texts = []
-    for row, example in enumerate(examples):
-        prompt = example.prompt
-        chat = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-        try:
-            texts.append(str(tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)))
-        except Exception as error:
-            roles = ", ".join(repr(message["role"]) for message in chat)
-            raise DataError(
-                f"the tokenizer's chat template refuses example {row} (roles {roles}): {error}. Change its messages, "
-                'or set model.prompt_format = "plain"'
-            ) from error
-    return texts
 
 
 def fitting_prompts(
@@ -168,15 +149,26 @@ def check_ids(model: Any, rows: Iterable[Sequence[int]]) -> None:
         )
 
 
-def stop_ids(model: Any, tokenizer: Any, override: Sequence[int] = ()) -> tuple[int, ...]:
-    """Return the ids that end a response: the override, or what the generation config and the tokenizer name.
+def answer_end(tokenizer: Any, prompt_format: str = "auto") -> list[int]:
+    """Return the ids that end an answer, by the chat template or the tokenizer; none where neither names an end."""
+    chat = format_of(tokenizer, prompt_format) == "chat"
+    if chat and (end := turn_end(tokenizer).text):
+        return list(tokenizer(end, add_special_tokens=False)["input_ids"])
+    return [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+
+
+def stop_ids(
+    model: Any, tokenizer: Any, override: Sequence[int] = (), *, prompt_format: str = "auto"
+) -> tuple[int, ...]:
+    """Return the ids that end a response: the override, or what generation config, tokenizer and chat template name.
 
     Raises:
         ModelError: if nothing names one.
     """
     configured = getattr(model.generation_config, "eos_token_id", None)
     configured = [configured] if isinstance(configured, int) else list(configured or ())
-    named = list(override) or [*configured, *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])]
+    ends = [*answer_end(tokenizer, "plain"), *answer_end(tokenizer, prompt_format)[-1:]]
+    named = list(override) or [*configured, *ends]
     vocabulary = vocabulary_of(model)
     known = [token for token in named if token < vocabulary]
     if named and not known:

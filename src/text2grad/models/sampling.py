@@ -14,11 +14,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from text2grad.models.decoding import Ended, decode, most_likely
 from text2grad.models.randomness import sample_inverse_cdf
 from text2grad.types import Example, Rollout
+
+OnPart = Callable[[list[tuple[int, ...]], list[tuple[float, ...]]], None]
+"""Called with responses, and the log-prob of each id at the temperature, in nats, in the pass that sampled it."""
 
 
 def sample(
@@ -31,14 +35,14 @@ def sample(
     temperature: float = 1.0,
     rows_at_once: int = 64,
     ended: Ended | None = None,
-    on_part: Callable[[list[tuple[int, ...]]], None] | None = None,
+    on_part: OnPart | None = None,
 ) -> list[tuple[int, ...]]:
     """Return one response per prompt, end-of-sequence included where it was sampled.
 
     Equal prompts of one batch are computed once (`shared_prefix`), which changes results by rounding only.
 
     Args:
-        model: the policy; its own generation config is set aside for the call.
+        model: the policy; its own generation config has no say.
         prompt_ids: token ids of each prompt.
         uniforms: [B, T]; T is the most tokens a response may have.
         eos_ids: ids that end a response.
@@ -46,17 +50,18 @@ def sample(
         temperature: divides the logits; 0 takes the most likely token, without random numbers.
         rows_at_once: rows of one batch; changes memory, and results by rounding only.
         ended: called with the ids of a row after each token; True ends the row with this token.
-        on_part: called with the responses of each batch, in order.
+        on_part: called with each batch's responses, in order, and their ids' log-probs (zeros at temperature 0).
     """
     responses: list[tuple[int, ...]] = []
     for start in range(0, len(prompt_ids), rows_at_once):
         chunk = prompt_ids[start : start + rows_at_once]
         drawn = uniforms[start : start + rows_at_once].to(model.device)
+        logps = torch.zeros(drawn.shape, device=drawn.device)
         prompts = [tuple(ids) for ids in chunk]
         part = decode(
             model,
             prompts,
-            partial(_draw, drawn, temperature) if temperature else most_likely,
+            partial(_draw, drawn, temperature, logps=logps) if temperature else most_likely,
             max_new_tokens=uniforms.shape[1],
             eos_ids=eos_ids,
             pad_id=pad_id,
@@ -65,7 +70,7 @@ def sample(
         )
         responses += part
         if on_part is not None:
-            on_part(part)
+            on_part(part, [tuple(logp[: len(ids)]) for ids, logp in zip(part, logps.tolist(), strict=True)])
     return responses
 
 
@@ -86,6 +91,9 @@ def make_rollouts(
     ]
 
 
-def _draw(uniforms: Tensor, temperature: float, logits: Tensor, rows: Tensor, step: int) -> Tensor:
-    """Choose the tokens of some rows of a batch by the inverse CDF."""
-    return sample_inverse_cdf(logits / temperature, uniforms[rows, step])
+def _draw(uniforms: Tensor, temperature: float, logits: Tensor, rows: Tensor, step: int, *, logps: Tensor) -> Tensor:
+    """Choose the tokens of some rows of a batch by the inverse CDF; write their log-probs into `logps`, [B, T]."""
+    logits = logits / temperature
+    tokens = sample_inverse_cdf(logits, uniforms[rows, step])
+    logps[rows, step] = logits.log_softmax(-1).gather(1, tokens[:, None])[:, 0]
+    return tokens

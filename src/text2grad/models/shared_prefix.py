@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from text2grad.models.adapters import base_of
+from text2grad.models.adapters import base_of, trunk_of
 from text2grad.models.batch import TokenBatch, left_padded
 from text2grad.models.kv_cache import empty_cache
 
@@ -65,7 +65,7 @@ def can_share_prompts(model: Any) -> bool:
     Models with sliding windows, local attention or recurrent layers cannot; nor can gradient checkpointing, because it
     leaves no cache.
     """
-    trunk = base_of(model).get_decoder()
+    trunk = trunk_of(model)
     new, old = "is_activation_checkpointing", "is_gradient_checkpointing"  # transformers renamed it
     if trunk.training and getattr(trunk, new if hasattr(trunk, new) else old, False):
         return False
@@ -76,9 +76,9 @@ def can_share_prompts(model: Any) -> bool:
 
 
 def counts_slots(model: Any) -> bool:
-    """Return whether attention counts slots, though the cache keeps all of them: local (GPT-Neo), or ALiBi of MPT."""
+    """Return whether attention counts slots, though the cache keeps all: local (GPT-Neo), MPT's ALiBi, GIT's images."""
     config = base_of(model).config.get_text_config()
-    return config.model_type == "mpt" or "local" in (getattr(config, "attention_layers", None) or ())
+    return config.model_type in ("mpt", "git") or "local" in (getattr(config, "attention_layers", None) or ())
 
 
 def shared_states(trunk: Any, batch: TokenBatch) -> States:
@@ -215,7 +215,7 @@ def _read_runs(
 
 
 def _beginning(rows: Sequence[Sequence[int]]) -> list[int]:
-    """Return the common prefix of rows, without the last token of the shortest: `generate` needs one token to start."""
+    """Return the common prefix of rows, without the last token of the shortest: each row reads one to start."""
     lists = [list(row) for row in rows]
     first, last = min(lists), max(lists)  # in lexicographic order: all other lists lie between them
     alike = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
@@ -232,13 +232,13 @@ def read_tokens(model: Any, ids: Tensor, attention_mask: Tensor, positions: Tens
         positions: of the new tokens, [B, N].
         cache: of the tokens before.
     """
-    owner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    known = signature(owner.forward).parameters
-    more = {"position_ids": positions, "logits_to_keep": 1}
+    known = signature(base_of(model).forward).parameters
+    more = {"position_ids": positions, "logits_to_keep": 1, "past_key_values": cache, "cache_params": cache}
+    if "cache_params" in known:  # Mamba
+        attention_mask = attention_mask[:, -ids.shape[1] :]
     return model(
         input_ids=ids,
         attention_mask=attention_mask,
-        past_key_values=cache,
         use_cache=True,
         **{name: value for name, value in more.items() if name in known},
     )

@@ -4,7 +4,7 @@
 alone. vLLM's come from other kernels, so its log-probs are kept beside the ids (`Rollout.engine_logp`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -14,14 +14,13 @@ from packaging.specifiers import SpecifierSet
 from text2grad.config import EngineConfig, RolloutConfig
 from text2grad.errors import ConfigError, ModelError, is_out_of_memory, require
 from text2grad.models.randomness import random_states, restore_random_states
+from text2grad.models.sampling import OnPart
 
 TRL_VERSIONS = ">=1.14,<1.17"
 """The versions of TRL whose methods that are not public are known here and in `text2grad.integrations.trl`."""
 
 IDS_ONLY = {"ignore_eos": True, "detokenize": False}
 """vLLM ends responses at its own list of ids by default; here the ids of the run alone end them (`stop_token_ids`)."""
-
-Part = Callable[[list[tuple[int, ...]], list[tuple[float, ...]]], None]
 
 
 class VLLMSampler:
@@ -88,7 +87,7 @@ class VLLMSampler:
             ) from error
         restore_random_states(states)
 
-    def sample(self, prompt_ids: Sequence[Sequence[int]], *, step: int, on_part: Part) -> None:
+    def sample(self, prompt_ids: Sequence[Sequence[int]], *, step: int, on_part: OnPart) -> None:
         """Take the policy's weights, and sample one response per prompt, end-of-sequence included.
 
         Every process of the run calls this, with equally many prompts.

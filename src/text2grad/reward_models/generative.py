@@ -25,10 +25,12 @@ from text2grad.models import (
     Row,
     context_of,
     decode,
+    load_policy,
     load_tokenizer,
     most_likely,
     padding_id,
     row_of_ids,
+    save_model,
     stop_ids,
     train_on_rows,
     with_end,
@@ -42,7 +44,7 @@ from text2grad.reward_models.decoding.constrained import (
 from text2grad.reward_models.decoding.skeleton import Skeleton
 from text2grad.reward_models.format import FORMAT_FILE, CritiqueFormat, read_critique, saved_format
 from text2grad.reward_models.prompts import critique_prompts
-from text2grad.reward_models.shared_base import learning, load_weights, load_writer
+from text2grad.reward_models.shared_base import learning, load_weights
 from text2grad.reward_models.writing import critique_target, has_outcomes, inputs_of
 from text2grad.types import Critique, Example
 
@@ -88,7 +90,8 @@ class GenerativeRewardModel:
                 has no end-of-sequence token.
         """
         self.tokenizer, self.format = tokenizer, format or CritiqueFormat()
-        self.eos_ids, self._size = stop_ids(model, tokenizer), model.config.get_text_config().vocab_size
+        self.eos_ids = stop_ids(model, tokenizer, prompt_format=self.format.prompt_format)
+        self._size = model.config.get_text_config().vocab_size
         least = self._least_tokens("")
         if self.format.max_new_tokens < least:
             raise ModelError(
@@ -204,7 +207,7 @@ class GenerativeRewardModel:
         form: dict[str, Any] = {"write_feedback": self.format.write_feedback, "form": self.format.form}
         targets = [critique_target(annotation.critique, annotation.response, **form) for annotation in readable]
         rows = [
-            row_of_ids(prompt, with_end(self.tokenizer, encode(self.tokenizer, target)))
+            row_of_ids(prompt, with_end(self.tokenizer, encode(self.tokenizer, target), self.format.prompt_format))
             for prompt, target in zip(self.prompts(*inputs_of(readable)), targets, strict=True)
         ]
         kept = [row for row in rows if len(row["input_ids"]) <= max_tokens]
@@ -238,7 +241,7 @@ class GenerativeRewardModel:
 
     def save(self, directory: Path) -> None:
         """Write a Hugging Face directory, and the format as reward_model.json."""
-        self.model.save_pretrained(directory)
+        save_model(self.model, directory)
         self.tokenizer.save_pretrained(directory)
         write_atomically(directory / FORMAT_FILE, to_json(asdict(self.format)))
 
@@ -260,6 +263,7 @@ class GenerativeRewardModel:
         Raises:
             ModelError: if there is no such model.
         """
-        model = load_writer(directory, trust_remote_code=trust_remote_code) if model is None else model
+        if model is None:
+            model = load_policy(str(directory), trust_remote_code=trust_remote_code, merge=False)
         tokenizer = load_tokenizer(str(directory), trust_remote_code=trust_remote_code)
         return cls(model, tokenizer, replace(saved_format(directory), **changes), rows_at_once=rows_at_once)

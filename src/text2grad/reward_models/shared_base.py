@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from text2grad.errors import ModelError
 from text2grad.models import (
     ADAPTER_WEIGHTS,
     CRITIC_ADAPTER,
@@ -16,24 +17,14 @@ from text2grad.models import (
     adapter_active,
     adapter_parameters,
     base_named_by,
+    check_probe,
     is_peft,
-    load_lora,
     load_model,
-    load_policy,
+    probe,
     readable_adapter,
+    refuse_unread,
+    same_trainable,
 )
-
-
-def load_writer(directory: str | Path, *, trust_remote_code: bool = False) -> Any:
-    """Load a causal language model, or a trainable adapter on its frozen base.
-
-    Raises:
-        ModelError: if there is none.
-    """
-    base = base_named_by(directory)
-    if base is None:
-        return load_policy(str(directory), trust_remote_code=trust_remote_code)
-    return load_lora(load_policy(base, trust_remote_code=trust_remote_code), str(directory), trainable=True)
 
 
 class AdapterRole:
@@ -79,12 +70,21 @@ def add_role(policy: Any, directory: str | Path) -> AdapterRole:
     Raises:
         ModelError: if it cannot be loaded.
     """
-    with _same_trainable(policy), readable_adapter(str(directory)):
-        policy.load_adapter(str(directory), adapter_name=CRITIC_ADAPTER, is_trainable=False)
+    before = probe(policy)
+    with same_trainable(policy), readable_adapter(str(directory)):
+        read = policy.load_adapter(str(directory), adapter_name=CRITIC_ADAPTER, is_trainable=False)
+        refuse_unread(read.missing_keys, read.unexpected_keys)
     for module in policy.modules():  # a new adapter is active where the policy has none: switch it off
         if hasattr(module, "_active_adapter"):
             module._active_adapter = [POLICY_ADAPTER]
-    return AdapterRole(policy, CRITIC_ADAPTER)
+    if not probe(policy).equal(before):  # such as by biases, or PiSSA's change of the base
+        raise ModelError(
+            f"the adapter {str(directory)!r} changes weights of its base, which the policy shares; name the merged "
+            "model as critic.model (`text2grad reward` writes merged/ beside the adapter)"
+        )
+    role = AdapterRole(policy, CRITIC_ADAPTER)
+    check_probe(role, directory, base_named_by(directory))
+    return role
 
 
 @contextmanager
@@ -95,24 +95,13 @@ def learning(model: Any) -> Iterator[Any]:
         return
     shared, was_training = model.shared, model.shared.training
     try:
-        with _same_trainable(shared), adapter_active(shared, model.adapter):
+        with same_trainable(shared), adapter_active(shared, model.adapter):
             shared.requires_grad_(False)
             for parameter in adapter_parameters(shared, model.adapter).values():
                 parameter.requires_grad_(True)
             yield shared
     finally:
         shared.train(was_training)
-
-
-@contextmanager
-def _same_trainable(model: Any) -> Iterator[None]:
-    """Restore at the end which weights are trainable; new ones are not."""
-    before = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
-    try:
-        yield
-    finally:
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad_(before.get(name, False))
 
 
 def load_weights(model: Any, directory: Path, *, trust_remote_code: bool = False) -> None:

@@ -4,7 +4,7 @@
         policy/                    the policy as an ordinary Hugging Face directory (or a peft adapter)
         trainable.safetensors      every trainable parameter by name: policy and value function, bit for bit
         optimizer.safetensors      AdamW's moments, and its number of steps, by parameter name
-        state.json                 step, KL coefficient, random states of each process, log positions
+        state.json                 step, KL coefficient, random states of each process, log positions, SHA-256 of both
     checkpoints/best.json          step and value of the best evaluation, with `run.keep_best`
 
 A directory is written under a hidden name, flushed to disk and renamed. Tensors are safetensors only; nothing is
@@ -25,12 +25,13 @@ from torch.distributed.tensor import DTensor
 
 from text2grad.config import all_checkpoints, best_checkpoint, latest_checkpoint
 from text2grad.errors import CheckpointError
-from text2grad.files import published, to_json
-from text2grad.models import is_peft, policy_only, random_states
+from text2grad.files import changed_since, published, sha256_of, to_json
+from text2grad.models import is_peft, policy_only, probe, random_states, save_model
 from text2grad.rl.sharding import as_sharded, whole
 from text2grad.rl.start import PreparedRun
 
 STATE = ("step", "beta", "statuses", "log", "critic", "random")
+TENSORS = ("trainable.safetensors", "optimizer.safetensors")
 
 
 def save_checkpoint(run: PreparedRun, step: int) -> None:
@@ -43,6 +44,8 @@ def save_checkpoint(run: PreparedRun, step: int) -> None:
     names: dict[Tensor, str] = {parameter: name for name, parameter in run.trainable.items()}
     states = run.optimizers.states().items()
     moments = {f"{names[p]}.{key}": moment for p, state in states for key, moment in state.items()}
+    with run.whole_policy() as policy:
+        logp = probe(policy)
     if run.accelerator.is_main_process:
         state = {
             "step": step,
@@ -55,7 +58,7 @@ def save_checkpoint(run: PreparedRun, step: int) -> None:
             "random_of_others": of_others,
         }
         directory = run.directory / "checkpoints"
-        _write(directory / f"step-{step:06d}", run, moments, state)
+        _write(directory / f"step-{step:06d}", run, moments, state, logp)
         remove_old_checkpoints(directory, run.recipe.run.keep_checkpoints)
         run.log.forget_critiques(step)
         run.refresher.prune(checkpoint_critics(directory))
@@ -67,7 +70,7 @@ def save_checkpoint(run: PreparedRun, step: int) -> None:
     run.accelerator.wait_for_everyone()
 
 
-def _write(path: Path, run: PreparedRun, moments: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+def _write(path: Path, run: PreparedRun, moments: Mapping[str, Tensor], state: dict[str, Any], logp: Tensor) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -75,11 +78,12 @@ def _write(path: Path, run: PreparedRun, moments: Mapping[str, Tensor], state: M
     try:
         with published(path) as temporary:
             exported = {"state_dict": _gathered(_exported(policy))} if run.sharding else {}
-            policy.save_pretrained(temporary / "policy", **policy_only(policy), **exported)
+            save_model(policy, temporary / "policy", logp=logp, **policy_only(policy), **exported)
             del exported
             run.tokenizer.save_pretrained(temporary / "policy")
-            save_file(_gathered(run.trainable), temporary / "trainable.safetensors")
-            save_file(_gathered(moments), temporary / "optimizer.safetensors")
+            for name, tensors in zip(TENSORS, (run.trainable, moments), strict=True):
+                save_file(_gathered(tensors), temporary / name)
+            state["sha256"] = {name: sha256_of(temporary / name) for name in TENSORS}
             (temporary / "state.json").write_bytes(to_json(state))
     except (OSError, RuntimeError, SafetensorError) as error:
         before = latest_checkpoint(path.parent)
@@ -124,7 +128,9 @@ def load_checkpoint(path: Path, run: PreparedRun) -> dict[str, Any]:
         CheckpointError: if the checkpoint cannot be read or holds other parameters than the run trains.
     """
     state, trainable = _read_state(path), run.trainable
-    weights, moments = _opened(path / "trainable.safetensors"), _opened(path / "optimizer.safetensors")
+    weights, moments = (_opened(path / name) for name in TENSORS)
+    if changed := changed_since(path, state.get("sha256", {})):
+        raise _damaged(path, changed)
     shapes = {name: list(p.shape) for name, p in trainable.items()}
     saved = {name: weights.get_slice(name).get_shape() for name in weights.keys()}  # noqa: SIM118  no dict
     if saved != shapes:

@@ -57,7 +57,7 @@ def held_out_responses(run: PreparedRun, rows: range, title: str | None = None) 
 
     def sample_all() -> list[tuple[int, ...]]:
         with Progress(title or "", len(rows), unit="response", enabled=shown) as progress:
-            return run.sample_policy(prompts, uniforms[here], lambda part: progress.advance(len(part)))
+            return run.sample_policy(prompts, uniforms[here], lambda part, _: progress.advance(len(part)))
 
     responses = run.sizes.in_rows(len(rows), sample_all)
     return make_rollouts(run.tokenizer, run.held_out[here], prompts, responses, run.eos_ids)

@@ -7,7 +7,7 @@ from inference engines). PPO's own ratio is π_θ / π_old with both from the tr
 responses of this process, T response tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,11 +22,14 @@ CAP = 2.0
 MOST_KL = 0.1
 """KL(π_engine ‖ π_old) in nats per token above which the engine's weights are not the policy's; 16 bits cause 0.001."""
 
+USUAL_GAP, USUAL_GAP_HALF = 1e-3, 0.05
+"""Largest usual mean |log π_engine − log π_old| in nats: rounding causes 1e-6 in 32 bits, 0.01 to 0.03 in 16 bits."""
+
 
 def engine_weights(
     rollouts: Sequence[Rollout], logp: Tensor, mask: Tensor, *, accelerator: Any, cap: float = CAP
 ) -> tuple[Tensor, dict[str, float]]:
-    """Return the factor of each token's advantage, and metrics over all processes.
+    """Return the factor of each token's advantage where another engine sampled, and metrics over all processes.
 
     Args:
         rollouts: responses with `engine_logp`.
@@ -40,7 +43,7 @@ def engine_weights(
         `engine/logp_gap`, the mean of its absolute value, `engine/weight_mean` and `engine/capped_share`.
 
     Raises:
-        TrainingError: if the engine does not sample from the policy.
+        TrainingError: if the responses are not sampled from the policy.
     """
     theirs = torch.zeros_like(logp)
     for row, rollout in enumerate(rollouts):
@@ -55,8 +58,19 @@ def engine_weights(
     metrics = {f"engine/{name}": value / max(count, 1.0) for name, value in sums_by_name.items()}
     if not metrics["engine/kl_per_token"] < MOST_KL:
         raise TrainingError(
-            f"vLLM's responses are not the policy's: KL(vLLM ‖ policy) is {metrics['engine/kl_per_token']:.3g} nats "
-            f"per token (limit {MOST_KL}), so its weights were not taken over, or its kernels compute another model. "
-            'Go on with rollout.engine = "hf", or another version of vLLM'
+            f"the responses are not the policy's: KL(engine ‖ policy) is {metrics['engine/kl_per_token']:.3g} nats per "
+            f"token (limit {MOST_KL}). vLLM's weights were not taken over, or its kernels compute another model: go on "
+            'with rollout.engine = "hf", or another version of vLLM. With "hf", the cache computes another model since '
+            "the run began: begin a new run at the last checkpoint's policy, which tries its cache anew"
         )
     return weights, metrics
+
+
+def warning_of_gap(metrics: Mapping[str, float], *, rounded: bool) -> str:
+    """Return a warning where log-probs in sampling and scoring differ by more than rounding in 16 or 32 bits does."""
+    gap, usual = metrics.get("engine/logp_gap", 0.0), USUAL_GAP_HALF if rounded else USUAL_GAP
+    told = (
+        f"the log-probs of sampled tokens differ by {gap:.2g} nats from those of scoring on average (usual: up to "
+        f"{usual}), so the responses are not quite the policy's; see engine/kl_per_token and engine/logp_gap"
+    )
+    return "" if gap <= usual else told

@@ -15,6 +15,7 @@ from accelerate.utils import gather_object
 from text2grad.costs import TokenCount, accelerator_peak, peak_memory, tokens_of
 from text2grad.errors import CriticError
 from text2grad.progress import note
+from text2grad.rl.importance import warning_of_gap
 from text2grad.rl.metrics import WARN_OF_SILENCE, response_records, step_metrics, warning_of_silence
 from text2grad.rl.step import Instrument, Step, watched
 
@@ -122,7 +123,9 @@ class Records(Instrument):
         if trainer.accelerator.is_main_process:
             trainer.log.write_rollouts(step.records)
             trainer.log.write_metrics({"step": step.number, **step.metrics})
-            if step.number + 1 in WARN_OF_SILENCE and (warning := warning_of_silence(trainer.log.metrics())):
+            silence = warning_of_silence(trainer.log.metrics()) if step.number + 1 in WARN_OF_SILENCE else ""
+            rounded = trainer.vllm is not None or trainer.gradient.half_precision
+            for warning in filter(None, (silence, warning_of_gap(step.metrics, rounded=rounded))):
                 note(f"step {step.number + 1}: {warning}", warning=True)
         trainer.tracker.log(step.metrics, step.number)
 

@@ -79,7 +79,7 @@ def sample_rollouts(run: PreparedRun, step: int, early: EarlyCritiques | None = 
     chosen = chosen_examples(run, step)[mine]
     prompts, rollouts = [run.prompt_ids[index] for index in chosen], list[Rollout]()
 
-    def on_part(responses: list[tuple[int, ...]], logps: list[tuple[float, ...]] | None = None) -> None:
+    def on_part(responses: list[tuple[int, ...]], logps: list[tuple[float, ...]]) -> None:
         here = slice(len(rollouts), len(rollouts) + len(responses))
         examples = [run.examples[index] for index in chosen[here]]
         part = make_rollouts(run.tokenizer, examples, prompts[here], responses, run.eos_ids, logps)
@@ -137,5 +137,5 @@ def critiques_of(
         critiques = ask(run.critic, examples, responses, match=run.recipe.critic.match)
     else:
         critiques = early.critiques()
-    run.log.keep_critiques(step, rank, rollouts, critiques, random_states())
+    run.log.keep_critiques(step, rank, rollouts, critiques, random_states(), ids=run.vllm is not None)
     return critiques

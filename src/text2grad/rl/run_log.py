@@ -115,14 +115,16 @@ class RunLog:
         rollouts: Sequence[Rollout],
         critiques: Sequence[Critique],
         states: Mapping[str, Any],
+        *,
+        ids: bool = False,
     ) -> None:
-        """Write the critiques of this process's responses, before anything uses them, and the ids an engine sampled.
+        """Write the critiques of this process's responses, before anything uses them; with `ids` what was sampled, too.
 
         `states` are those of the random generators after the critic, which may draw random numbers.
         """
         responses = []
         for rollout, critique in zip(rollouts, critiques, strict=True):
-            sampled = {"ids": rollout.response_ids, "engine_logp": rollout.engine_logp} if rollout.engine_logp else {}
+            sampled = {"ids": rollout.response_ids, "engine_logp": rollout.engine_logp} if ids else {}
             responses.append({"response": rollout.response, **sampled, "critique": critique_to_json(critique)})
         path = self.directory / "critiques" / f"{step:06d}-{rank}.json"
         write_atomically(path, to_json({"random": states, "responses": responses}))

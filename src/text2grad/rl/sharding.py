@@ -143,6 +143,11 @@ class Sharding:
                 "critic.model is an adapter on the policy's base, which FSDP has in shards; give the critic weights of "
                 "its own (the directory `merged` beside the adapter), or launch plain data parallelism"
             )
+        if reference.start:
+            raise ConfigError(
+                "the policy without its adapter is not the start of this run, and FSDP keeps no copy of the start: "
+                "give model.merge_and_unload() to the trainer and set model.lora_r, or launch plain data parallelism"
+            )
         _refuse_differing(model)
         self.half_precision = self.half_precision or half_precision(model.policy)
         names, count = self._layer_names(model.policy), self.accelerator.num_processes

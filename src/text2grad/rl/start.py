@@ -3,7 +3,7 @@
 Whatever can be refused is refused here, before any work. `PreparedRun` holds the parts; `trainer.py` moves them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from math import lcm
@@ -21,12 +21,12 @@ from text2grad.errors import ConfigError, ModelError
 from text2grad.feedback import Critic, check_examples, digest_of_examples, load_critic
 from text2grad.models import (
     POLICY_ADAPTER,
+    OnPart,
     PolicyWithValue,
     Reference,
     Scores,
     TokenBatch,
     VLLMSampler,
-    adapter_is_trained,
     can_share_prompts,
     check_batch_size,
     check_engine,
@@ -44,7 +44,9 @@ from text2grad.models import (
     padding_id,
     policy_config,
     refuse_second_adapter,
+    refuse_unrepeated,
     sample,
+    steps_are_right,
     stop_ids,
     with_lora,
 )
@@ -148,7 +150,9 @@ class PreparedRun:
         self.tokenizer = tokenizer_of(model, recipe.model) if processing_class is None else processing_class
         self._fit_prompts(model, examples, held_out)
         policy = prepare_policy(model, recipe.model)
-        self.eos_ids = stop_ids(policy, self.tokenizer, recipe.rollout.eos_token_ids)
+        self.eos_ids = stop_ids(
+            policy, self.tokenizer, recipe.rollout.eos_token_ids, prompt_format=recipe.model.prompt_format
+        )
         self.pad_id = padding_id(policy, self.tokenizer, self.eos_ids)
         self._open(resume=resume)
         self._build(policy if self.sharding else policy.to(self.accelerator.device))
@@ -271,6 +275,7 @@ class PreparedRun:
             self.sharding.shard(self.model, self.reference)
         with self.whole_policy() as whole:
             check_model(whole)
+            steps_are_right(whole, self.pad_id)
 
     @contextmanager
     def whole_policy(self) -> Iterator[Any]:
@@ -279,7 +284,7 @@ class PreparedRun:
             yield self.model.policy
 
     def sample_policy(
-        self, prompts: Sequence[Sequence[int]], uniforms: Tensor, on_part: Callable[[list[tuple[int, ...]]], None]
+        self, prompts: Sequence[Sequence[int]], uniforms: Tensor, on_part: OnPart
     ) -> list[tuple[int, ...]]:
         """Return the policy's responses to prompts by uniform numbers, [B, T]; `on_part` gets each batch's at once."""
         with self.whole_policy() as policy:
@@ -316,12 +321,6 @@ def _warnings_of(policy: Any, recipe: Recipe) -> Iterator[str]:
             "all weights are trained in 16 bits: most of an AdamW update is rounded away (bfloat16), or the update "
             'is far too large (float16); set model.dtype = "float32", or model.lora_r to train an adapter'
         )
-    if is_peft(policy) and adapter_is_trained(policy):
-        yield (
-            "the policy's adapter is trained already, and the reference is the base without it: the KL term pulls "
-            "the policy back to this base from the first step on. To begin at the adapter, give the trainer "
-            "model.merge_and_unload(), or name the adapter's directory in [model] path"
-        )
     warmup = recipe.optim.value_warmup_steps
     if recipe.model.value != "none" and warmup >= recipe.run.steps:
         yield (
@@ -335,7 +334,7 @@ def prepare_policy(model: Any, settings: ModelConfig) -> Any:
 
     Raises:
         ConfigError: if `lora_targets` names a module that the model lacks; before its weights are loaded from a path.
-        ModelError: if the path holds no model that can be loaded.
+        ModelError: if the path holds no model that can be loaded, or the model has an adapter that could not be.
     """
     if isinstance(model, str | Path):
         refuse_second_adapter(str(model), settings.lora_r)
@@ -349,6 +348,8 @@ def prepare_policy(model: Any, settings: ModelConfig) -> Any:
             f"the policy's adapters are named {', '.join(map(repr, model.peft_config))}, but text2grad trains and "
             f"saves the one named {POLICY_ADAPTER!r}; load it with adapter_name={POLICY_ADAPTER!r}"
         )
+    if is_peft(model):
+        refuse_unrepeated(model)
     if settings.lora_r and not is_peft(model):
         model = with_lora(
             model,

@@ -86,11 +86,11 @@ class Text2GradTrainer(TrainingLoop):
 
     def update(self, step: Step) -> None:
         """Move the policy and the value function."""
+        weights, step.metrics = engine_weights(
+            step.rollouts, step.scores.logp, step.batch.response_mask, accelerator=self.accelerator
+        )
         if self.vllm is not None:  # vLLM's log-probs are not quite the policy's
-            weights, metrics = engine_weights(
-                step.rollouts, step.scores.logp, step.batch.response_mask, accelerator=self.accelerator
-            )
-            step.advantages, step.metrics = step.advantages * weights, metrics
+            step.advantages = step.advantages * weights
         self._tell("before_update", step)
         self._epochs(step)
         self._tell("after_update", step)

@@ -33,7 +33,8 @@ def sample_rollouts(
     Raises:
         DataError: if a prompt leaves no room for a response.
     """
-    limit, eos_ids = rollout.max_new_tokens, stop_ids(policy, tokenizer, rollout.eos_token_ids)
+    limit = rollout.max_new_tokens
+    eos_ids = stop_ids(policy, tokenizer, rollout.eos_token_ids, prompt_format=prompt_format)
     fitting, prompts = fitting_prompts(
         policy, tokenizer, examples, prompt_format=prompt_format, max_new_tokens=limit, too_long="refuse"
     )

@@ -22,7 +22,7 @@ from text2grad.config import Recipe, RewardModelConfig, SFTConfig, changed_setti
 from text2grad.errors import ConfigError
 from text2grad.feedback import Annotation, annotate, read_annotations, write_annotations
 from text2grad.files import published, to_json, write_atomically
-from text2grad.models import FineTuning, fine_tune, load_policy, load_tokenizer
+from text2grad.models import FineTuning, fine_tune, load_policy, load_tokenizer, save_model
 from text2grad.progress import Progress, note
 from text2grad.reward_models import SYMBOLS, CritiqueFormat, GenerativeRewardModel, critique_target
 from text2grad.runs.evaluate_policy import sample_rollouts
@@ -226,7 +226,7 @@ class Pipeline:
 
     def _save(self, path: Path, model: Any, tokenizer: Any) -> None:
         with published(path) as temporary:
-            model.save_pretrained(temporary)
+            save_model(model, temporary)
             tokenizer.save_pretrained(temporary)
 
     def _rng(self, purpose: str) -> Random:

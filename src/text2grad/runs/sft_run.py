@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from text2grad.align import added_tokens
 from text2grad.config import Recipe
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import Demonstration, hold_out, read_demonstrations
@@ -22,9 +23,12 @@ from text2grad.models import (
     held_out_loss,
     load_tokenizer,
     policy_config,
+    save_model,
 )
 from text2grad.progress import Progress, note
 from text2grad.runs.prompts import held_out_prompts
+
+CALLS = {"tool_calls", "function_call"}  # fields of a message without which it would teach to stop where it should call
 
 
 class SFTRun(MeasuredRun):
@@ -80,21 +84,35 @@ class SFTRun(MeasuredRun):
 
     def save(self, model: Any, out: Path, results: dict[str, Any], *, adapter: bool) -> None:
         """Save a policy as an ordinary Hugging Face directory."""
-        model.save_pretrained(out)
+        save_model(model, out)
         self.tokenizer.save_pretrained(out)
 
     def _encode(self, demonstrations: Sequence[Demonstration], name: str) -> list[list[Row]]:
         """Return the rows of each demonstration."""
-        encoded = []
+        encoded, lost = [], dict[str, list[str]]()
         shown = self.is_main and len(demonstrations) > 5_000  # these take a second or two
         with Progress(f"tokenize {name}", len(demonstrations), unit="demonstration", enabled=shown) as progress:
             for demonstration in demonstrations:
+                fields = set[str]()
                 try:
-                    encoded.append(conversation_rows(self.tokenizer, demonstration.turns, self.prompt_format))
+                    rows = conversation_rows(self.tokenizer, demonstration.turns, self.prompt_format, lost=fields)
                 except DataError as error:
                     raise DataError(f"{demonstration.where}: {error}") from error
+                encoded += [] if fields & CALLS else [rows]
+                for field in sorted(fields):
+                    lost.setdefault(field, []).append(demonstration.where)
                 progress.advance()
+        told = [
+            f"{len(places)} of {len(demonstrations)} {name} are {'left out' if field in CALLS else 'learned in part'}, "
+            f'the first {places[0]}: prompts of format "{self.prompt_format}" do not show all of their "{field}"; take '
+            "a model whose chat template renders it, or take it out of the file"
+            for field, places in lost.items()
+        ]
+        if not encoded:
+            raise DataError(told[0])
         if self.is_main:
+            for text in told:
+                note(text, warning=True)
             _warn_of_special_tokens(self.tokenizer, demonstrations)
         return encoded
 
@@ -135,11 +153,15 @@ def read_demonstration_split(recipe: Recipe) -> tuple[list[Demonstration], list[
 
 def _warn_of_special_tokens(tokenizer: Any, demonstrations: Sequence[Demonstration]) -> None:
     """Warn of answers that spell special tokens, such as an end of sequence that was added to them."""
-    special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special and token.content]
+    special = [token.content for token in added_tokens(tokenizer).values() if token.special and token.content]
     spelled = [
         (demonstration.where, texts[0])
         for demonstration in demonstrations
-        if (texts := [text for _, answer in demonstration.turns for text in special if text in answer])
+        if (
+            texts := [
+                text for turn in demonstration.turns for text in special if text in str(turn.message or turn.answer)
+            ]
+        )
     ]
     if spelled:
         where, text = spelled[0]

@@ -18,9 +18,9 @@ import pytest
 from places import DATA
 from text2grad.errors import DataError
 from text2grad.feedback.records import Annotation
-from text2grad.feedback.sources.base import NOT_JUDGED, Loss
+from text2grad.feedback.sources.base import IGNORED, NOT_JUDGED, Item, Loss, Options
 from text2grad.feedback.sources.registry import read_items, read_source
-from text2grad.feedback.sources.tools import GUESSED, SKIPPED, UNCLEAR, UNSUBMITTED
+from text2grad.feedback.sources.tools import GUESSED, OTHER_TEXT, SKIPPED, UNCLEAR, UNKNOWN_TEXT, UNSUBMITTED
 from text2grad.types import Critique, Example, Span
 
 LYON = "I live in Lyon."
@@ -135,6 +135,107 @@ def test_a_region_that_quotes_other_words_is_refused(tmp_path: Path, start: int,
         one(tmp_path, "label_studio", task(region(start, end, "poor", text=quote)))
 
 
+UNJUDGED = Example("Where?", meta={"response": LYON})
+
+
+def answer(kind: str, **value: Any) -> dict[str, Any]:
+    return {"type": kind, "from_name": kind, "to_name": "response", "value": value}
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        answer("rating", rating=1),
+        answer("number", number=-1),
+        answer("taxonomy", taxonomy=[["Errors", "Wrong place"]]),
+        answer("hypertextlabels", start=10, end=14, text="Lyon", hypertextlabels=["poor"]),
+        answer("pairwise", selected="left"),
+        answer("textarea", text=[" "]),
+        answer("choices", choices=[]),
+        region(10, 14, text="Lyon"),
+        region(0, 5, "poor", to_name="prompt", text="Where"),
+    ],
+)
+def test_a_judgement_that_is_not_read_is_no_annotation(tmp_path: Path, result: dict[str, Any]) -> None:
+    read = one(tmp_path, "label_studio", task(result))
+    assert (read.made, read.losses[0], len(read.losses)) == (UNJUDGED, Loss(NOT_JUDGED), 2)
+    marked = one(tmp_path, "label_studio", task(result, region(10, 14, "poor")))
+    assert marked.made.critique == Critique('poor: "Lyon"', (Span(10, 14, "negative"),))
+    assert marked.losses == read.losses[1:]
+    path = tmp_path / "two.json"  # of two people
+    empty = {"result": []}
+    path.write_text(json.dumps([{**task(result), "annotations": [{"result": [result]}, empty]}]))
+    (judged,) = (item._replace(where="") for item in read_items(path, "label_studio"))
+    assert judged == Item(Annotation("Where?", LYON, Critique("No errors marked.")), read.losses[1:])
+    path.write_text(json.dumps([{**task(result), "annotations": [{"result": [result]}] * 2}]))
+    (nobody,) = (item._replace(where="") for item in read_items(path, "label_studio"))
+    assert nobody == Item(UNJUDGED, (*read.losses, read.losses[1]))
+
+
+def test_marks_that_are_to_be_ignored_leave_an_annotation_without_errors(tmp_path: Path) -> None:
+    path = tmp_path / "in.json"
+    path.write_text(json.dumps([task(region(10, 14, "Topic", text="Lyon"))]))
+    (read,) = read_items(path, "label_studio", Options(labels={"Topic": "ignore"}))
+    assert read.made == Annotation("Where?", LYON, Critique("No errors marked."))
+    assert [loss.reason for loss in read.losses] == [IGNORED]
+
+
+ALIKE = {"prompt": "The fair is where?", "response": "The fair is in Lyon."}
+FAIR, IN_LYON, WHERE = (0, 8, "The fair"), (12, 19, "in Lyon"), (12, 17, "where")
+
+
+@pytest.mark.parametrize(
+    ("marks", "spans", "reasons"),
+    [
+        ({"t_prompt": FAIR, "t_response": IN_LYON}, [(12, 19)], [OTHER_TEXT]),
+        ({"t_prompt": WHERE, "t_response": FAIR}, [], [OTHER_TEXT, UNKNOWN_TEXT]),  # "The fair" begins both
+        ({"first": IN_LYON, "second": (12, 14, "in")}, [(12, 14), (12, 19)], []),  # both quote the response alone
+        ({"t_prompt": FAIR, "t_response": FAIR}, [], [UNKNOWN_TEXT] * 2),
+        ({"text": FAIR}, [(0, 8)], []),  # the only tag
+        ({"text": WHERE}, [], [OTHER_TEXT]),
+        ({"text": FAIR, "response": IN_LYON}, [(12, 19)], [OTHER_TEXT]),  # the response has its tag
+        ({"text": FAIR, "prompt": FAIR}, [(0, 8)], [OTHER_TEXT]),
+        ({"text": IN_LYON, "prompt": WHERE}, [(12, 19)], [OTHER_TEXT]),
+    ],
+)
+def test_marks_of_another_text_are_no_spans(
+    tmp_path: Path, marks: dict[str, Any], spans: list[Any], reasons: list[str]
+) -> None:
+    results = [region(start, end, "poor", to_name=tag, text=text) for tag, (start, end, text) in marks.items()]
+    read = one(tmp_path, "label_studio", {"data": ALIKE, "annotations": [{"result": results}]})
+    assert [loss.reason for loss in read.losses if loss.reason != NOT_JUDGED] == reasons
+    assert isinstance(read.made, Annotation if spans else Example)
+    if spans:
+        assert [(span.start, span.end) for span in read.made.critique.spans] == spans
+
+
+def test_a_quote_that_no_text_holds_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"region \[0, 4\] quotes \"Nice\", which is not what stands there"):
+        one(tmp_path, "label_studio", task(region(0, 4, "poor", to_name="text", text="Nice")))
+
+
+@pytest.mark.parametrize(
+    ("answers", "critique"),
+    [
+        ({"stars": 1}, None),
+        ({"kind": ["a", "b"]}, None),
+        ({"comment": " "}, None),
+        ({"stars": 1, "comment": "So."}, Critique("So.")),
+        ({"span": []}, Critique("No errors marked.")),
+        ({"span": [], "stars": 1}, Critique("No errors marked.")),
+    ],
+)
+def test_who_only_rated_in_argilla_marked_nothing(
+    tmp_path: Path, answers: dict[str, Any], critique: Critique | None
+) -> None:
+    record: dict[str, Any] = {"prompt": "Where?", "response": LYON}
+    for name, value in answers.items():
+        parts = {"": value, ".users": "u", ".status": "submitted"}
+        record |= {f"{name}.responses{part}": [given] for part, given in parts.items()}
+    read = one(tmp_path, "argilla", record)
+    assert read.made == (Annotation("Where?", LYON, critique) if critique else UNJUDGED)
+
+
 ANSWERS = [
     Annotation(
         "Where is the fair?",
@@ -181,6 +282,7 @@ def test_spans_of_argilla_behind_an_emoji_are_losses_since_nothing_tells_their_u
     before = flat("Lyon 😀", 0, 4)
     assert marks(before.made) == [("Lyon", "negative")]
     behind = flat("😀 Lyon", 3, 7)  # 7 lies outside of the 6 code points: the page counts the emoji as two
-    assert (marks(behind.made), behind.losses) == ([], (Loss(UNCLEAR, "poor [3, 7]"),))
+    assert behind.made == Example("", meta={"response": "😀 Lyon"})
+    assert behind.losses == (Loss(NOT_JUDGED), Loss(UNCLEAR, "poor [3, 7]"))
     with pytest.raises(DataError, match=r'"span\.responses" has 0 answers of 1 users, 0 statuses'):
         one(tmp_path, "argilla", {"response": "a", "span.responses": [], "span.responses.users": ["u"]})

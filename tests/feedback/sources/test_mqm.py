@@ -10,7 +10,8 @@ import pytest
 from places import SHARED
 from text2grad.errors import DataError
 from text2grad.feedback.records import Annotation
-from text2grad.feedback.sources.base import MARKED_TWICE, NO_PLACE, NOT_JUDGED, Item, Loss
+from text2grad.feedback.sources.base import MARKED_TWICE, NO_PLACE, NOT_JUDGED, Item, Loss, Options
+from text2grad.feedback.sources.mqm import PLANTED
 from text2grad.feedback.sources.registry import Account, read_items, read_source
 from text2grad.types import Critique, Example, Span
 
@@ -128,3 +129,53 @@ def test_the_published_table_of_mqm_is_one_record_per_segment_and_rater(tmp_path
     third = found[2].made
     assert isinstance(third, Annotation)
     assert third.critique.spans == (Span(0, 1, "negative"), NO)
+
+
+def test_tests_of_the_rater_are_no_errors(tmp_path: Path) -> None:
+    """Severity HOTW-test, as in generalMT2023 and later of github google/wmt-mqm-human-evaluation."""
+    head = ("A", "d", "1")
+    rows = [
+        (*head, "1", "r1", "a", "I live in <v>Lyon</v>.", "Accuracy", "Major"),
+        (*head, "1", "r1", "a", "I live in Lyon.", "Found", "HOTW-test"),
+        (*head, "2", "r1", "a", "I live in Lyon.", "Missed", "HOTW-test"),
+        (*head, "3", "r1", "a", "I live in Lyon.", "No-error", "No-error"),
+        (*head, "3", "r1", "a", "I live in Lyon.", "Missed", "HOTW-test"),
+    ]
+    options = Options(missing_outcome=-0.5)
+    marked, planted, clean = (item._replace(where="") for item in read_items(table(tmp_path, rows), "mqm", options))
+    assert marked == Item(Annotation("a", LYON, Critique('Accuracy (Major): "Lyon"', (NO,))), (Loss(PLANTED, "Found"),))
+    assert planted == Item(Example("a", meta={"response": LYON}), (Loss(NOT_JUDGED), Loss(PLANTED, "Missed")))
+    assert clean == Item(Annotation("a", LYON, Critique("No errors marked.")), (Loss(PLANTED, "Missed"),))
+    error = {"side": "target", "category": "Found", "severity": "HOTW-test"}
+    (told,) = items(tmp_path, {"source": "a", "target": LYON, "ratings": {"r1": [error]}})
+    assert told == planted._replace(losses=(Loss(NOT_JUDGED), Loss(PLANTED, "Found")))
+
+
+@pytest.mark.parametrize(
+    ("target", "place"),
+    [
+        ("I live in <v>Lyon. </v>", (10, 15)),
+        (" I live in <v>Lyon.</v>", (10, 15)),
+        ("I  live <v> in</v> Lyon.", (7, 9)),
+        ("I live in\u00a0<v>Lyon</v>.", (10, 14)),
+        ("I<v>  </v>live in Lyon.", None),  # the mark of a blank that the other row lacks
+    ],
+)
+def test_rows_of_one_segment_may_differ_in_white_space(
+    tmp_path: Path, target: str, place: tuple[int, int] | None
+) -> None:
+    rows = [("A", "d", "1", "1", "r1", "a", text, "Style", "Minor") for text in ("<v>I</v> live in Lyon.", target)]
+    (read,) = read_items(table(tmp_path, rows), "mqm")
+    spans = (Span(0, 1, "negative"), *([Span(*place, "negative")] if place else []))
+    assert isinstance(read.made, Annotation)
+    assert (read.made.response, read.made.critique.spans) == (LYON, spans)
+    assert [loss.reason for loss in read.losses] == ([] if place else [NO_PLACE])
+
+
+def test_cells_of_a_table_of_mqm_may_be_quoted_as_in_csv(tmp_path: Path) -> None:
+    """As newstest2020/ende/mqm_newstest2020_ende.source-errors.tsv of github google/wmt-mqm-human-evaluation."""
+    source, target = '"He called it ""late""."', '"Er nannte es <v>""spät""</v>."'
+    (read,) = read_items(table(tmp_path, [("A", "d", "1", "1", "r1", source, target, "Style", "Minor")]), "mqm")
+    words = 'Style (Minor): "\\"spät\\""'
+    said = Critique(words, (Span(13, 19, "negative"),))
+    assert read.made == Annotation('He called it "late".', 'Er nannte es "spät".', said)

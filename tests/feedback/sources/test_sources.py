@@ -14,9 +14,9 @@ import pytest
 from places import SHARED
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback.records import Annotation, write_annotations
-from text2grad.feedback.sources.base import NO_PLACE, NO_PROMPT, NOT_JUDGED, WORDS_ONLY, Item, Loss, Options
+from text2grad.feedback.sources.base import IGNORED, NO_PLACE, NO_PROMPT, NOT_JUDGED, WORDS_ONLY, Item, Loss, Options
 from text2grad.feedback.sources.registry import Account, read_items, read_source
-from text2grad.feedback.sources.table import CHAT_JOINED, NO_LABEL, NO_QUOTE, UNREADABLE
+from text2grad.feedback.sources.table import CHAT_JOINED, NO_LABEL, NO_QUOTE, REJECTED, UNREADABLE
 from text2grad.types import Critique, Example, Span
 
 SHARED_DATA = SHARED / "data"
@@ -348,8 +348,10 @@ def test_chats_of_more_than_a_users_text_are_joined_and_counted(
     tmp_path: Path, chat: list[dict[str, str]], losses: tuple[Loss, ...]
 ) -> None:
     record = {"prompt": chat, "response": LYON, "feedback": "No."}
-    words, quoted = items(tmp_path, "table", record, {**record, "poor_spans": ["Lyon"]})
-    assert (words.losses, quoted.losses) == ((*losses, Loss(WORDS_ONLY)), losses)
+    unmarked = {"prompt": chat, "response": LYON, "spans": []}
+    words, quoted, empty = items(tmp_path, "table", record, {**record, "poor_spans": ["Lyon"]}, unmarked)
+    assert (words.losses, quoted.losses, empty.losses) == ((*losses, Loss(WORDS_ONLY)), losses, losses)
+    assert isinstance(empty.made, Annotation)
     prompt = "Where?" if len(chat) == 1 else "<user>\nWh\n</user>\n\n<assistant>\nere?\n</assistant>"
     assert quoted.made == Annotation(prompt, LYON, Critique("No.", (NO,)))
 
@@ -389,6 +391,78 @@ def test_entries_of_spans_without_a_quote_or_a_label_are_losses(tmp_path: Path) 
     lost = ('"live"', '["I", "neutral"]', "null")
     assert found.made == Annotation("Where?", LYON, Critique("", (NO,)))
     assert found.losses == tuple(Loss(NO_LABEL, f"spans: {entry}") for entry in lost)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        [10, 14, "Hallucination"],  # doccano 1.8, JSONL
+        {"id": 0, "label": "Hallucination", "start_offset": 10, "end_offset": 14},  # the same with relations
+        {"start": 10, "end": 14, "token_start": 3, "token_end": 3, "label": "HALLUCINATION"},  # Prodigy
+        {"start": 10, "end": 14, "text": "Lyon", "labels": ["Hallucination"]},  # Label Studio, CSV and JSON-MIN
+        {"text": "Lyon", "start": 10, "end": 14, "severity": "Hallucination", "confidence": 0.4},  # XCOMET's keys
+        ["Lyon", "hallucination"],
+        ["Lyon", 10, 14, "Hallucination"],
+        {"span": "Lyon", "label": "Hallucination", "score": 0.9},
+    ],
+)
+def test_labels_of_a_table_have_the_meaning_that_is_given(tmp_path: Path, entry: Any) -> None:
+    record = {"prompt": "Where?", "response": LYON, "spans": [entry, [0, 1, "positive"]]}
+
+    def read(**labels: Any) -> Item:
+        (item,) = items(tmp_path, "table", record, labels=labels)
+        return item
+
+    spans = (Span(0, 1, "positive"), NO)
+    assert read(Hallucination="negative") == Item(Annotation("Where?", LYON, Critique("", spans)))
+    ignored = read(hallucination="ignore")
+    assert ignored.made == Annotation("Where?", LYON, Critique("", spans[:1]))
+    assert [loss.reason for loss in ignored.losses] == [IGNORED]
+    path = tmp_path / "in.csv"  # as cells of pandas, which prints the lists of Python
+    with path.open("w", newline="") as file:
+        table = csv.DictWriter(file, record)
+        table.writeheader()
+        table.writerow({**record, "spans": str(record["spans"])})
+    assert read_source(path, labels={"Hallucination": "negative"}) == [Annotation("Where?", LYON, Critique("", spans))]
+    if "Lyon" in str(entry):
+        told = read()
+        assert told.made == ignored.made
+        assert [loss.reason for loss in told.losses] == [NO_LABEL]
+        (alone,) = items(tmp_path, "table", {**record, "spans": [entry]})
+        assert alone.made == Example("Where?", meta={"response": LYON})
+        assert [loss.reason for loss in alone.losses] == [NO_LABEL, NOT_JUDGED]
+    else:
+        said = refusal(tmp_path, "table", record)
+        assert re.search(r'nobody said what the label "\w+" means; say --label "\w+=negative", =positive or =i', said)
+
+
+def test_labels_of_spans_leave_a_number_as_the_outcome(tmp_path: Path) -> None:
+    record = {"prompt": "Where?", "response": LYON, "spans": [[10, 14, "Odd"]], "outcome": "−0.5"}
+    (item,) = items(tmp_path, "table", record, labels={"Odd": "negative"})
+    assert item.made == Annotation("Where?", LYON, Critique("", (NO,), -0.5))
+
+
+def test_labels_of_a_map_of_quotes_have_the_meaning_that_is_given(tmp_path: Path) -> None:
+    record = {"prompt": "Where?", "response": LYON, "spans": {"Lyon": "Hallucination", "I": "−1", "live": "Topic"}}
+    (item,) = items(tmp_path, "table", record, labels={"hallucination": "negative"})
+    assert item.made == Annotation("Where?", LYON, Critique("", (Span(0, 1, "negative"), NO)))
+    assert item.losses == (Loss(NO_LABEL, 'spans: ["live", "Topic"]'),)
+
+
+@pytest.mark.parametrize(("answer", "judged"), [("accept", True), ("reject", False), ("ignore", False)])
+def test_records_that_prodigy_rejects_are_no_annotations(tmp_path: Path, answer: str, judged: bool) -> None:
+    """The form of Prodigy's `db-out`, by its documentation."""
+    spans = [{"start": 10, "end": 14, "token_start": 3, "token_end": 3, "label": "negative"}]
+    record = {"prompt": "Where?", "text": LYON, "spans": spans, "answer": answer}
+    (read,) = items(tmp_path, "table", record, columns={"response": "text"})
+    if judged:
+        assert read == Item(Annotation("Where?", LYON, Critique("", (NO,))))
+    else:
+        assert read.made == Example("Where?", meta={"answer": answer, "response": LYON})
+        assert read.losses == (Loss(REJECTED, answer), Loss(NOT_JUDGED))
+    own = {"prompt": "Accept or reject?", "answer": answer, "feedback": "No."}  # a column of the user's
+    (mapped,) = items(tmp_path, "table", own, columns={"response": "answer"})
+    assert mapped.made == Annotation("Accept or reject?", answer, Critique("No."))
 
 
 @pytest.mark.parametrize(
@@ -440,6 +514,8 @@ def test_cells_of_a_text_table_stand_for_values_and_empty_ones_for_nothing(tmp_p
     assert number == Item(Annotation("Where?", LYON, Critique("No.", (NO,), -0.5)))
     assert empty == Item(Example("Where?", meta={"response": LYON}), (Loss(NOT_JUDGED),))
     assert cut_off.made == Annotation("Where?", LYON, Critique('{"good_spans": ["I'))  # words, whatever they look like
+    (written,) = items(tmp_path, "table", {**record, "critique": "{'poor_spans': ['Lyon']}"})  # by a critic
+    assert written == Item(Annotation("Where?", LYON, Critique("", (NO,), status="repaired")))
     (unreadable,) = items(tmp_path, "table", {**record, "critique": "no JSON"})
     assert [reason for reason, _ in unreadable.losses] == [UNREADABLE]
     (mapped,) = items(tmp_path, "table", {"question": "Q", "id": 3}, columns={"prompt": "question"})

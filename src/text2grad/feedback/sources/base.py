@@ -21,7 +21,14 @@ MARKED_TWICE = "marked twice at the same place: one span, both in words"
 NO_PLACE = "about something that the response does not hold: kept in words, no span"  # a fault: `missing_outcome`
 ADDED = "text that the better response adds: it has no place in this one"
 NO_PROMPT = "records without a prompt, which is left empty: --column prompt=NAME names the field that holds it"
+IGNORED = "labels that are told to be ignored"
 NOT_JUDGED = "responses without feedback: examples that an annotator can judge"
+
+
+PLAIN_LABELS: dict[str, Meaning] = {
+    **dict.fromkeys(("good", "positive", "correct", "right", "+"), "positive"),
+    **dict.fromkeys(("poor", "bad", "negative", "wrong", "incorrect", "error", "-"), "negative"),
+}
 
 
 class Loss(NamedTuple):
@@ -68,8 +75,8 @@ class Options:
     missing_outcome: float | None = None
     met: set[str] = field(default_factory=set)
 
-    def meaning(self, label: str, known: Mapping[str, Meaning]) -> Any:
-        """Return the meaning of a label: the given one, or else the known one by its lower case; None without one."""
+    def meaning(self, label: str, known: Mapping[str, Meaning] = PLAIN_LABELS) -> Any:
+        """Return the meaning of a label: the given one, or else that of its plain name; None without one."""
         self.met.add(label.strip())
         given = {_folded(name): meaning for name, meaning in self.labels.items()}
         return given.get(_folded(label), known.get(_folded(label)))
@@ -147,6 +154,16 @@ class Row:
             )
         return Span(start, end, label)
 
+    def meaning(self, label: str) -> Meaning:
+        """Return what a label means; raise an error if nobody said it."""
+        meaning: Meaning | float | None = self.options.meaning(label)
+        if not isinstance(meaning, str):
+            raise self.bad(
+                f"nobody said what the label {quoted(label)} means; say --label {quoted(label + '=negative')}, "
+                "=positive or =ignore"
+            )
+        return meaning
+
     def bad(self, what: str) -> Exception:
         """Return the error for a record that cannot be used."""
         return bad_record(self.where, what)
@@ -185,7 +202,10 @@ def _folded(label: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The annotation of one person while it is read: lines of feedback, spans, and losses."""
+    """The annotation of one person while it is read: lines of feedback, spans, and losses.
+
+    A blank line says that this person judged the response, and found nothing.
+    """
 
     prompt: str
     response: str
@@ -208,7 +228,12 @@ class Draft:
             self.spans.append(place)
 
     def item(self, *losses: Loss) -> Item:
-        """Return the annotation, with further losses of its record; each span is there once and in order."""
+        """Return the annotation, with further losses of its record; each span is there once and in order.
+
+        If all that this person said is lost, the response is an example, which nobody judged.
+        """
+        if not self.lines and not self.spans and any(loss.reason != IGNORED for loss in self.losses):
+            return unjudged(self.prompt, self.response, *losses, *self.losses)
         feedback = "\n".join(line for line in self.lines if line) or NO_ERRORS
         critique = Critique(feedback, tuple(sorted(set(self.spans))))
         return Item(Annotation(self.prompt, self.response, critique), (*losses, *self.losses))

@@ -2,7 +2,8 @@
 
 A source has JSON with offsets ("source", "target", "ratings": {rater: [{"side", "start", "end", "category",
 "severity"}]}) or is the published table, where <v>…</v> marks the error and each row is one error. One annotation per
-rater; errors marked in the source have no span.
+rater; errors marked in the source have no span. Rows of the severity `HOTW-test` are tests of the rater's attention,
+by errors planted in another text, and are left out.
 """
 
 import re
@@ -16,6 +17,8 @@ from text2grad.types import Span
 
 _SIDES = ("source", "target")
 _SEGMENT = ("system", "doc", "doc_id", "docSegId", "seg_id", "globalSegId", "rater")
+_NO_ERROR = ("no-error", "no error")
+PLANTED = "tests of the rater's attention (HOTW): their error is not in this text"
 _MARKED = re.compile(r"(.*?)(?:<v>(.*?)</v>|\Z)", re.DOTALL)
 
 
@@ -30,7 +33,13 @@ def read_mqm(row: Row) -> Iterator[Item]:
     for errors in ratings.values():
         draft = Draft(source, target)
         for error in errors:
-            draft.blame(*_translation_error(row, error, source, target))
+            severity = str(error.get("severity")).lower() if isinstance(error, dict) else ""
+            if severity.startswith("hotw"):
+                draft.lose(PLANTED, str(error.get("category")))
+            elif severity in _NO_ERROR and error.get("start") is None:
+                draft.lines.append("")
+            else:
+                draft.blame(*_translation_error(row, error, source, target))
         yield draft.item()
 
 
@@ -78,13 +87,21 @@ def _segment(rows: list[Entry]) -> Object:
         places: list[Object] = []
         for side in _SIDES:
             text, marked = _unmarked(row, side)
-            if text != first[side]:
+            if "".join(text.split()) != "".join(first[side].split()):
                 raise bad_record(row.where, f'"{side}" is another text than in the row before, for the same segment')
-            places += [{"side": side, "start": start, "end": end} for start, end in marked]
-        if not places and str(kind["severity"]).lower() not in ("no-error", "no error"):
-            places = [{"side": "target"}]
-        errors += [{**kind, **place} for place in places]
+            moved = [_moved(place, text, first[side]) for place in marked]
+            places += [{"side": side, "start": start, "end": end} for start, end in moved if start < end]
+        errors += [{**kind, **place} for place in places or [{"side": "target"}]]
     return {**first, "ratings": {rows[0].record["rater"]: errors}}
+
+
+def _moved(place: tuple[int, int], text: str, other: str) -> tuple[int, int]:
+    """Return a range in another text that differs in white space alone; if they differ, without that at its ends."""
+    if text == other:
+        return place
+    visible = [place for place, character in enumerate(other) if not character.isspace()]
+    first, last = (len("".join(text[:bound].split())) for bound in place)
+    return (visible[first], visible[last - 1] + 1) if first < last else (0, 0)
 
 
 def _unmarked(row: Entry, side: str) -> tuple[str, list[tuple[int, int]]]:

@@ -24,7 +24,7 @@ from text2grad.feedback.splits import hash_of
 from text2grad.types import Example
 
 PARTS: Mapping[str, Mapping[str, tuple[float, float]]] = {
-    "ultrafeedback": {"demonstrations": (0.0, 0.3), "responses": (0.3, 0.8), "prompts": (0.8, 1.0)},
+    "ultrafeedback": {"demonstrations": (0.0, 0.3), "responses": (0.3, 0.8), "prompts": (0.8, 1.0)}
 }
 """Data set → the part of the shuffled prompts that each phase gets; without parts each phase gets all."""
 

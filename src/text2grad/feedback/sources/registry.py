@@ -16,7 +16,7 @@ from text2grad.feedback.sources.tools import read_argilla, read_label_studio
 from text2grad.types import Example
 
 SOURCES: dict[str, Source] = {
-    "table": Source("our JSONL, or any table or data set with a column mapping", read_table, COLUMNS, True),
+    "table": Source("our JSONL, or any table or data set with a column mapping", read_table, COLUMNS, labels=True),
     "qa_feedback": Source("Fine-Grained RLHF: errors as ranges, missing facts as words", read_qa_feedback),
     "mqm": Source("MQM: translation errors by professional raters", read_mqm, gather=gather_mqm),
     "label_studio": Source("Label Studio, exported as JSON", read_label_studio, ("prompt", "response"), labels=True),
@@ -43,7 +43,7 @@ def read_source(
         path: a file, a directory, or the name of a data set on the Hugging Face hub.
         format: a name of `SOURCES`.
         columns: our column name → the source's column name.
-        labels: a label of an annotation tool → "positive", "negative" or "ignore"; a value of a table's outcome → it.
+        labels: a label of the source → "positive", "negative" or "ignore"; a value of a table's outcome → its number.
         split: the split of a data set.
 
     Raises:

@@ -3,22 +3,26 @@
 A record with a response and feedback becomes an annotation: "critique", or "feedback", "spans", "good_spans",
 "poor_spans", "outcome" (see `feedback/records.py`). With a better response in "refinement", its changes become the
 spans of feedback without spans. A record without feedback becomes an example: "prompt", "reference", "tests"; a
-response goes into its `meta`. In text tables, lists are JSON, and empty cells are missing values; the prompt of an
-annotation may be empty. `Item.unread` names the columns that an annotation cannot hold.
+response goes into its `meta`. In text tables, lists are JSON, or as Python and NumPy print them, which is how pandas
+and `datasets` write them; empty cells are missing values; the prompt of an annotation may be empty. `Item.unread` names
+the columns that an annotation cannot hold.
+
+Entries of "spans" may have labels of the source, as those of doccano, Prodigy, Label Studio and XCOMET, in any key of
+`_LABEL_KEYS`. A record that Prodigy's "answer" rejects or ignores is an example.
 """
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
-from text2grad.feedback.critique_text import parse_critique_object
+from text2grad.feedback.critique_text import QUOTE_KEYS, parse_critique_object, place_of
 from text2grad.feedback.examples import is_chat
-from text2grad.feedback.record_files import Object, keys_of, shown
+from text2grad.feedback.lenient_json import CutObject, number_of, read_objects
+from text2grad.feedback.record_files import JSON, Object, keys_of, shown
 from text2grad.feedback.records import BESIDE, QUOTES, Annotation, means_offsets, parse_record
-from text2grad.feedback.sources.base import ADDED, NOT_JUDGED, WORDS_ONLY, Item, Loss, Row
+from text2grad.feedback.sources.base import ADDED, IGNORED, NOT_JUDGED, WORDS_ONLY, Item, Loss, Row
 from text2grad.feedback.words import words_of
 from text2grad.types import Critique, Example, Span
 
@@ -27,23 +31,45 @@ UNREADABLE = "critiques that cannot be read: their words are kept, δ is 0"
 NO_RESPONSE = "feedback without a response, which is empty or missing: examples, no annotations"
 NOT_FOUND = "quotes that the response does not contain: no span"
 NO_QUOTE = 'entries of quotes that are no text: no span; offsets are "spans": [[start, end, "positive" or "negative"]]'
-NO_LABEL = 'entries of "spans" that are no quote with the label positive or negative: no span'
+NO_LABEL = (
+    'entries of "spans" that are no quote with the label positive or negative: no span; --label NAME=negative gives a '
+    "label its meaning"
+)
+REJECTED = 'records that their annotator rejected or ignored: their "answer" says so, as Prodigy\'s'
 CHAT_JOINED = (
     "chats as prompts, joined to one text that names who spoke: a policy would be asked without their turns; give "
     "[data] train a file with the messages"
 )
 
 _BREAK = re.compile(r"(?:[ \t\r]*\n)+(?P<indent>[ \t]*)(?=\S)")
-_LISTS = ("spans", *QUOTES, "critique", "prompt")
+_LABEL_KEYS = (
+    "label",
+    "labels",
+    "sentiment",
+    "polarity",
+    "severity",
+    "category",
+    "type",
+    "tag",
+    "entity",
+    "entity_group",
+)
+_LISTS = ("spans", *QUOTES, "unmatched", "critique", "prompt")
 _FEEDBACK = ("critique", *BESIDE)
+_FLAT = "critique."
+_NO_QUOTES = {*QUOTES, *QUOTE_KEYS, "good", "poor", "bad", "wrong", "start", "end"}
 
 
 def read_table(row: Row) -> Iterator[Item]:
     """Yield the item of one record."""
     record = _renamed(row)
     given = {key: record[key] for key in _FEEDBACK if key in record}
-    if "response" not in record or not given:
-        yield _example(row, record)
+    unjudged = {key: value for key, value in record.items() if key not in _FEEDBACK}
+    answer = None if "answer" in row.options.columns.values() else row.record.get("answer")
+    rejected = (Loss(REJECTED, answer),) if given and answer in ("reject", "ignore") else ()
+    if "response" not in record or not given or rejected:
+        item = _example(row, unjudged if rejected else record)
+        yield item._replace(losses=(*rejected, *item.losses))
         return
     if "prompt" not in record:
         raise row.bad(
@@ -52,11 +78,12 @@ def read_table(row: Row) -> Iterator[Item]:
         )
     in_words = "feedback" in given and set(given) <= {"feedback", "outcome"}  # none of it has a place in the response
     used = ("critique",) if "critique" in record else ("refinement", *BESIDE) if in_words else BESIDE
-    unread = tuple(row.name(key) for key in record if key not in ("prompt", "response", *used))
+    unread = tuple(row.name(key) for key in record if key not in ("", "prompt", "response", *used))
+    unread = tuple(name for name in unread if name != "answer" or answer != "accept")
     judged = record.get("critique", record)
     losses = list[Loss]()
     if isinstance(judged, dict):
-        judged, losses = _read_quotes(judged)
+        judged, losses = _read_quotes(row, judged)
         record = {**record, "critique": judged} if "critique" in record else judged
     read = parse_record(row.where, record)
     losses += [Loss(CHAT_JOINED)] if _has_turns(record["prompt"]) else []
@@ -68,6 +95,10 @@ def read_table(row: Row) -> Iterator[Item]:
         item = _grounded(read.prompt, read.response, critique, better)
         yield item._replace(losses=(*losses, *item.losses), unread=unread)
         return
+    if critique == Critique("") and any(reason in (NO_LABEL, NO_QUOTE) for reason, _ in losses):  # all is lost
+        item = _example(row, unjudged)
+        yield item._replace(losses=(*losses, *item.losses))
+        return
     losses += [Loss(NOT_FOUND, quote) for quote in critique.unmatched]
     losses += [Loss(UNREADABLE, critique.feedback)] if critique.failed else []
     yield Item(Annotation(read.prompt, read.response, critique), tuple(losses), unread=unread)
@@ -78,19 +109,44 @@ def _has_turns(prompt: Any) -> bool:
     return isinstance(prompt, list) and [message.get("role") for message in prompt] != ["user"]
 
 
-def _read_quotes(given: Object) -> tuple[Object, list[Loss]]:
+def _read_quotes(row: Row, given: Object) -> tuple[Object, list[Loss]]:
     """Return the parts of a critique without the entries of its lists that would vanish, and these as losses."""
     kept, losses = dict(given), list[Loss]()
     for key in (*QUOTES, "spans"):
         value = given.get(key)
+        if key == "spans" and isinstance(value, dict) and value.keys().isdisjoint(_NO_QUOTES):
+            value = [list(pair) for pair in value.items()]  # {quote: label}
         if value is None or value == {} or (key == "spans" and not isinstance(value, list)):
             continue
         entries = value if isinstance(value, list) else [value]
-        lost = [entry for entry in entries if not _is_quote(key, entry, whole=entries is not value)]
+        if key == "spans":
+            entries = kept[key] = [own for entry in value for own in _own_labels(row, entry, losses)]
+        lost = [entry for entry in entries if not _is_quote(key, entry, whole=not isinstance(value, list))]
         if lost:
             kept[key] = [entry for entry in entries if entry not in lost]
             losses += [Loss(NO_LABEL if key == "spans" else NO_QUOTE, f"{key}: {shown(entry)}") for entry in lost]
     return kept, losses
+
+
+def _own_labels(row: Row, entry: Any, losses: list[Loss]) -> Iterator[Any]:
+    """Yield an entry of "spans", once for each of its labels, with our label in place of one that has a meaning."""
+    at: Any = None  # the place of the label
+    if isinstance(entry, dict):
+        at = next((key for key in _LABEL_KEYS if entry.get(key) is not None), None)
+    elif isinstance(entry, list) and entry:  # behind a quote, offsets, or both
+        at = isinstance(entry[0], str) + 2 * (place_of(entry) is not None)
+    if at is None or (isinstance(entry, list) and len(entry) <= at):
+        yield entry
+        return
+    for label in entry[at] if isinstance(entry[at], list) else [entry[at]]:
+        offsets_alone = means_offsets(entry) and isinstance(label, str)
+        meaning = row.meaning(label) if offsets_alone else row.options.meaning(str(label))
+        if meaning == "ignore":
+            losses.append(Loss(IGNORED, f"{label}: {shown(entry)}"))
+        elif not isinstance(meaning, str):
+            yield entry
+        else:
+            yield {**entry, "label": meaning} if isinstance(entry, dict) else [*entry[:at], meaning]
 
 
 def _is_quote(key: str, entry: Any, *, whole: bool) -> bool:
@@ -114,23 +170,40 @@ def _renamed(row: Row) -> Object:
     plain = {key: value for key, value in row.record.items() if key not in taken}
     renamed = {**plain, **{ours: row.record[theirs] for ours, theirs in mapped.items()}}
     kept = {key: value for key, value in renamed.items() if value is not None and (value != "" or key == "prompt")}
-    cells = {key: _cell(key, value) for key, value in kept.items()}
-    if isinstance(cells.get("outcome"), str | bool) or (row.options.labels and "outcome" in cells):
+    cells = {key: _cell(key.removeprefix(_FLAT), value) for key, value in kept.items()}
+    mapped_outcomes = any(isinstance(meaning, float) for meaning in row.options.labels.values())
+    if isinstance(cells.get("outcome"), str | bool) or (mapped_outcomes and "outcome" in cells):
         cells["outcome"] = row.outcome(kept["outcome"])
+    if "critique" not in cells and not any(theirs.startswith(_FLAT) for theirs in taken):  # a column for each part
+        parts = {key.removeprefix(_FLAT): cells.pop(key) for key in kept if key.startswith(_FLAT)}
+        cells |= {"critique": parts} if parts else {}
     return cells
 
 
 def _cell(key: str, value: Any) -> Any:
     """Return the value of a cell of a text table."""
+    value = number_of(value) if key == "outcome" else value
     if not isinstance(value, str):
         return value
-    if key == "outcome" or (key in _LISTS and value.lstrip()[:1] in ("[", "{")):
-        try:
-            read = json.loads(value)
-        except ValueError:
+    if key != "outcome" and (key not in _LISTS or value.lstrip()[:1] not in ("[", "{")):
+        return value
+    try:
+        read = JSON.decode(value.strip())
+    except ValueError:
+        read = _literal(value)
+        if read is None or (key == "critique" and "status" not in read):  # the text of a critic
             return value
-        return value if key == "prompt" and not is_chat(read) else read
-    return value
+    return value if key == "prompt" and not is_chat(read) else read
+
+
+def _literal(text: str) -> Any:
+    """Return the list or object that Python or NumPy printed; None for any other text."""
+    whole = f'{{"cell": {text}}}'
+    for lenient_ends in (False, True):  # NumPy writes no commas
+        value, start, end = next(read_objects(whole, lenient_ends=lenient_ends), (None, 0, 0))
+        if value is not None and (start, end) == (0, len(whole)) and not isinstance(value, CutObject):
+            return value.get("cell")
+    return None
 
 
 def _example(row: Row, record: Object) -> Item:

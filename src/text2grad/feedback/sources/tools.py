@@ -13,21 +13,21 @@ Argilla's page counts UTF-16 units, its Python client counts code points, and th
 counts differ, the place of a span is unknown.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from text2grad.feedback.critique_text import place_of
 from text2grad.feedback.record_files import Object, keys_of, shown
-from text2grad.feedback.sources.base import NO_PROMPT, Draft, Item, Loss, Meaning, Row, quoted, unjudged
-from text2grad.types import Span
+from text2grad.feedback.records import Annotation
+from text2grad.feedback.sources.base import IGNORED, NO_PROMPT, Draft, Item, Loss, Meaning, Row, quoted, unjudged
+from text2grad.feedback.spans import readings, stands_at
+from text2grad.types import Example, Span
 
-PLAIN_LABELS: dict[str, Meaning] = {
-    **dict.fromkeys(("good", "positive", "correct", "right", "+"), "positive"),
-    **dict.fromkeys(("poor", "bad", "negative", "wrong", "incorrect", "error", "-"), "negative"),
-}
-IGNORED = "labels that are told to be ignored"
 SKIPPED = "annotations that their annotator skipped"
 UNSUBMITTED = "answers that nobody submitted: drafts, or discarded"
 GUESSED = "guesses of a model: not what a person said"
+OTHER_TEXT = "regions of another text than the response"
+UNKNOWN_TEXT = "regions of a text that nothing tells: give each Text tag the name of the field that it shows"
 UNCLEAR = "spans behind a character that a browser counts as two, an emoji, say: Argilla does not tell their place"
 
 
@@ -41,30 +41,21 @@ def _mark(draft: Draft, label: str, place: Span, meaning: Meaning, note: str = "
         draft.lines.append(line)
 
 
-def _meaning(row: Row, label: str) -> Meaning:
-    """Return what a label means."""
-    meaning: Meaning | None = row.options.meaning(label, PLAIN_LABELS)
-    if meaning is None:
-        raise row.bad(
-            f"nobody said what the label {quoted(label)} means; say --label {quoted(label + '=negative')}, =positive "
-            "or =ignore"
-        )
-    return meaning
-
-
 def _empty_draft(texts: Row) -> Draft:
     return Draft(texts.words("prompt"), texts.first("response", "text"))
 
 
 def _items(texts: Row, drafts: Sequence[Draft], losses: list[Loss]) -> Iterator[Item]:
-    """Yield each annotation of a response, the first with the losses of the whole record; without any, an example."""
+    """Yield the annotations of a response, the first with all other losses of the record; without any, an example."""
     losses = ([Loss(NO_PROMPT, keys_of(texts.record))] if texts.get("prompt") is None else []) + losses
-    if not drafts:
-        empty = _empty_draft(texts)
-        yield unjudged(empty.prompt, empty.response, *losses)
-    for draft in drafts:
-        yield draft.item(*losses)
-        losses = []
+    empty = _empty_draft(texts)
+    items = [draft.item() for draft in drafts] or [unjudged(empty.prompt, empty.response)]
+    judged = [item for item in items if isinstance(item.made, Annotation)]
+    others = [item for item in items if isinstance(item.made, Example)]
+    first, *rest = judged or [others.pop(0)]
+    losses += [loss for item in others for loss in item.losses[1:]]  # without that nobody judged it
+    yield first._replace(losses=(*first.losses, *losses))
+    yield from rest
 
 
 def read_label_studio(row: Row) -> Iterator[Item]:
@@ -78,7 +69,8 @@ def read_label_studio(row: Row) -> Iterator[Item]:
     losses = [Loss(SKIPPED)] * (len(annotations) - len(kept))
     losses += [Loss(UNSUBMITTED)] * len(row.record.get("drafts") or [])
     losses += [Loss(GUESSED)] * len(row.record.get("predictions") or [])
-    yield from _items(task, [_regions(task, annotation) for annotation in kept], losses)
+    other_tags = _tags_of_others(task, kept)
+    yield from _items(task, [_regions(task, annotation, other_tags) for annotation in kept], losses)
 
 
 def _objects(row: Row, values: Any) -> list[Object]:
@@ -86,31 +78,63 @@ def _objects(row: Row, values: Any) -> list[Object]:
     return [row.inner(value, "each of the annotations and results").record for value in values or []]
 
 
-def _regions(task: Row, annotation: Object) -> Draft:
+def _tags_of_others(task: Row, annotations: Sequence[Object]) -> dict[str, str]:
+    """Return the tags of a task whose regions are not of the response, each with the reason.
+
+    A tag named like a field is of this field. If none is named like the response, the only other tag is of it, or those
+    whose regions quote the response and no other field; if there are none, nothing tells.
+    """
+    response = _empty_draft(task).response
+    fields = {name: text for name, text in task.record.items() if isinstance(text, str)}
+    regions = dict[str, list[Object]]()
+    for result in (result for annotation in annotations for result in _objects(task, annotation.get("result"))):
+        if (tag := result.get("to_name")) is not None:
+            marked = [result.get("value") or {}] if result.get("type") == "labels" else []
+            regions.setdefault(str(tag), []).extend(marked)
+
+    def quotes(tag: str, text: str) -> bool:
+        quoted = [(value["text"], place_of(value)) for value in regions[tag] if isinstance(value.get("text"), str)]
+        return all(stands_at(text, quote, *place) for quote, place in quoted if place)
+
+    others = [text for text in fields.values() if text != response]
+    elsewhere = {tag for tag in regions if any(quotes(tag, text) for text in others)}
+    strange = [tag for tag in regions if tag not in fields]
+    mine = [tag for tag in strange if quotes(tag, response) and tag not in elsewhere]
+    taken = any(fields.get(tag) == response for tag in regions)
+    if len(strange) == 1 and not (taken or (strange[0] in elsewhere and not quotes(strange[0], response))):
+        mine = strange
+    known = taken or mine
+    return {
+        tag: OTHER_TEXT if known or tag in fields or not quotes(tag, response) else UNKNOWN_TEXT
+        for tag in regions
+        if fields.get(tag) != response and (taken or tag not in mine)
+    }
+
+
+def _regions(task: Row, annotation: Object, other_tags: Mapping[str, str]) -> Draft:
     """Return the annotation of one annotator."""
     draft = _empty_draft(task)
     regions, notes = list[Object](), dict[Any, list[str]]()
     for result in _objects(task, annotation.get("result")):
         kind, value, name = result.get("type"), result.get("value") or {}, str(result.get("to_name"))
-        said = _texts(value.get("text")) if kind == "textarea" else []
-        if kind == "choices":
-            said = [f"{result.get('from_name')}: {', '.join(_texts(value.get('choices')))}"]
+        said = [text for text in _texts(value.get("text")) if text.strip()] if kind == "textarea" else []
+        if kind == "choices" and (chosen := _texts(value.get("choices"))):
+            said = [f"{result.get('from_name')}: {', '.join(chosen)}"]
         notes.setdefault(result.get("id"), []).extend(said)
-        other = task.record.get(name)
-        if kind == "labels" and isinstance(other, str) and other != draft.response:
-            draft.lose("regions of another text than the response", f"{name}: {shown(value.get('text'))}")
+        if kind == "labels" and name in other_tags:
+            draft.lose(other_tags[name], f"{name}: {shown(value.get('text'))}")
         elif kind == "labels" and not value.get("labels"):
             draft.lose("regions without a label", shown(value.get("text")))
         elif kind == "labels":
             regions.append(result)
-        elif kind not in ("textarea", "choices"):
+        elif not said:
             draft.lose("answers that are neither labels of the text nor words", f"{kind}: {shown(value)}")
     marks = {region.get("id") for region in regions} - {None}
     for region in regions:
         said = notes[region.get("id")] if region.get("id") in marks else []
         note = " ".join([*_texts((region.get("meta") or {}).get("text")), *said]).strip()
         for label in region["value"]["labels"]:
-            _mark(draft, label, _place(task, region["value"], draft.response), _meaning(task, label), note)
+            _mark(draft, label, _place(task, region["value"], draft.response), task.meaning(label), note)
     draft.lines.extend(text for name, said in notes.items() if name not in marks for text in said)
     return draft
 
@@ -122,31 +146,13 @@ def _texts(value: Any) -> list[str]:
 
 def _place(row: Row, value: Object, response: str) -> Span:
     """Return the span of a region, checked against its quoted text."""
-    start: Any = value.get("start")
-    end: Any = value.get("end")
-    quote = value.get("text")
-    if not isinstance(quote, str) or not _is_place(start, end):
-        return row.span(start, end, "negative", response)
-
-    def without_space(text: str) -> str:  # Label Studio quotes a line break as a backslash and an n
-        return "".join(text.replace("\\n", "").split())
-
-    for same in (str, without_space):
-        for first, last in _readings(response, start, end):
-            if same(response[first:last]) == same(quote):
-                return row.span(first, last, "negative", response)
-    raise row.bad(f"region [{shown(start)}, {shown(end)}] quotes {shown(quote)}, which is not what stands there")
-
-
-def _is_place(start: Any, end: Any) -> bool:
-    return type(start) is type(end) is int and 0 <= start <= end
-
-
-def _readings(response: str, start: int, end: int) -> list[tuple[int, int]]:
-    """Return a range in code points, read as code points and read as UTF-16 units."""
-    units = response.encode("utf-16-le", "surrogatepass")
-    first, last = (len(units[: 2 * place].decode("utf-16-le", "surrogatepass")) for place in (start, end))
-    return [(start, end), (first, last)]
+    quote, place = value.get("text"), place_of(value)
+    if not isinstance(quote, str) or place is None:
+        return row.span(value.get("start"), value.get("end"), "negative", response)
+    stands = stands_at(response, quote, *place)
+    if stands is None:
+        raise row.bad(f"region {list(place)} quotes {shown(quote)}, which is not what stands there")
+    return row.span(*stands, "negative", response)
 
 
 def read_argilla(row: Row) -> Iterator[Item]:
@@ -172,14 +178,15 @@ def read_argilla(row: Row) -> Iterator[Item]:
 
 def _answer(row: Row, draft: Draft, question: str, value: Any) -> None:
     """Add an answer to the annotation of its user."""
-    if isinstance(value, str):
+    if isinstance(value, str) and value.strip():
         draft.lines.append(value.strip())
     elif isinstance(value, list) and all(isinstance(entry, dict) and "start" in entry for entry in value):
+        draft.lines.extend([] if value else [""])
         for entry in value:
-            label, start, end = str(entry.get("label")), entry["start"], entry.get("end")
-            if (meaning := _meaning(row, label)) == "ignore":
+            label, start, end, place = str(entry.get("label")), entry["start"], entry.get("end"), place_of(entry)
+            if (meaning := row.meaning(label)) == "ignore":
                 draft.lose(IGNORED, f"{label} [{start}, {end}]")
-            elif _is_place(start, end) and len(set(_readings(draft.response, start, end))) > 1:
+            elif place and len(set(readings(draft.response, *place))) > 1:
                 draft.lose(UNCLEAR, f"{label} [{start}, {end}]")
             else:
                 _mark(draft, label, row.span(start, end, meaning, draft.response), meaning)

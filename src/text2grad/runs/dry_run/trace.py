@@ -124,7 +124,7 @@ class TracedModel:
                     config, dtype=dtype, trust_remote_code=settings.trust_remote_code
                 )
                 policy = prepare_policy(policy, settings)
-                self.reference = Reference(policy)
+                self.reference = Reference(policy, base=True)
                 self.model = PolicyWithValue(policy, value=settings.value)
         except (ValueError, RuntimeError, NotImplementedError) as error:
             raise ModelError(f"cannot make a {config.model_type} model from its config: {error}") from error

@@ -1,0 +1,194 @@
+"""Chats in a model's chat template: the prompt of an answer, the text that the template makes of it, and its end.
+
+A template is a program of the model's authors: it may leave out calls of tools and thoughts, trim texts, change earlier
+turns, and end a turn with any token. So each of these is asked of the template, by rendering.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
+from itertools import product, takewhile
+from typing import Any, NamedTuple
+
+from text2grad.errors import DataError
+from text2grad.types import Example, Message
+
+SAID = ("content", "reasoning_content", "reasoning", "thinking", "tool_calls", "function_call")
+"""The fields of a message that a template may render."""
+_MARKS = ("\ue0fd\ue0fc", "\ue0fc\ue0fd")  # private-use characters, which stand for texts
+
+
+class TurnEnd(NamedTuple):
+    """The end of an answer."""
+
+    text: str = ""  # the tokens that end it; nothing: the tokenizer's end of sequence
+    behind: str = ""  # what the template renders behind it at the end of a chat, such as a line break
+    is_rendered: bool = False  # with the answer; else it is the token that begins the next turn (GLM)
+
+
+def turn_end(tokenizer: Any) -> TurnEnd:
+    """Return the end of an answer in the chat template."""
+    system, asked = ({"role": role, "content": _MARKS[0]} for role in ("system", "user"))
+    tail = then = ""
+    for first in ([], [system]):
+        chats = ([*first, asked, {"role": "assistant", "content": _MARKS[1]}, *more] for more in ([], [asked]))
+        with suppress(DataError):  # of a template for other chats
+            tail, then = (_rendered(tokenizer, Example(chat)).partition(_MARKS[1])[2] for chat in chats)
+            break
+    tokens = any_of(tokenizer)
+    if not (run := re.search(f"(?:{tokens})+", tail)):
+        return TurnEnd(_opener(tokenizer, then), tail)
+    text = tail[: run.end()]
+    for token in reversed(re.findall(tokens, run[0])[1:]):
+        text = text if then.startswith(text) else text.removesuffix(token)
+    return TurnEnd(text, tail[len(text) :], is_rendered=True)
+
+
+def prompt_text(tokenizer: Any, example: Example, where: str = "the chat") -> str:
+    """Return a prompt in the chat template, up to the beginning of the answer.
+
+    An assistant message at the end of a prompt is one that was begun, and is continued, unless its "prefix" is false.
+
+    Raises:
+        DataError: if the template refuses the chat, or the prompt ends with a call of a tool.
+    """
+    *_, last = _chat(example)
+    if _is_begun(last) and last.get("tool_calls"):
+        raise DataError(f"the prompt of {where} ends with a call of a tool; add the tool's answer, or remove the call")
+    how = "continue_final_message" if _is_begun(last) else "add_generation_prompt"
+    return _rendered(tokenizer, example, where, **{how: True})
+
+
+def answer_text(tokenizer: Any, example: Example, message: Message, end: TurnEnd) -> tuple[str, str]:
+    """Return the text before an assistant message in the chat template, and the text of the message with its end.
+
+    The text before it is its prompt. Where the template begins the message otherwise, as one does that opens a thought
+    in each prompt and in no message, it is what the two have in common.
+
+    Raises:
+        DataError: if the template refuses the chat.
+    """
+    prompt, chat = prompt_text(tokenizer, example), _chat(example)
+    if _is_begun(chat[-1]):
+        begun = chat.pop()
+        message = {**begun, **message, "content": f"{begun['content']}{message.get('content') or ''}"}
+    marked = ({**message, **{name: mark for name in SAID[:4] if message.get(name)}} for mark in _MARKS)
+    rendered = (_rendered(tokenizer, replace(example, prompt=[*chat, each])) for each in (message, *marked))
+    whole, before, start = next(rendered), prompt, len(prompt)
+    if not whole.startswith(prompt):
+        wholes, marks = [whole, *rendered], rf"{any_of(tokenizer)}|</?\w+>"
+        before = _common(marks, [prompt, *wholes])
+        start = len(before)
+        if not re.fullmatch(rf"(?:{marks}|\s)*", prompt[start:]):  # the template changes earlier messages
+            bare = _common(marks, [prompt, _rendered(tokenizer, example)])
+            head, opening, _ = _common(marks, wholes).rpartition(prompt[len(bare) :] or prompt)
+            before, start = prompt, len(head + opening)
+            if not opening:
+                raise DataError("the chat template begins an answer otherwise than its prompt ends; take another model")
+    text = whole[start:].removesuffix(end.behind)
+    if not end.is_rendered:
+        result = [{"role": "tool", "content": _MARKS[0]}] if message.get("tool_calls") else []
+        then = _rendered(tokenizer, replace(example, prompt=[*chat, message, *result]))
+        text += _opener(tokenizer, then.removeprefix(whole)) or end.text
+    return before, text
+
+
+def unrendered(message: Mapping[str, Any], text: str, before: str) -> list[str]:
+    """Return the fields of a message of which its text has not every word, and "tools" if the text before lacks one."""
+    tools = message["tools"] if isinstance(message["tools"], list) else []
+    names = [tool.get("function", tool).get("name") for tool in tools if isinstance(tool, Mapping)]
+    said = {name: (message.get(name), text) for name in SAID} | {"tools": (names, before)}
+    return [name for name, (value, shown) in said.items() if not all(word in shown for word in _words(value))]
+
+
+def _words(value: Any) -> Iterable[str]:
+    if isinstance(value, Mapping):
+        value = [part for name, part in value.items() if name not in ("id", "type", "index")]
+    if isinstance(value, list):
+        return [word for part in value for word in _words(part)]
+    return [] if value is None or isinstance(value, bool) else re.findall(r"\w+", str(value))
+
+
+def _chat(example: Example) -> list[Message]:
+    prompt = example.prompt
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+
+
+def _is_begun(message: Message) -> bool:
+    return message["role"] == "assistant" and message.get("prefix") is not False
+
+
+def _rendered(tokenizer: Any, example: Example, where: str = "the chat", **how: Any) -> str:
+    """Return a chat in the template, with the tools of its record.
+
+    Arguments of calls are objects, as servers give them to templates, and no content is a missing one. A template that
+    refuses this gets texts; one that does not show what the user wrote, as those of models of images, lists of parts.
+    """
+    given = [{name: value for name, value in message.items() if value is not None} for message in _chat(example)]
+    filled = [{"content": "", **message} for message in given]
+    parts = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in filled]
+    if isinstance(tools := _read(example.meta.get("tools")), list) and all(isinstance(tool, dict) for tool in tools):
+        how["tools"] = tools
+    said = [message["content"] for message in filled if message["role"] == "user"]
+    asked, texts, errors = [content.strip() for content in said if isinstance(content, str)], [], []
+    for messages, change in product((given, filled, parts), (_read, _written)):
+        try:
+            text = str(tokenizer.apply_chat_template(_with_arguments(messages, change), tokenize=False, **how))
+        except Exception as error:  # noqa: BLE001  any error of a program of others
+            errors.append(error)
+            continue
+        if all(content in text for content in asked):
+            return text
+        texts.append(text)
+    if texts:
+        return texts[0]
+    roles = ", ".join(repr(message["role"]) for message in given)
+    raise DataError(
+        f"the tokenizer's chat template refuses {where} (roles {roles}): {errors[0]}. Change its messages, "
+        'or set model.prompt_format = "plain"'
+    ) from errors[0]
+
+
+def _with_arguments(value: Any, change: Any) -> Any:
+    """Return messages with the arguments of their calls changed."""
+    if isinstance(value, Mapping):
+        pairs = value.items()
+        return {name: change(part) if name == "arguments" else _with_arguments(part, change) for name, part in pairs}
+    return [_with_arguments(part, change) for part in value] if isinstance(value, list) else value
+
+
+def _read(value: Any) -> Any:
+    """Return the object or list that a text spells in JSON; else the value."""
+    with suppress(ValueError, TypeError):
+        value = read if isinstance(read := json.loads(value), dict | list) else value
+    return value
+
+
+def _written(value: Any) -> Any:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def any_of(tokenizer: Any, *, special: bool = False) -> str:
+    """Return a pattern of the tokens, or special tokens, that were added to a tokenizer, the longest first."""
+    return _any_of(tokenizer, len(tokenizer), special)
+
+
+@lru_cache(maxsize=8)
+def _any_of(tokenizer: Any, _size: int, special: bool) -> str:
+    tokens = (token for token in tokenizer.added_tokens_decoder.values() if token.content and token.special >= special)
+    return "|".join(re.escape(text) for text in sorted((token.content for token in tokens), key=len)[::-1]) or "(?!)"
+
+
+def _opener(tokenizer: Any, text: str) -> str:
+    """Return the special token that begins a text, or nothing."""
+    opener = re.match(any_of(tokenizer, special=True), text)
+    return opener[0] if opener else ""
+
+
+def _common(marks: str, texts: Sequence[str]) -> str:
+    """Return what texts begin with, without a mark that only some have."""
+    size = sum(1 for _ in takewhile(lambda column: len({*column}) == 1, zip(*texts, strict=False)))
+    return texts[0][: next((mark.start() for mark in re.finditer(marks, texts[0]) if mark.end() > size), size)][:size]

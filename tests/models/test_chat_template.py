@@ -1,0 +1,373 @@
+"""What is learned of a chat is what the model's template renders: over every template that TRL ships, and by hand.
+
+The templates are the files of trl/chat_templates (TRL 1.16.0). Each gets a byte-level tokenizer that knows its tokens.
+"""
+
+import json
+import re
+from contextlib import suppress
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trl
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from text2grad.errors import DataError
+from text2grad.feedback.examples import read_demonstrations
+from text2grad.models.fine_tuning import NO_LOSS, Row, conversation_rows, with_end
+from text2grad.models.prompts import encode_prompts, stop_ids
+from text2grad.types import Example
+
+TEMPLATES = {
+    path.stem: path.read_text("utf-8") for path in (Path(trl.__file__).parent / "chat_templates").glob("*.jinja")
+}
+TOKEN = r'<\|[^|<>\s]+\|?>|<[a-z_]+\|>|<｜[^｜]+｜>|<\|"\|>|</?think>|<(?:start|end)_of_\w+>|\[/?INST\]'
+ENDS = {  # how a turn ends, and one that calls a tool; from the models' cards
+    "cohere": ("<|END_OF_TURN_TOKEN|>",),
+    "cohere2": ("<|END_RESPONSE|><|END_OF_TURN_TOKEN|>",),
+    "deepseek": ("<｜end▁of▁sentence｜>",),
+    "diffusion_gemma": ("<turn|>", "<|tool_response>"),
+    "gemma": ("<end_of_turn>",),
+    "gemma4": ("<turn|>", "<|tool_response>"),
+    "gemma4_v2": ("<turn|>",),
+    "glm4moe": ("<|user|>", "<|observation|>"),  # slime#514: the next turn's token ends an answer
+    "gptoss": ("<|return|>", "<|call|>"),
+    "idefics3": ("<end_of_utterance>",),
+    "lfm2": ("<|im_end|>",),
+    "llama3": ("<|eot_id|>",),
+    "llava": ("</s>",),
+    "muse": ("<|eot|>",),
+    "nemotron": ("<|im_end|>",),
+    "phi3": ("<|end|>",),
+    "qwen": ("<|im_end|>",),
+    "smolvlm": ("<end_of_utterance>",),
+}
+CALL = {"id": "abcdefghi", "type": "function", "function": {"name": "look", "arguments": {"place": "Rome", "days": 3}}}
+AS_TEXT = {**CALL, "function": {"name": "look", "arguments": '{"place": "Rome", "days": 3}'}}
+PARAMETERS = {"type": "object", "properties": {"place": {"type": "string"}, "days": {"type": "integer"}}}
+TOOLS = [{"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": PARAMETERS}}]
+
+
+def asked(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def said(text: str | None, **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": text, **more}
+
+
+CHATS = {
+    "answers": [asked("Who?"), said("Ann went"), asked("When?"), said("Friday noon")],
+    "thoughts": [
+        asked("Who?"),
+        said("Ann went", reasoning_content="Maybe Bob"),
+        asked("When?"),
+        said("Friday noon", reasoning_content="Soon enough"),
+    ],
+    "calls": [
+        asked("Weather?"),
+        said("Let me see", tool_calls=[CALL]),
+        {"role": "tool", "name": "look", "content": "sunny"},
+        said("Warm"),
+    ],
+}
+
+
+def family(name: str) -> tuple[str, ...]:
+    return ENDS[max((stem for stem in ENDS if name.startswith(stem)), key=len)]
+
+
+def tokenizer_for(template: str, *special: str, eos: str = "<eos>") -> Any:
+    """Return a byte-level tokenizer that has a template and knows its tokens."""
+    tokens = dict.fromkeys([*re.findall(TOKEN, template), *special, eos, "<bos>"])
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate([*tokens, *alphabet])}, merges=[]))
+    core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token=eos, bos_token="<bos>")
+    tokenizer.add_special_tokens({"additional_special_tokens": [token for token in tokens if token != eos]})
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def of_trl(name: str) -> Any:
+    return tokenizer_for(TEMPLATES[name], eos="</s>" if name.startswith("llava") else "<eos>")
+
+
+def turns_of(chat: list[dict[str, Any]], **record: Any) -> list[tuple[Any, ...]]:
+    answers = [row for row, message in enumerate(chat) if message["role"] == "assistant"]
+    return [(chat[:row], chat[row]["content"] or "", chat[row], record) for row in answers]
+
+
+def learned(tokenizer: Any, rows: list[Row]) -> list[str]:
+    """Return the text of each run of learned tokens."""
+    runs: list[list[int]] = []
+    for row in rows:
+        for place, (token, label) in enumerate(zip(row["input_ids"], row["labels"], strict=True)):
+            assert label in (token, NO_LOSS)
+            if label != NO_LOSS:
+                runs += [] if place and row["labels"][place - 1] != NO_LOSS else [[]]
+                runs[-1].append(token)
+    return [tokenizer.decode(run) for run in runs]
+
+
+def rendered(tokenizer: Any, chat: list[dict[str, Any]], **how: Any) -> str:
+    """Return a chat as transformers renders it, in the form that the template takes."""
+    tools = TOOLS if any("tool_calls" in message for message in chat) else None
+    as_texts = [{**message, "tool_calls": [AS_TEXT]} if "tool_calls" in message else message for message in chat]
+    as_parts = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in chat]
+    for form in (chat, as_texts, as_parts):
+        with suppress(Exception):
+            text = str(tokenizer.apply_chat_template(form, tokenize=False, tools=tools, **how))
+            if chat[0]["content"] in text:
+                return text
+    return ""
+
+
+def words(*messages: dict[str, Any]) -> set[str]:
+    return set(re.findall(r"\w+", " ".join(f"{m['content']} {m.get('reasoning_content', '')}" for m in messages)))
+
+
+def check(name: str, kind: str) -> dict[str, Any]:
+    """Learn a chat by a template, hold every answer against the template's own text, and say what happened.
+
+    The text of an answer stands at the end of the rendered chat up to it; behind it there are only blanks and an end
+    of the text. It holds nothing that others say, and begins behind the template's header.
+    """
+    tokenizer, chat, lost = of_trl(name), CHATS[kind], set[str]()
+    record = {"tools": TOOLS} if kind == "calls" else {}
+    if not rendered(tokenizer, chat):
+        with pytest.raises(DataError, match="the tokenizer's chat template refuses the chat") as caught:
+            conversation_rows(tokenizer, turns_of(chat, **record), "chat")
+        return {"refused": str(caught.value).split("): ")[1].split(". Change")[0][:80]}
+    rows = conversation_rows(tokenizer, turns_of(chat, **record), "chat", lost=lost)
+    texts, answers = learned(tokenizer, rows), [row for row, m in enumerate(chat) if m["role"] == "assistant"]
+    assert len(texts) == len(answers) == 2
+    for text, row in zip(texts, answers, strict=True):
+        whole, ends = rendered(tokenizer, chat[: row + 1]), family(name)
+        is_call = bool(chat[row].get("tool_calls")) and "tool_calls" not in lost
+        end = ends[-1] if is_call else ends[0]
+        assert text.endswith(end)
+        rest = whole.rpartition(text if text in whole else text.removesuffix(end))[2]  # GLM's end is the next turn's
+        assert rest.replace("<eos>", "").strip() == ""
+        assert whole.removesuffix(rest).endswith(text if text in whole else text.removesuffix(end))
+        if "content" not in lost:
+            assert words({**chat[row], "reasoning_content": ""}) <= words(said(text))
+        assert not words(*chat[:row], *chat[row + 1 :]) - words(chat[row]) & words(said(text))
+        if kind == "thoughts" and "reasoning_content" not in lost:
+            assert words(said(chat[row]["reasoning_content"])) <= words(said(text))
+        if is_call:
+            assert {"look", "Rome", "3"} <= words(said(text))
+        assert not re.match(
+            r"(\||<\|im_start\|>|<start_of_turn>|<\|start_header_id\|>|<\|start\|>|assistant|model)", text
+        )
+    return {"rows": len(rows), "lost": sorted(lost)}
+
+
+SAMPLE = (
+    "cohere2 deepseekv3 gemma3 gemma4_v3 glm4moe gptoss idefics3 llama3_1 nemotron_3_nano phi3_5 qwen3 qwen3_5_think"
+)
+
+
+@pytest.mark.parametrize("name", SAMPLE.split())
+def test_what_is_learned_is_the_templates_text_of_the_answers(name: str) -> None:
+    for kind in CHATS:
+        check(name, kind)
+
+
+@pytest.mark.slow
+def test_the_matrix_of_all_templates() -> None:
+    header = (
+        "| template | end of a turn | rows: answers, thoughts, calls | not rendered of thoughts and calls | refused |"
+    )
+    rows, refused = [], []
+    for name in sorted(TEMPLATES):
+        outcome = {kind: check(name, kind) for kind in CHATS}
+        counts = ", ".join(str(one.get("rows", "–")) for one in outcome.values())
+        lost = ", ".join(sorted({field for one in outcome.values() for field in one.get("lost", ())})) or "–"
+        reasons = [f"{kind}: {one['refused']}" for kind, one in outcome.items() if "refused" in one]
+        refused += [name] if reasons else []
+        cells = (name, " or ".join(f"`{end}`" for end in family(name)), counts, lost, "; ".join(reasons) or "–")
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    versions = ", ".join(f"{package} {version(package)}" for package in ("trl", "transformers", "jinja2"))
+    lines = [
+        f"Run of {date.today()}; {versions}.",
+        "",
+        f"{len(rows)} chat templates of TRL. The learned text of every assistant message is the template's text of it, "
+        "or the template itself refuses the chat: none refuses answers and thoughts, ten refuse results of tools.",
+        "",
+        header,
+        "|---|---|---|---|---|",
+        *rows,
+    ]
+    file = Path(__file__).parents[1] / "matrices" / "chat_templates.md"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("\n".join(lines) + "\n", "utf-8")
+    assert len(rows) == 72
+    # Only for tool results: these templates know no other roles than user and assistant, or no second answer to one.
+    assert {re.sub(r"_training", "", name) for name in refused} == {
+        "cohere",
+        "cohere2",
+        "gemma",
+        "gemma3",
+        "llava_next",
+    }
+
+
+# By hand.
+
+CHATML = """{% for m in messages %}<|im_start|>{{ m.role }}
+{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content | trim }}
+{%- for c in m.tool_calls or [] %}<call>{{ c.function.name }}{{ c.function.arguments | tojson }}</call>
+{%- endfor %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+HEADER = "<|im_start|>assistant\n"
+
+
+def chat_rows(template: str, chat: list[dict[str, Any]], tmp_path: Path, **record: Any) -> tuple[Any, list[Row]]:
+    """Return the rows of a chat that is read from a file."""
+    (tmp_path / "chat.jsonl").write_text(json.dumps({"messages": chat, **record}), "utf-8")
+    tokenizer = tokenizer_for(template)
+    (one,) = read_demonstrations([tmp_path / "chat.jsonl"])
+    return tokenizer, conversation_rows(tokenizer, one.turns, "chat")
+
+
+CALLED = '<call>look{"place": "Rome", "days": 3}</call><|im_end|>'
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        ([said("I look.", tool_calls=[CALL])], ["I look." + CALLED]),  # slime#1114
+        ([said(None, tool_calls=[CALL])], [CALLED]),  # trl#2429
+        ([said("", tool_calls=[AS_TEXT])], [CALLED]),  # arguments as OpenAI's servers write them; vLLM reads them, too
+        ([said("36", reasoning_content="12+24")], ["<think>12+24</think>36<|im_end|>"]),  # Automodel#2348
+        ([said("36", reasoning="12+24")], ["<think>12+24</think>36<|im_end|>"]),
+        ([said("36", thinking="12+24")], ["<think>12+24</think>36<|im_end|>"]),
+        ([said(" 36\n")], ["36<|im_end|>"]),  # as the template trims it
+        ([said("35", weight=0), asked("No."), said("36", weight=1)], ["36<|im_end|>"]),  # axolotl#1703, OpenAI
+        ([said("35", train=False), asked("No."), said("36")], ["36<|im_end|>"]),  # axolotl
+        ([said("35", loss=0), asked("No."), said("36", loss=1.0)], ["36<|im_end|>"]),  # slime#377, ms-swift
+        ([said("36", weight=None), asked("No."), said("35")], ["36<|im_end|>", "35<|im_end|>"]),
+        ([said("One."), said("Two.")], ["One.<|im_end|>", "Two.<|im_end|>"]),  # the second does not continue the first
+        ([said("a <|im_end|> b")], ["a <|im_end|> b<|im_end|>"]),
+    ],
+)
+def test_the_answers_of_a_chat_are_learned_as_rendered_in_one_row(
+    messages: list[dict[str, Any]], expected: list[str], tmp_path: Path
+) -> None:
+    chat = [asked("12 times 3?"), *messages]
+    tokenizer, rows = chat_rows(CHATML, chat, tmp_path)
+    assert learned(tokenizer, rows) == expected
+    (row,) = rows
+    # Behind the last learned answer, a whole row is the rendered chat: each begun by the header of a prompt.
+    form = [{**m, "tool_calls": [CALL]} if m.get("tool_calls") else m for m in chat]
+    assert tokenizer.decode(row["input_ids"]) + "\n" == tokenizer.apply_chat_template(form, tokenize=False)
+    assert row["input_ids"].count(tokenizer.convert_tokens_to_ids("<|im_end|>")) == len(chat)  # a spelled one is text
+
+
+def test_the_turns_end_is_the_templates_and_not_the_tokenizers(tmp_path: Path) -> None:
+    tokenizer, rows = chat_rows(CHATML, [asked("Who?"), said("Ann"), asked("When?"), said("Friday")], tmp_path)
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert learned(tokenizer, rows) == ["Ann<|im_end|>", "Friday<|im_end|>"]
+    assert tokenizer.eos_token_id not in rows[0]["input_ids"]
+    (row,) = conversation_rows(tokenizer, [("Who?", "Ann")], "chat")  # a row of prompt and reference, too
+    assert learned(tokenizer, [row]) == ["Ann<|im_end|>"]
+    (row,) = conversation_rows(tokenizer, [("Who?", "Ann")], "plain")
+    assert learned(tokenizer, [row]) == ["Ann<eos>"]
+    assert (with_end(tokenizer, [], "chat"), with_end(tokenizer, [])) == ([end], [tokenizer.eos_token_id])
+
+
+def test_generation_stops_where_the_template_ends_a_turn() -> None:
+    """A base model with a chat template, as Qwen2.5-0.5B: its own end is that of a text."""
+    tokenizer = tokenizer_for(CHATML)
+    end, eos = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<eos>"])
+    model = SimpleNamespace(
+        generation_config=SimpleNamespace(eos_token_id=None),
+        config=SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=len(tokenizer))),
+    )
+    assert stop_ids(model, tokenizer) == stop_ids(model, tokenizer, prompt_format="chat") == (eos, end)
+    assert stop_ids(model, tokenizer, prompt_format="plain") == (eos,)
+    assert stop_ids(model, tokenizer, [7]) == (7,)
+    tokenizer.chat_template = CHATML.replace("<|im_end|>", "")  # without an end, and its next turn has one token
+    assert stop_ids(model, tokenizer) == (eos, tokenizer.convert_tokens_to_ids("<|im_start|>"))
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    assert stop_ids(model, tokenizer) == (eos,)
+    tokenizer.chat_template = CHATML.replace(
+        "<|im_end|>", "<|im_end|>{{ '<bos>' if loop.last }}"
+    )  # ends the chat alone
+    assert stop_ids(model, tokenizer) == (eos, end)
+    tokenizer.chat_template = "{% if messages[0].role != 'system' %}{{ raise_exception('no') }}{% endif %}" + CHATML
+    assert stop_ids(model, tokenizer) == (eos, end)
+
+
+def test_an_answer_that_would_share_a_token_with_its_prompt_keeps_the_prompt_of_rollouts() -> None:
+    """Two line breaks are one token: the header's, and the one that the answer begins with."""
+    tokenizer = tokenizer_for(CHATML.replace(" | trim", ""))
+    tokenizer.backend_tokenizer.model = models.BPE(
+        vocab={**{k: v for k, v in tokenizer.get_vocab().items()}, "\u010a\u010a": len(tokenizer)},
+        merges=[("\u010a", "\u010a")],
+    )
+    assert len(tokenizer("\n\n").input_ids) == 1
+    (ids,) = encode_prompts(tokenizer, [Example("Who?")])
+    (row,) = conversation_rows(tokenizer, [("Who?", "\n\nAnn")], "chat")
+    assert tuple(row["input_ids"][: len(ids)]) == ids
+    assert learned(tokenizer, [row]) == ["\n\nAnn<|im_end|>"]
+
+
+def test_a_prompt_that_ends_with_a_begun_answer_is_continued() -> None:
+    """As TRL does (trl#3299, transformers#33198), in rollouts and in fine-tuning."""
+    tokenizer = tokenizer_for(CHATML)
+    begun = [asked("Who?"), said("It was")]
+    (ids,) = encode_prompts(tokenizer, [Example(begun)])
+    assert tokenizer.decode(ids) == "<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\nIt was"
+    (row,) = conversation_rows(tokenizer, [(begun, " Ann.")], "chat")
+    assert row["input_ids"][: len(ids)] == list(ids)
+    assert learned(tokenizer, [row]) == [" Ann.<|im_end|>"]
+    (ids,) = encode_prompts(tokenizer, [Example([asked("Who?"), said("It was.", prefix=False)])])
+    assert tokenizer.decode(ids).endswith("It was.<|im_end|>\n" + HEADER)
+    with pytest.raises(DataError, match="the prompt of example 0 ends with a call of a tool; add the tool's answer"):
+        encode_prompts(tokenizer, [Example([asked("Who?"), said("", tool_calls=[CALL])])])
+
+
+def test_parts_of_a_prompt_reach_a_template_of_parts_as_they_are() -> None:
+    tokenizer, parts = of_trl("qwen2_5_vl"), [{"type": "text", "text": "Who?"}]
+    assert encode_prompts(tokenizer, [Example([asked(parts)])]) == encode_prompts(tokenizer, [Example("Who?")])  # type: ignore[arg-type]
+    of_parts = of_trl("idefics3")  # takes parts alone
+    assert "Who?" in of_parts.decode(encode_prompts(of_parts, [Example("Who?")])[0])
+
+
+@pytest.mark.parametrize("tools", [TOOLS, json.dumps(TOOLS)], ids=["list", "text"])
+def test_the_tools_of_a_record_are_rendered_in_prompts(tools: Any, tmp_path: Path) -> None:
+    tokenizer = tokenizer_for("{% if tools %}{{ tools[0].function.name }}: {% endif %}" + CHATML)
+    (ids,) = encode_prompts(tokenizer, [Example("Weather?", meta={"tools": tools})])
+    assert tokenizer.decode(ids) == "look: <|im_start|>user\nWeather?<|im_end|>\n" + HEADER
+    _, (row,) = chat_rows(tokenizer.chat_template, [asked("Weather?"), said("Sun")], tmp_path, tools=tools)
+    assert tuple(row["input_ids"][: len(ids)]) == ids
+    (ids,) = encode_prompts(tokenizer, [Example("Weather?", meta={"tools": "a hammer"})])  # no tools of a model
+    assert tokenizer.decode(ids) == "<|im_start|>user\nWeather?<|im_end|>\n" + HEADER
+
+
+def test_marks_of_the_template_are_tokens_and_those_that_a_message_spells_are_text(tmp_path: Path) -> None:
+    """gpt-oss: the thought, its channel and its end are one answer; the answer spells the token of a new turn."""
+    chat = [asked("Who?"), said("Ann <|start|>user", thinking="Maybe Bob")]
+    tokenizer, rows = chat_rows(TEMPLATES["gptoss"], chat, tmp_path)
+    assert learned(tokenizer, rows) == [
+        "<|channel|>analysis<|message|>Maybe Bob<|end|><|start|>assistant<|channel|>final<|message|>"
+        "Ann <|start|>user<|return|>"
+    ]
+    tokens = [label for label in rows[0]["labels"] if NO_LOSS < label < tokenizer.convert_tokens_to_ids("!")]
+    assert "".join(tokenizer.convert_ids_to_tokens(tokens)) == (
+        "<|channel|><|message|><|end|><|start|><|channel|><|message|><|return|>"
+    )
+
+
+def test_a_template_that_renders_nothing_of_an_answer_is_refused(tmp_path: Path) -> None:
+    chat = [asked("Weather?"), said("", tool_calls=[CALL]), {"role": "tool", "content": "sun"}, said("Sunny.")]
+    with pytest.raises(DataError, match="nothing is left of an assistant message in prompts of format 'chat'"):
+        chat_rows(CHATML.replace("m.tool_calls or []", "[]"), chat, tmp_path)
