@@ -37,6 +37,8 @@ class ReflectionTrainer(RivalTrainer):
 class RefinedEvaluations(Evaluations):
     """Evaluates the answers before the step, and the answers that are written again after it."""
 
+    trainer: RivalTrainer
+
     def sample(self, rows: range) -> list[Rollout]:
         """Return a response to each held-out prompt of `rows`."""
         rollouts = Evaluations.sample(self, rows)

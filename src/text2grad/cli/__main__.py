@@ -37,8 +37,6 @@ from text2grad.cli.log import configure_log, open_streams, write_nowhere
 from text2grad.errors import Interrupted, OutOfMemory, Text2GradError, is_out_of_memory
 from text2grad_sandbox import SandboxError
 
-FEEDBACK = (feedback_prepare, feedback_import, feedback_export)
-EVALUATE = (evaluate_policy, evaluate_critic, evaluate_pairs)
 VERBOSITY = ("-q", "--quiet", "-v", "--verbose")
 EXIT_ERROR = 2
 EXIT_OUT_OF_MEMORY = 1
@@ -85,10 +83,11 @@ def parser(more: Iterable[Any] = (), *, prog: str = "text2grad") -> argparse.Arg
     installed = [entry.load() for entry in entry_points(group="text2grad.commands")]  # commands of other packages
     quickstart.add_parser(commands)
     about = "annotations from data sets and other formats, and as a data set with a card"
-    _add_group(commands, "feedback", about, FEEDBACK)
+    _add_group(commands, "feedback", about, (feedback_prepare, feedback_import, feedback_export))
     for module in (annotate, sft, reward, train):
         module.add_parser(commands)
-    _add_group(commands, "evaluate", "measure policies, critics, and pairs of texts", EVALUATE)
+    about = "measure policies, critics, and pairs of texts"
+    _add_group(commands, "evaluate", about, (evaluate_policy, evaluate_critic, evaluate_pairs))
     for module in (generate, compare, *installed, recipe, doctor, *more):
         module.add_parser(commands)
     return top

@@ -153,11 +153,10 @@ def finish(recipe: "Recipe", policy: Path, *, title: str = "Text2Grad") -> int:
 
 def write_page(out: Path, title: str) -> tuple["Run", str]:
     """Write the report of a finished run into its directory; return the run and the name of its main metric."""
-    from text2grad.runs import main_metric
     from text2grad.runs.reports import read_run, write_report
 
     run = read_run(out)
-    metric = main_metric(run.evaluations)
+    metric = str(run.evaluations[-1]["metric"]) if run.evaluations else ""
     write_report(run, out, metric=metric, title=f"{title}: {out.resolve().name}")
     return run, metric
 

@@ -267,11 +267,6 @@ class Evaluations:
         return self.trainer.directory / DIRECTORY / f"{step:06d}-{self.trainer.accelerator.process_index}.jsonl"
 
 
-def main_metric(evaluations: Sequence[Mapping[str, Any]]) -> str:
-    """Return the name of a run's main metric, or "" for a run without evaluations."""
-    return str(evaluations[-1]["metric"]) if evaluations else ""
-
-
 def in_short(evaluation: Mapping[str, Any]) -> str:
     """Return an evaluation as one line.
 
