@@ -1,9 +1,6 @@
 """A recipe → the items to annotate (from a file of responses, or sampled from the policy), the endpoint and the budget.
 
-Each line of the file is an example, as for training, with more keys:
-
-    {"prompt": ..., "response": ..., "reference": ..., "tests": ..., "feedback": ..., "id": ...}
-
+Each line of the file is an example, as for training, which may also have "response", "feedback", "outcome" and "id".
 If no line has a "response", the policy ([model] path) generates the responses. They are saved, so that the next run
 annotates the same responses. "feedback" is a critique by a human: only its quotes are requested; a human's "outcome"
 stays. A file of annotations is accepted too: its critiques are the feedback and the outcomes, and its spans are

@@ -15,9 +15,6 @@ import numpy as np
 
 from text2grad.errors import require
 
-Codes = Sequence[Sequence[float | None]]
-"""For each rater one category per item, as a number; None if the rater left it out."""
-
 
 class Agreement(NamedTuple):
     """The numbers that the docstring of the module defines, with the counts behind them."""
@@ -30,8 +27,8 @@ class Agreement(NamedTuple):
     alpha: float | None
 
 
-def measure_agreement(codes: Codes) -> Agreement:
-    """Measure the agreement between raters; `codes` are [raters][items].
+def measure_agreement(codes: Sequence[Sequence[float | None]]) -> Agreement:
+    """Measure the agreement between raters; `codes`, [raters][items], are categories as numbers, None if left out.
 
     Raises:
         ConfigError: if `krippendorff` is not installed.
