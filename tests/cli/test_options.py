@@ -20,7 +20,7 @@ OTHERS |= {"--max-model-len", "--logprobs-mode", "--weight-transfer-config"}
 
 SEVERAL = {
     "feedback": set[str](),
-    "models": {"--model", "--out"},  # sft, reward
+    "models": {"--model", "--out", "--resume"},  # sft, reward
     "critics": set[str](),
     "config/run_directory.py": {"--resume", "--set", "--model", "--out"},  # train, sft, reward
     "rl": {"--resume", "--set"},  # train
