@@ -96,11 +96,7 @@ def read_text(path: Path) -> str:
 
 
 def refuse_waiting(path: Path) -> None:
-    """Refuse a device, and a FIFO with a name, which may wait for ever; pipes of a shell have no file and are read.
-
-    Raises:
-        DataError: if the path leads to one.
-    """
+    """Refuse a device, and a FIFO with a name, which may wait for ever; pipes of a shell have no file and are read."""
     real = Path(os.path.realpath(path))
     if real.is_fifo() or real.is_char_device() or real.is_block_device():
         raise DataError(f"{path} is a FIFO or a device, which may never end; give a file with its text")

@@ -274,10 +274,10 @@ def place_of(entry: Any) -> tuple[int, int] | None:
         given = {key.casefold(): value for key, value in entry.items()}
         inner: Any = next((given[key] for key in _RANGE_KEYS if isinstance(given.get(key), list | dict)), None)
         inner = inner[0] if isinstance(inner, list) and len(inner) == 1 else inner
-        given |= inner if isinstance(inner, dict) else {}
+        given = {**inner, **given} if isinstance(inner, dict) else given
         named = {_OF_PLACE.sub("", key) or key: read(value) for key, value in given.items()}
         both: list[Any] = [next((named[key] for key in keys if key in named), None) for keys in _PLACE_KEYS]
-        length = named.get("length", len(given[quote]) if quote else None)
+        length = named.get("length", len(str(given[quote])) if quote else None)
         if both[1] is None and is_finite(both[0]) and is_finite(length):
             both[1] = both[0] + length
         bounds = inner if isinstance(inner, list) else both

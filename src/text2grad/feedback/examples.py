@@ -18,17 +18,8 @@ from text2grad.files import json_lines, write_files
 from text2grad.types import Example, Message
 
 FIELDS = ("prompt", "reference", "tests", "meta")
-WEIGHTS = (
-    "weight",
-    "train",
-    "training",
-    "loss",
-    "loss_mask",
-    "step_loss_mask",
-    "loss_weight",
-    "loss_scale",
-    "trainable",
-)
+_LOSSES = ("loss", "loss_mask", "step_loss_mask", "loss_weight", "loss_scale")
+WEIGHTS = ("weight", "train", "training", *_LOSSES, "trainable")
 ENCODED = ("reference", "tests", "response", "feedback")
 
 

@@ -42,9 +42,9 @@ WAY_OUT = "Mend or remove the record"
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 _TEXTS = (".json", ".jsonl", ".ndjson", ".csv", ".tsv")
+_PACKED = re.compile(r"\.(gz|bz2|xz|zst)\Z")
 _CELL = re.compile(r'"(?:[^"]|"")*+"')
 _CELLS = re.compile(r'(?:(?:"(?:[^"]|"")*+"|[^"\t\r\n]*+)(?:\t|\r?\n|\r))*+(?:"(?:[^"]|"")*+"|[^"\t\r\n]*+)')
-_SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")  # before the frames of pzstd
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -84,8 +84,7 @@ def read_entries(path: str | Path, *, split: str = "train") -> Iterator[Entry]:
 
 def _kind(name: str) -> str:
     """Return the suffix of a file's name, without that of compression."""
-    path = Path(name.lower())
-    return Path(path.stem).suffix if path.suffix in (".gz", ".bz2", ".xz", ".zst") else path.suffix
+    return Path(_PACKED.sub("", name.lower())).suffix
 
 
 def _text_file(file: Path, kind: str) -> Iterator[Entry]:
@@ -100,11 +99,10 @@ def read_lines(path: Path) -> Iterator[Entry]:
 
     Raises:
         DataError: if it cannot be read.
-        ConfigError: if a required library is missing.
     """
     with _opened(path) as file:
         if file.peek(4).startswith(b"PAR1"):
-            yield from (row._replace(record=_without_missing(row.record)) for row in _parquet(path))
+            yield from (row._replace(record=_as_json(row.record, _given)) for row in _parquet(path))
             return
         for number, line in enumerate(file, start=1):
             text = line.removeprefix(_BOM)
@@ -239,7 +237,7 @@ def _opened(path: Path) -> Iterator[Any]:
 def _unpacked(raw: io.BufferedReader) -> Any:
     """Return the file that is compressed in another, as its first bytes tell, or this file."""
     start = raw.peek(6)
-    if start[:4] == b"\x28\xb5\x2f\xfd" or _SKIPPABLE.match(start):
+    if start.startswith((b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18")):  # zstd, pzstd
         require("pyarrow", extra="train", purpose="a file that zstd compressed")
         from pyarrow import CompressedInputStream
 
@@ -248,11 +246,9 @@ def _unpacked(raw: io.BufferedReader) -> Any:
     return next((read(raw) for mark, read in kinds.items() if start.startswith(mark)), raw)
 
 
-def _without_missing(value: Any) -> Any:
-    """Return a value without the null keys of its objects, which Parquet adds; the content of a call stays null."""
-    if isinstance(value, dict):
-        return {key: _without_missing(held) for key, held in value.items() if held is not None or key == "content"}
-    return list(map(_without_missing, value)) if isinstance(value, list) else value
+def _given(item: Object) -> Object:
+    """Return an object without its null keys, which Parquet adds; the content of a call of tools stays null."""
+    return {key: value for key, value in item.items() if value is not None or key == "content"}
 
 
 def _unreadable(path: str | Path, error: Exception) -> DataError:
@@ -352,9 +348,9 @@ def _csv_rows(file: IO[str]) -> Any:
     return csv.reader(file, delimiter=marks[0] if len(marks) == 1 else ",", strict=True)
 
 
-def _as_json(row: Any) -> Any:
-    """Return a row with texts for dates, decimals and bytes, which JSON does not have."""
-    return json.loads(json.dumps(row, default=str))
+def _as_json(row: Any, of_each: Callable[[Object], Object] | None = None) -> Any:
+    """Return a row with texts for dates, decimals and bytes, which JSON does not have, and with new objects."""
+    return json.loads(json.dumps(row, default=str), object_hook=of_each)
 
 
 def _parquet(path: Path) -> Iterator[Entry]:

@@ -239,10 +239,8 @@ def _span(entry: Any, response: str, where: str) -> Span:
     place, quote = place_of(entry), None
     label = entry[2] if isinstance(entry, list | tuple) and len(entry) == 3 else None
     if isinstance(entry, dict):
-        label, quote = (
-            entry.get("label"),
-            next((entry[key] for key in QUOTE_KEYS if isinstance(entry.get(key), str)), None),
-        )
+        label = entry.get("label")
+        quote = next((entry[key] for key in QUOTE_KEYS if isinstance(entry.get(key), str)), None)
     if place is None or label not in LABELS:
         raise bad_record(where, f"{_SPAN}, got {shown(entry)}")
     span = shown([*place, label])

@@ -12,7 +12,7 @@ Entries of "spans" may have labels of the source, as those of doccano, Prodigy, 
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
@@ -58,8 +58,7 @@ def read_table(row: Row) -> Iterator[Item]:
     answer = None if "answer" in row.options.columns.values() else row.record.get("answer")
     rejected = (Loss(REJECTED, answer),) if given and answer in ("reject", "ignore") else ()
     if "response" not in record or not given or rejected:
-        item = _example(row, unjudged if rejected else record)
-        yield item._replace(losses=(*rejected, *item.losses))
+        yield _example(row, unjudged if rejected else record, rejected)
         return
     if "prompt" not in record:
         raise row.bad(
@@ -87,11 +86,9 @@ def read_table(row: Row) -> Iterator[Item]:
         item = _grounded(read.prompt, read.response, critique, better)
         yield item._replace(losses=(*losses, *item.losses), unread=unread)
         return
-    if wordless or (
-        critique == Critique("") and any(reason in (NO_LABEL, NO_QUOTE) for reason, _ in losses)
-    ):  # all is lost
-        item = _example(row, unjudged)
-        yield item._replace(losses=(*losses, *item.losses))
+    lost = critique == Critique("") and any(reason in (NO_LABEL, NO_QUOTE) for reason, _ in losses)
+    if wordless or lost:
+        yield _example(row, unjudged, losses)
         return
     losses += [Loss(NOT_FOUND, quote) for quote in critique.unmatched]
     losses += [Loss(UNREADABLE, critique.feedback)] if critique.failed else []
@@ -202,8 +199,8 @@ def _literal(text: str) -> Any:
     return None
 
 
-def _example(row: Row, record: Object) -> Item:
-    """Return a record without feedback as an example."""
+def _example(row: Row, record: Object, losses: Iterable[Loss]) -> Item:
+    """Return a record without feedback as an example, with what it lost."""
     if record.get("prompt", "") == "":
         raise row.bad(
             f'there is neither a "response" with feedback nor a "prompt"; the record has {keys_of(row.record)}. Say '
@@ -215,8 +212,8 @@ def _example(row: Row, record: Object) -> Item:
     if not isinstance(record["prompt"], str | list):
         raise row.bad(f'"{row.name("prompt")}" must be a text or a chat')
     meta = {key: value for key, value in record.items() if key not in ("prompt", "reference", "tests")}
-    losses = (Loss(NOT_JUDGED),) if "response" in meta else (Loss(NO_RESPONSE),) * any(key in meta for key in _FEEDBACK)
-    return Item(Example(record["prompt"], record.get("reference"), record.get("tests"), meta), losses)
+    own = (Loss(NOT_JUDGED),) if "response" in meta else (Loss(NO_RESPONSE),) * any(key in meta for key in _FEEDBACK)
+    return Item(Example(record["prompt"], record.get("reference"), record.get("tests"), meta), (*losses, *own))
 
 
 def _grounded(prompt: str, response: str, critique: Critique, better: str) -> Item:
