@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from text2grad.errors import DataError
 from text2grad.feedback import CritiqueRecord, critique_to_json
+from text2grad.files import read_text
 from text2grad.runs.critic_quality.units import marks_of
 from text2grad.runs.reports.html import rollouts_page
 from text2grad.types import LABELS
@@ -151,12 +152,7 @@ def read_sheets(paths: Sequence[Path], questions: Questions) -> list[dict[str, d
 
 def _rows(path: Path, questions: Questions) -> Iterator[tuple[int, str, dict[str, str | None]]]:
     """Yield (row number, item, row) of a filled sheet."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f'{path} is not UTF-8; save the sheet as "CSV UTF-8" from the spreadsheet') from error
+    text = read_text(path)
     header = text.partition("\n")[0]
     delimiter = max(",;\t", key=header.count)  # spreadsheets choose the delimiter by language
     rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)

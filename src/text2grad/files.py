@@ -82,11 +82,12 @@ def read_text(path: Path) -> str:
     Raises:
         DataError: if it cannot be read or is not UTF-8.
     """
+    refuse_waiting(path)
     try:
         data = path.read_bytes()
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
-    refuse_utf16(data, path)
+    refuse_binary(data, path)
     try:
         return data.removeprefix(_BOM).decode()
     except UnicodeDecodeError as error:
@@ -94,12 +95,21 @@ def read_text(path: Path) -> str:
         raise DataError(f"{path}:{line}: not UTF-8 ({error.reason}); save the file as UTF-8") from error
 
 
-def refuse_utf16(start: bytes, path: Path) -> None:
-    """Refuse a file whose first bytes are UTF-16 text: a byte order mark of two bytes, or an ASCII letter beside a NUL.
+def refuse_waiting(path: Path) -> None:
+    """Refuse a device, and a FIFO with a name, which may wait for ever; pipes of a shell have no file and are read."""
+    real = Path(os.path.realpath(path))
+    if real.is_fifo() or real.is_char_device() or real.is_block_device():
+        raise DataError(f"{path} is a FIFO or a device, which may never end; give a file with its text")
+
+
+def refuse_binary(start: bytes, path: Path) -> None:
+    """Refuse a file whose first bytes are a ZIP archive, or UTF-16 text: a mark of two bytes, or a NUL.
 
     Raises:
         DataError: if they are.
     """
+    if start.startswith(b"PK\x03\x04"):
+        raise DataError(f"{path} is a workbook (.xlsx, .ods) or a ZIP archive; save its table as CSV, or unpack it")
     if start[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in start[:2]:
         raise DataError(f"{path} is UTF-16, or binary; save it as UTF-8")
 

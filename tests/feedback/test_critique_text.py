@@ -359,4 +359,25 @@ def test_the_place_of_a_quote_is_kept_with_it():
     parsed = parse_critique(text)
     assert (parsed.positive, parsed.negative) == (("[7, 8]",), ("a", "b", "[9, 11]"))
     places = [getattr(quote, "place", None) for quote in parsed.positive + parsed.negative]
-    assert places == [(7, 8), (3, 4), None, (9, 11)]
+    assert places == [(7, 8), (3, 4), (0, 1), (9, 11)]  # a quote of one character that starts at 0 ends at 1
+
+
+@pytest.mark.parametrize(
+    ("entry", "labels"),
+    [
+        ({"text": "a", "severity": "critical", "score": 0.9}, ()),  # the score is how sure a tool is
+        ({"text": "a", "entity": "Error", "score": "0.99"}, ()),
+        ({"text": "a", "severity": "critical", "score": -0.9}, ("negative",)),
+        ({"text": "a", "category": "fact", "score": 1}, ("positive",)),
+        ({"text": "a", "score": 0.9}, ("positive",)),
+        ({"text": "a", "severity": "critical", "label": "bad", "score": 0.9}, ("negative",)),
+    ],
+)
+def test_a_probability_beside_the_word_of_a_tool_is_no_label(entry, labels):
+    assert parse_critique_object({"spans": [entry]}).order == labels
+
+
+def test_two_outcomes_under_one_name_are_unreadable_and_a_score_is_another_number():
+    assert parse_critique('{"Outcome": 1, "outcome": -1}').status == "unparsable"
+    assert parse_critique('{"Outcome": 1, "outcome": "1.0"}').outcome == 1.0
+    assert parse_critique('{"score": 8, "outcome": -1}').outcome == -1.0

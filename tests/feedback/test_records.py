@@ -1,16 +1,25 @@
 """Readers of critiques: every form that is accepted, and every complaint word for word."""
 
+import bz2
 import gzip
 import json
+import lzma
+import os
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from text2grad.errors import DataError
+from text2grad.feedback.examples import read_demonstrations, read_examples
 from text2grad.feedback.record_files import json_object, read_entries
 from text2grad.feedback.records import CritiqueRecord, read_annotations, read_critique_records
+from text2grad.files import read_text
 from text2grad.types import Critique, Span
 
 WAY_OUT = ". Mend or remove the record"
@@ -301,10 +310,96 @@ def test_a_comment_at_the_end_of_a_header_is_no_column(tmp_path: Path) -> None:
     assert isinstance(bad.record, DataError)
 
 
-def test_a_table_may_be_compressed(tmp_path: Path) -> None:
-    with gzip.open(tmp_path / "x.csv.gz", "wt") as file:
-        file.write("prompt,response\na,007\n")
-    assert [entry.record for entry in read_entries(tmp_path / "x.csv.gz")] == [{"prompt": "a", "response": "007"}]
+def zstd(data: bytes) -> bytes:
+    return bytes(pyarrow.Codec("zstd").compress(data).to_pybytes())
+
+
+def pzstd(data: bytes) -> bytes:
+    """As pzstd of zstd 1.5 writes it: a frame that readers skip (its number, its length 4), then several frames."""
+    return b"\x50\x2a\x4d\x18\x04\0\0\0size" + zstd(data[:9]) + zstd(data[9:])
+
+
+PACKED = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstd, ".ZST": pzstd}
+
+
+@pytest.mark.parametrize("end", PACKED)
+def test_text_may_be_compressed_whatever_the_file_is_named(tmp_path: Path, end: str) -> None:
+    table = tmp_path / f"x.csv{end}"
+    table.write_bytes(PACKED[end](b"prompt,response\na,007\n"))
+    assert [entry.record for entry in read_entries(table)] == [{"prompt": "a", "response": "007"}]
+    data = b'{"prompt": "a", "reference": "b"}\n'
+    for name in ("prompts.jsonl", "prompts"):
+        path = tmp_path / name
+        path.write_bytes(PACKED[end](data))
+        assert [(example.prompt, example.reference) for example in read_examples(path)] == [("a", "b")]
+        path.write_bytes(PACKED[end](data * 9)[:-5])
+        with pytest.raises(DataError, match=rf"^cannot read {path}: (Compressed file ended before|Truncated)"):
+            read_examples(path)
+    plain = tmp_path / f"plain{end}"
+    plain.write_bytes(data)
+    assert len(read_examples(plain)) == 1
+
+
+def test_a_workbook_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.csv"
+    path.write_bytes(b"PK\x03\x04" + bytes(20))
+    for read in (read_examples, read_annotations, lambda path: list(read_entries(path))):
+        with pytest.raises(DataError, match=r"is a workbook \(.xlsx, .ods\) or a ZIP archive; save its table as CSV"):
+            read(path)
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.jsonl", "x"])
+def test_prompts_chats_and_annotations_are_read_from_parquet(tmp_path: Path, name: str) -> None:
+    """Parquet gives each object the keys of all: a message without calls is none with null calls."""
+
+    def demonstrations(path: Path) -> Any:
+        return read_demonstrations([path])
+
+    def read(read: Any, *rows: dict[str, Any]) -> Any:
+        table = {key: [row.get(key) for row in rows] for row in rows for key in row}
+        parquet.write_table(pyarrow.table(table), tmp_path / name)
+        return read(tmp_path / name)
+
+    when = datetime(2024, 1, 1, 10)
+    for_json = read(read_examples, {"prompt": "a", "when": when, "n": Decimal("0.5")}, {"prompt": "b", "n": None})
+    assert [dict(example.meta) for example in for_json] == [{"when": "2024-01-01 10:00:00", "n": "0.5"}, {}]
+    call = {"role": "assistant", "content": None, "tool_calls": [{"name": "f", "a": 1, "b": None}]}
+    asked = {"role": "user", "content": "Add.", "tool_calls": None}
+    (chat, prompt) = read(
+        demonstrations, {"messages": [asked, call]}, {"messages": None, "prompt": "a", "reference": "b"}
+    )
+    assert chat.turns[0].prompt == [{"role": "user", "content": "Add."}]
+    assert chat.turns[0].message == {"role": "assistant", "content": None, "tool_calls": [{"name": "f", "a": 1}]}
+    assert (prompt.prompt, prompt.turns[0].answer) == ("a", "b")
+    (annotation,) = read(
+        read_annotations,
+        {"prompt": "a", "response": LYON, "critique": {"feedback": "No.", "poor_spans": ["Lyon"], "outcome": None}},
+    )
+    assert annotation == ("a", LYON, NEGATIVE)
+
+
+def test_a_fifo_and_a_device_are_refused_and_a_pipe_is_read(tmp_path: Path) -> None:
+    """`text2grad train` waited for ever for a FIFO that nobody writes to, and /dev/zero never ends."""
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("fifo")
+    for path in (tmp_path / "fifo", tmp_path / "link", Path("/dev/zero")):
+        for read in (read_examples, read_annotations, lambda path: list(read_entries(path)), read_text):
+            with pytest.raises(DataError, match=rf"^{path} is a FIFO or a device, which may never end; give a file"):
+                read(path)
+    for data in (b'{"prompt": "a"}\n', gzip.compress(b'{"prompt": "a"}\n')):
+        end, begin = os.pipe()  # as <(...) of a shell
+        os.write(begin, data)
+        os.close(begin)
+        assert [example.prompt for example in read_examples(f"/dev/fd/{end}")] == ["a"]
+        os.close(end)
+
+
+@pytest.mark.parametrize("name", ["x.csv", "X.CSV", "x.Csv.gz"])
+def test_names_of_columns_have_no_blanks_at_their_ends(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"prompt, response ,feedback\na, b,c\n")
+    assert [entry.record for entry in read_entries(tmp_path / name)] == [
+        {"prompt": "a", "response": " b", "feedback": "c"}
+    ]
 
 
 TEXTS = ["None", "NA", "nan", "null", "", "2024-01-01", "2024-01-01T10:00:00Z", "007", "1e5", "12345678901234567890123"]

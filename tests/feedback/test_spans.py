@@ -358,6 +358,14 @@ def test_letters_of_a_script_without_spaces_are_one_whole_word() -> None:
         ({"quote": "Lyon", "startOffset": 28, "endOffset": 32}, [(28, 32)]),
         ({"quote": "Lyon", "char_start": 28, "char_end": 32}, [(28, 32)]),
         ({"quote": "Lyon", "begin": 28, "end": 32}, [(28, 32)]),
+        ({"quote": "Lyon", "start_pos": 28, "end_pos": 32}, [(28, 32)]),
+        ({"text": "Lyon", "startCharIndex": 28, "endCharIndex": 32}, [(28, 32)]),  # Datasaur
+        ({"text": "Lyon", "characterOffsetBegin": 28, "characterOffsetEnd": 32}, [(28, 32)]),  # Stanford CoreNLP 4.5
+        ({"text": "Lyon", "locations": 1, "location": {"start": 28, "end": 32}}, [(28, 32)]),
+        ({"text": "Lyon", "offsets": [[28, 32]]}, [(28, 32)]),  # BioC
+        ({"text": "Lyon", "position": {"offset": 28, "length": 4}}, [(28, 32)]),
+        ({"text": "Lyon", "start": 28}, [(28, 32)]),  # its end is that of the quote: 28 + 4
+        ({"text": "Lyon", "token_start": 6, "token_end": 7}, [(12, 16), (28, 32)]),  # tokens are no characters
     ],
 )
 def test_a_quote_with_its_place_marks_this_place_alone(entry, spans):

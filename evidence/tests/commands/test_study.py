@@ -159,5 +159,5 @@ def test_sheets_that_cannot_be_used_are_refused_with_the_place(
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     assert "it has no column 'item'. Give a filled sheet.csv" in refused(str(tmp_path / "other.csv"))
     (tmp_path / "latin.csv").write_bytes(b"item,\xe9\n")
-    assert 'is not UTF-8; save the sheet as "CSV UTF-8"' in refused(str(tmp_path / "latin.csv"))
+    assert "save the file as UTF-8" in refused(str(tmp_path / "latin.csv"))
     assert "cannot read" in refused(str(tmp_path / "none.csv"))

@@ -192,7 +192,9 @@ def _interpret(value: Mapping[str, Any]) -> ParsedCritique:
     outcome = next((float(number) for number in numbers if is_finite(number)), None)
     told = [given for given in parts.get("outcome", ()) if given]
     untold = any(isinstance(given, list | dict) or _word(given) not in _NOTHING for given in told)
-    if outcome is None and (untold or (isinstance(value, CutObject) and _SPAN_PARTS.isdisjoint(parts))):
+    twice = len(set(filter(is_finite, map(number_of, parts.get("outcome", ()))))) > 1  # "outcome" and "Outcome"
+    cut = isinstance(value, CutObject) and _SPAN_PARTS.isdisjoint(parts)
+    if twice or (outcome is None and (untold or cut)):
         return ParsedCritique(feedback, status="unparsable")
 
     def listed(part: str, label: Label | None) -> list[tuple[str, Label]]:
@@ -244,7 +246,10 @@ def _entry(entry: Any, label: Label | None) -> Iterator[tuple[str, Label | None]
         entry = None
     elif isinstance(entry, dict) and (place or _quote_key(entry)):
         named = {name.casefold(): item for name, item in entry.items() if item is not None}
-        entry, beside = named.get(_quote_key(entry)), [named[key] for key in _LABEL_KEYS if key in named][:1]
+        sure = number_of(named.get("score"))
+        chance = is_finite(sure) and 0 < sure < 1 and not named.keys().isdisjoint(KIND_KEYS)
+        keys = LABEL_KEYS[:-1] if chance else LABEL_KEYS
+        entry, beside = named.get(_quote_key(entry)), [named[key] for key in keys if key in named][:1]
         if label and beside and _LABELS.get(_word(beside[0])) not in (label, None):
             return
     elif isinstance(entry, dict) and len(entry) == 1:
@@ -265,12 +270,18 @@ def place_of(entry: Any) -> tuple[int, int] | None:
     """
     bounds: Any = entry[:2] if isinstance(entry, list | tuple) else ()
     if isinstance(entry, dict):
-        read = number_of if _quote_key(entry) else (lambda value: value)  # a text alone is no offset
-        named = {key.casefold().replace("_", ""): read(value) for key, value in entry.items()}
-        if is_finite(named.get("offset")) and is_finite(named.get("length")):
-            named["end"] = named["offset"] + named["length"]
-        both = [next((named[key] for key in keys if key in named), None) for keys in _PLACE_KEYS]
-        bounds = next((named[key] for key in _RANGE_KEYS if isinstance(named.get(key), list)), both)
+        quote = _quote_key(entry)
+        read = number_of if quote else (lambda value: value)  # a text alone is no offset
+        given = {key.casefold(): value for key, value in entry.items()}
+        inner: Any = next((given[key] for key in _RANGE_KEYS if isinstance(given.get(key), list | dict)), None)
+        inner = inner[0] if isinstance(inner, list) and len(inner) == 1 else inner
+        given = {**inner, **given} if isinstance(inner, dict) else given
+        named = {_OF_PLACE.sub("", key) or key: read(value) for key, value in given.items()}
+        both: list[Any] = [next((named[key] for key in keys if key in named), None) for keys in _PLACE_KEYS]
+        length = named.get("length", len(str(given[quote])) if quote else None)
+        if both[1] is None and is_finite(both[0]) and is_finite(length):
+            both[1] = both[0] + length
+        bounds = inner if isinstance(inner, list) else both
     elif bounds and isinstance(bounds[0], str):  # two numbers behind a quote may be labels
         bounds = entry[1:3] if all(map(is_finite, entry[1:3])) and entry[1:2] < entry[2:3] else ()
     whole = len(bounds) == 2 and all(is_finite(bound) and bound == int(bound) for bound in bounds)
@@ -334,13 +345,13 @@ _PARTS = {
     for key in keys.split()
 }
 _SPAN_PARTS = {"positive", "negative", "spans"}
-_LABEL_KEYS = ("label", "sentiment", "polarity", "score")
+LABEL_KEYS = ("label", "sentiment", "polarity", "score")
+KIND_KEYS = ("labels", "severity", "category", "type", "tag", "entity", "entity_group")
+"""Keys of a label that is a tool's own word; a score from 0 to 1 beside one is a probability, and no label."""
 QUOTE_KEYS = ("span", "quote", "text", "code", "snippet")
-_PLACE_KEYS = (
-    ("start", "begin", "from", "startchar", "charstart", "startoffset", "startindex", "beginoffset", "offset"),
-    ("end", "stop", "to", "endchar", "charend", "endoffset", "endindex"),
-)
-_RANGE_KEYS = ("span", "position", "range", "offsets")
+_PLACE_KEYS = (("start", "begin", "from", "offset"), ("end", "stop", "to"))
+_RANGE_KEYS = ("span", "position", "range", "offsets", "offset", "location", "loc", "indices", "interval")
+_OF_PLACE = re.compile(r"char(?:acter)?|index|idx|offset|position|pos|span|[\W_]")  # beside "start" in a key
 _NOTHING = {"", "none", "null", "n/a", "nothing"}
 _LABELS: Mapping[str, Label | None] = {
     **dict.fromkeys(("positive", "good", "+1", "+"), "positive"),

@@ -23,7 +23,7 @@ ENCODED = ("reference", "tests", "response", "feedback")
 
 
 def read_examples(path: str | Path, *, unique_ids: bool = False) -> list[Example]:
-    """Return the examples of a JSONL file; blank lines are skipped.
+    """Return the examples of a file of JSON lines or of Parquet; blank lines are skipped.
 
     A prompt is a text or a list of chat messages `{"role": ..., "content": ...}`. Other fields go into
     `meta`.
@@ -172,7 +172,7 @@ class Demonstration(NamedTuple):
 
 
 def read_demonstrations(paths: Sequence[str | Path]) -> list[Demonstration]:
-    """Return the demonstrations of JSONL files, in order; blank lines are skipped.
+    """Return the demonstrations of files of JSON lines or of Parquet, in order; blank lines are skipped.
 
     Raises:
         DataError: if a file cannot be read or has no demonstrations, or a line is none: it has no answer, or an empty

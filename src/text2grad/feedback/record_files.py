@@ -1,23 +1,25 @@
 """Files and data sets → records, each with its place for messages.
 
-.jsonl           one JSON value per line; `.gz` may follow, as after .json
+.jsonl           one JSON value per line
 .json            a list of records, an object of records by id, or one record per line
-.csv .tsv        a header, then one record per row; `.gz` may follow. In a .csv the delimiter is the comma; if the
-                 header is one field with semicolons, or with tabs, it is that character. In a .tsv, quotation marks are
-                 part of the text, unless all of them are those of CSV; a message says which. A header may end with a
-                 comment ("# ..."), which no row has
+.csv .tsv        a header, then one record per row. In a .csv the delimiter is the comma; if the header is one field
+                 with semicolons, or with tabs, it is that character. In a .tsv, quotation marks are part of the text,
+                 unless all are those of CSV; a message says which. A header may end with a comment ("# ...")
 .parquet         read in batches
 a directory      that `datasets` saved or can load
 OWNER/NAME       a data set of the Hugging Face hub, OWNER/NAME:CONFIG if it has several configurations
 
-Lines are returned as bytes, so that one broken line can be skipped. `datasets` finds the files of a data set; those of
-text (.jsonl, .json, .csv, .tsv) are read here, since its loaders make other values of texts such as NA and 2024-01-01.
+Text may be compressed by gzip, bzip2, xz or zstd, as its first bytes tell, and have .gz, .bz2, .xz or .zst behind its
+name. Lines are returned as bytes, so that one broken line can be skipped. `datasets` finds the files of a data set;
+those of text (.jsonl, .json, .csv, .tsv) are read here, since its loaders change texts such as NA and 2024-01-01.
 """
 
+import bz2
 import csv
 import gzip
 import io
 import json
+import lzma
 import re
 import zlib
 from collections import Counter
@@ -29,7 +31,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 
 from text2grad.errors import DataError, require
-from text2grad.files import refuse_utf16
+from text2grad.files import refuse_binary, refuse_waiting
 from text2grad.progress import note
 from text2grad.types import HALF_PAIR
 
@@ -40,6 +42,7 @@ WAY_OUT = "Mend or remove the record"
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 _TEXTS = (".json", ".jsonl", ".ndjson", ".csv", ".tsv")
+_PACKED = re.compile(r"\.(gz|bz2|xz|zst)\Z")
 _CELL = re.compile(r'"(?:[^"]|"")*+"')
 _CELLS = re.compile(r'(?:(?:"(?:[^"]|"")*+"|[^"\t\r\n]*+)(?:\t|\r?\n|\r))*+(?:"(?:[^"]|"")*+"|[^"\t\r\n]*+)')
 _BOM = b"\xef\xbb\xbf"
@@ -76,12 +79,12 @@ def read_entries(path: str | Path, *, split: str = "train") -> Iterator[Entry]:
     known = _kind(file.name) in (*_TEXTS, ".parquet")
     if file.is_dir() or (not file.exists() and _HUB_NAME.fullmatch(str(path)) and not known):
         return _dataset(str(path), split)
-    return _parquet(file) if file.suffix == ".parquet" else _text_file(file, _kind(file.name))
+    return _parquet(file) if _kind(file.name) == ".parquet" else _text_file(file, _kind(file.name))
 
 
 def _kind(name: str) -> str:
     """Return the suffix of a file's name, without that of compression."""
-    return Path(name.removesuffix(".gz")).suffix
+    return Path(_PACKED.sub("", name.lower())).suffix
 
 
 def _text_file(file: Path, kind: str) -> Iterator[Entry]:
@@ -92,12 +95,15 @@ def _text_file(file: Path, kind: str) -> Iterator[Entry]:
 
 
 def read_lines(path: Path) -> Iterator[Entry]:
-    """Yield the non-blank lines of a file as bytes.
+    """Yield the non-blank lines of a file as bytes; of Parquet the rows, without the keys that other rows have.
 
     Raises:
         DataError: if it cannot be read.
     """
     with _opened(path) as file:
+        if file.peek(4).startswith(b"PAR1"):
+            yield from (row._replace(record=_as_json(row.record, _given)) for row in _parquet(path))
+            return
         for number, line in enumerate(file, start=1):
             text = line.removeprefix(_BOM)
             if text.strip():
@@ -214,16 +220,32 @@ def keys_of(record: Object) -> str:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[io.BufferedReader | gzip.GzipFile]:
-    """Open a file, which may be compressed; what fails in reading it is a `DataError`."""
+def _opened(path: Path) -> Iterator[Any]:
+    """Open a file, and what is compressed in it; what fails in reading it is a `DataError`."""
+    refuse_waiting(path)
     try:
-        with path.open("rb") as raw:
-            packed = path.suffix == ".gz" or raw.peek(2).startswith(b"\x1f\x8b")
-            with gzip.GzipFile(fileobj=raw) if packed else raw as file:
-                refuse_utf16(file.peek(2)[:2], path)  # a pipe has no way back
-                yield file
-    except (OSError, EOFError, zlib.error) as error:
+        with path.open("rb") as raw, _unpacked(raw) as file:
+            refuse_binary(file.peek(4)[:4], path)  # a pipe has no way back
+            yield file
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise _unreadable(path, error) from error
+
+
+def _unpacked(raw: io.BufferedReader) -> Any:
+    """Return the file that is compressed in another, as its first bytes tell, or this file."""
+    start = raw.peek(6)
+    if start.startswith((b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18")):  # zstd, pzstd
+        require("pyarrow", extra="train", purpose="a file that zstd compressed")
+        from pyarrow import CompressedInputStream
+
+        return io.BufferedReader(io.BytesIO(CompressedInputStream(raw, "zstd").read()))  # which has a way back
+    kinds: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
+    return next((read(raw) for mark, read in kinds.items() if start.startswith(mark)), raw)
+
+
+def _given(item: Object) -> Object:
+    """Return an object without its null keys, which Parquet adds; the content of a call of tools stays null."""
+    return {key: value for key, value in item.items() if value is not None or key == "content"}
 
 
 def _unreadable(path: str | Path, error: Exception) -> DataError:
@@ -268,7 +290,7 @@ def _table(path: Path, kind: str) -> Iterator[Entry]:
     try:
         with _opened(path) as opened, io.TextIOWrapper(opened, encoding="utf-8-sig", newline="") as file:
             rows = _tab_rows(path, file.read()) if kind == ".tsv" else _csv_rows(file)
-            header: list[str] = next(rows, [])
+            header = [name.strip() for name in next(rows, [])]
             twice = [name for name, count in Counter(header).items() if name and count > 1]
             if twice:
                 raise DataError(f"{path}:1: the header names the column {shown(twice[0])} twice; rename one of them")
@@ -323,6 +345,11 @@ def _csv_rows(file: IO[str]) -> Any:
     return csv.reader(file, delimiter=marks[0] if len(marks) == 1 else ",", strict=True)
 
 
+def _as_json(row: Any, of_each: Callable[[Object], Object] | None = None) -> Any:
+    """Return a row with texts for dates, decimals and bytes, which JSON does not have, and with new objects."""
+    return json.loads(json.dumps(row, default=str), object_hook=of_each)
+
+
 def _parquet(path: Path) -> Iterator[Entry]:
     """Yield the rows of a Parquet file."""
     require("pyarrow", extra="train", purpose="a Parquet file")
@@ -330,10 +357,10 @@ def _parquet(path: Path) -> Iterator[Entry]:
     from pyarrow.parquet import ParquetFile
 
     try:
-        with path.open("rb") as opened, ParquetFile(opened) as file:
-            rows = (row for batch in file.iter_batches(batch_size=1_000) for row in batch.to_pylist())
+        with _opened(path) as opened, ParquetFile(opened) as file:
+            rows = (row for batch in file.iter_batches(batch_size=1_000) for row in map(_as_json, batch.to_pylist()))
             yield from _numbered(path, rows)
-    except (OSError, ArrowException) as error:
+    except ArrowException as error:
         raise _unreadable(path, error) from error
 
 
@@ -362,7 +389,7 @@ def _dataset(path: str, split: str) -> Iterator[Entry]:
     if isinstance(splits, dict) and split not in splits:
         raise DataError(f"the data set {path} has no split {split!r}; it has {', '.join(map(str, splits))}")
     chosen = splits[split] if isinstance(splits, dict) else splits
-    yield from _numbered(f"{path} [{split}]", _filled(texts) if texts else chosen)
+    yield from _numbered(f"{path} [{split}]", _filled(texts) if texts else map(_as_json, chosen))
 
 
 def _text_parts(builder: Any) -> Object:

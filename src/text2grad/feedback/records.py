@@ -32,7 +32,6 @@ from text2grad.feedback.record_files import (
     keys_of,
     optional,
     read_each,
-    read_entries,
     read_lines,
     refuse_half_pairs,
     shown,
@@ -180,8 +179,7 @@ def read_critique_records(
             raise bad_record(entry.where, f'there is no "prompt", which may be empty; the record has {keys_of(given)}')
         return parse_record(entry.where, given, number=entry.number, match=match)
 
-    entries = read_entries(path) if Path(path).suffix == ".parquet" else read_lines(Path(path))
-    return read_each(path, entries, read, limit=limit, on_bad=on_bad)
+    return read_each(path, read_lines(Path(path)), read, limit=limit, on_bad=on_bad)
 
 
 def parse_record(where: str, record: Object, *, number: int = 0, match: Match = "exact") -> CritiqueRecord:

@@ -1,12 +1,15 @@
 """Endpoints and budgets are validated; requests have the hashes of earlier versions, so that paid answers are found."""
 
+import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from text2grad.config.server import AnnotateConfig, ServerConfig
-from text2grad.critics.servers.annotation import Annotator, Item
+from text2grad.critics.servers.annotation import Annotator, Item, read_answer_by
+from text2grad.critics.servers.client import ServerClient
 from text2grad.critics.servers.endpoint import Endpoint
 from text2grad.critics.servers.llm_critic import LLMCritic
 from text2grad.critics.servers.preference import Comparison, prefer
@@ -14,6 +17,7 @@ from text2grad.critics.servers.session import run_session
 from text2grad.critics.servers.store import Answer, Store
 from text2grad.critics.servers.templates import Template
 from text2grad.errors import ConfigError
+from text2grad.feedback import critique_from_text
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.served import ServerRewardModel
 from text2grad.runs.annotation_items import annotator_endpoint
@@ -102,3 +106,30 @@ def test_an_annotator_with_an_unknown_template_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         LLMCritic("m", api_key_env="", template="prose")  # type: ignore[arg-type]
     assert str(caught.value) == "template has no value 'prose'. Known values: summarization, code, qa, grounded"
+
+
+@pytest.mark.parametrize(
+    ("word", "kind"),
+    [
+        ("length", "truncated"),
+        ("model_length", "truncated"),  # Mistral's API
+        ("MAX_TOKENS", "truncated"),  # Gemini
+        ("max_tokens", "truncated"),  # Anthropic, through proxies
+        ("SAFETY", "refused"),
+        ("content_filter", "refused"),
+    ],
+)
+def test_the_end_of_an_answer_is_known_under_the_words_of_other_servers(word: str, kind: str) -> None:
+    """A critique that the length limit cut behind its first quote is none, whatever the server calls the limit."""
+    message = {"role": "assistant", "content": '{"textual_feedback": "No.", "poor_spans": ["Lyon", "M'}
+
+    async def read() -> Answer:
+        client = ServerClient(Endpoint.of("test", {"model": "m", "base_url": URL, "api_key_env": ""}))
+        try:
+            return client._read(json.dumps({"choices": [{"message": message, "finish_reason": word}]}).encode())
+        finally:
+            await client.close()
+
+    result = read_answer_by(lambda text: critique_from_text(text, ITEM.response), asyncio.run(read()))
+    assert result.failure is not None
+    assert result.failure.kind == kind

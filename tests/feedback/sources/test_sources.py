@@ -16,7 +16,7 @@ from text2grad.errors import ConfigError, DataError
 from text2grad.feedback.records import Annotation, write_annotations
 from text2grad.feedback.sources.base import IGNORED, NO_PLACE, NO_PROMPT, NOT_JUDGED, WORDS_ONLY, Item, Loss, Options
 from text2grad.feedback.sources.registry import Account, read_items, read_source
-from text2grad.feedback.sources.table import CHAT_JOINED, NO_LABEL, NO_QUOTE, REJECTED, UNREADABLE
+from text2grad.feedback.sources.table import CHAT_JOINED, NO_LABEL, NO_QUOTE, NO_WORDS, REJECTED, UNREADABLE
 from text2grad.types import Critique, Example, Span
 
 SHARED_DATA = SHARED / "data"
@@ -436,6 +436,33 @@ def test_labels_of_a_table_have_the_meaning_that_is_given(tmp_path: Path, entry:
         assert re.search(r'nobody said what the label "\w+" means; say --label "\w+=negative", =positive or =i', said)
 
 
+@pytest.mark.parametrize(
+    ("record", "reason", "detail"),
+    [
+        (
+            {"spans": [{"start": 10, "end": 14, "labels": []}]},
+            NO_LABEL,
+            'spans: {"start": 10, "end": 14, "labels": []}',
+        ),
+        ({"feedback": {"tone": 1}}, NO_WORDS, '{"tone": 1}'),
+        ({"feedback": [5]}, NO_WORDS, "[5]"),
+        ({"feedback": " "}, NO_WORDS, '" "'),
+    ],
+)
+def test_marks_without_a_label_and_feedback_without_a_word_are_no_judgement(
+    tmp_path: Path, record: dict[str, Any], reason: str, detail: str
+) -> None:
+    (item,) = items(tmp_path, "table", {"prompt": "Where?", "response": LYON, **record})
+    assert item == Item(Example("Where?", meta={"response": LYON}), (Loss(reason, detail), Loss(NOT_JUDGED)))
+
+
+def test_letters_of_two_parts_are_the_same_label(tmp_path: Path) -> None:
+    """A keyboard of macOS writes ö as o and a mark above it."""
+    record = {"prompt": "Where?", "response": LYON, "outcome": "scho\u0308n"}
+    (item,) = items(tmp_path, "table", record, labels={"sch\xf6n": 1.0})
+    assert item.made == Annotation("Where?", LYON, Critique("", (), 1.0))
+
+
 def test_labels_of_spans_leave_a_number_as_the_outcome(tmp_path: Path) -> None:
     record = {"prompt": "Where?", "response": LYON, "spans": [[10, 14, "Odd"]], "outcome": "−0.5"}
     (item,) = items(tmp_path, "table", record, labels={"Odd": "negative"})
@@ -606,7 +633,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
         "broken.json": "DIR/broken.json: not JSON: Expecting value at character 1",
         "empty.jsonl": "DIR/empty.jsonl has no records",
         "list.jsonl": f"DIR/list.jsonl:1: a record is a JSON object, got list{WAY_OUT}",
-        "broken.gz": "cannot read DIR/broken.gz: Not a gzipped file (b'no')",
+        "broken.gz": "DIR/broken.gz:1: not JSON: Expecting value at character 1. Mend or remove the record",
     }
     for name, text in {
         "short.csv": "a,b\n1\n",

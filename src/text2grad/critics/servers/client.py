@@ -25,6 +25,8 @@ _DETAIL_CHARS = 300
 _SECRET_CHARS = 12  # a shorter key is a placeholder for a server without keys, and may be a part of a word
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _TRANSIENT_STATUSES = {408, 409, 425}
+_FINISHES = dict.fromkeys(("length", "model_length", "max_tokens", "max_output_tokens"), "length")  # Mistral, Gemini
+_FINISHES |= dict.fromkeys(("safety", "refusal"), "content_filter")  # Gemini, Anthropic
 _FATAL_STATUSES = {401, 402, 403, 404}  # wrong key, empty account, no permission, unknown model or address
 
 
@@ -121,6 +123,7 @@ class ServerClient:
             message = {"content": choice["text"]} if "text" in choice else choice["message"]
             text, refusal = _text_of(message.get("content")), message.get("refusal")
             finish = str(choice.get("finish_reason") or "stop")
+            finish = _FINISHES.get(finish.lower(), finish)
             read, written = (_count(usage.get(key)) for key in ("prompt_tokens", "completion_tokens"))
             top = first_logprobs(choice)
             fields = [(len(str(value)), key) for key, value in message.items() if value and key != "role"]

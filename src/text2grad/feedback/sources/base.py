@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
+from unicodedata import normalize
 
 from text2grad.feedback.record_files import Entry, Object, bad_record, keys_of, shown
 from text2grad.feedback.records import Annotation
@@ -196,7 +197,7 @@ class Source:
 
 
 def _folded(label: str) -> str:
-    return label.strip().lower().removesuffix(".0")  # pandas writes stars beside an empty cell as 4.0
+    return normalize("NFC", label.strip().lower()).removesuffix(".0")  # pandas writes stars beside an empty cell as 4.0
 
 
 @dataclass(frozen=True, slots=True)

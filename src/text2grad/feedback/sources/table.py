@@ -8,7 +8,7 @@ and `datasets` write them; empty cells are missing values; the prompt of an anno
 the columns that an annotation cannot hold.
 
 Entries of "spans" may have labels of the source, as those of doccano, Prodigy, Label Studio and XCOMET, in any key of
-`_LABEL_KEYS`. A record that Prodigy's "answer" rejects or ignores is an example.
+`LABEL_KEYS` and `KIND_KEYS`. A record that Prodigy's "answer" rejects or ignores is an example.
 """
 
 import re
@@ -17,7 +17,7 @@ from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
-from text2grad.feedback.critique_text import QUOTE_KEYS, parse_critique_object, place_of
+from text2grad.feedback.critique_text import KIND_KEYS, LABEL_KEYS, QUOTE_KEYS, parse_critique_object, place_of
 from text2grad.feedback.examples import is_chat
 from text2grad.feedback.lenient_json import CutObject, number_of, read_objects
 from text2grad.feedback.record_files import JSON, Object, keys_of, shown
@@ -35,6 +35,7 @@ NO_LABEL = (
     'entries of "spans" that are no quote with the label positive or negative: no span; --label NAME=negative gives a '
     "label its meaning"
 )
+NO_WORDS = "feedback without a word in it: no judgement"
 REJECTED = 'records that their annotator rejected or ignored: their "answer" says so, as Prodigy\'s'
 CHAT_JOINED = (
     "chats as prompts, joined to one text that names who spoke: a policy would be asked without their turns; give "
@@ -42,7 +43,7 @@ CHAT_JOINED = (
 )
 
 _BREAK = re.compile(r"(?:[ \t\r]*\n)+(?P<indent>[ \t]*)(?=\S)")
-_LABEL_KEYS = "label labels sentiment polarity severity category type tag entity entity_group"
+_LABEL_KEYS = (*LABEL_KEYS[:-1], *KIND_KEYS)
 _LISTS = ("spans", *QUOTES, "unmatched", "critique", "prompt")
 _FEEDBACK = ("critique", *BESIDE)
 _FLAT = "critique."
@@ -73,13 +74,16 @@ def read_table(row: Row) -> Iterator[Item]:
     read = parse_record(row.where, record)
     critique = read.critique
     losses += [Loss(CHAT_JOINED)] if _has_turns(record["prompt"]) else []
-    if critique == Critique("") and any(reason in (NO_LABEL, NO_QUOTE) for reason, _ in losses):  # all is lost
+    in_words = "feedback" in given and given.keys() <= {"feedback", "outcome"}  # none of it has a place in the response
+    wordless = in_words and critique.outcome is None and not critique.feedback.strip() and "refinement" not in record
+    losses += [Loss(NO_WORDS, shown(given["feedback"]))] if wordless else []
+    lost = critique == Critique("") and any(reason in (NO_LABEL, NO_QUOTE) for reason, _ in losses)
+    if wordless or lost:
         yield _example(row, unjudged, *losses)
         return
-    in_words = "feedback" in given and given.keys() <= {"feedback", "outcome"}  # none of it has a place in the response
     if in_words:
-        critique, lost = _grounded(row, read.response, critique, record.get("refinement") or "")
-        losses += lost
+        critique, unplaced = _grounded(row, read.response, critique, record.get("refinement") or "")
+        losses += unplaced
     else:
         losses += [Loss(NOT_FOUND, quote) for quote in critique.unmatched]
         losses += [Loss(UNREADABLE, critique.feedback)] if critique.failed else []
@@ -117,12 +121,14 @@ def _own_labels(row: Row, entry: Any, losses: list[Loss]) -> Iterator[Any]:
     """Yield an entry of "spans", once for each of its labels, with our label in place of one that has a meaning."""
     at: Any = None  # the place of the label
     if isinstance(entry, dict):
-        at = next((key for key in _LABEL_KEYS.split() if entry.get(key) is not None), None)
+        at = next((key for key in _LABEL_KEYS if entry.get(key) is not None), None)
     elif isinstance(entry, list) and entry:  # behind a quote, offsets, or both
         at = isinstance(entry[0], str) + 2 * (place_of(entry) is not None)
     if at is None or (isinstance(entry, list) and len(entry) <= at):
         yield entry
         return
+    if entry[at] == []:
+        losses.append(Loss(NO_LABEL, f"spans: {shown(entry)}"))
     for label in entry[at] if isinstance(entry[at], list) else [entry[at]]:
         offsets_alone = means_offsets(entry) and isinstance(label, str)
         meaning = row.meaning(label) if offsets_alone else row.options.meaning(str(label))
