@@ -14,6 +14,7 @@ from typing import Any
 from text2grad.progress import note
 
 STREAMS = ("stdout", "stderr")
+_MODES: list[Any] = []  # would be left if they were collected
 
 
 @contextmanager
@@ -26,7 +27,7 @@ def kept_process(whose: str) -> Iterator[None]:
     Args:
         whose: whose code it is, with its role, for warnings.
     """
-    process, before = os.getpid(), {name: (read(), restore) for name, (read, restore) in _states().items()}
+    process, before = os.getpid(), {name: (_value(read), restore) for name, (read, restore) in _states().items()}
     filters, copies = list(warnings.filters), []
     for name in STREAMS:
         with suppress(AttributeError, OSError, ValueError):  # a stream that is None, in memory or closed already
@@ -40,15 +41,31 @@ def kept_process(whose: str) -> Iterator[None]:
         if list(warnings.filters) != filters:  # libraries change them when they are imported: nobody needs to know
             warnings.filters[:] = filters  # type: ignore[index]
         for name, (read, _) in _states().items():
-            if name in before and read() != before[name][0]:
+            if name in before and _value(read) != before[name][0]:
                 before[name][1](before[name][0])
                 _tell(whose, name)
         for name, number, copy in copies:
-            if getattr(sys, name).closed:
+            stream = getattr(sys, name)
+            if stream.closed or _value(partial(os.fstat, number)) is None:
                 os.dup2(copy, number)
-                setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+                if stream.closed:
+                    setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
                 _tell(whose, f"whether sys.{name} is open")
             os.close(copy)
+
+
+def _value(read: Callable[[], Any]) -> Any:
+    """Return what is read, None if it is gone, such as a working directory that was removed."""
+    with suppress(OSError):
+        return read()
+
+
+def _set_inference(on: bool) -> None:
+    """Set torch's inference mode, which has no setter: the mode is entered, and not left."""
+    import torch
+
+    _MODES.append(torch.inference_mode(on))
+    _MODES[-1].__enter__()
 
 
 def _states() -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
@@ -64,6 +81,14 @@ def _states() -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
     if torch := sys.modules.get("torch"):
         cudnn = torch.backends.cudnn
         states |= {
+            "torch's inference mode": (torch.is_inference_mode_enabled, _set_inference),  # sets autograd, too
+            **{
+                f"autocast ({kind})": (
+                    partial(torch.is_autocast_enabled, kind),
+                    partial(torch.set_autocast_enabled, kind),
+                )
+                for kind in ("cpu", "cuda")
+            },
             "autograd (torch.set_grad_enabled)": (torch.is_grad_enabled, torch.set_grad_enabled),
             "torch's default dtype": (torch.get_default_dtype, torch.set_default_dtype),
             "torch's default device": (torch.get_default_device, torch.set_default_device),
