@@ -17,6 +17,7 @@ from text2grad.errors import DataError
 from text2grad.types import Example, Message
 
 SAID = ("content", "reasoning_content", "reasoning", "thinking", "tool_calls", "function_call")
+SAID += ("refusal", "reasoning_details", "thinking_blocks")  # of the APIs of OpenAI, OpenRouter and LiteLLM
 """The fields of a message that a template may render."""
 _MARKS = ("\ue0fd\ue0fc", "\ue0fc\ue0fd")  # private-use characters, which stand for texts
 
