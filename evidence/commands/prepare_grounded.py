@@ -7,7 +7,7 @@ from typing import Any
 from evidence.tasks.grounded.answers import altered_answers, right_answers
 from evidence.tasks.grounded.passages import PASSAGE_FORMATS, read_passages
 from evidence.tasks.grounded.prompts import grounded_examples
-from text2grad.align import token_offsets
+from text2grad.align import text_offsets
 from text2grad.cli.options import (
     add_command,
     add_shared,
@@ -17,7 +17,7 @@ from text2grad.cli.options import (
     print_lines,
     refuse_overwriting,
 )
-from text2grad.errors import ConfigError, DataError
+from text2grad.errors import ConfigError, DataError, ModelError
 from text2grad.feedback import write_examples
 from text2grad.models import load_tokenizer
 
@@ -115,19 +115,9 @@ def answer_start(tokenizer: Any, text: str, tokens: int) -> str:
 
     Special tokens that the text spells are text.
     """
-    whole = text.encode("utf-8", "replace").decode()  # halves of surrogate pairs as "?"
-    encoded = tokenizer(
-        whole,
-        add_special_tokens=False,
-        split_special_tokens=True,
-        return_offsets_mapping=tokenizer.is_fast,
-        verbose=False,
-    )
-    ids = encoded["input_ids"]
+    ids, offsets = text_offsets(tokenizer, text)
     if len(ids) <= tokens:
         return text
-    if tokenizer.is_fast:
-        offsets = encoded["offset_mapping"]
-    else:
-        offsets = token_offsets(tokenizer, ids, skip_special_tokens=False)
+    if offsets is None:
+        raise ModelError(f"{type(tokenizer).__name__} decodes {text[:60]!r} to another text; name another tokenizer")
     return text[: min(offsets[tokens - 1][1], offsets[tokens][0])]

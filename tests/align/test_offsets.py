@@ -1,20 +1,23 @@
 """Where tokens lie: ids of any kind, tokenizers that change, and decoders that no table describes."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models
-from transformers import PreTrainedTokenizerFast
+from transformers import ByT5Tokenizer, PerceiverTokenizer, PreTrainedTokenizerFast
 from transformers.tokenization_python import PreTrainedTokenizer
 
 from text2grad.align.delta import pseudo_rewards
 from text2grad.align.offsets import _TABLES, token_offsets
 from text2grad.align.pieces import PieceTable
+from text2grad.align.rollouts import policy_offsets
+from text2grad.align.texts import encode, text_delta, text_offsets
 from text2grad.errors import AlignmentError
-from text2grad.types import Span
+from text2grad.types import Critique, Span
 from tokenizers_made_here import CORPUS, FAMILIES, made, of_tokens, parameters, words
 
 
@@ -154,6 +157,91 @@ def test_a_tokenizer_without_a_rust_core_is_followed() -> None:
     assert tokenizer.decode([0, 3, 4, end], skip_special_tokens=True) == "a d"
     assert token_offsets(tokenizer, [0, 3, 4, end]) == [(0, 1), (1, 2), (2, 3), (3, 3)]
     assert pseudo_rewards(tokenizer, [0, 3, 4, end], [Span(2, 3, "negative")]) == [0.0, 0.0, -1.0, 0.0]
+
+
+SHARED = [(0, 1), (0, 1), *((k, k + 1) for k in range(1, 9))]  # two bytes of "é", then one letter each
+INVALID = [(0, 0), *((k, k + 1) for k in range(8))]  # ByT5 drops the first byte alone
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "cut", "expected"),
+    [
+        (ByT5Tokenizer(), None, SHARED),
+        (PerceiverTokenizer(), None, SHARED),
+        (ByT5Tokenizer(), 1, INVALID),
+        (PerceiverTokenizer(), 1, [(k, k + 1) for k in range(9)]),  # Perceiver decodes it to U+FFFD
+    ],
+)
+def test_tokens_of_single_bytes_share_a_character(tokenizer: Any, cut: Any, expected: list[tuple[int, int]]) -> None:
+    # ByT5 and Perceiver of transformers 5.23, which raise TypeErrors for tokens that are no bytes
+    ids = tokenizer("é in Lyon", add_special_tokens=False)["input_ids"]
+    ids = ids if cut is None else [ids[0], *ids[2:]]
+    assert token_offsets(tokenizer, ids) == expected
+    assert token_offsets(tokenizer, [*ids, tokenizer.eos_token_id]) == [*expected, (expected[-1][1],) * 2]
+    delta = pseudo_rewards(tokenizer, [*ids, tokenizer.eos_token_id], [Span(0, expected[-1][1], "positive")])
+    assert delta == [float(start < end) for start, end in expected] + [0.0]
+
+
+@pytest.mark.parametrize("text", ["é😀 " * 20, "naïve 我喜欢 " * 12, "\ufffd é " * 15])
+def test_long_responses_of_bytes_are_read_in_halves(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = ByT5Tokenizer()
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    at = [(k, k + 1) for k, character in enumerate(text) for _ in character.encode()]
+    read, decode = [0], tokenizer.decode
+    monkeypatch.setattr(tokenizer, "decode", lambda ids, **how: read.append(len(ids)) or decode(ids, **how))
+    assert token_offsets(tokenizer, ids) == at
+    assert sum(read) < len(ids) ** 2 / 3  # by prefixes alone it is more than T² / 2
+
+
+class Mistral:
+    """What `MistralCommonBackend` of transformers 5.23 with mistral-common 1.13.1 tells of its tokens."""
+
+    def __init__(self) -> None:
+        self.own, self.all_special_ids = made("gpt2"), made("gpt2").all_special_ids
+
+    def __call__(self, text: str, *, split_special_tokens: bool = False, **how: Any) -> Any:
+        if split_special_tokens:
+            raise ValueError("`MistralCommonBackend` does not support `split_special_tokens`.")
+        return self.own(text, split_special_tokens=True, **how)
+
+    def decode(self, ids: Any, skip_special_tokens: bool = False) -> str:
+        if not set(ids) <= set(range(len(self.own))):
+            raise KeyError(f"Invalid token for decoding: {max(ids)}")
+        return str(self.own.decode(ids, skip_special_tokens=skip_special_tokens))
+
+    def convert_ids_to_tokens(self, ids: int) -> str:
+        return self.decode([ids])
+
+    def convert_tokens_to_string(self, tokens: list[str]) -> str:
+        raise NotImplementedError
+
+    def added_tokens_decoder(self) -> Any:
+        raise NotImplementedError("`MistralCommonBackend` does not implement `added_tokens_decoder`.")
+
+
+def test_a_tokenizer_that_decodes_and_tells_nothing_else_is_followed() -> None:
+    tokenizer: Any = Mistral()
+    text = "The fair is in Lyon on Friday </s>, 😀 on 我喜欢北京."
+    ids = [*encode(tokenizer, text), tokenizer.own.eos_token_id]
+    assert token_offsets(tokenizer, ids) == token_offsets(tokenizer.own, ids)
+    assert text_offsets(tokenizer, text)[1] == token_offsets(tokenizer.own, ids)[:-1]
+    delta = text_delta(tokenizer, text, Critique("", (Span(12, 19, "positive"), Span(20, 29, "negative"))))
+    assert delta == text_delta(tokenizer.own, text, Critique("", (Span(12, 19, "positive"), Span(20, 29, "negative"))))
+    with pytest.raises(AlignmentError, match="id 99999 is not in the tokenizer's vocabulary"):
+        token_offsets(tokenizer, [1, 99_999])
+    assert policy_offsets(tokenizer, [ids[0], 99_999, ids[1]])[1] == (3, 3)
+
+
+def test_the_tokens_of_mistral_common_lie_where_they_should() -> None:
+    mistral_common = pytest.importorskip("mistral_common")  # 1.13.1
+    from transformers.tokenization_mistral_common import MistralCommonBackend
+
+    tokenizer = MistralCommonBackend(f"{Path(mistral_common.__file__).parent}/data/tekken_240911.json")
+    text = "The fair is in Lyon on Friday 😀."
+    ids = encode(tokenizer, text)  # The| fair| is| in| Lyon| on| Friday| \xf0|\x9f\x98|\x80|.
+    delta = text_delta(tokenizer, text, Critique("", (Span(12, 19, "positive"), Span(20, 29, "negative"))))
+    assert delta == [0, 0, 0, 1, 1, -1, -1, 0, 0, 0, 0]
+    assert token_offsets(tokenizer, ids)[6:] == [(22, 29), (29, 31), (30, 31), (30, 31), (31, 32)]
 
 
 class ShoutingTokenizer(PreTrainedTokenizerFast):

@@ -5,7 +5,7 @@ In: a tokenizer and the sampled ids [T]. Out: one half-open character range per 
 
 Method: concatenate the bytes of each id (`pieces.py`), count characters at their first byte, and remove the spaces that
 the decoder removed (the leading space of SentencePiece, the clean-up of WordPiece). If the result is not the decoded
-text, every prefix of the ids is decoded: O(T²), valid for any decoder.
+text, or the tokenizer tells no bytes, prefixes of the ids are decoded: slower, valid for any decoder.
 
 The ranges cover the text and their ends never decrease. Ids that share the bytes of one character all have its range.
 An id that adds no text (a special token, a removed space) has an empty range at the end of the previous range.
@@ -16,12 +16,11 @@ from operator import index
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from text2grad.align.pieces import HIDDEN, Piece, PieceTable, Tokenizer, begins_character
+from text2grad.align.pieces import Piece, PieceTable, Tokenizer, begins_character
+from text2grad.align.prefixes import decoded_ranges
 from text2grad.errors import AlignmentError
 
 Range = tuple[int, int]
-
-
 Layout = tuple[str, list[Range]]
 """A text and the character range of each piece in it."""
 
@@ -53,14 +52,15 @@ def token_offsets(tokenizer: Tokenizer, ids: Any, *, skip_special_tokens: bool =
     if not plain:
         return []
     for renewed in (tokenizer not in _TABLES, True):  # tokens may have been added since the table was built
-        table = _TABLES[tokenizer] = PieceTable(tokenizer) if renewed else _TABLES[tokenizer]  # of this thread
+        table = _TABLES[tokenizer] = PieceTable.of(tokenizer) if renewed else _TABLES[tokenizer]  # of this thread
+        if table is None:
+            break
         pieces = table.pieces(tokenizer, plain, skip_special=skip_special_tokens)
         text = tokenizer.decode(plain, skip_special_tokens=skip_special_tokens)
         ranges = _locate(table, plain, pieces, text)
         if ranges is not None:
             return ranges
-    visible = [k for k, piece in enumerate(pieces) if piece is not HIDDEN]
-    return _by_prefixes(tokenizer, plain, text, visible, skip_special_tokens)
+    return decoded_ranges(tokenizer, plain, skip_special_tokens=skip_special_tokens)
 
 
 def id_list(ids: Any) -> list[int]:
@@ -78,7 +78,7 @@ def id_list(ids: Any) -> list[int]:
         ) from error
 
 
-_TABLES: WeakKeyDictionary[Tokenizer, PieceTable] = WeakKeyDictionary()
+_TABLES: WeakKeyDictionary[Tokenizer, PieceTable | None] = WeakKeyDictionary()
 
 
 def _locate(table: PieceTable, ids: list[int], pieces: list[Piece], text: str) -> list[Range] | None:
@@ -95,7 +95,7 @@ def _locate(table: PieceTable, ids: list[int], pieces: list[Piece], text: str) -
 def _with_first(table: PieceTable, ids: list[int], pieces: list[Piece]) -> list[Piece]:
     """Replace the piece of the first visible id by its piece at the beginning of a text."""
     for k, (i, piece) in enumerate(zip(ids, pieces, strict=True)):
-        if piece is not HIDDEN:
+        if piece is not table.HIDDEN:
             return [*pieces[:k], table.first.get(i, piece), *pieces[k + 1 :]]
     return pieces
 
@@ -128,7 +128,7 @@ def _lay_broken(table: PieceTable, ids: list[int], pieces: list[Piece], data: by
 def _join_runs(table: PieceTable, ids: list[int], pieces: list[Piece]) -> tuple[str, bytearray]:
     """Decode byte tokens run by run: an invalid byte turns every byte of its run into U+FFFD."""
     text, begins = [], bytearray()
-    visible = [(i, piece) for i, piece in zip(ids, pieces, strict=True) if piece is not HIDDEN]
+    visible = [(i, piece) for i, piece in zip(ids, pieces, strict=True) if piece is not table.HIDDEN]
     for _, run in groupby(visible, key=lambda pair: pair[0] in table.raw):
         data = b"".join([piece.data for _, piece in run])
         try:
@@ -169,32 +169,3 @@ def _without_spaces(raw: str, text: str) -> list[int] | None:
         else:
             return None
     return where if where[-1] == len(text) else None
-
-
-def _by_prefixes(
-    tokenizer: Tokenizer, ids: list[int], text: str, visible: list[int], skip_special: bool
-) -> list[Range]:
-    """Return the range of each id by decoding every prefix of the ids, for any decoder.
-
-    If a decoded prefix is not a prefix of the text, its last id shares its characters with the ids after it.
-    """
-    ranges: list[Range] = []
-    at = waiting = 0
-    for stop in range(1, len(visible) + 1):
-        waiting += 1
-        prefix = tokenizer.decode([ids[k] for k in visible[:stop]], skip_special_tokens=skip_special)
-        if stop == len(visible):
-            prefix = text
-        if len(prefix) >= at and text.startswith(prefix):
-            ranges += [(at, len(prefix))] * waiting
-            at, waiting = len(prefix), 0
-    return with_empty(dict(zip(visible, ranges, strict=True)), len(ids))
-
-
-def with_empty(visible: dict[int, Range], total: int) -> list[Range]:
-    """Return a range for each id: an id without text gets an empty range at the end of the previous range."""
-    ranges, end = [], 0
-    for k in range(total):
-        ranges.append(visible.get(k, (end, end)))
-        end = ranges[-1][1]
-    return ranges

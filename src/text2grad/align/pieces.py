@@ -50,9 +50,6 @@ class Piece(NamedTuple):
     tail: int
 
 
-HIDDEN = Piece(b"", 0, 0)  # the piece of an id that decoding skips
-
-
 class PieceTable:
     """The pieces of one tokenizer, computed on first use.
 
@@ -66,6 +63,9 @@ class PieceTable:
         byte_fallback: True if the vocabulary spells bytes as `<0xE2>`.
     """
 
+    HIDDEN = Piece(b"", 0, 0)
+    """The piece of an id that decoding skips."""
+
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Detect how the tokenizer joins tokens."""
         join = tokenizer.convert_tokens_to_string
@@ -77,6 +77,17 @@ class PieceTable:
         self.byte_level = join([_ANCHOR, "âĤ", "¬Ġ"]).endswith("€ ")
         self.byte_fallback = join([_ANCHOR, "<0xE2>", "<0x82>", "<0xAC>"]).endswith("€")
         self._anchor_width = len(join([_ANCHOR, _ANCHOR])) - len(_ANCHOR)  # width of an anchor after another token
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> "PieceTable | None":
+        """Return the pieces of a tokenizer; None if it joins no tokens but those that its own texts become.
+
+        Such are tokenizers of bytes (ByT5, Perceiver), with errors of their own, and those of mistral-common.
+        """
+        try:
+            return cls(tokenizer)
+        except (AttributeError, LookupError, NotImplementedError, TypeError, ValueError):
+            return None
 
     def pieces(self, tokenizer: Tokenizer, ids: list[int], *, skip_special: bool) -> list[Piece]:
         """Return the piece of each id that is not the first in its text; compute new ones.
@@ -93,17 +104,10 @@ class PieceTable:
 
     def _add(self, tokenizer: Tokenizer, ids: set[int]) -> None:
         """Compute and cache the pieces of ids."""
-        candidates = ids & {*tokenizer.added_tokens_decoder, *tokenizer.all_special_ids}
+        skipped = skipped_ids(tokenizer, ids)
         for i in sorted(ids):
-            token = spelling(tokenizer, i)
-            if token is None:
-                raise AlignmentError(
-                    f"id {i} is not in the tokenizer's vocabulary. Sample from the tokenizer's ids only, or give the "
-                    "tokenizer that belongs to this policy"
-                )
-            piece = _piece(self._bytes(tokenizer, i, token))
-            special = i in candidates and tokenizer.decode([i, i], skip_special_tokens=True) == ""
-            self.shown[i], self.skipped[i] = piece, HIDDEN if special else piece
+            piece = _piece(self._bytes(tokenizer, i, str(spelling(tokenizer, i))))
+            self.shown[i], self.skipped[i] = piece, self.HIDDEN if i in skipped else piece
             if piece.tail:
                 self.tails.add(i)
 
@@ -119,6 +123,28 @@ class PieceTable:
         join, width = tokenizer.convert_tokens_to_string, self._anchor_width
         self.first[i] = _piece(_utf8(join([token, _ANCHOR])[:-width]))
         return _utf8(join([_ANCHOR, token, _ANCHOR])[len(_ANCHOR) : -width])
+
+
+def skipped_ids(tokenizer: Tokenizer, ids: set[int]) -> set[int]:
+    """Return the ids that `skip_special_tokens` removes.
+
+    Raises:
+        AlignmentError: if an id is not in the vocabulary.
+    """
+    for i in sorted(ids):
+        if spelling(tokenizer, i) is None:
+            raise AlignmentError(
+                f"id {i} is not in the tokenizer's vocabulary. Sample from the tokenizer's ids only, or give the "
+                "tokenizer that belongs to this policy"
+            )
+    candidates = ids & {*added_tokens(tokenizer), *tokenizer.all_special_ids}
+    return {i for i in candidates if tokenizer.decode([i, i], skip_special_tokens=True) == ""}
+
+
+def added_tokens(tokenizer: Tokenizer) -> dict[int, Any]:
+    """Return the added tokens by id; none where a tokenizer does not tell them (mistral-common)."""
+    added = getattr(tokenizer, "added_tokens_decoder", None)
+    return added if isinstance(added, dict) else {}
 
 
 def begins_character(byte: int) -> bool:
@@ -143,12 +169,17 @@ _BYTE_OF = _byte_alphabet()
 
 
 def spelling(tokenizer: Tokenizer, i: int) -> str | None:
-    """Return the vocabulary entry of an id, or None: ids may have gaps, and an embedding more rows than ids."""
+    """Return the vocabulary entry of an id, or None: ids may have gaps, and an embedding more rows than ids.
+
+    Tokenizers in Python alone spell ids that they cannot decode.
+    """
     try:
         token = tokenizer.convert_ids_to_tokens(i)
-    except (OverflowError, IndexError, KeyError):
+        if not getattr(tokenizer, "is_fast", False):
+            tokenizer.decode([i])
+    except (OverflowError, LookupError, TypeError, ValueError):
         return None
-    return None if token is None else str(token)
+    return None if token is None or i < 0 else str(token)
 
 
 def _utf8(text: str) -> bytes:

@@ -6,8 +6,9 @@ from dataclasses import asdict
 from typing import Any
 
 from text2grad.align.delta import DEFAULT, AlignSettings, pseudo_rewards
-from text2grad.align.offsets import Range, token_offsets, with_empty
+from text2grad.align.offsets import Range, token_offsets
 from text2grad.align.pieces import spelling
+from text2grad.align.prefixes import with_empty
 from text2grad.feedback import StepRule, split_steps
 from text2grad.types import Critique, Rollout
 

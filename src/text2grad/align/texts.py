@@ -2,10 +2,11 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from text2grad.align.delta import pseudo_rewards
-from text2grad.align.offsets import Range
+from text2grad.align.offsets import Range, token_offsets
 from text2grad.types import Critique, Span
 
 
@@ -23,11 +24,37 @@ def text_delta(tokenizer: Any, response: str, critique: Critique) -> list[float]
     return None if spans is None else pseudo_rewards(tokenizer, ids, spans)
 
 
-def encode(tokenizer: Any, text: str) -> tuple[int, ...]:
+def encode(tokenizer: Any, text: str, *, split_special_tokens: bool = True) -> tuple[int, ...]:
     """Return the ids of a text; special tokens in it are encoded as text, halves of surrogate pairs as "?"."""
+    return tuple(_encoded(tokenizer, text, split_special_tokens)["input_ids"])
+
+
+def _encoded(tokenizer: Any, text: str, split_special_tokens: bool, **how: Any) -> Any:
     whole = text.encode("utf-8", "replace").decode()
-    encoded = tokenizer(whole, add_special_tokens=False, split_special_tokens=True, verbose=False)
-    return tuple(encoded["input_ids"])
+    as_text = partial(tokenizer, whole, add_special_tokens=False, verbose=False, **how)
+    try:
+        return as_text(split_special_tokens=True) if split_special_tokens else as_text()
+    except ValueError:  # mistral-common's tokenizers refuse to split what they never read in a text
+        return as_text()
+
+
+def text_offsets(
+    tokenizer: Any, text: str, *, split_special_tokens: bool = True
+) -> tuple[tuple[int, ...], list[Range] | None]:
+    """Return the ids of a text, as `encode` does, and the characters of the text that each id spells.
+
+    Where the ids decode to another text, as after lower-casing, the ranges are the tokenizer's own, in which spaces may
+    be missing; None from a tokenizer in Python alone, which has none.
+    """
+    ids = encode(tokenizer, text, split_special_tokens=split_special_tokens)
+    decoded = tokenizer.decode(list(ids), skip_special_tokens=False) if ids else ""
+    places = token_offsets(tokenizer, ids, skip_special_tokens=False)
+    moved = move_spans([Span(*place, "positive") for place in places], decoded, text)
+    if moved is not None:
+        return ids, [(span.start, span.end) for span in moved]
+    if not getattr(tokenizer, "is_fast", False):
+        return ids, None
+    return ids, list(_encoded(tokenizer, text, split_special_tokens, return_offsets_mapping=True)["offset_mapping"])
 
 
 def move_spans(spans: Iterable[Span], response: str, text: str) -> list[Span] | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from text2grad.errors import ConfigError, ModelError, is_out_of_memory, known_names
@@ -39,6 +40,20 @@ def policy_only(model: Any) -> dict[str, list[str]]:
 def base_of(model: Any) -> Any:
     """Return the causal language model itself, without peft's wrapper."""
     return model.get_base_model() if is_peft(model) else model
+
+
+def trunk_of(model: Any) -> Any:
+    """Return the layers below the output layer; `get_decoder` of some classes is the output layer, or the whole model.
+
+    Raises:
+        ModelError: if no part of the model is one.
+    """
+    base = base_of(model)
+    head = base.get_output_embeddings()
+    for part in (base.get_decoder(), base.base_model, *base.children()):
+        if isinstance(part, PreTrainedModel) and not any(module is head for module in part.modules()):
+            return part
+    raise ModelError(f"{type(base).__name__} has no part that is a model without its output layer; log-probs need one")
 
 
 def with_lora(
@@ -68,6 +83,9 @@ def with_lora(
     check_lora_targets(model, targets)
     targets = targets if isinstance(targets, str) else list(targets)
     config = LoraConfig(r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets, task_type="CAUSAL_LM")
+    if targets == "all-linear":
+        layers = ((name, part) for name, part in model.named_modules() if isinstance(part, LINEAR))
+        config.exclude_modules = [name for name, layer in layers if not _is_product(layer)]
     try:
         with _retired_name():
             model = get_peft_model(model, config, adapter_name=POLICY_ADAPTER)
@@ -78,6 +96,17 @@ def with_lora(
         for parameter in adapter_parameters(model, VALUE_ADAPTER).values():
             parameter.requires_grad_(True)
     return model
+
+
+@torch.no_grad()
+def _is_product(layer: Any) -> bool:
+    """Return whether a linear layer returns a product: some routers return a tuple, others' inputs are in groups."""
+    if type(layer).forward in (nn.Linear.forward, Conv1D.forward):
+        return True
+    try:
+        return isinstance(layer(layer.weight.new_zeros(1, layer.weight.shape[1])), torch.Tensor)
+    except (RuntimeError, ValueError):
+        return False
 
 
 def check_lora_targets(model: nn.Module, targets: str | Sequence[str]) -> None:

@@ -12,12 +12,12 @@ import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from transformers import PrinterCallback, TrainerCallback
 
+from text2grad.align import encode
 from text2grad.errors import DataError, ModelError
 from text2grad.models.adapters import base_of
 from text2grad.models.chat_template import SAID, TurnEnd, answer_text, any_of, turn_end, unrendered
@@ -165,8 +165,7 @@ def _answer_ids(tokenizer: Any, before: str, text: str, message: Message, end: T
         spelled = {*said, *re.findall(special, str([each for each in said if each not in body]))}  # not by the template
         parts = re.split(f"({'|'.join([*map(re.escape, said), special])})", body) if before else [body]
         as_text = [(part, not before or part in spelled) for part in parts] + [(text[len(body) :], False)]
-        encode = partial(tokenizer, add_special_tokens=False, verbose=False)
-        ids = [token for part, is_text in as_text for token in encode(part, split_special_tokens=is_text)["input_ids"]]
+        ids = [token for part, is_text in as_text for token in encode(tokenizer, part, split_special_tokens=is_text)]
     return ids if end.text else with_end(tokenizer, ids)
 
 

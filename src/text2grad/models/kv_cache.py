@@ -6,6 +6,7 @@ of the time of a decoding step on a CPU. Here they lie in buffers that grow by a
 Shapes: B rows, H heads of keys, L cached tokens, D size of a head.
 """
 
+from inspect import signature
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ LEAST_ROOM = 64  # tokens
 def empty_cache(model: Any) -> Any:
     """Return an empty cache in which every layer keeps every position; None for models with other caches."""
     config = model.config
-    if config.get_text_config() is not config or not model._supports_default_dynamic_cache():
+    takes = "past_key_values" in signature(getattr(model, "get_base_model", lambda: model)().forward).parameters
+    if config.get_text_config() is not config or not takes or not model._supports_default_dynamic_cache():
         return None
     cache = DynamicCache(config=config)
     if any(type(layer) is not DynamicLayer for layer in cache.layers):

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from text2grad.errors import ConfigError, ModelError
+from text2grad.errors import ConfigError, ModelError, is_out_of_memory
 from text2grad.models.adapters import (
     VALUE_ADAPTER,
     adapter_active,
@@ -30,13 +30,15 @@ from text2grad.models.adapters import (
     drop_resting_adapters,
     half_precision,
     is_peft,
+    trunk_of,
 )
 from text2grad.models.batch import TokenBatch
-from text2grad.models.decoding import check_rows, evaluating
+from text2grad.models.decoding import check_rows, decode, evaluating
 from text2grad.models.logprobs import Head, pair_logprobs, sampled_pair, token_logprobs
 from text2grad.models.probing import EQUAL, apart, not_finite, probe
 from text2grad.models.shared_prefix import States, shared_states
 
+SOFT_CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 ValueMode = Literal["none", "trunk", "adapter", "model"]
 
 
@@ -80,9 +82,10 @@ def head_of(model: Any) -> Head:
             f"{type(base).__name__} has a LoRA adapter on its output layer. Leave it out of target_modules "
             '(target_modules="all-linear" does), or train it in full with modules_to_save.'
         )
-    scale = getattr(config, "logit_scale", None) or 1.0
-    scale /= getattr(config, "logits_scaling", None) or 1.0
-    cap = getattr(config, "final_logit_softcapping", None)
+    scale = getattr(config, "logit_scale", None) or getattr(config, "lm_head_multiplier", None) or 1.0
+    scaling = getattr(config, "logits_scaling", None) or 1.0
+    scale *= scaling if config.model_type == "hyperclovax" else 1 / scaling
+    cap = next((cap for name in SOFT_CAPS if (cap := getattr(config, name, None))), None)
     return Head(layer.weight, getattr(layer, "bias", None), float(scale), cap)
 
 
@@ -113,7 +116,7 @@ def response_logprobs(
     Returns:
         logp [B, T] and entropy [B, T] in nats, zero outside the mask, and the hidden states.
     """
-    states = response_states(base_of(model).get_decoder(), batch)
+    states = response_states(trunk_of(model), batch)
     targets = batch.targets()  # [N]
     stats = token_logprobs(states.before, head_of(model), targets, temperature=temperature, with_entropy=with_entropy)
     return batch.unpack(stats.logp), batch.unpack(stats.entropy), states
@@ -143,7 +146,7 @@ class PolicyWithValue(nn.Module):
         self.policy = policy
         self.value_mode = value
         self.detach_trunk = detach_trunk
-        self.value_trunk = copy.deepcopy(base_of(policy).get_decoder()) if value == "model" else None
+        self.value_trunk = copy.deepcopy(trunk_of(policy)) if value == "model" else None
         if self.value_trunk is not None:  # all of its weights are trained: in 16 bits most of an update is rounded away
             drop_resting_adapters(self.value_trunk)  # without gradients: data parallelism would wait for them
             self.value_trunk.float().requires_grad_(True)
@@ -181,7 +184,7 @@ class PolicyWithValue(nn.Module):
             return empty, empty.new_zeros(len(empty))
         if self.value_mode == "adapter":
             with adapter_active(self.policy, VALUE_ADAPTER):
-                states = response_states(base_of(self.policy).get_decoder(), batch)
+                states = response_states(trunk_of(self.policy), batch)
         elif self.value_trunk is not None:
             states = response_states(self.value_trunk, batch)
         elif self.detach_trunk:
@@ -201,7 +204,7 @@ class PolicyWithValue(nn.Module):
             temperature: of the rollout.
             kl: "k1", the sampled log-ratio; "full", exact over the vocabulary.
         """
-        states = response_states(base_of(self.policy).get_decoder(), batch)
+        states = response_states(trunk_of(self.policy), batch)
         values, after = self._values(batch, states)
         targets = batch.targets()
         mine, head = states.before, head_of(self.policy)
@@ -224,7 +227,7 @@ class ReferenceTrunk(nn.Module):
 
     def forward(self, batch: TokenBatch) -> Tensor:
         """Return the last hidden states before each response token, packed, [N, H]."""
-        return response_states(base_of(self.model).get_decoder(), batch).before
+        return response_states(trunk_of(self.model), batch).before
 
 
 class Reference:
@@ -270,7 +273,7 @@ class Reference:
             if self.start:  # the weights of now, which go with the block
                 bias = None if head.bias is None else head.bias.detach()
                 head = replace(head, weight=head.weight.detach(), bias=bias)
-            return response_states(base_of(policy).get_decoder(), batch).before, head
+            return response_states(trunk_of(policy), batch).before, head
 
     @contextmanager
     def active(self, policy: Any) -> Iterator[Any]:
@@ -295,27 +298,55 @@ def _holding(values: Mapping[nn.Parameter, Tensor]) -> Iterator[None]:
             parameter.data = value
 
 
+@contextmanager
+def _named(policy: Any) -> Iterator[None]:
+    """Name the architecture where a pass in the block fails; each has its own error for inputs that it lacks."""
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error) or isinstance(error, ModelError):
+            raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise ModelError(f"{type(base_of(policy)).__name__} cannot be sampled from and scored: {reason}") from error
+
+
 def check_model(policy: Any) -> None:
     """Refuse a model whose logits differ from what the tiles compute, or whose rows depend on others (`check_rows`).
 
     Raises:
-        ModelError: if the largest difference of log-probs exceeds the arithmetic's noise, which means that a weight is
-            no number, or that the model does something after its trunk that `head_of` does not know.
+        ModelError: if an adapter lengthens the prompt, a pass fails, a weight is no number, or a log-prob of its own
+            differs by more than noise: then the model does something after its trunk that `head_of` does not know.
     """
+    adapter = getattr(policy, "active_peft_config", None)
+    if adapter is not None and adapter.is_prompt_learning:
+        raise ModelError(
+            f"the policy's adapter is of the type {adapter.peft_type.value}, which reads more than the tokens of a "
+            "prompt; train a LoRA adapter (model.lora_r)"
+        )
     vocab = head_of(policy).weight.shape[0]
     ids = torch.arange(1, 9, device=policy.device)[None] % vocab
-    with evaluating(policy):
+    with _named(policy), evaluating(policy):
         logits = policy(input_ids=ids, use_cache=False).logits[0, :-1].float()
+        hidden = trunk_of(policy)(input_ids=ids, use_cache=False).last_hidden_state[0, :-1]
+        early = trunk_of(policy)(input_ids=ids[:, :4], use_cache=False).last_hidden_state[0, :-1]
         own = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
-        hidden = base_of(policy).get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[0, :-1]
         ours = token_logprobs(hidden, head_of(policy), ids[0, 1:]).logp
+        ahead = float((token_logprobs(early, head_of(policy), ids[0, 1:4]).logp - ours[:3]).abs().max())
     worst = float((own - ours).abs().max())
     rounding = float(logits.abs().max()) * 2**-8  # largest rounding error of the model's own logits in bfloat16
-    if not worst < (max(0.1, rounding) if half_precision(policy) else 1e-3):
+    limit = max(0.1, rounding) if half_precision(policy) else 1e-3
+    if ahead >= limit:
+        raise ModelError(
+            f"{type(base_of(policy)).__name__}: log-probs change by {ahead:.2g} nats with later tokens: it reads ahead."
+            " Set is_decoder (or causal) to true in its config.json, or take a causal language model"
+        )
+    if not worst < limit:
         if broken := not_finite(policy):
             raise ModelError(f"{broken}: its log-probs are no numbers. Load the model again, from undamaged files")
         raise ModelError(
             f"{type(base_of(policy)).__name__}: log-probs from its hidden states differ from its own by {worst:.2g} "
             "nats, so its output layer is more than a matrix, a scale and a soft cap. Please report the architecture."
         )
-    check_rows(policy)
+    with _named(policy):
+        check_rows(policy)
+        decode(policy, ids.tolist(), max_new_tokens=2, eos_ids=(), pad_id=0)

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from text2grad.models.adapters import base_of
+from text2grad.models.adapters import base_of, trunk_of
 from text2grad.models.batch import TokenBatch, left_padded
 from text2grad.models.kv_cache import empty_cache
 
@@ -65,7 +65,7 @@ def can_share_prompts(model: Any) -> bool:
     Models with sliding windows, local attention or recurrent layers cannot; nor can gradient checkpointing, because it
     leaves no cache.
     """
-    trunk = base_of(model).get_decoder()
+    trunk = trunk_of(model)
     new, old = "is_activation_checkpointing", "is_gradient_checkpointing"  # transformers renamed it
     if trunk.training and getattr(trunk, new if hasattr(trunk, new) else old, False):
         return False
@@ -76,9 +76,9 @@ def can_share_prompts(model: Any) -> bool:
 
 
 def counts_slots(model: Any) -> bool:
-    """Return whether attention counts slots, though the cache keeps all of them: local (GPT-Neo), or ALiBi of MPT."""
+    """Return whether attention counts slots, though the cache keeps all: local (GPT-Neo), MPT's ALiBi, GIT's images."""
     config = base_of(model).config.get_text_config()
-    return config.model_type == "mpt" or "local" in (getattr(config, "attention_layers", None) or ())
+    return config.model_type in ("mpt", "git") or "local" in (getattr(config, "attention_layers", None) or ())
 
 
 def shared_states(trunk: Any, batch: TokenBatch) -> States:

@@ -3,8 +3,8 @@
 A tokenizer reads the text of a special token, such as `<|im_end|>`, as this token. A policy that spells one would end
 its own response in the reward model's prompt and write the critique itself, or a further turn of a chat that is scored;
 so special tokens within the response, or within messages in a chat template, are encoded as the characters that they
-are. A prompt without a template keeps its special tokens, which the policy reads, too. A tokenizer without character
-offsets (in Python alone) keeps all of them.
+are. A prompt without a template keeps its special tokens, which the policy reads, too. A tokenizer in Python alone that
+changes letters keeps all of them.
 """
 
 import re
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from text2grad.align import Range
+from text2grad.align import Range, added_tokens, encode, text_offsets
 from text2grad.models import encode_prompts, format_of, plain_ids, prompt_text
 from text2grad.reward_models.writing import critique_prompt, critique_request
 from text2grad.types import Example, PromptFormat
@@ -52,7 +52,7 @@ def encode_questions(
     asked = list(map(Example, questions))
     prompts = encode_prompts(tokenizer, asked, prompt_format=prompt_format)
     special = special_tokens(tokenizer)
-    if not special or not tokenizer.is_fast:
+    if not special:
         return prompts
     in_chat = format_of(tokenizer, prompt_format) == "chat"
     is_special = re.compile("|".join(map(re.escape, special.values())))
@@ -76,16 +76,16 @@ def _as_text(
 
     A special token may take the white space around it, which is not asked about.
     """
-    encoded = tokenizer(text, add_special_tokens=add_special_tokens, return_offsets_mapping=True, verbose=False)
-    ids: list[int] = plain_ids(tokenizer, [text])[0] if add_special_tokens else encoded["input_ids"]
-    tokens = zip(ids, encoded["offset_mapping"], strict=False)  # without tokens behind the text
-    replaced: list[int] = []
-    for token, (start, end) in tokens:
+    bare, places = text_offsets(tokenizer, text, split_special_tokens=False)
+    before = plain_ids(tokenizer, [text])[0][: -len(bare) or None] if add_special_tokens else []
+    if places is None:
+        return [*before, *bare]
+    replaced = before
+    for token, (start, end) in zip(bare, places, strict=True):
         piece = text[start:end]
         first, last = end - len(piece.lstrip()), start + len(piece.rstrip())
         if token in special and piece and any(low <= first and last <= high for low, high in within):
-            spelled = tokenizer(piece, add_special_tokens=False, split_special_tokens=True, verbose=False)
-            replaced += spelled["input_ids"]
+            replaced += encode(tokenizer, piece)
         else:
             replaced.append(token)
     return replaced
@@ -93,4 +93,4 @@ def _as_text(
 
 def special_tokens(tokenizer: Any) -> dict[int, str]:
     """Return id → text of the tokens that are not text."""
-    return {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return {number: token.content for number, token in added_tokens(tokenizer).items() if token.special}

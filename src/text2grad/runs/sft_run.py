@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from text2grad.align import added_tokens
 from text2grad.config import Recipe
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import Demonstration, hold_out, read_demonstrations
@@ -152,7 +153,7 @@ def read_demonstration_split(recipe: Recipe) -> tuple[list[Demonstration], list[
 
 def _warn_of_special_tokens(tokenizer: Any, demonstrations: Sequence[Demonstration]) -> None:
     """Warn of answers that spell special tokens, such as an end of sequence that was added to them."""
-    special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special and token.content]
+    special = [token.content for token in added_tokens(tokenizer).values() if token.special and token.content]
     spelled = [
         (demonstration.where, texts[0])
         for demonstration in demonstrations

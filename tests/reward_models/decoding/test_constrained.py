@@ -575,7 +575,7 @@ def test_a_tokenizer_that_cannot_write_json_is_refused() -> None:
     with pytest.raises(ModelError) as caught:
         skeleton(made("bert"))
     assert str(caught.value) == (
-        "the tokenizer has no tokens for the JSON of a critique, so constrained decoding is impossible. Use "
+        "the tokenizer has, or tells, no tokens for the JSON of a critique, so constrained decoding is impossible. Use "
         "another tokenizer, or switch it off: CritiqueFormat(constrain=False), in a recipe "
         "critic.constrain = false."
     )

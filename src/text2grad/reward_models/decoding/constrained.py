@@ -233,8 +233,8 @@ def _skeleton(
     skeleton = Skeleton(vocabulary, write_feedback=write_feedback, form=form, outcomes=outcomes)
     if skeleton.cost[START] == float("inf"):
         raise ModelError(
-            "the tokenizer has no tokens for the JSON of a critique, so constrained decoding is impossible. Use "
-            "another tokenizer, or switch it off: CritiqueFormat(constrain=False), in a recipe critic.constrain = "
+            "the tokenizer has, or tells, no tokens for the JSON of a critique, so constrained decoding is impossible. "
+            "Use another tokenizer, or switch it off: CritiqueFormat(constrain=False), in a recipe critic.constrain = "
             "false."
         )
     return skeleton

@@ -32,17 +32,18 @@ class Vocabulary:
     """
 
     def __init__(self, tokenizer: Tokenizer, *, size: int, banned: Collection[int] = ()) -> None:
-        """Read a tokenizer, which takes some seconds for 100,000 tokens.
+        """Read a tokenizer, which takes some seconds for 100,000 tokens; one that tells no bytes has no tokens here.
 
         `size` is the number of ids of the model, if the tokenizer has more; `banned` ids are not text, such as ends of
         sequence.
         """
         self.size, known = size, cast(Any, tokenizer)
-        table = PieceTable(tokenizer)
-        ids = sorted({i for i in known.get_vocab().values() if i < size} - set(banned))
-        pieces = table.pieces(tokenizer, ids, skip_special=True)
+        table = PieceTable.of(tokenizer)
+        ids = sorted({i for i in known.get_vocab().values() if i < size} - set(banned)) if table else []
+        pieces = table.pieces(tokenizer, ids, skip_special=True) if table else []
+        at_first = table.first if table else {}
         self.data = {i: piece.data for i, piece in zip(ids, pieces, strict=True) if piece.data}
-        self.first = {i: table.first[i].data if i in table.first else data for i, data in self.data.items()}
+        self.first = {i: at_first[i].data if i in at_first else data for i, data in self.data.items()}
         self.ids: Ints = np.fromiter(self.data, np.int64, len(self.data))
         self.spelled: dict[bytes, list[int]] = defaultdict(list)
         self.before_quote: dict[bytes, list[int]] = defaultdict(list)
