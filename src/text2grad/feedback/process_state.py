@@ -62,9 +62,7 @@ def _value(read: Callable[[], Any]) -> Any:
 
 def _set_inference(on: bool) -> None:
     """Set torch's inference mode, which has no setter: the mode is entered, and not left."""
-    import torch
-
-    _MODES.append(torch.inference_mode(on))
+    _MODES.append(sys.modules["torch"].inference_mode(on))
     _MODES[-1].__enter__()
 
 
