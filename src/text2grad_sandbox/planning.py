@@ -144,9 +144,8 @@ def _needs_pytest(nodes: list[ast.AST], functions: list[ast.FunctionDef], import
     ]
     nested = [node for node in every if node.name.startswith("test_") and node not in functions]
     fixtures = [node for node in functions if node.args.args or node.args.posonlyargs or node.decorator_list]
-    collected = any(node.name.startswith("test") for node in every)
-    imports = "pytest" in {name.partition(".")[0] for name in imported}
-    return (imports and collected) or bool(methods or nested or fixtures)
+    collected = any(node.name.startswith("test") for node in every) and any(re.match(r"pytest\b", n) for n in imported)
+    return collected or bool(methods or nested or fixtures)
 
 
 class _Names:
