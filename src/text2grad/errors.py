@@ -5,6 +5,7 @@ result (`Critique.status`), counted and logged.
 """
 
 import sys
+import traceback
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -88,7 +89,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's, without importing it
         return True
-    text = str(error)
+    text = "".join(traceback.format_exception_only(error))  # also of an error whose message cannot be made
     return isinstance(error, RuntimeError) and any(
         words in text for words in ("can't allocate memory", "out of memory")
     )

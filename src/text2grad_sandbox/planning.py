@@ -37,8 +37,8 @@ HELPERS = frozenset(["raises", "pytest", "unittest"])
 """Names that tests may use without an import: the judge's."""
 SUSPECTS = re.compile(
     r"raises|approx|warns|fixture|mark|param|parametrize|skip|fail|xfail|given|patch|Mock|TestCase|(?:is|all)close"
-    r"|array_equal|math|cmath|operator|statistics|json|re|copy|itertools|functools|collections|np|numpy|pd|pandas"
-    r"|(?:assert|expect|should|verify)\w*"
+    r"|array_equal|math|cmath|operator|statistics|json|re|(?:deep)?copy|itertools|functools|collections|np|numpy|pd|pandas"
+    r"|(?:assert|expect|should|verify|almost|throws|raises)\w*"
 )
 """Names by which tests usually check something; defined by a program, they decide by its word."""
 _OF_SOLUTION = re.compile(r"\bsolution\.(\w+)")
@@ -48,7 +48,7 @@ class Plan(NamedTuple):
     """How tests run.
 
     Attributes:
-        pytest: whether only pytest can run them: they import it, or have fixtures, decorators or test methods.
+        pytest: whether only pytest can run them: they have tests and import it, or fixtures, decorators, test methods.
         functions: names of the test functions to call, in order.
         wanted: names that the program may provide.
         classes: whether they make objects of the program's classes, by a name such as `Stack`.
@@ -144,7 +144,8 @@ def _needs_pytest(nodes: list[ast.AST], functions: list[ast.FunctionDef], import
     ]
     nested = [node for node in every if node.name.startswith("test_") and node not in functions]
     fixtures = [node for node in functions if node.args.args or node.args.posonlyargs or node.decorator_list]
-    return "pytest" in {name.partition(".")[0] for name in imported} or bool(methods or nested or fixtures)
+    collected = any(node.name.startswith("test") for node in every) and any(re.match(r"pytest\b", n) for n in imported)
+    return collected or bool(methods or nested or fixtures)
 
 
 class _Names:

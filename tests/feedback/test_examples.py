@@ -185,6 +185,8 @@ CHAT = '{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "A
             'a message has "weight": 0.5, and is learned as a whole or not at all; make it "weight": 1 or 0',
         ),
         ('"loss_mask": [1, 0]', 'a message has "loss_mask": [1, 0], and is learned as a whole'),
+        ('"train_on_turn": 0.3', 'a message has "train_on_turn": 0.3, and is learned as a whole'),
+        ('"mask": 1', 'a message has "mask": 1, and is learned as a whole'),  # masked out, or masked in?
         ('"train": "yes"', 'a message has "train": "yes", and is learned as a whole'),
         ('"weight": 0', "every assistant message has the weight 0, so there is nothing to learn"),
     ],

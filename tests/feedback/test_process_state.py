@@ -14,9 +14,11 @@ import pytest
 import torch
 
 from text2grad.errors import CriticError
-from text2grad.feedback import ask, kept_process
+from text2grad.feedback import ask, kept_process, load_callable
 from text2grad.feedback.process_state import _tell
 from text2grad.types import Example
+
+LEFT: list[Any] = []  # modes that are entered, and not left
 
 
 @pytest.mark.parametrize(
@@ -29,6 +31,8 @@ from text2grad.types import Example
         (lambda: torch.use_deterministic_algorithms(True), torch.are_deterministic_algorithms_enabled),
         (lambda: torch.set_float32_matmul_precision("medium"), torch.get_float32_matmul_precision),
         (lambda: setattr(torch.backends.cudnn, "benchmark", True), lambda: torch.backends.cudnn.benchmark),
+        (lambda: LEFT.append(torch.inference_mode()) or LEFT[-1].__enter__(), torch.is_inference_mode_enabled),
+        (lambda: torch.autocast("cpu").__enter__(), lambda: torch.is_autocast_enabled("cpu")),
         (lambda: os.chdir("/"), os.getcwd),
         (lambda: locale.setlocale(locale.LC_ALL, "C"), lambda: locale.setlocale(locale.LC_ALL)),
         (lambda: setattr(sys, "stdout", None), lambda: sys.stdout),
@@ -56,6 +60,25 @@ def test_what_a_critic_changes_is_put_back_and_told_once(
     assert sum("for the whole process; it is put back" in line for line in caplog.messages) == 1
 
 
+def test_a_working_directory_that_was_removed_is_left(tmp_path: Path) -> None:
+    before = os.getcwd()
+    with kept_process("a critic"):
+        os.chdir(tmp_path)
+        tmp_path.rmdir()
+    assert os.getcwd() == before
+
+
+def test_a_class_is_made_in_a_kept_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "import torch\nclass Judge:\n    def __init__(self): torch.set_grad_enabled(False)\n    def __call__(self): ..."
+    )
+    (tmp_path / "made_judge.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    load_callable("made_judge:Judge", "critic")
+    assert torch.is_grad_enabled()
+
+
 def test_filters_of_warnings_are_put_back_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
     before = list(warnings.filters)
     with kept_process("a critic"):
@@ -76,6 +99,19 @@ def test_a_stream_that_was_closed_leads_where_it_led(tmp_path: Path, monkeypatch
         monkeypatch.undo()
         os.close(number)
     assert (tmp_path / "out.txt").read_text(encoding="utf-8") == "before\nafter\n"
+
+
+def test_a_stream_whose_file_was_closed_below_it_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open(tmp_path / "out.txt", "w", encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        with kept_process("a critic"):
+            os.close(stream.fileno())
+        sys.stdout.write("after\n")
+        sys.stdout.flush()
+        monkeypatch.undo()
+    assert (tmp_path / "out.txt").read_text(encoding="utf-8") == "after\n"
 
 
 def test_a_copy_of_the_process_that_comes_back_ends_there() -> None:

@@ -252,6 +252,7 @@ CALLED = '<call>look{"place": "Rome", "days": 3}</call><|im_end|>'
         ([said(" 36\n")], ["36<|im_end|>"]),  # as the template trims it
         ([said("35", weight=0), asked("No."), said("36", weight=1)], ["36<|im_end|>"]),  # axolotl#1703, OpenAI
         ([said("35", train=False), asked("No."), said("36")], ["36<|im_end|>"]),  # axolotl
+        ([said("35", train_on_turn=False), asked("No."), said("36", trainer="Ann")], ["36<|im_end|>"]),
         ([said("35", loss=0), asked("No."), said("36", loss=1.0)], ["36<|im_end|>"]),  # slime#377, ms-swift
         ([said("36", weight=None), asked("No."), said("35")], ["36<|im_end|>", "35<|im_end|>"]),
         ([said("One."), said("Two.")], ["One.<|im_end|>", "Two.<|im_end|>"]),  # the second does not continue the first
@@ -371,3 +372,15 @@ def test_a_template_that_renders_nothing_of_an_answer_is_refused(tmp_path: Path)
     chat = [asked("Weather?"), said("", tool_calls=[CALL]), {"role": "tool", "content": "sun"}, said("Sunny.")]
     with pytest.raises(DataError, match="nothing is left of an assistant message in prompts of format 'chat'"):
         chat_rows(CHATML.replace("m.tool_calls or []", "[]"), chat, tmp_path)
+
+
+def test_fields_of_other_servers_are_told_too() -> None:
+    """OpenRouter's and LiteLLM's thoughts, and OpenAI's refusals, which no template renders."""
+    said_so = {
+        "refusal": "Never",
+        "reasoning_details": [{"type": "reasoning.text", "text": "Maybe"}],
+        "thinking_blocks": [{"type": "thinking", "thinking": "Perhaps"}],
+    }
+    lost = set[str]()
+    conversation_rows(tokenizer_for(CHATML), [([asked("Who?")], "Ann", said("Ann", **said_so), {})], "chat", lost=lost)
+    assert lost == said_so.keys()

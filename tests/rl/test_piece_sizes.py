@@ -178,6 +178,12 @@ def test_errors_of_memory_are_known_by_type_or_words() -> None:
     assert not is_out_of_memory(RuntimeError("shapes"))
     assert not is_out_of_memory(ValueError("out of memory"))
 
+    class Silent(RuntimeError):
+        def __str__(self) -> str:
+            raise ValueError
+
+    assert not is_out_of_memory(Silent())
+
 
 def test_the_command_line_ends_with_one_line_and_exit_code_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -408,6 +408,8 @@ HELPERS = {  # tests: whether a right program passes, whether a wrong one does t
     "from pytest import *\nfrom solution import *\ndef test_a():\n    with raises(ValueError):\n        f(-1)": (True, False),
     "from solution import *\ndef test_a():\n    with pytest.raises(ValueError):\n        f(-1)": (True, False),
     "from solution import *\nclass T(unittest.TestCase):\n    def test_a(self):\n        self.assertEqual(f(1), 2)": (True, False),
+    "import pytest\nwith pytest.raises(ValueError):\n    f(-1)": (True, False),  # nothing that pytest would collect
+    "with pytest.raises(ValueError):\n    f(-1)\nassert f(1) == pytest.approx(2.0)": (True, False),
     # where the tests name it, or use what needs an import, the program's is used and told
     "from solution import f, raises\nwith raises(ValueError):\n    f(-1)": (False, True),
     "import solution\nwith solution.raises(ValueError):\n    solution.f(-1)": (False, True),
@@ -416,13 +418,14 @@ HELPERS = {  # tests: whether a right program passes, whether a wrong one does t
     "from math import *\nfrom solution import *\nassert isclose(f(1), 2)": (True, True),
     "assert math.isclose(f(1), 2)": (False, True),
     "assert_equal(f(1), 2)": (False, True),
+    "assert almost_equal(f(1), 2)": (False, True),
     "assert f(1) == approx(2)": (False, True),
     "@slow\ndef check():\n    assert f(1) == 2\ncheck()\nassert f(0) == 0": (False, True),
     "assert all(f(x) == x + 1 for x in (1, 2))": (True, False),
 }  # fmt: skip
 FORGERY = (
     f"{OWN_RAISES}assert_raises = raises\ndef isclose(*a): return True\ndef all(x): return True\ndef approx(x): return 0\n"
-    "def assert_equal(*a): 0\ndef slow(g): return lambda: 0\nclass math: isclose = isclose\nclass pytest: raises = raises\n"
+    "def assert_equal(*a): 0\nalmost_equal = isclose\ndef slow(g): return lambda: 0\nclass math: isclose = isclose\nclass pytest: raises = raises\n"
     "class unittest:\n    class TestCase:\n        def assertEqual(s, *a): 0\ndef f(x): return 0\n"
 )
 

@@ -6,6 +6,7 @@ a chat is an answer to the messages before it.
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -18,7 +19,7 @@ from text2grad.files import json_lines, write_files
 from text2grad.types import Example, Message
 
 FIELDS = ("prompt", "reference", "tests", "meta")
-WEIGHTS = "weight train training loss loss_mask step_loss_mask loss_weight loss_scale trainable"
+WEIGHT = re.compile(r"(?:.*_)?(?:weight|train|training|trainable|learn|loss|mask)(?:_.*)?")  # for a message's loss
 ENCODED = ("reference", "tests", "response", "feedback")
 
 
@@ -205,11 +206,10 @@ def _demonstration(record: Object, where: str) -> Demonstration:
 
 def _is_learned(message: Message, where: str) -> bool:
     """Return whether a message has no weight of 0, by any of the names that trainers have for it."""
-    weights = {name: message[name] for name in WEIGHTS.split() if message.get(name) is not None}
-    for name, weight in weights.items():
-        if weight not in (0, 1):
-            raise DataError(
-                f'{where}: a message has "{name}": {shown(weight)}, and is learned as a whole or not at all; '
-                'make it "weight": 1 or 0'
-            )
+    weights = {name: value for name, value in message.items() if WEIGHT.fullmatch(name) and value is not None}
+    for name in (name for name, weight in weights.items() if weight not in (0, 1) or name == "mask"):
+        raise DataError(
+            f'{where}: a message has "{name}": {shown(weights[name])}, and is learned as a whole or not at all; '
+            'make it "weight": 1 or 0'
+        )
     return all(weights.values())

@@ -23,6 +23,7 @@ _OF_TORCH = {  # a part of torch → the functions that read and set it
     "torch's precision of products": ("get_float32_matmul_precision", "set_float32_matmul_precision"),
     "torch's deterministic algorithms": ("are_deterministic_algorithms_enabled", "use_deterministic_algorithms"),
 }
+_MODES: list[Any] = []  # would be left if they were collected
 _Access = tuple[Callable[[], Any], Callable[[Any], Any]]
 
 
@@ -36,7 +37,7 @@ def kept_process(whose: str) -> Iterator[None]:
     Args:
         whose: whose code it is, with its role, for warnings.
     """
-    process, before = os.getpid(), [(name, read(), read, restore) for name, (read, restore) in _states().items()]
+    process, before = os.getpid(), [(name, _value(read), read, restore) for name, (read, restore) in _states().items()]
     filters, copies = list(warnings.filters), []
     for name in STREAMS:
         with suppress(AttributeError, OSError, ValueError):  # a stream that is None, in memory or closed already
@@ -49,15 +50,29 @@ def kept_process(whose: str) -> Iterator[None]:
             os._exit(1)
         warnings.filters[:] = filters  # type: ignore[index]  # libraries change them when they are imported: no word
         for name, value, read, restore in before:
-            if read() != value:
+            if _value(read) != value:
                 restore(value)
                 _tell(whose, name)
         for name, number, copy in copies:
-            if getattr(sys, name).closed:
+            stream = getattr(sys, name)
+            if stream.closed or _value(partial(os.fstat, number)) is None:
                 os.dup2(copy, number)
-                setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+                if stream.closed:
+                    setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
                 _tell(whose, f"whether sys.{name} is open")
             os.close(copy)
+
+
+def _value(read: Callable[[], Any]) -> Any:
+    """Return what is read, None if it is gone, such as a working directory that was removed."""
+    with suppress(OSError):
+        return read()
+
+
+def _set_inference(on: bool) -> None:
+    """Set torch's inference mode, which has no setter: the mode is entered, and not left."""
+    _MODES.append(sys.modules["torch"].inference_mode(on))
+    _MODES[-1].__enter__()
 
 
 def _states() -> dict[str, _Access]:
@@ -72,6 +87,10 @@ def _states() -> dict[str, _Access]:
         for number in (signal.SIGINT, signal.SIGTERM):
             states[f"the handler of {number.name}"] = partial(signal.getsignal, number), partial(signal.signal, number)
     if torch := sys.modules.get("torch"):
+        states["torch's inference mode"] = torch.is_inference_mode_enabled, _set_inference  # sets autograd, too
+        for kind in ("cpu", "cuda"):
+            enabled = partial(torch.is_autocast_enabled, kind)
+            states[f"autocast ({kind})"] = enabled, partial(torch.set_autocast_enabled, kind)
         states |= {part: (getattr(torch, read), getattr(torch, write)) for part, (read, write) in _OF_TORCH.items()}
         states |= _attributes("torch.backends.cudnn", torch.backends.cudnn, "deterministic", "benchmark")
     return states

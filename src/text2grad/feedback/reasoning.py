@@ -9,6 +9,7 @@ import re
 _TAG = r"(?:[\w-]*[:_])?(?:think|thinking|thoughts?|thought[_-]process|reasoning|scratchpad|antthinking)"
 _MARKS = (  # opening, closing
     (rf"<\s*{_TAG}(?:\s[^<>\n]{{0,80}})?>", rf"<\s*/\s*{_TAG}\s*>"),  # most models
+    (r"<\|think(?:ing)?(?:_start)?\|>", r"<\|(?:/think(?:ing)?|think(?:ing)?_end)\|>"),
     (r"\[THINK\]|◁think▷|\[unused16\]|<unused94>", r"\[/THINK\]|◁/think▷|\[unused17\]|<unused95>"),  # Mistral, Kimi, …
     (r"<\|begin_of_thought\|>|<\|START_THINKING\|>", r"<\|end_of_thought\|>|<\|END_THINKING\|>"),  # Sky-T1, Command A
     (r"<\|inner_prefix\|>|<\|channel>", r"<\|inner_suffix\|>|<channel\|>"),  # Apertus, Gemma

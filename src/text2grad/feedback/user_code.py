@@ -56,7 +56,8 @@ def load_callable(path: str, kind: str) -> Any:
         raise ConfigError(f"{kind} {path!r} cannot be loaded: {why}")
     named = getattr(module, attribute)
     try:
-        loaded = named() if isinstance(named, type) else named
+        with kept_process(f"{kind} {path}"):
+            loaded = named() if isinstance(named, type) else named
     except (Exception, SystemExit) as error:
         why = f"is a class that cannot be called without arguments: {described(error)}"
         raise ConfigError(f"{kind} {path!r} {why}") from error

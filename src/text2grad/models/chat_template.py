@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from text2grad.errors import DataError
 from text2grad.types import Example, Message
 
-SAID = ("content", "reasoning_content", "reasoning", "thinking", "tool_calls", "function_call")
+_OF_SERVERS = ("refusal", "reasoning_details", "thinking_blocks")  # of OpenAI, OpenRouter and LiteLLM
+SAID = ("content", "reasoning_content", "reasoning", "thinking", "tool_calls", "function_call", *_OF_SERVERS)
 """The fields of a message that a template may render."""
 _MARKS = ("\ue0fd\ue0fc", "\ue0fc\ue0fd")  # private-use characters, which stand for texts
 

@@ -37,6 +37,8 @@ RESPONSES = {
     # several fences
     "behind a draft": f"{DRAFT}No, better:\n{ANSWER}",
     "before a longer use": ANSWER + "Use:\n" + fence("for x in range(100):\n    print(x, f(x), 'a long line')\n"),
+    "glued fences": f"```python\n{RIGHT.rstrip()}```\nDone:\n```python\nprint(f(1))\n```",
+    "bars": f"<|think_start|>{fence('def f(x): return 0')}<|think_end|>{ANSWER}",
     "before longer tests": ANSWER + fence("from solution import f\ndef test_f():\n    assert f(1) == 2 != f(2)\n"),
     "before its output": fence(RIGHT, "") + "Output:\n" + fence("2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17\n" * 3, ""),
     "behind JSON": fence('{"a": 1, "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb": 2}\n', "json") + fence(RIGHT, ""),

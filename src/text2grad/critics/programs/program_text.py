@@ -203,6 +203,13 @@ def fenced_blocks(lines: Lines, depth: int = 0) -> list[Block]:
         if end := next((end for end in ends if not fault(text_of(lines[start + 1 : end]))), 0):
             blocks.append((language, tuple(lines[start + 1 : end])))
             return blocks + fenced_blocks(lines[end + 1 :], depth + 1)
+        glued = (at for at, (_, line) in enumerate(own) if line.rstrip().endswith(token.markup))
+        if faulty and (at := next(glued, None)) is not None:  # the fence stands behind the last line of code
+            place, line = own[at]
+            ended = (*own[:at], (place, line.rstrip().removesuffix(token.markup)))
+            if text_of(ended).strip() and not fault(text_of(ended)):
+                blocks.append((language, ended))
+                return blocks + fenced_blocks(lines[start + at + 2 :], depth + 1)
         inner = fenced_blocks(own, depth + 1) if faulty else []
         if inner:
             own = tuple(line for line in own if line[0] < inner[0][1][0][0])[:-1]
