@@ -88,6 +88,7 @@ def test_the_command_trains_and_resumes(stories: Path, tmp_path: Path) -> None:
             "quickstart.examples=64",
             "data.eval_examples=8",
             "rollout.max_new_tokens=32",
+            "refresh.steps=[]",
         ]
         settings = [f"--set={one}" for one in [*SETTINGS, *small, "run.save_every=1"]]
         command = [PYTHON, "-m", "text2grad.cli", "train", ROOT / "recipes" / "quickstart.toml", "--model", stories]
