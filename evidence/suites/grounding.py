@@ -28,15 +28,15 @@ from text2grad.evaluation.suite import (
     Scores,
     Source,
     SuiteOptions,
-    entries_of,
     mean_of,
 )
 from text2grad.feedback import bad_record, json_object, read_entries
 from text2grad.types import Example
 
 SOURCE = Source(
+    "grounding",
     "the directory with source_info.jsonl and response.jsonl of RAGTruth (ParticleMedia), or what `python -m evidence "
-    "prepare-grounded` writes of your own,"
+    "prepare-grounded` writes of your own,",
 )
 _SOURCES, _RESPONSES = "source_info.jsonl", "response.jsonl"
 
@@ -89,7 +89,7 @@ def _questions(options: SuiteOptions) -> Iterator[Question]:
     if options.data and file.name == _SOURCES:
         yield from _of_ragtruth(file, options)
         return
-    for entry in entries_of("grounding", options, SOURCE):
+    for entry in SOURCE.entries(options):
         record = json_object(entry.record, entry.where)
         meta = {**{key: value for key, value in record.items() if key not in _TEXTS}, **(record.get("meta") or {})}
         if not isinstance(meta.get("passage"), str) or not isinstance(record.get("prompt"), str | list):
@@ -110,7 +110,7 @@ def _of_ragtruth(file: Path, options: SuiteOptions) -> Iterator[Question]:
     """Yield the prompts of RAGTruth, of one split if response.jsonl is there."""
     chosen = _sources_of_split(file.with_name(_RESPONSES), options.split or "test")
     number = 0
-    for entry in entries_of("grounding", replace(options, data=str(file), limit=None), SOURCE):
+    for entry in SOURCE.entries(replace(options, data=str(file), limit=None)):
         record = json_object(entry.record, entry.where)
         name = str(record.get("source_id", entry.number))
         if chosen is not None and name not in chosen:

@@ -25,7 +25,6 @@ from text2grad.evaluation.suite import (
     Source,
     SuiteOptions,
     digest_of_questions,
-    entries_of,
     mean_of,
 )
 from text2grad.evaluation.words import PERPLEXITY, Scorer, text_nats
@@ -33,7 +32,7 @@ from text2grad.feedback import bad_record, json_object
 from text2grad.files import read_text
 from text2grad.progress import Progress
 
-TEXTS = Source('a text file, or a JSONL file with "text", your own or WikiText,')
+TEXTS = Source("perplexity", 'a text file, or a JSONL file with "text", your own or WikiText,')
 _TEXTS = ("text", "reference", "post", "article", "chosen")
 
 
@@ -72,7 +71,7 @@ def _texts(options: SuiteOptions) -> Iterator[tuple[str, str]]:
             raise DataError(f"suite perplexity: {options.data} holds no text")
         yield from ((str(number), text) for number, text in enumerate(paragraphs[: options.limit], start=1))
         return
-    for entry in entries_of("perplexity", options, TEXTS):
+    for entry in TEXTS.entries(options):
         record = json_object(entry.record, entry.where)
         text = next((record[key] for key in _TEXTS if record.get(key)), None)
         if not isinstance(text, str) or not text.strip():

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from random import Random
 
 from evidence.tasks.parts import FactTask, LabelledFactCritic
-from text2grad.tasks.base import Split
+from text2grad.tasks.base import Split, split_words
 from text2grad.tasks.facts import Facts
 from text2grad.tasks.summarization import posts, world
 from text2grad.tasks.summarization.task import METRIC, SummarizationTask, SummaryCritic
@@ -82,3 +82,30 @@ class PostsTask(FactTask, SummarizationTask):
     def all_words(self) -> list[str]:
         """Return texts that together hold every word of posts, summaries and critiques."""
         return [*SummarizationTask.all_words(self), *self.label_words()]
+
+    def score(self, example: Example, response: str) -> dict[str, float]:
+        """Return fact F1 and ROUGE-L, and 1.0 as `exact` if the summary is the reference."""
+        scores = SummarizationTask.score(self, example, response)
+        return {"fact_f1": scores["fact_f1"], "rouge_l": rouge_l(self.reference(example), response), **scores}
+
+
+def rouge_l(reference: str, response: str) -> float:
+    """Return the F1 of the longest common subsequence of words, in [0, 1]; case and punctuation do not count.
+
+    Example:
+        >>> round(rouge_l("the cat sat down", "the dog sat"), 3)
+        0.571
+    """
+    left, right = _plain_words(reference), _plain_words(response)
+    row = [0] * (len(right) + 1)
+    for word in left:
+        diagonal = 0
+        for j, other in enumerate(right, start=1):
+            above = row[j]
+            row[j] = diagonal + 1 if word == other else max(above, row[j - 1])
+            diagonal = above
+    return 2 * row[-1] / (len(left) + len(right)) if left or right else 0.0
+
+
+def _plain_words(text: str) -> list[str]:
+    return [word for word in split_words(text.lower()) if word.isalnum()]

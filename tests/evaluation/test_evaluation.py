@@ -87,8 +87,8 @@ def test_another_dtype_gives_other_answers_and_other_scores(suite: CodeSuite, po
 
     def evaluate(out: str, dtype: str, *, force: bool = False) -> float:
         suites = [ReadingSuite(SuiteOptions(data=str(tmp_path / "book.txt"))), suite]
-        settings = EvaluationSettings(tmp_path / out, Sampling(max_new_tokens=4), draws=5, dtype=dtype, force=force)
-        found = evaluate_models(read_subjects([f"m={policy}"]), suites, settings)
+        settings = EvaluationSettings(tmp_path / out, Sampling(max_new_tokens=4), draws=5, force=force)
+        found = evaluate_models(read_subjects([f"m={policy}"], dtype=dtype), suites, settings)
         assert json.loads((tmp_path / out / "evaluation.json").read_bytes())["models"]["m"]["dtype"] == dtype
         return found.results[0].figures["m"]["perplexity"].value
 

@@ -258,6 +258,13 @@ def test_a_layer_that_mixes_the_rows_of_a_batch_is_refused_before_a_run() -> Non
         check_model(model)  # one row alone agrees with its hidden states
 
 
+def test_rounding_of_log_probs_that_are_nearly_equal_is_no_difference() -> None:
+    # an untrained model over 507 tokens: −log 507 = −6.23, where float32 has steps of 4.8e-7
+    theirs = torch.full((3, 5), -6.23).add(torch.linspace(0, 1e-5, 5))
+    assert decoding._difference(built("llama"), theirs + 4.8e-7, theirs) == 0.0
+    assert decoding._difference(built("llama"), theirs + 1e-4, theirs) == pytest.approx(1e-4, rel=0.01)
+
+
 def test_memory_that_runs_out_in_a_trial_is_no_fault_of_the_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError

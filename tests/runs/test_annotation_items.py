@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from text2grad.config.recipe import Recipe, make_recipe
-from text2grad.critics.servers import unit_test_outcomes
+from text2grad.critics.servers import annotation
 from text2grad.critics.servers.annotation import Item
 from text2grad.critics.servers.store import Store
 from text2grad.errors import ConfigError, DataError
@@ -267,5 +267,5 @@ def test_unit_tests_run_once_and_their_outcome_and_traceback_go_to_the_judge(
     assert failed is not None
     assert failed.startswith("The tests did not pass (failed).\nTraceback")
     assert "assert twice(2) == 4" in failed
-    monkeypatch.setattr(unit_test_outcomes, "Sandbox", None)  # it is not started again
+    monkeypatch.setattr(annotation, "Sandbox", None)  # it is not started again
     assert [one.tests for one in items(tmp_path, wanted)] == [passed, failed, None]

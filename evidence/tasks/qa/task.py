@@ -35,7 +35,7 @@ from evidence.tasks.qa import tables, world
 from evidence.tasks.qa.critic import WRITER, QACritic
 from evidence.tasks.qa.metric import METRIC
 from text2grad.tasks.base import pairs
-from text2grad.tasks.facts import Facts, chatty, half_of_both, same_words, scrambled
+from text2grad.tasks.facts import Facts, chatty, half_of_both, key, scrambled
 from text2grad.types import Example
 
 MOST_CLAIMS = 4  # about one table, where the length is set
@@ -146,7 +146,7 @@ class QATask(FactTask):
     def score(self, example: Example, response: str) -> dict[str, float]:
         """Return F1, precision and recall of the claims, and 1.0 as `exact` if the answer is the reference."""
         scores = {f"claim_{name}": value for name, value in self.claims(example, response).items()}
-        return {**scores, "exact": float(same_words(self.reference(example), response))}
+        return {**scores, "exact": float(key(self.reference(example)) == key(response))}
 
     def all_words(self) -> list[str]:
         """Return texts that together hold every word of prompts, answers and critiques."""

@@ -84,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
         model_names=args.model_name,
         prompt_format=recipe.model.prompt_format,
         trust_remote_code=recipe.model.trust_remote_code,
+        dtype=recipe.model.dtype,
     )
     if any(subject.served for subject in subjects) or args.judge is not None:
         require("openai", "aiohttp", extra="annotate", purpose="a model on a server")
@@ -96,7 +97,6 @@ def run(args: argparse.Namespace) -> int:
         sampling,
         Endpoint("", api_key_env=server.api_key_env, concurrency=server.concurrency, timeout_s=server.timeout_s),
         args.baseline,
-        dtype=recipe.model.dtype,
         force=args.force,
     )
     evaluation = evaluate_models(subjects, make_suites(args.suites, options), settings)

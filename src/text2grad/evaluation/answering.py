@@ -96,12 +96,10 @@ def stem_of(suite: Suite, model: str) -> str:
 class AnswerFile:
     """The answers of one model to one suite, on disk."""
 
-    def __init__(
-        self, out: Path, suite: AnsweredSuite, subject: Subject, sampling: Sampling, *, dtype: str = "auto"
-    ) -> None:
+    def __init__(self, out: Path, suite: AnsweredSuite, subject: Subject, sampling: Sampling) -> None:
         """Name the files; nothing is read or written."""
         self.path = out / "answers" / f"{stem_of(suite, subject.name)}.jsonl"
-        self.suite, self.subject, self.sampling, self.dtype = suite, subject, sampling, dtype
+        self.suite, self.subject, self.sampling = suite, subject, sampling
         self.length = sampling.max_new_tokens or suite.max_new_tokens  # longest answer of one turn, in tokens
         self.said: dict[tuple[str, int, int], Line] = {}  # lines by id, sample and turn
 
@@ -115,7 +113,7 @@ class AnswerFile:
         if self.subject.served:
             del settings["rows_at_once"], settings["too_long"]
         questions = digest_of_questions(self.suite.questions)
-        identity = {"subject": self.subject.identity(self.dtype), "sampling": settings, "questions": questions}
+        identity = {"subject": self.subject.identity(), "sampling": settings, "questions": questions}
         belongs = self.path.with_suffix(".json")
         if force and belongs.exists() and belongs.read_bytes() != to_json(identity):
             self.path.unlink(missing_ok=True)

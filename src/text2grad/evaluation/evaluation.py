@@ -41,7 +41,6 @@ class EvaluationSettings:
     server: Endpoint = field(default_factory=lambda: Endpoint("", api_key_env=""))  # key, concurrency, time limit
     baseline: str = ""  # name of the model from which differences are taken
     draws: int = DRAWS  # resamples of the intervals
-    dtype: str = "auto"  # type of the weights, as transformers names it
     force: bool = False  # replace answers of other models or settings in `out`
 
 
@@ -96,12 +95,9 @@ class PolicyEvaluation:
 
     def as_json(self) -> dict[str, Any]:
         """Return the whole evaluation as JSON; equal inputs give equal files."""
-        sampling, dtype = self.settings.sampling, {"dtype": self.settings.dtype}
+        sampling = self.settings.sampling
         return {
-            "models": {
-                subject.name: {"path": subject.path, **subject.identity(), **({} if subject.served else dtype)}
-                for subject in self.subjects
-            },
+            "models": {subject.name: subject.as_json() for subject in self.subjects},
             "baseline": self.settings.baseline,
             "sampling": asdict(sampling),
             "intervals": {"draws": self.settings.draws, "level": LEVEL, "seed": sampling.seed},
@@ -158,7 +154,7 @@ class _Work:
         self._files: dict[str, AnswerFile] = {}
         for suite in suites:
             if isinstance(suite, AnsweredSuite):
-                file = AnswerFile(settings.out, suite, subject, settings.sampling, dtype=settings.dtype)
+                file = AnswerFile(settings.out, suite, subject, settings.sampling)
                 file.open(force=settings.force)
                 self._files[suite.name] = file
                 if self._outline is not None and not file.complete:
@@ -169,7 +165,7 @@ class _Work:
     @cached_property
     def _model(self) -> LoadedModel:
         assert self._outline is not None
-        return load(self._outline, dtype=self.settings.dtype)
+        return load(self._outline)
 
     def answer(self, result: SuiteResult, tokens: TokenCount) -> None:
         """Sample or request the missing answers of a suite; suites without answers (lm-eval) are scored."""
@@ -183,7 +179,7 @@ class _Work:
             chat = self.subject.prompt_format != "plain" if self._outline is None else self._outline.chat
             result.answers[name] = file.answers(chat=chat)
         elif isinstance(suite, ExaminedSuite):
-            examine, basis = suite.examine, {"subject": self.subject.identity(self.settings.dtype)}
+            examine, basis = suite.examine, {"subject": self.subject.identity()}
             rows = _kept(
                 self.settings, suite, name, basis, lambda: [{"id": key, **own} for key, own in examine(self._model)]
             )

@@ -40,24 +40,26 @@ class Subject:
     prompt_format: str = "auto"  # "chat", "plain", or "auto": chat where the model has a chat template
     eos_ids: tuple[int, ...] = ()  # ids that end a response; empty takes the model's own
     trust_remote_code: bool = False  # run code that comes with the model
+    dtype: str = "auto"  # type of the weights, as transformers names it; "auto" takes it as saved
 
     @property
     def served(self) -> bool:
         """True for a model on a server."""
         return self.path.startswith(_SERVER)
 
-    def identity(self, dtype: str = "auto") -> dict[str, Any]:
-        """Return the identity of this model: digests of its files, or its name on the server or the hub.
-
-        The `dtype` of the weights is left out if it is "auto", the type as saved.
-        """
+    def identity(self) -> dict[str, Any]:
+        """Return the identity of this model: digests of its files, or its name on the server or the hub."""
         if self.served:
             return {"server": self.path, "model": self.model_name, "prompt_format": self.prompt_format}
         identity: dict[str, Any] = {"prompt_format": self.prompt_format, "eos_ids": list(self.eos_ids)}
         for key, path in (("model", self.path), ("base", base_named_by(self.path))):
             if path:
                 identity[key] = digest_of(Path(path))[:16] if Path(path).is_dir() else path
-        return identity if dtype == "auto" else {**identity, "dtype": dtype}
+        return identity if self.dtype == "auto" else {**identity, "dtype": self.dtype}
+
+    def as_json(self) -> dict[str, Any]:
+        """Return path and identity, always with the type of weights that are loaded here."""
+        return {"path": self.path, **self.identity(), **({} if self.served else {"dtype": self.dtype})}
 
 
 class LoadedModel(NamedTuple):
@@ -77,6 +79,7 @@ def read_subjects(
     model_names: Sequence[str] = (),
     prompt_format: str = "auto",
     trust_remote_code: bool = False,
+    dtype: str = "auto",
 ) -> list[Subject]:
     """Return the models that a command line names, each as PATH or NAME=PATH.
 
@@ -103,7 +106,7 @@ def read_subjects(
                 raise ConfigError(f"{path}: name the model on this server with --model-name MODEL")
             subject = Subject(name or _short(model), path, model, prompt_format)
         else:
-            subject = _local(Subject(name or _short(path), path, "", prompt_format, (), trust_remote_code))
+            subject = _local(Subject(name or _short(path), path, "", prompt_format, (), trust_remote_code, dtype))
         before = subjects.setdefault(subject.name, subject)
         if before is not subject:
             raise ConfigError(
@@ -162,9 +165,10 @@ def outline(subject: Subject) -> LoadedModel:
     return LoadedModel(subject, config, tokenizer, format_of(tokenizer, subject.prompt_format) == "chat")
 
 
-def load(outlined: LoadedModel, *, dtype: str = "auto") -> LoadedModel:
+def load(outlined: LoadedModel) -> LoadedModel:
     """Load the weights of an outlined model, on the accelerator if there is one; an adapter is merged into its base."""
     subject = outlined.subject
-    model = load_policy(subject.path, dtype=dtype, trust_remote_code=subject.trust_remote_code).eval().to(best_device())
+    code = subject.trust_remote_code
+    model = load_policy(subject.path, dtype=subject.dtype, trust_remote_code=code).eval().to(best_device())
     eos = stop_ids(model, outlined.tokenizer, subject.eos_ids, prompt_format=subject.prompt_format)
     return outlined._replace(model=model, eos_ids=eos, pad_id=padding_id(model, outlined.tokenizer, eos))

@@ -157,50 +157,49 @@ class ExaminedSuite(Suite):
 class Source(NamedTuple):
     """Where the data of a suite comes from."""
 
+    suite: str
     what: str  # the file to provide, and its publisher, for messages
     hub: str = ""  # its name on the Hugging Face hub, OWNER/NAME or OWNER/NAME:CONFIG
 
-    def unusable(self, suite: str, reason: object) -> DataError:
+    def unusable(self, reason: object) -> DataError:
         """Return the error for data that cannot be used, with the way out."""
-        way_out = f"Give {self.what} with --suite {suite}=FILE"
+        way_out = f"Give {self.what} with --suite {self.suite}=FILE"
         if self.hub:
             way_out += f" (data set {self.hub.replace(':', ', configuration ')} on the Hugging Face hub)"
-        return DataError(f"suite {suite}: {reason}. {way_out}")
+        return DataError(f"suite {self.suite}: {reason}. {way_out}")
 
+    def entries(self, options: SuiteOptions) -> list[Entry]:
+        """Return the records of the suite's data.
 
-def entries_of(suite: str, options: SuiteOptions, source: Source) -> list[Entry]:
-    """Return the records of a suite's data.
+        Raises:
+            DataError: if there are none, or they are neither here nor on a hub that can be reached; the message names
+                the file to provide and its publisher.
+        """
+        path = options.data or self.hub
+        try:
+            if not path:
+                raise DataError("no data is given")
+            if options.data and not Path(path).exists() and ("/" not in path or path.startswith((".", "/"))):
+                raise DataError(f"there is no file {path}")
+            entries = list(islice(read_entries(path, split=options.split or "test"), options.limit))
+            if not entries:
+                raise DataError(f"{path} holds no records")
+        except DataError as error:
+            raise self.unusable(error) from error
+        return entries
 
-    Raises:
-        DataError: if there are none, or they are neither here nor on a hub that can be reached; the message names
-            the file to provide and its publisher.
-    """
-    path = options.data or source.hub
-    try:
-        if not path:
-            raise DataError("no data is given")
-        if options.data and not Path(path).exists() and ("/" not in path or path.startswith((".", "/"))):
-            raise DataError(f"there is no file {path}")
-        entries = list(islice(read_entries(path, split=options.split or "test"), options.limit))
-        if not entries:
-            raise DataError(f"{path} holds no records")
-    except DataError as error:
-        raise source.unusable(suite, error) from error
-    return entries
+    def file(self, options: SuiteOptions, names: Sequence[str]) -> Path:
+        """Return the first of some files in the directory of the suite's data.
 
-
-def file_of(suite: str, options: SuiteOptions, source: Source, names: Sequence[str]) -> Path:
-    """Return the first of some files in the directory of a suite's data.
-
-    Raises:
-        DataError: if there is none; the message names the file to provide and its publisher.
-    """
-    places = [Path(options.data) / name for name in names]
-    place = next((place for place in places if options.data and place.exists()), None)
-    if place is None:
-        reason = f"{options.data} has no {' or '.join(names)}" if options.data else "no data is given"
-        raise source.unusable(suite, reason)
-    return place
+        Raises:
+            DataError: if there is none; the message names the file to provide and its publisher.
+        """
+        if not options.data:
+            raise self.unusable("no data is given")
+        place = next((place for name in names if (place := Path(options.data) / name).exists()), None)
+        if place is None:
+            raise self.unusable(f"{options.data} has no {' or '.join(names)}")
+        return place
 
 
 def digest_of_questions(questions: Sequence[Question]) -> str:

@@ -67,12 +67,7 @@ class SpanGRPOTrainer(GRPOTrainer):
         """
         _refuse(args, reward_funcs, gamma)
         self.gamma, self.leave_one_out = gamma, leave_one_out
-        self.judge = OutsideJudge(
-            critic,
-            reward=reward or {},
-            match=match,
-            max_failure_rate=max_failure_rate,
-        )
+        self.judge = OutsideJudge(critic, reward=reward or {}, match=match, max_failure_rate=max_failure_rate)
         self.responses: list[str] = []
         self.critiques: list[Critique] = []
         self.token_rewards = torch.zeros(0, 0)  # rewards of this process's newest responses, [B, T]
@@ -123,13 +118,8 @@ class SpanGRPOTrainer(GRPOTrainer):
         """Return the critiques of responses and the reward of each sampled token."""
         tokenizer: Any = getattr(self.processing_class, "tokenizer", self.processing_class)
         ends = {*stop_ids(self.accelerator.unwrap_model(self.model), tokenizer), tokenizer.pad_token_id}
-        judged = self.judge(
-            tokenizer,
-            [_example(row) for row in rows],
-            ids,
-            [own[-1] not in ends for own in ids],
-            device=self.accelerator.device,
-        )
+        cut = [own[-1] not in ends for own in ids]
+        judged = self.judge(tokenizer, list(map(_example, rows)), ids, cut, device=self.accelerator.device)
         self.responses, self.critiques = judged.responses, judged.critiques
         return judged
 
@@ -255,14 +245,12 @@ def _refuse(args: GRPOConfig | None, reward_funcs: Sequence[Any], gamma: float) 
         raise ConfigError(f"gamma = {gamma}: the discount lies in [0, 1]")
     if callable(reward_funcs):
         raise ConfigError("reward_funcs is a list of functions; put the function into a list")
-    if args is None:
-        return
-    if args.importance_sampling_level != "token":
+    if args is not None and args.importance_sampling_level != "token":
         raise ConfigError(
             f"importance_sampling_level = {args.importance_sampling_level!r}: one ratio per response gives each of its "
             "tokens the mean of their advantages, so the spans would have no effect; set it to 'token'"
         )
-    if args.multi_objective_aggregation != "sum_then_normalize":
+    if args is not None and args.multi_objective_aggregation != "sum_then_normalize":
         raise ConfigError(
             f"multi_objective_aggregation = {args.multi_objective_aggregation!r} normalises each "
             "reward function's numbers; set it to 'sum_then_normalize'"

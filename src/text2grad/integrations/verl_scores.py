@@ -16,13 +16,7 @@ TOKEN_LEVEL = ("gae", "reinforce_plus_plus")
 
 @lru_cache
 def shared_judge(critic: str, reward: str, match: Match, max_failure_rate: float) -> OutsideJudge:
-    """Return the judge of this process: verl makes an agent loop for each response.
-
-    Args:
-        critic: "module:name" of a Python critic; it may be called from several threads at once.
-        reward: the section [reward] of a recipe, as JSON.
-        match: how the quotes of critiques in text form are found.
-        max_failure_rate: share of unreadable critiques, of the last 100, above which the run stops.
+    """Return the judge of this process, since verl makes an agent loop for each response; `reward` is JSON.
 
     Raises:
         ConfigError: if the critic cannot be loaded, or a setting is wrong.
@@ -56,10 +50,7 @@ def example_of(row: Mapping[str, Any]) -> Example:
 
 
 def refuse_scalar_settings(config: Any) -> None:
-    """Refuse settings of verl under which the reward of each token is lost or replaced.
-
-    Args:
-        config: verl's whole configuration, with attributes or keys.
+    """Refuse settings of verl's configuration under which the reward of each token is lost or replaced.
 
     Raises:
         ConfigError: with the setting, its value and the way out.

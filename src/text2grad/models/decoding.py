@@ -33,6 +33,7 @@ Choose = Callable[[Tensor, Tensor, int], Tensor]
 """(logits of the rows [B, V], their numbers [B], number of the token) → chosen tokens [B]."""
 Ended = Callable[[list[int]], bool]
 
+LEAST_SPREAD = 0.1  # nats
 TOLERANCE, TOLERANCE_HALF = 5e-5, 0.1
 """Largest difference of log-probs in 32 and in 16 bits, as a part of their deviation, which is small at small weights.
 
@@ -228,4 +229,5 @@ def _difference(model: Any, ours: Tensor, theirs: Tensor) -> float:
     """
     nats = (ours - theirs).abs().median(1).values.max()
     rounded = half_precision(model) or torch.get_float32_matmul_precision() != "highest"
-    return 0.0 if nats <= (TOLERANCE_HALF if rounded else TOLERANCE) * theirs.std() else float(nats)
+    spread = theirs.std() + LEAST_SPREAD  # of a model that knows nothing yet all log-probs are nearly equal
+    return 0.0 if nats <= (TOLERANCE_HALF if rounded else TOLERANCE) * spread else float(nats)

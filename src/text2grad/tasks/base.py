@@ -24,17 +24,11 @@ Split = Literal["train", "held_out"]
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """The knobs of a task, as [data] of a recipe sets them.
+    """The knobs of a task, which experiments set."""
 
-    Attributes:
-        length: of an answer, in a unit of the task; 0 for the task's usual items.
-        faults: share of the usual rates of faults in demonstrations, in [0, 1].
-        truths: whether critiques state the true fact beside each quote.
-    """
-
-    length: int = 0
-    faults: float = 1.0
-    truths: bool = True
+    length: int = 0  # of an answer, in a unit of the task; 0 for the task's usual items
+    faults: float = 1.0  # share of the usual rates of faults in demonstrations, in [0, 1]
+    truths: bool = True  # critiques state the true fact beside each quote
 
 
 def split_words(text: str) -> list[str]:
@@ -67,18 +61,11 @@ def pairs(pair: Pair, split: Split) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Task(ABC):
-    """One embedded task, on one split. It makes its own items from a seed; the two splits share no item.
-
-    Attributes:
-        split: "train" or "held_out".
-        seed: decides the items.
-        settings: length of the answers, faults of the demonstrations, truths in the critiques. Of these, only the
-            length changes the items.
-    """
+    """One embedded task, on one split. It makes its own items from a seed; the two splits share no item."""
 
     split: Split = "train"
-    seed: int = 0
-    settings: TaskSettings = TaskSettings()
+    seed: int = 0  # decides the items
+    settings: TaskSettings = TaskSettings()  # of these, only the length changes the items
 
     name: ClassVar[str]  # name in recipes and results
     metric: ClassVar[str]  # the key of the main metric in the result of `score`

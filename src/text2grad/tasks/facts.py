@@ -9,6 +9,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from random import Random
 from typing import ClassVar, NamedTuple
 
@@ -47,18 +48,14 @@ class Reading(NamedTuple):
 class Phrase(NamedTuple):
     """The meaning of some words.
 
-    Attributes:
-        kind: "fact"; "vague" or "half" (of a name), which are faults; "bare" for a phrase that is always misplaced;
-            or "chatter".
-        slot: the fact that the phrase is about, or "".
-        value: the stated value of the fact.
-        quoted: the words that a critique quotes: "Friday" of "on Friday".
+    The kind is "fact"; "vague" or "half" (of a name), which are faults; "bare", a phrase that is always misplaced; or
+    "chatter".
     """
 
     kind: str
-    slot: str = ""
-    value: str = ""
-    quoted: slice = slice(None)
+    slot: str = ""  # the fact that the phrase is about
+    value: str = ""  # the stated value of the fact
+    quoted: slice = slice(None)  # the words that a critique quotes: "Friday" of "on Friday"
 
 
 Facts = Mapping[str, str]
@@ -67,7 +64,7 @@ Words = Sequence[re.Match[str]]
 
 
 def key(text: str) -> tuple[str, ...]:
-    """Return the words under which a phrase is stored."""
+    """Return the words and marks under which a phrase is stored; spaces and case do not count."""
     return tuple(split_words(text.lower()))
 
 
@@ -75,15 +72,12 @@ def key(text: str) -> tuple[str, ...]:
 class FactReader:
     """Reads answers of one sentence.
 
-    Attributes:
-        phrases: every known phrase by its words in lower case.
-        leads: slot → the slots that may come right before, "" for the start; a slot without an entry may come anywhere.
-        longest_quote: words of the longest quote; a longer piece is quoted in parts.
+    `leads` has for a slot the slots that may come right before, "" for the start; others may come anywhere.
     """
 
-    phrases: Phrases
+    phrases: Phrases  # every known phrase by its words in lower case
     leads: Mapping[str, Sequence[str]]
-    longest_quote: int
+    longest_quote: int  # in words; a longer piece is quoted in parts
 
     def read(self, response: str, facts: Facts, start: int, end: int) -> Reading:
         """Judge every piece of characters [start, end) of a response against the facts."""
@@ -161,31 +155,18 @@ def _findings(known: Phrase, kind: str, quoted: Words, facts: Facts) -> Iterator
 
 @dataclass(frozen=True, slots=True)
 class FactWriter:
-    """Writes the critique of one sentence.
+    """Writes the critique of one sentence."""
 
-    Attributes:
-        truths: slot → the wording of the true fact, in each style.
-        nouns: slot → the noun of the fact.
-        empty: the critique of an answer without words.
-        most_faults: the most faults that a critique quotes.
-        verdicts: kind of finding → the wording of the judgement, in each style.
-    """
-
-    truths: Mapping[str, tuple[str, str]]
-    nouns: Mapping[str, str]
-    empty: str
-    most_faults: int
-    verdicts: Mapping[str, tuple[str, str]]
+    truths: Mapping[str, tuple[str, str]]  # slot → the wording of the true fact, in each style
+    nouns: Mapping[str, str]  # slot → the noun of the fact
+    empty: str  # the critique of an answer without words
+    most_faults: int  # that a critique quotes
+    verdicts: Mapping[str, tuple[str, str]]  # kind of finding → the wording of the judgement, in each style
 
     def quotable(self, findings: Iterable[Finding]) -> list[Finding]:
         """Return the findings that the critique quotes: all positive ones and the first faults."""
-        faults = 0
-        kept = []
-        for finding in findings:
-            faults += finding.kind != "right"
-            if finding.kind == "right" or faults <= self.most_faults:
-                kept.append(finding)
-        return kept
+        numbers = count(1)  # of the faults
+        return [finding for finding in findings if finding.kind == "right" or next(numbers) <= self.most_faults]
 
     def write(self, reading: Reading, response: str, facts: Facts, style: int, *, truths: bool) -> str:
         """Return the critique of one sentence in wordings of a style, with the true facts if `truths`.
@@ -285,11 +266,6 @@ class ClaimMetric:
             "precision": right / stated if stated else 0.0,
             "recall": right / true,
         }
-
-
-def same_words(reference: str, response: str) -> bool:
-    """Tell whether two texts have the same words and marks; spaces and case do not count."""
-    return key(reference) == key(response)
 
 
 def half_of_both(name: str, other: str, rng: Random, unseen: Collection[tuple[str, str]] = ()) -> str:

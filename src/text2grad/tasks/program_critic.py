@@ -14,7 +14,6 @@ from itertools import groupby
 from random import Random
 from typing import Any
 
-from text2grad.errors import DataError
 from text2grad.types import Critique, Example, Span
 
 STYLES = 2  # wordings of each judgement; a critique keeps to one: random wording is noise for the reward model
@@ -22,39 +21,26 @@ STYLES = 2  # wordings of each judgement; a critique keeps to one: random wordin
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One judged piece of an answer, characters [start, end).
+    """One judged piece of an answer, characters [start, end)."""
 
-    Attributes:
-        kind: the judgement; "right" becomes a positive span, every other kind a negative one.
-        start: first character of the quote.
-        end: end of the quote, exclusive.
-        about: the fact or the step that the piece is about, or None.
-    """
-
-    kind: str
+    kind: str  # the judgement; "right" becomes a positive span, every other kind a negative one
     start: int
     end: int
-    about: Any = None
+    about: Any = None  # the fact or the step that the piece is about
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramCritic(ABC):
-    """Judges answers in words: `critic(examples, responses)` returns one critique for each response.
+    """Judges answers in words: `critic(examples, responses)` returns one critique for each response."""
 
-    Attributes:
-        truths: whether the words state the truth beside the quotes.
-    """
-
-    truths: bool = True
+    truths: bool = True  # the words state the truth beside the quotes
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique for each response.
 
         Raises:
-            DataError: if the lengths differ or an example is not of this task.
+            DataError: if an example is not of this task.
         """
-        if len(examples) != len(responses):
-            raise DataError(f"got {len(examples)} examples and {len(responses)} responses")
         return [
             self.judge(example, response, seeded_random(example.prompt_text, response))
             for example, response in zip(examples, responses, strict=True)

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 
-from text2grad.errors import ConfigError
+from text2grad.errors import check_known
 from text2grad.feedback import Critic
 from text2grad.tasks.base import Split, Task, TaskSettings
-from text2grad.tasks.summarization import SummarizationTask
+from text2grad.tasks.summarization.task import SummarizationTask
 from text2grad.types import Example
 
 USUAL = TaskSettings()
+Metrics = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +31,11 @@ class BuiltIn:
     train: Callable[[int, int], list[Example]]
     held_out: Callable[[int, int], list[Example]]
     critic: Callable[[], Critic]
-    measure: Callable[[Sequence[Example], Sequence[str]], tuple[dict[str, float], list[dict[str, float]]]]
+    measure: Callable[[Sequence[Example], Sequence[str]], tuple[Metrics, list[Metrics]]]
     metric: str
     reads_files: bool = False
 
-    def score(self, examples: Sequence[Example], responses: Sequence[str]) -> dict[str, float]:
+    def score(self, examples: Sequence[Example], responses: Sequence[str]) -> Metrics:
         """Return the metrics of a set of responses."""
         return self.measure(examples, responses)[0]
 
@@ -60,9 +61,7 @@ def _procedural(name: str, settings: TaskSettings) -> BuiltIn:
     """Return a procedural task; the metrics of a set are the means over its items."""
     train, held_out = procedural_task(name, "train", settings), procedural_task(name, "held_out", settings)
 
-    def measure(
-        examples: Sequence[Example], responses: Sequence[str]
-    ) -> tuple[dict[str, float], list[dict[str, float]]]:
+    def measure(examples: Sequence[Example], responses: Sequence[str]) -> tuple[Metrics, list[Metrics]]:
         scores = held_out.score_many(examples, responses)
         return {key: fmean(score[key] for score in scores) for key in scores[0]}, scores
 
@@ -75,8 +74,7 @@ def procedural_task(name: str, split: Split, settings: TaskSettings = USUAL) -> 
     Raises:
         ConfigError: if the name is unknown, or the task has no items of this length.
     """
-    if name not in PROCEDURAL:
-        raise ConfigError(f"there is no procedural task {name!r}; tasks: {', '.join(PROCEDURAL)}")
+    check_known("data.task", name, list(PROCEDURAL))
     return PROCEDURAL[name](split, settings=settings)
 
 
@@ -86,8 +84,7 @@ def built_in(name: str, settings: TaskSettings = USUAL) -> BuiltIn:
     Raises:
         ConfigError: if the name is unknown, or the task cannot have these settings.
     """
-    if name not in _BUILT_IN:
-        raise ConfigError(f"there is no built-in task {name!r}; tasks: {', '.join(sorted(_BUILT_IN))}")
+    check_known("data.task", name, sorted(_BUILT_IN))
     return _BUILT_IN[name](settings)
 
 

@@ -63,13 +63,9 @@ def tiny_llama(tokenizer: Any, *, seed: int, width: int = 64, layers: int = 2, c
 
 
 def copy_weights(source: Any, known: Any, target: Any, tokenizer: Any) -> None:
-    """Copy the weights of a tiny Llama into one with another vocabulary; a token with the same text keeps its rows.
+    """Copy the weights of a tiny Llama, `source`, whose tokenizer is `known`, into another of the same shape, in place.
 
-    Args:
-        source: the model to copy from.
-        known: its tokenizer.
-        target: the model to copy to, of the same width and layers, in place.
-        tokenizer: its tokenizer; tokens that `known` lacks keep the target's weights.
+    The vocabulary may differ: a token with the same text gets its rows, other tokens keep those of `target`.
     """
     import torch
 

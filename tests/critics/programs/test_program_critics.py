@@ -663,7 +663,7 @@ def test_ruff_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 @given(st.text(st.sampled_from("ab:(=\n\r\t 😀'#\"`"), max_size=20))
 def test_places_in_a_program_are_places_in_its_response(text: str) -> None:
     program = Program(text, 7)
-    for line in range(1, program.lines + 3):
+    for line in range(1, len(program.line_starts) + 3):
         span = program.expression(line)
         if span is not None:
             quote = ("-" * 7 + text)[span.start : span.end]

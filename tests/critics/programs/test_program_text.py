@@ -8,9 +8,8 @@ import pytest
 from text2grad.critics.programs.program_text import Program, fault, judged_program, program_in
 from text2grad.critics.programs.ruff_critic import RuffCritic
 from text2grad.critics.programs.unit_tests import UnitTestCritic
-from text2grad.critics.servers.annotation import Item
+from text2grad.critics.servers.annotation import Item, add_test_outcomes
 from text2grad.critics.servers.store import Store
-from text2grad.critics.servers.unit_test_outcomes import add_test_outcomes
 from text2grad.types import Example
 
 RIGHT = "def f(x):\n    return x + 1\n"

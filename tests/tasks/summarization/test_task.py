@@ -8,7 +8,6 @@ from random import Random
 from statistics import fmean
 
 import pytest
-from hypothesis import given, settings, strategies as st
 
 from task_texts import texts_of
 from text2grad.errors import ConfigError, DataError
@@ -23,7 +22,6 @@ from text2grad.tasks.summarization.task import (
     VAGUE,
     SummarizationTask,
     SummaryCritic,
-    rouge_l,
 )
 from text2grad.types import Critique, Example
 
@@ -200,7 +198,7 @@ def test_an_example_of_another_task_is_refused_by_name() -> None:
             fact_f1(broken, "")
         with pytest.raises(DataError, match=r"^not a summarization example"):
             CRITIC([broken], [""])
-    with pytest.raises(DataError, match=r"^got 1 examples and 2 responses$"):
+    with pytest.raises(ValueError, match="longer"):
         CRITIC([EXAMPLE], ["a", "b"])
 
 
@@ -357,37 +355,8 @@ def test_claims_are_the_stated_slots_and_values() -> None:
     assert found == [("who", "maria lopez"), ("did", "fixed"), ("what", "bike"), ("when", "friday")]
 
 
-@pytest.mark.parametrize(
-    ("reference", "response", "expected"),
-    [
-        ("a b c d", "a b c d", 1.0),
-        ("a b c d", "b d", 2 * 2 / 6),
-        ("a b c d", "d c b a", 2 * 1 / 8),
-        ("a b a b", "b a b a", 2 * 3 / 8),
-        ("A b, c.", "a b c", 1.0),
-        ("a b", "x y", 0.0),
-        ("a b", "", 0.0),
-        ("", "", 0.0),
-    ],
-)
-def test_rouge_l_is_right_by_hand(reference: str, response: str, expected: float) -> None:
-    assert rouge_l(reference, response) == pytest.approx(expected)
-
-
-@settings(deadline=None, derandomize=True)
-@given(st.text("ab ", max_size=14), st.text("ab ", max_size=14))
-def test_rouge_l_agrees_with_a_recursive_definition(left: str, right: str) -> None:
-    def common(a: list[str], b: list[str]) -> int:
-        if not a or not b:
-            return 0
-        return common(a[1:], b[1:]) + 1 if a[0] == b[0] else max(common(a[1:], b), common(a, b[1:]))
-
-    a, b = left.split(), right.split()
-    assert rouge_l(left, right) == pytest.approx(2 * common(a, b) / max(1, len(a) + len(b)))
-
-
 def test_scores_of_a_good_and_of_a_poor_answer() -> None:
     spaced = "Maria Lopez fixed the bike at the park on Tuesday because of the race ."
-    assert TRAIN.score(EXAMPLE, spaced) == {"fact_f1": 1.0, "rouge_l": 1.0, "exact": 1.0}
-    poor = TRAIN.score(EXAMPLE, "Maria Lopez sold the bike.")  # 4 of 5 words, in 14
-    assert poor == {"fact_f1": 2 * 2 / (3 + 6), "rouge_l": pytest.approx(2 * 4 / (5 + 14)), "exact": 0.0}
+    assert TRAIN.score(EXAMPLE, spaced) == {"fact_f1": 1.0, "exact": 1.0}
+    poor = TRAIN.score(EXAMPLE, "Maria Lopez sold the bike.")
+    assert poor == {"fact_f1": 2 * 2 / (3 + 6), "exact": 0.0}

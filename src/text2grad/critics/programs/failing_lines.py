@@ -66,19 +66,12 @@ _RECORD = TypeAdapter(tuple[int, str, list[int], str | None], config=ConfigDict(
 
 @dataclass(frozen=True, slots=True)
 class StatementRun:
-    """The run of one statement of the tests.
-
-    Attributes:
-        source: the code of the statement.
-        error: name of the exception that it raised, "" if it passed.
-        lines: lines of the program that it ran, from 1.
-        left: value of the left side of a failed comparison.
-    """
+    """The run of one statement of the tests."""
 
     source: str
-    error: str
-    lines: frozenset[int]
-    left: str | None = None
+    error: str  # name of the exception that it raised, "" if it passed
+    lines: frozenset[int]  # lines of the program that it ran, from 1
+    left: str | None = None  # value of the left side of a failed comparison
 
 
 def tracing_tests(tests: str, mark: str) -> str:
@@ -150,7 +143,7 @@ def _split_statement(statement: ast.stmt, functions: dict[str, ast.FunctionDef])
 def read_statement_runs(output: str, mark: str, tests: str, program: str) -> list[StatementRun]:
     """Read the printed records; a program that forges a record spoils only its own critique."""
     statements, last_line = _split_tests(tests), len(program.splitlines()) + 1
-    runs, ran = dict[int, StatementRun](), frozenset[int]()
+    runs, ran = list[StatementRun](), frozenset[int]()
     for record in output.splitlines():
         if not record.startswith(mark):
             continue
@@ -160,8 +153,8 @@ def read_statement_runs(output: str, mark: str, tests: str, program: str) -> lis
             continue
         if number == len(runs) < len(statements) and all(0 < line <= last_line for line in lines):
             ran ^= set(lines)
-            runs[number] = StatementRun(statements[number][1], error, ran, left)
-    return _with_setup({number: is_test for number, (is_test, _) in enumerate(statements)}, runs)
+            runs.append(StatementRun(statements[number][1], error, ran, left))
+    return _with_setup([is_test for is_test, _ in statements], runs)
 
 
 def count_tests(tests: str) -> int:
@@ -169,15 +162,15 @@ def count_tests(tests: str) -> int:
     return sum(is_test for is_test, _ in _split_tests(tests))
 
 
-def _with_setup(tests: dict[int, bool], runs: dict[int, StatementRun]) -> list[StatementRun]:
-    """Return the failed tests or set-up, with the lines that assigned the values they read."""
+def _with_setup(are_tests: list[bool], runs: list[StatementRun]) -> list[StatementRun]:
+    """Return the tests and the failed set-up, with the lines that assigned the values they read."""
     made_by: dict[str, frozenset[int]] = {}
     with_lines = []
-    for number, run in sorted(runs.items()):
+    for is_test, run in zip(are_tests, runs, strict=False):
         read, made = _names(run.source)
         lines = run.lines.union(*(made_by.get(name, ()) for name in read))
         made_by |= dict.fromkeys(made, lines)
-        if tests[number] or run.error:
+        if is_test or run.error:
             with_lines.append(replace(run, lines=lines))
     return with_lines
 

@@ -13,6 +13,7 @@ or lacks its end: it is searched for more blocks, and prose behind its program i
 
 import ast
 import builtins
+import json
 import re
 import warnings
 from bisect import bisect_right
@@ -44,34 +45,26 @@ _MOST = 8  # levels of blocks in blocks; fences behind a block that are tried as
 
 @dataclass(frozen=True)
 class Program:
-    """A program and its position.
-
-    Attributes:
-        text: its source.
-        start: offset in the response of its first character.
-        pieces: of a program that is not one range of the response: where each piece starts here, and there.
-    """
+    """A program and its position in a response."""
 
     text: str
-    start: int = 0
-    pieces: tuple[tuple[int, int], ...] = field(default=(), repr=False)
+    start: int = 0  # offset in the response of its first character
+    pieces: tuple[tuple[int, int], ...] = field(default=(), repr=False)  # if not one range: their starts here and there
+    response: str = field(default="", repr=False, compare=False)
 
     @cached_property
     def line_starts(self) -> list[int]:
         """Offset of the start of each line, by Python's definition of lines."""
         return [0, *(match.end() for match in _NEWLINE.finditer(self.text))]
 
-    @property
-    def lines(self) -> int:
-        """Number of lines."""
-        return len(self.line_starts)
-
     def at(self, line: int, column: int) -> int:
         """Return the offset of a line and a column, both from 1; a position after the end is the end."""
-        if line > self.lines:
-            return len(self.text)
-        end = self.line_starts[line] if line < self.lines else len(self.text)
-        return min(self.line_starts[line - 1] + column - 1, end)
+        starts = [*self.line_starts, len(self.text)]
+        return min(starts[line - 1] + column - 1, starts[line]) if line < len(starts) else len(self.text)
+
+    def quote(self, span: Span) -> str:
+        """Return the text of a span of the response in quotation marks."""
+        return json.dumps(self.response[span.start : span.end], ensure_ascii=False)
 
     def span(self, start: int, end: int) -> Span | None:
         """Return the negative span of the response for offsets in the program, without white space at its ends."""
@@ -125,7 +118,7 @@ def program_in(response: str, names: Collection[str] = (), prompt: str = "") -> 
         Program(text='x = 1\n', start=16)
     """
     if len(response) > 10 * _MOST_CHARS or not fault(response):
-        return Program(response)
+        return Program(response, response=response)
     lines: Lines = [line for part in answer_parts(response, prompt) for line in _lines(response, *part)]
     if blocks := fenced_blocks(lines):
         lines = _chosen(blocks, set(names))
@@ -134,7 +127,7 @@ def program_in(response: str, names: Collection[str] = (), prompt: str = "") -> 
     places = [place for place, _ in lines] or [len(response)]
     pieces = tuple(zip(accumulate((len(text) for _, text in lines), initial=0), places, strict=False))
     apart = any(there - here != places[0] for here, there in pieces)
-    return Program(text_of(lines), places[0], pieces if apart else ())
+    return Program(text_of(lines), places[0], pieces if apart else (), response)
 
 
 def _lines(response: str, start: int, end: int) -> Lines:

@@ -43,11 +43,14 @@ class RuffCritic:
     _command: list[str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Find ruff, and let it refuse unknown rules."""
+        """Find ruff, beside this Python or else on the PATH, and let it refuse unknown rules."""
         rules = self.select
         if isinstance(rules, str):
             raise ConfigError(f"select must be a list of rules, got the text {rules!r}. Write [{rules!r}]")
-        self._command = [_ruff(), "check", "--isolated", "--no-cache", "--ignore-noqa", "--output-format", "json"]
+        path = shutil.which("ruff", path=sysconfig.get_path("scripts")) or shutil.which("ruff")
+        if path is None:
+            raise ConfigError("RuffCritic needs ruff: pip install ruff")
+        self._command = [path, "check", "--isolated", "--no-cache", "--ignore-noqa", "--output-format", "json"]
         self._command += [*(["--select", ",".join(rules)] if rules else []), "--stdin-filename", "response.py", "-"]
         self._check("")
 
@@ -67,7 +70,7 @@ class RuffCritic:
             start, end = (_place(program, **message[at]) for at in ("location", "end_location"))
             lines.append(f"{message['code']} {message['message']}")
             if span := program.span(start, end):
-                lines[-1] += f": {json.dumps(program.text[start:end].strip(), ensure_ascii=False)}"
+                lines[-1] += f": {program.quote(span)}"
                 spans.add(span)
         return Critique("\n".join(lines), tuple(sorted(spans)), self.faulty_outcome)
 
@@ -85,11 +88,3 @@ class RuffCritic:
 def _place(program: Program, *, row: int, column: int) -> int:
     """Return the offset of ruff's row and column, which leave out a byte order mark."""
     return program.at(row, column + (row == 1 and program.text.startswith("\ufeff")))
-
-
-def _ruff() -> str:
-    """Return the path of ruff: beside this Python, or else on the PATH."""
-    path = shutil.which("ruff", path=sysconfig.get_path("scripts")) or shutil.which("ruff")
-    if path is None:
-        raise ConfigError("RuffCritic needs ruff: pip install ruff")
-    return path

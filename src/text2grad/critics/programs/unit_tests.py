@@ -9,14 +9,13 @@ The outcome of a response is +1 if all tests pass, else −1.
 """
 
 import ast
-import json
 import re
 import secrets
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 from text2grad.critics.programs.failing_lines import (
     StatementRun,
@@ -145,14 +144,12 @@ class UnitTestCritic(AbstractContextManager["UnitTestCritic"]):
             DataError: as `check_examples`.
         """
         self.check_examples(examples)
-        sources = [
-            _Source(text, judged_program(example, text)) for example, text in zip(examples, responses, strict=True)
-        ]
+        programs = [judged_program(*pair) for pair in zip(examples, responses, strict=True)]
         tests = [with_names(example.tests or "") for example in examples]
-        jobs = [(source.program.text, own) for source, own in zip(sources, tests, strict=True)]
+        jobs = [(program.text, own) for program, own in zip(programs, tests, strict=True)]
         outcomes = self._run(jobs)
         self._count(outcomes)
-        return list(map(self._critique, outcomes, sources, self._run_statements(jobs, outcomes), tests))
+        return list(map(self._critique, outcomes, programs, self._run_statements(jobs, outcomes), tests))
 
     def _count(self, results: Sequence[Result]) -> None:
         """Count the passes that a program could have forged, and tell of the first."""
@@ -176,52 +173,40 @@ class UnitTestCritic(AbstractContextManager["UnitTestCritic"]):
             for (program, tests), text in zip(jobs, traced, strict=True)
         ]
 
-    def _critique(self, outcome: Result, source: "_Source", runs: list[StatementRun], tests: str) -> Critique:
+    def _critique(self, outcome: Result, program: Program, runs: list[StatementRun], tests: str) -> Critique:
         if outcome.passed:
             return Critique("All tests pass.", (), self.passed_outcome)
         ends = _ENDS.get(outcome.reason, "").format(self.timeout_s)
-        lines, spans = ([ends], []) if ends else _describe(outcome, source, runs, tests)
+        lines, spans = ([ends], []) if ends else _describe(outcome, program, runs, tests)
         return Critique("\n".join(lines), tuple(sorted(set(spans))), self.failed_outcome)
 
 
-class _Source(NamedTuple):
-    """A response and its program."""
-
-    response: str
-    program: Program
-
-    def quote(self, span: Span) -> str:
-        """Return the text of a span in quotation marks."""
-        return json.dumps(self.response[span.start : span.end], ensure_ascii=False)
-
-
-def _describe(outcome: Result, source: _Source, runs: list[StatementRun], tests: str) -> tuple[list[str], list[Span]]:
+def _describe(outcome: Result, program: Program, runs: list[StatementRun], tests: str) -> tuple[list[str], list[Span]]:
     """Return the feedback on a failed program, and the suspect spans."""
     failed = any(run.error for run in runs)
     _, traceback, end = outcome.output.rpartition(_TRACEBACK)
     raised = traceback and _FILE.findall(end)[-1:] == ["solution.py"]  # under pytest each exception is a failure
     if outcome.reason == "error" or (not failed and raised):
-        return _describe_error(outcome, source)
+        return _describe_error(outcome, program, end if traceback else "")
     lines = _failures(outcome, runs, tests)
-    spans = [span for line in sorted(suspect_lines(runs)) if (span := source.program.expression(line)) is not None]
-    passing = lines_run(runs, failed=False)
-    where = "only failing tests run it" if passing and not passing & suspect_lines(runs) else ONE_LINE
-    return [*lines, *(f"{source.quote(span)} is suspect: {where}." for span in spans)], spans
+    suspect, passing = suspect_lines(runs), lines_run(runs, failed=False)
+    spans = [span for line in sorted(suspect) if (span := program.expression(line)) is not None]
+    where = "only failing tests run it" if passing and not passing & suspect else ONE_LINE
+    return [*lines, *(f"{program.quote(span)} is suspect: {where}." for span in spans)], spans
 
 
-def _describe_error(outcome: Result, source: _Source) -> tuple[list[str], list[Span]]:
+def _describe_error(outcome: Result, program: Program, traceback: str) -> tuple[list[str], list[Span]]:
     """Return the feedback on an exception, and the span of the expression that raised it."""
-    _, traceback, end = outcome.output.rpartition(_TRACEBACK)
-    raised = _RAISED.search(end) if traceback else None
+    raised = _RAISED.search(traceback)
     errors = [raised[0]] if raised else _UNPRINTED.findall(outcome.output)
     if not errors:
         return [f"The tests were not run: {_short(outcome.output.strip().rpartition(chr(10))[2])}"], []
     error = _short(errors[-1].removeprefix("solution."))  # the sandbox's name of the program's module
     frames = list(_FRAME.finditer(outcome.output))
-    span = _raising_span(frames[-1], source.program) if frames else None
+    span = _raising_span(frames[-1], program) if frames else None
     calls = _TEST_FRAME.findall(outcome.output)
     if span is not None:
-        return [f"{source.quote(span)} raises {error}"], [span]
+        return [f"{program.quote(span)} raises {error}"], [span]
     return [f"`{_short(calls[-1])}` raises {error}" if calls else f"The program raises {error}"], []
 
 

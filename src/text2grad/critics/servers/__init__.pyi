@@ -3,6 +3,7 @@ from .annotation import (
     AnnotationResult as AnnotationResult,
     Annotator as Annotator,
     Item as Item,
+    add_test_outcomes as add_test_outcomes,
     read_answer_by as read_answer_by,
 )
 from .cached_client import (
@@ -30,4 +31,3 @@ from .preference import (
 from .session import run_session as run_session
 from .store import Answer as Answer, Store as Store, hash_of as hash_of
 from .templates import Template as Template
-from .unit_test_outcomes import add_test_outcomes as add_test_outcomes

@@ -15,16 +15,19 @@ The first four kinds of failure have an answer, which was paid for and stays. Th
 next run. A failure is not an exception: it is counted and listed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from text2grad.critics.programs.program_text import judged_program
 from text2grad.critics.servers.cached_client import SHOWN_CHARS, CachedClient, Failure, Request, ResponseFormat
-from text2grad.critics.servers.store import Answer
-from text2grad.critics.servers.templates import Template
+from text2grad.critics.servers.store import Answer, Store, hash_of
+from text2grad.critics.servers.templates import Template, outcome_in_words
 from text2grad.feedback import Match, critique_from_text
 from text2grad.types import Critique, Example
+from text2grad_sandbox import Sandbox, with_names
 
+TEST_TIMEOUT_S, JOBS_AT_ONCE = 5.0, 256  # of unit tests
 ANSWERED = ("refused", "empty", "truncated", "unreadable")
 
 
@@ -68,13 +71,14 @@ class Annotator:
     async def annotate(self, client: CachedClient, item: Item) -> AnnotationResult:
         """Return the critique of one item, or why there is none."""
         messages = self.template.messages(item.example, item.response, feedback=item.feedback, tests=item.tests)
-        schema = ResponseFormat("schema", self.template.schema(grounding=item.feedback is not None))
+        grounding = item.feedback is not None
+        schema = ResponseFormat("schema", self.template.schema(grounding=grounding))
         answer, failure = await client.reply(Request(messages, schema))
         if answer is None:
             return AnnotationResult(failure=failure)
         result = read_answer_by(lambda text: critique_from_text(text, item.response, match=self.match), answer)
         critique, failure = result.critique, result.failure
-        if critique is not None and self.template.is_echo(critique, grounding=item.feedback is not None):
+        if critique is not None and self.template.is_echo(critique, grounding=grounding):
             critique, failure = None, Failure("unreadable", f"it repeats the prompt: {answer.text[:SHOWN_CHARS]}")
         if critique is not None:
             feedback = critique.feedback if item.feedback is None else item.feedback
@@ -98,3 +102,23 @@ def read_answer_by(read: Callable[[str], Critique], answer: Answer, *, complete:
         failure = Failure.of(answer)
         return AnnotationResult(failure=failure._replace(kind="truncated") if cut else failure)
     return AnnotationResult(critique)
+
+
+def add_test_outcomes(items: Sequence[Item], store: Store) -> list[Item]:
+    """Return the items with `tests` set; tests with a stored outcome do not run again."""
+    programs = [judged_program(item.example, item.response).text for item in items]
+    keys = [hash_of(program, item.example.tests) for program, item in zip(programs, items, strict=True)]
+    jobs = {
+        key: (program, with_names(tests))
+        for key, program, item in zip(keys, programs, items, strict=True)
+        if (tests := item.example.tests) and store.outcome(key) is None
+    }
+    new = list(jobs.items())
+    if new:
+        with Sandbox() as sandbox:
+            for start in range(0, len(new), JOBS_AT_ONCE):
+                chunk = new[start : start + JOBS_AT_ONCE]
+                outcomes = sandbox.run_many([job for _, job in chunk], timeout_s=TEST_TIMEOUT_S)
+                words = [outcome_in_words(passed=o.passed, reason=o.reason, output=o.output) for o in outcomes]
+                store.keep_outcomes(dict(zip([key for key, _ in chunk], words, strict=True)))
+    return [item._replace(tests=store.outcome(key)) for key, item in zip(keys, items, strict=True)]

@@ -31,14 +31,10 @@ class ResponseFormat(NamedTuple):
     """The format of an answer that is requested beside the prompt: a JSON schema, a grammar, or log-probabilities.
 
     A server that refuses a schema or log-probabilities is asked without them; a grammar is never left out.
-
-    Attributes:
-        name: "schema", "grammar" or "logprobs".
-        content: the schema, the grammar, or the number of most likely tokens whose log-probabilities are requested.
     """
 
     name: Literal["schema", "grammar", "logprobs"]
-    content: Mapping[str, Any] | str | int
+    content: Mapping[str, Any] | str | int  # of "logprobs": how many of the most likely tokens
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -13,21 +13,13 @@ ANSWER_TOKENS = 250  # or fewer, where the endpoint allows no longer answers
 
 
 class Forecast(NamedTuple):
-    """Expected expense of a run.
-
-    Attributes:
-        model: the model that is asked.
-        requests: number of requests without a stored answer.
-        cost: estimated US dollars for them; 0 without prices.
-        spent: US dollars for the answers that are stored already.
-        text: the forecast as a line.
-    """
+    """Expected expense of a run."""
 
     model: str
-    requests: int
-    cost: float
-    spent: float
-    text: str
+    requests: int  # without a stored answer
+    cost: float  # estimated US dollars for them; 0 without prices
+    spent: float  # US dollars for the answers that are stored already
+    text: str  # the forecast as a line
 
 
 def expected_expense(endpoint: Endpoint, store: Store, requests: Iterable[Request]) -> Forecast:
@@ -51,7 +43,7 @@ def refuse_beyond_budget(forecasts: Sequence[Forecast], max_cost: float | None) 
     Raises:
         ConfigError: if so; names cost and budget.
     """
-    cost, spent = (sum(getattr(forecast, name) for forecast in forecasts) for name in ("cost", "spent"))
+    cost, spent = sum(forecast.cost for forecast in forecasts), sum(forecast.spent for forecast in forecasts)
     if max_cost is not None and cost and spent + cost > max_cost:
         before = f" (${spent:.4f} are spent already)" if spent else ""
         requests = sum(forecast.requests for forecast in forecasts)

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 from text2grad.costs import TokenCount
-from text2grad.critics.servers.annotation import ANSWERED, AnnotationResult, Annotator, Item
+from text2grad.critics.servers.annotation import ANSWERED, AnnotationResult, Annotator, Item, add_test_outcomes
 from text2grad.critics.servers.cached_client import CachedClient
 from text2grad.critics.servers.endpoint import Endpoint
 from text2grad.critics.servers.pace import Usage
 from text2grad.critics.servers.session import run_session
 from text2grad.critics.servers.store import Store
 from text2grad.critics.servers.templates import Template, TemplateName
-from text2grad.critics.servers.unit_test_outcomes import add_test_outcomes
 from text2grad.errors import CriticError, check_known
 from text2grad.feedback import Match
 from text2grad.types import Critique, Example

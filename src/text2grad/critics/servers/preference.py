@@ -53,37 +53,22 @@ _FORMAT = ResponseFormat("schema", SCHEMA)
 
 
 class Comparison(NamedTuple):
-    """Two texts to compare.
-
-    Attributes:
-        prompt: the prompt.
-        response: the response that both critiques are about; None to compare two responses.
-        first: a critique or response.
-        second: another critique or response.
-    """
+    """Two critiques, or two responses, to compare."""
 
     prompt: str
-    response: str | None
+    response: str | None  # that both critiques are about; None to compare two responses
     first: str
     second: str
 
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """The result of a comparison.
+    """The result of a comparison; equal texts take no request, and have no verdicts."""
 
-    Attributes:
-        better: the text that was preferred in both orders, or "tie"; None if a verdict is missing.
-        verdicts: the preferred text when the first text stood first, and when the second text did; empty if the texts
-            are equal, which takes no request.
-        places: the preferred place in each order, whichever text stood there.
-        failure: why a verdict is missing.
-    """
-
-    better: Side | None
-    verdicts: tuple[Side, ...] = ()
-    places: tuple[Side, ...] = ()
-    failure: Failure | None = None
+    better: Side | None  # preferred in both orders, or "tie"; None if a verdict is missing
+    verdicts: tuple[Side, ...] = ()  # the preferred text when the first text stood first, and when the second did
+    places: tuple[Side, ...] = ()  # the preferred place in each order, whichever text stood there
+    failure: Failure | None = None  # why a verdict is missing
 
     @property
     def inconsistent(self) -> bool:

@@ -38,19 +38,15 @@ CREATE TABLE IF NOT EXISTS outcomes (key TEXT PRIMARY KEY, outcome TEXT NOT NULL
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A completion.
+    """A completion, which may be empty.
 
-    Attributes:
-        text: its text; may be empty.
-        finish: why it ended: "stop", "length", "refused", or the server's own word; for an answer without text, what
-            the server put beside it may follow: "stop, 45 characters of reasoning_content".
-        prompt_tokens: as counted by the server; where it does not count, the most that there can be, negative.
-        completion_tokens: likewise.
+    `finish` tells why it ended: "stop", "length", "refused", or the server's own word; for an answer without text, what
+    the server put beside it may follow: "stop, 45 characters of reasoning_content".
     """
 
     text: str
     finish: str
-    prompt_tokens: int | None = None
+    prompt_tokens: int | None = None  # as counted by the server; where it does not count, the most possible, negative
     completion_tokens: int | None = None
 
 

@@ -19,13 +19,7 @@ TemplateName = Literal["summarization", "code", "qa", "grounded"]
 ECHO_WORDS = 4  # as many words in a row that the instructions have, too, are their copy
 OUTPUT_CHARS = 2_000  # the end of the output of unit tests is shown, since a traceback ends with the error
 
-
-_NOUNS: Mapping[TemplateName, str] = {
-    "summarization": "summary",
-    "code": "program",
-    "qa": "answer",
-    "grounded": "answer",
-}
+_NOUNS: Mapping[TemplateName, str] = {"summarization": "summary", "code": "program"}
 _LOOKS: Mapping[TemplateName, tuple[str, ...]] = {
     "summarization": (
         "What does the source say that matters most, and does the summary say it?",
@@ -74,15 +68,10 @@ _COMMON_PARTS = ("good_spans", "poor_spans")
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A prompt for critiques.
+    """A prompt for critiques."""
 
-    Attributes:
-        name: the task.
-        reasoning: True requests reasoning and a critique in words before the quotes.
-    """
-
-    name: TemplateName
-    reasoning: bool = True
+    name: TemplateName  # the task
+    reasoning: bool = True  # request reasoning and a critique in words before the quotes
 
     def messages(
         self, example: Example, response: str, *, feedback: str | None = None, tests: str | None = None
@@ -95,7 +84,7 @@ class Template:
             feedback: a human's critique of it; only its quotes are requested then.
             tests: the outcome of the unit tests in words.
         """
-        noun = _NOUNS[self.name]
+        noun = _NOUNS.get(self.name, "answer")
         parts = [self._instructions(grounding=feedback is not None), tagged("task", example.prompt_text)]
         if example.reference and self.name != "grounded":  # the passage decides; a gold answer would show the metric
             reference = tagged("reference", example.reference)
@@ -130,7 +119,7 @@ class Template:
 
     def _instructions(self, *, grounding: bool) -> str:
         """Return the instructions, the constant part of the prompt."""
-        noun = _NOUNS[self.name]
+        noun = _NOUNS.get(self.name, "answer")
         if grounding:
             opening = (
                 f"A person has judged the {noun} below. Find the places that the person speaks of. Add no judgement of "
@@ -148,7 +137,7 @@ class Template:
         return "\n\n".join((opening, f"{heading}\n{listed}", self._quoting(grounding), self._form(grounding)))
 
     def _quoting(self, grounding: bool) -> str:
-        noun = _NOUNS[self.name]
+        noun = _NOUNS.get(self.name, "answer")
         rules = _QUOTING.format(noun=noun, piece="an expression, a line" if self.name == "code" else "a sentence")
         if not grounding and not self.reasoning:
             return rules

@@ -15,25 +15,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from importlib.util import find_spec
 from pathlib import Path
 
 from text2grad.config import digest_of
 from text2grad.critics.servers import Answer as Reply, Prompt, ResponseFormat
 from text2grad.errors import DataError
 from text2grad.evaluation.judging import fill, judge_of, judgements
-from text2grad.evaluation.suite import (
-    Answer,
-    AnsweredSuite,
-    Counts,
-    Question,
-    Scores,
-    Source,
-    SuiteOptions,
-    entries_of,
-    file_of,
-    mean_of,
-)
+from text2grad.evaluation.suite import Answer, AnsweredSuite, Counts, Question, Scores, Source, SuiteOptions, mean_of
 from text2grad.evaluation.suites.length_control import length_controlled, read_gamed
 from text2grad.feedback import bad_record, json_object
 from text2grad.progress import note
@@ -41,10 +29,10 @@ from text2grad.progress import note
 PROMPT, GAMED = "alpaca_eval_clf.txt", "df_gamed.csv"
 DATA = ("alpaca_eval.json", "alpaca_eval_gpt4_baseline.json", "alpaca_eval.jsonl")
 SOURCE = Source(
+    "alpaca_eval",
     "alpaca_eval_gpt4_baseline.json of tatsu-lab/alpaca_eval on the Hugging Face hub (df_gamed.csv of the same data "
-    "set beside it gives the length-controlled win rate), or other records with instruction and a baseline's output,"
+    "set beside it gives the length-controlled win rate), or other records with instruction and a baseline's output,",
 )
-_IN_PACKAGE = "evaluators_configs/alpaca_eval_clf_gpt4_turbo"
 _MESSAGE = re.compile(  # of ChatML; the last one needs no end
     r"<\|im_start\|>[ \t]*(system|user|assistant)[ \t]*\n(.*?)(?:<\|im_end\|>|(?=<\|im_start\|>)|\Z)", re.DOTALL
 )
@@ -62,7 +50,7 @@ class AlpacaEvalSuite(AnsweredSuite):
         self.options = options
         self.judge = judge_of(self.name, options.judge, temperature=1.0, max_tokens=1)
         if Path(options.data).is_dir() or not options.data:
-            options = replace(options, data=str(file_of(self.name, options, SOURCE, DATA)))
+            options = replace(options, data=str(SOURCE.file(options, DATA)))
         directory = Path(options.data).parent
         self.questions = list(_questions(options))
         self._template = _template(directory)
@@ -167,21 +155,18 @@ def messages_of(template: str, fields: Mapping[str, str], where: str) -> Prompt:
 
 
 def _template(directory: Path) -> str:
-    """Return the judge's prompt: of the file beside the data, or of the installed package."""
-    package = find_spec("alpaca_eval")
-    installed = [Path(place) / _IN_PACKAGE for place in (package and package.submodule_search_locations) or ()]
-    file = next((place / PROMPT for place in (directory, *installed) if (place / PROMPT).exists()), None)
-    if file is None:
+    """Return the judge's prompt, a file beside the data."""
+    if not (directory / PROMPT).exists():
         raise DataError(
             f"suite alpaca_eval: the judge's prompt is missing: put {PROMPT} beside the data ({directory}), from "
-            f"src/alpaca_eval/{_IN_PACKAGE} of tatsu-lab/alpaca_eval, or install the package alpaca_eval"
+            "src/alpaca_eval/evaluators_configs/alpaca_eval_clf_gpt4_turbo of tatsu-lab/alpaca_eval"
         )
-    return file.read_text("utf-8")
+    return (directory / PROMPT).read_text("utf-8")
 
 
 def _questions(options: SuiteOptions) -> Iterator[Question]:
     """Yield the instructions with the outputs of the baseline."""
-    for number, entry in enumerate(entries_of(AlpacaEvalSuite.name, options, SOURCE)):
+    for number, entry in enumerate(SOURCE.entries(options)):
         record = json_object(entry.record, entry.where)
         instruction, output = record.get("instruction"), record.get("output")
         if not isinstance(instruction, str) or not isinstance(output, str):

@@ -25,17 +25,7 @@ from typing import Any
 
 from text2grad.critics import fault, program_in
 from text2grad.errors import DataError
-from text2grad.evaluation.suite import (
-    Answer,
-    AnsweredSuite,
-    Counts,
-    Question,
-    Scores,
-    Source,
-    SuiteOptions,
-    entries_of,
-    mean_of,
-)
+from text2grad.evaluation.suite import Answer, AnsweredSuite, Counts, Question, Scores, Source, SuiteOptions, mean_of
 from text2grad.feedback import bad_record, json_object, keys_of
 from text2grad.progress import Progress
 from text2grad_sandbox import Result, Sandbox
@@ -45,13 +35,14 @@ _AT_ONCE = 64  # programs between two steps of the progress bar
 _MEMORY_MB = 4096  # address space of a program
 TIMEOUT_S, LONG_TIMEOUT_S = 10.0, 60.0  # seconds of a program with its tests; the plus versions have the long limit
 
-SOURCES: Mapping[str, Source] = {
-    "code": Source("a JSONL file of HumanEval or MBPP of their authors"),
-    "humaneval": Source("HumanEval.jsonl.gz of human-eval (OpenAI)", "openai/openai_humaneval"),
-    "humaneval+": Source("the rows as JSONL of EvalPlus", "evalplus/humanevalplus"),
-    "mbpp": Source("sanitized-mbpp.json of MBPP (google-research)", "google-research-datasets/mbpp:sanitized"),
-    "mbpp+": Source("the rows as JSONL of EvalPlus", "evalplus/mbppplus"),
-}
+_SOURCES = (
+    Source("code", "a JSONL file of HumanEval or MBPP of their authors"),
+    Source("humaneval", "HumanEval.jsonl.gz of human-eval (OpenAI)", "openai/openai_humaneval"),
+    Source("humaneval+", "the rows as JSONL of EvalPlus", "evalplus/humanevalplus"),
+    Source("mbpp", "sanitized-mbpp.json of MBPP (google-research)", "google-research-datasets/mbpp:sanitized"),
+    Source("mbpp+", "the rows as JSONL of EvalPlus", "evalplus/mbppplus"),
+)
+SOURCES = {source.suite: source for source in _SOURCES}
 
 _ASK = "Write Python code that solves the problem below. Reply with the whole program in one fenced code block."
 _ASK_FUNCTION = (
@@ -95,11 +86,7 @@ class CodeSuite(AnsweredSuite):
         """Return for each answer whether its program passes, and why not; equal programs run once."""
         jobs = [(program_of(answer), answer.question.data["tests"]) for answer in answers]
         results = self._run(list(dict.fromkeys(jobs)))
-        scores = [_scores(job[0], results[job]) for job in jobs]
-        return [  # an empty answer is no program, whatever stands before it when it runs
-            {**own, "parses": own["parses"] and bool(answer.text.strip()), "cut": answer.finish[0] == "length"}
-            for own, answer in zip(scores, answers, strict=True)
-        ]
+        return [_scores(answer, job[0], results[job]) for answer, job in zip(answers, jobs, strict=True)]
 
     def _run(self, jobs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Result]:
         """Return the results by program and tests."""
@@ -110,9 +97,8 @@ class CodeSuite(AnsweredSuite):
         ):
             for start in range(0, len(jobs), _AT_ONCE):
                 some = jobs[start : start + _AT_ONCE]
-                results |= zip(
-                    some, sandbox.run_many(some, timeout_s=self.timeout_s, memory_mb=_MEMORY_MB), strict=True
-                )
+                judged = sandbox.run_many(some, timeout_s=self.timeout_s, memory_mb=_MEMORY_MB)
+                results |= zip(some, judged, strict=True)
                 progress.advance(len(some))
         return results
 
@@ -133,13 +119,14 @@ def pass_at_k(answers: int, passed: int, k: int) -> float:
     return 1.0 - comb(answers - passed, k) / comb(answers, k)
 
 
-def _scores(program: str, result: Result) -> Scores:
+def _scores(answer: Answer, program: str, result: Result) -> Scores:
     return {
         "passed": result.passed,
         "reason": result.reason,
         "error": "" if result.passed else result.output.strip().rpartition("\n")[2][:200],
-        "parses": not fault(program),
+        "parses": bool(answer.text.strip()) and not fault(program),  # an empty answer is no program, even as it runs
         "forgeable": result.passed and result.forgeable,
+        "cut": answer.finish[0] == "length",
     }
 
 
@@ -187,7 +174,7 @@ def _questions(options: SuiteOptions) -> Iterator[Question]:
     data: `function` under test; `head` of imports and helpers, which stands before an answer's program; `body_of`, the
     beginning of the program that an indented body continues; `tests`.
     """
-    for entry in entries_of(options.suite, options, SOURCES[options.suite]):
+    for entry in SOURCES[options.suite].entries(options):
         record = json_object(entry.record, entry.where)
         if "entry_point" in record and "test" in record:
             yield _of_humaneval(record, entry.where)

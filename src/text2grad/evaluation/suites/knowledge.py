@@ -19,7 +19,7 @@ from text2grad.evaluation.suite import Counts, ExaminedSuite, Measure, Source, S
 
 ARC = "arc"
 ROWS_AT_ONCE = 16
-_ARC_DATA = Source("the rows of ARC-Challenge's test split as JSONL", "allenai/ai2_arc:ARC-Challenge")
+_ARC_DATA = Source(ARC, "the rows of ARC-Challenge's test split as JSONL", "allenai/ai2_arc:ARC-Challenge")
 _SPLITS = ("train", "validation", "test", "dev")
 
 
@@ -70,10 +70,8 @@ class LMEvalSuite(ExaminedSuite):
             tasks: dict[str, Any] = _task_manager().load([self._spec])["tasks"]
         except Exception as error:  # data sets have their own errors for every kind of failure
             told = (str(error).splitlines() or [type(error).__name__])[0]
-            source = _ARC_DATA if self.name == ARC else Source("the rows of its data set as JSONL")
-            raise source.unusable(
-                self.name, f"the data of lm-eval's task {self.task} cannot be loaded: {told}"
-            ) from error
+            source = _ARC_DATA if self.name == ARC else Source(self.name, "the rows of its data set as JSONL")
+            raise source.unusable(f"the data of lm-eval's task {self.task} cannot be loaded: {told}") from error
         return tasks
 
     def _measures(self) -> Iterator[tuple[str, Measure]]:

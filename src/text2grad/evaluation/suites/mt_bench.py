@@ -14,16 +14,7 @@ from text2grad.config import digest_of
 from text2grad.critics.servers import Answer as Reply, Prompt
 from text2grad.errors import DataError
 from text2grad.evaluation.judging import fill, judge_of, judgements
-from text2grad.evaluation.suite import (
-    Answer,
-    AnsweredSuite,
-    Question,
-    Scores,
-    Source,
-    SuiteOptions,
-    file_of,
-    mean_of,
-)
+from text2grad.evaluation.suite import Answer, AnsweredSuite, Question, Scores, Source, SuiteOptions, mean_of
 from text2grad.feedback import bad_record, json_object, read_entries, without_reasoning
 
 WITH_REFERENCE = frozenset({"math", "reasoning", "coding"})
@@ -35,8 +26,9 @@ TEMPERATURES = {
 """Temperature of the answers to a category, as FastChat samples them."""
 
 SOURCE = Source(
+    "mt_bench",
     "the directory with question.jsonl, judge_prompts.jsonl and reference_answer/gpt-4.jsonl of FastChat "
-    "(lm-sys/FastChat, fastchat/llm_judge/data)"
+    "(lm-sys/FastChat, fastchat/llm_judge/data)",
 )
 QUESTIONS = ("question.jsonl", "mt_bench_question.jsonl")
 PROMPTS = ("judge_prompts.jsonl",)
@@ -54,8 +46,7 @@ class MTBenchSuite(AnsweredSuite):
         """Read the questions, the judge's prompts and the reference answers."""
         self.options = options
         self.judge = judge_of(self.name, options.judge, temperature=0.0, max_tokens=2048)
-        files = (file_of(self.name, options, SOURCE, names) for names in (QUESTIONS, PROMPTS, REFERENCES))
-        questions, prompts, references = files
+        questions, prompts, references = (SOURCE.file(options, names) for names in (QUESTIONS, PROMPTS, REFERENCES))
         read = _records(prompts, name=str, system_prompt=str, prompt_template=str)
         self._templates = {line["name"]: (line["system_prompt"], line["prompt_template"]) for _, line in read}
         read = _records(references, question_id=object, choices=list)

@@ -12,22 +12,13 @@ from typing import Any
 
 from text2grad.errors import require
 from text2grad.evaluation import words
-from text2grad.evaluation.suite import (
-    Answer,
-    AnsweredSuite,
-    Measure,
-    Question,
-    Scores,
-    Source,
-    SuiteOptions,
-    entries_of,
-    mean_of,
-)
+from text2grad.evaluation.suite import Answer, AnsweredSuite, Measure, Question, Scores, Source, SuiteOptions, mean_of
 from text2grad.feedback import bad_record, json_object
 from text2grad.progress import Progress
 
 SUMMARIES = Source(
-    'a JSONL file with "prompt" and "reference", such as `text2grad feedback prepare slf5k` writes, your own or SLF5K,'
+    "summarization",
+    'a JSONL file with "prompt" and "reference", such as `text2grad feedback prepare slf5k` writes, your own or SLF5K,',
 )
 _PROMPTS = ("prompt", "summary_prompt")
 _REFERENCES = ("reference", "references", "ideal_human_summary", "summary", "highlights")
@@ -79,7 +70,7 @@ class SummarizationSuite(AnsweredSuite):
 
 def _summaries(options: SuiteOptions) -> Iterator[Question]:
     """Yield the questions of a file of prompts; several common names of the columns are known."""
-    for entry in entries_of("summarization", options, SUMMARIES):
+    for entry in SUMMARIES.entries(options):
         record = json_object(entry.record, entry.where)
         record = {**(record.get("meta") or {}), **record}
         prompt = _first(record, _PROMPTS)

@@ -26,7 +26,7 @@ Example:
 from dataclasses import dataclass
 from random import Random
 
-from text2grad.tasks.base import Task, pairs, split_words
+from text2grad.tasks.base import Task, pairs
 from text2grad.tasks.facts import (
     VERDICTS,
     ClaimMetric,
@@ -39,7 +39,6 @@ from text2grad.tasks.facts import (
     chatty,
     half_of_both,
     key,
-    same_words,
     scrambled,
 )
 from text2grad.tasks.summarization import posts, world
@@ -179,36 +178,10 @@ class SummarizationTask(Task):
         return METRIC.scores([(world.facts_of(example), response)])
 
     def score(self, example: Example, response: str) -> dict[str, float]:
-        """Return fact F1 and ROUGE-L, and 1.0 as `exact` if the summary is the reference."""
-        reference = self.reference(example)
-        return {
-            "fact_f1": self.claims(example, response)["f1"],
-            "rouge_l": rouge_l(reference, response),
-            "exact": float(same_words(reference, response)),
-        }
+        """Return fact F1, and 1.0 as `exact` if the summary is the reference."""
+        exact = key(self.reference(example)) == key(response)
+        return {"fact_f1": self.claims(example, response)["f1"], "exact": float(exact)}
 
     def all_words(self) -> list[str]:
         """Return texts that together hold every word of posts, summaries and critiques."""
         return [*posts.words(), *WRITER.words()]
-
-
-def rouge_l(reference: str, response: str) -> float:
-    """Return the F1 of the longest common subsequence of words, in [0, 1]; case and punctuation do not count.
-
-    Example:
-        >>> round(rouge_l("the cat sat down", "the dog sat"), 3)
-        0.571
-    """
-    left, right = _plain_words(reference), _plain_words(response)
-    row = [0] * (len(right) + 1)
-    for word in left:
-        diagonal = 0
-        for j, other in enumerate(right, start=1):
-            above = row[j]
-            row[j] = diagonal + 1 if word == other else max(above, row[j - 1])
-            diagonal = above
-    return 2 * row[-1] / (len(left) + len(right)) if left or right else 0.0
-
-
-def _plain_words(text: str) -> list[str]:
-    return [word for word in split_words(text.lower()) if word.isalnum()]
