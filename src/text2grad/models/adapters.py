@@ -87,7 +87,7 @@ def with_lora(
         layers = ((name, part) for name, part in model.named_modules() if isinstance(part, LINEAR))
         config.exclude_modules = [name for name, layer in layers if not _is_product(layer)]
     try:
-        with _retired_name():
+        with retired_name():
             model = get_peft_model(model, config, adapter_name=POLICY_ADAPTER)
     except ValueError as error:  # such as a layer of Mamba, whose kernel reads the weight itself
         raise ConfigError(f"model.lora_targets = {targets!r}: {error} Name other modules") from error
@@ -213,13 +213,13 @@ def readable_adapter(path: str) -> Iterator[None]:
         ModelError: if it cannot.
     """
     way_out = "). Copy it again, or name in its adapter_config.json the base that it was trained on"
-    with model_errors(f"cannot load the adapter {path!r} onto its base (", way_out), _retired_name():
+    with model_errors(f"cannot load the adapter {path!r} onto its base (", way_out), retired_name():
         yield
 
 
 @contextmanager
-def _retired_name() -> Iterator[None]:
-    """Silence the warning about a name of transformers that peft still uses."""
+def retired_name() -> Iterator[None]:
+    """Silence the warning about a name of transformers that peft and TRL still use."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
         warnings.filterwarnings("error", message="Found missing adapter keys")

@@ -42,20 +42,6 @@ def policy_config(path: str, *, trust_remote_code: bool = False) -> Any:
     return config
 
 
-def empty_model(path: str, *, trust_remote_code: bool = False) -> Any:
-    """Return a causal language model without memory for its weights, to look at its modules.
-
-    Raises:
-        ModelError: as `policy_config`.
-    """
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    config = policy_config(path, trust_remote_code=trust_remote_code)
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)  # type: ignore[no-untyped-call]
-
-
 def dtype_to_train(dtype: str, lora_r: int) -> str:
     """Return the type of the weights of a model to train: "auto" is float32 if all of them are trained."""
     return "float32" if dtype == "auto" and not lora_r else dtype
@@ -76,9 +62,14 @@ def load_to_train(path: str, settings: ModelConfig) -> Any:
             "model (`text2grad sft` and `text2grad reward` write merged/ beside it), or set model.lora_r = 0"
         )
     if r and settings.lora_targets != "all-linear":
+        import torch
+        from transformers import AutoModelForCausalLM
+
         from text2grad.models.adapters import check_lora_targets
 
-        check_lora_targets(empty_model(path, trust_remote_code=code), settings.lora_targets)
+        config, make = policy_config(path, trust_remote_code=code), AutoModelForCausalLM.from_config
+        with torch.device("meta"):  # without memory for weights
+            check_lora_targets(make(config, trust_remote_code=code), settings.lora_targets)  # type: ignore[no-untyped-call]
     return load_policy(path, dtype=dtype_to_train(settings.dtype, r), trust_remote_code=code)
 
 
