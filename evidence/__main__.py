@@ -15,6 +15,7 @@ from evidence.commands import (
     results,
     reward_baseline,
     rival,
+    study,
     tune,
 )
 from text2grad import cli
@@ -24,6 +25,7 @@ COMMANDS = (
     prepare_grounded,
     pairs,
     people,
+    study,
     align,
     reward_baseline,
     rival,

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from evidence.commands.sheets import Item, Questions, hash_of, read_sheets, sheet_files
 from text2grad.cli.options import add_command, add_shared, at_least, print_end, refuse_overwriting, say
 from text2grad.critics.servers.preference import Comparison, Preference, Side
 from text2grad.errors import ConfigError, DataError
-from text2grad.runs.critic_quality.study import Item, Questions, hash_of, read_sheets, sheet_files
 
 DESCRIPTION = """\
 Have people choose the better text of each pair. Without --human: draw pairs at random -> sheet.csv for a spreadsheet,

@@ -1,8 +1,5 @@
 """SFT + reflection: no training; each held-out answer is criticised, and written again with its critique."""
 
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +8,19 @@ from evidence.rivals.trainer import RivalTrainer
 from text2grad.config import Recipe
 from text2grad.rl import held_out_responses
 from text2grad.rl.step import Step, observed, watched
-from text2grad.runs.recipe_run import prepare_run
+from text2grad.runs.evaluations import Evaluations
+from text2grad.runs.recipe_run import run_recipe
 from text2grad.types import Rollout
 
 
 class ReflectionTrainer(RivalTrainer):
-    """One step without training: answers to the held-out prompts, their critiques, and the answers written again.
-
-    Attributes:
-        answer: returns the answers to the held-out prompts.
-    """
-
-    answer: Callable[[], list[Rollout]]
+    """One step without training: answers to the held-out prompts, their critiques, and the answers written again."""
 
     @observed
     def train_step(self) -> Step:
         """Answer, ask the critic, and answer again."""
         with watched(self, "rollout"):
-            rollouts = self.answer()
+            rollouts = held_out_responses(self, range(len(self.held_out)), "answer")
         step = self.judged_step(rollouts)
         self.add_judged(step)
         with watched(self, "refine"):
@@ -41,20 +33,20 @@ class ReflectionTrainer(RivalTrainer):
         step.rollouts = [*rollouts, *refined]  # whose tokens are counted
         return step
 
-    def revise(self, rollouts: list[Rollout]) -> list[Rollout]:
-        """Return the answers written again."""
-        return logged_refinements(self, rollouts, step=0)
+
+class RefinedEvaluations(Evaluations):
+    """Evaluates the answers before the step, and the answers that are written again after it."""
+
+    trainer: RivalTrainer
+
+    def sample(self, rows: range) -> list[Rollout]:
+        """Return a response to each held-out prompt of `rows`."""
+        rollouts = Evaluations.sample(self, rows)
+        return logged_refinements(self.trainer, rollouts, step=0) if self.trainer.step else rollouts
 
 
 def reflect(recipe: Recipe, *, model: Any = None, tokenizer: Any = None, resume: bool = False) -> Path:
     """Evaluate a policy twice: its answers, and the answers that are written again with their critiques."""
     recipe = recipe.model_copy(update={"run": recipe.run.model_copy(update={"steps": 1})})
-    trainer, evaluate = prepare_run(
-        recipe, model=model, tokenizer=tokenizer, resume=resume, trainer_class=ReflectionTrainer
-    )
-    assert evaluate is not None  # `run_rival` has found held-out prompts
-    assert isinstance(trainer, ReflectionTrainer)
-    trainer.answer = partial(held_out_responses, trainer, range(len(trainer.held_out)), "answer")
-    refined = replace(evaluate, revise=trainer.revise)
-    (refined if trainer.step else evaluate)(trainer)  # a run that was killed in its last evaluation resumes with it
-    return trainer.train(after_step=refined)
+    classes: dict[str, Any] = {"trainer_class": ReflectionTrainer, "evaluations_class": RefinedEvaluations}
+    return run_recipe(recipe, model=model, tokenizer=tokenizer, resume=resume, **classes)

@@ -14,7 +14,7 @@ from text2grad.feedback import annotate
 from text2grad.models import fine_tune
 from text2grad.progress import Progress
 from text2grad.reward_models import critique_target
-from text2grad.runs.pipeline import VOCABULARY_ITEMS, WIDTH, Pipeline
+from text2grad.runs.pipeline import WIDTH, Pipeline
 from text2grad.runs.prompts import world_of
 from text2grad.tasks import Task, TaskSettings, procedural_task, tiny_llama
 from text2grad.tasks.tiny import TOKEN
@@ -171,10 +171,12 @@ class LengthPipeline(Pipeline):
                 done += steps
         self._save(path, model, tokenizer)
 
-    def _known_demonstrations(self) -> tuple[list[Example], list[str]]:
-        """Return the demonstrations whose words the tokenizer knows, of the recipe's length; fewer of longer ones."""
+    def _demonstrations(self, most: int | None = None) -> tuple[list[Example], list[str]]:
+        """Return demonstrations; where there is a limit, fewer of longer ones."""
+        if most is None:
+            return Pipeline._demonstrations(self)
         settings, length = self.recipe.sft, self.task.settings.length
-        count = min(VOCABULARY_ITEMS, settings.steps * settings.batch_size) // max(length, 1)
+        count = min(most, settings.steps * settings.batch_size) // max(length, 1)
         return self._demonstrations_of(length, max(count, 1))
 
     def _demonstrations_of(self, length: int, count: int) -> tuple[list[Example], list[str]]:

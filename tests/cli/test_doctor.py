@@ -147,7 +147,7 @@ def test_the_extras_are_those_of_the_project() -> None:
 def test_a_version_outside_a_range_is_shown_with_the_line_that_installs_another(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], trl: str, state: str
 ) -> None:
-    monkeypatch.setattr(doctor, "_version", lambda package: trl if package == "trl" else "9999.0")
+    monkeypatch.setattr(doctor, "version", lambda package: trl if package == "trl" else "9999.0")
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     rows = [line.strip() for line in lines if line.split()[:2] == ["trl", "<1.17,>=1.14"]]

@@ -62,12 +62,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "marking everything has at least the critic's F1, for each label; read its critiques in s/evaluation.html "
             "before a policy learns from them",
         ),
-        (
-            "evaluate study 'a b.jsonl' --out g",
-            "of 2 critiques",
-            "g/study.json, sheet.html, sheet.csv",
-            "each rater fills a copy of g/sheet.csv; text2grad evaluate study COPY1.csv COPY2.csv reads them",
-        ),
     ],
 )
 def test_a_command_ends_with_counts_place_and_the_next_command(

@@ -156,13 +156,12 @@ def test_the_help_names_the_exit_status_of_a_lack_of_memory(capsys: pytest.Captu
     ("words", "message"),
     [
         ("trian my.toml", "there is no command `trian`; did you mean `train`?"),
-        ("evaluate-reward my.toml", "`evaluate-reward` is now `text2grad evaluate critic`"),
-        ("align a.jsonl", "`align` is now `python -m evidence align, in a clone`"),
+        ("xyz my.toml", "there is no command `xyz`; the commands are quickstart, feedback, "),
         ("-q feedback improt", "there is no command `improt`; did you mean `import`?"),
-        ("evaluate models/a", "`evaluate` is now `text2grad evaluate policy`"),
+        ("evaluate models/a", "there is no command `models/a`; the commands are policy, critic, pairs"),
     ],
 )
-def test_a_mistyped_and_a_former_command_are_told_with_the_right_one(
+def test_an_unknown_command_is_told_with_the_nearest_or_with_all(
     words: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:

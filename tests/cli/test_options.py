@@ -20,7 +20,7 @@ OTHERS |= {"--max-model-len", "--logprobs-mode", "--weight-transfer-config"}
 
 SEVERAL = {
     "feedback": set[str](),
-    "models": {"--model", "--out"},  # sft, reward
+    "models": {"--model", "--out", "--resume"},  # sft, reward
     "critics": set[str](),
     "config/run_directory.py": {"--resume", "--set", "--model", "--out"},  # train, sft, reward
     "rl": {"--resume", "--set"},  # train
@@ -91,7 +91,7 @@ def test_messages_of_shared_parts_name_options_that_all_their_commands_have(part
     "words",
     [
         "feedback import table x.jsonl --out y.jsonl --limit -1",
-        "evaluate study x.jsonl --out y --items 1.5",
+        "feedback prepare slf5k x.jsonl --out y --prompts 1.5",
         "evaluate pairs a b --judge r.toml --out o --limit 0",
         "evaluate policy m --suite s --out o --seed -1",
         "evaluate policy m --suite s --out o --temperature nan",

@@ -15,6 +15,7 @@ from small_run import WORDS, tokenizer_and_model
 from text2grad.cli.__main__ import main
 from text2grad.cli.train import best_policy, print_account, warn_of_loss, warn_of_repetition
 from text2grad.config import make_recipe
+from text2grad.runs.reports.run_report import Run
 
 MODULE = """\
 from small_run import ColourCritic
@@ -155,7 +156,7 @@ def test_without_held_out_prompts_the_first_steps_stand_beside_the_last(
 
 def test_the_time_of_a_run_is_told_by_phase(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [{"seconds/rollout": 30.0, "seconds/critic": 10.0}, {"seconds/rollout": 60.0, "seconds/audit": 0.1}]
-    print_account(lines)
+    print_account(Run(Path("run"), lines, []))
     assert capsys.readouterr().out == "2 steps of training, 1 min 40 s: rollout 90%, critic 10%\n"
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from text2grad.cli import quickstart
 from text2grad.cli.__main__ import main, parser
-from text2grad.cli.quickstart import LABELS, METHODS
+from text2grad.cli.quickstart import LABELS
 from text2grad.errors import TrainingError
 from text2grad.feedback.records import read_annotations
 from text2grad.reward_models.generative import GenerativeRewardModel
@@ -187,7 +187,7 @@ def test_no_seed_is_refused() -> None:
 
 
 def test_the_printed_tables_fit_a_terminal_of_80_columns() -> None:
-    methods = {name: {"final": [0.5] * 3, "curve": [[]] * 3, "kl_per_token": [0.1] * 3} for name in ("sft", *METHODS)}
+    methods = {name: {"final": [0.5] * 3, "curve": [[]] * 3, "kl_per_token": [0.1] * 3} for name in ("sft", *LABELS)}
     quality = [{f"{share}/{label}": 0.5 for share in ("precision", "recall") for label in ("positive", "negative")}] * 3
     result = {"metric": "fact_f1", "seeds": [0, 1, 2], "methods": methods}
     result |= {"reward_model": quality, "reward_model_at_end": quality}

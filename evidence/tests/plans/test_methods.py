@@ -49,13 +49,13 @@ def test_an_ablation_is_text2grad_with_one_thing_changed() -> None:
 
 
 def test_the_quickstarts_methods_are_two_of_them() -> None:
-    from text2grad.cli.quickstart import METHODS as QUICKSTART
+    from text2grad.cli.quickstart import LABELS as NAMES, SETTINGS
 
-    for name, method in QUICKSTART.items():
-        assert method.label == METHODS[name].label
-        assert set(method.settings) <= {*METHODS[name].settings, "optim.lr=1e-3"}
+    for name, own in SETTINGS.items():
+        assert NAMES[name] == METHODS[name].label
+        assert set(own) <= {*METHODS[name].settings, "optim.lr=1e-3"}
         assert (
-            load_recipe(RECIPE, method.settings).optim.lr
+            load_recipe(RECIPE, own).optim.lr
             == load_recipe(RECIPE, settings(name, "summarization", Path("x"))).optim.lr
         )
 

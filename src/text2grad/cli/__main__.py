@@ -23,7 +23,6 @@ from text2grad.cli import (
     evaluate_critic,
     evaluate_pairs,
     evaluate_policy,
-    evaluate_study,
     feedback_export,
     feedback_import,
     feedback_prepare,
@@ -38,19 +37,6 @@ from text2grad.cli.log import configure_log, open_streams, write_nowhere
 from text2grad.errors import Interrupted, OutOfMemory, Text2GradError, is_out_of_memory
 from text2grad_sandbox import SandboxError
 
-FEEDBACK = (feedback_prepare, feedback_import, feedback_export)
-EVALUATE = (evaluate_policy, evaluate_critic, evaluate_pairs, evaluate_study)
-FORMER = {
-    **{name: f"text2grad feedback {name}" for name in ("prepare", "import", "export")},
-    "plan": "text2grad train RECIPE --dry-run",
-    "rehearse": "text2grad train RECIPE --dry-run --judge",
-    "evaluate": "text2grad evaluate policy",
-    "evaluate-reward": "text2grad evaluate critic",
-    "judge": "text2grad evaluate pairs",
-    "study": "text2grad evaluate study",
-    **{name: f"python -m evidence {name}, in a clone" for name in ("align", "experiment", "results", "tune")},
-}
-"""Former name of a command → the command that does its work now."""
 VERBOSITY = ("-q", "--quiet", "-v", "--verbose")
 EXIT_ERROR = 2
 EXIT_OUT_OF_MEMORY = 1
@@ -68,13 +54,9 @@ class CommandParser(argparse.ArgumentParser):
     """A parser that tells what a command which does not exist may mean."""
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse an unknown command with its present name, or with the nearest one."""
+        """Refuse an unknown command with the nearest one."""
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
-            if value in FORMER:
-                self.error(f"`{value}` is now `{FORMER[value]}`")
-            group, nearest = self.prog.split()[-1], get_close_matches(value, action.choices, n=1)
-            if group in FORMER and not nearest:
-                self.error(f"`{group}` is now `{FORMER[group]}`; there is no `{value}`")
+            nearest = get_close_matches(value, action.choices, n=1)
             ways = f"did you mean `{nearest[0]}`?" if nearest else f"the commands are {', '.join(action.choices)}"
             self.error(f"there is no command `{value}`; {ways}")
         super()._check_value(action, value)
@@ -101,10 +83,11 @@ def parser(more: Iterable[Any] = (), *, prog: str = "text2grad") -> argparse.Arg
     installed = [entry.load() for entry in entry_points(group="text2grad.commands")]  # commands of other packages
     quickstart.add_parser(commands)
     about = "annotations from data sets and other formats, and as a data set with a card"
-    _add_group(commands, "feedback", about, FEEDBACK)
+    _add_group(commands, "feedback", about, (feedback_prepare, feedback_import, feedback_export))
     for module in (annotate, sft, reward, train):
         module.add_parser(commands)
-    _add_group(commands, "evaluate", "measure policies, critics, pairs of texts, and the agreement of people", EVALUATE)
+    about = "measure policies, critics, and pairs of texts"
+    _add_group(commands, "evaluate", about, (evaluate_policy, evaluate_critic, evaluate_pairs))
     for module in (generate, compare, *installed, recipe, doctor, *more):
         module.add_parser(commands)
     return top

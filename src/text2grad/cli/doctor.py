@@ -53,11 +53,7 @@ def add_parser(commands: Any) -> None:
 
 
 def check_extras(command: str, extras: Sequence[str]) -> None:
-    """Check that the extras that a command needs are installed, before its work starts.
-
-    Raises:
-        ConfigError: if a package is missing; the message names the extra and the line that installs it.
-    """
+    """Refuse a command whose extras are not installed, by a `ConfigError` with the line that installs them."""
     for extra in extras:
         require(*MODULES[extra], extra=extra, purpose=command)
 
@@ -100,19 +96,13 @@ def wanted() -> "dict[str, list[tuple[str, SpecifierSet]]]":
     return {extra: list(packages.items()) for extra, packages in order}
 
 
-def _version(package: str) -> str:
-    """Return the version of a package, or "" if it is not installed."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
-
-
 def _state(package: str, versions: "SpecifierSet") -> str:
     """Return the version of a package, as "1.8.2: not in the range" if it is another; "–" where it is not installed."""
-    there = _version(package)
-    outside = there and not versions.contains(there, prereleases=True)
-    return f"{there}: not in the range" if outside else there or "–"
+    try:
+        there = version(package)
+    except PackageNotFoundError:
+        return "–"
+    return there if versions.contains(there, prereleases=True) else f"{there}: not in the range"
 
 
 def _devices() -> Iterator[tuple[str, str]]:

@@ -19,22 +19,17 @@ class Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record; where nobody reads any more (a closed pipe or terminal), the work goes on in silence."""
+        text, warning = record.getMessage(), record.levelno >= logging.WARNING
+        stream = sys.stderr if warning else sys.stdout
         try:
-            self._write(record)
+            if on_terminal():
+                CONSOLE.print(text, style="yellow" if warning else None, markup=False, highlight=False, soft_wrap=True)
+            else:
+                when = time.strftime("%Y-%m-%d %H:%M:%S  ", time.localtime(record.created))
+                stream.write(f"{'' if stream.isatty() else when}{text}\n")
+                stream.flush()
         except OSError:
             write_nowhere()
-
-    @staticmethod
-    def _write(record: logging.LogRecord) -> None:
-        text, warning = record.getMessage(), record.levelno >= logging.WARNING
-        if on_terminal():
-            CONSOLE.print(text, style="yellow" if warning else None, markup=False, highlight=False, soft_wrap=True)
-            return
-        stream = sys.stderr if warning else sys.stdout
-        if not stream.isatty():
-            text = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(record.created))}  {text}"
-        stream.write(text + "\n")
-        stream.flush()
 
 
 def open_streams() -> None:

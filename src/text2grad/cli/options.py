@@ -216,7 +216,7 @@ def print_end(written: str, *, then: Sequence[str] = (), note: str = "") -> None
 
 def print_lines(figures: Iterable[tuple[str, object]]) -> None:
     """Print names and values in two columns."""
-    figures = list(figures)
-    width = max(len(name) for name, _ in figures) + 3
-    for name, value in figures:
-        say(f"{name:{width}}{value}")
+    from text2grad.progress import CONSOLE
+    from text2grad.runs.reports import print_figures
+
+    print_figures(CONSOLE, list(figures))

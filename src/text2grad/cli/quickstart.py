@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from text2grad.cli.options import add_command, add_shared, at_least, print_lines
 from text2grad.cli.train import write_page
@@ -19,22 +19,14 @@ TASK = "summarization"
 WAY_OUT = "Continue with those settings, or choose another directory with --out DIR"
 
 
-class Method(NamedTuple):
-    """A policy of the quickstart: its name for readers, and settings by which it differs from the recipe."""
+LABELS = {"text2grad": "Text2Grad", "scalar_ppo": "same spans, summed"}
+"""The policies of the quickstart: Text2Grad, and PPO on one number, the same δ summed on the last token."""
 
-    label: str
-    settings: tuple[str, ...] = ()
-
-
-METHODS: Mapping[str, Method] = {
-    "text2grad": Method("Text2Grad"),
-    "scalar_ppo": Method(
-        "same spans, summed", ("reward.placement=last_token", "ppo.gamma=1.0", "ppo.whiten=full", "optim.lr=1e-3")
-    ),
+SETTINGS: Mapping[str, Sequence[str]] = {
+    "text2grad": (),
+    "scalar_ppo": ("reward.placement=last_token", "ppo.gamma=1.0", "ppo.whiten=full", "optim.lr=1e-3"),
 }
-"""Text2Grad, and PPO on one number: the same δ, summed on the last token, with a learning rate of its own."""
-
-LABELS = {name: method.label for name, method in METHODS.items()}
+"""Name of a policy → settings by which it differs from the recipe."""
 
 DESCRIPTION = """\
 Run all three phases of Text2Grad on summaries of embedded posts: fine-tune a small Llama with random weights, annotate
@@ -91,7 +83,7 @@ def train(models: Path, overrides: Sequence[str]) -> None:
     from text2grad.config import load_recipe
     from text2grad.runs import run_recipe
 
-    ours, rival = (models / method for method in METHODS)
+    ours, rival = (models / method for method in LABELS)
     command = [sys.executable, "-m", "text2grad.cli", "train", str(recipe_path())]
     command += [part for setting in settings(rival, overrides) for part in ("--set", setting)]
     command += ["--resume"] if (rival / "run.json").exists() else []
@@ -129,7 +121,7 @@ def settings(out: Path, overrides: Sequence[str]) -> list[str]:
     """Return the settings of a method's run in a directory, which bears its name and lies beside the models."""
     models = {"model.path": "start", "critic.model": "reward_model", "refresh.replay_from": "annotations.jsonl"}
     paths = {setting: out.parent / name for setting, name in models.items()} | {"run.out": out}
-    return [*overrides, *(f"{setting}='{path}'" for setting, path in paths.items()), *METHODS[out.name].settings]
+    return [*overrides, *(f"{setting}='{path}'" for setting, path in paths.items()), *SETTINGS[out.name]]
 
 
 def report(out: Path, seeds: Sequence[int]) -> None:
@@ -138,7 +130,7 @@ def report(out: Path, seeds: Sequence[int]) -> None:
     from text2grad.runs.reports import print_tables
     from text2grad.tasks import built_in
 
-    result = collect(out / TASK, built_in(TASK).metric, seeds, list(METHODS))
+    result = collect(out / TASK, built_in(TASK).metric, seeds, list(LABELS))
     write_comparison(TASK, result, out, LABELS)
     CONSOLE.print()
     print_tables(CONSOLE, quickstart_tables(TASK, result, LABELS))

@@ -3,10 +3,8 @@
 import argparse
 import os
 import shlex
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from text2grad.cli.options import add_command, add_shared, at_least, print_lines, recipe_with, say
@@ -15,21 +13,10 @@ from text2grad.progress import CONSOLE, duration, note
 
 if TYPE_CHECKING:
     from text2grad.config import Recipe
-
-FIGURES = {
-    "reward/per_response": "reward",
-    "delta/positive_share": "positive share",
-    "delta/negative_share": "negative share",
-    "critic/failure_rate": "failure rate",
-    "kl/per_token": "kl per token",
-    "length/mean": "mean tokens",
-    "length/truncated_share": "truncated share",
-}
-"""Metrics of the rollouts that a run without held-out examples shows at its end."""
+    from text2grad.runs.reports import Run
 
 LESS_DISTINCT = 0.5  # share of the distinct 2-grams at the start, below which a warning is printed
 LOST = 0.5  # share of the best held-out gain that is left at the end, below which a warning is printed
-MOST_STEPS = 10  # largest number of first and of last steps whose means are shown without held-out examples
 
 NOTHING_LABELLED = 3
 """Exit status if every step has finished, but the critic labelled nothing in any of them."""
@@ -129,12 +116,13 @@ def recipe_of(args: argparse.Namespace, **more: str) -> "Recipe":
 def finish(recipe: "Recipe", policy: Path, *, title: str = "Text2Grad") -> int:
     """Report a finished run: numbers, files and the next commands; return the exit status of its command."""
     from text2grad.rl import said_nothing
+    from text2grad.runs.reports import change_table, print_tables
 
     out = Path(recipe.run.out)
     quoted = shlex.quote(str(out))
     run, metric = write_page(out, title)
-    print_numbers(run.metrics, run.evaluations)
-    print_account(run.metrics)
+    print_tables(CONSOLE, [change_table(run)])
+    print_account(run)
     tracker = [("tracker", f"tensorboard --logdir {quoted}")] if recipe.run.tracker == "tensorboard" else []
     print_lines(
         [
@@ -163,37 +151,14 @@ def finish(recipe: "Recipe", policy: Path, *, title: str = "Text2Grad") -> int:
     return 0
 
 
-def write_page(out: Path, title: str) -> tuple[Any, str]:
+def write_page(out: Path, title: str) -> tuple["Run", str]:
     """Write the report of a finished run into its directory; return the run and the name of its main metric."""
-    from text2grad.runs import main_metric
     from text2grad.runs.reports import read_run, write_report
 
     run = read_run(out)
-    metric = main_metric(run.evaluations)
+    metric = str(run.evaluations[-1]["metric"]) if run.evaluations else ""
     write_report(run, out, metric=metric, title=f"{title}: {out.resolve().name}")
     return run, metric
-
-
-def print_numbers(metrics: Sequence[dict[str, float]], evaluations: Sequence[dict[str, Any]]) -> None:
-    """Print the held-out metrics before and after training, or the rollouts of the first and the last steps."""
-    from text2grad.runs.reports import Table, print_tables
-
-    if len(evaluations) > 1:
-        first, last = evaluations[0], evaluations[-1]
-        title = f"{len(last['responses'])} held-out responses"
-        before, after = first["metrics"], last["metrics"]
-        columns = (f"step {first['step']}", f"step {last['step']}")
-    else:
-        some = max(1, min(MOST_STEPS, len(metrics) // 2))
-        title = "Rollouts in training"
-        before, after = (_means(part) for part in (metrics[:some], metrics[-some:]))
-        columns = (f"first {some} steps", f"last {some} steps") if some > 1 else ("first step", "last step")
-    rows = [
-        (name.replace("_", " "), _number(before[name]), _number(value), f"{value - before[name]:+.3f}")
-        for name, value in after.items()
-        if name in before  # a metric may have been mended since
-    ]
-    print_tables(CONSOLE, [Table(title, ("", *columns, "change"), rows)])
 
 
 def best_policy(recipe: "Recipe") -> list[tuple[str, str]]:
@@ -241,20 +206,9 @@ def warn_of_repetition(evaluations: Sequence[dict[str, Any]]) -> None:
         )
 
 
-def print_account(metrics: Sequence[dict[str, float]]) -> None:
+def print_account(run: "Run") -> None:
     """Print the number of steps, and the time of each phase of a step."""
-    seconds = Counter[str]()
-    for line in metrics:
-        seconds.update({name: value for name, value in line.items() if name.startswith("seconds/")})
-    total = seconds.total()
-    shares = ", ".join(f"{name[8:]} {value / total:.0%}" for name, value in seconds.items() if value >= 0.005 * total)
-    steps = "1 step" if len(metrics) == 1 else f"{len(metrics):,} steps"
+    seconds, total = run.seconds, run.seconds.total()
+    shares = ", ".join(f"{phase} {value / total:.0%}" for phase, value in seconds.items() if value >= 0.005 * total)
+    steps = "1 step" if len(run.metrics) == 1 else f"{len(run.metrics):,} steps"
     say(f"{steps} of training, {duration(total)}: {shares}")
-
-
-def _means(lines: Sequence[dict[str, float]]) -> dict[str, float]:
-    return {label: fmean(line[name] for line in lines) for name, label in FIGURES.items()}
-
-
-def _number(value: float) -> str:
-    return f"{value:.4f}" if abs(value) < 1 else f"{value:,.2f}" if abs(value) < 1000 else f"{value:,.0f}"

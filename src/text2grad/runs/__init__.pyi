@@ -6,7 +6,6 @@ from .annotation_items import (
 from .answers import judge_answers as judge_answers, measure_answers as measure_answers
 from .comparison import collect as collect, quickstart_tables as quickstart_tables, write_comparison as write_comparison
 from .evaluate_policy import PolicySampler as PolicySampler, sample_rollouts as sample_rollouts
-from .evaluations import main_metric as main_metric
 from .metric import load_metric as load_metric, lower_is_better as lower_is_better
 from .own_annotations import annotate_by_critic as annotate_by_critic
 from .pipeline import Pipeline as Pipeline

@@ -1,9 +1,6 @@
 """A recipe → the items to annotate (from a file of responses, or sampled from the policy), the endpoint and the budget.
 
-Each line of the file is an example, as for training, with more keys:
-
-    {"prompt": ..., "response": ..., "reference": ..., "tests": ..., "feedback": ..., "id": ...}
-
+Each line of the file is an example, as for training, which may also have "response", "feedback", "outcome" and "id".
 If no line has a "response", the policy ([model] path) generates the responses. They are saved, so that the next run
 annotates the same responses. "feedback" is a critique by a human: only its quotes are requested; a human's "outcome"
 stays. A file of annotations is accepted too: its critiques are the feedback and the outcomes, and its spans are
@@ -12,6 +9,7 @@ ignored. With template = "code" the "tests" run in the sandbox, and their outcom
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -175,11 +173,11 @@ def _sampled(recipe: Recipe, examples: Sequence[Example], rows: Sequence[int]) -
     sampler = PolicySampler(recipe, recipe.model.path, dtype=recipe.model.dtype)
     fitting = set(map(id, sampler.fitting([examples[row] for row in rows], recipe.data.too_long)))
     yield {row: None for row in rows if id(examples[row]) not in fitting}
-    firsts: dict[str, int] = {}
+    of_prompt: dict[str, list[int]] = {}
     for row in rows:
-        firsts.setdefault(examples[row].prompt_text, row)
-    kept = [row for row in rows if id(examples[row]) in fitting]
-    kept.sort(key=lambda row: (firsts[examples[row].prompt_text], row))
+        if id(examples[row]) in fitting:
+            of_prompt.setdefault(examples[row].prompt_text, []).append(row)
+    kept = list(chain.from_iterable(of_prompt.values()))
     for start in range(0, len(kept), recipe.rollout.rows_at_once):
         part = kept[start : start + recipe.rollout.rows_at_once]
         rollouts = sampler([examples[row] for row in part], seed=recipe.run.seed, step=SAMPLING_STEP + part[0])

@@ -43,7 +43,7 @@ def collect(directory: Path, metric: str, seeds: Sequence[int], methods: Sequenc
             "kl_per_token": [run.evaluations[-1]["metrics"]["kl_per_token"] for run in runs],
         }
         for of_seed, run in zip(seconds, runs, strict=True):
-            of_seed[method] = round(run.seconds, 1)
+            of_seed[method] = round(run.seconds.total(), 1)
     return {
         "metric": metric,
         "seeds": list(seeds),

@@ -55,11 +55,8 @@ class PolicySampler:
 
     def __init__(self, recipe: Recipe, path: str, *, dtype: str = "auto") -> None:
         """Load the policy of a directory or of the hub, its weights as `dtype`."""
-        self.rollout, self.prompt_format, code = (
-            recipe.rollout,
-            recipe.model.prompt_format,
-            recipe.model.trust_remote_code,
-        )
+        self.rollout, self.prompt_format = recipe.rollout, recipe.model.prompt_format
+        code = recipe.model.trust_remote_code
         self.policy = load_policy(path, dtype=dtype, trust_remote_code=code).eval().to(best_device())
         self.tokenizer = load_tokenizer(path, trust_remote_code=code)
 

@@ -15,7 +15,7 @@ evaluation that was interrupted asks for the others only.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import exp
@@ -67,7 +67,6 @@ class Evaluations:
         metric: the user's metric, or None.
         annotator: judges the critic at both ends, or None.
         judge_all: ask the critic about every response; False asks about the first responses only.
-        revise: replaces the sampled responses, or None.
     """
 
     trainer: Text2GradTrainer
@@ -75,7 +74,6 @@ class Evaluations:
     metric: Metric | None = None
     annotator: Critic | None = None
     judge_all: bool = True
-    revise: Callable[[list[Rollout]], list[Rollout]] | None = None
 
     def __call__(self, trainer: Text2GradTrainer) -> None:
         """Evaluate if it is due and not done before.
@@ -125,8 +123,7 @@ class Evaluations:
         rows, records, agreement = list[Row](), list[Row](), Agreement()
         if mine:
             with trainer.within_memory("rollout"):
-                rollouts = held_out_responses(trainer, mine, "evaluate: sample")
-            rollouts = rollouts if self.revise is None else self.revise(rollouts)
+                rollouts = self.sample(mine)
             rows = self._rows(rollouts, first=mine.start)
             with trainer.within_memory("critic"):
                 critiques = self._ask(step, rollouts[:judged], first=mine.start)
@@ -158,6 +155,10 @@ class Evaluations:
             "critic": agreement.metrics(),
             "records": gather_object(records),
         }
+
+    def sample(self, rows: range) -> list[Rollout]:
+        """Return a response to each held-out prompt of `rows`."""
+        return held_out_responses(self.trainer, rows, "evaluate: sample")
 
     def _rows(self, rollouts: Sequence[Rollout], *, first: int) -> list[Row]:
         """Return the record of each response without critique, with the user's metric."""
@@ -264,11 +265,6 @@ class Evaluations:
     def _cache(self, step: int) -> Path:
         """Return the file of the critiques of an evaluation under way."""
         return self.trainer.directory / DIRECTORY / f"{step:06d}-{self.trainer.accelerator.process_index}.jsonl"
-
-
-def main_metric(evaluations: Sequence[Mapping[str, Any]]) -> str:
-    """Return the name of a run's main metric, or "" for a run without evaluations."""
-    return str(evaluations[-1]["metric"]) if evaluations else ""
 
 
 def in_short(evaluation: Mapping[str, Any]) -> str:

@@ -184,10 +184,6 @@ class Pipeline:
         examples = task.examples(min(count, most or count), self.recipe.run.seed)
         return examples, [" " + task.demonstration(example, rng) for example in examples]
 
-    def _known_demonstrations(self) -> tuple[list[Example], list[str]]:
-        """Return the demonstrations whose words the tokenizer knows."""
-        return self._demonstrations(VOCABULARY_ITEMS)
-
     def _untrained(self, tokenizer: Any) -> Any:
         return tiny_llama(tokenizer, seed=self.recipe.run.seed, width=WIDTH, context=self.context)
 
@@ -201,7 +197,7 @@ class Pipeline:
             words: further words.
         """
         task, rng = self.task, self._rng("tokenizer")
-        examples, answers = self._known_demonstrations()
+        examples, answers = self._demonstrations(VOCABULARY_ITEMS)
         corrupted = [" " + task.corruption(example, rng) for example in examples]
         annotations = annotate(task.critic(), [*examples, *examples], [*answers, *corrupted])
         targets = [critique_target(annotation.critique, annotation.response) for annotation in annotations]

@@ -25,6 +25,7 @@ def run_recipe(
     tokenizer: Any = None,
     resume: bool = False,
     trainer_class: type[Text2GradTrainer] = Text2GradTrainer,
+    evaluations_class: type[Evaluations] = Evaluations,
 ) -> Path:
     """Train by a recipe; evaluate on held-out examples before, between and after.
 
@@ -34,15 +35,45 @@ def run_recipe(
         tokenizer: the policy's; None loads it from `model.path`.
         resume: continue the run in `run.out`.
         trainer_class: makes the steps.
+        evaluations_class: evaluates between them, where there are held-out examples.
 
     Returns:
         The directory of the trained policy.
     """
-    trainer, evaluate = prepare_run(
-        recipe, model=model, tokenizer=tokenizer, resume=resume, trainer_class=trainer_class
+    task, metric, task_critic, annotator, examples = read_inputs(recipe, resume=resume)
+    settings, policy = recipe.model, None
+    if model is None and shares_base(recipe):
+        torch.manual_seed(recipe.run.seed)  # as the trainer does before it makes the policy's adapter
+        model = policy = prepare_policy(settings.path, settings)
+    critic = critic_from_recipe(recipe, task_critic=task_critic, policy=policy)
+    tokenizer = tokenizer or load_tokenizer(settings.path, trust_remote_code=settings.trust_remote_code)
+    refresher = Refresher(recipe, critic, annotator) if recipe.refresh.asks else None
+    trainer = trainer_class(
+        model or settings.path,
+        critic,
+        examples.train,
+        recipe,
+        eval_dataset=examples.held_out or None,
+        processing_class=tokenizer,
+        refresher=refresher,
+        resume=resume,
     )
-    if evaluate is None:
+    if isinstance(critic, LocalRewardModel):
+        critic.model.to(trainer.accelerator.device)
+    if trainer.accelerator.is_main_process:
+        _note_examples(recipe, examples)
+    if not examples.held_out:
         return trainer.train()
+    evaluate = evaluations_class(
+        trainer,
+        task,
+        metric,
+        annotator if critic is not annotator else None,
+        # A learned critic takes as long as the policy itself; a built-in task has a metric without it.
+        judge_all=task is None or bool(recipe.critic.use) or not recipe.critic.model,
+    )
+    if trainer.step < recipe.run.steps:
+        trainer.tracker.start(trainer.step)
     evaluate(trainer)
     return trainer.train(after_step=evaluate)
 
@@ -71,47 +102,6 @@ def read_inputs(recipe: Recipe, *, resume: bool = False) -> Inputs:
     task_critic = task.critic() if task else None
     annotator = load_critic(recipe.refresh.annotator) if recipe.refresh.annotator else task_critic
     return Inputs(task, metric, task_critic, annotator, run_examples(recipe))
-
-
-def prepare_run(
-    recipe: Recipe, *, model: Any, tokenizer: Any, resume: bool, trainer_class: type[Text2GradTrainer]
-) -> tuple[Text2GradTrainer, Evaluations | None]:
-    """Return the trainer of a run, and its evaluations if there are held-out examples; for `run_recipe`."""
-    task, metric, task_critic, annotator, examples = read_inputs(recipe, resume=resume)
-    settings, policy = recipe.model, None
-    if model is None and shares_base(recipe):
-        torch.manual_seed(recipe.run.seed)  # as the trainer does before it makes the policy's adapter
-        model = policy = prepare_policy(settings.path, settings)
-    critic = critic_from_recipe(recipe, task_critic=task_critic, policy=policy)
-    tokenizer = tokenizer or load_tokenizer(settings.path, trust_remote_code=settings.trust_remote_code)
-    refresher = Refresher(recipe, critic, annotator) if recipe.refresh.asks else None
-    trainer = trainer_class(
-        model or settings.path,
-        critic,
-        examples.train,
-        recipe,
-        eval_dataset=examples.held_out or None,
-        processing_class=tokenizer,
-        refresher=refresher,
-        resume=resume,
-    )
-    if isinstance(critic, LocalRewardModel):
-        critic.model.to(trainer.accelerator.device)
-    if trainer.accelerator.is_main_process:
-        _note_examples(recipe, examples)
-    if not examples.held_out:
-        return trainer, None
-    evaluate = Evaluations(
-        trainer,
-        task,
-        metric,
-        annotator if critic is not annotator else None,
-        # A learned critic takes as long as the policy itself; a built-in task has a metric without it.
-        judge_all=task is None or bool(recipe.critic.use) or not recipe.critic.model,
-    )
-    if trainer.step < recipe.run.steps:
-        trainer.tracker.start(trainer.step)
-    return trainer, evaluate
 
 
 def _note_examples(recipe: Recipe, examples: RunExamples) -> None:

@@ -171,7 +171,7 @@ def _run_json(compared: Compared) -> dict[str, Any]:
         "seed": recipe.run.seed,
         "steps": len(run.metrics),
         "planned_steps": recipe.run.steps,
-        "seconds": round(run.seconds, 1),
+        "seconds": round(run.seconds.total(), 1),
         "evaluated_at": None if evaluation is None else evaluation["step"],
     }
 

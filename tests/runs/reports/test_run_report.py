@@ -11,17 +11,17 @@ import matplotlib.image
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 
 from text2grad.errors import DataError
 from text2grad.runs.reports.plots import (
     COLOURS,
     Line,
     curve_panel,
-    new_figure,
     panels_png,
     smoothed_points,
 )
-from text2grad.runs.reports.run_report import PANELS, Run, read_run, run_panels, table, write_report
+from text2grad.runs.reports.run_report import PANELS, Run, change_table, read_run, run_panels, write_report
 
 pytestmark = pytest.mark.usefixtures("drawn_pictures")
 
@@ -68,7 +68,7 @@ def run_in(directory: Path, *, evaluations: dict[int, dict[str, float]] | None =
             {**record(f"{directory.name} held out {row} at {step}", step), "prompt": f"held-out prompt {row}"}
             for row in "ab"
         ]
-        content = {"step": step, "metrics": found, "records": held_out}
+        content = {"step": step, "metrics": found, "records": held_out, "responses": held_out}
         (directory / "evaluations" / f"{step:06d}.json").write_text(json.dumps(content))
     return directory
 
@@ -152,11 +152,20 @@ def test_the_time_of_rounds_counts_where_only_some_steps_learn(tmp_path: Path, l
     assert results["runs"]["rival"]["seconds"] == {"rollout": 6.0, "update": 0.25}  # 2 · 0.123, rounded
 
 
-def test_the_table_has_one_row_for_the_start_and_one_for_the_end_of_the_run() -> None:
-    after = {"fact_f1": 1.0, "mean_tokens": 18.25, "kl_per_token": -12.34}
-    shown = table("spans", {"before": {"fact_f1": -0.25, "mean_tokens": 20.0}, "after": after})
-    assert shown.columns == ["", "fact f1", "mean tokens", "kl per token"]
-    assert shown.rows == [["start", "-0.2500", "20.0", ""], ["spans", "1.0", "18.2", "-12.3"]]
+def test_the_table_has_a_row_for_each_metric_of_both_ends() -> None:
+    before = {"fact_f1": -0.25, "mean_tokens": 20.0}
+    after = {"fact_f1": 1.0, "mean_tokens": 1018.25, "new": -12.34}
+    ends = [{"step": step, "metrics": found, "responses": [{}] * 3} for step, found in ((0, before), (4, after))]
+    shown = change_table(Run(Path("a"), [metrics(0)], ends))
+    assert (shown.caption, shown.columns) == ("3 held-out responses", ("", "step 0", "step 4", "change"))
+    assert shown.rows == [("fact f1", "-0.2500", "1.00", "+1.250"), ("mean tokens", "20.00", "1,018", "+998.250")]
+
+
+def test_without_two_evaluations_the_table_is_of_rollouts() -> None:
+    shown = change_table(Run(Path("a"), [metrics(step) for step in range(4)], []))
+    assert (shown.caption, shown.columns) == ("Rollouts in training", ("", "first 2 steps", "last 2 steps", "change"))
+    assert shown.rows[0] == ("reward", "0.5000", "2.50", "+2.000")  # (0 + 1) / 2 and (2 + 3) / 2
+    assert [row[0] for row in shown.rows] == ["reward", "negative share", "kl per token"]
 
 
 # The picture.
@@ -269,7 +278,7 @@ def test_every_panel_is_inside_the_page(tmp_path: Path) -> None:
 
 
 def test_names_at_the_ends_of_equal_lines_do_not_overlap() -> None:
-    figure = new_figure(4, 3)
+    figure = Figure(figsize=(4, 3), dpi=130, layout="constrained")
     axis = figure.subplots()
     lines = [Line(name, [(0, 0.0), (1, 0.5)], look=n) for n, name in enumerate("abcdefg")]
     curve_panel("t", "step", lines)(axis)

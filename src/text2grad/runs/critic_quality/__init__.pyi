@@ -1,4 +1,3 @@
-from .agreement import measure_ratings as measure_ratings
 from .evaluation import NAMED as NAMED, Evaluation as Evaluation, evaluate as evaluate, tables as tables
 from .page import evaluation_page as evaluation_page
 from .pairs import (
@@ -9,11 +8,5 @@ from .pairs import (
     read_truth as read_truth,
 )
 from .predicting import check_identity as check_identity, predictions as predictions
-from .study import (
-    OF_CRITIQUES as OF_CRITIQUES,
-    critique_items as critique_items,
-    read_sheets as read_sheets,
-    sheet_files as sheet_files,
-)
 from .units import CUTS as CUTS, Units as Units
 from .verdicts import judges_agreement as judges_agreement, summary as summary, verdict_tables as verdict_tables

@@ -1,7 +1,5 @@
-"""Ratings of the same items by several raters or judges → agreement between them, and shares of yes (table 16).
+"""Ratings of the same items by several raters or judges → agreement between them (table 16).
 
-correct      share of all ratings that are yes, with a bootstrap interval over items
-majority     share of items that more than half of their raters rated correct
 agreement    mean over items of the share of pairs of raters with equal ratings
 kappa        Fleiss' kappa (1971) over the items that every rater rated
 alpha        Krippendorff's alpha for categories, over all ratings, by the package `krippendorff`
@@ -11,16 +9,11 @@ which need chance agreement).
 """
 
 from collections.abc import Sequence
-from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from text2grad.errors import require
-from text2grad.evaluation import Ratio, estimate
-
-Codes = Sequence[Sequence[float | None]]
-"""For each rater one category per item, as a number; None if the rater left it out."""
 
 
 class Agreement(NamedTuple):
@@ -34,8 +27,8 @@ class Agreement(NamedTuple):
     alpha: float | None
 
 
-def measure_agreement(codes: Codes) -> Agreement:
-    """Measure the agreement between raters; `codes` are [raters][items].
+def measure_agreement(codes: Sequence[Sequence[float | None]]) -> Agreement:
+    """Measure the agreement between raters; `codes`, [raters][items], are categories as numbers, None if left out.
 
     Raises:
         ConfigError: if `krippendorff` is not installed.
@@ -52,18 +45,6 @@ def measure_agreement(codes: Codes) -> Agreement:
         kappa=fleiss_kappa(counts[counts.sum(1) == len(data)]) if len(data) > 1 else None,
         alpha=_alpha(data) if (several.sum(0) > 0).sum() > 1 else None,
     )
-
-
-def measure_ratings(ratings: Sequence[Sequence[bool | None]]) -> dict[str, Any]:
-    """Return all numbers of the module's docstring as JSON data; `ratings` are [raters][items]."""
-    by_item = [[rating for rating in item if rating is not None] for item in zip(*ratings, strict=True)]
-    rows = [{"right": sum(item), "all": len(item)} for item in by_item if item]
-    correct = estimate(rows, {"correct": Ratio(("right",), ("all",))}).get("correct")
-    return {
-        **measure_agreement(ratings)._asdict(),
-        "correct": correct._asdict() if correct else None,
-        "majority": fmean(2 * row["right"] > row["all"] for row in rows) if rows else None,
-    }
 
 
 def fleiss_kappa(counts: np.ndarray) -> float | None:

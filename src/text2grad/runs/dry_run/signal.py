@@ -28,12 +28,7 @@ from text2grad.config import Recipe
 from text2grad.costs import tokens_of
 from text2grad.critics import CachedCritic, LLMCritic
 from text2grad.feedback import Critic, ask
-from text2grad.models import (
-    batch_indices,
-    best_device,
-    fitting_prompts,
-    load_tokenizer,
-)
+from text2grad.models import batch_indices, best_device, fitting_prompts, load_tokenizer
 from text2grad.progress import note
 from text2grad.reward_models import ServerRewardModel, critic_from_recipe, shares_base
 from text2grad.rl import advantages_over_baseline, correlation, prepare_policy, rewards_of

@@ -167,9 +167,12 @@ def panels_png(panels: Sequence[Draw], *, columns: int | None = None, size: tupl
         columns: panels in a row; None puts all in one row.
         size: width and height of a panel, in inches.
     """
+    from matplotlib.figure import Figure
+
     width = columns or len(panels)
     height = -(-len(panels) // width)
-    figure = new_figure(size[0] * width, size[1] * height)
+    inches = (size[0] * width, size[1] * height)
+    figure = Figure(figsize=inches, dpi=130, layout="constrained", facecolor=PAPER)
     axes = figure.subplots(height, width, squeeze=False).ravel()
     for axis, draw in zip(axes, panels, strict=False):
         draw(axis)
@@ -188,13 +191,6 @@ def to_png(figure: Any) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getvalue()
-
-
-def new_figure(width: float, height: float) -> Any:
-    """Return an empty matplotlib figure; width and height in inches."""
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), dpi=130, layout="constrained", facecolor=PAPER)
 
 
 def style(axis: Any, title: str, *, grid: str = "y") -> None:

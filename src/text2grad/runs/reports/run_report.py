@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from text2grad.errors import DataError
@@ -23,6 +24,17 @@ PANELS = {
     "kl/per_token": "KL from the reference, nats per token",
 }
 """Metric of a training step → title of its panel."""
+FIGURES = {
+    "reward/per_response": "reward",
+    "delta/positive_share": "positive share",
+    "delta/negative_share": "negative share",
+    "critic/failure_rate": "failure rate",
+    "kl/per_token": "kl per token",
+    "length/mean": "mean tokens",
+    "length/truncated_share": "truncated share",
+}
+"""Metric of a training step → its name in the table of a run without held-out examples."""
+MOST_STEPS = 10  # most first and last steps over which these are averaged
 
 
 class Run(NamedTuple):
@@ -33,9 +45,14 @@ class Run(NamedTuple):
     evaluations: list[dict[str, Any]]
 
     @property
-    def seconds(self) -> float:
-        """Seconds of all phases of all steps."""
-        return sum(value for line in self.metrics for name, value in line.items() if name.startswith("seconds/"))
+    def seconds(self) -> Counter[str]:
+        """Seconds of each phase of all steps."""
+        seconds = Counter[str]()
+        for line in self.metrics:
+            seconds.update(
+                {name.removeprefix("seconds/"): value for name, value in line.items() if name.startswith("seconds/")}
+            )
+        return seconds
 
     def held_out_curve(self, metric: str) -> Points:
         """Return the held-out metric at the steps of the evaluations that have it."""
@@ -72,33 +89,44 @@ def write_report(run: Run, out: Path, *, metric: str = "", title: str) -> dict[s
         title,
         groups=groups(run),
         images=[("Mean over the rollouts of each step; thick lines are smoothed.", pictures(panels))],
-        tables=[table(name, results)] if run.evaluations else [],
+        tables=[change_table(run)],
     )
     written = {"runs": {name: results}}
     write_files(out, {"results.json": to_json(written), "curves.png": panels_png(panels), "report.html": page.encode()})
     return written
 
 
-def table(name: str, results: Mapping[str, Any]) -> Table:
-    """Return the table of the held-out metrics: a row before training, and a row for the end of the run."""
-    metrics = list(results["after"])
+def change_table(run: Run) -> Table:
+    """Return the held-out metrics before and after training, or the rollouts of the first and the last steps."""
+    if len(run.evaluations) > 1:
+        first, last = run.evaluations[0], run.evaluations[-1]
+        title = f"{len(last['responses'])} held-out responses"
+        before, after = first["metrics"], last["metrics"]
+        columns = (f"step {first['step']}", f"step {last['step']}")
+    else:
+        some = max(1, min(MOST_STEPS, len(run.metrics) // 2))
+        title = "Rollouts in training"
+        before, after = (_means(part) for part in (run.metrics[:some], run.metrics[-some:]))
+        columns = (f"first {some} steps", f"last {some} steps") if some > 1 else ("first step", "last step")
     rows = [
-        [label, *(_number(values.get(metric)) for metric in metrics)]
-        for label, values in (("start", results["before"]), (name, results["after"]))
+        (name.replace("_", " "), _number(before[name]), _number(value), f"{value - before[name]:+.3f}")
+        for name, value in after.items()
+        if name in before  # a metric may have been mended since
     ]
-    columns = ["", *(metric.replace("_", " ") for metric in metrics)]
-    return Table("Held-out examples, sampled at the training temperature", columns, rows)
+    return Table(title, ("", *columns, "change"), rows)
+
+
+def _means(lines: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    named = {name: label for name, label in FIGURES.items() if all(name in line for line in lines)}
+    return {label: fmean(line[name] for line in lines) for name, label in named.items()}
 
 
 def _results(run: Run) -> dict[str, Any]:
-    # a rival learns at the end of a round: its other steps have no seconds/update
-    names = dict.fromkeys(name for line in run.metrics for name in line if name.startswith("seconds/"))
-    seconds = {name: sum(line.get(name, 0.0) for line in run.metrics) for name in names}
     return {
         "before": run.evaluations[0]["metrics"] if run.evaluations else {},
         "after": run.evaluations[-1]["metrics"] if run.evaluations else {},
         "steps": len(run.metrics),
-        "seconds": {key.removeprefix("seconds/"): round(value, 2) for key, value in seconds.items()},
+        "seconds": {phase: round(value, 2) for phase, value in run.seconds.items()},
         "out": str(run.directory),
     }
 
@@ -153,5 +181,5 @@ def by_prompt(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], Map
     return by_place
 
 
-def _number(value: Any) -> str:
-    return "" if value is None else f"{value:.4f}" if abs(value) < 1 else f"{value:.1f}"
+def _number(value: float) -> str:
+    return f"{value:.4f}" if abs(value) < 1 else f"{value:,.2f}" if abs(value) < 1000 else f"{value:,.0f}"

@@ -42,14 +42,13 @@ def print_critique(console: Console, response: str, critique: Critique, *, title
     console.print()
 
 
-def print_figures(console: Console, figures: Sequence[tuple[str, str]], *, title: str = "") -> None:
-    """Print names and values in two columns."""
-    table = Table.grid(padding=(0, 3))
+def print_figures(console: Console, figures: Sequence[tuple[str, object]], *, title: str = "") -> None:
+    """Print names and values in two columns, whose lines are not wrapped."""
     if title:
-        table.add_row(plain(title, style="bold"))
+        console.print(plain(title, style="bold"))
+    width = max(len(name) for name, _ in figures) + 3
     for name, value in figures:
-        table.add_row(plain(name, style="dim"), plain(value))
-    console.print(table)
+        console.print(plain(f"{name:{width}}{value}"), soft_wrap=True)
 
 
 def print_tables(console: Console, tables: Iterable[ReportTable]) -> None:

@@ -162,9 +162,7 @@ def _rows(path: Path, questions: Questions) -> Iterator[tuple[int, str, dict[str
     rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
     missing = [name for name in ("item", *questions.columns) if name not in (rows.fieldnames or ())]
     if missing:
-        raise DataError(
-            f"{path} is no rating sheet: it has no column {missing[0]!r}. Give a filled sheet.csv of `evaluate study`"
-        )
+        raise DataError(f"{path} is no rating sheet: it has no column {missing[0]!r}. Give a filled sheet.csv")
     seen = set()
     for number, row in enumerate(rows, start=2):
         item = (row["item"] or "").strip()

@@ -1,27 +1,20 @@
-"""The study for people: sheets that no spreadsheet obeys, what raters say, and how far they agree."""
+"""The study for people: sheets that no spreadsheet obeys, and what raters say."""
 
 import csv
 import io
 import json
 from pathlib import Path
 
-import krippendorff
-import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from nltk.metrics.agreement import AnnotationTask
 
-from text2grad.cli.__main__ import main
+from evidence.__main__ import main
+from evidence.commands.sheets import CUT, MAX_CELL, cell, critique_items
+from evidence.commands.study import measure_ratings
 from text2grad.feedback.records import CritiqueRecord
-from text2grad.runs.critic_quality.agreement import fleiss_kappa, measure_agreement, measure_ratings
-from text2grad.runs.critic_quality.study import CUT, MAX_CELL, cell, critique_items
 from text2grad.types import Critique
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=60)
-
-# Fleiss (1971) as in every textbook: 14 raters put 10 subjects into 5 categories.
-TEXTBOOK = """0 0 0 0 14  0 2 6 4 2  0 0 3 5 6  0 3 9 2 0  2 2 8 1 1
-              7 7 0 0 0   3 2 6 3 0  2 5 3 2 2  6 5 2 1 0  0 2 2 3 7"""
 
 
 def critiques(path: Path, number: int) -> Path:
@@ -39,7 +32,7 @@ def critiques(path: Path, number: int) -> Path:
 
 
 def exported(path: Path, *options: str) -> list[dict[str, str]]:
-    assert main(["evaluate", "study", str(critiques(path, 6)), "--out", str(path / "study"), *options]) == 0
+    assert main(["study", str(critiques(path, 6)), "--out", str(path / "study"), *options]) == 0
     return rows(path)
 
 
@@ -78,7 +71,7 @@ def test_a_seed_draws_the_same_items_and_a_filled_sheet_is_never_overwritten(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = exported(tmp_path, "--items", "3")
-    assert main(["evaluate", "study", str(tmp_path / "in.jsonl"), "--out", str(tmp_path / "study")]) == 2
+    assert main(["study", str(tmp_path / "in.jsonl"), "--out", str(tmp_path / "study")]) == 2
     assert "study/sheet.csv exists and may hold ratings. Choose another --out, or remove the file" in " ".join(
         capsys.readouterr().err.split()
     )
@@ -117,10 +110,10 @@ def test_three_raters_come_to_what_is_made_by_hand(tmp_path: Path, capsys: pytes
         filled(tmp_path, "ben", [("Y", "1"), ("n", "1"), ("correct", "0"), ("0", "")], delimiter=";"),
         filled(tmp_path, "cleo", [("TRUE", "1"), ("yes", "1"), ("no", "0"), ("no", "1")], delimiter="\t"),
     ]
-    assert main(["evaluate", "study", *sheets, "--out", str(tmp_path)]) == 0
-    assert main(["evaluate", "study", *sheets, "--out", str(tmp_path)]) == 2
+    assert main(["study", *sheets, "--out", str(tmp_path)]) == 0
+    assert main(["study", *sheets, "--out", str(tmp_path)]) == 2
     assert "agreement.json would be overwritten; choose another --out, or add --force" in capsys.readouterr().err
-    assert main(["evaluate", "study", *sheets, "--out", str(tmp_path), "--force"]) == 0
+    assert main(["study", *sheets, "--out", str(tmp_path), "--force"]) == 0
     found = json.loads((tmp_path / "agreement.json").read_text())["questions"]
     words, spans = found["critique_correct"], found["spans_correct"]
     # words: yes 3 2 2 0 of 3: 7/12; a majority of 3 items of 4; pairs alike 1, 1/3, 1/3, 1: 2/3
@@ -137,40 +130,10 @@ def test_three_raters_come_to_what_is_made_by_hand(tmp_path: Path, capsys: pytes
     assert "58.3%" in capsys.readouterr().out
 
 
-def test_where_nothing_can_be_told_from_chance_there_is_no_kappa_and_no_alpha() -> None:
-    alike = measure_agreement([[True, True], [True, True]])
-    assert (alike.agreement, alike.kappa, alike.alpha) == (1.0, None, None)
-    alone = measure_agreement([[True, False]])
-    assert (alone.agreement, alone.kappa, alone.alpha) == (None, None, None)
+def test_without_ratings_no_share_is_defined() -> None:
     nobody = measure_ratings([[None], [None]])
     assert (nobody["correct"], nobody["majority"], nobody["ratings"]) == (None, None, 0)
     assert measure_ratings([[True], [False]])["majority"] == 0.0
-
-
-def test_kappa_is_of_the_items_that_every_rater_rated() -> None:
-    found = measure_agreement([[True, False, True], [True, False, False], [False, False, None]])
-    # the first two items: P = (1/3 + 1) / 2 = 2/3, two ratings of six are yes: P_e = 1/9 + 4/9; (6/9 - 5/9) / (4/9)
-    assert found.kappa == pytest.approx(1 / 4)
-    assert found.agreement == pytest.approx((1 / 3 + 1 + 0) / 3)
-
-
-def test_kappa_is_that_of_the_textbook() -> None:
-    counts = np.array(TEXTBOOK.split(), dtype=float).reshape(10, 5)
-    assert fleiss_kappa(counts) == pytest.approx(0.210, abs=5e-4)
-
-
-@derandomized
-@given(st.lists(st.lists(st.sampled_from([True, False, None]), min_size=3, max_size=3), min_size=2, max_size=8))
-def test_alpha_is_that_of_two_other_tools(items: list[list[bool | None]]) -> None:
-    items = [item for item in items if sum(one is not None for one in item) > 1]  # nltk knows no single ratings
-    ratings = [list(rater) for rater in zip(*items, strict=True)]
-    if len({one for item in items for one in item if one is not None}) < 2:
-        return
-    triples = [(rater, n, one) for n, item in enumerate(items) for rater, one in enumerate(item) if one is not None]
-    found = measure_agreement(ratings).alpha
-    assert found == pytest.approx(AnnotationTask(data=triples).alpha())
-    counts = np.array([[item.count(True), item.count(False)] for item in items])
-    assert found == pytest.approx(krippendorff.alpha(value_counts=counts, level_of_measurement="nominal"))
 
 
 def test_sheets_that_cannot_be_used_are_refused_with_the_place(
@@ -180,7 +143,7 @@ def test_sheets_that_cannot_be_used_are_refused_with_the_place(
     good = filled(tmp_path, "good", [("yes", "yes"), ("no", "no")])
 
     def refused(*sheets: str) -> str:
-        assert main(["evaluate", "study", *sheets]) == 2
+        assert main(["study", *sheets]) == 2
         return " ".join(capsys.readouterr().err.split())
 
     assert "row 3, spans_correct: expected yes or no, or an empty cell, got 'maybe'. Correct the cell" in refused(
@@ -194,7 +157,7 @@ def test_sheets_that_cannot_be_used_are_refused_with_the_place(
     (tmp_path / "twice.csv").write_text("\n".join([*lines[:-1], lines[1]]) + "\n")
     assert "row 4 repeats item 1-" in refused(str(tmp_path / "twice.csv"))
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    assert "it has no column 'item'. Give a filled sheet.csv of" in refused(str(tmp_path / "other.csv"))
+    assert "it has no column 'item'. Give a filled sheet.csv" in refused(str(tmp_path / "other.csv"))
     (tmp_path / "latin.csv").write_bytes(b"item,\xe9\n")
     assert 'is not UTF-8; save the sheet as "CSV UTF-8"' in refused(str(tmp_path / "latin.csv"))
     assert "cannot read" in refused(str(tmp_path / "none.csv"))

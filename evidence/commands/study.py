@@ -1,12 +1,21 @@
-"""`text2grad evaluate study`: rating sheets for people, and the agreement between raters (appendix M)."""
+"""`python -m evidence study`: rating sheets for people, and the agreement between raters (appendix M).
+
+correct      share of all ratings that are yes, with a bootstrap interval over items
+majority     share of items that more than half of their raters rated correct
+agreement    mean over items of the share of pairs of raters with equal ratings; kappa, alpha: as in `critic_quality`
+"""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from evidence.commands.sheets import OF_CRITIQUES, critique_items, read_sheets, sheet_files
 from text2grad.cli.options import add_command, add_shared, at_least, print_end, refuse_overwriting, say
 from text2grad.errors import ConfigError, DataError
+from text2grad.evaluation import Ratio, estimate
+from text2grad.runs.critic_quality.agreement import measure_agreement
 
 DESCRIPTION = """\
 People rate critiques (100 critiques, three raters in the paper): is the critique correct, and are its spans correct?
@@ -16,11 +25,11 @@ People rate critiques (100 critiques, three raters in the paper): is the critiqu
 
 EPILOG = """\
 examples:
-  text2grad evaluate study runs/evaluation/predictions.jsonl --items 100 --out runs/study
-  text2grad evaluate study ann.csv ben.csv cleo.csv --out runs/study
+  python -m evidence study runs/evaluation/predictions.jsonl --items 100 --out runs/study
+  python -m evidence study ann.csv ben.csv cleo.csv --out runs/study
 
 Each rater fills a copy of sheet.csv: yes or no (or 1 or 0) in the last columns; an empty cell is no answer.
-docs/critics.md explains the numbers."""
+evidence/docs/raters.md explains the numbers."""
 
 AGREEMENT = "agreement.json"
 SEED = 0  # of the draw
@@ -52,7 +61,6 @@ def _draw(args: argparse.Namespace) -> int:
     """Draw critiques, and write the sheet."""
     from text2grad.feedback import read_critique_records
     from text2grad.files import to_json, write_files
-    from text2grad.runs.critic_quality import OF_CRITIQUES, critique_items, sheet_files
 
     path = args.files[0]
     judged = list(read_critique_records(path))
@@ -68,7 +76,7 @@ def _draw(args: argparse.Namespace) -> int:
     files = {"study.json": to_json(study, indent=2) + b"\n", **sheet_files(items, OF_CRITIQUES, "critiques")}
     write_files(args.out, files)
     say(f"{len(items):,} of {len(judged):,} critiques")
-    then = "text2grad evaluate study COPY1.csv COPY2.csv reads them"
+    then = "python -m evidence study COPY1.csv COPY2.csv reads them"
     print_end(f"{args.out}/{', '.join(files)}", note=f"each rater fills a copy of {args.out}/sheet.csv; {then}")
     return 0
 
@@ -76,7 +84,6 @@ def _draw(args: argparse.Namespace) -> int:
 def _read(args: argparse.Namespace) -> int:
     """Read filled sheets, and print and write the agreement between raters."""
     from text2grad.files import to_json, write_files
-    from text2grad.runs.critic_quality import OF_CRITIQUES, measure_ratings, read_sheets
     from text2grad.runs.reports import as_text
 
     if args.out is not None:
@@ -92,6 +99,18 @@ def _read(args: argparse.Namespace) -> int:
         write_files(args.out, {AGREEMENT: to_json(record, indent=2) + b"\n"})
         print_end(f"{args.out}/{AGREEMENT}")
     return 0
+
+
+def measure_ratings(ratings: Sequence[Sequence[bool | None]]) -> dict[str, Any]:
+    """Return the numbers of the module as JSON data; `ratings` are [raters][items]."""
+    by_item = [[rating for rating in item if rating is not None] for item in zip(*ratings, strict=True)]
+    rows = [{"right": sum(item), "all": len(item)} for item in by_item if item]
+    correct = estimate(rows, {"correct": Ratio(("right",), ("all",))}).get("correct")
+    return {
+        **measure_agreement(ratings)._asdict(),
+        "correct": correct._asdict() if correct else None,
+        "majority": fmean(2 * row["right"] > row["all"] for row in rows) if rows else None,
+    }
 
 
 def _table(questions: Mapping[str, Any], raters: int) -> Any:
