@@ -23,7 +23,6 @@ from text2grad.models import (
     restore_random_states,
     step_uniforms,
 )
-from text2grad.rl.run_log import Samples
 from text2grad.rl.start import PreparedRun
 from text2grad.types import Critique, Rollout
 
@@ -107,7 +106,9 @@ def sample_rollouts(run: PreparedRun, step: int, early: EarlyCritiques | None = 
     return rollouts
 
 
-def _kept_samples(run: PreparedRun, step: int, count: int) -> Samples | None:
+def _kept_samples(
+    run: PreparedRun, step: int, count: int
+) -> tuple[list[tuple[int, ...]], list[tuple[float, ...]]] | None:
     """Return vLLM's responses of a step whose critiques a killed run left; None unless every process has some."""
     kept = run.log.kept_samples(step, run.accelerator.process_index, count)
     having = torch.tensor([float(kept is not None)], device=run.accelerator.device)
