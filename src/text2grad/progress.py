@@ -41,16 +41,12 @@ class Progress:
     _display: Any = None  # rich's display of all phases under way, on a terminal
     _displayed = 0
 
-    def __init__(
-        self, phase: str, total: int, *, done: int = 0, unit: str = "step", enabled: bool = True, keep: bool = False
-    ) -> None:
+    def __init__(self, phase: str, total: int, *, done: int = 0, unit: str = "step", enabled: bool = True) -> None:
         """Prepare the display of `total` units, of which an earlier process finished `done`.
 
-        Nothing is shown without `enabled`, as in all processes but the main process. `keep` leaves the bar on the
-        terminal when the phase ends before the others.
+        Nothing is shown without `enabled`, as in all processes but the main process.
         """
-        self.phase, self.total, self.done, self.unit = phase, total, done, unit
-        self.enabled, self.keep = enabled, keep
+        self.phase, self.total, self.done, self.unit, self.enabled = phase, total, done, unit, enabled
         self._first, self._task, self._started, self._last_line = done, None, 0.0, 0.0
 
     def __enter__(self) -> Self:
@@ -76,7 +72,7 @@ class Progress:
             Progress._displayed -= 1
             if not Progress._displayed:
                 Progress._display.stop()
-            elif not self.keep:
+            else:
                 Progress._display.remove_task(self._task)
             self._task = None
         if error is None and self.done > self._first:

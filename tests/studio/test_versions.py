@@ -215,6 +215,7 @@ def test_the_worker_of_a_killed_server_and_that_of_the_next_one_publish_beside_e
 ) -> None:
     """The second begins to publish while the first one writes."""
     monkeypatch.setattr("text2grad.models.probing.probe", lambda model: torch.zeros(8, 8))
+    known: dict[str, Any] = {"peft_config": {POLICY_ADAPTER: SimpleNamespace()}, "dtype": torch.float32}
 
     def publish(name: str, writing: Any = lambda: None) -> None:
         def save_pretrained(path: str, **_: Any) -> None:
@@ -222,7 +223,7 @@ def test_the_worker_of_a_killed_server_and_that_of_the_next_one_publish_beside_e
             (Path(path) / "adapter").write_text(name)
             writing()
 
-        policy = SimpleNamespace(peft_config={POLICY_ADAPTER: SimpleNamespace()}, save_pretrained=save_pretrained)
+        policy = SimpleNamespace(**known, save_pretrained=save_pretrained)
         models: Any = SimpleNamespace(path="base")
         publish_version(models, policy, {"versions": str(tmp_path), "parent": 0}, {"kind": name})
 

@@ -5,6 +5,7 @@ recipes keep it for methods that use it, and `--set` changes one setting at a ti
 """
 
 from collections.abc import Callable
+from operator import attrgetter
 
 from text2grad.config.recipe import Recipe
 
@@ -46,17 +47,10 @@ def idle_settings(recipe: Recipe) -> dict[str, str]:
     idle: dict[str, str] = {}
     for decider, decides, settings in _RULES:
         if decides(recipe):
-            section, _, key = decider.partition(".")
-            reason = f"{decider} = {getattr(getattr(recipe, section), key)!r}"
-            idle |= dict.fromkeys(_changed(recipe, settings), reason)
+            reason = f"{decider} = {attrgetter(decider)(recipe)!r}"
+            for setting in settings.split():
+                section, _, key = setting.partition(".")
+                values = getattr(recipe, section)
+                names = values.changed([key] if key else type(values).model_fields)
+                idle |= {f"{section}.{name}": reason for name in names}
     return idle
-
-
-def _changed(recipe: Recipe, settings: str) -> list[str]:
-    """Return the settings among some settings and sections that differ from their defaults."""
-    changed = []
-    for setting in settings.split():
-        section, _, key = setting.partition(".")
-        values = getattr(recipe, section)
-        changed += [f"{section}.{name}" for name in values.changed([key] if key else type(values).model_fields)]
-    return changed

@@ -26,7 +26,6 @@ from text2grad.types import Critique, Example, Span, Status
 
 LARGEST_OUTCOME = 1e9  # squares of larger rewards are beyond float32
 
-
 Answer = Critique | Mapping[str, Any] | str | tuple[float, str] | float
 
 _OBJECT = re.compile(r"[{]\s*([\"'])\w[^{}:\n]*\1\s*:")  # a quoted key: JSON that was meant to be read, not prose
@@ -47,8 +46,7 @@ def check_examples(critic: Critic, examples: Sequence[Example]) -> None:
     Raises:
         DataError: if it does.
     """
-    check = getattr(critic, "check_examples", None)
-    if check is not None:
+    if check := getattr(critic, "check_examples", None):
         check(examples)
 
 
@@ -90,9 +88,10 @@ def ask(critic: Critic, examples: Sequence[Example], responses: Sequence[str], *
     for number, (answer, response) in enumerate(zip(answers, responses, strict=True), start=1):
         where = f"for response {number} of {len(responses)}"
         critique = _critique(answer, response, match=match, name=f"critic {name} returned {where}")
-        problem = _problem(critique, response)
-        odd += [f"{where}: {problem}"] if problem else []
-        checked.append(Critique(critique.feedback, status="unparsable") if problem else critique)
+        if problem := _problem(critique, response):
+            odd.append(f"{where}: {problem}")
+            critique = Critique(critique.feedback, status="unparsable")
+        checked.append(critique)
     if odd:
         more = f", and {len(odd) - 1} more like it" if len(odd) > 1 else ""
         note(f"critic {name} {odd[0]}{more}; such a critique counts as unparsable, with δ = 0", warning=True)

@@ -236,9 +236,10 @@ def _entry(entry: Any, label: Label | None) -> Iterator[tuple[str, Label | None]
     """
     beside: list[Any] = []  # the values beside the quote, which may hold its label
     place = place_of(entry)
-    if isinstance(entry, list):
-        starts = 0 if place and isinstance(entry[0], str) else 1
-        entry, beside = (entry[0], entry[1:] if place is None else entry[3 - starts :][:1]) if entry else (None, [])
+    if isinstance(entry, list) and entry:
+        entry, *beside = entry
+        if place:  # behind a quote, or in its place
+            beside = beside[2:3] if isinstance(entry, str) else beside[1:2]
     elif isinstance(entry, CutObject):  # its label, or the place of its quote, may be missing
         entry = None
     elif isinstance(entry, dict) and (place or _quote_key(entry)):

@@ -18,17 +18,7 @@ from text2grad.files import json_lines, write_files
 from text2grad.types import Example, Message
 
 FIELDS = ("prompt", "reference", "tests", "meta")
-WEIGHTS = (
-    "weight",
-    "train",
-    "training",
-    "loss",
-    "loss_mask",
-    "step_loss_mask",
-    "loss_weight",
-    "loss_scale",
-    "trainable",
-)
+WEIGHTS = "weight train training loss loss_mask step_loss_mask loss_weight loss_scale trainable"
 ENCODED = ("reference", "tests", "response", "feedback")
 
 
@@ -110,14 +100,14 @@ def chat_turns(record: Object, where: str) -> list[Turn]:
         raise DataError(f'{where}: no message has the role "assistant" (roles: {roles}), so there is nothing to learn')
     if not answers[0]:
         raise DataError(f"{where}: the chat begins with an assistant message; a user message must come first")
-    if not all((messages[row].get("content") or "").strip() or _calls(messages[row]) for row in answers):
+    if not all(_text(messages[row]).strip() or _calls(messages[row]) for row in answers):
         raise DataError(f"{where}: an assistant message is empty, and would teach to say nothing; remove the chat")
     whole = {row + 1: [*messages[:row], {**messages[row], "prefix": False}] for row in answers}  # not to be continued
-    texts = [messages[row].get("content") or "" for row in answers]
-    return [
-        Turn(whole.get(row, messages[:row]), text, messages[row], record)
-        for row, text in zip(answers, texts, strict=True)
-    ]
+    return [Turn(whole.get(row, messages[:row]), _text(messages[row]), messages[row], record) for row in answers]
+
+
+def _text(message: Message) -> Any:
+    return message.get("content") or ""
 
 
 def _calls(message: Message) -> Any:
@@ -157,9 +147,7 @@ def is_chat(prompt: object) -> bool:
     if not isinstance(prompt, list) or not prompt:
         return False
     return all(
-        isinstance(m, dict)
-        and is_text(m.get("role"))
-        and is_text(m.get("content") or "" if _calls(m) else m.get("content"))
+        isinstance(m, dict) and is_text(m.get("role")) and is_text(_text(m) if _calls(m) else m.get("content"))
         for m in prompt
     )
 
@@ -217,10 +205,11 @@ def _demonstration(record: Object, where: str) -> Demonstration:
 
 def _is_learned(message: Message, where: str) -> bool:
     """Return whether a message has no weight of 0, by any of the names that trainers have for it."""
-    weights = {name: message[name] for name in WEIGHTS if message.get(name) is not None}
-    for name in (name for name, weight in weights.items() if weight not in (0, 1)):
-        raise DataError(
-            f'{where}: a message has "{name}": {shown(weights[name])}, and is learned as a whole or not at all; '
-            'make it "weight": 1 or 0'
-        )
+    weights = {name: message[name] for name in WEIGHTS.split() if message.get(name) is not None}
+    for name, weight in weights.items():
+        if weight not in (0, 1):
+            raise DataError(
+                f'{where}: a message has "{name}": {shown(weight)}, and is learned as a whole or not at all; '
+                'make it "weight": 1 or 0'
+            )
     return all(weights.values())

@@ -149,10 +149,10 @@ class _Reader:
                 if pairs.setdefault(key, value) != value:
                     raise _UnreadableError
             self._separator()
-        if closer == "}" and self._open:  # whole, and not the outermost
-            self.after_parts = self.position
         if closer != "}":
             return items
+        if self._open:  # whole, and not the outermost
+            self.after_parts = self.position
         return CutObject(pairs) if self.cut else pairs
 
     def _leaves(self) -> bool:

@@ -9,11 +9,21 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, partial
+from types import ModuleType
 from typing import Any
 
 from text2grad.progress import note
 
 STREAMS = ("stdout", "stderr")
+_OF_TORCH = {  # a part of torch → the functions that read and set it
+    "autograd (torch.set_grad_enabled)": ("is_grad_enabled", "set_grad_enabled"),
+    "torch's default dtype": ("get_default_dtype", "set_default_dtype"),
+    "torch's default device": ("get_default_device", "set_default_device"),
+    "torch's number of threads": ("get_num_threads", "set_num_threads"),
+    "torch's precision of products": ("get_float32_matmul_precision", "set_float32_matmul_precision"),
+    "torch's deterministic algorithms": ("are_deterministic_algorithms_enabled", "use_deterministic_algorithms"),
+}
+_Access = tuple[Callable[[], Any], Callable[[Any], Any]]
 
 
 @contextmanager
@@ -26,7 +36,7 @@ def kept_process(whose: str) -> Iterator[None]:
     Args:
         whose: whose code it is, with its role, for warnings.
     """
-    process, before = os.getpid(), {name: (read(), restore) for name, (read, restore) in _states().items()}
+    process, before = os.getpid(), [(name, read(), read, restore) for name, (read, restore) in _states().items()]
     filters, copies = list(warnings.filters), []
     for name in STREAMS:
         with suppress(AttributeError, OSError, ValueError):  # a stream that is None, in memory or closed already
@@ -37,11 +47,10 @@ def kept_process(whose: str) -> Iterator[None]:
     finally:
         if os.getpid() != process:
             os._exit(1)
-        if list(warnings.filters) != filters:  # libraries change them when they are imported: nobody needs to know
-            warnings.filters[:] = filters  # type: ignore[index]
-        for name, (read, _) in _states().items():
-            if name in before and read() != before[name][0]:
-                before[name][1](before[name][0])
+        warnings.filters[:] = filters  # type: ignore[index]  # libraries change them when they are imported: no word
+        for name, value, read, restore in before:
+            if read() != value:
+                restore(value)
                 _tell(whose, name)
         for name, number, copy in copies:
             if getattr(sys, name).closed:
@@ -51,37 +60,25 @@ def kept_process(whose: str) -> Iterator[None]:
             os.close(copy)
 
 
-def _states() -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
+def _states() -> dict[str, _Access]:
     """Return how each part of the process is read and set; parts of torch only where it is imported."""
-    states: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    set_locale = partial(locale.setlocale, locale.LC_ALL)
+    states: dict[str, _Access] = {
+        "the locale": (set_locale, set_locale),
         "the working directory": (os.getcwd, os.chdir),
-        "the locale": (partial(locale.setlocale, locale.LC_ALL), partial(locale.setlocale, locale.LC_ALL)),
-        **{f"sys.{name}": (partial(getattr, sys, name), partial(setattr, sys, name)) for name in ("stdin", *STREAMS)},
     }
+    states |= _attributes("sys", sys, "stdin", *STREAMS)
     if threading.current_thread() is threading.main_thread():  # the only thread that may set a handler
         for number in (signal.SIGINT, signal.SIGTERM):
             states[f"the handler of {number.name}"] = partial(signal.getsignal, number), partial(signal.signal, number)
     if torch := sys.modules.get("torch"):
-        cudnn = torch.backends.cudnn
-        states |= {
-            "autograd (torch.set_grad_enabled)": (torch.is_grad_enabled, torch.set_grad_enabled),
-            "torch's default dtype": (torch.get_default_dtype, torch.set_default_dtype),
-            "torch's default device": (torch.get_default_device, torch.set_default_device),
-            "torch's number of threads": (torch.get_num_threads, torch.set_num_threads),
-            "torch's precision of products": (
-                torch.get_float32_matmul_precision,
-                torch.set_float32_matmul_precision,
-            ),
-            "torch's deterministic algorithms": (
-                torch.are_deterministic_algorithms_enabled,
-                torch.use_deterministic_algorithms,
-            ),
-            **{
-                f"torch.backends.cudnn.{name}": (partial(getattr, cudnn, name), partial(setattr, cudnn, name))
-                for name in ("deterministic", "benchmark")
-            },
-        }
+        states |= {part: (getattr(torch, read), getattr(torch, write)) for part, (read, write) in _OF_TORCH.items()}
+        states |= _attributes("torch.backends.cudnn", torch.backends.cudnn, "deterministic", "benchmark")
     return states
+
+
+def _attributes(owner: str, module: ModuleType, *names: str) -> dict[str, _Access]:
+    return {f"{owner}.{name}": (partial(getattr, module, name), partial(setattr, module, name)) for name in names}
 
 
 @cache

@@ -124,18 +124,15 @@ def read_each(
     Raises:
         DataError: if there are no records, or one of them cannot be used.
     """
-    empty = True
+    entry = None
     for entry in islice(entries, limit):
-        empty = False
         try:
-            value = read(entry, json_object(entry.record, entry.where))
+            yield read(entry, json_object(entry.record, entry.where))
         except DataError as error:
             if on_bad is None:
                 raise
             on_bad(error)
-        else:
-            yield value
-    if empty:
+    if entry is None:
         raise DataError(f"{path} has no records")
 
 

@@ -227,7 +227,7 @@ def means_offsets(entry: Any) -> bool:
     """Return True if an entry of "spans" has bounds, whole numbers or not, and no quote."""
     if isinstance(entry, dict):
         bounds = place_of(entry) or {"start", "end"} & entry.keys()
-        return bool(bounds) and not any(isinstance(entry.get(key), str) for key in QUOTE_KEYS)
+        return bool(bounds) and _quote(entry) is None
     return isinstance(entry, list) and bool(entry) and isinstance(entry[0], int | float)
 
 
@@ -238,13 +238,11 @@ def _is_offsets(entry: Any) -> bool:
 
 def _span(entry: Any, response: str, where: str) -> Span:
     """Return the span of an entry with offsets; a quote beside them must stand there."""
-    place, quote = place_of(entry), None
-    label = entry[2] if isinstance(entry, list | tuple) and len(entry) == 3 else None
+    place, quote, label = place_of(entry), None, None
     if isinstance(entry, dict):
-        label, quote = (
-            entry.get("label"),
-            next((entry[key] for key in QUOTE_KEYS if isinstance(entry.get(key), str)), None),
-        )
+        quote, label = _quote(entry), entry.get("label")
+    elif len(entry) == 3:
+        label = entry[2]
     if place is None or label not in LABELS:
         raise bad_record(where, f"{_SPAN}, got {shown(entry)}")
     span = shown([*place, label])
@@ -255,6 +253,10 @@ def _span(entry: Any, response: str, where: str) -> Span:
     if not 0 <= place[0] <= place[1] <= len(response):
         raise bad_record(where, f"span {span} does not lie in the response, which has {len(response)} characters")
     return Span(*place, label)
+
+
+def _quote(entry: Object) -> str | None:
+    return next((entry[key] for key in QUOTE_KEYS if isinstance(entry.get(key), str)), None)
 
 
 def _all(fits: Callable[[Any], bool], values: Any) -> bool:

@@ -2,19 +2,14 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from operator import attrgetter
+from typing import TypeVar
 
-
-class _HasPrompt(Protocol):
-    @property
-    def prompt(self) -> Any: ...
-
-
-Item = TypeVar("Item", bound=_HasPrompt)
+Item = TypeVar("Item")
 
 
 def split_by_prompt(
-    items: Sequence[Item], share: float, seed: int, *, key: Callable[[Item], str] = lambda item: item.prompt
+    items: Sequence[Item], share: float, seed: int, *, key: Callable[[Item], str] = attrgetter("prompt")
 ) -> tuple[list[Item], list[Item]]:
     """Return the training items and the held-out items; the two parts have no prompt in common.
 
@@ -40,7 +35,7 @@ def hold_out(
     seed: int,
     *,
     read: Callable[[str], list[Item]],
-    key: Callable[[Item], str] = lambda item: item.prompt,
+    key: Callable[[Item], str] = attrgetter("prompt"),
 ) -> tuple[list[Item], list[Item], int]:
     """Return the training items, the held-out items, and the number of items removed because their prompt is held out.
 

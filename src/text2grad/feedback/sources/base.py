@@ -24,7 +24,6 @@ NO_PROMPT = "records without a prompt, which is left empty: --column prompt=NAME
 IGNORED = "labels that are told to be ignored"
 NOT_JUDGED = "responses without feedback: examples that an annotator can judge"
 
-
 PLAIN_LABELS: dict[str, Meaning] = {
     **dict.fromkeys(("good", "positive", "correct", "right", "+"), "positive"),
     **dict.fromkeys(("poor", "bad", "negative", "wrong", "incorrect", "error", "-"), "negative"),

@@ -68,12 +68,12 @@ def _comparison(row: Row) -> tuple[Texts, ...]:
 def _ultrafeedback(row: Row) -> Problem:
     """Return the responses to one prompt."""
     if row.get("completions") is not None:
-        completions = [row.inner(completion, "a completion") for completion in row.listed("completions")]
-        if not completions:
-            raise row.bad("there are no completions to read")
         judged: dict[str, str] = {}
-        for inner in completions:  # of equal responses the first that has words
+        for completion in row.listed("completions"):  # of equal responses the first that has words
+            inner = row.inner(completion, "a completion")
             judged[inner.text("response")] = judged.get(inner.text("response")) or inner.words("critique")
+        if not judged:
+            raise row.bad("there are no completions to read")
         return Problem(Example(row.text("instruction")), tuple(judged.items()))
     if row.get("response") is not None:
         return Problem(Example(row.text("prompt")), ((_answer(row, "response"), row.words("critique")),))
@@ -89,12 +89,12 @@ def read_pair(row: Row) -> tuple[str, str, str]:
 def _answer(row: Row, column: str) -> str:
     """Return a response, given as a text or as the last message of a chat."""
     value = row.get(column)
-    last = value[-1] if isinstance(value, list) and value else None
-    if isinstance(last, dict) and last.get("role") == "assistant" and isinstance(last.get("content"), str):
-        return str(last["content"])
-    if isinstance(value, list):
-        raise row.bad(f'"{row.name(column)}" must be a chat that ends with the assistant, got {shown(value)}')
-    return row.text(column)
+    if not isinstance(value, list):
+        return row.text(column)
+    match value[-1:]:
+        case [{"role": "assistant", "content": str(text)}]:
+            return text
+    raise row.bad(f'"{row.name(column)}" must be a chat that ends with the assistant, got {shown(value)}')
 
 
 def _kodcode(row: Row) -> Problem:

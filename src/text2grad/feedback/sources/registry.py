@@ -64,20 +64,7 @@ def read_items(
     limit: int | None = None,
     on_bad: Callable[[DataError], None] | None = None,
 ) -> Iterator[Item]:
-    """Yield the items of a source with their losses.
-
-    Args:
-        path: as in `read_source`.
-        format: a name of `SOURCES`.
-        options: the settings of the reader.
-        split: the split of a data set.
-        limit: the maximum number of records to read.
-        on_bad: called with the error of each record that cannot be used; without it, the first error is raised.
-
-    Raises:
-        DataError: if it cannot be read or has no records, or one of them cannot be used.
-        ConfigError: if a setting has an unknown value.
-    """
+    """Yield the items of a source, with losses; arguments and errors are those of `read_source` and `read_each`."""
     check_known("format", format, tuple(SOURCES))
     source, options = SOURCES[format], options or Options()
     for name in options.columns:

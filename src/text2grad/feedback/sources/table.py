@@ -42,18 +42,7 @@ CHAT_JOINED = (
 )
 
 _BREAK = re.compile(r"(?:[ \t\r]*\n)+(?P<indent>[ \t]*)(?=\S)")
-_LABEL_KEYS = (
-    "label",
-    "labels",
-    "sentiment",
-    "polarity",
-    "severity",
-    "category",
-    "type",
-    "tag",
-    "entity",
-    "entity_group",
-)
+_LABEL_KEYS = "label labels sentiment polarity severity category type tag entity entity_group"
 _LISTS = ("spans", *QUOTES, "unmatched", "critique", "prompt")
 _FEEDBACK = ("critique", *BESIDE)
 _FLAT = "critique."
@@ -66,42 +55,38 @@ def read_table(row: Row) -> Iterator[Item]:
     given = {key: record[key] for key in _FEEDBACK if key in record}
     unjudged = {key: value for key, value in record.items() if key not in _FEEDBACK}
     answer = None if "answer" in row.options.columns.values() else row.record.get("answer")
-    rejected = (Loss(REJECTED, answer),) if given and answer in ("reject", "ignore") else ()
-    if "response" not in record or not given or rejected:
-        item = _example(row, unjudged if rejected else record)
-        yield item._replace(losses=(*rejected, *item.losses))
+    if given and answer in ("reject", "ignore"):
+        yield _example(row, unjudged, Loss(REJECTED, answer))
+        return
+    if "response" not in record or not given:
+        yield _example(row, record)
         return
     if "prompt" not in record:
         raise row.bad(
             f'there is no "prompt"; the record has {keys_of(row.record)}. Say which column it is with --column '
             "prompt=NAME, or add an empty one"
         )
-    in_words = "feedback" in given and set(given) <= {"feedback", "outcome"}  # none of it has a place in the response
-    used = ("critique",) if "critique" in record else ("refinement", *BESIDE) if in_words else BESIDE
-    unread = tuple(row.name(key) for key in record if key not in ("", "prompt", "response", *used))
-    unread = tuple(name for name in unread if name != "answer" or answer != "accept")
-    judged = record.get("critique", record)
-    losses = list[Loss]()
+    judged, losses = record.get("critique", record), list[Loss]()
     if isinstance(judged, dict):
         judged, losses = _read_quotes(row, judged)
         record = {**record, "critique": judged} if "critique" in record else judged
     read = parse_record(row.where, record)
-    losses += [Loss(CHAT_JOINED)] if _has_turns(record["prompt"]) else []
     critique = read.critique
-    if in_words:
-        better = record.get("refinement") or ""
-        if not isinstance(better, str):
-            raise row.bad(f'"{row.name("refinement")}" must be a text')
-        item = _grounded(read.prompt, read.response, critique, better)
-        yield item._replace(losses=(*losses, *item.losses), unread=unread)
-        return
+    losses += [Loss(CHAT_JOINED)] if _has_turns(record["prompt"]) else []
     if critique == Critique("") and any(reason in (NO_LABEL, NO_QUOTE) for reason, _ in losses):  # all is lost
-        item = _example(row, unjudged)
-        yield item._replace(losses=(*losses, *item.losses))
+        yield _example(row, unjudged, *losses)
         return
-    losses += [Loss(NOT_FOUND, quote) for quote in critique.unmatched]
-    losses += [Loss(UNREADABLE, critique.feedback)] if critique.failed else []
-    yield Item(Annotation(read.prompt, read.response, critique), tuple(losses), unread=unread)
+    in_words = "feedback" in given and given.keys() <= {"feedback", "outcome"}  # none of it has a place in the response
+    if in_words:
+        critique, lost = _grounded(row, read.response, critique, record.get("refinement") or "")
+        losses += lost
+    else:
+        losses += [Loss(NOT_FOUND, quote) for quote in critique.unmatched]
+        losses += [Loss(UNREADABLE, critique.feedback)] if critique.failed else []
+    used = ("critique",) if "critique" in record else ("refinement", *BESIDE) if in_words else BESIDE
+    known = {"", "prompt", "response", *used, *(["answer"] if answer == "accept" else [])}
+    unread = tuple(row.name(key) for key in record if key not in known)
+    yield Item(Annotation(read.prompt, read.response, critique), tuple(losses), unread)
 
 
 def _has_turns(prompt: Any) -> bool:
@@ -132,7 +117,7 @@ def _own_labels(row: Row, entry: Any, losses: list[Loss]) -> Iterator[Any]:
     """Yield an entry of "spans", once for each of its labels, with our label in place of one that has a meaning."""
     at: Any = None  # the place of the label
     if isinstance(entry, dict):
-        at = next((key for key in _LABEL_KEYS if entry.get(key) is not None), None)
+        at = next((key for key in _LABEL_KEYS.split() if entry.get(key) is not None), None)
     elif isinstance(entry, list) and entry:  # behind a quote, offsets, or both
         at = isinstance(entry[0], str) + 2 * (place_of(entry) is not None)
     if at is None or (isinstance(entry, list) and len(entry) <= at):
@@ -162,10 +147,9 @@ def _is_quote(key: str, entry: Any, *, whole: bool) -> bool:
 def _renamed(row: Row) -> Object:
     """Return the record under our names, without missing values; only a prompt may be empty."""
     mapped = row.options.columns
-    absent = [theirs for theirs in mapped.values() if theirs not in row.record]
-    if absent:
-        ours = next(name for name, theirs in mapped.items() if theirs == absent[0])
-        raise row.bad(f'there is no column "{absent[0]}" for "{ours}"; the record has {keys_of(row.record)}')
+    for ours, theirs in mapped.items():
+        if theirs not in row.record:
+            raise row.bad(f'there is no column "{theirs}" for "{ours}"; the record has {keys_of(row.record)}')
     taken = set(mapped.values())
     plain = {key: value for key, value in row.record.items() if key not in taken}
     renamed = {**plain, **{ours: row.record[theirs] for ours, theirs in mapped.items()}}
@@ -206,7 +190,7 @@ def _literal(text: str) -> Any:
     return None
 
 
-def _example(row: Row, record: Object) -> Item:
+def _example(row: Row, record: Object, *losses: Loss) -> Item:
     """Return a record without feedback as an example."""
     if record.get("prompt", "") == "":
         raise row.bad(
@@ -219,18 +203,19 @@ def _example(row: Row, record: Object) -> Item:
     if not isinstance(record["prompt"], str | list):
         raise row.bad(f'"{row.name("prompt")}" must be a text or a chat')
     meta = {key: value for key, value in record.items() if key not in ("prompt", "reference", "tests")}
-    losses = (Loss(NOT_JUDGED),) if "response" in meta else (Loss(NO_RESPONSE),) * any(key in meta for key in _FEEDBACK)
-    return Item(Example(record["prompt"], record.get("reference"), record.get("tests"), meta), losses)
+    own = [NOT_JUDGED] if "response" in meta else [NO_RESPONSE] * any(key in meta for key in _FEEDBACK)
+    example = Example(record["prompt"], record.get("reference"), record.get("tests"), meta)
+    return Item(example, (*losses, *map(Loss, own)))
 
 
-def _grounded(prompt: str, response: str, critique: Critique, better: str) -> Item:
-    """Return feedback in words as an annotation; the changes of a better response ("" for none) become spans."""
+def _grounded(row: Row, response: str, critique: Critique, better: Any) -> tuple[Critique, list[Loss]]:
+    """Return feedback in words with the changes of a better response ("" for none) as its spans."""
+    if not isinstance(better, str):
+        raise row.bad(f'"{row.name("refinement")}" must be a text')
     if not better:
-        return Item(Annotation(prompt, response, critique), (Loss(WORDS_ONLY),))
+        return critique, [Loss(WORDS_ONLY)]
     spans, added = changed_spans(response, better)
-    losses = [Loss(ADDED)] * added
-    losses += [] if spans else [Loss(WORDS_ONLY)]
-    return Item(Annotation(prompt, response, replace(critique, spans=tuple(spans))), tuple(losses))
+    return replace(critique, spans=tuple(spans)), [Loss(ADDED)] * added + [Loss(WORDS_ONLY)] * (not spans)
 
 
 class _Piece(NamedTuple):
@@ -255,13 +240,9 @@ def changed_spans(response: str, better: str) -> tuple[list[Span], int]:
     """
     old, new = _pieces(response), _pieces(better)
     matcher = SequenceMatcher(None, [piece.key for piece in old], [piece.key for piece in new], autojunk=False)
-    spans, added = [], 0
-    for tag, begin, end, _, _ in matcher.get_opcodes():
-        if tag == "insert":
-            added += 1
-        elif tag != "equal":
-            spans.append(_span(response, old, begin, end))
-    return spans, added
+    changes = [change for change in matcher.get_opcodes() if change[0] != "equal"]
+    spans = [_span(response, old, begin, end) for kind, begin, end, *_ in changes if kind != "insert"]
+    return spans, len(changes) - len(spans)
 
 
 def _pieces(text: str) -> list[_Piece]:

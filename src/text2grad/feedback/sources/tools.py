@@ -33,7 +33,7 @@ UNCLEAR = "spans behind a character that a browser counts as two, an emoji, say:
 
 def _mark(draft: Draft, label: str, place: Span, meaning: Meaning, note: str = "") -> None:
     """Add a marked text as a span and a line: `Error: "Lyon" – She lives in Nice.`."""
-    line = f"{label}: {quoted(draft.response[place.start : place.end])}" + (f" – {note}" if note else "")
+    line = f"{label}: {quoted(draft.response[place.start : place.end])}{f' – {note}' if note else ''}"
     if meaning == "ignore":
         draft.lose(IGNORED, line)
     else:
@@ -47,15 +47,14 @@ def _empty_draft(texts: Row) -> Draft:
 
 def _items(texts: Row, drafts: Sequence[Draft], losses: list[Loss]) -> Iterator[Item]:
     """Yield the annotations of a response, the first with all other losses of the record; without any, an example."""
-    losses = ([Loss(NO_PROMPT, keys_of(texts.record))] if texts.get("prompt") is None else []) + losses
+    no_prompt = [Loss(NO_PROMPT, keys_of(texts.record))] if texts.get("prompt") is None else []
     empty = _empty_draft(texts)
     items = [draft.item() for draft in drafts] or [unjudged(empty.prompt, empty.response)]
-    judged = [item for item in items if isinstance(item.made, Annotation)]
-    others = [item for item in items if isinstance(item.made, Example)]
-    first, *rest = judged or [others.pop(0)]
-    losses += [loss for item in others for loss in item.losses[1:]]  # without that nobody judged it
-    yield first._replace(losses=(*first.losses, *losses))
-    yield from rest
+    first, *rest = sorted(items, key=lambda item: isinstance(item.made, Example))  # annotations first
+    others = [item for item in rest if isinstance(item.made, Example)]
+    unread = [loss for item in others for loss in item.losses[1:]]  # without that nobody judged it
+    yield first._replace(losses=(*first.losses, *no_prompt, *losses, *unread))
+    yield from (item for item in rest if isinstance(item.made, Annotation))
 
 
 def read_label_studio(row: Row) -> Iterator[Item]:
@@ -98,16 +97,16 @@ def _tags_of_others(task: Row, annotations: Sequence[Object]) -> dict[str, str]:
 
     others = [text for text in fields.values() if text != response]
     elsewhere = {tag for tag in regions if any(quotes(tag, text) for text in others)}
-    strange = [tag for tag in regions if tag not in fields]
-    mine = [tag for tag in strange if quotes(tag, response) and tag not in elsewhere]
-    taken = any(fields.get(tag) == response for tag in regions)
-    if len(strange) == 1 and not (taken or (strange[0] in elsewhere and not quotes(strange[0], response))):
-        mine = strange
-    known = taken or mine
+    strange = regions.keys() - fields
+    mine = {tag for tag in regions if fields.get(tag) == response}
+    if not mine and len(strange) == 1:
+        mine = {tag for tag in strange if quotes(tag, response) or tag not in elsewhere}
+    elif not mine:
+        mine = {tag for tag in strange if quotes(tag, response) and tag not in elsewhere}
     return {
-        tag: OTHER_TEXT if known or tag in fields or not quotes(tag, response) else UNKNOWN_TEXT
+        tag: OTHER_TEXT if mine or tag in fields or not quotes(tag, response) else UNKNOWN_TEXT
         for tag in regions
-        if fields.get(tag) != response and (taken or tag not in mine)
+        if tag not in mine
     }
 
 
