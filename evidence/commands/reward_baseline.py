@@ -2,6 +2,7 @@
 
 import argparse
 import hashlib
+import json
 import math
 import shlex
 import shutil
@@ -11,7 +12,7 @@ from typing import Any
 
 from evidence.pages.costs import keep_checkpoint_cost
 from text2grad.cli.options import add_command, at_least, finite, print_lines
-from text2grad.errors import ConfigError, DataError, ModelError
+from text2grad.errors import CheckpointError, ConfigError, DataError, ModelError
 
 DECISIVE = ("kind", "model", "steps", "batch_size", "lr", "max_tokens", "held_out", "seed", "rule", "spans_are_steps")
 """Options that decide the weights; a resumed training must have the same."""
@@ -90,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
     from text2grad.files import lock_directory, published, to_json, write_atomically
     from text2grad.models.fine_tuning import FineTuning
-    from text2grad.models.measured_training import Evaluation, check_same_data, last_saved
+    from text2grad.models.measured_training import Evaluation, last_saved
     from text2grad.progress import duration
 
     settings = FineTuning(
@@ -103,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     args.directory.mkdir(exist_ok=True)  # a training before this one, in this process, removed it
     started = {name: str(value) for name, value in vars(args).items() if name in DECISIVE}
     digest = hashlib.sha256(repr(data).encode()).hexdigest()
-    check_same_data(args.directory / "run.json", {**started, "data": digest}, "settings or data")
+    _check_same(args.directory / "run.json", {**started, "data": digest})
     evaluation = Evaluation(
         args.directory,
         f"{args.kind} reward model",
@@ -138,6 +139,19 @@ def run(args: argparse.Namespace) -> int:
         ]
     )
     return 0
+
+
+def _check_same(path: Path, started: dict[str, Any]) -> None:
+    """Write what decides the weights, or refuse to go on with other settings or data than the training has."""
+    from text2grad.files import to_json, write_atomically
+
+    if path.exists() and (before := json.loads(path.read_bytes())) != started:
+        changes = [f"{key}: {before.get(key)} → {value}" for key, value in started.items() if before.get(key) != value]
+        raise CheckpointError(
+            f"{path.parent} holds a run on other settings or data ({', '.join(changes)}). Resume it with those that it "
+            "was started with, or choose another directory with --out DIR."
+        )
+    write_atomically(path, to_json(started))
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -17,7 +17,7 @@ from fault_server import Running
 from places import ROOT
 from text2grad.cli.__main__ import main
 from text2grad.costs import read_cost
-from text2grad.models.adapters import _retired_name
+from text2grad.models.adapters import retired_name
 from text2grad.tasks.tiny import tiny_llama
 from tokenizers_made_here import made
 
@@ -39,7 +39,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tokenizer.save_pretrained(folder / name)
     base = tiny_llama(tokenizer, seed=0, width=32, layers=1, context=512)
     base.name_or_path = str(folder / "one")
-    with _retired_name():
+    with retired_name():
         adapted = get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj"]))
     adapted.save_pretrained(folder / "adapter")
     tokenizer.save_pretrained(folder / "adapter")

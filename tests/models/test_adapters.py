@@ -283,7 +283,7 @@ def test_an_adapter_that_cannot_be_merged_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError) as refused:
         load_lora(tiny("llama"), path)
     assert str(refused.value) == (
-        f"{path!r} is an adapter of the type PROMPT_TUNING, which cannot be merged into its base; name a LoRA adapter"
+        f"the adapter {path!r} is of the type PROMPT_TUNING, which cannot be merged into its base; name a LoRA adapter"
     )
 
 

@@ -20,7 +20,7 @@ from transformers import FalconConfig, LlamaConfig
 
 from architectures import kinds, model_of
 from matrices import write_matrix
-from text2grad.config import make_recipe
+from text2grad.config import ModelConfig, make_recipe
 from text2grad.errors import ModelError, Text2GradError
 from text2grad.models.adapters import trunk_of, with_lora
 from text2grad.models.batch import collate
@@ -28,6 +28,7 @@ from text2grad.models.decoding import decode
 from text2grad.models.policy import check_model, head_of, response_logprobs
 from text2grad.models.pretrained import load_policy
 from text2grad.models.shared_prefix import can_share_prompts
+from text2grad.rl.start import prepare_policy
 from text2grad.rl.trainer import Text2GradTrainer
 from text2grad.tasks.tiny import word_tokenizer
 from text2grad.types import Critique, Example, Rollout, Span
@@ -217,10 +218,9 @@ def test_linear_layers_of_their_own_class_take_an_adapter_if_they_are_products(k
 def test_prompt_tuning_is_refused_as_what_it_is() -> None:
     prompts = PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM")
     with pytest.raises(ModelError) as caught:
-        check_model(get_peft_model(model_of(LlamaConfig), prompts))
+        prepare_policy(get_peft_model(model_of(LlamaConfig), prompts), ModelConfig())
     assert str(caught.value) == (
-        "the policy's adapter is of the type PROMPT_TUNING, which reads more than the tokens of a prompt; train a LoRA "
-        "adapter (model.lora_r)"
+        "the policy's adapter is of the type PROMPT_TUNING, which cannot be merged into its base; name a LoRA adapter"
     )
 
 

@@ -10,15 +10,16 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
+from text2grad.config import ModelConfig
 from text2grad.config.recipe import make_recipe
 from text2grad.errors import ConfigError, ModelError
 from text2grad.models.adapters import check_lora_targets, with_lora
 from text2grad.models.policy import base_of
 from text2grad.models.pretrained import (
     best_device,
-    empty_model,
     load_model,
     load_policy,
+    load_to_train,
     load_tokenizer,
     on_cpu,
     policy_config,
@@ -186,20 +187,24 @@ def test_an_adapter_has_the_config_of_its_base_and_a_damaged_one_is_refused(save
 # LoRA targets.
 
 
+def training(targets: Any) -> ModelConfig:
+    return ModelConfig(lora_r=2, lora_targets=targets if isinstance(targets, str) else list(targets))
+
+
 @pytest.mark.parametrize("targets", ["all-linear", ("q_proj", "v_proj"), ("self_attn.q_proj",), r".*layers\.0.*_proj"])
 def test_targets_that_fit_are_taken(saved: Path, targets: Any) -> None:
-    check_lora_targets(empty_model(str(saved)), targets)
-    model = with_lora(tiny("llama"), r=2, alpha=4, targets=targets)
+    model = with_lora(load_to_train(str(saved), training(targets)), r=2, alpha=4, targets=targets)
     assert any("lora_A" in name for name, _ in base_of(model).named_modules())
 
 
 @pytest.mark.parametrize("targets", [("q_proj", "v_prooj"), "v_prooj"])
 def test_a_target_that_fits_no_module_is_refused_with_the_names_there_are(saved: Path, targets: Any) -> None:
-    empty = empty_model(str(saved))
-    assert {parameter.device for parameter in empty.parameters()} == {torch.device("meta")}
-    for model in (empty, tiny("llama")):
+    for refused in (
+        lambda: load_to_train(str(saved), training(targets)),
+        lambda: check_lora_targets(tiny("llama"), targets),
+    ):
         with pytest.raises(ConfigError) as caught:
-            check_lora_targets(model, targets)
+            refused()
         assert str(caught.value) == (
             "model.lora_targets: the model has no module 'v_prooj'. Did you mean \"v_proj\"? Known linear modules: "
             "down_proj, gate_proj, k_proj, lm_head, o_proj, q_proj, up_proj, v_proj; all-linear takes all but the "

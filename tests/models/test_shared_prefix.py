@@ -37,19 +37,20 @@ def test_each_beginning_is_read_once_and_rows_end_in_one_column() -> None:
     hook.remove()
     assert read == [[[1, 7, 8, 9], [PAD, 1, 20, 21]]]  # of the second, the last token is left to go on from
     assert found is not None
-    assert found.ids.tolist() == [
+    ids, mask, cache = found
+    assert ids.tolist() == [
         [1, 7, 8, 9, 10, 11],
         [1, 7, 8, 9, PAD, 12],
         [PAD, 1, 20, 21, PAD, 22],
         [PAD, 1, 20, 21, PAD, 22],
     ]
-    assert found.attention_mask.tolist() == [
+    assert mask.tolist() == [
         [1, 1, 1, 1, 1, 1],
         [1, 1, 1, 1, 0, 1],
         [0, 1, 1, 1, 0, 1],
         [0, 1, 1, 1, 0, 1],
     ]
-    assert found.cache.layers[0].keys.shape[::2] == (4, 4)  # rows, slots
+    assert cache.layers[0].keys.shape[::2] == (4, 4)  # rows, slots
 
 
 def test_short_rests_are_not_padded_to_the_longest() -> None:
@@ -67,9 +68,10 @@ def test_short_rests_are_not_padded_to_the_longest() -> None:
         [SHORT[:-1], [PAD, PAD, 50]],
     ]
     assert found is not None
-    assert found.cache.layers[0].keys.shape[::2] == (4, 4 + 20)
-    assert found.ids.shape == (4, 4 + 21)
-    told = zip(found.ids.tolist(), found.attention_mask.tolist(), strict=True)
+    ids, mask, cache = found
+    assert cache.layers[0].keys.shape[::2] == (4, 4 + 20)
+    assert ids.shape == (4, 4 + 21)
+    told = zip(ids.tolist(), mask.tolist(), strict=True)
     assert [[token for token, here in zip(*row, strict=True) if here] for row in told] == UNEVEN
 
 
@@ -86,12 +88,13 @@ def test_short_beginnings_are_not_padded_to_the_longest() -> None:
         [SHORT, [PAD, PAD, PAD, 50]],
     ]
     assert found is not None
-    assert found.cache.layers[0].keys.shape[::2] == (5, 22)
-    told = zip(found.ids.tolist(), found.attention_mask.tolist(), strict=True)
+    ids, mask, cache = found
+    assert cache.layers[0].keys.shape[::2] == (5, 22)
+    told = zip(ids.tolist(), mask.tolist(), strict=True)
     assert [[token for token, here in zip(*row, strict=True) if here] for row in told] == PROMPTS
     for row, tokens in enumerate(PROMPTS):  # keys as of the row alone, at the end of its slots
         alone = model(input_ids=torch.tensor([tokens[:-1]]), use_cache=True).past_key_values
-        keys = found.cache.layers[1].keys[row, :, 22 - len(tokens[:-1]) :]
+        keys = cache.layers[1].keys[row, :, 22 - len(tokens[:-1]) :]
         torch.testing.assert_close(keys, alone.layers[1].keys[0], atol=1e-5, rtol=1e-5)
 
 
@@ -154,6 +157,7 @@ def test_any_rows_in_any_groups_go_on_as_without(made: list[tuple[list[int], lis
     model = tiny("llama")
     found = prefill(model, rows, groups, PAD)
     if found is not None:
-        told = zip(found.ids.tolist(), found.attention_mask.tolist(), strict=True)
+        ids, mask, _ = found
+        told = zip(ids.tolist(), mask.tolist(), strict=True)
         assert [[token for token, here in zip(*row, strict=True) if here] for row in told] == rows
     assert written(model, rows, groups) == written(model, rows, ())

@@ -153,7 +153,7 @@ def test_the_factor_is_on_the_advantages(
     vllm.sharpness = 1.2
     found = {}
     for cap in (0.25, 0.5):
-        monkeypatch.setattr(importance.engine_weights, "__kwdefaults__", {"cap": cap})
+        monkeypatch.setattr(importance, "CAP", cap)
         trainer(policy, tmp_path / str(cap), run={"steps": 1}).train()
         log = sorted((tmp_path / str(cap) / "rollouts").glob("*.jsonl"))[0]
         found[cap] = [x for line in log.read_text().splitlines() for x in json.loads(line)["advantage"]]

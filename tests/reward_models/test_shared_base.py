@@ -150,8 +150,8 @@ def test_a_shared_critic_of_several_responses_to_one_prompt_writes_what_it_write
     assert critic.write(asked, RESPONSES) == alone.write(asked, RESPONSES)
     shared, own = found[1::2]  # each model's first batch is preceded by a trial of its cache
     assert shared is not None  # the prompt was read once, with the critic's adapter
-    torch.testing.assert_close(shared.cache.layers[0].keys, own.cache.layers[0].keys)
-    torch.testing.assert_close(shared.cache.layers[0].values, own.cache.layers[0].values)
+    torch.testing.assert_close(shared[2].layers[0].keys, own[2].layers[0].keys)
+    torch.testing.assert_close(shared[2].layers[0].values, own[2].layers[0].values)
 
 
 def test_one_base_is_in_memory(phases: Path) -> None:

@@ -514,7 +514,7 @@ def test_an_adapter_that_loading_would_not_repeat_is_refused() -> None:
     _, model = small_run.tokenizer_and_model()  # peft 0.21.0 draws the start of a fast PiSSA again when it loads it
     policy = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear", init_lora_weights="pissa_niter_4"))
     with pytest.raises(
-        ModelError, match=r"^the adapter has init_lora_weights = 'pissa_niter_4': its start changed the "
+        ModelError, match=r"^the policy's adapter has init_lora_weights = 'pissa_niter_4': its start changed the "
     ):
         prepare_policy(policy, ModelConfig())
 

@@ -15,7 +15,7 @@ import small_sft
 from small_sft import CHAT, DEMONSTRATIONS, prepare, recipe, write_jsonl
 from text2grad.cli.__main__ import main
 from text2grad.errors import CheckpointError, ConfigError, DataError, Interrupted, ModelError
-from text2grad.models import measured_run, measured_training
+from text2grad.models import measured_training, pretrained
 from text2grad.models.adapters import POLICY_ADAPTER, adapter_parameters, load_lora
 from text2grad.models.fine_tuning import NO_LOSS
 from text2grad.models.pretrained import load_policy, load_tokenizer
@@ -52,7 +52,7 @@ def lines(run: Path) -> list[dict[str, Any]]:
 
 
 def assert_same_run(one: Path, other: Path, weights: str = "model/model.safetensors") -> None:
-    for name in ("metrics.jsonl", "results.json", "data.json", weights):
+    for name in ("metrics.jsonl", "results.json", weights):
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
@@ -406,7 +406,7 @@ def test_ppo_runs_without_the_dropout_of_an_adapter(home: Path, adapted: Path) -
 
 def test_a_run_is_not_resumed_on_other_demonstrations_or_settings(home: Path, calm: Path) -> None:
     file = str(write_jsonl(home / "other.jsonl", DEMONSTRATIONS[::-1]))
-    with pytest.raises(CheckpointError, match=r"calm holds a run on other demonstrations \(sha256: "):
+    with pytest.raises(CheckpointError, match=r"calm holds a run on other inputs; .* demonstrations \(SHA-256 "):
         train(home, "calm", resume=True, data={"train": file})
     with pytest.raises(CheckpointError, match=r"these settings changed: sft.lr: 0.005 → 0.1"):
         train(home, "calm", resume=True, sft={"lr": 0.1})
@@ -443,7 +443,7 @@ GOOD = {"prompt": "red", "reference": " cat"}
 def test_a_line_that_is_no_demonstration_is_refused_with_its_place(
     home: Path, line: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measured_run, "load_policy", None)  # nothing is loaded
+    monkeypatch.setattr(pretrained, "load_policy", None)  # nothing is loaded
     file = write_jsonl(home / "bad.jsonl", [GOOD, {"prompt": "blue", "reference": " dog"}, line])
     with pytest.raises((DataError, ModelError)) as caught:
         SFTRun(recipe(home, "bad", data={"train": str(file)}))

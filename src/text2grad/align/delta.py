@@ -17,7 +17,6 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from text2grad.align.offsets import Range, id_list, token_offsets
-from text2grad.align.pieces import Tokenizer
 from text2grad.align.weighting import Weigh, Weighting, resolve
 from text2grad.errors import AlignmentError, ConfigError, check_known
 from text2grad.types import Span
@@ -47,7 +46,7 @@ DEFAULT = AlignSettings()
 
 
 def pseudo_rewards(
-    tokenizer: Tokenizer,
+    tokenizer: Any,
     response_ids: Any,
     spans: Sequence[Span],
     *,
@@ -134,18 +133,16 @@ def span_tokens(offsets: Sequence[Range], spans: Iterable[Span], *, mode: Mode =
     solid = [k for k, (start, end) in enumerate(offsets) if start < end]  # the tokens that have text
     starts, ends = [offsets[k][0] for k in solid], [offsets[k][1] for k in solid]
     length = ends[-1] if ends else 0
-    bounds = [_bounds(starts, ends, _inside(span, length), mode) for span in spans]
-    return [solid[first:stop] for first, stop in bounds]
-
-
-def _inside(span: Span, length: int) -> Span:
-    """Check that a span ends inside the response."""
-    if span.end > length:
-        raise AlignmentError(
-            f"{span} reaches beyond its response, which has {length} characters. Spans count characters of "
-            "tokenizer.decode(response_ids, skip_special_tokens=True), neither stripped nor encoded again"
-        )
-    return span
+    marked = []
+    for span in spans:
+        if span.end > length:
+            raise AlignmentError(
+                f"{span} reaches beyond its response, which has {length} characters. Spans count characters of "
+                "tokenizer.decode(response_ids, skip_special_tokens=True), neither stripped nor encoded again"
+            )
+        first, stop = _bounds(starts, ends, span, mode)
+        marked.append(solid[first:stop])
+    return marked
 
 
 def _bounds(starts: Sequence[int], ends: Sequence[int], span: Span, mode: Mode) -> Range:

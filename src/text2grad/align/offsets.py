@@ -16,7 +16,7 @@ from operator import index
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from text2grad.align.pieces import Piece, PieceTable, Tokenizer, begins_character
+from text2grad.align.pieces import Piece, PieceTable, begins_character
 from text2grad.align.prefixes import decoded_ranges
 from text2grad.errors import AlignmentError
 
@@ -25,7 +25,7 @@ Layout = tuple[str, list[Range]]
 """A text and the character range of each piece in it."""
 
 
-def token_offsets(tokenizer: Tokenizer, ids: Any, *, skip_special_tokens: bool = True) -> list[Range]:
+def token_offsets(tokenizer: Any, ids: Any, *, skip_special_tokens: bool = True) -> list[Range]:
     """Return the character range of each id in `tokenizer.decode(ids)`.
 
     Args:
@@ -78,7 +78,7 @@ def id_list(ids: Any) -> list[int]:
         ) from error
 
 
-_TABLES: WeakKeyDictionary[Tokenizer, PieceTable | None] = WeakKeyDictionary()
+_TABLES: WeakKeyDictionary[Any, PieceTable | None] = WeakKeyDictionary()
 
 
 def _locate(table: PieceTable, ids: list[int], pieces: list[Piece], text: str) -> list[Range] | None:

@@ -7,33 +7,12 @@ SentencePiece), and another form of the first token (the leading space of Senten
 """
 
 import re
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from text2grad.errors import AlignmentError
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _ANCHOR = "a"  # a letter that is decoded beside tokens
-
-
-class Tokenizer(Protocol):
-    """The required interface of a tokenizer, which every `transformers` tokenizer has."""
-
-    @property
-    def all_special_ids(self) -> list[int]:
-        """Ids of the special tokens."""
-
-    @property
-    def added_tokens_decoder(self) -> dict[int, Any]:
-        """Added tokens by id."""
-
-    def decode(self, token_ids: Any, skip_special_tokens: bool = False) -> Any:
-        """Return the text of ids."""
-
-    def convert_ids_to_tokens(self, ids: Any) -> Any:
-        """Return the vocabulary entries of ids."""
-
-    def convert_tokens_to_string(self, tokens: list[str]) -> str:
-        """Return the text of vocabulary entries."""
 
 
 class Piece(NamedTuple):
@@ -66,7 +45,7 @@ class PieceTable:
     HIDDEN = Piece(b"", 0, 0)
     """The piece of an id that decoding skips."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Any) -> None:
         """Detect how the tokenizer joins tokens."""
         join = tokenizer.convert_tokens_to_string
         self.shown: dict[int, Piece] = {}
@@ -79,7 +58,7 @@ class PieceTable:
         self._anchor_width = len(join([_ANCHOR, _ANCHOR])) - len(_ANCHOR)  # width of an anchor after another token
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> "PieceTable | None":
+    def of(cls, tokenizer: Any) -> "PieceTable | None":
         """Return the pieces of a tokenizer; None if it joins no tokens but those that its own texts become.
 
         Such are tokenizers of bytes (ByT5, Perceiver), with errors of their own, and those of mistral-common.
@@ -89,7 +68,7 @@ class PieceTable:
         except (AttributeError, LookupError, NotImplementedError, TypeError, ValueError):
             return None
 
-    def pieces(self, tokenizer: Tokenizer, ids: list[int], *, skip_special: bool) -> list[Piece]:
+    def pieces(self, tokenizer: Any, ids: list[int], *, skip_special: bool) -> list[Piece]:
         """Return the piece of each id that is not the first in its text; compute new ones.
 
         Raises:
@@ -102,7 +81,7 @@ class PieceTable:
             self._add(tokenizer, set(ids) - known.keys())
             return [known[i] for i in ids]
 
-    def _add(self, tokenizer: Tokenizer, ids: set[int]) -> None:
+    def _add(self, tokenizer: Any, ids: set[int]) -> None:
         """Compute and cache the pieces of ids."""
         skipped = skipped_ids(tokenizer, ids)
         for i in sorted(ids):
@@ -111,7 +90,7 @@ class PieceTable:
             if piece.tail:
                 self.tails.add(i)
 
-    def _bytes(self, tokenizer: Tokenizer, i: int, token: str) -> bytes:
+    def _bytes(self, tokenizer: Any, i: int, token: str) -> bytes:
         """Return the bytes of one token; record a byte token in `raw`, and its piece at a beginning in `first`."""
         if self.byte_level:
             known = all(character in _BYTE_OF for character in token)
@@ -125,7 +104,7 @@ class PieceTable:
         return _utf8(join([_ANCHOR, token, _ANCHOR])[len(_ANCHOR) : -width])
 
 
-def skipped_ids(tokenizer: Tokenizer, ids: set[int]) -> set[int]:
+def skipped_ids(tokenizer: Any, ids: set[int]) -> set[int]:
     """Return the ids that `skip_special_tokens` removes.
 
     Raises:
@@ -141,7 +120,7 @@ def skipped_ids(tokenizer: Tokenizer, ids: set[int]) -> set[int]:
     return {i for i in candidates if tokenizer.decode([i, i], skip_special_tokens=True) == ""}
 
 
-def added_tokens(tokenizer: Tokenizer) -> dict[int, Any]:
+def added_tokens(tokenizer: Any) -> dict[int, Any]:
     """Return the added tokens by id; none where a tokenizer does not tell them (mistral-common)."""
     added = getattr(tokenizer, "added_tokens_decoder", None)
     return added if isinstance(added, dict) else {}
@@ -168,7 +147,7 @@ def _byte_alphabet() -> dict[str, int]:
 _BYTE_OF = _byte_alphabet()
 
 
-def spelling(tokenizer: Tokenizer, i: int) -> str | None:
+def spelling(tokenizer: Any, i: int) -> str | None:
     """Return the vocabulary entry of an id, or None: ids may have gaps, and an embedding more rows than ids.
 
     Tokenizers in Python alone spell ids that they cannot decode.

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
-from text2grad.align.pieces import Tokenizer, skipped_ids
+from text2grad.align.pieces import skipped_ids
 
 LEAST_APART = 32  # ids
 LONGEST_CHARACTER = 4  # bytes in UTF-8, so that one of four cuts between ids of bytes is no cut in a character
 
 
-def decoded_ranges(tokenizer: Tokenizer, ids: list[int], *, skip_special_tokens: bool) -> list[tuple[int, int]]:
+def decoded_ranges(tokenizer: Any, ids: list[int], *, skip_special_tokens: bool) -> list[tuple[int, int]]:
     """Return the range of each id in `tokenizer.decode(ids)`, as `token_offsets` does."""
     decode = partial(tokenizer.decode, skip_special_tokens=skip_special_tokens)
     skipped, text = skipped_ids(tokenizer, set(ids)), decode(ids)

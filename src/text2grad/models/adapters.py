@@ -16,8 +16,8 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from text2grad.errors import ConfigError, ModelError, is_out_of_memory, known_names
-from text2grad.models.probing import apart, check_probe, not_finite, probe, refuse_unread, rounding
+from text2grad.errors import ConfigError, ModelError, known_names
+from text2grad.models.probing import apart, check_probe, model_errors, not_finite, probe, refuse_unread, rounding
 
 POLICY_ADAPTER = "default"
 VALUE_ADAPTER = "value"
@@ -87,7 +87,7 @@ def with_lora(
         layers = ((name, part) for name, part in model.named_modules() if isinstance(part, LINEAR))
         config.exclude_modules = [name for name, layer in layers if not _is_product(layer)]
     try:
-        with _retired_name():
+        with retired_name():
             model = get_peft_model(model, config, adapter_name=POLICY_ADAPTER)
     except ValueError as error:  # such as a layer of Mamba, whose kernel reads the weight itself
         raise ConfigError(f"model.lora_targets = {targets!r}: {error} Name other modules") from error
@@ -148,23 +148,24 @@ def load_lora(base: Any, path: str, *, trainable: bool = False) -> Any:
             refuse_unread([], read.unexpected_keys)
         if broken := not_finite(adapted):
             raise ValueError(broken)
-    if not hasattr(adapted, "merge_and_unload"):  # such as prompt tuning, which lengthens the prompt
-        raise ModelError(
-            f"{path!r} is an adapter of the type {adapted.active_peft_config.peft_type.value}, which cannot be merged "
-            "into its base; name a LoRA adapter"
-        )
-    refuse_unrepeated(adapted)
+    check_adapter(adapted, f"the adapter {path!r}")
     check_probe(adapted, path, base=adapted.active_peft_config.base_model_name_or_path)
     return adapted
 
 
-def refuse_unrepeated(adapted: Any) -> None:
-    """Raise a `ModelError` if an adapter began by a change of its base that loading it does not repeat."""
+def check_adapter(adapted: Any, name: str = "the policy's adapter") -> None:
+    """Raise a `ModelError` if an adapter adds nothing to weights, or began by a change of its base.
+
+    Loading an adapter does not repeat such a change if it came of random numbers or data.
+    """
+    if not hasattr(adapted, "merge_and_unload"):  # such as prompt tuning, which lengthens the prompt
+        kind = adapted.active_peft_config.peft_type.value
+        raise ModelError(f"{name} is of the type {kind}, which cannot be merged into its base; name a LoRA adapter")
     for config in adapted.peft_config.values():
         start = str(getattr(config, "init_lora_weights", None))
-        if start.startswith(("pissa_niter", "corda", "loftq", "lora_ga")):  # by random numbers, or by data
+        if start.startswith(("pissa_niter", "corda", "loftq", "lora_ga")):
             raise ModelError(
-                f"the adapter has init_lora_weights = {start!r}: its start changed the base, and loading it does so in "
+                f"{name} has init_lora_weights = {start!r}: its start changed the base, and loading it does so in "
                 'another way. Choose True or "pissa", or convert it by path_initial_model_for_weight_conversion of peft'
             )
 
@@ -211,22 +212,14 @@ def readable_adapter(path: str) -> Iterator[None]:
     Raises:
         ModelError: if it cannot.
     """
-    try:
-        with _retired_name():
-            yield
-    except Exception as error:  # peft, torch and safetensors have their own for each damage
-        if is_out_of_memory(error):
-            raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise ModelError(
-            f"cannot load the adapter {path!r} onto its base ({reason}). Copy it again, or name in its "
-            "adapter_config.json the base that it was trained on"
-        ) from error
+    way_out = "). Copy it again, or name in its adapter_config.json the base that it was trained on"
+    with model_errors(f"cannot load the adapter {path!r} onto its base (", way_out), retired_name():
+        yield
 
 
 @contextmanager
-def _retired_name() -> Iterator[None]:
-    """Silence the warning about a name of transformers that peft still uses."""
+def retired_name() -> Iterator[None]:
+    """Silence the warning about a name of transformers that peft and TRL still use."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
         warnings.filterwarnings("error", message="Found missing adapter keys")

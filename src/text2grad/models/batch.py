@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from text2grad.errors import DataError
 from text2grad.types import Rollout
@@ -176,7 +177,5 @@ def left_padded(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device
 
 def right_padded(rows: Sequence[Sequence[int]], pad_id: int) -> Tensor:
     """Return rows of ids that begin in the same column, int64 [B, longest]."""
-    ids = torch.full((len(rows), max(map(len, rows))), pad_id, dtype=torch.int64)
-    for row, own in enumerate(rows):
-        ids[row, : len(own)] = torch.tensor(own, dtype=torch.int64)
-    return ids
+    tensors = [torch.tensor(row, dtype=torch.int64) for row in rows]
+    return pad_sequence(tensors, batch_first=True, padding_value=pad_id)

@@ -9,8 +9,7 @@ Some architectures count padding, hand a state from row to row, or have no cache
 Shapes: B rows, S slots of the padded prompts, V vocabulary.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from inspect import signature
 from itertools import count
@@ -26,6 +25,7 @@ from text2grad.models.adapters import base_of, half_precision
 from text2grad.models.batch import left_padded, right_padded
 from text2grad.models.kv_cache import empty_cache
 from text2grad.models.pretrained import context_of, vocabulary_of
+from text2grad.models.probing import evaluating
 from text2grad.models.shared_prefix import prefill, read_tokens
 from text2grad.progress import note
 
@@ -83,19 +83,6 @@ def decode(
             else:
                 _decode_whole(model, prompts, run)
     return [tuple(tokens) for tokens in run.tokens]
-
-
-@contextmanager
-def evaluating(model: Any) -> Iterator[None]:
-    """Set evaluation mode, and compute no gradients; afterwards every module is in the mode that it was in."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 class _Run:

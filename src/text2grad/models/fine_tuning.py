@@ -9,7 +9,6 @@ model; the reward models use the same rows, settings and trainers.
 import copy
 import re
 import tempfile
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,7 +18,7 @@ from transformers import PrinterCallback, TrainerCallback
 
 from text2grad.align import encode
 from text2grad.errors import DataError, ModelError
-from text2grad.models.adapters import base_of
+from text2grad.models.adapters import base_of, retired_name
 from text2grad.models.chat_template import SAID, TurnEnd, answer_text, any_of, turn_end, unrendered
 from text2grad.models.decoding import check_rows
 from text2grad.models.pretrained import on_cpu
@@ -223,8 +222,7 @@ def supervised_trainer(
         collate = DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=NO_LOSS)
         return Trainer(model, arguments, data_collator=collate, **common)
     logged |= {"max_length": settings.max_tokens, "dataset_kwargs": {"skip_prepare_dataset": True}}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+    with retired_name():
         arguments = training_arguments(SFTConfig, settings, directory, **logged)
         return SFTTrainer(model, args=arguments, processing_class=tokenizer, **common)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
@@ -46,8 +47,8 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if buffers is None or not all(
             _begins(tensor, buffer, after) for tensor, buffer in zip(known, buffers, strict=True)
         ):
-            room = after + max(after // 4, LEAST_ROOM)
-            self._buffers = buffers = _with_room(known[0], room), _with_room(known[1], room)
+            more = after - before + max(after // 4, LEAST_ROOM)
+            self._buffers = buffers = pad(known[0], (0, 0, 0, more)), pad(known[1], (0, 0, 0, more))
         for buffer, new in zip(buffers, (key_states, value_states), strict=True):
             buffer[:, :, before:after] = new
         keys, values = (buffer[:, :, :after] for buffer in buffers)
@@ -58,11 +59,3 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 def _begins(tensor: Tensor, buffer: Tensor, length: int) -> bool:
     """Whether a tensor is the beginning of a buffer that has room for a length; not after rows were selected."""
     return tensor.data_ptr() == buffer.data_ptr() and length <= buffer.shape[2]
-
-
-def _with_room(tensor: Tensor, room: int) -> Tensor:
-    """Return a buffer for `room` tokens that begins with a tensor."""
-    rows, heads, length, size = tensor.shape
-    buffer = tensor.new_empty(rows, heads, room, size)
-    buffer[:, :, :length] = tensor
-    return buffer

@@ -1,6 +1,6 @@
 """One supervised training in a directory of its own, from beginning to end: `text2grad sft`, `text2grad reward`.
 
-run.json, data.json     settings, and a hash of the data; a resumed run compares them
+run.json                settings, and a hash of the data; a resumed run compares them
 metrics.jsonl           loss of each step, held-out measurements
 checkpoints/            the best and the last
 model/                  the best checkpoint, with LoRA an adapter
@@ -26,13 +26,12 @@ from text2grad.models.fine_tuning import FineTuning, Row, supervised_trainer
 from text2grad.models.measured_training import (
     Evaluation,
     check_batch_size,
-    check_same_data,
     last_saved,
     measured_at,
     train_measured,
     whole_checkpoint,
 )
-from text2grad.models.pretrained import dtype_to_train, load_policy, on_cpu, refuse_second_adapter
+from text2grad.models.pretrained import load_policy, load_to_train, on_cpu
 from text2grad.types import PromptFormat
 
 MODEL, MERGED, RESULTS_FILE = "model", "merged", "results.json"
@@ -85,8 +84,8 @@ class MeasuredRun(ABC):
         """Return the model to train: all weights, in 32 bits where the dtype is "auto", or a new adapter.
 
         Raises:
-            ConfigError: if a dropout is given without an adapter, or the path holds an adapter and `lora_r` is above 0.
-            ModelError: if the model cannot be loaded.
+            ConfigError: if a dropout is given without an adapter, or as `load_to_train`.
+            ModelError: as `load_to_train`.
         """
         of_model, dropout = self.recipe.model, self.settings.lora_dropout
         if dropout and not of_model.lora_r:
@@ -94,9 +93,7 @@ class MeasuredRun(ABC):
                 f"lora_dropout = {dropout} is the dropout of a LoRA adapter, and model.lora_r = 0 trains none; leave "
                 "it out, or set model.lora_r"
             )
-        refuse_second_adapter(self.path, of_model.lora_r)
-        dtype = dtype_to_train(of_model.dtype, of_model.lora_r)
-        model = load_policy(self.path, dtype=dtype, trust_remote_code=of_model.trust_remote_code)
+        model = load_to_train(self.path, of_model)
         if not of_model.lora_r:
             return model
         torch.manual_seed(self.recipe.run.seed)
@@ -116,9 +113,14 @@ class MeasuredRun(ABC):
             CheckpointError: if the run was started with other settings or data.
         """
         if self.is_main:
-            processes = self.state.num_processes
-            open_run(self.directory, self.recipe, resume=self.resume, processes=processes, sections=sections)
-            check_same_data(self.directory / "data.json", {**self.counts, "sha256": sha256}, what)
+            open_run(
+                self.directory,
+                self.recipe,
+                resume=self.resume,
+                processes=self.state.num_processes,
+                inputs={what: sha256},
+                sections=sections,
+            )
             last_saved(self.directory)
         self.state.wait_for_everyone()
 
@@ -183,18 +185,13 @@ class MeasuredRun(ABC):
             "prompt_format": self.prompt_format,
         }
         best, lora = whole_checkpoint(self.directory, last.best_step), bool(self.recipe.model.lora_r)
+        dtype, code = self.recipe.model.dtype if lora else "auto", self.recipe.model.trust_remote_code
         for path, adapter in ((self.directory / MERGED, False), (out, True)) if lora else ((out, False),):
             if path.exists():
                 continue
-            model = self._trained(best, merged=not adapter)
+            model = load_policy(str(best), dtype=dtype, trust_remote_code=code, merge=not adapter)
             with published(path) as temporary:
                 self.save(model, temporary, results, adapter=adapter)
         name = self.section.replace("_", " ")
         write_cost(self.directory, Cost(name, last.seconds, last.tokens, 0, last.peak_memory_bytes, runs=1))
         write_atomically(self.directory / RESULTS_FILE, to_json(results))
-
-    def _trained(self, checkpoint: Path, *, merged: bool) -> Any:
-        """Load the weights of a checkpoint, an adapter onto its base."""
-        of_model = self.recipe.model
-        dtype, code = of_model.dtype if of_model.lora_r else "auto", of_model.trust_remote_code
-        return load_policy(str(checkpoint), dtype=dtype, trust_remote_code=code, merge=merged)

@@ -155,21 +155,6 @@ def measured_at(directory: Path, step: int) -> dict[str, float]:
     return measured
 
 
-def check_same_data(path: Path, data: dict[str, Any], what: str) -> None:
-    """Write the description of a run's data, or refuse to resume on other data.
-
-    Raises:
-        CheckpointError: if the file describes other data.
-    """
-    if path.exists() and (before := json.loads(path.read_bytes())) != data:
-        changed = ", ".join(f"{key}: {before.get(key)} → {data[key]}" for key in data if before.get(key) != data[key])
-        raise CheckpointError(
-            f"{path.parent} holds a run on other {what} ({changed}). Resume it with the files that it was started "
-            "with, or choose another directory with --out DIR."
-        )
-    write_atomically(path, to_json(data))
-
-
 def _arguments(settings: FineTuning, evaluation: Evaluation, *, from_start: bool) -> dict[str, Any]:
     """Return the arguments of a trainer for logs, measurements and checkpoints.
 

@@ -8,7 +8,6 @@ training time of a small model, or more. Here the matrices of one shape are made
 """
 
 from collections import defaultdict
-from collections.abc import Callable
 from math import sqrt
 from typing import Any
 
@@ -28,9 +27,8 @@ class Muon(torch.optim.Optimizer):
         super().__init__(matrices, {"lr": lr})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> Any:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # no trainer has a closure
         """Add the orthogonal momentum to the matrices that have a gradient."""
-        loss = None if closure is None else closure()
         for group in self.param_groups:
             alike = defaultdict[torch.Size, list[nn.Parameter]](list)
             for matrix in group["params"]:
@@ -40,7 +38,6 @@ class Muon(torch.optim.Optimizer):
                 steps = orthogonal(torch.stack([self._momentum(matrix) for matrix in matrices]))
                 for matrix, step in zip(matrices, steps, strict=True):
                     matrix.add_(step, alpha=-group["lr"] * 0.2 * sqrt(max(shape)))
-        return loss
 
     def _momentum(self, matrix: nn.Parameter) -> Tensor:
         """Add the gradient to a matrix's momentum, and return it as the next step will find it (Nesterov)."""
@@ -93,10 +90,8 @@ class MuonAdamW(torch.optim.Optimizer):
             self._parts.append(torch.optim.AdamW(rest, lr=lr, weight_decay=0.0))
         super().__init__([group for part in self._parts for group in part.param_groups], {})
 
-    def step(self, closure: Callable[[], float] | None = None) -> Any:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Step both, with the learning rates that a schedule has put into `param_groups`."""
-        loss = None if closure is None else closure()
         for part, group in zip(self._parts, self.param_groups, strict=True):
             part.param_groups, part.state = [group], self.state
             part.step()
-        return loss

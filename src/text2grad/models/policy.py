@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from text2grad.errors import ConfigError, ModelError, is_out_of_memory
+from text2grad.errors import ConfigError, ModelError
 from text2grad.models.adapters import (
     VALUE_ADAPTER,
     adapter_active,
@@ -33,9 +33,9 @@ from text2grad.models.adapters import (
     trunk_of,
 )
 from text2grad.models.batch import TokenBatch
-from text2grad.models.decoding import check_rows, decode, evaluating
+from text2grad.models.decoding import check_rows, steps_are_right
 from text2grad.models.logprobs import Head, pair_logprobs, sampled_pair, token_logprobs
-from text2grad.models.probing import EQUAL, apart, not_finite, probe
+from text2grad.models.probing import EQUAL, apart, evaluating, model_errors, not_finite, probe
 from text2grad.models.shared_prefix import States, shared_states
 
 SOFT_CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
@@ -298,34 +298,17 @@ def _holding(values: Mapping[nn.Parameter, Tensor]) -> Iterator[None]:
             parameter.data = value
 
 
-@contextmanager
-def _named(policy: Any) -> Iterator[None]:
-    """Name the architecture where a pass in the block fails; each has its own error for inputs that it lacks."""
-    try:
-        yield
-    except Exception as error:
-        if is_out_of_memory(error) or isinstance(error, ModelError):
-            raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise ModelError(f"{type(base_of(policy)).__name__} cannot be sampled from and scored: {reason}") from error
-
-
 def check_model(policy: Any) -> None:
     """Refuse a model whose logits differ from what the tiles compute, or whose rows depend on others (`check_rows`).
 
     Raises:
-        ModelError: if an adapter lengthens the prompt, a pass fails, a weight is no number, or a log-prob of its own
+        ModelError: if a pass fails, a weight is no number, or a log-prob of its own
             differs by more than noise: then the model does something after its trunk that `head_of` does not know.
     """
-    adapter = getattr(policy, "active_peft_config", None)
-    if adapter is not None and adapter.is_prompt_learning:
-        raise ModelError(
-            f"the policy's adapter is of the type {adapter.peft_type.value}, which reads more than the tokens of a "
-            "prompt; train a LoRA adapter (model.lora_r)"
-        )
     vocab = head_of(policy).weight.shape[0]
     ids = torch.arange(1, 9, device=policy.device)[None] % vocab
-    with _named(policy), evaluating(policy):
+    fails = f"{type(base_of(policy)).__name__} cannot be sampled from and scored: "  # each has its own error for it
+    with model_errors(fails), evaluating(policy):
         logits = policy(input_ids=ids, use_cache=False).logits[0, :-1].float()
         hidden = trunk_of(policy)(input_ids=ids, use_cache=False).last_hidden_state[0, :-1]
         early = trunk_of(policy)(input_ids=ids[:, :4], use_cache=False).last_hidden_state[0, :-1]
@@ -347,6 +330,6 @@ def check_model(policy: Any) -> None:
             f"{type(base_of(policy)).__name__}: log-probs from its hidden states differ from its own by {worst:.2g} "
             "nats, so its output layer is more than a matrix, a scale and a soft cap. Please report the architecture."
         )
-    with _named(policy):
+    with model_errors(fails):
         check_rows(policy)
-        decode(policy, ids.tolist(), max_new_tokens=2, eos_ids=(), pad_id=0)
+        steps_are_right(policy, pad_id=0)  # a warning before the run where they are not

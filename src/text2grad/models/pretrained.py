@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from text2grad.config import ModelConfig
 from text2grad.errors import ConfigError, ModelError, is_out_of_memory
 from text2grad.progress import note
 
@@ -41,23 +42,35 @@ def policy_config(path: str, *, trust_remote_code: bool = False) -> Any:
     return config
 
 
-def empty_model(path: str, *, trust_remote_code: bool = False) -> Any:
-    """Return a causal language model without memory for its weights, to look at its modules.
-
-    Raises:
-        ModelError: as `policy_config`.
-    """
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    config = policy_config(path, trust_remote_code=trust_remote_code)
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)  # type: ignore[no-untyped-call]
-
-
 def dtype_to_train(dtype: str, lora_r: int) -> str:
     """Return the type of the weights of a model to train: "auto" is float32 if all of them are trained."""
     return "float32" if dtype == "auto" and not lora_r else dtype
+
+
+def load_to_train(path: str, settings: ModelConfig) -> Any:
+    """Load the model that [model] of a recipe trains: all of its weights, or a new LoRA adapter on it.
+
+    Raises:
+        ConfigError: if `lora_r` is above 0 and the path holds an adapter, without which the new one would be saved, or
+            `lora_targets` names a module that the model lacks; before weights are loaded.
+        ModelError: as `load_policy`.
+    """
+    r, code = settings.lora_r, settings.trust_remote_code
+    if r and base_named_by(path) is not None:
+        raise ConfigError(
+            f"{path} is a LoRA adapter, and model.lora_r = {r} would train a second one on it. Name the merged "
+            "model (`text2grad sft` and `text2grad reward` write merged/ beside it), or set model.lora_r = 0"
+        )
+    if r and settings.lora_targets != "all-linear":
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        from text2grad.models.adapters import check_lora_targets
+
+        config, make = policy_config(path, trust_remote_code=code), AutoModelForCausalLM.from_config
+        with torch.device("meta"):  # without memory for weights
+            check_lora_targets(make(config, trust_remote_code=code), settings.lora_targets)  # type: ignore[no-untyped-call]
+    return load_policy(path, dtype=dtype_to_train(settings.dtype, r), trust_remote_code=code)
 
 
 def load_policy(path: str, *, dtype: str = "auto", trust_remote_code: bool = False, merge: bool = True) -> Any:
@@ -235,16 +248,3 @@ def _refuse_damaged_weights(directory: Path) -> None:
                 pass
         except (OSError, SafetensorError) as error:
             raise ModelError(f"{file} is damaged or incomplete ({error}); copy or download it again") from error
-
-
-def refuse_second_adapter(path: str, lora_r: int) -> None:
-    """Refuse to train an adapter on an adapter: the new one would be saved without the first.
-
-    Raises:
-        ConfigError: if the path holds an adapter and `lora_r` is above 0.
-    """
-    if lora_r and base_named_by(path) is not None:
-        raise ConfigError(
-            f"{path} is a LoRA adapter, and model.lora_r = {lora_r} would train a second one on it. Name the merged "
-            "model (`text2grad sft` and `text2grad reward` write merged/ beside it), or set model.lora_r = 0"
-        )

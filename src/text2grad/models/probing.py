@@ -4,14 +4,15 @@ probe.json      beside saved weights: log-probs [8, 8] when they were saved, and
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from text2grad.errors import ModelError
+from text2grad.errors import ModelError, is_out_of_memory
 from text2grad.files import to_json
 
 PROBE_FILE, TOKENS = "probe.json", 8
@@ -19,17 +20,25 @@ EQUAL = 1e-3  # nats; the KL divergence of two models is at most the square of t
 OF_DEVICES = 0.02  # nats; devices add in other orders
 
 
-@torch.no_grad()
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Set evaluation mode, and compute no gradients; afterwards every module is in the mode that it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
 def probe(model: Any) -> Tensor:
     """Return a model's log-probs after each of the ids 1 to 8, fp32 [8, V]; nothing is drawn, and its modes stay."""
     known = getattr(model.config.get_text_config(), "vocab_size", None) or TOKENS + 1
     ids = torch.arange(1, TOKENS + 1, device=model.device)[None] % known
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        logits = model.eval()(input_ids=ids, use_cache=False).logits
-    finally:
-        for module, training in modes:
-            module.training = training
+    with evaluating(model):
+        logits = model(input_ids=ids, use_cache=False).logits
     # the tokens of a prompt adapter stand before; tokens that do not exist have −∞
     return logits[0, -TOKENS:].float().log_softmax(-1).clamp(min=-1e4)  # type: ignore[no-any-return]
 
@@ -66,6 +75,18 @@ def check_probe(model: Any, directory: str | Path, base: str | None = None) -> N
             f"{str(directory)!r} is not the model that was saved: its log-probs differ by {far:.2g} nats. The cause is "
             f"{where}, or damage: restore it. If you changed the model on purpose, remove {file}"
         )
+
+
+@contextmanager
+def model_errors(before: str, behind: str = "") -> Iterator[None]:
+    """Raise a `ModelError` for any error of another library in the block, with its reason between two texts."""
+    try:
+        yield
+    except Exception as error:  # each library and architecture has its own
+        if is_out_of_memory(error) or isinstance(error, ModelError):
+            raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise ModelError(f"{before}{reason}{behind}") from error
 
 
 def refuse_unread(missing: Iterable[str], unexpected: Iterable[str]) -> None:

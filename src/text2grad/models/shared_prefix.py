@@ -20,6 +20,7 @@ Shapes: B rows, G groups, P tokens of the longest beginning, R of the longest re
 
 from collections.abc import Hashable, Iterable, Sequence
 from inspect import signature
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import torch
@@ -31,20 +32,6 @@ from text2grad.models.batch import TokenBatch, left_padded
 from text2grad.models.kv_cache import empty_cache
 
 LEAST_APART = 16  # tokens of the longest rest in a run, to read shorter ones apart
-
-
-class Prefilled(NamedTuple):
-    """A batch whose common prefixes are in the KV cache.
-
-    Attributes:
-        ids: [B, P + R], padded as above.
-        attention_mask: [B, P + R], 0 on padding.
-        cache: keys and values of the first C slots of every row: P, or, where rests were read in runs, P + R − 1.
-    """
-
-    ids: Tensor
-    attention_mask: Tensor
-    cache: Any
 
 
 class States(NamedTuple):
@@ -118,7 +105,9 @@ def shared_states(trunk: Any, batch: TokenBatch) -> States:
 
 
 @torch.no_grad()
-def prefill(model: Any, rows: Sequence[Sequence[int]], groups: Sequence[Hashable], pad_id: int) -> Prefilled | None:
+def prefill(
+    model: Any, rows: Sequence[Sequence[int]], groups: Sequence[Hashable], pad_id: int
+) -> tuple[Tensor, Tensor, Any] | None:
     """Run the common prefix of each group once; None if that saves nothing, or the model's cache cannot be shared.
 
     Args:
@@ -126,6 +115,10 @@ def prefill(model: Any, rows: Sequence[Sequence[int]], groups: Sequence[Hashable
         rows: token ids, at least one each.
         groups: the group of each row; rows of one group share a prefix.
         pad_id: the padding id.
+
+    Returns:
+        Ids, [B, P + R], padded as above, the mask that is 0 on padding, and the cache of the first C slots of each row:
+        P, or, where rests were read in runs, P + R − 1.
     """
     members: dict[Hashable, list[int]] = {}
     for number, group in enumerate(groups):
@@ -154,7 +147,7 @@ def prefill(model: Any, rows: Sequence[Sequence[int]], groups: Sequence[Hashable
     else:
         cache.batch_select_indices(own)
     rest_ids, rest_mask = left_padded(rests, pad_id, model.device)
-    return Prefilled(torch.cat([ids[own], rest_ids], 1), torch.cat([mask[own], rest_mask], 1), cache)
+    return torch.cat([ids[own], rest_ids], 1), torch.cat([mask[own], rest_mask], 1), cache
 
 
 def _of_similar_length(rows: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -216,10 +209,8 @@ def _read_runs(
 
 def _beginning(rows: Sequence[Sequence[int]]) -> list[int]:
     """Return the common prefix of rows, without the last token of the shortest: each row reads one to start."""
-    lists = [list(row) for row in rows]
-    first, last = min(lists), max(lists)  # in lexicographic order: all other lists lie between them
-    alike = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
-    return first[: min(alike, *(len(row) - 1 for row in rows))]
+    alike = takewhile(lambda column: len({*column}) == 1, zip(*rows, strict=False))
+    return [column[0] for column in alike][: min(map(len, rows)) - 1]
 
 
 def read_tokens(model: Any, ids: Tensor, attention_mask: Tensor, positions: Tensor, cache: Any) -> Any:

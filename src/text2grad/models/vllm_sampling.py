@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from packaging.specifiers import SpecifierSet
 
-from text2grad.config import EngineConfig, RolloutConfig
-from text2grad.errors import ConfigError, ModelError, is_out_of_memory, require
+from text2grad.config import EngineConfig, Recipe
+from text2grad.errors import ConfigError, ModelError, require
+from text2grad.models.probing import model_errors
 from text2grad.models.randomness import random_states, restore_random_states
 from text2grad.models.sampling import OnPart
 
@@ -31,13 +32,10 @@ class VLLMSampler:
         policy: Any,
         tokenizer: Any,
         accelerator: Any,
-        settings: EngineConfig,
+        recipe: Recipe,
         *,
-        rollout: RolloutConfig,
         eos_ids: Sequence[int],
         longest_prompt: int,
-        seed: int = 0,
-        trust_remote_code: bool = False,
     ) -> None:
         """Load vLLM into this process.
 
@@ -45,23 +43,22 @@ class VLLMSampler:
             policy: the policy, with or without LoRA; vLLM loads the model in its `name_or_path` once, for its shapes.
             tokenizer: the policy's.
             accelerator: accelerate's.
-            settings: the section [engine].
-            rollout: temperature, length limit, group size, and the responses sampled and handed on at a time.
+            recipe: of the run.
             eos_ids: ids that end a response; no others do.
             longest_prompt: length of the longest prompt, in tokens.
-            seed: the run's.
-            trust_remote_code: run code that comes with the model.
 
         Raises:
             ModelError: if vLLM cannot load the model.
         """
         from text2grad.models.vllm_generation import PolicyGeneration
 
-        self.eos_ids, self.seed = tuple(eos_ids), seed
+        settings, rollout = recipe.engine, recipe.rollout
+        self.eos_ids, self.seed = tuple(eos_ids), recipe.run.seed
         self.rows_at_once, self.group_size = rollout.rows_at_once, rollout.group_size
         self.device, self.replica = accelerator.device, accelerator.process_index // settings.tensor_parallel_size
         states = random_states()  # vLLM seeds all generators of its process
-        try:
+        cannot_load = f'rollout.engine = "vllm": vLLM cannot load {policy.name_or_path!r} ('
+        with model_errors(cannot_load, '). Mend this, or choose rollout.engine = "hf"'):
             self._generation = PolicyGeneration(
                 policy,
                 accelerator,
@@ -72,19 +69,12 @@ class VLLMSampler:
                 max_model_length=longest_prompt + rollout.max_new_tokens,
                 max_num_seqs=rollout.rows_at_once,
                 enable_sleep_mode=settings.sleep,
-                trust_remote_code=trust_remote_code,
+                trust_remote_code=recipe.model.trust_remote_code,
                 temperature=rollout.temperature,
                 max_completion_length=rollout.max_new_tokens,
                 logprobs=0,  # log-prob of the sampled token alone
                 generation_kwargs={**IDS_ONLY, "stop_token_ids": list(self.eos_ids)},
             )
-        except Exception as error:
-            if isinstance(error, ModelError) or is_out_of_memory(error):
-                raise
-            raise ModelError(
-                f'rollout.engine = "vllm": vLLM cannot load {policy.name_or_path!r} ({type(error).__name__}: {error}). '
-                'Mend this, or choose rollout.engine = "hf"'
-            ) from error
         restore_random_states(states)
 
     def sample(self, prompt_ids: Sequence[Sequence[int]], *, step: int, on_part: OnPart) -> None:

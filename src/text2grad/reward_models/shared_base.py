@@ -48,11 +48,6 @@ class AdapterRole:
         with adapter_active(self.shared, self.adapter):
             return self.shared(*args, **settings)
 
-    def generate(self, *args: Any, **settings: Any) -> Any:
-        """Decode with this role's adapter."""
-        with adapter_active(self.shared, self.adapter):
-            return self.shared.generate(*args, **settings)
-
     def save_pretrained(self, directory: str | Path) -> None:
         """Write this role's adapter as peft's directory."""
         from peft import get_peft_model_state_dict

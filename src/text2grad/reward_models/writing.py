@@ -10,7 +10,7 @@ shared between the responses to it. Each form is JSON with the feedback first, s
 "spans" is the paper's form. "labelled_spans" has the label behind each quote, which a small model finds easier, and
 the critic's number for the whole response: a fault without words of its own (an answer that says nothing) needs it.
 "tagged_words" repeats the words, each with a label behind it. Other packages add forms with labels of words
-(`register_form`). A word is a run of letters and digits with its accents, or one other visible character. Labels count
+(`FORMS`). A word is a run of letters and digits with its accents, or one other visible character. Labels count
 words, not tokens, because reward model and policy may have different tokenizers (Appendix L).
 
 A word is + (1) where a positive span overlaps it, − (−1) where a negative span does, 0 where none or both do. Read
@@ -248,9 +248,4 @@ FORMS = {
         says_words=True,
     ),
 }
-"""Name → form; `register_form` adds others."""
-
-
-def register_form(name: str, form: Form) -> None:
-    """Add a form with labels of words, so that a recipe can name it as `reward_model.form`."""
-    FORMS[name] = form
+"""The value of `reward_model.form` → form; another package may add one with labels of words."""

@@ -27,7 +27,7 @@ USUAL_GAP, USUAL_GAP_HALF = 1e-3, 0.05
 
 
 def engine_weights(
-    rollouts: Sequence[Rollout], logp: Tensor, mask: Tensor, *, accelerator: Any, cap: float = CAP
+    rollouts: Sequence[Rollout], logp: Tensor, mask: Tensor, *, accelerator: Any
 ) -> tuple[Tensor, dict[str, float]]:
     """Return the factor of each token's advantage where another engine sampled, and metrics over all processes.
 
@@ -36,7 +36,6 @@ def engine_weights(
         logp: log π_old from the trainer, [B, T], at the temperature of the rollouts.
         mask: True on response tokens, bool [B, T].
         accelerator: adds up the metrics of all processes.
-        cap: largest factor.
 
     Returns:
         Factors [B, T], 1 outside the mask; `engine/kl_per_token`, the mean of log π_engine − log π_old in nats,
@@ -50,12 +49,12 @@ def engine_weights(
         theirs[row, : len(rollout.engine_logp)] = torch.tensor(rollout.engine_logp).to(logp)
     log_ratio = (logp - theirs).masked_fill(~mask, 0.0)
     ratio = log_ratio.exp()
-    weights = ratio.clamp(max=cap)
-    numbers = [mask, -log_ratio, log_ratio.abs(), weights.masked_fill(~mask, 0.0), (ratio > cap) & mask]
+    weights = ratio.clamp(max=CAP)
+    numbers = [mask, -log_ratio, log_ratio.abs(), weights.masked_fill(~mask, 0.0), (ratio > CAP) & mask]
     sums = torch.stack([number.double().sum() for number in numbers])
-    count, kl, gap, weight, capped = accelerator.reduce(sums, reduction="sum").tolist()
-    sums_by_name = {"kl_per_token": kl, "logp_gap": gap, "weight_mean": weight, "capped_share": capped}
-    metrics = {f"engine/{name}": value / max(count, 1.0) for name, value in sums_by_name.items()}
+    count, *others = accelerator.reduce(sums, reduction="sum").tolist()
+    names = ("kl_per_token", "logp_gap", "weight_mean", "capped_share")
+    metrics = {f"engine/{name}": value / max(count, 1.0) for name, value in zip(names, others, strict=True)}
     if not metrics["engine/kl_per_token"] < MOST_KL:
         raise TrainingError(
             f"the responses are not the policy's: KL(engine ‖ policy) is {metrics['engine/kl_per_token']:.3g} nats per "

@@ -52,7 +52,9 @@ def token_rewards(
     rewards = rewards + settings.unlabelled * (delta == 0)
     rewards = rewards.masked_fill(~mask, 0.0) * judged[:, None]
     if settings.placement == "verdict":
-        verdicts = _verdicts(delta.masked_fill(~mask, 0.0), settings.positive, settings.negative)
+        delta = delta.masked_fill(~mask, 0.0)
+        right = settings.positive * (delta > 0).any(dim=1)
+        verdicts = torch.where((delta < 0).any(dim=1), settings.negative, right)  # the worst span decides
         rewards = is_last_token(mask) * (verdicts * judged)[:, None]
     elif settings.placement == "last_token":
         rewards = at_last_token(rewards, mask)
@@ -60,12 +62,6 @@ def token_rewards(
         rule = settings.placement
         rewards = at_step_ends(rewards, [step_ends(*of_one, rule) for of_one in zip(responses, offsets, strict=True)])
     return rewards + whole_rewards(critiques, batch, truncated=settings.truncated)
-
-
-def _verdicts(delta: Tensor, positive: float, negative: float) -> Tensor:
-    """Return the outcome-only reward of each response, [B]: its worst span decides."""
-    right = positive * (delta > 0).any(dim=1)
-    return torch.where((delta < 0).any(dim=1), negative, right)
 
 
 def whole_rewards(critiques: Sequence[Critique], batch: TokenBatch, *, truncated: float) -> Tensor:

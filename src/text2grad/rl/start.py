@@ -28,25 +28,20 @@ from text2grad.models import (
     TokenBatch,
     VLLMSampler,
     can_share_prompts,
+    check_adapter,
     check_batch_size,
     check_engine,
-    check_lora_targets,
     check_model,
     collate,
-    dtype_to_train,
-    empty_model,
     enable_checkpointing,
     fitting_prompts,
     half_precision,
     is_peft,
-    load_policy,
+    load_to_train,
     on_cpu,
     padding_id,
     policy_config,
-    refuse_second_adapter,
-    refuse_unrepeated,
     sample,
-    steps_are_right,
     stop_ids,
     with_lora,
 )
@@ -249,17 +244,8 @@ class PreparedRun:
         )
         self.vllm: VLLMSampler | None = None
         if recipe.rollout.engine == "vllm":
-            self.vllm = VLLMSampler(
-                policy,
-                self.tokenizer,
-                self.accelerator,
-                recipe.engine,
-                rollout=recipe.rollout,
-                eos_ids=self.eos_ids,
-                longest_prompt=self.longest_prompt,
-                seed=recipe.run.seed,
-                trust_remote_code=recipe.model.trust_remote_code,
-            )
+            policy_in = (policy, self.tokenizer, self.accelerator, recipe)
+            self.vllm = VLLMSampler(*policy_in, eos_ids=self.eos_ids, longest_prompt=self.longest_prompt)
 
     def _place(self, policy: Any) -> None:
         """Move the models to the device, or shard them over the processes."""
@@ -275,7 +261,6 @@ class PreparedRun:
             self.sharding.shard(self.model, self.reference)
         with self.whole_policy() as whole:
             check_model(whole)
-            steps_are_right(whole, self.pad_id)
 
     @contextmanager
     def whole_policy(self) -> Iterator[Any]:
@@ -333,23 +318,18 @@ def prepare_policy(model: Any, settings: ModelConfig) -> Any:
     """Return the policy, loaded where a path was given, with a fresh LoRA adapter where the settings ask for one.
 
     Raises:
-        ConfigError: if `lora_targets` names a module that the model lacks; before its weights are loaded from a path.
+        ConfigError: if its adapters have other names, or as `load_to_train`.
         ModelError: if the path holds no model that can be loaded, or the model has an adapter that could not be.
     """
     if isinstance(model, str | Path):
-        refuse_second_adapter(str(model), settings.lora_r)
-        if settings.lora_r and settings.lora_targets != "all-linear":
-            empty = empty_model(str(model), trust_remote_code=settings.trust_remote_code)
-            check_lora_targets(empty, settings.lora_targets)
-        dtype = dtype_to_train(settings.dtype, settings.lora_r)
-        model = load_policy(str(model), dtype=dtype, trust_remote_code=settings.trust_remote_code)
+        model = load_to_train(str(model), settings)
     if is_peft(model) and POLICY_ADAPTER not in model.peft_config:
         raise ConfigError(
             f"the policy's adapters are named {', '.join(map(repr, model.peft_config))}, but text2grad trains and "
             f"saves the one named {POLICY_ADAPTER!r}; load it with adapter_name={POLICY_ADAPTER!r}"
         )
     if is_peft(model):
-        refuse_unrepeated(model)
+        check_adapter(model)
     if settings.lora_r and not is_peft(model):
         model = with_lora(
             model,

@@ -18,7 +18,7 @@ from text2grad.costs import read_cost
 from text2grad.errors import CheckpointError, ConfigError, DataError, Interrupted, ModelError, TrainingError
 from text2grad.feedback.records import Annotation, read_annotations, write_annotations
 from text2grad.feedback.splits import split_by_prompt
-from text2grad.models import measured_run, measured_training
+from text2grad.models import measured_training, pretrained
 from text2grad.models.pretrained import load_policy, load_tokenizer
 from text2grad.reward_models.agreement import Agreement
 from text2grad.reward_models.format import CritiqueFormat
@@ -55,7 +55,7 @@ def lines(run: Path) -> list[dict[str, Any]]:
 
 
 def assert_same_run(one: Path, other: Path) -> None:
-    for name in ("metrics.jsonl", "results.json", "data.json", "model/model.safetensors"):
+    for name in ("metrics.jsonl", "results.json", "model/model.safetensors"):
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
     last = "checkpoints/checkpoint-6/model.safetensors"
     assert (one / last).read_bytes() == (other / last).read_bytes()
@@ -255,7 +255,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(home: Path, monkeypatch: pytest
             policy.lm_head.weight[0, 0] = torch.nan
         return policy
 
-    monkeypatch.setattr(measured_run, "load_policy", poison)
+    monkeypatch.setattr(pretrained, "load_policy", poison)
     with pytest.raises(TrainingError) as caught:
         train(home, "nan")
     assert str(caught.value) == (
@@ -363,7 +363,7 @@ def test_a_run_is_not_resumed_on_other_annotations_or_settings(home: Path, calm:
     before = (home / "annotations.jsonl").read_bytes()
     write_annotations(home / "annotations.jsonl", [*ANNOTATIONS[1:], ANNOTATIONS[0]])
     try:
-        with pytest.raises(CheckpointError, match=r"calm holds a run on other annotations \(sha256: "):
+        with pytest.raises(CheckpointError, match=r"calm holds a run on other inputs; .* annotations \(SHA-256 "):
             train(home, "calm", resume=True)
     finally:
         (home / "annotations.jsonl").write_bytes(before)

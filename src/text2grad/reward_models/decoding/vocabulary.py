@@ -5,12 +5,12 @@ Shapes: K tokens that are not empty, S states.
 
 from collections import defaultdict
 from collections.abc import Collection
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from text2grad.align import PieceTable, Tokenizer
+from text2grad.align import PieceTable
 
 Ints = NDArray[np.int64]
 
@@ -31,15 +31,15 @@ class Vocabulary:
         before_quote: ids by the bytes before a quotation mark in them.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, size: int, banned: Collection[int] = ()) -> None:
+    def __init__(self, tokenizer: Any, *, size: int, banned: Collection[int] = ()) -> None:
         """Read a tokenizer, which takes some seconds for 100,000 tokens; one that tells no bytes has no tokens here.
 
         `size` is the number of ids of the model, if the tokenizer has more; `banned` ids are not text, such as ends of
         sequence.
         """
-        self.size, known = size, cast(Any, tokenizer)
+        self.size = size
         table = PieceTable.of(tokenizer)
-        ids = sorted({i for i in known.get_vocab().values() if i < size} - set(banned)) if table else []
+        ids = sorted({i for i in tokenizer.get_vocab().values() if i < size} - set(banned)) if table else []
         pieces = table.pieces(tokenizer, ids, skip_special=True) if table else []
         at_first = table.first if table else {}
         self.data = {i: piece.data for i, piece in zip(ids, pieces, strict=True) if piece.data}
