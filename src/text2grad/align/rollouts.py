@@ -14,10 +14,7 @@ from text2grad.types import Critique, Rollout
 
 
 def response_deltas(
-    tokenizer: Any,
-    rollouts: Sequence[Rollout],
-    critiques: Sequence[Critique],
-    settings: AlignSettings = DEFAULT,
+    tokenizer: Any, rollouts: Sequence[Rollout], critiques: Sequence[Critique], settings: AlignSettings = DEFAULT
 ) -> tuple[list[list[float]], list[list[Range]]]:
     """Return δ [T] of each response, and the character ranges [T] of its sampled tokens.
 

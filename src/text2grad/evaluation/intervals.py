@@ -66,12 +66,7 @@ class Estimate(NamedTuple):
 
 
 def estimate(
-    rows: Rows,
-    statistics: Mapping[str, Statistic],
-    *,
-    minus: Rows | None = None,
-    draws: int = DRAWS,
-    seed: int = 0,
+    rows: Rows, statistics: Mapping[str, Statistic], *, minus: Rows | None = None, draws: int = DRAWS, seed: int = 0
 ) -> dict[str, Estimate]:
     """Return figures with percentile-bootstrap intervals of 95 %; an undefined figure is left out.
 

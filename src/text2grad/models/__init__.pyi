@@ -16,12 +16,7 @@ from .adapters import (
 )
 from .batch import TokenBatch as TokenBatch, collate as collate
 from .chat_template import prompt_text as prompt_text
-from .decoding import (
-    Choose as Choose,
-    decode as decode,
-    most_likely as most_likely,
-    steps_are_right as steps_are_right,
-)
+from .decoding import Choose as Choose, decode as decode, most_likely as most_likely, steps_are_right as steps_are_right
 from .fine_tuning import (
     NO_LOSS as NO_LOSS,
     FineTuning as FineTuning,
@@ -88,8 +83,4 @@ from .randomness import (
 )
 from .sampling import OnPart as OnPart, make_rollouts as make_rollouts, sample as sample
 from .shared_prefix import can_share_prompts as can_share_prompts
-from .vllm_sampling import (
-    VLLMSampler as VLLMSampler,
-    check_engine as check_engine,
-    check_trl as check_trl,
-)
+from .vllm_sampling import VLLMSampler as VLLMSampler, check_engine as check_engine, check_trl as check_trl

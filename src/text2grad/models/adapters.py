@@ -57,13 +57,7 @@ def trunk_of(model: Any) -> Any:
 
 
 def with_lora(
-    model: Any,
-    *,
-    r: int,
-    alpha: int,
-    targets: str | Sequence[str],
-    dropout: float = 0.0,
-    value_adapter: bool = False,
+    model: Any, *, r: int, alpha: int, targets: str | Sequence[str], dropout: float = 0.0, value_adapter: bool = False
 ) -> Any:
     """Return the model with a fresh LoRA adapter for the policy, and one for the value function on request.
 

@@ -129,11 +129,7 @@ def _cost(sizes: Sequence[tuple[int, int, int | None]]) -> Cost:
 
 
 def collate(
-    rollouts: Sequence[Rollout],
-    *,
-    pad_id: int,
-    device: torch.device | str = "cpu",
-    share_prompts: bool = False,
+    rollouts: Sequence[Rollout], *, pad_id: int, device: torch.device | str = "cpu", share_prompts: bool = False
 ) -> TokenBatch:
     """Return rollouts as one right-padded batch.
 

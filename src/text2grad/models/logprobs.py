@@ -287,11 +287,7 @@ def _target_rows(hidden: Tensor, head: Head, targets: Tensor, temperature: float
 
 
 def _logit_grad(
-    log_p: Tensor,
-    entropy: Tensor,
-    local_targets: Tensor,
-    grad_logp: Tensor | None,
-    grad_entropy: Tensor | None,
+    log_p: Tensor, entropy: Tensor, local_targets: Tensor, grad_logp: Tensor | None, grad_entropy: Tensor | None
 ) -> Tensor:
     """Return the loss's gradient by the tile's logits: g (1[v = y] − p_v) − g_H p_v (log p_v + H), [N, columns]."""
     p = log_p.exp()

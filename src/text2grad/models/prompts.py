@@ -84,13 +84,7 @@ def format_of(
 
 
 def fitting_prompts(
-    model: Any,
-    tokenizer: Any,
-    examples: Sequence[Example],
-    *,
-    prompt_format: str,
-    max_new_tokens: int,
-    too_long: str,
+    model: Any, tokenizer: Any, examples: Sequence[Example], *, prompt_format: str, max_new_tokens: int, too_long: str
 ) -> tuple[list[Example], list[tuple[int, ...]]]:
     """Return the examples whose prompts leave room for a response in the model's context, and their prompts' ids.
 

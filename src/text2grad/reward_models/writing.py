@@ -23,15 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, groupby
 from typing import Any, NamedTuple
 
-from text2grad.feedback import (
-    Annotation,
-    CutObject,
-    is_finite,
-    is_json,
-    printable,
-    read_objects,
-    words_of,
-)
+from text2grad.feedback import Annotation, CutObject, is_finite, is_json, printable, read_objects, words_of
 from text2grad.types import Critique, Example, Label, Span
 
 OPENING, GOOD, POOR, CLOSING = '{"textual_feedback": "', '", "good_spans": [', '], "poor_spans": [', "]}"
@@ -235,9 +227,7 @@ FORMS = {
         "good_spans", "and poor_spans what is good and what is poor about it, in words quoted exactly from the response"
     ),
     "labelled_spans": Form(
-        "spans",
-        "a list of pairs: words quoted exactly from the response, in its order, and good or poor",
-        outcome=True,
+        "spans", "a list of pairs: words quoted exactly from the response, in its order, and good or poor", outcome=True
     ),
     "tagged_words": Form(
         "word_tags",

@@ -34,13 +34,7 @@ class Advantages(NamedTuple):
 
 
 def gae(
-    rewards: Tensor,
-    values: Tensor,
-    response_mask: Tensor,
-    *,
-    gamma: float,
-    lam: float,
-    bootstrap: Tensor | None = None,
+    rewards: Tensor, values: Tensor, response_mask: Tensor, *, gamma: float, lam: float, bootstrap: Tensor | None = None
 ) -> Advantages:
     """Return GAE advantages and λ-returns.
 

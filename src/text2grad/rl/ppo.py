@@ -63,13 +63,7 @@ class PolicyLoss(NamedTuple):
 
 
 def policy_loss(
-    logp: Tensor,
-    logp_old: Tensor,
-    advantages: Tensor,
-    response_mask: Tensor,
-    *,
-    clip_range: float,
-    token_count: float,
+    logp: Tensor, logp_old: Tensor, advantages: Tensor, response_mask: Tensor, *, clip_range: float, token_count: float
 ) -> PolicyLoss:
     """Return the negated clipped surrogate −L^CLIP.
 

@@ -16,13 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 
 from text2grad.feedback import Critic, Match, ask
-from text2grad.models import (
-    batch_indices,
-    make_rollouts,
-    random_states,
-    restore_random_states,
-    step_uniforms,
-)
+from text2grad.models import batch_indices, make_rollouts, random_states, restore_random_states, step_uniforms
 from text2grad.rl.start import PreparedRun
 from text2grad.types import Critique, Rollout
 

@@ -216,12 +216,7 @@ def _refuse_infinite(means: Mapping[str, float]) -> None:
 
 
 def ppo_epochs(
-    gradient: MinibatchGradient,
-    optimizers: Optimizers,
-    data: PPOBatch,
-    *,
-    seed: int,
-    max_ratio: float = MOST_RATIO,
+    gradient: MinibatchGradient, optimizers: Optimizers, data: PPOBatch, *, seed: int, max_ratio: float = MOST_RATIO
 ) -> dict[str, float]:
     """Run lines 19-31 of Algorithm 4 on one batch of rollouts and return the means of the minibatches' metrics.
 

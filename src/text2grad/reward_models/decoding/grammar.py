@@ -11,16 +11,7 @@ from text2grad.feedback import inside_word
 from text2grad.reward_models.decoding.automaton import DECIMALS, DIGITS
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.format import CritiqueFormat
-from text2grad.reward_models.writing import (
-    CLOSING,
-    FORMS,
-    GOOD,
-    NO_OUTCOME,
-    OPENING,
-    OUTCOME,
-    POOR,
-    WORDS,
-)
+from text2grad.reward_models.writing import CLOSING, FORMS, GOOD, NO_OUTCOME, OPENING, OUTCOME, POOR, WORDS
 
 # White space as Python defines it, in JSON encoding.
 _SPACE = r"(?:[ \u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]|\\[tnfr]|\\u00(?:0b|1[c-f]))"

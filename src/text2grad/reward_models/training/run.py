@@ -14,14 +14,7 @@ from text2grad.config import Recipe
 from text2grad.errors import ConfigError
 from text2grad.feedback import Annotation, write_annotations
 from text2grad.files import write_atomically
-from text2grad.models import (
-    NO_LOSS,
-    MeasuredRun,
-    check_ids,
-    context_of,
-    format_of,
-    load_tokenizer,
-)
+from text2grad.models import NO_LOSS, MeasuredRun, check_ids, context_of, format_of, load_tokenizer
 from text2grad.progress import note
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel

@@ -153,10 +153,7 @@ def _of_words(wording: Wording) -> dict[str, Statistic]:
     """Return the figures of feedback by name."""
     figures = {name: Bleu(scale=0.01) if name == "bleu" else figure for name, figure in wording.overlaps.items()}
     alone = ("predicted", "true")
-    return {
-        **figures,
-        **{f"perplexity/{who}": Ratio((f"nats/{who}",), (f"tokens/{who}",), exp=True) for who in alone},
-    }
+    return {**figures, **{f"perplexity/{who}": Ratio((f"nats/{who}",), (f"tokens/{who}",), exp=True) for who in alone}}
 
 
 def _word_counts(pair: Pair, wording: Wording) -> dict[str, float]:

@@ -17,10 +17,7 @@ from text2grad.runs.reports.html import Table
 
 _SIDES: Mapping[str, Side] = {"win": "first", "tie": "tie", "loss": "second"}
 _CODES: Mapping[Side | None, float | None] = {"second": 0.0, "tie": 1.0, "first": 2.0, None: None}
-_RATES = {
-    **{name: Ratio((name,), ("pairs",)) for name in _SIDES},
-    "first_place": Ratio(("first place",), ("places",)),
-}
+_RATES = {**{name: Ratio((name,), ("pairs",)) for name in _SIDES}, "first_place": Ratio(("first place",), ("places",))}
 
 
 def summary(preferences: Sequence[Preference]) -> dict[str, Any]:

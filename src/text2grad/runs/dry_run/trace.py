@@ -205,11 +205,7 @@ class TracedModel:
         peak = peak if accumulated else max(peak, gradients)
         activations = min(max(kept, 0), peak)
         gradients = gradients if accumulated else min(gradients, peak - activations)
-        return {
-            "activations": activations,
-            "gradients": gradients,
-            "working": max(peak - activations - gradients, 0),
-        }
+        return {"activations": activations, "gradients": gradients, "working": max(peak - activations - gradients, 0)}
 
     def score(self, rows: int, prompt: int, response: int, *, kl: Literal["k1", "full"]) -> Roles:
         """Trace log-probs of policy and reference, KL and values of one micro-batch."""
