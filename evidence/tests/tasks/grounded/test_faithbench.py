@@ -10,9 +10,9 @@ from evidence import register
 from places import SHARED
 from text2grad.errors import DataError
 from text2grad.feedback.records import Annotation
-from text2grad.feedback.sources.base import Item, Options
+from text2grad.feedback.sources.base import NOT_JUDGED, Item, Options
 from text2grad.feedback.sources.registry import Account, read_items, read_source
-from text2grad.types import Critique, Span
+from text2grad.types import Critique, Example, Span
 
 register()
 LYON = "I live in Lyon."
@@ -37,10 +37,24 @@ def test_every_mark_of_faithbench_is_a_span_or_a_loss_with_its_reason() -> None:
     unwanted = sum(any(label.startswith("Unwanted") for label in mark["labels"]) for mark in marks)
     marked_twice = found.losses.pop("marked twice at the same place: one span, both in words")
     assert found.spans["negative"] + marked_twice == unwanted == 863
-    assert found.losses == {"marks that are neither positive nor negative by their labels": len(marks) - unwanted}
-    silent = sum(not record["annotations"] for record in records)
-    assert found.annotations == silent + sum(len({m["annotator"] for m in record["annotations"]}) for record in records)
-    more = [one.critique.spans for one in read_source(path, format="faithbench", labels={"Questionable": "negative"})]
+    raters = [{m["annotator"] for m in record["annotations"]} for record in records]
+    unsure = sum(
+        all(
+            not label.startswith("Unwanted")
+            for m in record["annotations"]
+            if m["annotator"] == rater
+            for label in m["labels"]
+        )
+        for record, of_record in zip(records, raters, strict=True)
+        for rater in of_record
+    )
+    assert found.losses == {
+        "marks that are neither positive nor negative by their labels": len(marks) - unwanted,
+        NOT_JUDGED: unsure,  # all that this person marked is neither
+    }
+    assert found.annotations == sum(not of_record for of_record in raters) + sum(map(len, raters)) - unsure
+    read = read_source(path, format="faithbench", labels={"Questionable": "negative"})
+    more = [item.critique.spans for item in read if isinstance(item, Annotation)]
     assert sum(map(len, more)) > found.spans["negative"]
 
 
@@ -55,9 +69,9 @@ def test_marks_of_faithbench_carry_their_reason_and_belong_to_their_annotator(tm
     prompt = "Summarize the passage in one or two sentences. Use only what the passage says.\n\nPassage: A fair."
     assert [item.made for item in found] == [
         Annotation(prompt, LYON, Critique(feedback, (NO,))),
-        Annotation(prompt, LYON, Critique("No errors marked.")),
+        Example(prompt, meta={"response": LYON}),
     ]
-    assert [len(item.losses) for item in found] == [1, 1]
+    assert [len(item.losses) for item in found] == [1, 2]
     record = {"source": "A fair.", "summary": LYON, "annotations": marks}
     meanings = {"unwanted.extrinsic": "positive", "BENIGN": "negative"}
     found = items(tmp_path, "faithbench", record, labels=meanings)
