@@ -42,7 +42,7 @@ for weight in model.parameters():
 trainer = GRPOTrainer(
     model,
     reward_funcs=lambda completions, **_: [0.0] * len(completions),
-    args=GRPOConfig(sys.argv[2], use_cpu=True, report_to="none", num_generations=2, per_device_train_batch_size=2),
+    args=GRPOConfig(sys.argv[2], use_cpu=True, bf16=False, report_to="none", num_generations=2, per_device_train_batch_size=2),
     train_dataset=Dataset.from_list([{"prompt": "the tide"}]),
     processing_class=tokenizer,
 )
