@@ -28,7 +28,10 @@ LEFT: list[Any] = []  # modes that are entered, and not left
         (lambda: torch.set_default_dtype(torch.float64), torch.get_default_dtype),
         (lambda: torch.set_default_device("meta"), torch.get_default_device),
         (lambda: torch.set_num_threads(2), torch.get_num_threads),
-        (lambda: torch.use_deterministic_algorithms(True), torch.are_deterministic_algorithms_enabled),
+        (
+            lambda: torch.use_deterministic_algorithms(not torch.are_deterministic_algorithms_enabled()),
+            torch.are_deterministic_algorithms_enabled,
+        ),
         (lambda: torch.set_float32_matmul_precision("medium"), torch.get_float32_matmul_precision),
         (lambda: setattr(torch.backends.cudnn, "benchmark", True), lambda: torch.backends.cudnn.benchmark),
         (lambda: LEFT.append(torch.inference_mode()) or LEFT[-1].__enter__(), torch.is_inference_mode_enabled),

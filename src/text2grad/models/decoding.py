@@ -230,4 +230,6 @@ def _difference(model: Any, ours: Tensor, theirs: Tensor) -> float:
     nats = (ours - theirs).abs().median(1).values.max()
     rounded = half_precision(model) or torch.get_float32_matmul_precision() != "highest"
     spread = theirs.std() + LEAST_SPREAD  # of a model that knows nothing yet all log-probs are nearly equal
-    return 0.0 if nats <= (TOLERANCE_HALF if rounded else TOLERANCE) * spread else float(nats)
+    return (
+        float(nats) if nats > (TOLERANCE_HALF if rounded else TOLERANCE) * spread else 0.0
+    )  # no number: a broken weight

@@ -59,7 +59,8 @@ def save_model(model: Any, directory: Path, *, logp: Tensor | None = None, **set
     """Write a causal language model or its adapter, and its log-probs; `logp` are those of one in shards."""
     model.save_pretrained(directory, **settings)
     first = (probe(model) if logp is None else logp)[:, :TOKENS].nan_to_num()
-    (directory / PROBE_FILE).write_bytes(to_json({"logp": first.tolist(), "eps": torch.finfo(model.dtype).eps}))
+    if first.numel():
+        (directory / PROBE_FILE).write_bytes(to_json({"logp": first.tolist(), "eps": torch.finfo(model.dtype).eps}))
 
 
 def check_probe(model: Any, directory: str | Path, base: str | None = None) -> None:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from text2grad.config import all_checkpoints, best_checkpoint, latest_checkpoint
-from text2grad.errors import CheckpointError
+from text2grad.errors import CheckpointError, is_out_of_memory
 from text2grad.files import changed_since, published, sha256_of, to_json
 from text2grad.models import is_peft, policy_only, probe, random_states, save_model
 from text2grad.rl.sharding import as_sharded, whole
@@ -45,7 +45,12 @@ def save_checkpoint(run: PreparedRun, step: int) -> None:
     states = run.optimizers.states().items()
     moments = {f"{names[p]}.{key}": moment for p, state in states for key, moment in state.items()}
     with run.whole_policy() as policy:
-        logp = probe(policy)
+        try:
+            logp = probe(policy)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            logp = torch.zeros(0, 0)  # the step that memory ends is saved, without a probe
     if run.accelerator.is_main_process:
         state = {
             "step": step,
