@@ -28,4 +28,4 @@ def assert_start_is_fine_tuned(made: Path) -> None:
     assert [*json.loads((made / "phases.json").read_bytes())] == ["sft", "start"]
     assert (made / "start" / "model.safetensors").read_bytes() == (made / "sft" / "model.safetensors").read_bytes()
     scores = json.loads((made / "sft_evaluation.json").read_bytes())
-    assert {*scores} == {"fact_f1", "exact"}
+    assert {*scores} >= {"fact_f1", "exact"}  # evidence adds ROUGE-L
