@@ -31,7 +31,7 @@ def check_text_ids(model: Any, tokenizer: Any) -> None:
     Raises:
         ModelError: if there is such an id.
     """
-    special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    special = special_tokens(tokenizer)
     check_ids(model, [[number for number in tokenizer.get_vocab().values() if number not in special]])
 
 

@@ -19,6 +19,8 @@ from transformers import PreTrainedTokenizerFast
 
 from text2grad.errors import DataError
 from text2grad.feedback.examples import read_demonstrations
+from text2grad.models import chat_template
+from text2grad.models.chat_template import turn_end
 from text2grad.models.fine_tuning import NO_LOSS, Row, conversation_rows, with_end
 from text2grad.models.prompts import encode_prompts, stop_ids
 from text2grad.types import Example
@@ -384,3 +386,26 @@ def test_fields_of_other_servers_are_told_too() -> None:
     lost = set[str]()
     conversation_rows(tokenizer_for(CHATML), [([asked("Who?")], "Ann", said("Ann", **said_so), {})], "chat", lost=lost)
     assert lost == said_so.keys()
+
+
+def test_the_end_of_a_turn_is_asked_once_and_anew_of_another_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, asked_for = tokenizer_for(TEMPLATES["gemma"], "<start_of_turn>", "<end_of_turn>", "<|im_end|>"), list[str]()
+    render = chat_template._rendered
+
+    def counted(tokenizer: Any, *given: Any, **how: Any) -> str:
+        asked_for.append(tokenizer.chat_template)
+        return render(tokenizer, *given, **how)
+
+    monkeypatch.setattr(chat_template, "_rendered", counted)
+    assert [turn_end(made).text for _ in range(3)] == ["<end_of_turn>"] * 3
+    made.chat_template = "{% for m in messages %}{{ m['role'] + m['content'] }}<|im_end|>{% endfor %}"
+    assert [turn_end(made).text for _ in range(3)] == ["<|im_end|>"] * 3
+    assert len(asked_for) == 4  # a chat that ends with the answer, and one that goes on, of each template
+
+
+def test_a_tokenizer_that_does_not_tell_its_added_tokens_has_none() -> None:
+    class Silent:  # as mistral-common's
+        def __len__(self) -> int:
+            return 3
+
+    assert re.search(chat_template.any_of(Silent()), "<eos>") is None

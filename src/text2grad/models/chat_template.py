@@ -13,6 +13,7 @@ from functools import lru_cache
 from itertools import product, takewhile
 from typing import Any, NamedTuple
 
+from text2grad.align import added_tokens
 from text2grad.errors import DataError
 from text2grad.types import Example, Message
 
@@ -31,7 +32,12 @@ class TurnEnd(NamedTuple):
 
 
 def turn_end(tokenizer: Any) -> TurnEnd:
-    """Return the end of an answer in the chat template."""
+    """Return the end of an answer in the chat template, which is asked once."""
+    return _turn_end(tokenizer, len(tokenizer), str(tokenizer.chat_template))
+
+
+@lru_cache(maxsize=8)
+def _turn_end(tokenizer: Any, _size: int, _template: str) -> TurnEnd:
     system, asked = ({"role": role, "content": _MARKS[0]} for role in ("system", "user"))
     tail = then = ""
     for first in ([], [system]):
@@ -179,7 +185,7 @@ def any_of(tokenizer: Any, *, special: bool = False) -> str:
 
 @lru_cache(maxsize=8)
 def _any_of(tokenizer: Any, _size: int, special: bool) -> str:
-    tokens = (token for token in tokenizer.added_tokens_decoder.values() if token.content and token.special >= special)
+    tokens = (token for token in added_tokens(tokenizer).values() if token.content and token.special >= special)
     return "|".join(re.escape(text) for text in sorted((token.content for token in tokens), key=len)[::-1]) or "(?!)"
 
 

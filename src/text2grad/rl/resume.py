@@ -33,14 +33,12 @@ def restore(run: PreparedRun) -> int:
         same_number = len(states) == run.accelerator.num_processes
         restore_random_states(states[run.accelerator.process_index if same_number else 0])
     run.accelerator.wait_for_everyone()  # every process has read the log before the first one cuts it
-    if run.accelerator.is_main_process:
-        lost = run.log.rewind(written)
-        if lost:
-            note(
-                f"{run.directory}: {', '.join(lost)} lost lines since the checkpoint of step {step}: curves and pages "
-                "have a gap, which a copy of the files would fill",
-                warning=True,
-            )
+    if run.accelerator.is_main_process and (lost := run.log.rewind(written)):
+        note(
+            f"{run.directory}: {', '.join(lost)} lost lines since the checkpoint of step {step}: curves and pages "
+            "have a gap, which a copy of the files would fill",
+            warning=True,
+        )
     run.accelerator.wait_for_everyone()
     run.log.metrics()  # refuses a damaged file before work starts
     first = max(step - -(-run.recipe.refresh.window // run.recipe.rollout.batch_size), 0)
