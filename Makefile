@@ -7,7 +7,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 # Python keeps the byte code of what it imports; where it must not, every command would compile its imports again.
 COMPILE := $(if $(PYTHONDONTWRITEBYTECODE),--compile,--no-compile)
 
-.PHONY: setup smollm2 check test test-all test-full verl-test vllm-test quickstart results results-short benchmarks clean
+.PHONY: setup smollm2 check test test-all test-full newest-test verl-test vllm-test quickstart results results-short benchmarks clean
 
 setup: .venv/ready
 
@@ -40,8 +40,13 @@ test-all: setup              ## the studio in a browser, wheels, further isolati
 
 test-full: setup             ## by hand, for hours: matrices, long trainings, real servers and engines
 	-$(ONE_THREAD) $(BIN)/pytest -q -m slow --junitxml build/full/slow.xml
-	-$(MAKE) verl-test vllm-test
+	-$(MAKE) newest-test verl-test vllm-test
 	$(BIN)/python tests/helpers/full_table.py build/full/*.xml --out tests/matrices/full.md
+
+newest-test: setup           ## the product with the newest packages, as pip gives them to who installs without constraints
+	$(PYTHON) -m venv --clear .venv-newest
+	.venv-newest/bin/pip install --quiet --editable '.[train,annotate,eval,tune,studio,dev]'
+	$(ONE_THREAD) .venv-newest/bin/pytest -n 3 --dist loadfile -q --junitxml build/full/newest.xml
 
 verl-test: .venv-verl/ready  ## the agent loop beside verl's own functions, in an environment of its own
 	.venv-verl/bin/python -W ignore -c 'import verl.experimental.agent_loop.agent_loop'  # without it tests would be skipped
@@ -86,4 +91,4 @@ benchmarks: setup            ## speed and memory, as JSON in evidence/results
 	$(BIN)/python benchmarks/reward_decode.py --peer --json evidence/results/reward_decode.json
 
 clean:
-	rm -rf .venv .venv-verl .venv-vllm .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-newest .venv-verl .venv-vllm .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from text2grad.models.adapters import with_lora
 from text2grad.models.decoding import decode
+from text2grad.models.kv_cache import cache_argument, empty_cache
 from text2grad.models.shared_prefix import prefill
 from tiny_models import CONFIGS, tiny
 
@@ -93,7 +94,8 @@ def test_short_beginnings_are_not_padded_to_the_longest() -> None:
     told = zip(ids.tolist(), mask.tolist(), strict=True)
     assert [[token for token, here in zip(*row, strict=True) if here] for row in told] == PROMPTS
     for row, tokens in enumerate(PROMPTS):  # keys as of the row alone, at the end of its slots
-        alone = model(input_ids=torch.tensor([tokens[:-1]]), use_cache=True).past_key_values
+        alone = empty_cache(model)
+        model(input_ids=torch.tensor([tokens[:-1]]), use_cache=True, **{cache_argument(model): alone})
         keys = cache.layers[1].keys[row, :, 22 - len(tokens[:-1]) :]
         torch.testing.assert_close(keys, alone.layers[1].keys[0], atol=1e-5, rtol=1e-5)
 

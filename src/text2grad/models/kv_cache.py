@@ -15,13 +15,21 @@ from torch.nn.functional import pad
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
+from text2grad.models.adapters import base_of
+
 LEAST_ROOM = 64  # tokens
+
+
+def cache_argument(model: Any) -> str | None:
+    """Return what the forward pass calls its cache: `cache` since transformers 5.24; None if it takes no such cache."""
+    known = signature(base_of(model).forward).parameters
+    return next((name for name in ("cache", "past_key_values", "cache_params") if name in known), None)
 
 
 def empty_cache(model: Any) -> Any:
     """Return an empty cache in which every layer keeps every position; None for models with other caches."""
     config = model.config
-    takes = "past_key_values" in signature(getattr(model, "get_base_model", lambda: model)().forward).parameters
+    takes = cache_argument(model) in ("cache", "past_key_values")
     if config.get_text_config() is not config or not takes or not model._supports_default_dynamic_cache():
         return None
     cache = DynamicCache(config=config)

@@ -26,10 +26,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from transformers.cache_utils import CacheLayerMixin
 
 from text2grad.models.adapters import base_of, trunk_of
 from text2grad.models.batch import TokenBatch, left_padded
-from text2grad.models.kv_cache import empty_cache
+from text2grad.models.kv_cache import cache_argument, empty_cache
 
 LEAST_APART = 16  # tokens of the longest rest in a run, to read shorter ones apart
 
@@ -58,7 +59,7 @@ def can_share_prompts(model: Any) -> bool:
         return False
     if counts_slots(model):
         return False
-    known = {"attention_mask", "position_ids", "past_key_values"}
+    known = {"attention_mask", "position_ids", cache_argument(trunk)}
     return known <= set(signature(trunk.forward).parameters) and empty_cache(base_of(model)) is not None
 
 
@@ -86,7 +87,8 @@ def shared_states(trunk: Any, batch: TokenBatch) -> States:
     width = int(lengths.max())
     cache = DynamicCache(config=trunk.config)
     # Right padding: causal attention keeps it out of every real position, so this pass needs no mask.
-    read = trunk(input_ids=batch.ids[first, :width], past_key_values=cache, use_cache=True).last_hidden_state
+    given: dict[str, Any] = {cache_argument(trunk): cache, "use_cache": True}
+    read = trunk(input_ids=batch.ids[first, :width], **given).last_hidden_state
     last = read[torch.arange(len(first), device=device), lengths - 1][of_row]  # [B, H], predicts the first token
     cache.batch_select_indices(of_row)
     columns = torch.arange(width, device=device)
@@ -96,8 +98,7 @@ def shared_states(trunk: Any, batch: TokenBatch) -> States:
         input_ids=batch.response_ids,
         attention_mask=mask.long(),
         position_ids=batch.prompt_lengths[:, None] + steps,
-        past_key_values=cache,
-        use_cache=True,
+        **given,
     ).last_hidden_state
     states = torch.cat([last[:, None], rest], 1)  # [B, T + 1, H]
     rows = torch.arange(len(own), device=device)
@@ -224,8 +225,8 @@ def read_tokens(model: Any, ids: Tensor, attention_mask: Tensor, positions: Tens
         cache: of the tokens before.
     """
     known = signature(base_of(model).forward).parameters
-    more = {"position_ids": positions, "logits_to_keep": 1, "past_key_values": cache, "cache_params": cache}
-    if "cache_params" in known:  # Mamba
+    more = {"position_ids": positions, "logits_to_keep": 1, cache_argument(model): cache}
+    if not any(isinstance(layer, CacheLayerMixin) for layer in cache.layers):  # Mamba: no layer attends
         attention_mask = attention_mask[:, -ids.shape[1] :]
     return model(
         input_ids=ids,

@@ -30,6 +30,7 @@ from text2grad.models import (
     sample_inverse_cdf,
     tiles_as_on,
 )
+from text2grad.models.shared_prefix import read_tokens
 from text2grad.rl import prepare_policy
 
 CALLS_PER_COLLECTION = 100
@@ -244,9 +245,7 @@ class TracedModel:
     def _decode(self, cache: Any, ids: Tensor, length: int) -> None:
         mask = torch.ones(len(ids), length, dtype=torch.long)
         positions = torch.arange(length - ids.shape[1], length)[None].expand(len(ids), -1)
-        out = self.model.policy(
-            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
-        )
+        out = read_tokens(self.model.policy, ids, mask, positions, cache)
         scores = out.logits[:, -1, :].to(copy=True, dtype=torch.float32)
         choice = sample_inverse_cdf(scores / 1.0, torch.zeros(len(ids)))
         torch.full_like(scores, -torch.inf).scatter_(1, choice[:, None], 0.0)
