@@ -46,7 +46,7 @@ test-full: setup             ## by hand, for hours: matrices, long trainings, re
 newest-test: setup           ## the product with the newest packages, as pip gives them to who installs without constraints
 	$(PYTHON) -m venv --clear .venv-newest
 	.venv-newest/bin/pip install --quiet --editable '.[train,annotate,eval,tune,studio,dev]'
-	$(ONE_THREAD) .venv-newest/bin/pytest -n 3 --dist loadfile -q --junitxml build/full/newest.xml
+	$(ONE_THREAD) .venv-newest/bin/pytest -n 3 --dist loadfile -q
 
 verl-test: .venv-verl/ready  ## the agent loop beside verl's own functions, in an environment of its own
 	.venv-verl/bin/python -W ignore -c 'import verl.experimental.agent_loop.agent_loop'  # without it tests would be skipped

@@ -20,10 +20,10 @@ from text2grad.models.adapters import base_of
 LEAST_ROOM = 64  # tokens
 
 
-def cache_argument(model: Any) -> str | None:
-    """Return what the forward pass calls its cache: `cache` since transformers 5.24; None if it takes no such cache."""
+def cache_argument(model: Any) -> str:
+    """Return what the forward pass calls its cache: `cache` since transformers 5.24; "" if it takes no such cache."""
     known = signature(base_of(model).forward).parameters
-    return next((name for name in ("cache", "past_key_values", "cache_params") if name in known), None)
+    return next((name for name in ("cache", "past_key_values", "cache_params") if name in known), "")
 
 
 def empty_cache(model: Any) -> Any:
