@@ -150,6 +150,10 @@ def test_groups_keep_equal_prompts_together_by_hand() -> None:
     # Prompt 0 alone: 8 + 4 · 4 = 24, with prompt 2: 2 · 11 + 5 · 4 = 42.
     assert [group.tolist() for group in batch.groups(27)] == [[1, 4, 7], [2, 6, 0, 3], [5]]
     assert [batch.rows(group).cost() for group in batch.groups(27)] == [(15, True), (24, True), (14, False)]
+    # 35 would hold the first rows of prompt 0, too, 2 · 8 + 6 · 3 = 34; but then that prompt would be read twice.
+    assert [group.tolist() for group in batch.groups(35)] == [[1, 4, 7], [2, 6, 0, 3], [5]]
+    # 20 do not hold prompt 0 with all of its rows: 8 + 3 · 3 = 17 are three of them, and the last one is 12.
+    assert [group.tolist() for group in batch.groups(20)] == [[1, 4, 7], [2, 6, 0], [3], [5]]
 
 
 @settings(derandomize=True, deadline=None, max_examples=80)

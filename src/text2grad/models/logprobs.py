@@ -50,7 +50,13 @@ class TokenStats(NamedTuple):
 
 
 def token_logprobs(
-    hidden: Tensor, head: Head, targets: Tensor, *, temperature: float = 1.0, with_entropy: bool = False
+    hidden: Tensor,
+    head: Head,
+    targets: Tensor,
+    *,
+    temperature: float = 1.0,
+    with_entropy: bool = False,
+    entropy_learns: bool = True,
 ) -> TokenStats:
     """Return log π(target) for each token, and the entropy of π, both differentiable.
 
@@ -60,8 +66,9 @@ def token_logprobs(
         targets: token ids, int64 [N].
         temperature: the rollout's; logits are divided by it, here as there.
         with_entropy: also return H(π) in nats.
+        entropy_learns: whether the entropy has a gradient, for one more matrix product.
     """
-    setting = (head, temperature, with_entropy)
+    setting = (head, temperature, with_entropy, with_entropy and entropy_learns)
     with _without_autocast(hidden):
         stats = _TokenLogprobs.apply(hidden, head.weight, head.bias, targets, setting)  # type: ignore[no-untyped-call]
     return TokenStats(*stats)
@@ -108,13 +115,16 @@ def pair_logprobs(
     return PairStats(policy.logp(), reference.logp(), kl, policy.log_z() - sum_z / policy.sum_exp)
 
 
-@torch.no_grad()
 def sampled_pair(
     hidden: Tensor, head: Head, hidden_ref: Tensor, head_ref: Head, targets: Tensor, *, temperature: float = 1.0
 ) -> PairStats:
-    """Return the same with the sampled KL of `kl = "k1"`: log π(y) − log π_ref(y). Arguments as `pair_logprobs`."""
-    ours = token_logprobs(hidden, head, targets, temperature=temperature, with_entropy=True)
-    logp_ref = token_logprobs(hidden_ref, head_ref, targets, temperature=temperature).logp
+    """Return the same with the sampled KL of `kl = "k1"`: log π(y) − log π_ref(y). Arguments as `pair_logprobs`.
+
+    The policy's log-probs are differentiable.
+    """
+    ours = token_logprobs(hidden, head, targets, temperature=temperature, with_entropy=True, entropy_learns=False)
+    with torch.no_grad():
+        logp_ref = token_logprobs(hidden_ref, head_ref, targets, temperature=temperature).logp
     return PairStats(ours.logp, logp_ref, ours.logp - logp_ref, ours.entropy)
 
 
@@ -128,15 +138,15 @@ class _TokenLogprobs(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
-        setting: tuple[Head, float, bool],
+        setting: tuple[Head, float, bool, bool],
     ) -> tuple[Tensor, Tensor]:
-        head, temperature, with_entropy = setting
+        head, temperature, with_entropy, entropy_learns = setting
         ctx.set_materialize_grads(False)
         jacobian = ctx.needs_input_grad[0]
         online = _OnlineSoftmax(targets)
         sum_z = torch.zeros_like(online.target_z)
         sum_w = torch.zeros(hidden.shape, dtype=torch.float32, device=hidden.device) if jacobian else None
-        sum_zw = torch.zeros_like(sum_w) if sum_w is not None and with_entropy else None
+        sum_zw = torch.zeros_like(sum_w) if sum_w is not None and entropy_learns else None
         for start, end in _tiles(weight):
             z, slope = _logits(hidden, head, start, end, temperature)
             kept_z = z.clone() if with_entropy else z

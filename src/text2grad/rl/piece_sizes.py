@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from text2grad.errors import OutOfMemory, is_out_of_memory
-from text2grad.models import TokenBatch
+from text2grad.models import Scores, TokenBatch
 from text2grad.progress import note
 
 Result = TypeVar("Result")
@@ -40,6 +40,7 @@ class PieceSizes:
         micro_batch_tokens: most padded tokens of one forward pass of scoring and update.
         rows_at_once: rows of one generate call.
         changed: True after a size was halved, until it is set to False.
+        kept: rows of the first piece and its scores, which have a gradient, if scoring kept its pass for the update.
     """
 
     def __init__(
@@ -57,6 +58,8 @@ class PieceSizes:
         """
         self.micro_batch_tokens, self.rows_at_once = micro_batch_tokens, rows_at_once
         self.may_halve, self.largest, self.changed = may_halve, largest, False
+        self.keeps = False
+        self.kept: tuple[Tensor, Scores] | None = None
         self._asked = {"micro_batch_tokens": micro_batch_tokens, "rows_at_once": rows_at_once}
 
     def state(self) -> dict[str, dict[str, int]]:
@@ -68,6 +71,15 @@ class PieceSizes:
         for name, size in state["used"].items():
             if state["asked"][name] == self._asked[name]:
                 setattr(self, name, size)
+
+    @contextmanager
+    def keeping_pass(self, wanted: bool) -> Iterator[None]:
+        """Let scoring keep the pass over its first piece in the block, if that is `wanted`."""
+        self.keeps = wanted
+        try:
+            yield
+        finally:
+            self.keeps = False
 
     def pieces(self, batch: TokenBatch) -> tuple[TokenBatch, list[Tensor]]:
         """Return the batch, and the rows of each forward pass: of similar length, at most `micro_batch_tokens` each.
