@@ -8,6 +8,7 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 from transformers import GPTNeoConfig, GPTNeoForCausalLM, MptConfig, MptForCausalLM
 
+from text2grad.models import shared_attention
 from text2grad.models.adapters import base_of, enable_checkpointing, with_lora
 from text2grad.models.batch import TokenBatch, collate
 from text2grad.models.decoding import decode, steps_are_right
@@ -92,6 +93,13 @@ def tokens_read(model: Any) -> tuple[list[list[int]], Any]:
         )
     )
     return shapes, hook
+
+
+@pytest.fixture(params=[1, 10**6], ids=["attends to shared", "copies"], autouse=True)
+def least_shared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Rows attend to the keys and values of their prompt, or have copies of them."""
+    monkeypatch.setattr(shared_attention, "LEAST_SHARED", request.param)
+    return int(request.param)
 
 
 def test_each_prompt_is_read_once_and_responses_go_on_from_it() -> None:
