@@ -6,15 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import DynamicCache
+from transformers import CONFIG_MAPPING, DynamicCache
 
+from architectures import model_of
 from text2grad.models import shared_attention
-from text2grad.models.adapters import with_lora
+from text2grad.models.adapters import trunk_of, with_lora
 from text2grad.models.batch import collate
 from text2grad.models.decoding import decode
 from text2grad.models.policy import response_logprobs
-from text2grad.models.shared_attention import Beginnings, attending, attends_to_shared
-from text2grad.models.shared_prefix import prefill
+from text2grad.models.shared_attention import Beginnings, attending, attends_to_shared, can_attend_to_shared
+from text2grad.models.shared_prefix import can_share_prompts, prefill
 from text2grad.types import Example, Rollout
 from tiny_models import tiny
 
@@ -70,13 +71,29 @@ def test_the_gradient_is_that_of_finite_differences(mask: Tensor) -> None:
 
 
 def test_beginnings_that_are_short_or_shared_by_few_rows_or_other_kernels_are_copied() -> None:
-    model, cache = tiny("llama"), cache_of(*torch.zeros(2, 2, 1, 128, 4))
-    assert attends_to_shared(model, cache, 4)
-    assert not attends_to_shared(model, cache, 3)
-    assert not attends_to_shared(model, cache_of(*torch.zeros(2, 2, 1, 127, 4)), 4)
-    assert not attends_to_shared(model, cache_of(torch.zeros(2, 1, 128, 4), torch.zeros(2, 1, 128, 2)), 4)
-    model.config._attn_implementation = "eager"
-    assert not attends_to_shared(model, cache, 4)
+    trunk, cache = tiny("llama").model, cache_of(*torch.zeros(2, 2, 1, 128, 4))
+    assert attends_to_shared(trunk, cache, 4)
+    assert not attends_to_shared(trunk, cache, 3)
+    assert not attends_to_shared(trunk, cache_of(*torch.zeros(2, 2, 1, 127, 4)), 4)
+    trunk.config._attn_implementation = "eager"
+    assert not attends_to_shared(trunk, cache, 4)
+
+
+@pytest.mark.parametrize("model_type", ["diffllama", "gptj", "deepseek_v3"])
+def test_an_architecture_with_an_attention_of_its_own_has_copies(
+    model_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # DiffLlama joins halves of the values behind the cache; GPT-J has its own function, DeepSeek other sizes of values.
+    monkeypatch.setattr(shared_attention, "LEAST_SHARED", 1)
+    model = model_of(CONFIG_MAPPING[model_type]).eval()
+    assert can_share_prompts(model)
+    assert not can_attend_to_shared(trunk_of(model))
+    assert model.config._attn_implementation != "text2grad_shared"
+    rows = [Rollout(Example("x"), (5, 6, 7, 8, 9, 10), (11 + n, 12), "y", True) for n in range(4)]
+    logps = [
+        response_logprobs(model, collate(rows, pad_id=0, share_prompts=shares))[0].detach() for shares in (True, False)
+    ]
+    torch.testing.assert_close(*logps, rtol=0, atol=1e-5)
 
 
 def test_the_models_own_attention_is_back_after_an_error() -> None:
@@ -105,7 +122,7 @@ def test_responses_to_a_long_prompt_go_on_from_one_copy_of_it_also_when_rows_lea
     found = prefill(model, prompts, list(map(tuple, prompts)), 0)
     assert found is not None
     assert found[2].beginnings.layers[0][0].shape[::2] == (2, 11)  # G, P: the last token of a prompt is each row's own
-    assert found[2].get_seq_length() == 0
+    assert found[2].get_seq_length() == 11
     limits = [9, 1, 2, 6, 7, 1, 2, 8]  # after 2 tokens half of the rows have ended
 
     def choose(logits: Tensor, rows: Tensor, step: int) -> Tensor:

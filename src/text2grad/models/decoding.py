@@ -26,7 +26,7 @@ from text2grad.models.batch import left_padded, right_padded
 from text2grad.models.kv_cache import empty_cache
 from text2grad.models.pretrained import context_of, vocabulary_of
 from text2grad.models.probing import evaluating
-from text2grad.models.shared_prefix import cached_slots, prefill, read_tokens
+from text2grad.models.shared_prefix import prefill, read_tokens
 from text2grad.progress import note
 
 Choose = Callable[[Tensor, Tensor, int], Tensor]
@@ -116,7 +116,7 @@ def _decode_batch(
     cache: Any = empty_cache(model) or DynamicCache(config=model.config)
     ids, mask, cache = shared or (*left_padded(prompts, pad_id, model.device), cache)  # [B, S]
     positions = (mask.cumsum(1) - 1).clamp(min=0)
-    first = cached_slots(cache) if shared else 0
+    first = cache.get_seq_length() if shared else 0  # slots that the cache holds
     ids, positions = ids[:, first:], positions[:, first:]
     rows = torch.arange(len(ids), device=model.device)  # rows of the batch
     for step in count():

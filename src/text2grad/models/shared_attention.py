@@ -19,6 +19,12 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
 from transformers.masking_utils import sdpa_mask
 
+from text2grad.errors import is_out_of_memory
+from text2grad.models.adapters import half_precision
+from text2grad.models.kv_cache import cache_argument
+from text2grad.models.pretrained import vocabulary_of
+from text2grad.models.probing import evaluating
+
 NAME = "text2grad_shared"
 LEAST_SHARED = 128
 """Tokens of a beginning: copies of a shorter one cost less than a second attention."""
@@ -72,24 +78,47 @@ class SharingCache(DynamicCache):
         super().__init__()
         self.layers, self.beginnings = own.layers, beginnings
 
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return how many slots of a row are filled, those of its beginning included."""
+        return self.beginnings.mask.shape[1] + super().get_seq_length(layer_idx)
+
     def reorder_cache(self, beam_idx: Any) -> None:
         """Keep some rows."""
         super().reorder_cache(beam_idx)
         self.beginnings.hold(self.beginnings.groups[beam_idx])
 
 
-def attends_to_shared(model: Any, cache: Any, rows: int) -> bool:
-    """Return whether rows can attend to the beginnings in a cache, [G, K, P, D], and that pays.
+def attends_to_shared(trunk: Any, cache: Any, rows: int) -> bool:
+    """Return whether B rows of a trunk can attend to the beginnings in a cache, [G, K, P, D], and that pays."""
+    keys = cache.layers[0].keys
+    return keys.shape[2] >= LEAST_SHARED and rows >= 2 * len(keys) and can_attend_to_shared(trunk)
 
-    Args:
-        model: a Hugging Face model, with or without output layer.
-        cache: of the beginnings.
-        rows: B.
+
+def can_attend_to_shared(trunk: Any) -> bool:
+    """Return whether a few tokens behind shared ones get the states of whole rows; tried once per architecture.
+
+    Some architectures change keys and values behind the cache, or have an attention of their own.
     """
-    keys, values = cache.layers[0].keys, cache.layers[0].values
-    pays = keys.shape[2] >= LEAST_SHARED and rows >= 2 * len(keys)
-    known = model.config._attn_implementation == "sdpa" and getattr(model, "_supports_attention_backend", False)
-    return pays and known and keys.device.type == "cpu" and keys.shape == values.shape
+    config = trunk.config
+    if trunk.device.type != "cpu" or config._attn_implementation != "sdpa":
+        return False
+    if config.model_type not in _right:
+        ids = (torch.arange(16).reshape(2, 8) * 5 + 3) % int(min(vocabulary_of(trunk), 2**16))
+        ids[1, :4] = ids[0, :4]
+        cache, given = DynamicCache(config=config), cache_argument(trunk)
+        with evaluating(trunk):
+            whole = trunk(input_ids=ids, use_cache=False).last_hidden_state[:, 4:]
+            trunk(input_ids=ids[:1, :4], use_cache=True, **{given: cache})
+            try:
+                with attending(trunk, Beginnings(cache, torch.zeros(2, dtype=torch.long), torch.ones(1, 4))):
+                    states = trunk(input_ids=ids[:, 4:], position_ids=torch.arange(4, 8)[None], use_cache=False)
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                return _right.setdefault(config.model_type, False)
+        far = (states.last_hidden_state - whole).abs().max() / whole.abs().max()
+        _right[config.model_type] = bool(far < (0.05 if half_precision(trunk) else 1e-4))
+    return _right[config.model_type]
 
 
 @contextmanager
@@ -106,6 +135,7 @@ def attending(model: Any, beginnings: Beginnings) -> Iterator[None]:
 
 
 _now: list[Beginnings] = []
+_right: dict[str, bool] = {}  # by type of model
 
 
 def _attend(

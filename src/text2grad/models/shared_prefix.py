@@ -32,7 +32,13 @@ from transformers.cache_utils import CacheLayerMixin
 from text2grad.models.adapters import base_of, trunk_of
 from text2grad.models.batch import TokenBatch, left_padded
 from text2grad.models.kv_cache import cache_argument, empty_cache
-from text2grad.models.shared_attention import Beginnings, SharingCache, attending, attends_to_shared
+from text2grad.models.shared_attention import (
+    Beginnings,
+    SharingCache,
+    attending,
+    attends_to_shared,
+    can_attend_to_shared,
+)
 
 LEAST_APART = 16  # tokens of the longest rest in a run, to read shorter ones apart
 
@@ -62,7 +68,10 @@ def can_share_prompts(model: Any) -> bool:
     if counts_slots(model):
         return False
     known = {"attention_mask", "position_ids", cache_argument(trunk)}
-    return known <= set(signature(trunk.forward).parameters) and empty_cache(base_of(model)) is not None
+    if not known <= set(signature(trunk.forward).parameters) or empty_cache(base_of(model)) is None:
+        return False
+    can_attend_to_shared(trunk)  # is tried now, where all processes are: with shards a pass waits for all of them
+    return True
 
 
 def counts_slots(model: Any) -> bool:
@@ -144,7 +153,7 @@ def prefill(
         cache = empty_cache(model)
         read_tokens(model, ids, mask, (mask.cumsum(1) - 1).clamp(min=0), cache)
     own = torch.tensor([numbers[group] for group in groups], device=model.device)
-    if not any(begun) and attends_to_shared(model, cache, len(rows)):
+    if not any(begun) and attends_to_shared(trunk_of(model), cache, len(rows)):
         cache = SharingCache(empty_cache(model), Beginnings(cache, own, mask))
     elif len(runs) > 1:
         beginnings = ((layer.keys[own], layer.values[own]) for layer in cache.layers)
@@ -216,12 +225,6 @@ def _beginning(rows: Sequence[Sequence[int]]) -> list[int]:
     """Return the common prefix of rows, without the last token of the shortest: each row reads one to start."""
     alike = takewhile(lambda column: len({*column}) == 1, zip(*rows, strict=False))
     return [column[0] for column in alike][: min(map(len, rows)) - 1]
-
-
-def cached_slots(cache: Any) -> int:
-    """Return how many slots of a row a cache holds, those that rows share included."""
-    shared = getattr(cache, "beginnings", None)
-    return int(cache.get_seq_length()) + (0 if shared is None else shared.mask.shape[1])
 
 
 def read_tokens(model: Any, ids: Tensor, attention_mask: Tensor, positions: Tensor, cache: Any) -> Any:

@@ -40,7 +40,8 @@ class PieceSizes:
         micro_batch_tokens: most padded tokens of one forward pass of scoring and update.
         rows_at_once: rows of one generate call.
         changed: True after a size was halved, until it is set to False.
-        kept: rows of the first piece and its scores, which have a gradient, if scoring kept its pass for the update.
+        keeps: whether scoring keeps its pass over the first piece for the update.
+        kept: the rows of that piece and its scores, which have a gradient.
     """
 
     def __init__(
@@ -71,15 +72,6 @@ class PieceSizes:
         for name, size in state["used"].items():
             if state["asked"][name] == self._asked[name]:
                 setattr(self, name, size)
-
-    @contextmanager
-    def keeping_pass(self, wanted: bool) -> Iterator[None]:
-        """Let scoring keep the pass over its first piece in the block, if that is `wanted`."""
-        self.keeps = wanted
-        try:
-            yield
-        finally:
-            self.keeps = False
 
     def pieces(self, batch: TokenBatch) -> tuple[TokenBatch, list[Tensor]]:
         """Return the batch, and the rows of each forward pass: of similar length, at most `micro_batch_tokens` each.

@@ -17,7 +17,7 @@ def score_batch(
 ) -> Scores:
     """Return log π_old, log π_ref, KL, entropy and V of a batch; rows of similar length share a forward pass.
 
-    The first piece comes last: its pass may stay in `sizes` for the update (`PieceSizes.keeping_pass`).
+    The first piece comes last: its pass may stay in `sizes` for the update (`PieceSizes.keeps`).
     """
 
     def in_pieces() -> Scores:

@@ -9,7 +9,7 @@ all processes, and gradients are summed. Shapes: B responses of this process, T 
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -98,15 +98,20 @@ class MinibatchGradient:
         self.temperature, self.loss_mean, self.half_precision = temperature, loss_mean, half_precision
         self._checked = False  # whether a second pass over new rollouts gave log π_old
 
-    def sharing_first_pass(self) -> AbstractContextManager[None]:
-        """Return the context in which scoring makes the first pass of the update, too: π_θ is π_old there.
+    @contextmanager
+    def sharing_first_pass(self) -> Iterator[None]:
+        """Let scoring in the block make the first pass of the update, too: π_θ is π_old there.
 
         The graph of one micro-batch stays in memory until the update. The first update of a process makes a pass of its
         own, which shows that the model is deterministic; so do several processes, several minibatches, whose
         micro-batches are others, and an entropy bonus, since scoring computes no gradient of the entropy.
         """
         alone = self.accelerator.num_processes == self.ppo.minibatches == 1 and self.sizes.largest is None
-        return self.sizes.keeping_pass(self._checked and alone and not self.ppo.entropy_coef)
+        self.sizes.keeps = self._checked and alone and not self.ppo.entropy_coef
+        try:
+            yield
+        finally:
+            self.sizes.keeps = False
 
     def __call__(self, minibatch: PPOBatch, *, first: bool) -> dict[str, float]:
         """Add the gradient of one minibatch to the parameters and return its metrics.
