@@ -14,9 +14,10 @@ matrices, without a value function; its seconds hold generation, scoring and upd
 the machine disturb less. Figures are medians of the repeats after a first step. "textbook" makes the same passes with
 logits of the whole sequence, log_softmax and gather.
 
-    matrix_rate_share = FLOP of all matrix products in log-probs and update / their seconds / matrix rate
+    matrix_rate_share = FLOP of all matrix products in log-probs and update / their seconds / matrix rate,
 
-where the matrix rate is the FLOP/s of a large fp32 product in the same process.
+where the matrix rate is the FLOP/s of a large fp32 product in the same process; products of attention count, half where
+it is causal.
 """
 
 import argparse
@@ -165,8 +166,20 @@ class Step:
 
 def ours(policy: Any, args: argparse.Namespace) -> dict[str, Any]:
     """Measure this project's step."""
-    from torch.utils.flop_counter import FlopCounterMode
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
+    def attention(query: Any, key: Any, value: Any, _: float = 0.0, causal: bool = False, **__: Any) -> int:
+        return int(sdpa_flop_count(query, key, value)) // (1 + causal)
+
+    def backward(grad: Any, query: Any, key: Any, value: Any, *more: Any, **_: Any) -> int:
+        return int(sdpa_backward_flop_count(grad, query, key, value)) // (1 + more[3])
+
+    aten = torch.ops.aten
+    of_attention = {
+        aten._scaled_dot_product_flash_attention_for_cpu: attention,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: backward,
+    }
     step = Step(policy, args.vocab[0], args.kl, args.micro_batch_tokens[0], WORK[args.work])
     phases: dict[str, list[float]] = {"rollout": [], "critic": [], "logprobs": [], "update": []}
     processor: list[float] = []
@@ -184,7 +197,7 @@ def ours(policy: Any, args: argparse.Namespace) -> dict[str, Any]:
             phases[name] += [end - begin] * (number > 0)  # the first step warms up
         processor += [time.process_time() - began] * (number > 0)
     peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False, custom_mapping=of_attention) as counter:
         step.update(step.score(batch), seed=0)
     seconds = {name: statistics.median(values) for name, values in phases.items()}
     return {
