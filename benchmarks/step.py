@@ -3,7 +3,7 @@
     python benchmarks/step.py                         # both vocabularies, ours and the textbook method, JSON to stdout
     python benchmarks/step.py --vocab 8192 --json step.json
     python benchmarks/step.py --peer trl --vocab 8192 --sizes 256x4 512x8 768x12 --threads 1 2
-    python benchmarks/step.py --work long --peer trl --vocab 32000 --sizes 768x12 --threads 1 2
+    python benchmarks/step.py --work long --peer trl --peer-rows 16 --vocab 32000 --sizes 768x12 --threads 1 2
 
 Setting ("short"): batch 16, prompt 64, response 64, 4 PPO epochs, LoRA r 16 on the query and value projections (as the
 published reference), Llama of hidden size 256 with 4 layers, one thread, fp32. "long": batch 32 in groups of 8 to a
@@ -237,7 +237,8 @@ def trl(policy: Any, args: argparse.Namespace) -> dict[str, Any]:
         settings = GRPOConfig(
             output_dir=folder,
             max_steps=work.epochs * (args.repeats + 1),
-            per_device_train_batch_size=work.batch,
+            per_device_train_batch_size=args.peer_rows or work.batch,
+            gradient_accumulation_steps=work.batch // (args.peer_rows or work.batch),
             num_generations=max(work.group, 4),
             num_iterations=work.epochs,
             max_completion_length=work.response,
@@ -320,7 +321,7 @@ def measure(policy: Any, args: argparse.Namespace) -> dict[str, Any]:
     setting = {"who": args.who, "vocab": args.vocab[0], "size": args.sizes[0], "threads": args.threads[0]}
     setting |= {"work": args.work}
     if args.who == "trl":
-        return {**setting, **trl(policy, args), "loaded_gb": loaded_gb}
+        return {**setting, "rows": args.peer_rows, **trl(policy, args), "loaded_gb": loaded_gb}
     if args.who == "text2grad":
         setting["micro_batch_tokens"] = args.micro_batch_tokens[0]
         found = ours(policy, args)
@@ -366,6 +367,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["256x4"])
     parser.add_argument("--threads", nargs="+", type=int, default=[1])
     parser.add_argument("--micro-batch-tokens", nargs="+", type=int, default=[4096], help="ours: tokens of one pass")
+    parser.add_argument("--peer-rows", type=int, default=0, help="TRL: rows of one pass; 0: the whole batch")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -376,7 +378,18 @@ def main() -> None:
     results: list[dict[str, Any]] = []
     for vocab, size, threads in product(args.vocab, args.sizes, args.threads):
         command = [sys.executable, __file__, "--vocab", str(vocab), "--kl", args.kl, "--targets", args.targets]
-        command += ["--work", args.work, "--repeats", str(args.repeats), "--sizes", size, "--threads", str(threads)]
+        command += [
+            "--work",
+            args.work,
+            "--peer-rows",
+            str(args.peer_rows),
+            "--repeats",
+            str(args.repeats),
+            "--sizes",
+            size,
+            "--threads",
+            str(threads),
+        ]
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         peer: dict[str, Any] = {}
         for way in [args.peer], *ways:

@@ -40,7 +40,7 @@ def test_a_token_attends_to_shared_and_own_values_by_hand() -> None:
     beginnings = Beginnings(cache_of(torch.randn(2, 1, 3, 1), values), GROUPS, MASK)
     own = torch.tensor([10.0, 20.0, 30.0, 40.0])[:, None, None, None]
     shared = beginnings.layers[0]
-    found = attention(torch.zeros(4, 1, 1, 1), torch.randn(4, 1, 1, 1), own, *shared, beginnings, False, None)
+    found = attention(beginnings, False, None, torch.zeros(4, 1, 1, 1), torch.randn(4, 1, 1, 1), own, *shared)
     # (10 + 5 + 7) / 3, (20 + 1 + 2 + 3) / 4, (30 + 12) / 3, (40 + 12) / 3
     torch.testing.assert_close(found.flatten(), torch.tensor([22 / 3, 6.5, 14.0, 52 / 3]))
 
@@ -48,7 +48,7 @@ def test_a_token_attends_to_shared_and_own_values_by_hand() -> None:
 def test_a_group_without_a_beginning_attends_to_its_own_tokens_alone() -> None:
     beginnings = Beginnings(cache_of(*torch.randn(2, 2, 1, 3, 4)), GROUPS, torch.tensor([[1, 1, 1], [0, 0, 0]]))
     query, key, value = torch.randn(3, 4, 1, 2, 4)
-    found = attention(query, key, value, *beginnings.layers[0], beginnings, True, None)
+    found = attention(beginnings, True, None, query, key, value, *beginnings.layers[0])
     alone = scaled_dot_product_attention(query, key, value, is_causal=True)
     torch.testing.assert_close(found[[0, 2, 3]], alone[[0, 2, 3]])
     assert (found[1] - alone[1]).abs().max() > 0.01
@@ -66,7 +66,7 @@ def test_the_gradient_is_that_of_finite_differences(mask: Tensor) -> None:
     shared = drawn(2, 2, 3, 8), drawn(2, 2, 3, 8)
     beginnings = Beginnings(cache_of(*shared), GROUPS, mask)
     assert torch.autograd.gradcheck(
-        lambda *tensors: attention(*tensors, beginnings, True, 0.4), (query, key, value, *shared)
+        lambda *tensors: attention(beginnings, True, 0.4, *tensors), (query, key, value, *shared)
     )
 
 

@@ -19,7 +19,6 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
 from transformers.masking_utils import sdpa_mask
 
-from text2grad.errors import is_out_of_memory
 from text2grad.models.adapters import half_precision
 from text2grad.models.kv_cache import cache_argument
 from text2grad.models.pretrained import vocabulary_of
@@ -112,9 +111,7 @@ def can_attend_to_shared(trunk: Any) -> bool:
             try:
                 with attending(trunk, Beginnings(cache, torch.zeros(2, dtype=torch.long), torch.ones(1, 4))):
                     states = trunk(input_ids=ids[:, 4:], position_ids=torch.arange(4, 8)[None], use_cache=False)
-            except Exception as error:
-                if is_out_of_memory(error):
-                    raise
+            except Exception:  # noqa: BLE001  each architecture fails in its own way where it has another attention
                 return _right.setdefault(config.model_type, False)
         far = (states.last_hidden_state - whole).abs().max() / whole.abs().max()
         _right[config.model_type] = bool(far < (0.05 if half_precision(trunk) else 1e-4))
@@ -149,8 +146,8 @@ def _attend(
     else:
         key, value = (part.repeat_interleave(per_key, 1) if per_key > 1 else part for part in (key, value))
     beginnings = _now[-1]
-    shared = beginnings.layers[module.layer_idx]
-    out = _Attention.apply(query, key, value, *shared, beginnings, steps > 1, scaling)  # type: ignore[no-untyped-call]
+    tensors = (query, key, value, *beginnings.layers[module.layer_idx])
+    out = _Attention.apply(beginnings, steps > 1, scaling, *tensors)  # type: ignore[no-untyped-call]
     return out.reshape(rows, heads, steps, size).transpose(1, 2), None
 
 
@@ -158,17 +155,8 @@ class _Attention(torch.autograd.Function):
     """Queries [B, H, T, D] attend to own keys, [B, H, L, D], and to shared ones, [G, K, P, D]."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        shared_key: Tensor,
-        shared_value: Tensor,
-        beginnings: Beginnings,
-        causal: bool,
-        scale: float | None,
-    ) -> Tensor:
+    def forward(ctx: Any, beginnings: Beginnings, causal: bool, scale: float | None, *tensors: Tensor) -> Tensor:
+        query, key, value, shared_key, shared_value = tensors
         own, own_sum = _FLASH(query, key, value, 0.0, causal, scale=scale)
         queries = beginnings.gather(query)
         ctx.bias = beginnings.bias if beginnings.bias is None else beginnings.bias.expand(-1, -1, queries.shape[2], -1)
@@ -177,7 +165,7 @@ class _Attention(torch.autograd.Function):
         log_sum = torch.logaddexp(own_sum, out_sum)
         weight = (out_sum - log_sum).exp()[..., None]  # in fp32 where the output has 16 bits
         out = torch.lerp(own.to(weight), out.to(weight), weight).to(query)
-        ctx.save_for_backward(query, key, value, shared_key, shared_value, out, log_sum)
+        ctx.save_for_backward(*tensors, out, log_sum)
         ctx.beginnings, ctx.causal, ctx.scale = beginnings, causal, scale
         return out
 
@@ -190,7 +178,7 @@ class _Attention(torch.autograd.Function):
             grads, queries, shared_key, shared_value, outs, sums, 0.0, False, attn_mask=ctx.bias, scale=ctx.scale
         )
         grad_query = own[0] + ctx.beginnings.spread(shared[0]).reshape(query.shape)
-        return grad_query, *own[1:], *shared[1:], None, None, None
+        return None, None, None, grad_query, *own[1:], *shared[1:]
 
 
 AttentionInterface.register(NAME, _attend)
