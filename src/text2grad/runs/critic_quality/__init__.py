@@ -6,8 +6,7 @@ units       a response → tokens, words or characters, with the marks of predic
 counting    one response → counts: tokens, spans, quotes, lengths (tables 1, 6, 7, 15, 18, 19)
 evaluation  pairs → all measurements, as JSON and as tables
 page        measurements → a page with prediction beside truth
-agreement   ratings → agreement between raters or judges (table 16)
-verdicts    verdicts of judges on pairs of texts → wins, ties, losses
+verdicts    verdicts of judges on pairs of texts → wins, ties, losses, agreement (table 16)
 """
 
 import lazy_loader

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 
 from text2grad.evaluation import DRAWS, LEVEL, Bleu, Estimate, Ratio, Statistic, Wording, estimate
+from text2grad.reward_models import compare
 from text2grad.runs.critic_quality import counting
 from text2grad.runs.critic_quality.pairs import Pair
 from text2grad.runs.critic_quality.units import Marked, Units, mark
@@ -122,7 +123,8 @@ def evaluate(pairs: Sequence[Pair], units: Units, wording: Wording, *, draws: in
     quarters = {label: quartiles(counting.lengths(marked, label)) for label in LABELS}
     rows: list[dict[str, float]] = [
         {
-            **counting.token_counts(response),
+            **compare([response.predicted.delta], [response.true.delta], [response.pair.predicted])._asdict(),
+            "units": len(response.true.delta),
             **counting.span_counts(response),
             **counting.quote_counts(response),
             **counting.length_counts(response, quarters),
