@@ -44,7 +44,7 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Load the run's policy and critic, and print answers and critiques."""
     from text2grad.config import latest_checkpoint, recipe_of_run
-    from text2grad.runs import PolicySampler, critic_of_run, judge_answers, measure_answers
+    from text2grad.runs import PolicySampler, critic_of_run
     from text2grad.tasks import ProgramCritic
 
     checkpoint = latest_checkpoint(args.directory / "checkpoints")
@@ -64,9 +64,9 @@ def run(args: argparse.Namespace) -> int:
     critiques, figures = list["Critique"](), dict[str, float]()
     try:
         if not args.prompt:
-            figures = measure_answers(recipe, rollouts)
+            figures = policy.measure(rollouts)
         if critic is not None:
-            critiques, rewards = judge_answers(recipe, policy.tokenizer, rollouts, critic)
+            critiques, rewards = policy.judge(rollouts, critic)
             figures |= rewards
     finally:  # the answers are printed, even if the metric or the critic fails
         _print_answers(rollouts, critiques)

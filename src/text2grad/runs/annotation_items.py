@@ -171,7 +171,7 @@ def _sampled(recipe: Recipe, examples: Sequence[Example], rows: Sequence[int]) -
     from text2grad.runs.evaluate_policy import PolicySampler
 
     sampler = PolicySampler(recipe, recipe.model.path, dtype=recipe.model.dtype)
-    fitting = set(map(id, sampler.fitting([examples[row] for row in rows], recipe.data.too_long)))
+    fitting = set(map(id, sampler.fitting([examples[row] for row in rows])))
     yield {row: None for row in rows if id(examples[row]) not in fitting}
     of_prompt: dict[str, list[int]] = {}
     for row in rows:
