@@ -14,6 +14,7 @@ from rich.text import Text
 from text2grad.cli.options import add_command, say
 from text2grad.errors import INSTALL, is_installed, require
 from text2grad.progress import CONSOLE
+from text2grad_sandbox import isolations
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
@@ -127,8 +128,6 @@ def _devices() -> Iterator[tuple[str, str]]:
 
 def _isolation() -> Iterator[tuple[str, str]]:
     """Yield whether each isolation of the sandbox works, the strongest first."""
-    from text2grad_sandbox import isolations
-
     for level, reason in isolations().items():
         works = "works, on request only: hides no files" if level == "process" else "works"
         yield level, f"does not work: {reason[:160]}" if reason else works

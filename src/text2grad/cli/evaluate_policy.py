@@ -6,7 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.cli.options import add_command, add_shared, at_least, finite, print_end, refuse_full_directory
+from text2grad.config import load_recipe
+from text2grad.critics.servers import Endpoint
 from text2grad.errors import require
+from text2grad.files import write_files
+from text2grad.progress import CONSOLE
+from text2grad.runs import annotator_endpoint
 
 DESCRIPTION = """\
 Measure models on benchmarks: sample answers, score them, and print every figure with a 95 % interval. MODEL is a
@@ -62,8 +67,6 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check arguments and data, then sample, score and write."""
-    from text2grad.config import load_recipe
-    from text2grad.critics.servers import Endpoint
     from text2grad.evaluation import (
         EvaluationSettings,
         Sampling,
@@ -72,9 +75,6 @@ def run(args: argparse.Namespace) -> int:
         make_suites,
         read_subjects,
     )
-    from text2grad.files import write_files
-    from text2grad.progress import CONSOLE
-    from text2grad.runs import annotator_endpoint
     from text2grad.runs.reports import policy_page, print_evaluation
 
     refuse_full_directory(args.out, "answers", force=args.force)

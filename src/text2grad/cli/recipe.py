@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from text2grad.cli.options import add_command
+from text2grad.config import Recipe, describe
 from text2grad.progress import CONSOLE
 
 
@@ -20,8 +21,6 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the recipe."""
     import json
-
-    from text2grad.config import Recipe, describe
 
     schema = json.dumps(Recipe.model_json_schema(), indent=2, ensure_ascii=False) + "\n" if args.json_schema else None
     text = schema or describe(args.section)

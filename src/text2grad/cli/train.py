@@ -5,15 +5,14 @@ import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from text2grad.cli.options import add_command, add_shared, at_least, print_lines, recipe_with, say
+from text2grad.config import Recipe, best_checkpoint, idle_settings, latest_checkpoint, read_best
 from text2grad.errors import ConfigError
 from text2grad.progress import CONSOLE, duration, note
-
-if TYPE_CHECKING:
-    from text2grad.config import Recipe
-    from text2grad.runs.reports import Run
+from text2grad.runs import load_metric, lower_is_better
+from text2grad.runs.reports import Run, change_table, print_tables, read_run, write_report
 
 LESS_DISTINCT = 0.5  # share of the distinct 2-grams at the start, below which a warning is printed
 LOST = 0.5  # share of the best held-out gain that is left at the end, below which a warning is printed
@@ -78,7 +77,6 @@ def run(args: argparse.Namespace) -> int:
     recipe = recipe_of(args)
     is_main = int(os.environ.get("RANK", "0")) == 0
 
-    from text2grad.config import idle_settings
     from text2grad.runs import run_recipe
 
     for name, reason in idle_settings(recipe).items() if is_main else ():
@@ -94,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     return finish(recipe, policy) if is_main else 0
 
 
-def recipe_of(args: argparse.Namespace, **more: str) -> "Recipe":
+def recipe_of(args: argparse.Namespace, **more: str) -> Recipe:
     """Return the recipe of a run with the options of its command line, and `more` settings of the command.
 
     Raises:
@@ -113,10 +111,9 @@ def recipe_of(args: argparse.Namespace, **more: str) -> "Recipe":
     return recipe
 
 
-def finish(recipe: "Recipe", policy: Path, *, title: str = "Text2Grad") -> int:
+def finish(recipe: Recipe, policy: Path, *, title: str = "Text2Grad") -> int:
     """Report a finished run: numbers, files and the next commands; return the exit status of its command."""
     from text2grad.rl import said_nothing
-    from text2grad.runs.reports import change_table, print_tables
 
     out = Path(recipe.run.out)
     quoted = shlex.quote(str(out))
@@ -151,20 +148,16 @@ def finish(recipe: "Recipe", policy: Path, *, title: str = "Text2Grad") -> int:
     return 0
 
 
-def write_page(out: Path, title: str) -> tuple["Run", str]:
+def write_page(out: Path, title: str) -> tuple[Run, str]:
     """Write the report of a finished run into its directory; return the run and the name of its main metric."""
-    from text2grad.runs.reports import read_run, write_report
-
     run = read_run(out)
     metric = str(run.evaluations[-1]["metric"]) if run.evaluations else ""
     write_report(run, out, metric=metric, title=f"{title}: {out.resolve().name}")
     return run, metric
 
 
-def best_policy(recipe: "Recipe") -> list[tuple[str, str]]:
+def best_policy(recipe: Recipe) -> list[tuple[str, str]]:
     """Return the line of the policy with the best evaluation, with `run.keep_best`, unless it is the last one."""
-    from text2grad.config import best_checkpoint, latest_checkpoint, read_best
-
     directory = Path(recipe.run.out) / "checkpoints"
     best = best_checkpoint(directory)
     if best is None or best == latest_checkpoint(directory):
@@ -173,10 +166,8 @@ def best_policy(recipe: "Recipe") -> list[tuple[str, str]]:
     return [("best", f"{best / 'policy'} (held-out {known['value']:.3f} at step {known['step']})")]
 
 
-def warn_of_loss(recipe: "Recipe", evaluations: Sequence[dict[str, Any]], metric: str) -> None:
+def warn_of_loss(recipe: Recipe, evaluations: Sequence[dict[str, Any]], metric: str) -> None:
     """Print a warning if the policy lost more than half of its best held-out gain before the end of the run."""
-    from text2grad.runs import load_metric, lower_is_better
-
     keep, users = recipe.run.keep_best, recipe.data.metric
     stated = getattr(load_metric(users), "lower_is_better", None) if users else lower_is_better(metric)
     lower = keep == "lowest" if keep != "none" else stated
@@ -206,7 +197,7 @@ def warn_of_repetition(evaluations: Sequence[dict[str, Any]]) -> None:
         )
 
 
-def print_account(run: "Run") -> None:
+def print_account(run: Run) -> None:
     """Print the number of steps, and the time of each phase of a step."""
     seconds, total = run.seconds, run.seconds.total()
     shares = ", ".join(f"{phase} {value / total:.0%}" for phase, value in seconds.items() if value >= 0.005 * total)
