@@ -51,7 +51,7 @@ def asked(path: Path, out: Path, suite: Talk, sampling: Sampling = HOT) -> Answe
     [subject] = read_subjects([str(path)])
     file = AnswerFile(out, suite, subject, sampling)
     file.open(force=False)
-    if not file.complete:
+    if file.missing:
         check_room(outline(subject), file)
         sample_answers(load(outline(subject)), file, TokenCount())
     file.answers(chat=False)

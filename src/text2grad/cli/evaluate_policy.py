@@ -79,26 +79,16 @@ def run(args: argparse.Namespace) -> int:
 
     refuse_full_directory(args.out, "answers", force=args.force)
     recipe = load_recipe(args.judge, args.overrides)
-    subjects = read_subjects(
-        args.models,
-        model_names=args.model_name,
-        prompt_format=recipe.model.prompt_format,
-        trust_remote_code=recipe.model.trust_remote_code,
-        dtype=recipe.model.dtype,
-    )
+    loading = recipe.model.model_dump(include={"prompt_format", "trust_remote_code", "dtype"})
+    subjects = read_subjects(args.models, args.model_name, **loading)
     if any(subject.served for subject in subjects) or args.judge is not None:
         require("openai", "aiohttp", extra="annotate", purpose="a model on a server")
     judge = None if args.judge is None else annotator_endpoint(recipe.annotate)
     options = SuiteOptions(judge=judge, **_given(args, SuiteOptions))
     too_long: Any = "empty" if recipe.data.too_long == "skip" else "refuse"
-    sampling, server = Sampling(too_long=too_long, **_given(args, Sampling)), recipe.server
-    settings = EvaluationSettings(
-        args.out,
-        sampling,
-        Endpoint("", api_key_env=server.api_key_env, concurrency=server.concurrency, timeout_s=server.timeout_s),
-        args.baseline,
-        force=args.force,
-    )
+    sampling = Sampling(too_long=too_long, **_given(args, Sampling))
+    endpoint = Endpoint("", **recipe.server.model_dump(include={"api_key_env", "concurrency", "timeout_s"}))
+    settings = EvaluationSettings(args.out, sampling, endpoint, args.baseline, force=args.force)
     evaluation = evaluate_models(subjects, make_suites(args.suites, options), settings)
     print_evaluation(CONSOLE, evaluation)
     write_files(args.out, {"evaluation.html": policy_page(evaluation).encode()})

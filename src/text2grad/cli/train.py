@@ -52,19 +52,14 @@ exit status:
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
     add = add_command(commands, "train", run, "train a policy as a recipe says", DESCRIPTION, EPILOG).add_argument
-    add_run_options(add)
-    add("--dry-run", action="store_true", help="check input, memory and the critic's price; train and write nothing")
-    add("--judge", action="store_true", help="dry run: judge 64 responses twice; is there a signal, and at what cost?")
-    add("--device", metavar="NAME", help="dry run: plan for this GPU (h100, a100-40gb, 16GB, ...), not this machine")
-    add("--processes", type=at_least(1), metavar="N", help="dry run: plan N processes, one GPU each; default 1")
-
-
-def add_run_options(add: Any) -> None:
-    """Add the options of a run, by a parser's `add_argument`."""
     add_shared(add, "recipe", "--set", "--resume")
     add("--model", metavar="PATH", help="shorthand for --set model.path=PATH")
     add("--critic", metavar="MODULE:NAME", help="a Python critic; shorthand for --set critic.use=...")
     add("--out", metavar="DIR", help="shorthand for --set run.out=DIR")
+    add("--dry-run", action="store_true", help="check input, memory and the critic's price; train and write nothing")
+    add("--judge", action="store_true", help="dry run: judge 64 responses twice; is there a signal, and at what cost?")
+    add("--device", metavar="NAME", help="dry run: plan for this GPU (h100, a100-40gb, 16GB, ...), not this machine")
+    add("--processes", type=at_least(1), metavar="N", help="dry run: plan N processes, one GPU each; default 1")
 
 
 def run(args: argparse.Namespace) -> int:

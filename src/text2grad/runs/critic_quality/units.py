@@ -59,10 +59,12 @@ class Marks:
     """The marks of one critique.
 
     Attributes:
+        critique: the critique, whose spans are in characters of the response.
         spans: its spans, in characters of the text of all units, each with its units.
         delta: for each unit +1 in a positive span, −1 in a negative span, else 0.
     """
 
+    critique: Critique
     spans: tuple[tuple[Span, frozenset[int]], ...]
     delta: tuple[float, ...]
 
@@ -100,4 +102,4 @@ def marks_of(critique: Critique, response: str, text: str, offsets: Sequence[Ran
     placed = tuple(zip(spans, map(frozenset, span_tokens(offsets, spans)), strict=True))
     touched = {(unit, span.label) for span, units in placed for unit in units}
     delta = [float(((unit, "positive") in touched) - ((unit, "negative") in touched)) for unit in range(len(offsets))]
-    return Marks(placed, tuple(delta))
+    return Marks(critique, placed, tuple(delta))

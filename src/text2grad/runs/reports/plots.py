@@ -159,25 +159,14 @@ def _name_ends(axis: Any, ends: Sequence[tuple[str, float, str]]) -> None:
         )
 
 
-def panels_png(panels: Sequence[Draw], *, columns: int | None = None, size: tuple[float, float] = _PANEL) -> bytes:
-    """Return panels as one PNG file.
-
-    Args:
-        panels: in the order of rows.
-        columns: panels in a row; None puts all in one row.
-        size: width and height of a panel, in inches.
-    """
+def panels_png(panels: Sequence[Draw], *, size: tuple[float, float] = _PANEL) -> bytes:
+    """Return panels side by side as one PNG file; `size` is the width and height of a panel, in inches."""
     from matplotlib.figure import Figure
 
-    width = columns or len(panels)
-    height = -(-len(panels) // width)
-    inches = (size[0] * width, size[1] * height)
+    inches = (size[0] * len(panels), size[1])
     figure = Figure(figsize=inches, dpi=130, layout="constrained", facecolor=PAPER)
-    axes = figure.subplots(height, width, squeeze=False).ravel()
-    for axis, draw in zip(axes, panels, strict=False):
+    for axis, draw in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         draw(axis)
-    for axis in axes[len(panels) :]:
-        axis.set_visible(False)
     return to_png(figure)
 
 
