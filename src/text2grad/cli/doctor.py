@@ -6,8 +6,10 @@ import platform
 import re
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, requires, version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from packaging.requirements import Requirement  # lazy_loader needs it, too
+from packaging.specifiers import SpecifierSet
 from rich.table import Table
 from rich.text import Text
 
@@ -15,9 +17,6 @@ from text2grad.cli.options import add_command, say
 from text2grad.errors import INSTALL, is_installed, require
 from text2grad.progress import CONSOLE
 from text2grad_sandbox import isolations
-
-if TYPE_CHECKING:
-    from packaging.specifiers import SpecifierSet
 
 MODULES = {
     "train": ("torch", "transformers", "accelerate", "peft", "trl", "datasets", "matplotlib"),
@@ -83,10 +82,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def wanted() -> "dict[str, list[tuple[str, SpecifierSet]]]":
+def wanted() -> dict[str, list[tuple[str, SpecifierSet]]]:
     """Return (package, range of versions) of each extra, as the installed project declares them."""
-    from packaging.requirements import Requirement  # lazy_loader needs it, too
-
     extras: dict[str, dict[str, SpecifierSet]] = {}
     for requirement in map(Requirement, requires("text2grad") or ()):
         if match := _EXTRA.search(str(requirement.marker)):
@@ -97,7 +94,7 @@ def wanted() -> "dict[str, list[tuple[str, SpecifierSet]]]":
     return {extra: list(packages.items()) for extra, packages in order}
 
 
-def _state(package: str, versions: "SpecifierSet") -> str:
+def _state(package: str, versions: SpecifierSet) -> str:
     """Return the version of a package, as "1.8.2: not in the range" if it is another; "–" where it is not installed."""
     try:
         there = version(package)
