@@ -9,6 +9,7 @@ from text2grad.cli.options import add_command, add_shared, at_least, finite, pri
 from text2grad.config import load_recipe
 from text2grad.critics.servers import Endpoint
 from text2grad.errors import require
+from text2grad.evaluation import SUITES, SuiteOptions, make_suites
 from text2grad.files import write_files
 from text2grad.progress import CONSOLE
 from text2grad.runs import annotator_endpoint
@@ -36,8 +37,6 @@ docs/evaluation.md lists the files, defines each figure, and says where the data
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    from text2grad.evaluation import SUITES
-
     about = "measure models on benchmarks: texts, code, knowledge, chat"
     suites = "\n".join(f"  {name:16}{kind.about}" for name, kind in SUITES.items())
     suites += "\n  lm-eval:TASK    any task of lm-eval\n  MODULE:NAME     a suite that a module of yours registers"
@@ -67,14 +66,7 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check arguments and data, then sample, score and write."""
-    from text2grad.evaluation import (
-        EvaluationSettings,
-        Sampling,
-        SuiteOptions,
-        evaluate_models,
-        make_suites,
-        read_subjects,
-    )
+    from text2grad.evaluation import EvaluationSettings, Sampling, evaluate_models, read_subjects
     from text2grad.runs.reports import policy_page, print_evaluation
 
     refuse_full_directory(args.out, "answers", force=args.force)

@@ -15,6 +15,7 @@ from text2grad.feedback import read_examples
 from text2grad.progress import CONSOLE, note
 from text2grad.runs import recipe_task, run_examples, world_of
 from text2grad.runs.reports import print_critique
+from text2grad.tasks import ProgramCritic
 from text2grad.types import Critique, Example, Rollout
 
 DESCRIPTION = """\
@@ -45,7 +46,6 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Load the run's policy and critic, and print answers and critiques."""
     from text2grad.runs import PolicySampler, critic_of_run
-    from text2grad.tasks import ProgramCritic
 
     checkpoint = latest_checkpoint(args.directory / "checkpoints")
     if checkpoint is None:

@@ -105,10 +105,8 @@ def refuse_other_results(path: Path, about: Mapping[str, str], *, force: bool) -
     Raises:
         ConfigError: if the file has other values, or cannot be read.
     """
-    if force or not path.exists():
-        return
     try:
-        record = json.loads(path.read_bytes())
+        record = json.loads(path.read_bytes()) if path.exists() and not force else about
         before = {key: record[key] for key in about}
     except (OSError, ValueError, LookupError, TypeError):
         before = {"": "unknown files"}

@@ -82,14 +82,11 @@ def run_examples(recipe: Recipe) -> RunExamples:
 
 def held_out_prompts(recipe: Recipe) -> set[str]:
     """Return all prompts that [data] holds out, also those beyond `data.eval_examples`; none for a built-in task."""
-    data = recipe.data
-    if isinstance(data.held_out, str):
-        return {example.prompt_text for example in read_examples(data.held_out)}
+    data, (_, seed) = recipe.data, world_of(recipe)
     if not data.held_out:
         return set()
-    _, seed = world_of(recipe)
-    held_out = split_by_prompt(read_examples(str(data.train)), data.held_out, seed, key=_PROMPT)[1]
-    return {example.prompt_text for example in held_out}
+    examples = [] if isinstance(data.held_out, str) else read_examples(str(data.train))
+    return set(map(_PROMPT, hold_out(examples, data.held_out, seed, read=read_examples, key=_PROMPT)[1]))
 
 
 def _first(examples: Sequence[Example], limit: int, seed: int) -> list[Example]:

@@ -68,11 +68,6 @@ def length_counts(marked: Marked, quartiles: Mapping[Label, Sequence[float] | No
     return counts
 
 
-def lengths(marked: Sequence[Marked], label: Label) -> list[int]:
-    """Return the number of units of each predicted span of a label."""
-    return [len(units) for response in marked for units in response.predicted.unit_sets(label)]
-
-
 def ratios() -> dict[str, Ratio]:
     """Return name of a rate → the counts that it divides."""
     rates = {name: Ratio(*counts) for name, counts in RATES.items()}

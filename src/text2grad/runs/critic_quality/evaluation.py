@@ -64,25 +64,15 @@ _WORDS = {
 
 
 class Evaluation(NamedTuple):
-    """The measurements of one critic.
+    """The measurements of one critic."""
 
-    Attributes:
-        unit: the unit that precision and recall count.
-        marked: the responses.
-        left_out: file and line of the responses whose tokens decode to another text; no number includes them.
-        metrics: rates with intervals.
-        counts: sums over responses; the rates are their quotients.
-        quartiles: of the units per predicted span, "Q1/positive" and so on (table 18).
-        draws: resamples of the intervals.
-    """
-
-    unit: str
-    marked: Sequence[Marked]
-    left_out: Sequence[str]
-    metrics: Mapping[str, Estimate]
-    counts: Mapping[str, float]
-    quartiles: Mapping[str, float]
-    draws: int
+    unit: str  # that precision and recall count
+    marked: Sequence[Marked]  # the responses
+    left_out: Sequence[str]  # file and line of the responses whose tokens decode to another text; no number has them
+    metrics: Mapping[str, Estimate]  # rates with intervals
+    counts: Mapping[str, float]  # sums over responses; the rates are their quotients
+    quartiles: Mapping[str, float]  # of the units per predicted span, "Q1/positive" and so on (table 18)
+    draws: int  # resamples of the intervals
 
     @property
     def beaten_by_marking_everything(self) -> bool:
@@ -122,7 +112,8 @@ def evaluate(pairs: Sequence[Pair], units: Units, wording: Wording, *, draws: in
     """Measure a critic; `units` are the unit that precision and recall count, `wording` what is measured of words."""
     cut = [(pair, mark(pair, units)) for pair in pairs]
     marked = [response for _, response in cut if response is not None]
-    quarters = {label: quartiles(counting.lengths(marked, label)) for label in LABELS}
+    spans = {label: [units for response in marked for units in response.predicted.unit_sets(label)] for label in LABELS}
+    quarters = {label: quartiles(list(map(len, units))) for label, units in spans.items()}
     rows: list[dict[str, float]] = [
         {
             **compare([response.predicted.delta], [response.true.delta], [response.pair.predicted])._asdict(),

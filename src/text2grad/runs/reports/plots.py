@@ -27,23 +27,14 @@ Draw = partial[None]
 
 
 class Line(NamedTuple):
-    """A line of a panel.
+    """A line of a panel."""
 
-    Attributes:
-        name: at the end of the line.
-        points: (x, y).
-        faint: further lines in the same colour, thin: single seeds, or values before smoothing.
-        marked: mark each point.
-        look: number of colour, dashes and marker; a line of the same thing looks the same in every panel.
-        band: (x, low, high), shaded.
-    """
-
-    name: str
-    points: Points
-    faint: Sequence[Points] = ()
-    marked: bool = False
-    look: int = 0
-    band: Sequence[tuple[float, float, float]] = ()
+    name: str  # at the end of the line
+    points: Points  # (x, y)
+    faint: Sequence[Points] = ()  # further lines in the same colour, thin: single seeds, or values before smoothing
+    marked: bool = False  # mark each point
+    look: int = 0  # number of colour, dashes and marker; a line of the same thing looks the same in every panel
+    band: Sequence[tuple[float, float, float]] = ()  # (x, low, high), shaded
 
 
 class Picture(NamedTuple):
