@@ -130,7 +130,7 @@ class Evaluations:
                 deltas, offsets, numbers = self._numbers(rollouts, critiques)
             reference = numbers.pop("logp_ref")
             for row, kl, logp_ref in zip(rows, numbers["kl"], reference, strict=True):
-                row |= {name: float(of[: row["tokens"]].sum()) for name, of in (("kl", kl), ("logp_ref", logp_ref))}
+                row["kl"], row["logp_ref"] = (float(values[: row["tokens"]].sum()) for values in (kl, logp_ref))
             if self.judge_all:
                 for row, critique, delta, reward in zip(rows, critiques, deltas, numbers["reward"], strict=True):
                     row["reward"] = float(reward.sum())
