@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from text2grad.config import Endpoint, ServerConfig
 from text2grad.critics.servers import (
     AnnotationResult,
     CachedClient,
-    Endpoint,
     Item,
     Prompt,
     Request,
@@ -31,9 +31,6 @@ from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.format import CritiqueFormat, read_critique
 from text2grad.reward_models.writing import FORMS, critique_prompt, critique_request
 from text2grad.types import Critique, Example
-
-DEFAULTS = {"base_url": "http://localhost:8000/v1", "api_key_env": "", "max_tokens": 512, "concurrency": 64}
-"""Defaults of the endpoint that differ from an annotator's."""
 
 SPECIAL = re.compile(r"<[|｜][^\s|｜<>]{1,40}[|｜]>|</s>|<(?:start|end)_of_turn>|<[be]os>|\[/?INST\]")
 """Texts that are special tokens of common models."""
@@ -72,9 +69,8 @@ class ServerRewardModel(ServerCritic):
                 "a grammar cannot express one_list, quoted_in_feedback or verbatim; remove them, in a recipe from "
                 "[critic]"
             )
-        fixed = {"model": model, "temperature": 0.0}
-        endpoint = Endpoint.of("ServerRewardModel", {**DEFAULTS, **settings, **fixed})
-        endpoint.check("server")
+        values = {**ServerConfig().model_dump(), **settings, "model": model, "temperature": 0.0}
+        endpoint = Endpoint.of("ServerRewardModel", values).checked("server")
         self._warned = False
         super().__init__(endpoint, store, self.annotate)
 

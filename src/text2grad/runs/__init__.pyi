@@ -1,6 +1,5 @@
 from .annotation_items import (
     annotated_examples as annotated_examples,
-    annotator_endpoint as annotator_endpoint,
     items_of as items_of,
 )
 from .answers import judge_answers as judge_answers, measure_answers as measure_answers

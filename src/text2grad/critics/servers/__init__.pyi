@@ -13,7 +13,6 @@ from .cached_client import (
     ResponseFormat as ResponseFormat,
 )
 from .client import Prompt as Prompt
-from .endpoint import Endpoint as Endpoint
 from .forecast import (
     ANSWER_TOKENS as ANSWER_TOKENS,
     expected_expense as expected_expense,

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from text2grad.config import Endpoint
 from text2grad.critics.servers.cached_client import Request
-from text2grad.critics.servers.endpoint import Endpoint
 from text2grad.critics.servers.store import Store
 from text2grad.errors import ConfigError
 

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_args
 
+from text2grad.config import Endpoint
 from text2grad.costs import TokenCount
 from text2grad.critics.servers.annotation import ANSWERED, AnnotationResult, Annotator, Item, add_test_outcomes
 from text2grad.critics.servers.cached_client import CachedClient
-from text2grad.critics.servers.endpoint import Endpoint
 from text2grad.critics.servers.pace import Usage
 from text2grad.critics.servers.session import run_session
 from text2grad.critics.servers.store import Store
@@ -102,8 +102,7 @@ class LLMCritic(ServerCritic):
             ConfigError: if a setting is wrong, or there is no key.
         """
         check_known("template", template, get_args(TemplateName))
-        endpoint = Endpoint.of("LLMCritic", {"model": model, **settings})
-        endpoint.check()
+        endpoint = Endpoint.of("LLMCritic", {"model": model, **settings}).checked()
         self.template = Template(template, reasoning)
         super().__init__(endpoint, store, Annotator(self.template, match).annotate)
 

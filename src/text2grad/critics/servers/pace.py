@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from text2grad.critics.servers.endpoint import Endpoint
+from text2grad.config import Endpoint
 from text2grad.critics.servers.store import Store
 from text2grad.errors import RequestError
 

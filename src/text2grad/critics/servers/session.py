@@ -6,8 +6,8 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
+from text2grad.config import Endpoint
 from text2grad.critics.servers.cached_client import CachedClient
-from text2grad.critics.servers.endpoint import Endpoint
 from text2grad.critics.servers.pace import Pace, Usage
 from text2grad.critics.servers.store import Store
 from text2grad.progress import Progress

@@ -64,7 +64,6 @@ class ConstrainedCritique:
         self.room = room - (int(self.labels.cost[0]) if self.labels else 0)
         words = QuotedWords(before=len(OPENING)) if limits.verbatim else UNCHECKED
         self.state: State | None = State(START, words=words)
-        self._label = {state: label for label, state in skeleton.open.items()}
 
     @property
     def text(self) -> str:
@@ -80,7 +79,8 @@ class ConstrainedCritique:
             return self.state is None
         data = self.skeleton.spelled(self.state.skeleton, token)
         if self.quotable.limits.quoted_in_feedback and self.skeleton.read(self.state.skeleton, data):
-            self._restrict_quotes(self.written + data)
+            feedback, ended, _ = (self.written + data).partition(self.skeleton.lists.encode())
+            self.quotable.restrict_to(json.loads(feedback + b'"}')["textual_feedback"] if ended else None)
         after = self.step(self.state, token, self.room - 1)
         if after is None:
             return False
@@ -100,7 +100,7 @@ class ConstrainedCritique:
     def step(self, state: State, token: int, room: int) -> State | None:
         """Return the state after a token; None if it is invalid, or if the critique could not end within `room`."""
         data = self.skeleton.spelled(state.skeleton, token)
-        if state.skeleton in self._label:
+        if state.skeleton in self.skeleton.open:
             after = self._read_inside(state, data)
         else:
             move, words = self.skeleton.read(state.skeleton, data), read(state.words, data, self.quotable)
@@ -114,7 +114,7 @@ class ConstrainedCritique:
     def tokens_to_end(self, state: State) -> float:
         """Return a number of tokens that suffices to end the critique; infinite if it cannot end."""
         skeleton, where = self.skeleton, state.skeleton
-        if self.labels and (where == END or where in self._label):
+        if self.labels and (where == END or where in skeleton.open):
             return self.labels.cost[state.place] - self.labels.cost[0]
         if state.words.quote is not None:
             return tokens_to_close(state.words, self.quotable) + skeleton.cost[skeleton.text]
@@ -124,11 +124,6 @@ class ConstrainedCritique:
         quoted = self.quotable.tokens_to_end(state.quote, label, state.listed)
         return skeleton.to_open[where] + quoted + skeleton.cost[skeleton.inside[label]]
 
-    def _restrict_quotes(self, written: bytes) -> None:
-        """Restrict the lists to quotes in the feedback, if it has ended."""
-        feedback, ended, _ = written.partition(self.skeleton.lists.encode())
-        self.quotable.restrict_to(json.loads(feedback + b'"}')["textual_feedback"] if ended else None)
-
     def _read_inside(self, state: State, data: bytes) -> State | None:
         """Return the state after bytes that begin inside a quote or the labels, and may go beyond its closing mark."""
         where, quote, listed, _, _ = state
@@ -137,7 +132,7 @@ class ConstrainedCritique:
         if self.labels:
             place = self.labels.advance(state.place, data)
             return None if place is None else State(END if place == self.labels.end else where, place=place)
-        label = self._label[where]
+        label = self.skeleton.open[where]
         for at in (at for at, byte in enumerate(data) if byte == ord('"')):
             whole = self.quotable.advance(quote, data[:at]) if at else quote
             if whole is None:
@@ -164,12 +159,12 @@ class ConstrainedCritique:
                 yield from (spelled.get(data, []), before.get(data + MARK[:1], []))
         elif where == END:
             yield list(self.eos_ids)  # numpy takes a tuple for one place
-        elif where not in self._label:
+        elif where not in self.skeleton.open:
             yield self.skeleton.valid(where, self.room)
         elif self.labels:
             yield from (spelled.get(data, []) for data, _ in self.labels.tokens(place))
         else:
-            yield self.skeleton.next(self.skeleton.inside[self._label[where]])[0]
+            yield self.skeleton.next(self.skeleton.inside[self.skeleton.open[where]])[0]
             for data in self.quotable.tokens(quote):
                 yield from (spelled.get(data, []), before.get(data, []))
 

@@ -56,8 +56,8 @@ class Skeleton(Automaton):
         text: state inside TEXT.
         escape: state after a backslash in TEXT; `DEAD` if TEXT is empty.
         lists: the text between TEXT and the first quote or label.
-        open: state inside a quote, by list; the list of labelled quotes, and the text that `WordLabels` reads, count as
-            the positive one.
+        open: the list of a quote, by the state inside the quote; the list of labelled quotes, and the text that
+            `WordLabels` reads, count as the positive one.
         inside: state just after a quote's last byte, by list: only the closing quotation mark may follow.
         opens: the list of the quote that must follow, by state.
         cost: least number of tokens to the end, or to the labels of words, by state; infinite if every path passes
@@ -73,7 +73,7 @@ class Skeleton(Automaton):
         super().__init__(states=4)
         self.vocabulary, self._form, self._outcomes = vocabulary, form, outcomes
         self._link(IN_QUOTE, 0, 255, IN_QUOTE)
-        self.open: dict[Label, int] = {}
+        self.open: dict[int, Label] = {}
         self.inside: dict[Label, int] = {}
         self.opens: dict[int, Label] = {}
         self.escape = DEAD
@@ -86,13 +86,17 @@ class Skeleton(Automaton):
             self._quotes(opened)
         else:
             self._link(opened, 0, 255, IN_QUOTE)
-            self.open["positive"], self.opens[opened], goal = opened, "positive", opened
+            self.open[opened], self.opens[opened], goal = "positive", "positive", opened
         self.table: NDArray[np.int16] = np.full((len(self._rows), 256), DEAD, np.int16)
         for number, row in enumerate(self._rows):
             self.table[number, list(row)] = list(row.values())
         self._next: dict[int, tuple[Ints, NDArray[np.int16]]] = {}
         self.cost = self._distances(goal)
-        self.to_open = {state: self._distances(self.open[label])[state] for state, label in self.opens.items()}
+        to_open = {label: self._distances(state) for state, label in self.open.items()}
+        self.to_open = {state: to_open[label][state] for state, label in self.opens.items()}
+        # Lower bounds of the costs by state, 0 where the cost depends on the response, float64 [S].
+        bounds = (0.0 if s in self.opens or s == IN_QUOTE else cost for s, cost in enumerate(self.cost))
+        self._least_cost = np.fromiter(bounds, np.float64)
 
     def labels(self, response: str) -> WordLabels | None:
         """Return the valid labels of a response's words; None for a form that quotes."""
@@ -111,7 +115,7 @@ class Skeleton(Automaton):
     def read(self, state: int, data: bytes) -> Move | None:
         """Read bytes up to the content of a quote; return None if they are invalid or empty."""
         for position, byte in enumerate(data):
-            if state in self._quoting:
+            if state in self.open:
                 return Move(state, data[position:])
             state = self._rows[state].get(byte, DEAD)
         return Move(state) if data and state != DEAD else None
@@ -132,15 +136,6 @@ class Skeleton(Automaton):
         """Return the ids that are valid in a state with `room` tokens left, and perhaps a few that are not."""
         ids, after = self.next(state)
         return ids[self._least_cost[after] < room]
-
-    @cached_property
-    def _least_cost(self) -> NDArray[np.float64]:
-        """Lower bounds of the costs by state, 0 where the cost depends on the response, float64 [S]."""
-        return np.array([0.0 if s in self.opens or s == IN_QUOTE else cost for s, cost in enumerate(self.cost)])
-
-    @cached_property
-    def _quoting(self) -> set[int]:
-        return set(self.open.values())
 
     def _distances(self, goal: int) -> list[float]:
         """Return the least number of tokens from each state to the goal, by breadth-first search from the goal."""
@@ -217,7 +212,7 @@ class Skeleton(Automaton):
         self._chain(after, f", {begin}", opened)
         self._chain(start, close, goal)
         self._rows[after][ord("]")] = self._rows[start][ord("]")]
-        self.open[label], self.inside[label], self.opens[opened] = opened, inside, label
+        self.open[opened], self.inside[label], self.opens[opened] = label, inside, label
         for state, text in ((start, begin[:-1]), (after, f", {begin[:-1]}")):  # a quote must follow
             for byte in text.encode():
                 state = self._rows[state][byte]
