@@ -3,7 +3,6 @@ from .critic import (
     annotate as annotate,
     ask as ask,
     check_examples as check_examples,
-    load_critic as load_critic,
 )
 from .critique_text import is_finite as is_finite, is_json as is_json, parse_critique as parse_critique
 from .examples import (

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from text2grad.config import Recipe
 from text2grad.errors import ConfigError, check_known
-from text2grad.feedback import Critic, load_critic
+from text2grad.feedback import Critic, load_callable
 from text2grad.models import base_named_by
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.format import CritiqueFormat, saved_format
@@ -65,7 +65,8 @@ def critic_from_recipe(recipe: Recipe, *, task_critic: Critic | None = None, pol
     """
     settings, path, code = recipe.critic, recipe.critic.model, recipe.model.trust_remote_code
     if settings.use:
-        return load_critic(settings.use)
+        own: Critic = load_callable(settings.use, "critic")
+        return own
     if not path:
         if task_critic is None:
             raise ConfigError("the recipe names no critic; set [critic] use or model")

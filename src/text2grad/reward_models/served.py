@@ -75,11 +75,7 @@ class ServerRewardModel(ServerCritic):
         super().__init__(endpoint, store, self.annotate)
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
-        """Return one critique per response, in order."""
-        self._warn_of_special_tokens(responses)
-        return super().__call__(examples, responses)
-
-    def _warn_of_special_tokens(self, responses: Sequence[str]) -> None:
+        """Return one critique per response, in order; a warning names the first special token that one spells."""
         token = next((match[0] for response in responses if (match := SPECIAL.search(response))), None)
         if token and not self._warned:
             self._warned = True
@@ -89,12 +85,7 @@ class ServerRewardModel(ServerCritic):
                 'critic.kind = "generative" reads it as text',
                 warning=True,
             )
-
-    def prompt(self, item: Item) -> Prompt:
-        """Return the prompt for the critique of a response."""
-        if self.format.prompt_format == "plain":
-            return critique_prompt(item.example, item.response)
-        return ({"role": "user", "content": critique_request(item.example, item.response, self.format.form)},)
+        return super().__call__(examples, responses)
 
     async def annotate(self, client: CachedClient, item: Item) -> AnnotationResult:
         """Return the critique of one response.
@@ -102,11 +93,15 @@ class ServerRewardModel(ServerCritic):
         As for `GenerativeRewardModel`, a quote marks one place each time it is listed, and a list that the length limit
         cut is read up to the cut: greedy decoding may repeat a quote until the limit.
         """
+        prompt: Prompt = critique_prompt(item.example, item.response)
+        if self.format.prompt_format != "plain":
+            question = critique_request(item.example, item.response, self.format.form)
+            prompt = ({"role": "user", "content": question},)
         wanted = None
         if self.format.constrain:
             grammar = critique_grammar(item.response, self.format, max_tokens=self.endpoint.max_tokens)
             wanted = ResponseFormat("grammar", grammar)
-        answer, failure = await client.reply(Request(self.prompt(item), wanted))
+        answer, failure = await client.reply(Request(prompt, wanted))
         if answer is None:
             return AnnotationResult(failure=failure)
         read = partial(read_critique, response=item.response, format=self.format)

@@ -381,7 +381,7 @@ def test_what_may_have_been_paid_for_counts_as_the_most_that_it_can_cost(
     most = (len(prompt(one).encode()) + cached_client._TEMPLATE_BYTES + 3 * 50) / 1e6  # a token for each byte
     assert usage.cost == pytest.approx(most if charged else 0.0)
     with Store(tmp_path / "answers.sqlite") as store:  # an answer that nobody counted costs the next run as much
-        later = Usage.of(Endpoint(model="m", prices=(1.0, 3.0)), store).cost
+        later = Endpoint(model="m", prices=(1.0, 3.0)).cost(*store.tokens())
     assert later == pytest.approx(most if fault in ("uncounted", "zeros") else 0.0)
 
 

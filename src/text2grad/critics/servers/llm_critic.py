@@ -57,8 +57,8 @@ class ServerCritic:
 
     def _results(self, items: list[Item], store: Store) -> list[AnnotationResult]:
         """Run a session, in a thread of its own since an event loop may already run in this thread."""
-        usage = Usage.of(self.endpoint, store)
-        usage.cost = max(usage.cost, self._spent)  # requests without an answer may have cost something, too
+        cost = self.endpoint.cost(*store.tokens())
+        usage = Usage(max(cost, self._spent))  # requests without an answer may have cost something, too
         with ThreadPoolExecutor(1) as thread:
             session = thread.submit(run_session, self.endpoint, store, self._annotate, items, usage=usage, phase="")
             results, _ = session.result()

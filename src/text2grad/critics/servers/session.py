@@ -48,7 +48,7 @@ def run_session(
         ConfigError: if the endpoint is incomplete or its key is missing.
         DataError: if an answer cannot be stored.
     """
-    usage = usage or Usage.of(endpoint, store)
+    usage = usage or Usage(endpoint.cost(*store.tokens()))
     results: dict[int, Result] = {}
     rows, failed = iter(range(len(items))), 0
     with Progress(phase, len(items), unit="answer", enabled=bool(phase)) as progress:

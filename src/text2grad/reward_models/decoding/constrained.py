@@ -22,7 +22,7 @@ from text2grad.models import Choose, most_likely, sample_inverse_cdf
 from text2grad.reward_models.decoding.quotable import Listed, Quotable, Quote, QuoteLimits
 from text2grad.reward_models.decoding.skeleton import END, MARK, START, Skeleton
 from text2grad.reward_models.decoding.verbatim import UNCHECKED, QuotedWords, read, tokens_to_close
-from text2grad.reward_models.decoding.vocabulary import Ints, Vocabulary
+from text2grad.reward_models.decoding.vocabulary import DEAD, Ints, Vocabulary
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.writing import OPENING
 
@@ -62,8 +62,7 @@ class ConstrainedCritique:
         self.quotable = Quotable(response, limits, skeleton.vocabulary, labelled=len(skeleton.open) == 1)
         self.labels = skeleton.labels(response)
         self.room = room - (int(self.labels.cost[0]) if self.labels else 0)
-        words = QuotedWords(before=len(OPENING)) if limits.verbatim else UNCHECKED
-        self.state: State | None = State(START, words=words)
+        self.state: State | None = State(START, words=QuotedWords() if limits.verbatim else UNCHECKED)
 
     @property
     def text(self) -> str:
@@ -78,7 +77,7 @@ class ConstrainedCritique:
             self.state = None if token in self.eos_ids else self.state
             return self.state is None
         data = self.skeleton.spelled(self.state.skeleton, token)
-        if self.quotable.limits.quoted_in_feedback and self.skeleton.read(self.state.skeleton, data):
+        if self.quotable.limits.quoted_in_feedback and self.skeleton.read(self.state.skeleton, data)[0] != DEAD:
             feedback, ended, _ = (self.written + data).partition(self.skeleton.lists.encode())
             self.quotable.restrict_to(json.loads(feedback + b'"}')["textual_feedback"] if ended else None)
         after = self.step(self.state, token, self.room - 1)
@@ -103,12 +102,13 @@ class ConstrainedCritique:
         if state.skeleton in self.skeleton.open:
             after = self._read_inside(state, data)
         else:
-            move, words = self.skeleton.read(state.skeleton, data), read(state.words, data, self.quotable)
-            if move is None or words is None:
+            place, rest = self.skeleton.read(state.skeleton, data)
+            words = read(state.words, data[max(0, len(OPENING) - len(self.written)) :], self.quotable)
+            if place == DEAD or words is None:
                 return None
-            after = State(move.state, None, state.listed, words)
-            if move.rest:
-                after = self._read_inside(after, move.rest)
+            after = State(place, None, state.listed, words)
+            if rest:
+                after = self._read_inside(after, rest)
         return after if after is not None and self.tokens_to_end(after) <= room else None
 
     def tokens_to_end(self, state: State) -> float:
@@ -140,11 +140,11 @@ class ConstrainedCritique:
             text = self.quotable.text(whole)
             if text is None:  # this mark is escaped: a character of the response
                 continue
-            move = self.skeleton.read(self.skeleton.inside[label], data[at:])
-            if move is None or not self.quotable.may_end(whole, label, listed):
+            place, rest = self.skeleton.read(self.skeleton.inside[label], data[at:])
+            if place == DEAD or not self.quotable.may_end(whole, label, listed):
                 return None
-            after = State(move.state, None, (*listed, (label, text)))
-            return self._read_inside(after, move.rest) if move.rest else after
+            after = State(place, None, (*listed, (label, text)))
+            return self._read_inside(after, rest) if rest else after
         longer = self.quotable.advance(quote, data)
         return None if longer is None else State(where, longer, listed)
 
@@ -162,7 +162,7 @@ class ConstrainedCritique:
         elif where not in self.skeleton.open:
             yield self.skeleton.valid(where, self.room)
         elif self.labels:
-            yield from (spelled.get(data, []) for data, _ in self.labels.tokens(place))
+            yield from (spelled.get(data, []) for data, _ in self.labels.tokens[place])
         else:
             yield self.skeleton.next(self.skeleton.inside[self.skeleton.open[where]])[0]
             for data in self.quotable.tokens(quote):
@@ -187,27 +187,27 @@ def free_choice(numbers: Sequence[Random]) -> Choose:
     return choose
 
 
-class ConstrainedChoice:
-    """Chooses the best (or a sampled) valid token of each row's critique, for `decode`.
+def constrained_choice(critiques: Sequence[ConstrainedCritique], numbers: Sequence[Random] = ()) -> Choose:
+    """Return what chooses the best (or a sampled) valid token of each row's critique and appends it, for `decode`.
 
     A token is sampled from all tokens, and sampled again from the valid tokens if it is invalid: the distribution is
     the softmax of the valid tokens.
+
+    Args:
+        critiques: the empty critique of each row.
+        numbers: the random generator of each row, for sampling.
     """
+    first_choice = free_choice(numbers) if numbers else most_likely
 
-    def __init__(self, critiques: Sequence[ConstrainedCritique], numbers: Sequence[Random] = ()) -> None:
-        """Take the empty critique of each row, and its random generator for sampling."""
-        self.critiques, self.numbers = critiques, numbers
-        self.first_choice: Choose = free_choice(numbers) if numbers else most_likely
-
-    def __call__(self, logits: Tensor, rows: Tensor, step: int) -> Tensor:
-        """Return the next token of each row by its logits, [B, V], and append it to the row's critique."""
-        chosen = self.first_choice(logits, rows, step).tolist()
+    def choose(logits: Tensor, rows: Tensor, step: int) -> Tensor:
+        chosen = first_choice(logits, rows, step).tolist()
         for place, row in enumerate(rows.tolist()):
-            critique = self.critiques[row]
-            if not critique.take(chosen[place]):
+            if not critiques[row].take(chosen[place]):
                 scores = logits[place].cpu().numpy()
-                chosen[place] = critique.take_from(scores, self.numbers[row] if self.numbers else None)
+                chosen[place] = critiques[row].take_from(scores, numbers[row] if numbers else None)
         return torch.tensor(chosen, device=logits.device)
+
+    return choose
 
 
 def skeleton_of(tokenizer: Any, format: CritiqueFormat, *, size: int, eos_ids: Collection[int]) -> Skeleton:

@@ -15,7 +15,6 @@ A state is a small integer. In the states `Skeleton.open`, the response decides 
 
 import math
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,13 +38,6 @@ _UTF8 = (
     (0xF4, 0xF4, 0x80, 0x8F, 3),
 )
 """Ranges of characters beyond ASCII (RFC 3629): first byte, second byte, and number of bytes after the first."""
-
-
-class Move(NamedTuple):
-    """The transition of a token: the next state, and the bytes of the token that belong to a quote."""
-
-    state: int
-    rest: bytes = b""
 
 
 class Skeleton(Automaton):
@@ -112,20 +104,21 @@ class Skeleton(Automaton):
         """Return the bytes of a token; none for an id that is not text."""
         return (self.vocabulary.first if state == START else self.vocabulary.data).get(token, b"")
 
-    def read(self, state: int, data: bytes) -> Move | None:
-        """Read bytes up to the content of a quote; return None if they are invalid or empty."""
+    def read(self, state: int, data: bytes) -> tuple[int, bytes]:
+        """Read bytes up to the content of a quote; return the next state, `DEAD` if they are invalid, and the rest."""
         for position, byte in enumerate(data):
             if state in self.open:
-                return Move(state, data[position:])
+                return state, data[position:]
             state = self._rows[state].get(byte, DEAD)
-        return Move(state) if data and state != DEAD else None
+        return state if data else DEAD, b""
 
     def next(self, state: int) -> tuple[Ints, NDArray[np.int16]]:
         """Return the ids that are valid in a state, and their next states; IN_QUOTE means possibly valid."""
         if state not in self._next:
             if state == START:
-                reached = {i: self.read(START, data) for i, data in self.vocabulary.first.items() if data[:1] == b"{"}
-                pairs = np.array([(i, move.state) for i, move in reached.items() if move], np.int64).reshape(-1, 2)
+                begins = {i: data for i, data in self.vocabulary.first.items() if data[:1] == b"{"}
+                reached = ((i, self.read(START, data)[0]) for i, data in begins.items())
+                pairs = np.array([pair for pair in reached if pair[1] != DEAD], np.int64).reshape(-1, 2)
                 self._next[state] = pairs[:, 0], pairs[:, 1].astype(np.int16)
             else:
                 after = self.vocabulary.run(self.table, state)

@@ -20,13 +20,11 @@ class QuotedWords(NamedTuple):
     Attributes:
         quote: the open quote; None outside of quotation marks.
         tail: incomplete JSON escape at the end.
-        before: number of bytes before the feedback begins.
         over: True after the end of the feedback, or if it is not checked.
     """
 
     quote: Quote | None = None
     tail: bytes = b""
-    before: int = 0
     over: bool = False
 
 
@@ -37,9 +35,7 @@ def read(words: QuotedWords, data: bytes, quotable: Quotable) -> QuotedWords | N
     """Return the state after some bytes of JSON; None if a quote does not occur in the response."""
     if words.over:
         return words
-    if words.before >= len(data):
-        return words._replace(before=words.before - len(data))
-    quote, data, at = words.quote, words.tail + data[words.before :], 0
+    quote, data, at = words.quote, words.tail + data, 0
     while at < len(data):
         unit = _UNIT.match(data, at)
         if unit is None:  # an incomplete escape; inside a quote it can only become a mark
