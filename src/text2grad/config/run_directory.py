@@ -63,8 +63,9 @@ def check_directory(directory: Path, *, resume: bool) -> None:
         raise ConfigError(
             f"{directory} already holds a run. Go on with it by --resume, or choose another directory with --out DIR."
         )
-    odd = next((name for name in OWN_FILES if _holds_files(directory / name)), None)
-    if odd and not exists:
+    present = (path for path in map(directory.joinpath, OWN_FILES) if path.exists())
+    odd = next((path.name for path in present if not path.is_dir() or any(path.rglob("*"))), None)
+    if odd and not exists:  # a kill at the start leaves directories without files
         raise ConfigError(
             f"{directory} holds {odd}, which a run would overwrite, but no run.json; choose another directory with "
             "--set run.out=DIR, or remove the file"
@@ -73,11 +74,6 @@ def check_directory(directory: Path, *, resume: bool) -> None:
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         reason = "no permission to write to it" if place.is_dir() else "it is a file"
         raise ConfigError(f"cannot write to {directory}: {place}: {reason}; choose another with --out DIR")
-
-
-def _holds_files(path: Path) -> bool:
-    """Return whether a path is a file, or a directory that is not empty; a kill at the start leaves empty ones."""
-    return any(path.rglob("*")) if path.is_dir() else path.exists()
 
 
 def open_run(

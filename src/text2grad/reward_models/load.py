@@ -2,7 +2,7 @@
 
 critic.use        a critic in Python, "module:name"
 critic.model      a reward model, by critic.kind: generative in this process, or on a server ([server]); or a kind that
-                  another package added (`register_kind`)
+                  another package added (`KINDS`)
 neither           the critic of the built-in task
 """
 
@@ -25,16 +25,8 @@ _LIMITS = tuple(field.name for field in fields(QuoteLimits))
 _DECODING = ("constrain", "match", "votes", *_LIMITS)
 
 
-KINDS: dict[str, Callable[..., Critic]] = {}
-"""Value of `critic.kind` → what loads a saved model; `register_kind` adds them."""
-
-
-def register_kind(name: str, load: Callable[..., Any]) -> None:
-    """Add a kind of learned critic that reads responses in this process, so that `critic.kind` can name it.
-
-    `load(directory, trust_remote_code=...)` loads a saved model.
-    """
-    KINDS[name] = load
+KINDS: dict[str, Callable[..., Any]] = {}
+"""Value of `critic.kind` → `load(directory, trust_remote_code=...)` of another package's critic in this process."""
 
 
 @runtime_checkable
@@ -100,7 +92,7 @@ def shares_base(recipe: Recipe) -> bool:
 
 
 def reading_kind(name: str) -> Callable[..., Critic]:
-    """Return what loads a kind of critic that was added (`register_kind`).
+    """Return what loads a kind of critic that was added to `KINDS`.
 
     Raises:
         ConfigError: naming the known values of critic.kind, if there is no such kind.

@@ -23,7 +23,7 @@ from text2grad.critics.servers import (
     Request,
     ResponseFormat,
     ServerCritic,
-    read_answer_by,
+    read_reply,
 )
 from text2grad.errors import ConfigError
 from text2grad.progress import note
@@ -101,8 +101,6 @@ class ServerRewardModel(ServerCritic):
         if self.format.constrain:
             grammar = critique_grammar(item.response, self.format, max_tokens=self.endpoint.max_tokens)
             wanted = ResponseFormat("grammar", grammar)
-        answer, failure = await client.reply(Request(prompt, wanted))
-        if answer is None:
-            return AnnotationResult(failure=failure)
+        reply = await client.reply(Request(prompt, wanted))
         read = partial(read_critique, response=item.response, format=self.format)
-        return read_answer_by(read, answer, complete=not FORMS[self.format.form].quotes)
+        return read_reply(reply, read, complete=not FORMS[self.format.form].quotes)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from text2grad.config.server import AnnotateConfig, Endpoint, ServerConfig
-from text2grad.critics.servers.annotation import Annotator, Item, read_answer_by
+from text2grad.critics.servers.annotation import Annotator, Item, read_reply
+from text2grad.critics.servers.cached_client import Reply
 from text2grad.critics.servers.client import ServerClient
 from text2grad.critics.servers.llm_critic import LLMCritic
 from text2grad.critics.servers.preference import Comparison, prefer
@@ -126,6 +127,6 @@ def test_the_end_of_an_answer_is_known_under_the_words_of_other_servers(word: st
         finally:
             await client.close()
 
-    result = read_answer_by(lambda text: critique_from_text(text, ITEM.response), asyncio.run(read()))
+    result = read_reply(Reply(asyncio.run(read())), lambda text: critique_from_text(text, ITEM.response))
     assert result.failure is not None
     assert result.failure.kind == kind

@@ -4,7 +4,7 @@ from .annotation import (
     Annotator as Annotator,
     Item as Item,
     add_test_outcomes as add_test_outcomes,
-    read_answer_by as read_answer_by,
+    read_reply as read_reply,
 )
 from .cached_client import (
     CachedClient as CachedClient,

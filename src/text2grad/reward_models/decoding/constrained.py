@@ -160,7 +160,8 @@ class ConstrainedCritique:
         elif where == END:
             yield list(self.eos_ids)  # numpy takes a tuple for one place
         elif where not in self.skeleton.open:
-            yield self.skeleton.valid(where, self.room)
+            ids, after = self.skeleton.next(where)
+            yield ids[self.skeleton.least_cost[after] < self.room]
         elif self.labels:
             yield from (spelled.get(data, []) for data, _ in self.labels.tokens[place])
         else:

@@ -54,6 +54,7 @@ class Skeleton(Automaton):
         opens: the list of the quote that must follow, by state.
         cost: least number of tokens to the end, or to the labels of words, by state; infinite if every path passes
             through a quote. Quotation marks in TEXT are left out: they may be invalid where quotes are checked.
+        least_cost: lower bounds of the costs by state, 0 where the cost depends on the response, float64 [S].
         to_open: least number of tokens to the content of the quote that must follow, by state.
     """
 
@@ -86,9 +87,8 @@ class Skeleton(Automaton):
         self.cost = self._distances(goal)
         to_open = {label: self._distances(state) for state, label in self.open.items()}
         self.to_open = {state: to_open[label][state] for state, label in self.opens.items()}
-        # Lower bounds of the costs by state, 0 where the cost depends on the response, float64 [S].
         bounds = (0.0 if s in self.opens or s == IN_QUOTE else cost for s, cost in enumerate(self.cost))
-        self._least_cost = np.fromiter(bounds, np.float64)
+        self.least_cost: NDArray[np.float64] = np.fromiter(bounds, np.float64)
 
     def labels(self, response: str) -> WordLabels | None:
         """Return the valid labels of a response's words; None for a form that quotes."""
@@ -124,11 +124,6 @@ class Skeleton(Automaton):
                 after = self.vocabulary.run(self.table, state)
                 self._next[state] = self.vocabulary.ids[after != DEAD], after[after != DEAD]
         return self._next[state]
-
-    def valid(self, state: int, room: int) -> Ints:
-        """Return the ids that are valid in a state with `room` tokens left, and perhaps a few that are not."""
-        ids, after = self.next(state)
-        return ids[self._least_cost[after] < room]
 
     def _distances(self, goal: int) -> list[float]:
         """Return the least number of tokens from each state to the goal, by breadth-first search from the goal."""
