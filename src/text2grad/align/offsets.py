@@ -21,8 +21,6 @@ from text2grad.align.prefixes import decoded_ranges
 from text2grad.errors import AlignmentError
 
 Range = tuple[int, int]
-Layout = tuple[str, list[Range]]
-"""A text and the character range of each piece in it."""
 
 
 def token_offsets(tokenizer: Any, ids: Any, *, skip_special_tokens: bool = True) -> list[Range]:
@@ -101,8 +99,8 @@ def _with_first(table: PieceTable, ids: list[int], pieces: list[Piece]) -> list[
     return pieces
 
 
-def _lay(table: PieceTable, ids: list[int], pieces: list[Piece]) -> Layout:
-    """Join the pieces, and count characters at the bytes that begin them."""
+def _lay(table: PieceTable, ids: list[int], pieces: list[Piece]) -> tuple[str, list[Range]]:
+    """Return the text that pieces join to, and the range of each: characters count at the bytes that begin them."""
     data = b"".join([piece or b"" for piece in pieces])
     text, begins = data.decode("utf-8", "replace"), _beginnings(data)
     if "\ufffd" in text and not table.byte_level:

@@ -2,7 +2,8 @@
 
 A run is resumed only with what decided its finished steps: the settings, the prompts, the files and models that the
 settings name. Other versions of Python, torch, transformers or text2grad, or other numbers of threads or processes, can
-change the last bits of later steps; a warning names them.
+change the last bits of later steps; a warning names them. The settings in `FREE` may differ: they change memory, output
+or the length of a run, but no finished step. Those in `INPUTS` name a file or the directory of a model.
 """
 
 import json
@@ -21,7 +22,6 @@ from text2grad.errors import CheckpointError, ConfigError, DataError
 from text2grad.files import lock_directory, to_json, write_atomically
 from text2grad.progress import note
 
-# Settings that may differ on resume: they change memory, output or the length of a run, but no finished step.
 FREE = {
     ("rollout", "rows_at_once"),
     ("ppo", "micro_batch_tokens"),
@@ -33,8 +33,6 @@ FREE = {
     *(("engine", key) for key in ("gpu_memory_utilization", "sleep")),
 }
 STEPS = ("run", "steps")
-
-# Settings that name a file or the directory of a model, whose contents are compared.
 INPUTS = (
     *(("data", "train"), ("data", "held_out"), ("refresh", "replay_from")),
     *(("model", "path"), ("critic", "model"), ("sft", "model"), ("reward_model", "model")),

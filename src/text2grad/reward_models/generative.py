@@ -34,12 +34,7 @@ from text2grad.models import (
     train_on_rows,
     with_end,
 )
-from text2grad.reward_models.decoding.constrained import (
-    ConstrainedCritique,
-    constrained_choice,
-    free_choice,
-    skeleton_of,
-)
+from text2grad.reward_models.decoding.constrained import ConstrainedCritique, free_choice, skeleton_of, valid_choice
 from text2grad.reward_models.decoding.skeleton import Skeleton
 from text2grad.reward_models.format import FORMAT_FILE, CritiqueFormat, read_critique, saved_format
 from text2grad.reward_models.prompts import critique_prompts
@@ -170,7 +165,7 @@ class GenerativeRewardModel:
         if self.format.constrain:
             begin = partial(ConstrainedCritique, self._skeleton, eos_ids=self.eos_ids, limits=self.format.limits)
             critiques = [begin(request.response, room=room) for request, room in zip(requests, rooms, strict=True)]
-            choose = constrained_choice(critiques, rngs)
+            choose = valid_choice(critiques, rngs)
         written = decode(
             self.model,
             [request.ids for request in requests],

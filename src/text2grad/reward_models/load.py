@@ -57,8 +57,7 @@ def critic_from_recipe(recipe: Recipe, *, task_critic: Critic | None = None, pol
     """
     settings, path, code = recipe.critic, recipe.critic.model, recipe.model.trust_remote_code
     if settings.use:
-        own: Critic = load_callable(settings.use, "critic")
-        return own
+        return load_callable(settings.use, "critic")  # type: ignore[no-any-return]
     if not path:
         if task_critic is None:
             raise ConfigError("the recipe names no critic; set [critic] use or model")

@@ -72,7 +72,7 @@ class ServerRewardModel(ServerCritic):
         values = {**ServerConfig().model_dump(), **settings, "model": model, "temperature": 0.0}
         endpoint = Endpoint.of("ServerRewardModel", values).checked("server")
         self._warned = False
-        super().__init__(endpoint, store, self.annotate)
+        super().__init__(endpoint, store)
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
         """Return one critique per response, in order; a warning names the first special token that one spells."""

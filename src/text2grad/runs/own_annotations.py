@@ -25,8 +25,7 @@ def own_critic(recipe: Recipe) -> Critic:
     task = recipe_task(recipe)
     named = recipe.refresh.annotator or recipe.critic.use
     if named:
-        critic: Critic = load_callable(named, "critic")
-        return critic
+        return load_callable(named, "critic")  # type: ignore[no-any-return]
     if task is None:
         raise ConfigError(
             "--own-critic: the recipe names no critic in Python; set critic.use or refresh.annotator, or a data.task"

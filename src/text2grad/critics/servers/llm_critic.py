@@ -28,20 +28,18 @@ class ServerCritic:
     Both give δ = 0, and the run stops above `critic.max_failure_rate`.
 
     Attributes:
+        annotate: makes the annotation of an item from the server's answers; of the subclass.
         endpoint: the model, and how it is requested.
         tokens: tokens of the server's answers in this run.
         overlap: parts of a step that it judges at a time while the policy samples others (`critic.overlap`); 0 with a
             budget, which one call after the other spends.
     """
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        store: str | Path,
-        annotate: Callable[[CachedClient, Item], Awaitable[AnnotationResult]],
-    ) -> None:
-        """Take the model, the file of its answers, and what makes an annotation from them."""
-        self.endpoint, self.path, self._annotate = endpoint, Path(store), annotate
+    annotate: Callable[[CachedClient, Item], Awaitable[AnnotationResult]]
+
+    def __init__(self, endpoint: Endpoint, store: str | Path) -> None:
+        """Take the model, and the file of its answers."""
+        self.endpoint, self.path = endpoint, Path(store)
         self.tokens, self.overlap = TokenCount(), 4 if endpoint.max_cost is None else 0
         self._spent = 0.0
 
@@ -60,7 +58,7 @@ class ServerCritic:
         cost = self.endpoint.cost(*store.tokens())
         usage = Usage(max(cost, self._spent))  # requests without an answer may have cost something, too
         with ThreadPoolExecutor(1) as thread:
-            session = thread.submit(run_session, self.endpoint, store, self._annotate, items, usage=usage, phase="")
+            session = thread.submit(run_session, self.endpoint, store, self.annotate, items, usage=usage, phase="")
             results, _ = session.result()
         self._spent = usage.cost
         self.tokens.add(usage.prompt_tokens, usage.completion_tokens)
@@ -104,7 +102,8 @@ class LLMCritic(ServerCritic):
         check_known("template", template, get_args(TemplateName))
         endpoint = Endpoint.of("LLMCritic", {"model": model, **settings}).checked()
         self.template = Template(template, reasoning)
-        super().__init__(endpoint, store, Annotator(self.template, match).annotate)
+        self.annotate = Annotator(self.template, match).annotate
+        super().__init__(endpoint, store)
 
     def _results(self, items: list[Item], store: Store) -> list[AnnotationResult]:
         """Add the outcome of unit tests to the items of a programming task."""

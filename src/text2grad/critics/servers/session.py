@@ -4,7 +4,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
 from text2grad.config import Endpoint
 from text2grad.critics.servers.cached_client import CachedClient
@@ -12,14 +12,8 @@ from text2grad.critics.servers.pace import Pace, Usage
 from text2grad.critics.servers.store import Store
 from text2grad.progress import Progress
 
-
-class _MayFail(Protocol):
-    @property
-    def failure(self) -> object: ...
-
-
 Input = TypeVar("Input")
-Result = TypeVar("Result", bound=_MayFail)
+Result = TypeVar("Result", bound=Any)  # its `failure` tells why there is none, or is None
 
 
 def run_session(

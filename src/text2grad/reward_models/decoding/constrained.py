@@ -188,7 +188,7 @@ def free_choice(numbers: Sequence[Random]) -> Choose:
     return choose
 
 
-def constrained_choice(critiques: Sequence[ConstrainedCritique], numbers: Sequence[Random] = ()) -> Choose:
+def valid_choice(critiques: Sequence[ConstrainedCritique], numbers: Sequence[Random] = ()) -> Choose:
     """Return what chooses the best (or a sampled) valid token of each row's critique and appends it, for `decode`.
 
     A token is sampled from all tokens, and sampled again from the valid tokens if it is invalid: the distribution is
