@@ -164,7 +164,7 @@ def best_checkpoint(directory: Path) -> Path | None:
         CheckpointError: if its file cannot be read.
     """
     known = read_best(directory)
-    return _checkpoint(directory, known["step"]) if known else None
+    return directory / f"step-{known['step']:06d}" if known else None
 
 
 def read_best(directory: Path) -> dict[str, Any]:
@@ -183,11 +183,7 @@ def read_best(directory: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"cannot read {path}: {error}. Remove it: the next evaluation names the best checkpoint again"
         ) from error
-    return best if _checkpoint(directory, best["step"]) in all_checkpoints(directory) else {}
-
-
-def _checkpoint(directory: Path, step: int) -> Path:
-    return directory / f"step-{step:06d}"
+    return best if directory / f"step-{best['step']:06d}" in all_checkpoints(directory) else {}
 
 
 def latest_checkpoint(directory: Path) -> Path | None:

@@ -19,9 +19,8 @@ from torch import Tensor
 
 from text2grad.errors import ModelError
 from text2grad.models import Choose, most_likely, sample_inverse_cdf
-from text2grad.reward_models.decoding.quotable import Listed, Quotable, Quote, QuoteLimits
+from text2grad.reward_models.decoding.quotable import UNCHECKED, Listed, Quotable, Quote, QuotedWords, QuoteLimits
 from text2grad.reward_models.decoding.skeleton import END, MARK, START, Skeleton
-from text2grad.reward_models.decoding.verbatim import UNCHECKED, QuotedWords, read, tokens_to_close
 from text2grad.reward_models.decoding.vocabulary import DEAD, Ints, Vocabulary
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.writing import OPENING
@@ -103,7 +102,7 @@ class ConstrainedCritique:
             after = self._read_inside(state, data)
         else:
             place, rest = self.skeleton.read(state.skeleton, data)
-            words = read(state.words, data[max(0, len(OPENING) - len(self.written)) :], self.quotable)
+            words = self.quotable.read_words(state.words, data[max(0, len(OPENING) - len(self.written)) :])
             if place == DEAD or words is None:
                 return None
             after = State(place, None, state.listed, words)
@@ -117,7 +116,8 @@ class ConstrainedCritique:
         if self.labels and (where == END or where in skeleton.open):
             return self.labels.cost[state.place] - self.labels.cost[0]
         if state.words.quote is not None:
-            return tokens_to_close(state.words, self.quotable) + skeleton.cost[skeleton.text]
+            closing = self.quotable.tokens_to_close(state.words.quote, state.words.tail)
+            return closing + skeleton.cost[skeleton.text]
         label = skeleton.opens.get(where)
         if label is None:
             return skeleton.cost[where]
