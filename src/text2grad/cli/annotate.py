@@ -23,7 +23,7 @@ from text2grad.critics.servers import ANSWERED, AnnotationResult, Annotator, Ite
 from text2grad.errors import ConfigError
 from text2grad.feedback import critique_to_json
 from text2grad.files import lock_directory, write_records
-from text2grad.runs import annotated_examples, annotator_endpoint, items_of
+from text2grad.runs import annotated_examples, items_of
 
 NAMED_IDS = 5
 ANNOTATOR = {"model", "template", "reasoning"}
@@ -71,8 +71,7 @@ def run(args: argparse.Namespace) -> int:
         return _by_own_critic(args, recipe)
     if args.samples is not None:
         raise ConfigError("--samples belongs to --own-critic; a server is asked about one response to each prompt")
-    settings = recipe.annotate
-    endpoint = annotator_endpoint(settings)
+    settings = recipe.annotate.checked()
     out = Path(settings.out)
     annotator = Annotator(Template(settings.template, settings.reasoning), recipe.critic.match)
     refuse_full_directory(out, "answers.sqlite", force=args.force)
@@ -80,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     lock_directory(out)
     with Store(out / "answers.sqlite") as store, metered(out, "annotate") as tokens:
         items = items_of(recipe, out, store, examples)
-        results, usage = run_session(endpoint, store, annotator.annotate, items)
+        results, usage = run_session(settings, store, annotator.annotate, items)
         tokens.add(usage.prompt_tokens, usage.completion_tokens)
     _write(out, recipe, items, results)
     print_lines(_figures(recipe, results, usage))

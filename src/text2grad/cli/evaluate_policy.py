@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.cli.options import add_command, add_shared, at_least, finite, print_end, refuse_full_directory
-from text2grad.config import load_recipe
-from text2grad.critics.servers import Endpoint
+from text2grad.config import Endpoint, load_recipe
 from text2grad.errors import require
 from text2grad.evaluation import SUITES, SuiteOptions, make_suites
 from text2grad.files import write_files
 from text2grad.progress import CONSOLE
-from text2grad.runs import annotator_endpoint
 
 DESCRIPTION = """\
 Measure models on benchmarks: sample answers, score them, and print every figure with a 95 % interval. MODEL is a
@@ -75,11 +73,11 @@ def run(args: argparse.Namespace) -> int:
     subjects = read_subjects(args.models, args.model_name, **loading)
     if any(subject.served for subject in subjects) or args.judge is not None:
         require("openai", "aiohttp", extra="annotate", purpose="a model on a server")
-    judge = None if args.judge is None else annotator_endpoint(recipe.annotate)
+    judge = None if args.judge is None else recipe.annotate.checked()
     options = SuiteOptions(judge=judge, **_given(args, SuiteOptions))
     too_long: Any = "empty" if recipe.data.too_long == "skip" else "refuse"
     sampling = Sampling(too_long=too_long, **_given(args, Sampling))
-    endpoint = Endpoint("", **recipe.server.model_dump(include={"api_key_env", "concurrency", "timeout_s"}))
+    endpoint = Endpoint(**recipe.server.model_dump(include={"api_key_env", "concurrency", "timeout_s"}))
     settings = EvaluationSettings(args.out, sampling, endpoint, args.baseline, force=args.force)
     evaluation = evaluate_models(subjects, make_suites(args.suites, options), settings)
     print_evaluation(CONSOLE, evaluation)

@@ -7,7 +7,7 @@ from typing import Any
 
 from text2grad.config import Recipe
 from text2grad.errors import ConfigError
-from text2grad.feedback import Annotation, Critic, check_examples, load_critic, write_annotations
+from text2grad.feedback import Annotation, Critic, check_examples, load_callable, write_annotations
 from text2grad.runs.annotation_items import RESPONSES, annotated_examples, sampled_responses
 from text2grad.runs.critic_quality import check_identity, predictions
 from text2grad.runs.prompts import recipe_task, task_settings
@@ -36,7 +36,7 @@ def annotate_by_critic(recipe: Recipe, out: Path, *, samples: int, limit: int | 
     """
     task, named = recipe_task(recipe), recipe.refresh.annotator or recipe.critic.use
     if named:
-        critic = load_critic(named)
+        critic = load_callable(named, "critic")
     elif task is not None:
         critic = task.critic()
     else:
