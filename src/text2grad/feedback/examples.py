@@ -137,10 +137,10 @@ def _message(given: Any) -> Any:
     role, content = _SPEAKERS.get(str(given.get("from"))), given.get("content", given.get("value"))
     if role:
         given = {"role": role} | {name: value for name, value in given.items() if name not in ("from", "value")}
-    parts = content if isinstance(content, list) and content else [None]
-    texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type", "text") in _OF_TEXT]
-    if len(texts) == len(parts) and all(map(is_text, texts)):
-        content = "".join(texts)
+    parts = content if isinstance(content, list) else []
+    known = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type", "text") in _OF_TEXT]
+    if parts and len(texts := list(filter(is_text, known))) == len(parts):
+        content = "".join(map(str, texts))
     return given if content is None else {**given, "content": content}
 
 
