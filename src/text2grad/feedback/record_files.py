@@ -343,7 +343,7 @@ def _tab_rows(path: Path, text: str) -> Any:
 
 def _csv_rows(file: IO[str]) -> Any:
     """Return the reader of a .csv file, with the delimiter by the rule of the module's docstring."""
-    told = re.fullmatch(r'"?sep=([^\w\s"]|\t)"?\s*', file.readline())
+    told = re.fullmatch(r'"?sep=(.)"?\s*', file.readline())
     file.seek(0)
     header = [] if told else next(csv.reader(file), [])  # lenient: a quoted field may end at another delimiter
     file.seek(0)
