@@ -262,6 +262,7 @@ def test_the_system_beside_messages_is_another_column(path: Path) -> None:
         {"from": ["human"], "value": "Who?"},
         WHO | {"content": [*parts("Who?"), {"type": "image", "image": "a.png"}]},
         WHO | {"content": [{"type": "reasoning", "text": "Who?"}]},
+        WHO | {"content": [{"type": ["text"], "text": "Who?"}]},
         WHO | {"content": [{"type": "text", "text": None}]},
         WHO | {"content": []},
         WHO | {"content": ["Who?"]},

@@ -191,8 +191,9 @@ def _interpret(value: Mapping[str, Any]) -> ParsedCritique:
     given = [value for value in parts.get("outcome", ()) if not (isinstance(value, str) and _word(value) in _NOTHING)]
     outcomes, scores = (list(map(number_of, values)) for values in (given, parts.get("score", ())))
     outcome = next((float(number) for number in (*outcomes, *scores) if is_finite(number)), None)
-    told = [*outcomes, *(score for score in scores if not isinstance(score, str))]
-    untold = any(number not in (None, [], {}) for number in told)
+    untold = any(
+        value not in (None, [], {}) for value in (*outcomes, *(it for it in scores if not isinstance(it, str)))
+    )
     twice = len(set(filter(is_finite, outcomes))) > 1  # "outcome" and "Outcome"
     cut = isinstance(value, CutObject) and _SPAN_PARTS.isdisjoint(parts)
     if twice or (outcome is None and (untold or cut)):
@@ -239,7 +240,7 @@ def _entry(entry: Any, label: Label | None) -> Iterator[tuple[str, Label | None]
     """
     beside: list[Any] = []  # the values beside the quote, which may hold its label
     place, is_object = place_of(entry), isinstance(entry, dict)
-    own = _quote_key(entry, *_MORE_QUOTE_KEYS * (not place and len(entry) > 1)) if is_object else None
+    own = _quote_key(entry, _MORE_QUOTE_KEYS * (not place and len(entry) > 1)) if is_object else None
     if isinstance(entry, list) and entry:
         entry, *beside = entry
         if place:  # behind a quote, or in its place
@@ -313,10 +314,10 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, str) and not isinstance(value, Cut)
 
 
-def _quote_key(item: dict[str, Any], *more: Sequence[str]) -> str | None:
-    """Return the key of an object's quote, one of `QUOTE_KEYS` before those of `more`."""
+def _quote_key(item: dict[str, Any], more: Sequence[str] = ()) -> str | None:
+    """Return the key of an object's quote, one of `QUOTE_KEYS`, or else the first of `more`."""
     names = [key.casefold() for key, text in item.items() if isinstance(text, str)]
-    return next((name for known in (QUOTE_KEYS, *more) for name in names if name in known), None)
+    return next((name for name in (*filter(QUOTE_KEYS.__contains__, names), *more) if name in names), None)
 
 
 def is_finite(value: Any) -> bool:
@@ -354,11 +355,10 @@ LABEL_KEYS = ("label", "sentiment", "polarity", "score")
 KIND_KEYS = ("labels", "severity", "category", "type", "tag", "entity", "entity_group")
 """Keys of a label that is a tool's own word; a score from 0 to 1 beside one is a probability, and no label."""
 QUOTE_KEYS = ("span", "quote", "text", "code", "snippet")
-_MORE_QUOTE_KEYS = (
-    ("exact", "word", "token", "phrase", "excerpt", "substring", "fragment", "mention", "string", "original"),
-    ("quoted_text", "selected_text", "span_text", "content", "value"),
+_MORE_QUOTE_KEYS = (  # in an entry with other keys and no place: alone, such a key may be a quoted word
+    *("exact", "quoted_text", "selected_text", "span_text", "original", "phrase", "excerpt", "substring", "fragment"),
+    *("word", "token", "mention", "string", "content", "value"),
 )
-"""Keys of a quote in an entry that has other keys and no place; alone, such a key may be a quoted word."""
 _PLACE_KEYS = (("start", "begin", "from", "offset", "s"), ("end", "stop", "to", "e"))
 _RANGE_KEYS = ("span", "position", "range", "offsets", "offset", "location", "loc", "indices", "interval")
 _OF_PLACE = re.compile(r"char(?:acter)?|index|idx|offset|position|pos|span|[\W_]")  # beside "start" in a key

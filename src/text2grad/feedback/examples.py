@@ -22,10 +22,8 @@ from text2grad.types import Example, Message
 FIELDS = ("prompt", "reference", "tests", "meta")
 WEIGHT = re.compile(r"(?:.*_)?(?:weight|train|training|trainable|learn|loss|mask)(?:_.*)?")  # for a message's loss
 ENCODED = ("reference", "tests", "response", "feedback")
-_SHAREGPT = ("conversations", "conversation")
 _SPEAKERS = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant", "observation": "tool"}
 _SPEAKERS |= {role: role for role in ("user", "assistant", "system", "tool")}
-_OF_TEXT = ("text", "input_text", "output_text")  # types of parts
 
 
 def read_examples(path: str | Path, *, unique_ids: bool = False) -> list[Example]:
@@ -122,13 +120,14 @@ def _calls(message: Message) -> Any:
 
 def _with_messages(record: Any) -> Any:
     """Return a record with its chat as a list of messages with texts, as far as it can be: see the module."""
-    key = next((key for key in ("prompt", "messages", *_SHAREGPT) if isinstance(record, dict) and key in record), "")
-    if not key or not isinstance(record[key], list):
+    keys = ("prompt", "messages", "conversations", "conversation")
+    key = next((key for key in keys if isinstance(record, dict) and key in record), "")
+    if not key or not isinstance(chat := record[key], list):
         return record
-    messages, others = list(map(_message, record[key])), {name: value for name, value in record.items() if name != key}
-    if key in _SHAREGPT and isinstance(system := others.pop("system", None), str):
-        messages = [{"role": "system", "content": system}, *messages]
-    return {**others, "messages" if key in _SHAREGPT else key: messages}
+    others, of_others = {name: value for name, value in record.items() if name != key}, key in keys[2:]
+    if of_others and isinstance(system := others.pop("system", None), str):
+        chat = [{"role": "system", "content": system}, *chat]
+    return {**others, "messages" if of_others else key: list(map(_message, chat))}
 
 
 def _message(given: Any) -> Any:
@@ -137,9 +136,9 @@ def _message(given: Any) -> Any:
     role, content = _SPEAKERS.get(str(given.get("from"))), given.get("content", given.get("value"))
     if role:
         given = {"role": role} | {name: value for name, value in given.items() if name not in ("from", "value")}
-    parts = content if isinstance(content, list) else []
-    known = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type", "text") in _OF_TEXT]
-    if parts and len(texts := list(filter(is_text, known))) == len(parts):
+    parts, kinds = content if isinstance(content, list) else [], ("text", "input_text", "output_text")
+    texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type", "text") in kinds]
+    if texts and len(texts) == len(parts) and all(map(is_text, texts)):
         content = "".join(map(str, texts))
     return given if content is None else {**given, "content": content}
 

@@ -11,14 +11,11 @@ _TAG = (
     r"(?:[_-](?:process|content|steps))?"
 )
 _LEFT, _RIGHT = "(?:<|&lt;)", "(?:>|&gt;)"  # also as HTML escapes them
-_THINKING = "(?:thought|think(?:ing)?)"
 _MARKS = (  # opening, closing
     (rf"{_LEFT}\s*{_TAG}(?:\s[^<>\n]{{0,80}})?(?<!/){_RIGHT}", rf"{_LEFT}\s*/\s*{_TAG}\s*{_RIGHT}"),  # most models
-    (  # Sky-T1, Command A, …
-        rf"{_LEFT}\|(?:think(?:ing)?(?:_start)?|(?:begin_of|start)_{_THINKING})\|{_RIGHT}",
-        rf"{_LEFT}\|(?:/think(?:ing)?|think(?:ing)?_end|end_(?:of_)?{_THINKING})\|{_RIGHT}",
-    ),
+    (r"<\|think(?:ing)?(?:_start)?\|>", r"<\|(?:/think(?:ing)?|think(?:ing)?_end)\|>"),
     (r"\[THINK\]|◁think▷|\[unused16\]|<unused94>", r"\[/THINK\]|◁/think▷|\[unused17\]|<unused95>"),  # Mistral, Kimi, …
+    (r"<\|begin_of_thought\|>|<\|START_THINKING\|>", r"<\|end_of_thought\|>|<\|END_THINKING\|>"),  # Sky-T1, Command A
     (r"<\|inner_prefix\|>|<\|channel>", r"<\|inner_suffix\|>|<channel\|>"),  # Apertus, Gemma
     (
         r"(?:<\|start\|>assistant)?<\|channel\|>(?:analysis|commentary)",

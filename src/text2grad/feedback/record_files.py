@@ -343,10 +343,9 @@ def _tab_rows(path: Path, text: str) -> Any:
 
 def _csv_rows(file: IO[str]) -> Any:
     """Return the reader of a .csv file, with the delimiter by the rule of the module's docstring."""
-    told = re.fullmatch(r'"?sep=(.)"?\s*', file.readline())
+    header = next(csv.reader(file), [])  # lenient: a quoted field may end at another delimiter
     file.seek(0)
-    header = [] if told else next(csv.reader(file), [])  # lenient: a quoted field may end at another delimiter
-    file.seek(0)
+    told = re.fullmatch("sep=(.)", ",".join(header))
     marks = [told[1]] if told else [mark for mark in ";\t" if len(header) == 1 and mark in header[0]]
     rows = csv.reader(file, delimiter=marks[0] if len(marks) == 1 else ",", strict=True)
     if told:

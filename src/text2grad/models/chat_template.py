@@ -35,9 +35,8 @@ class TurnEnd(NamedTuple):
 
 def turn_end(tokenizer: Any, meta: Mapping[str, Any] = MappingProxyType({})) -> TurnEnd:
     """Return the end of an answer in the chat template, which is asked once; for tools in `meta`, in that for tools."""
-    template = tokenizer.chat_template
-    tools = _written(meta.get("tools")) if isinstance(template, dict) else ""  # of named templates these choose one
-    return _turn_end(tokenizer, len(tokenizer), str(template), tools)
+    tools = _written(meta.get("tools")) if isinstance(tokenizer.chat_template, dict) else ""  # of several templates
+    return _turn_end(tokenizer, len(tokenizer), str(tokenizer.chat_template), tools)
 
 
 @lru_cache(maxsize=8)
@@ -147,7 +146,7 @@ def _rendered(tokenizer: Any, example: Example, where: str = "the chat", **how: 
     if isinstance(own := _read(example.meta.get("chat_template_kwargs")), dict):
         if taken := own.keys() & (signature(tokenizer.apply_chat_template).parameters.keys() - {"documents"}):
             raise DataError(
-                f'"chat_template_kwargs" of {where} holds {min(taken)!r}, no variable of the template; remove it'
+                f'"chat_template_kwargs" of {where} holds {min(taken)!r}, no variable of templates; remove it'
             )
         how |= own
     said = [message["content"] for message in filled if message["role"] == "user"]

@@ -185,11 +185,10 @@ class CachedClient:
             return
         self._try_short_at *= 2
         prompt = "Hi" if isinstance(request.prompt, str) else ({"role": "user", "content": "Hi"},)
-        wanted = (
-            request.response_format if request.response_format and request.response_format.name == "grammar" else None
-        )
+        form = request.response_format
+        grammar = form if form and form.name == "grammar" else None  # which is never left out
         try:
-            await self._request_once(request._replace(prompt=prompt), wanted, self._length_name)
+            await self._request_once(request._replace(prompt=prompt), grammar, self._length_name)
         except RequestError as error:
             if error.kind == "rejected":
                 self.pace.stop(f"the server rejects every request, also the shortest: {error.detail}")
@@ -202,9 +201,7 @@ class CachedClient:
         try:
             answer = await self._request_once(request, wanted, length_name)
         except RequestError as error:
-            rejected = error.kind == "rejected" and (
-                not error.fatal or error.status == 404
-            )  # which may mean the format
+            rejected = error.kind == "rejected" and (not error.fatal or error.status == 404)  # perhaps of the format
             if rejected and length_name != NEWER_NAME and NEWER_NAME in error.detail:
                 self._length_name = NEWER_NAME
                 return await self._ask(request, wanted, NEWER_NAME)

@@ -144,12 +144,10 @@ class ServerClient:
 
     def _error_in(self, body: str) -> RequestError:
         """Return the error that a reply of status 200 holds, as gateways send it, by its number or its words."""
-        told = next((status for status, words in _TOLD if words.search(body)), None)
-        if number := _STATUS.search(body):
-            told = int(number[1])
-        if told:
-            return self._status_error(told, {}, body)
-        return RequestError("bad_reply", f"the reply is not a completion: {self._detail(body[:_DETAIL_CHARS])!r}")
+        number, shown = _STATUS.search(body), body[:_DETAIL_CHARS]
+        if told := int(number[1]) if number else next((status for status, words in _TOLD if words.search(body)), 0):
+            return self._status_error(told, {}, shown)
+        return RequestError("bad_reply", f"the reply is not a completion: {self._detail(shown)!r}")
 
     def _redacted(self, text: str, secret_chars: int = _SECRET_CHARS) -> str:
         """Return a text that UTF-8 can encode, without the key; a key as short as a word, such as `EMPTY`, may stay."""
