@@ -278,10 +278,8 @@ def place_of(entry: Any) -> tuple[int, int] | None:
         inner: Any = next((given[key] for key in _RANGE_KEYS if isinstance(given.get(key), list | dict)), None)
         inner = inner[0] if isinstance(inner, list) and len(inner) == 1 else inner
         given = {**inner, **given} if isinstance(inner, dict) else given
-        unsure = () if quote else ("from", "to")  # as texts they may be what was written, and what should be
-        read = {
-            key: value if key in unsure and isinstance(value, str) else number_of(value) for key, value in given.items()
-        }
+        sure = {key for key in given if quote or key not in ("from", "to")}  # else texts may be wrong and right words
+        read = {key: number_of(value) if key in sure else value for key, value in given.items()}
         named = {_OF_PLACE.sub("", key) or key: value for key, value in read.items()}
         both: list[Any] = [next((named[key] for key in keys if key in named), None) for keys in _PLACE_KEYS]
         length = named.get("length", len(str(given[quote])) if quote else None)

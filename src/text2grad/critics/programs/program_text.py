@@ -41,7 +41,7 @@ _CODE = re.compile(  # a line of code, not of prose
     r"|[A-Za-z_][\w.]*\(.*[(),\[{][ \t]*$"
 )
 _INLINE = re.compile(
-    r"(?<!`)(`{1,3})(?:(?:python3?|py)[ \t]+)?([^`]+)\1(?!`)|<code\b[^<>\n]{0,80}>((?:(?!</?code).)+)</code>", re.S
+    r"(?<!`)(`{1,3})(?:py\w*[ \t]+)?([^`]+)\1(?!`)|<code[^<>\n]*>((?:(?!</?code).)+)</code>", re.DOTALL
 )
 _WRONG = re.compile(  # the line above a fence, with it
     r"(?:(?:^|[^\w\s]\s*|\b(?:please|but|and) )(?:do not|don['’]t|never|avoid|not)\b(?: \w+){0,4} (?:this|that)"
