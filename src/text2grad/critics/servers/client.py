@@ -126,7 +126,7 @@ class ServerClient:
             text, refusal = _text_of(message.get("content")), message.get("refusal")
             finish = str(choice.get("finish_reason") or "stop")
             finish = _FINISHES.get(finish.lower(), finish)
-            if choice.get("error") or finish == "error":  # OpenRouter's word for an answer that broke off
+            if finish == "error":  # OpenRouter's word for an answer that broke off
                 raise ValueError
             read, written = (_count(usage.get(key)) for key in ("prompt_tokens", "completion_tokens"))
             top = first_logprobs(choice)
