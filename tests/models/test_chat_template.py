@@ -369,7 +369,7 @@ def test_the_arguments_of_a_record_for_its_template_are_given_to_it(own: Any, tm
     (ids,) = encode_prompts(shown, [Example("Who?", meta={"chat_template_kwargs": {"documents": [{"text": "Ann."}]}})])
     assert shown.decode(ids).startswith("Ann.<|im_start|>user")
     for taken in ("chat_template", "tokenize", "tools", "continue_final_message"):
-        with pytest.raises(DataError, match=f"\"chat_template_kwargs\" of the chat holds '{taken}', no variable of"):
+        with pytest.raises(DataError, match=f"\"chat_template_kwargs\" of the chat: '{taken}' is no variable of"):
             chat_rows(TEMPLATES["qwen3"], chat, tmp_path, chat_template_kwargs={taken: "x"})
 
 

@@ -191,9 +191,8 @@ def _interpret(value: Mapping[str, Any]) -> ParsedCritique:
     given = [value for value in parts.get("outcome", ()) if not (isinstance(value, str) and _word(value) in _NOTHING)]
     outcomes, scores = (list(map(number_of, values)) for values in (given, parts.get("score", ())))
     outcome = next((float(number) for number in (*outcomes, *scores) if is_finite(number)), None)
-    untold = any(
-        value not in (None, [], {}) for value in (*outcomes, *(it for it in scores if not isinstance(it, str)))
-    )
+    told = outcomes + [score for score in scores if not isinstance(score, str)]
+    untold = any(value not in (None, [], {}) for value in told)
     twice = len(set(filter(is_finite, outcomes))) > 1  # "outcome" and "Outcome"
     cut = isinstance(value, CutObject) and _SPAN_PARTS.isdisjoint(parts)
     if twice or (outcome is None and (untold or cut)):

@@ -145,9 +145,7 @@ def _rendered(tokenizer: Any, example: Example, where: str = "the chat", **how: 
         how["tools"] = tools
     if isinstance(own := _read(example.meta.get("chat_template_kwargs")), dict):
         if taken := own.keys() & (signature(tokenizer.apply_chat_template).parameters.keys() - {"documents"}):
-            raise DataError(
-                f'"chat_template_kwargs" of {where} holds {min(taken)!r}, no variable of templates; remove it'
-            )
+            raise DataError(f'"chat_template_kwargs" of {where}: {min(taken)!r} is no variable of templates; remove it')
         how |= own
     said = [message["content"] for message in filled if message["role"] == "user"]
     asked, texts, errors = [content.strip() for content in said if isinstance(content, str)], [], []

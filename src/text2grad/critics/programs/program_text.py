@@ -40,9 +40,7 @@ _CODE = re.compile(  # a line of code, not of prose
     r"|(?:if|for|while|with|try|else|elif|except|finally)\b.*:[ \t]*$|[A-Za-z_][\w.\[\]]* *[-+*/%&|^@]?=(?!=)"
     r"|[A-Za-z_][\w.]*\(.*[(),\[{][ \t]*$"
 )
-_INLINE = re.compile(
-    r"(?<!`)(`{1,3})(?:py\w*[ \t]+)?([^`]+)\1(?!`)|<code[^<>\n]*>((?:(?!</?code).)+)</code>", re.DOTALL
-)
+_INLINE = re.compile(r"(?<!`)(`{1,3})(?:py\w*[ \t]+)?([^`]+)\1(?!`)|<code[^<>\n]*>((?:(?!</?code).)+)</code>", re.S)
 _WRONG = re.compile(  # the line above a fence, with it
     r"(?:(?:^|[^\w\s]\s*|\b(?:please|but|and) )(?:do not|don['’]t|never|avoid|not)\b(?: \w+){0,4} (?:this|that)"
     r"|\b(?:wrong|incorrect|bad|buggy|broken)(?: (?:way|version|code|example|solution|program|answer|attempt))?)"
