@@ -131,6 +131,7 @@ def _with_messages(record: Any) -> Any:
 
 
 def _message(given: Any) -> Any:
+    """Return a message of ShareGPT, or with parts of text, with a role and a text; another value as it is."""
     if not isinstance(given, dict):
         return given
     role, content = _SPEAKERS.get(str(given.get("from"))), given.get("content", given.get("value"))

@@ -34,7 +34,12 @@ class TurnEnd(NamedTuple):
 
 
 def turn_end(tokenizer: Any, meta: Mapping[str, Any] = MappingProxyType({})) -> TurnEnd:
-    """Return the end of an answer in the chat template, which is asked once; for tools in `meta`, in that for tools."""
+    """Return the end of an answer in the chat template, which is asked once.
+
+    Args:
+        tokenizer: the model's, with a chat template.
+        meta: the record of the chat: of several templates by name, its "tools" choose that for tools.
+    """
     tools = _written(meta.get("tools")) if isinstance(tokenizer.chat_template, dict) else ""  # of several templates
     return _turn_end(tokenizer, len(tokenizer), str(tokenizer.chat_template), tools)
 

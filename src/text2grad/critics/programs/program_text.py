@@ -119,7 +119,10 @@ def judged_program(example: Example, response: str) -> Program:
 def program_in(response: str, names: Collection[str] = (), prompt: str = "") -> Program:
     r"""Return the program of a response for tests that use some names: see the module.
 
-    The end of `prompt` may have opened the reasoning.
+    Args:
+        response: the text of a model.
+        names: what the tests use; without them, code in backticks is no program.
+        prompt: what stood before the response; its end may have opened the reasoning.
 
     Example:
         >>> program_in("Here:\n```python\nx = 1\n```\nDone.")
