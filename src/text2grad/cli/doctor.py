@@ -31,7 +31,7 @@ ABOUT = {
     "annotate": "critics on OpenAI-compatible servers",
     "eval": "ROUGE, BLEU, the agreement of raters, length control of AlpacaEval",
     "code": "tests of programs that are written for pytest",
-    "trl": "text2grad.SpanGRPOTrainer",
+    "trl": "text2grad.GRPOTrainer",
     "tune": "search of settings, and experiments by a plan",
     "studio": "text2grad studio; teaching also needs [train]",
     "lm-eval": "text2grad evaluate policy --suite arc, and any task of lm-eval",
