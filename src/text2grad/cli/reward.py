@@ -5,6 +5,7 @@ import shlex
 from typing import Any
 
 from text2grad.cli.options import add_command, add_shared, print_lines, recipe_with
+from text2grad.progress import duration, note
 
 SHOWN = {
     "held-out F1": "f1",
@@ -47,7 +48,6 @@ def run(args: argparse.Namespace) -> int:
     }
     recipe = recipe_with(args, options)
 
-    from text2grad.progress import duration, note
     from text2grad.reward_models.training import RewardRun
 
     reward = RewardRun(recipe, resume=args.resume)
