@@ -156,6 +156,15 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, beginnings: Beginnings, causal: bool, scale: float | None, *tensors: Tensor) -> Tensor:
+        """Return the merged output, [B, H, T, D].
+
+        Args:
+            ctx: autograd's.
+            beginnings: the rows of each group.
+            causal: True for a pass over all own tokens, False for one token behind them.
+            scale: of the scores; None is 1 / √D.
+            tensors: queries, own keys and values, shared keys and values.
+        """
         query, key, value, shared_key, shared_value = tensors
         own, own_sum = _FLASH(query, key, value, 0.0, causal, scale=scale)
         queries = beginnings.gather(query)
@@ -171,6 +180,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients: with the merged log-sum-exp, exp(score − it) is a key's share."""
         query, key, value, shared_key, shared_value, out, log_sum = ctx.saved_tensors
         own = _FLASH_BACKWARD(grad, query, key, value, out, log_sum, 0.0, ctx.causal, scale=ctx.scale)
         grads, queries, outs, sums = map(ctx.beginnings.gather, (grad, query, out, log_sum))
