@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from text2grad.config import ModelConfig, Recipe
+from text2grad.errors import ModelError
+from text2grad.files import readable
 from text2grad.models import (
     ADAPTER_CONFIG,
     check_batch_size,
@@ -190,4 +192,5 @@ class Planner:
 def _rank_of(directory: str) -> int:
     """Return the rank of a saved adapter; 0 for a whole model."""
     config = Path(directory) / ADAPTER_CONFIG
-    return int(json.loads(config.read_bytes())["r"]) if config.exists() else 0
+    with readable(config, "Copy the adapter again", ModelError):
+        return int(json.loads(config.read_bytes())["r"]) if config.exists() else 0
