@@ -71,14 +71,19 @@ ADVICE: list[tuple[str, Said, Said]] = [  # the words, where they are right, and
     ("server.max_tokens", signal(FAILS, LEARNED), signal(FAILS)),  # a function in Python has no such setting
     ("critic.constrain = true", signal(FAILS, LEARNED), signal(FAILS, {"critic": {"model": "critic"}})),  # it is
     ("whole JSON with quotes", signal(FAILS), signal(FAILS, LEARNED)),
-    ("short quotes of right and wrong parts", signal(SILENT), signal(NUMBERS)),  # numbers need no quotes
+    ("short quotes, right and wrong", signal(SILENT), signal(NUMBERS)),  # numbers need no quotes
     ("annotations with quotes", signal(SILENT, LEARNED), signal(SILENT)),
     ('critic.match = "normalized"', signal(ELSEWHERE), signal(ELSEWHERE, NORMALIZED)),  # it is already
     ("short quotes", signal(ELSEWHERE, NORMALIZED), signal(ELSEWHERE)),
     ("a lower temperature", signal({"cohen_kappa": 0.1}), signal({"cohen_kappa": 0.1}, LEARNED)),
     ("critic.votes = 5", signal({"cohen_kappa": 0.1}, LEARNED), signal({"cohen_kappa": 0.1}, SERVED)),  # idle there
+    (
+        "critic.votes",
+        signal({"cohen_kappa": 0.1}, LEARNED),
+        signal({"cohen_kappa": 0.1}, {"critic": {**LEARNED["critic"], "votes": 5}}),
+    ),
     ("rollout.batch_size", signal({"reliability": 0.1}), signal({"reliability": 0.5})),
-    ("ask for both sides", signal({"positive_label_share": 0.4}), signal({"positive_label_share": 0.2})),
+    ("ask it for both sides", signal({"positive_label_share": 0.4}), signal({"positive_label_share": 0.2})),
     ("annotations of both", signal({"positive_label_share": 0.4}, LEARNED), signal({"positive_label_share": 0.4})),
     ("rollout.temperature", signal({"reward_deviation": 0.0}), signal(SILENT)),  # the critic says nothing: no prompt's
     ("harder prompts", signal({"reward_deviation": 0.0}), signal({**FAILS, "reward_deviation": 0.0})),
@@ -120,7 +125,9 @@ ADVICE: list[tuple[str, Said, Said]] = [  # the words, where they are right, and
 ]
 
 
-@pytest.mark.parametrize(("words", "right", "wrong"), ADVICE, ids=[words for words, _, _ in ADVICE])
+@pytest.mark.parametrize(
+    ("words", "right", "wrong"), ADVICE, ids=[f"{row}: {words}" for row, (words, _, _) in enumerate(ADVICE)]
+)
 def test_advice_is_given_where_it_is_right_alone(
     words: str, right: Said, wrong: Said, caplog: pytest.LogCaptureFixture
 ) -> None:

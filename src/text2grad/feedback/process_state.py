@@ -128,12 +128,6 @@ def _set_disabled(disabled: list[bool]) -> None:
     LOG.disabled, STEPS.disabled = disabled
 
 
-def _set_alarm(on: bool) -> None:
-    """Cancel an alarm that was set, and would end the run; one that was cancelled stays so."""
-    if not on:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-
 def _function_modes() -> tuple[Any, ...]:
     """Return the context of torch's default device, if any, and the modes that are entered, in order."""
     torch = sys.modules["torch"]
@@ -187,7 +181,10 @@ def _states() -> dict[str, _Access]:
         "the locale": (set_locale, set_locale),
         "the working directory": (os.getcwd, os.chdir),
         "the mask of new files (os.umask)": (_umask, os.umask),
-        "the alarm (signal.alarm)": (lambda: signal.getitimer(signal.ITIMER_REAL)[0] > 0, _set_alarm),
+        "the alarm (signal.alarm)": (  # one that was set is cancelled, and would have ended the run
+            lambda: signal.getitimer(signal.ITIMER_REAL)[0] > 0,
+            lambda on: on or signal.setitimer(signal.ITIMER_REAL, 0),
+        ),
         "the collection of garbage": (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
     }
     states |= _attributes("sys", sys, "stdin", *STREAMS)

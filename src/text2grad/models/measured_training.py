@@ -14,7 +14,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -118,15 +118,11 @@ def checkpoint_path(directory: Path, step: int) -> Path:
 def whole_checkpoint(directory: Path, step: int) -> Path:
     """Return the path of a checkpoint, or raise a `CheckpointError` if a file is not what was written."""
     path = checkpoint_path(directory, step)
-    with _readable(path, MARK):
+    with readable(path / MARK, _way_out(path), CheckpointError):
         written = json.loads((path / MARK).read_bytes()).get("sha256", {})
     if changed := changed_since(path, written):
         raise CheckpointError(f"cannot read checkpoint {path}: {changed}. {_way_out(path)}")
     return path
-
-
-def _readable(checkpoint: Path, name: str) -> AbstractContextManager[None]:
-    return readable(checkpoint / name, _way_out(checkpoint), CheckpointError)
 
 
 def _way_out(path: Path) -> str:
@@ -144,14 +140,14 @@ def last_saved(directory: Path) -> SavedTraining | None:
     metrics, last = directory / METRICS_FILE, checkpoints[-1] if checkpoints else None
     written, costs = 0, dict[str, Any]()
     if last:
-        with _readable(last, MARK):
+        with readable(last / MARK, _way_out(last), CheckpointError):
             mark = json.loads((last / MARK).read_bytes())
             written, costs = int(mark["metrics_bytes"]), {name: mark[name] for name in COSTS}
     if metrics.exists() and metrics.stat().st_size > written:
         os.truncate(metrics, written)
     if not last:
         return None
-    with _readable(last, "trainer_state.json"):
+    with readable(last / "trainer_state.json", _way_out(last), CheckpointError):
         state = json.loads((last / "trainer_state.json").read_bytes())
         steps = (state["global_step"], state["max_steps"], state["best_global_step"] or 0)
         return SavedTraining(*steps, epochs=state["epoch"], **costs)

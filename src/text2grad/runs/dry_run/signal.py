@@ -188,70 +188,48 @@ def warnings_of(figures: dict[str, Any], recipe: Recipe) -> list[str]:
     positive = figures["positive_label_share"] / labelled if labelled else 0.0
     critic, reward, said = recipe.critic, recipe.reward, labelled >= FEW_LABELS
     paid, lower = ("length", "reward.positive") if length > 0 else ("brevity", "the weight of reward.negative")
+    lower = f"lower {lower}" if said else "let it judge long and short answers alike"
     fails = failed > min(MANY_FAILURES, recipe.critic.max_failure_rate)
     silent = not said and not figures["outcome_share"]
     unsteady = (kappa is not None and kappa < LOW_KAPPA) or (reliable is not None and reliable < LOW_RELIABILITY)
     one_sided = said and not 1 - ONE_SIDED <= positive <= ONE_SIDED
     spelled = 'set critic.match = "normalized"' if critic.match == "exact" else ""
     constrained = "set critic.constrain = true" if critic.learned and critic.constrain is False else ""
-    votes = "let it vote (critic.votes = 5)" if critic.learned and critic.kind == "generative" else ""
+    votes = critic.learned and critic.kind == "generative" and not critic.votes
+    more_votes = "let it vote (critic.votes = 5)" if votes else ""
     more = "raise server.max_tokens if its answers are cut" if critic.learned else "let it write whole JSON with quotes"
     steady = "" if critic.learned else "ask its model at a lower temperature"
     mass = 'set reward.span_mass = "response" or "span"' if reward.span_mass == "token" and said else ""
     punish = "" if reward.truncated < 0 else "set reward.truncated below 0"
     weigh = "raise reward.positive and reward.negative" if said else ""
-    teach = "train it on annotations of both" if critic.learned else "change its prompt to ask for both sides"
-    quote = (
-        "train it on annotations with quotes" if critic.learned else "ask it for short quotes of right and wrong parts"
-    )
-    faults: list[tuple[object, str, Sequence[str]]] = [  # whether it is so, what is wrong, and the ways out there are
-        (fails, f"the critic fails: {failed:.0%} of its critiques cannot be read.", (more, constrained)),
-        (silent, f"the critic says nothing: {labelled:.1%} of the tokens have a label.", (quote, spelled)),
-        (
-            unmatched > MANY_UNMATCHED,
-            f"{unmatched:.0%} of the quotes are not in the response.",
-            [spelled, constrained] if spelled + constrained else [quote],
-        ),
-        (
-            unsteady,
-            f"the critic contradicts itself: κ {number(kappa)}, reliability of the advantages {number(reliable)}.",
-            (steady, votes, "raise rollout.batch_size"),
-        ),
-        (
-            one_sided,
-            f"the critic always says the same: {positive:.0%} of the labelled tokens are positive.",
-            (teach, "weigh them with reward.positive and reward.negative"),
-        ),
-        (
-            deviation < 1e-6 and not fails and not silent,
-            "every response gets the same reward, so nothing can be learned from comparing them.",
-            ("raise rollout.temperature", "take harder prompts", "take another critic"),
-        ),
-        (
-            abs(length) > PAYS_FOR_LENGTH,
-            f"the critic pays for {paid}: reward and length correlate with r = {length:.2f}.",
-            (mass, f"lower {lower}" if said else "let it judge long and short answers alike"),
-        ),
-        (
-            cut > MANY_TRUNCATED,
-            f"{cut:.0%} of the responses are cut by the length limit.",
-            ("raise rollout.max_new_tokens", "name the ids that end one in rollout.eos_token_ids", punish),
-        ),
-        (
-            0 < deviation < beta,
-            f"the rewards are small beside the KL term: their deviation is {deviation:.2g} per response, and one nat "
-            f"of KL costs ppo.beta = {beta:g}.",
-            ("lower ppo.beta", weigh),
-        ),
-    ]
-    return [f"{fault} {_either(ways)}" for wrong, fault, ways in faults if wrong]
+    teach = "train it on annotations of both" if critic.learned else "ask it for both sides"
+    quote = "train it on annotations with quotes" if critic.learned else "ask it for short quotes, right and wrong"
+    faults = {
+        f"the critic fails: {failed:.0%} of its critiques cannot be read; {_either(more, constrained)}": fails,
+        f"the critic says nothing: {labelled:.1%} of the tokens have a label; {_either(quote, spelled)}": silent,
+        f"{unmatched:.0%} of the quotes are not in the response; {_either(spelled, constrained) or quote}": unmatched
+        > MANY_UNMATCHED,
+        f"the critic contradicts itself: κ {number(kappa)}, reliability of the advantages {number(reliable)}; "
+        f"{_either(steady, more_votes, 'raise rollout.batch_size')}": unsteady,
+        f"the critic always says the same: {positive:.0%} of the labelled tokens are positive; {teach}, or weigh them "
+        "with reward.positive and reward.negative": one_sided,
+        "every response gets the same reward, so nothing can be learned from comparing them; raise rollout.temperature,"
+        " or take harder prompts or another critic": deviation < 1e-6 and not fails and not silent,
+        f"the critic pays for {paid}: reward and length correlate with r = {length:.2f}; {_either(mass, lower)}": abs(
+            length
+        )
+        > PAYS_FOR_LENGTH,
+        f"{cut:.0%} of the responses are cut by the length limit; raise rollout.max_new_tokens, or "
+        f"{_either('name the ids that end one in rollout.eos_token_ids', punish)}": cut > MANY_TRUNCATED,
+        f"the rewards are small beside the KL term: their deviation is {deviation:.2g} per response, and one nat of KL "
+        f"costs ppo.beta = {beta:g}; {_either('lower ppo.beta', weigh)}": 0 < deviation < beta,
+    }
+    return [text for text, wrong in faults.items() if wrong]
 
 
-def _either(ways: Sequence[str]) -> str:
-    """Return ways out, without the empty ones, as a sentence."""
-    *others, last = filter(None, ways)
-    said = ", or ".join([*([", ".join(others)] if others else []), last])
-    return f"{said[:1].upper()}{said[1:]}."
+def _either(*ways: str) -> str:
+    """Return the ways out that are not empty."""
+    return ", or ".join(filter(None, ways))
 
 
 def number(value: float | None) -> str:
