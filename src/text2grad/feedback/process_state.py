@@ -87,10 +87,12 @@ def kept_process(whose: str, *, loading: bool = False) -> Iterator[None]:
 
 
 def _before_copy() -> None:
+    """Hold SIGTERM back while the process is copied."""
     _copying.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
 
 def _after_copy() -> None:
+    """Let SIGTERM through again, in the process and in its copy, as it was before."""
     signal.pthread_sigmask(signal.SIG_SETMASK, _copying.mask)
 
 
@@ -125,6 +127,7 @@ def _umask() -> int:
 
 
 def _set_disabled(disabled: list[bool]) -> None:
+    """Set whether the logs of text2grad are silent, as `logging.config` leaves every log that it does not know."""
     LOG.disabled, STEPS.disabled = disabled
 
 
@@ -136,6 +139,7 @@ def _function_modes() -> tuple[Any, ...]:
 
 
 def _set_function_modes(modes: tuple[Any, ...]) -> None:
+    """Enter modes in the place of those that are entered; a default device and a mode take each other's place."""
     torch = sys.modules["torch"]
     while torch.overrides._len_torch_function_stack():
         torch.overrides._pop_mode()
@@ -159,6 +163,7 @@ def _precisions() -> list[str | None]:
 
 
 def _set_precisions(precisions: list[str | None]) -> None:
+    """Set the precisions of `_precisions`; the old setting changes some of the new ones, which follow."""
     torch = sys.modules["torch"]
     if precisions[0]:
         torch.set_float32_matmul_precision(precisions[0])
@@ -204,8 +209,6 @@ def _states() -> dict[str, _Access]:
         states["torch's dispatch modes"] = dispatch, partial(_leave_modes, dispatch)
         states["torch's precision of products"] = _precisions, _set_precisions
         states |= _attributes("torch.backends.cudnn", torch.backends.cudnn, "enabled", "deterministic", "benchmark")
-        if torch.cuda.is_initialized():
-            states["torch's current GPU"] = torch.cuda.current_device, torch.cuda.set_device
     return states
 
 

@@ -126,6 +126,7 @@ def whole_checkpoint(directory: Path, step: int) -> Path:
 
 
 def _way_out(path: Path) -> str:
+    """Return what to do about a checkpoint that cannot be read."""
     return f"Restore it from a copy, or remove {path}, and --resume goes on from the checkpoint before it"
 
 
@@ -133,6 +134,9 @@ def last_saved(directory: Path) -> SavedTraining | None:
     """Return the state of the last complete checkpoint, or None.
 
     Incomplete checkpoints are removed, and metrics.jsonl is truncated to its length at that checkpoint.
+
+    Raises:
+        CheckpointError: if the state of that checkpoint cannot be read.
     """
     checkpoints = sorted((directory / "checkpoints").glob("checkpoint-*"), key=lambda path: int(path.name[11:]))
     while checkpoints and not (checkpoints[-1] / MARK).exists():

@@ -190,7 +190,11 @@ class Planner:
 
 
 def _rank_of(directory: str) -> int:
-    """Return the rank of a saved adapter; 0 for a whole model."""
+    """Return the rank of a saved adapter; 0 for a whole model.
+
+    Raises:
+        ModelError: if the adapter's config names none, or cannot be read.
+    """
     config = Path(directory) / ADAPTER_CONFIG
     with readable(config, "Copy the adapter again", ModelError):
         return int(json.loads(config.read_bytes())["r"]) if config.exists() else 0
