@@ -473,9 +473,12 @@ def test_a_function_that_is_called_as_a_helper_is_tested(box: Sandbox) -> None:
 def test_a_function_of_the_program_that_the_tests_call_for_its_effect_checks_nothing(box: Sandbox) -> None:
     program = (
         "import contextlib\nbox = []\ndef made(x): return x\ndef put(x, y=0): box.append(x)\ndef held(): return box\n"
-        "@contextlib.contextmanager\ndef opened():\n    box.append(1)\n    yield box\n    box.clear()\n"
+        "@contextlib.contextmanager\ndef opened(x=1):\n    box.append(x)\n    yield box\n    box.clear()\n"
     )
-    tests = "put(made(3))\nput(4, 1)\nmade(put(5))\nassert held() == [3, 4, 5]\nwith opened() as now:\n    put(made(3))\nassert not held()"
+    tests = (
+        "put(made(3))\nput(abs(-4), 1)\nmade(put(5))\nassert held() == [3, 4, 5]\n"
+        "with opened(2):\n    put(made(3))\nassert not held()"
+    )
     [result] = box.run_many([(program, tests)], timeout_s=9)
     assert (result.passed, result.forgeable, result.mode) == (True, False, "separate")
 
