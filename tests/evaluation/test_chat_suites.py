@@ -11,7 +11,7 @@ from fault_server import LOGPROBS, SECRET, Running, running
 from judged_chats import CHATML, alpaca
 from places import DATA, SHARED
 from text2grad.cli.__main__ import main
-from text2grad.critics.servers import Endpoint
+from text2grad.config.server import Endpoint
 from text2grad.critics.servers.store import Answer as Said
 from text2grad.errors import ConfigError, DataError, RequestError
 from text2grad.evaluation.intervals import estimate
@@ -29,7 +29,7 @@ THREE_OF_FOUR = 0.75
 
 
 def judge_at(server: Running, **settings: Any) -> Endpoint:
-    return Endpoint("judge", server.url, api_key_env="SOME_KEY", **settings)
+    return Endpoint(model="judge", base_url=server.url, api_key_env="SOME_KEY", **settings)
 
 
 def answers_to(questions: Sequence[Question], texts: Sequence[Sequence[str]]) -> list[Answer]:

@@ -68,15 +68,14 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Load the recipe, check it, then annotate."""
     from text2grad.critics.servers import Annotator, Store, Template, run_session
-    from text2grad.runs import annotated_examples, annotator_endpoint, items_of
+    from text2grad.runs import annotated_examples, items_of
 
     recipe = recipe_with(args, {"annotate.out": args.out, "annotate.max_cost": args.max_cost})
     if args.own_critic:
         return _by_own_critic(args, recipe)
     if args.samples is not None:
         raise ConfigError("--samples belongs to --own-critic; a server is asked about one response to each prompt")
-    settings = recipe.annotate
-    endpoint = annotator_endpoint(settings)
+    settings = recipe.annotate.checked()
     out = Path(settings.out)
     annotator = Annotator(Template(settings.template, settings.reasoning), recipe.critic.match)
     refuse_full_directory(out, "answers.sqlite", force=args.force)
@@ -84,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     lock_directory(out)
     with Store(out / "answers.sqlite") as store, metered(out, "annotate") as tokens:
         items = items_of(recipe, out, store, examples)
-        results, usage = run_session(endpoint, store, annotator.annotate, items)
+        results, usage = run_session(settings, store, annotator.annotate, items)
         tokens.add(usage.prompt_tokens, usage.completion_tokens)
     _write(out, recipe, items, results)
     print_lines(_figures(recipe, results, usage))

@@ -3,7 +3,7 @@
 import argparse
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,8 @@ from text2grad.errors import ConfigError
 from text2grad.files import lock_directory
 
 if TYPE_CHECKING:
-    from text2grad.critics.servers import Comparison, Endpoint, Preference
+    from text2grad.config import Endpoint
+    from text2grad.critics.servers import Comparison, Preference
 
 
 DESCRIPTION = """\
@@ -108,10 +109,9 @@ def run(args: argparse.Namespace) -> int:
     return SOME_REMAIN if any(result["failed"] for result in results.values()) else 0
 
 
-def _judges(args: argparse.Namespace) -> list["Endpoint"]:
+def _judges(args: argparse.Namespace) -> Sequence["Endpoint"]:
     """Return the models that judge."""
     from text2grad.config import load_recipe
-    from text2grad.runs import annotator_endpoint
 
     files = [name for name in args.judge if name.endswith(".toml")]
     if not files:
@@ -120,14 +120,14 @@ def _judges(args: argparse.Namespace) -> list["Endpoint"]:
     for name in args.judge:
         path, model = (name, None) if name.endswith(".toml") else (files[0], name)
         overrides = [*args.overrides, *shorthands({"annotate.model": model})]
-        judges.append(annotator_endpoint(load_recipe(path, overrides).annotate))
+        judges.append(load_recipe(path, overrides).annotate.checked())
     if twice := [model for model, count in Counter(judge.model for judge in judges).items() if count > 1]:
         raise ConfigError(f"two judges are the model {twice[0]}; their answers would be the same ones")
     if args.max_cost is not None and not any(any(judge.prices) for judge in judges):
         raise ConfigError("--max-cost needs prices, without which nothing costs anything: give annotate.prices")
     if args.max_cost is None:
         return judges
-    return [replace(judge, max_cost=args.max_cost) if any(judge.prices) else judge for judge in judges]
+    return [judge.model_copy(update={"max_cost": args.max_cost}) if any(judge.prices) else judge for judge in judges]
 
 
 def _report(

@@ -62,8 +62,7 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check arguments and data, then sample, score and write."""
-    from text2grad.config import load_recipe
-    from text2grad.critics.servers import Endpoint
+    from text2grad.config import Endpoint, load_recipe
     from text2grad.evaluation import (
         EvaluationSettings,
         Sampling,
@@ -74,7 +73,6 @@ def run(args: argparse.Namespace) -> int:
     )
     from text2grad.files import write_files
     from text2grad.progress import CONSOLE
-    from text2grad.runs import annotator_endpoint
     from text2grad.runs.reports import policy_page, print_evaluation
 
     refuse_full_directory(args.out, "answers", force=args.force)
@@ -88,14 +86,14 @@ def run(args: argparse.Namespace) -> int:
     )
     if any(subject.served for subject in subjects) or args.judge is not None:
         require("openai", "aiohttp", extra="annotate", purpose="a model on a server")
-    judge = None if args.judge is None else annotator_endpoint(recipe.annotate)
+    judge = None if args.judge is None else recipe.annotate.checked()
     options = SuiteOptions(judge=judge, **_given(args, SuiteOptions))
     too_long: Any = "empty" if recipe.data.too_long == "skip" else "refuse"
     sampling, server = Sampling(too_long=too_long, **_given(args, Sampling)), recipe.server
     settings = EvaluationSettings(
         args.out,
         sampling,
-        Endpoint("", api_key_env=server.api_key_env, concurrency=server.concurrency, timeout_s=server.timeout_s),
+        Endpoint(api_key_env=server.api_key_env, concurrency=server.concurrency, timeout_s=server.timeout_s),
         args.baseline,
         force=args.force,
     )

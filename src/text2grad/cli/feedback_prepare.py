@@ -87,16 +87,16 @@ def run(args: argparse.Namespace) -> int:
         known += [problem.example for problem in kept_out]
     problems, left_out = read_problems(args.path, args.task, splits=args.split or ["train"], without=known)
     parts = divide(problems, args.task, held_out=share, seed=SEED, most=args.prompts)
-    parts = parts._replace(held_out=kept_out) if split else parts
-    if not parts.prompts or not parts.held_out:
+    parts |= {"held_out": kept_out} if split else {}
+    if not parts["train"] or not parts["held_out"]:
         reasons = ", ".join(f"{number} {reason}" for reason, number in left_out.items()) or "none left out"
         taken = f"; --prompts takes {args.prompts:,} of them" if args.prompts is not None else ""
         raise DataError(
-            f"{args.path}: {len(parts.prompts)} prompts to train on and {len(parts.held_out)} held out are left of "
+            f"{args.path}: {len(parts['train'])} prompts to train on and {len(parts['held_out'])} held out are left of "
             f"{len(problems)} ({reasons}{taken}); both need at least one"
         )
     records = phase_lines(parts)
-    written = {f"{name}.jsonl": json_lines(lines) for name, lines in records.items() if lines}
+    written = {f"{name}.jsonl": json_lines(records[name]) for name in MEANINGS if records[name]}
     write_files(args.out, written)
     figures = [(meaning, f"{len(records[name]):,}") for name, meaning in MEANINGS.items()]
     print_lines(figures + [("left out", f"{number:,} {reason}") for reason, number in left_out.items()])

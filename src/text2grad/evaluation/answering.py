@@ -12,15 +12,16 @@ likely. Requests to servers carry the sample's own `seed` where the temperature 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from hashlib import sha256
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from text2grad.config import Endpoint
 from text2grad.costs import TokenCount
-from text2grad.critics.servers import Endpoint, Request, Store
+from text2grad.critics.servers import Request, Store
 from text2grad.errors import ConfigError, DataError
 from text2grad.evaluation.judging import all_answers
 from text2grad.evaluation.subjects import LoadedModel, Subject
@@ -278,7 +279,8 @@ def check_room(model: LoadedModel, file: AnswerFile) -> None:
 def endpoint_of(file: AnswerFile, server: Endpoint) -> Endpoint:
     """Return how the server of a model is requested; `server` says key, concurrency and time limit."""
     model, address, heat = file.subject.model_name, file.subject.path, file.sampling.temperature
-    return replace(server, model=model, base_url=address, temperature=heat, max_tokens=file.length)
+    own = {"model": model, "base_url": address, "temperature": heat, "max_tokens": file.length}
+    return server.model_copy(update=own)
 
 
 def request_answers(file: AnswerFile, out: Path, server: Endpoint, tokens: TokenCount) -> None:

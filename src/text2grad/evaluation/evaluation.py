@@ -21,8 +21,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from text2grad.config import Endpoint
 from text2grad.costs import TokenCount, metered
-from text2grad.critics.servers import Endpoint
 from text2grad.errors import ConfigError, check_known
 from text2grad.evaluation import answering
 from text2grad.evaluation.answering import AnswerFile, Sampling, stem_of
@@ -38,7 +38,7 @@ class EvaluationSettings:
 
     out: Path  # directory of its files
     sampling: Sampling = field(default_factory=Sampling)
-    server: Endpoint = field(default_factory=lambda: Endpoint("", api_key_env=""))  # key, concurrency, time limit
+    server: Endpoint = field(default_factory=lambda: Endpoint(api_key_env=""))  # key, concurrency, time limit
     baseline: str = ""  # name of the model from which differences are taken
     draws: int = DRAWS  # resamples of the intervals
     force: bool = False  # replace answers of other models or settings in `out`
@@ -160,7 +160,7 @@ class _Work:
                 if self._outline is not None and not file.complete:
                     answering.check_room(self._outline, file)
                 elif not file.complete:
-                    answering.endpoint_of(file, settings.server).check("server")
+                    answering.endpoint_of(file, settings.server).checked("server")
 
     @cached_property
     def _model(self) -> LoadedModel:

@@ -4,10 +4,10 @@ from .decoding.quotable import QuoteLimits as QuoteLimits
 from .format import CritiqueFormat as CritiqueFormat, saved_format as saved_format
 from .generative import GenerativeRewardModel as GenerativeRewardModel
 from .load import (
+    KINDS as KINDS,
     LocalRewardModel as LocalRewardModel,
     critic_from_recipe as critic_from_recipe,
     reading_kind as reading_kind,
-    register_kind as register_kind,
     shares_base as shares_base,
 )
 from .refresh import Refresher as Refresher, judge as judge

@@ -1,4 +1,4 @@
-"""A recipe → the items to annotate (from a file of responses, or sampled from the policy), the endpoint and the budget.
+"""A recipe → the items to annotate, from a file of responses, or sampled from the policy.
 
 Each line of the file is an example, as for training, which may also have "response", "feedback", "outcome" and "id".
 If no line has a "response", the policy ([model] path) generates the responses. They are saved, so that the next run
@@ -8,13 +8,13 @@ ignored. With template = "code" the "tests" run in the sandbox, and their outcom
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from text2grad.config import AnnotateConfig, Recipe, digest_of
-from text2grad.critics.servers import Endpoint, Item, Store, add_test_outcomes, hash_of
+from text2grad.config import Recipe, digest_of
+from text2grad.critics.servers import Item, Store, add_test_outcomes, hash_of
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import is_finite, read_examples
 from text2grad.files import append_records, appended_records
@@ -24,18 +24,6 @@ from text2grad.types import Critique, Example
 
 RESPONSES = "responses.jsonl"
 SAMPLING_STEP = 2**21  # no training step uses its random numbers
-
-
-def annotator_endpoint(settings: AnnotateConfig) -> Endpoint:
-    """Return the model that [annotate] names, with its budget.
-
-    Raises:
-        ConfigError: if the endpoint is incomplete, or its key is missing.
-    """
-    names = {field.name for field in fields(Endpoint)}
-    endpoint = Endpoint.of("[annotate]", settings.model_dump(include=names))
-    endpoint.check()
-    return endpoint
 
 
 def annotated_examples(recipe: Recipe, limit: int | None = None) -> list[Example]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from text2grad.config import Recipe
 from text2grad.errors import ConfigError
-from text2grad.feedback import Annotation, Critic, check_examples, load_critic, write_annotations
+from text2grad.feedback import Annotation, Critic, check_examples, load_callable, write_annotations
 from text2grad.runs.annotation_items import RESPONSES, annotated_examples, sampled_responses, with_word_of_people
 from text2grad.runs.critic_quality import check_identity, predictions
 from text2grad.runs.prompts import recipe_task, task_settings
@@ -25,7 +25,7 @@ def own_critic(recipe: Recipe) -> Critic:
     task = recipe_task(recipe)
     named = recipe.refresh.annotator or recipe.critic.use
     if named:
-        return load_critic(named)
+        return load_callable(named, "critic")  # type: ignore[no-any-return]
     if task is None:
         raise ConfigError(
             "--own-critic: the recipe names no critic in Python; set critic.use or refresh.annotator, or a data.task"

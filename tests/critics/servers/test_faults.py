@@ -6,17 +6,15 @@ from typing import Any
 import pytest
 
 from fault_server import SECRET, Running, running
-from text2grad.config.server import AnnotateConfig
+from text2grad.config.server import AnnotateConfig, Endpoint
 from text2grad.critics.servers import cached_client
 from text2grad.critics.servers.annotation import AnnotationResult, Annotator, Item
 from text2grad.critics.servers.cached_client import CachedClient
-from text2grad.critics.servers.endpoint import Endpoint
 from text2grad.critics.servers.pace import Pace, Usage
 from text2grad.critics.servers.session import run_session
 from text2grad.critics.servers.store import Store
 from text2grad.critics.servers.templates import Template
 from text2grad.errors import ConfigError
-from text2grad.runs.annotation_items import annotator_endpoint
 from text2grad.types import Example, Span
 
 pytestmark = pytest.mark.usefixtures("short_waits")
@@ -53,7 +51,7 @@ def judged(
 
     with Store(path / "answers.sqlite") as store, pytest.MonkeyPatch.context() as patch:
         patch.setattr(cached_client, "RETRIES", retries)
-        return run_session(annotator_endpoint(config), store, annotate, items, phase="")
+        return run_session(config.checked(), store, annotate, items, phase="")
 
 
 def kinds(verdicts: list[AnnotationResult]) -> list[str]:
@@ -383,7 +381,7 @@ def test_what_may_have_been_paid_for_counts_as_the_most_that_it_can_cost(
     most = (len(prompt(one).encode()) + cached_client._TEMPLATE_BYTES + 3 * 50) / 1e6  # a token for each byte
     assert usage.cost == pytest.approx(most if charged else 0.0)
     with Store(tmp_path / "answers.sqlite") as store:  # an answer that nobody counted costs the next run as much
-        later = Usage.of(Endpoint("m", prices=(1.0, 3.0)), store).cost
+        later = Endpoint(model="m", prices=(1.0, 3.0)).cost(*store.tokens())
     assert later == pytest.approx(most if fault in ("uncounted", "zeros") else 0.0)
 
 

@@ -11,8 +11,8 @@ from random import uniform
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from text2grad.config import Endpoint
 from text2grad.critics.servers.client import Prompt, ServerClient
-from text2grad.critics.servers.endpoint import Endpoint
 from text2grad.critics.servers.pace import Pace, Usage
 from text2grad.critics.servers.store import Answer, Store, hash_of
 from text2grad.errors import RequestError

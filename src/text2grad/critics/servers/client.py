@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
-from text2grad.critics.servers.endpoint import Endpoint
+from text2grad.config import Endpoint
 from text2grad.critics.servers.store import Answer
 from text2grad.errors import RequestError, require
 
@@ -42,8 +42,7 @@ class ServerClient:
         require("openai", "aiohttp", extra="annotate", purpose="a critic on a server")
         import openai
 
-        endpoint.check()
-        self.endpoint, self._key = endpoint, endpoint.api_key
+        self.endpoint, self._key = endpoint.checked(), endpoint.api_key
         self._client = openai.AsyncOpenAI(
             base_url=endpoint.base_url,
             api_key=self._key or "none",
