@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -148,6 +149,10 @@ QUOTED = Critique("Wrong city.", (Span(4, 8, "negative"),))
         (0.75, Critique("", (), 0.75)),
         (np.float32(0.5), Critique("", (), 0.5)),
         (True, Critique("", (), 1.0)),
+        ({"feedback": "Wrong.", "outcome": np.float32(0.5)}, Critique("Wrong.", (), 0.5)),
+        ({"poor_spans": np.array(["Lyon"])}, Critique("", QUOTED.spans)),
+        ({"feedback": "Wrong.", "outcome": True}, Critique("Wrong.", status="unparsable")),
+        ({"feedback": "Wrong.", "outcome": math.nan}, Critique("Wrong.", status="unparsable")),
         ('{"feedback": "Wrong ci', Critique("Wrong ci", status="unparsable")),  # cut off: a failure, not words
         ("", Critique("", status="unparsable")),
     ],

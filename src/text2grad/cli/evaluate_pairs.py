@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from text2grad.cli.options import (
     SOME_REMAIN,
@@ -19,14 +19,22 @@ from text2grad.cli.options import (
     say,
     shorthands,
 )
+from text2grad.config import Endpoint, load_recipe
 from text2grad.costs import metered
+from text2grad.critics.servers import (
+    Comparison,
+    Preference,
+    Store,
+    Usage,
+    expected_expense,
+    prefer,
+    questions,
+    refuse_beyond_budget,
+    run_session,
+)
 from text2grad.errors import ConfigError
-from text2grad.files import lock_directory
-
-if TYPE_CHECKING:
-    from text2grad.config import Endpoint
-    from text2grad.critics.servers import Comparison, Preference
-
+from text2grad.files import json_lines, lock_directory, to_json, write_files
+from text2grad.runs.reports import as_text
 
 DESCRIPTION = """\
 Have judges choose the better of two responses to the same prompt, or of two critiques of the same response. A model
@@ -62,15 +70,6 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check the settings and all files, print the expected cost, then compare."""
-    from text2grad.critics.servers import (
-        Store,
-        Usage,
-        expected_expense,
-        prefer,
-        questions,
-        refuse_beyond_budget,
-        run_session,
-    )
     from text2grad.runs.critic_quality import judges_agreement, read_comparisons, summary
 
     judges = _judges(args)
@@ -109,10 +108,8 @@ def run(args: argparse.Namespace) -> int:
     return SOME_REMAIN if any(result["failed"] for result in results.values()) else 0
 
 
-def _judges(args: argparse.Namespace) -> Sequence["Endpoint"]:
+def _judges(args: argparse.Namespace) -> Sequence[Endpoint]:
     """Return the models that judge."""
-    from text2grad.config import load_recipe
-
     files = [name for name in args.judge if name.endswith(".toml")]
     if not files:
         raise ConfigError(f"--judge {args.judge[0]} is a model on the server of a --judge FILE.toml, which is missing")
@@ -131,12 +128,10 @@ def _judges(args: argparse.Namespace) -> Sequence["Endpoint"]:
 
 
 def _report(
-    args: argparse.Namespace, result: Any, comparisons: Sequence["Comparison"], verdicts: Mapping[str, Any]
+    args: argparse.Namespace, result: Any, comparisons: Sequence[Comparison], verdicts: Mapping[str, Any]
 ) -> None:
     """Write win_rate.json and verdicts.jsonl, whose lines name the judge, and print the tables and the failures."""
-    from text2grad.files import json_lines, to_json, write_files
     from text2grad.runs.critic_quality import verdict_tables
-    from text2grad.runs.reports import as_text
 
     records = [
         {

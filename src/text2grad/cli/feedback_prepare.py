@@ -6,6 +6,9 @@ from typing import Any
 
 from text2grad.cli.options import add_command, add_shared, at_least, print_end, print_lines, refuse_overwriting
 from text2grad.errors import ConfigError, DataError
+from text2grad.feedback import read_examples
+from text2grad.feedback.sources import divide, phase_lines, read_problems
+from text2grad.files import json_lines, write_files
 
 DESCRIPTION = """\
 Write the files of all phases from one of the paper's data sets, divided as in the paper: sft.jsonl with demonstrations,
@@ -74,10 +77,6 @@ def _held_out(args: argparse.Namespace) -> tuple[float, str]:
 
 def run(args: argparse.Namespace) -> int:
     """Read the data, write the files, and print the numbers."""
-    from text2grad.feedback import read_examples
-    from text2grad.feedback.sources import divide, phase_lines, read_problems
-    from text2grad.files import json_lines, write_files
-
     share, split = _held_out(args)
     refuse_overwriting([args.out / f"{name}.jsonl" for name in MEANINGS], force=args.force)
     known = [example for path in args.without for example in read_examples(path)]

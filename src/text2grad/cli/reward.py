@@ -5,7 +5,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from text2grad.cli.options import add_command, add_shared, print_lines, recipe_with
-from text2grad.progress import note
+from text2grad.progress import duration, note
 
 if TYPE_CHECKING:
     from text2grad.config import Recipe
@@ -51,7 +51,6 @@ def run(args: argparse.Namespace) -> int:
     }
     recipe = recipe_with(args, options)
 
-    from text2grad.progress import duration
     from text2grad.reward_models.training import RewardRun
 
     reward = RewardRun(recipe, resume=args.resume)

@@ -139,9 +139,9 @@ class AnswerFile:
         return [Turn(question, number, turn) for turn, question in every for number in samples]
 
     @property
-    def complete(self) -> bool:
-        """Whether no answer is missing."""
-        return all(turn.key in self.said for turn in self.turns)
+    def missing(self) -> list[Turn]:
+        """The answers that are not known yet."""
+        return [turn for turn in self.turns if turn.key not in self.said]
 
     def answers(self, *, chat: bool) -> list[Answer]:
         """Write all lines in order, and return the answers; `chat` says whether they reply to prompts."""
@@ -171,13 +171,9 @@ class AnswerFile:
 
 def sample_answers(model: LoadedModel, file: AnswerFile, tokens: TokenCount) -> None:
     """Sample the answers of a loaded model that are missing; each batch goes to the file and to the costs."""
-    missing = [batch for batch in _batches(model, file) if any(turn.key not in file.said for turn in batch)]
-    phase, done = (
-        f"{file.suite.name}: answers of {file.subject.name}",
-        sum(turn.key in file.said for turn in file.turns),
-    )
+    phase, done = f"{file.suite.name}: answers of {file.subject.name}", len(file.turns) - len(file.missing)
     with Progress(phase, len(file.turns), done=done, unit="answer") as progress:
-        for batch in missing:
+        for batch in _batches(model, file):
             sampled = _sample_batch(model, file, batch)  # whole, also if some are known, for the same numbers
             lines = [line for line, turn in zip(sampled, batch, strict=True) if turn.key not in file.said]
             file.add(lines)
@@ -187,14 +183,15 @@ def sample_answers(model: LoadedModel, file: AnswerFile, tokens: TokenCount) -> 
 
 
 def _batches(model: LoadedModel, file: AnswerFile) -> Iterator[list[Turn]]:
-    """Yield the batches: rows of one turn, with the same temperature and the same texts that end an answer."""
+    """Yield batches with missing answers: rows of one turn, with one temperature and the same texts that end one."""
 
     def alike(turn: Turn) -> tuple[int, float, tuple[str, ...]]:
         return turn.turn, file.sampling.heat(turn.question), () if model.chat else turn.question.stop
 
     for _, group in groupby(file.turns, alike):
         while batch := list(islice(group, file.sampling.rows_at_once)):
-            yield batch
+            if any(turn.key not in file.said for turn in batch):
+                yield batch
 
 
 def _sample_batch(model: LoadedModel, file: AnswerFile, batch: Sequence[Turn]) -> list[Line]:
@@ -287,9 +284,8 @@ def request_answers(file: AnswerFile, out: Path, server: Endpoint, tokens: Token
     """Request the missing answers of a model on a server, turn by turn; each is stored in `out`."""
     endpoint, chat = endpoint_of(file, server), file.subject.prompt_format != "plain"
     what = f"answers of {file.subject.name} to suite {file.suite.name}"
-    missing = [turn for turn in file.turns if turn.key not in file.said]
     with Store(out / "answers.sqlite") as store:
-        for _, group in groupby(missing, lambda turn: turn.turn):
+        for _, group in groupby(file.missing, lambda turn: turn.turn):
             turns, lines = list(group), []
             requests = [_request(file, turn, chat=chat) for turn in turns]
             for turn, answer in zip(turns, all_answers(endpoint, store, requests, tokens, what), strict=True):

@@ -119,6 +119,7 @@ def _critique(answer: object, response: str, *, match: Match, name: str) -> Crit
         spans = (Span(int(span.start), int(span.end), span.label) for span in answer.spans)  # NumPy's, for example
         return replace(answer, spans=tuple(spans), outcome=_number(answer.outcome))
     if isinstance(answer, Mapping):
+        answer = {key: part.tolist() if hasattr(part, "tolist") else part for key, part in answer.items()}
         return locate_critique(parse_critique_object(answer), response, match=match)
     if isinstance(answer, str):
         critique = critique_from_text(answer, response, match=match)

@@ -1,4 +1,4 @@
-from .agreement import Agreement as Agreement, compare as compare
+from .agreement import RATES as RATES, Agreement as Agreement, compare as compare
 from .decoding.grammar import critique_grammar as critique_grammar
 from .decoding.quotable import QuoteLimits as QuoteLimits
 from .format import CritiqueFormat as CritiqueFormat, saved_format as saved_format

@@ -290,9 +290,9 @@ class PreparedRun:
         return collate(rollouts, pad_id=self.pad_id, device=device, share_prompts=self.share_prompts)
 
     @phase("score")
-    def score(self, batch: TokenBatch, *, kl: Literal["k1", "full"]) -> Scores:
-        """Return the scores of a batch at the temperature of the rollouts; see `score_batch`."""
-        temperature = self.recipe.rollout.temperature
+    def score(self, batch: TokenBatch, *, kl: Literal["k1", "full"], temperature: float | None = None) -> Scores:
+        """Return the scores of a batch at a temperature, None for that of the rollouts; see `score_batch`."""
+        temperature = self.recipe.rollout.temperature if temperature is None else temperature
         scores = score_batch(self.model, self.reference, batch, self.sizes, temperature=temperature, kl=kl)
         if self.sharding is not None:
             self.sharding.reshard()  # frees the weights that the output layers gathered

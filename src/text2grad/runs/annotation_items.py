@@ -124,7 +124,10 @@ def sampled_responses(recipe: Recipe, examples: Sequence[Example], path: Path) -
         ConfigError: if the recipe names no policy.
         DataError: if the file holds responses to other prompts, or of another policy or sampling.
     """
-    known = {"policy": recipe.model.path, "sampling": _sampling(recipe)}
+    rollout, policy = recipe.rollout, Path(recipe.model.path)
+    settings = (rollout.max_new_tokens, rollout.temperature, rollout.eos_token_ids, recipe.model.prompt_format)
+    sampling = hash_of(*settings, digest_of(policy) if policy.is_dir() else "")
+    known = {"policy": recipe.model.path, "sampling": sampling}
     saved = _saved(known, examples, path)
     missing = [row for row in range(len(examples)) if row not in saved]
     if missing:
@@ -141,13 +144,6 @@ def sampled_responses(recipe: Recipe, examples: Sequence[Example], path: Path) -
     pairs = [(example, saved[row]) for row, example in enumerate(examples)]
     kept = [example for example, response in pairs if response is not None]
     return kept, [response for _, response in pairs if response is not None]
-
-
-def _sampling(recipe: Recipe) -> str:
-    """Return a hash of the policy's weights and of the settings on which its responses depend."""
-    rollout, path = recipe.rollout, Path(recipe.model.path)
-    settings = (rollout.max_new_tokens, rollout.temperature, rollout.eos_token_ids, recipe.model.prompt_format)
-    return hash_of(*settings, digest_of(path) if path.is_dir() else "")
 
 
 def _saved(known: Mapping[str, str], examples: Sequence[Example], path: Path) -> dict[int, str | None]:
@@ -171,7 +167,7 @@ def _sampled(recipe: Recipe, examples: Sequence[Example], rows: Sequence[int]) -
     from text2grad.runs.evaluate_policy import PolicySampler
 
     sampler = PolicySampler(recipe, recipe.model.path, dtype=recipe.model.dtype)
-    fitting = set(map(id, sampler.fitting([examples[row] for row in rows], recipe.data.too_long)))
+    fitting = set(map(id, sampler.fitting([examples[row] for row in rows])))
     yield {row: None for row in rows if id(examples[row]) not in fitting}
     of_prompt: dict[str, list[int]] = {}
     for row in rows:

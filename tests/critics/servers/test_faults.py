@@ -76,7 +76,9 @@ def test_of_an_answer_in_parts_the_text_is_read_and_not_the_thoughts(server: Run
     assert verdict.critique.status == "ok"
 
 
-@pytest.mark.parametrize("fault", ["429", "429:0.01", "500", "503", "drop", "cut", "garbage", "wrong"])
+@pytest.mark.parametrize(
+    "fault", ["429", "429:0.01", "500", "503", "drop", "cut", "garbage", "wrong", "in:number", "in:broken", "in:text"]
+)
 def test_a_passing_fault_is_repeated_and_then_answered(server: Running, tmp_path: Path, fault: str) -> None:
     one = item(f"{fault} {fault} ok", "passing")
     verdicts, usage = judged(server, tmp_path, one, schemas=False)
@@ -94,6 +96,12 @@ def test_a_passing_fault_is_repeated_and_then_answered(server: Running, tmp_path
         ("cut", "connection", "ContentLengthError"),
         ("garbage", "bad_reply", "<html>Bad gateway</html>"),
         ("wrong", "bad_reply", '{"choices": "none"}'),
+        ("in:number", "server_error", "Provider returned error"),
+        ("in:broken", "server_error", "status 502"),
+        ("in:ended", "bad_reply", '"finish_reason": "error"'),
+        ("in:text", "server_error", "Request timed out."),
+        ("in:page", "server_error", "504 Gateway Time-out"),
+        ("in:busy", "rate_limit", "status 429"),
     ],
 )
 def test_a_lasting_fault_is_a_failure_of_its_kind_and_is_asked_again_by_the_next_run(
@@ -217,7 +225,7 @@ def test_one_answer_among_them_shows_that_the_server_is_there(server: Running, t
     assert kinds(verdicts) == ["server_error", "ok"] * (cached_client.GIVE_UP_AFTER + 1)
 
 
-@pytest.mark.parametrize("status", ["400", "404", "422", "500", "501", "503"])  # 404 and 503 name the format
+@pytest.mark.parametrize("status", ["400", "404", "422", "500", "501", "503"])  # 503 names the format
 def test_a_server_without_schemas_is_asked_without_after_its_first_refusal(tmp_path: Path, status: str) -> None:
     """llama-cpp-python and ik_llama.cpp answer 500: ik_llama#778."""
     items = [item("ok", f"{row}") for row in range(10)]
@@ -244,6 +252,31 @@ def test_an_error_that_every_request_meets_ends_the_run_with_the_words_of_the_se
         "the server rejects every request, also the shortest: status 400: Error code: 400 Server is pinned to 'judge'; "
         "requested 'm'."
     )
+
+
+def test_an_error_of_the_account_in_a_body_ends_the_run(server: Running, tmp_path: Path) -> None:
+    items = [item("in:account", "account"), *(item("ok", f"{row}") for row in range(3))]
+    verdicts, usage = judged(server, tmp_path, *items, concurrency=1, schemas=False)
+    assert (kinds(verdicts), usage.requests) == (["rejected", *["not_asked"] * 3], 1)
+    assert verdicts[1].failure is not None
+    assert "Insufficient credits" in verdicts[1].failure.detail
+
+
+def test_a_format_that_is_refused_in_a_body_is_left_out(server: Running, tmp_path: Path) -> None:
+    verdicts, usage = judged(server, tmp_path, item("in:format ok", "format"))
+    assert (kinds(verdicts), usage.requests, usage.retried) == (["ok"], 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("script", "limit"), [("in:number", 4.25), ("in:text", 4.25), ("in:page", 4.25), ("wrong", 8.0)]
+)
+def test_a_timeout_that_comes_as_an_answer_slows_the_run_down(
+    server: Running, tmp_path: Path, script: str, limit: float
+) -> None:
+    """The limit of 8 is halved, and the answer raises it by 1 / 4."""
+    paces: list[Pace] = []
+    verdicts, _ = judged(server, tmp_path, item(f"{script} ok", f"pace {script}"), schemas=False, paces=paces)
+    assert (kinds(verdicts), paces[0].limit) == (["ok"], limit)
 
 
 def test_rejections_that_are_of_the_prompts_end_no_run(server: Running, tmp_path: Path) -> None:

@@ -138,11 +138,11 @@ def _own_labels(row: Row, entry: Any, losses: list[Loss]) -> Iterator[Any]:
 
 
 def _is_quote(key: str, entry: Any, *, whole: bool) -> bool:
-    """Return True if an entry of a list, or the value of a key, is a quote, a blank text, or offsets in "spans"."""
+    """Return True if an entry, or a key's value, is a quote, a blank text, a placed object, or offsets in "spans"."""
     if isinstance(entry, str) and (key != "spans" or not entry.strip()):
         return True
     if means_offsets(entry):
-        return key == "spans"
+        return key == "spans" or (isinstance(entry, dict) and place_of(entry) is not None)
     parsed = parse_critique_object({key: entry if whole else [entry]})
     return bool(parsed.positive or parsed.negative)
 
