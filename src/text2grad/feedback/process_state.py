@@ -213,9 +213,11 @@ def _states() -> dict[str, _Access]:
 
 
 def _attributes(owner: str, of: object, *names: str) -> dict[str, _Access]:
+    """Return how attributes of a module are read and set."""
     return {f"{owner}.{name}": (partial(getattr, of, name), partial(setattr, of, name)) for name in names}
 
 
 @cache
 def _tell(whose: str, what: str) -> None:
+    """Warn, once for each part of the process that somebody's code changes."""
     note(f"{whose} changed {what} for the whole process; it is put back after each call", warning=True)

@@ -196,16 +196,20 @@ class RunLog:
                 path.unlink()
 
     def _rollout_files(self) -> list[Path]:
+        """Return the files of responses, the oldest first."""
         return sorted((self.directory / "rollouts").glob("*.jsonl"))
 
     def _rollout_file(self, number: int) -> Path:
+        """Return the path of a file of responses, counted from 0."""
         return self.directory / "rollouts" / f"{number:05d}.jsonl"
 
     def _critique_files(self, step: int) -> list[Path]:
+        """Return the files of critiques of a step, one for each process that kept some."""
         return sorted((self.directory / "critiques").glob(f"{step:06d}-*.json"))
 
 
 def _append(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Append records to a file, a line for each."""
     with path.open("ab") as file:
         file.write(b"".join(to_json(record) + b"\n" for record in records))
 
