@@ -204,7 +204,9 @@ def test_length_controlled_preferences_are_scores(server: Running, tmp_path: Pat
 # What cannot be used.
 
 
-def test_missing_files_judges_and_answers_are_named(server: Running, tmp_path: Path) -> None:
+def test_missing_files_judges_and_answers_are_named(
+    server: Running, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     judge = judge_at(server)
     cases: list[tuple[Any, SuiteOptions, str]] = [
         (MTBenchSuite, SuiteOptions(data="x"), "suite mt_bench needs a judge: give --judge FILE.toml"),
@@ -217,6 +219,8 @@ def test_missing_files_judges_and_answers_are_named(server: Running, tmp_path: P
         with pytest.raises((DataError, ConfigError), match=message):
             suite(options)
     data = alpaca(tmp_path / "data", ["x"])
+    AlpacaEvalSuite(SuiteOptions(data=str(data), judge=judge))
+    assert "the length-controlled win rate is left out" in caplog.text
     (data / "df_gamed.csv").write_text("a,b\n1,2\n")
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     with pytest.raises(DataError, match=r"is not df_gamed.csv of tatsu-lab/alpaca_eval"):

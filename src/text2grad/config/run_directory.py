@@ -19,7 +19,7 @@ from typing import Any
 
 from text2grad.config.recipe import Recipe, make_recipe
 from text2grad.errors import CheckpointError, ConfigError, DataError
-from text2grad.files import lock_directory, to_json, write_atomically
+from text2grad.files import lock_directory, readable, to_json, write_atomically
 from text2grad.progress import note
 
 FREE = {
@@ -127,14 +127,11 @@ def read_run_file(directory: Path) -> dict[str, Any]:
         CheckpointError: if it cannot be read.
     """
     path = directory / "run.json"
-    try:
-        contents = json.loads(path.read_bytes())
+    way_out = "Restore it from a backup, or begin again in another directory with --out DIR"
+    with readable(path, way_out, CheckpointError):
+        contents: dict[str, Any] = json.loads(path.read_bytes())
         if not isinstance(contents, dict) or not isinstance(contents.get("recipe"), dict):
             raise ValueError("no recipe in it")
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"cannot read {path}: {error}. Restore it from a backup, or begin again in another directory with --out DIR"
-        ) from error
     return contents
 
 
@@ -176,13 +173,9 @@ def read_best(directory: Path) -> dict[str, Any]:
     path = directory / BEST
     if not path.exists():
         return {}
-    try:
+    with readable(path, "Remove it: the next evaluation names the best checkpoint again", CheckpointError):
         known = json.loads(path.read_bytes())
         best: dict[str, Any] = {"step": int(known["step"]), "value": float(known["value"])}
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise CheckpointError(
-            f"cannot read {path}: {error}. Remove it: the next evaluation names the best checkpoint again"
-        ) from error
     return best if directory / f"step-{best['step']:06d}" in all_checkpoints(directory) else {}
 
 

@@ -20,7 +20,7 @@ from text2grad.feedback import is_finite, read_examples
 from text2grad.files import append_records, appended_records
 from text2grad.progress import Progress
 from text2grad.runs.prompts import recipe_task
-from text2grad.types import Example
+from text2grad.types import Critique, Example
 
 RESPONSES = "responses.jsonl"
 SAMPLING_STEP = 2**21  # no training step uses its random numbers
@@ -96,6 +96,18 @@ def _said(example: Example, key: str) -> Any:
     if key in example.meta or not isinstance(critique, dict):
         return example.meta.get(key)
     return None if critique.get(key) == "" else critique.get(key)
+
+
+def with_word_of_people(example: Example, critique: Critique) -> Critique:
+    """Return a critique of an example's own response with a human's feedback and outcome, where there are some."""
+    words, outcome = _said(example, "feedback"), _said(example, "outcome")
+    if critique.failed:
+        return critique
+    return replace(
+        critique,
+        feedback=critique.feedback if words is None else words,
+        outcome=critique.outcome if outcome is None else outcome,
+    )
 
 
 def sampled_responses(recipe: Recipe, examples: Sequence[Example], path: Path) -> tuple[list[Example], list[str]]:

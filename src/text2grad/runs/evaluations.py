@@ -30,7 +30,7 @@ from text2grad.critics import CachedCritic
 from text2grad.errors import MetricError, Text2GradError
 from text2grad.evaluation import distinct
 from text2grad.feedback import Critic
-from text2grad.files import to_json, write_atomically
+from text2grad.files import readable, to_json, write_atomically
 from text2grad.models import draws_apart
 from text2grad.progress import Progress, note
 from text2grad.reward_models import Agreement, judge
@@ -87,7 +87,8 @@ class Evaluations:
         path = trainer.directory / DIRECTORY / f"{step:06d}.json"
         is_main, main_value = trainer.accelerator.is_main_process, 0.0
         if gather_object([path.exists()])[0]:
-            evaluation = json.loads(path.read_bytes()) if is_main else {}
+            with readable(path, "Remove it, and the same command evaluates that step again"):
+                evaluation = json.loads(path.read_bytes()) if is_main else {}
         else:
             evaluation = self._new(step, path)
         if is_main:  # an evaluation of an earlier process, too, which TensorBoard drops on resume

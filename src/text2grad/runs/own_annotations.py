@@ -8,7 +8,7 @@ from typing import Any
 from text2grad.config import Recipe
 from text2grad.errors import ConfigError
 from text2grad.feedback import Annotation, Critic, check_examples, load_callable, write_annotations
-from text2grad.runs.annotation_items import RESPONSES, annotated_examples, sampled_responses
+from text2grad.runs.annotation_items import RESPONSES, annotated_examples, sampled_responses, with_word_of_people
 from text2grad.runs.critic_quality import check_identity, predictions
 from text2grad.runs.prompts import recipe_task, task_settings
 
@@ -57,6 +57,8 @@ def annotate_by_critic(recipe: Recipe, out: Path, *, samples: int, limit: int | 
     )
     match, size = recipe.critic.match, recipe.rollout.batch_size
     critiques = predictions(critic, examples, responses, out / CRITIQUES, match=match, at_once=size)
+    if given:
+        critiques = [with_word_of_people(*pair) for pair in zip(examples, critiques, strict=True)]
     prompts_of = [example.prompt_text for example in examples]
     annotations = list(map(Annotation, prompts_of, responses, critiques))
     write_annotations(out / ANNOTATIONS, annotations)

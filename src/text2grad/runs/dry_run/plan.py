@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from text2grad.config import ModelConfig, Recipe
+from text2grad.errors import ModelError
+from text2grad.files import readable
 from text2grad.models import (
     ADAPTER_CONFIG,
     check_batch_size,
@@ -183,6 +185,11 @@ class Planner:
 
 
 def _rank_of(directory: str) -> int:
-    """Return the rank of a saved adapter; 0 for a whole model."""
+    """Return the rank of a saved adapter; 0 for a whole model.
+
+    Raises:
+        ModelError: if the adapter's config names none, or cannot be read.
+    """
     config = Path(directory) / ADAPTER_CONFIG
-    return int(json.loads(config.read_bytes())["r"]) if config.exists() else 0
+    with readable(config, "Copy the adapter again", ModelError):
+        return int(json.loads(config.read_bytes())["r"]) if config.exists() else 0
