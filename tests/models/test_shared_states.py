@@ -104,6 +104,7 @@ def least_shared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 def test_each_prompt_is_read_once_and_responses_go_on_from_it() -> None:
     model = tiny("llama")
+    assert can_share_prompts(model)  # tries the architecture once
     shapes, hook = tokens_read(model)
     part, whole = both()
     response_logprobs(model, part)
@@ -188,6 +189,7 @@ def test_a_group_is_sampled_as_row_by_row_from_one_prompt_pass() -> None:
     uniforms = step_uniforms(seed=3, step=0, rows=6, tokens=7)
     end: dict[str, Any] = {"eos_ids": [2], "pad_id": 0}
     assert steps_are_right(model, 0)
+    assert can_share_prompts(model)
     shapes, hook = tokens_read(model)
     together = sample(model, prompts, uniforms, **end)
     assert shapes[0] == [2, 7]  # both prompts without their last token
