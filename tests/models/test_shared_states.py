@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import GPTNeoConfig, GPTNeoForCausalLM, MptConfig, MptForCausalLM
 
 from text2grad.models import shared_attention
-from text2grad.models.adapters import base_of, enable_checkpointing, with_lora
+from text2grad.models.adapters import base_of, enable_checkpointing, trunk_of, with_lora
 from text2grad.models.batch import TokenBatch, collate
 from text2grad.models.decoding import decode, steps_are_right
 from text2grad.models.policy import PolicyWithValue, Reference, response_logprobs
@@ -104,7 +104,8 @@ def least_shared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 def test_each_prompt_is_read_once_and_responses_go_on_from_it() -> None:
     model = tiny("llama")
-    assert can_share_prompts(model)  # tries the architecture once
+    assert can_share_prompts(model)
+    shared_attention.can_attend_to_shared(trunk_of(model))  # tries the architecture once
     shapes, hook = tokens_read(model)
     part, whole = both()
     response_logprobs(model, part)

@@ -96,10 +96,11 @@ def attends_to_shared(trunk: Any, cache: Any, rows: int) -> bool:
 def can_attend_to_shared(trunk: Any) -> bool:
     """Return whether a few tokens behind shared ones get the states of whole rows; tried once per architecture.
 
-    Some architectures change keys and values behind the cache, or have an attention of their own.
+    Some architectures change keys and values behind the cache, or have an attention of their own. Models in shards
+    (FSDP 2) keep copies: a pass of theirs waits for all processes, whose prompts are of other lengths.
     """
-    config = trunk.config
-    if trunk.device.type != "cpu" or config._attn_implementation != "sdpa":
+    config, sharded = trunk.config, any(hasattr(module, "unshard") for module in trunk.modules())
+    if sharded or trunk.device.type != "cpu" or config._attn_implementation != "sdpa":
         return False
     if config.model_type not in _right:
         ids = (torch.arange(16).reshape(2, 8) * 5 + 3) % int(min(vocabulary_of(trunk), 2**16))

@@ -37,7 +37,6 @@ from text2grad.models.shared_attention import (
     SharingCache,
     attending,
     attends_to_shared,
-    can_attend_to_shared,
 )
 
 LEAST_APART = 16  # tokens of the longest rest in a run, to read shorter ones apart
@@ -68,10 +67,7 @@ def can_share_prompts(model: Any) -> bool:
     if counts_slots(model):
         return False
     known = {"attention_mask", "position_ids", cache_argument(trunk)}
-    if not known <= set(signature(trunk.forward).parameters) or empty_cache(base_of(model)) is None:
-        return False
-    can_attend_to_shared(trunk)  # is tried now, where all processes are: with shards a pass waits for all of them
-    return True
+    return known <= set(signature(trunk.forward).parameters) and empty_cache(base_of(model)) is not None
 
 
 def counts_slots(model: Any) -> bool:
