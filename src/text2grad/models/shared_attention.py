@@ -20,7 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, DynamicCach
 from transformers.masking_utils import sdpa_mask
 
 from text2grad.models.adapters import half_precision
-from text2grad.models.kv_cache import cache_argument
+from text2grad.models.kv_cache import arguments_of, cache_argument
 from text2grad.models.pretrained import vocabulary_of
 from text2grad.models.probing import evaluating
 
@@ -105,7 +105,7 @@ def can_attend_to_shared(trunk: Any) -> bool:
     if config.model_type not in _right:
         ids = (torch.arange(16).reshape(2, 8) * 5 + 3) % int(min(vocabulary_of(trunk), 2**16))
         ids[1, :4] = ids[0, :4]
-        cache, given = DynamicCache(config=config), cache_argument(trunk)
+        cache, given = DynamicCache(config=config), cache_argument(arguments_of(trunk))
         with evaluating(trunk):
             whole = trunk(input_ids=ids, use_cache=False).last_hidden_state[:, 4:]
             trunk(input_ids=ids[:1, :4], use_cache=True, **{given: cache})

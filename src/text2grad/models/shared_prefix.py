@@ -20,18 +20,17 @@ Shapes: B rows, G groups, P tokens of the longest beginning, R of the longest re
 
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import nullcontext
-from inspect import signature
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers.cache_utils import CacheLayerMixin
+from transformers.cache_utils import CacheLayerMixin, DynamicCache
 
 from text2grad.models.adapters import base_of, trunk_of
 from text2grad.models.batch import TokenBatch, left_padded
-from text2grad.models.kv_cache import cache_argument, empty_cache
+from text2grad.models.kv_cache import arguments_of, cache_argument, empty_cache
 from text2grad.models.shared_attention import (
     Beginnings,
     SharingCache,
@@ -66,8 +65,9 @@ def can_share_prompts(model: Any) -> bool:
         return False
     if counts_slots(model):
         return False
-    known = {"attention_mask", "position_ids", cache_argument(trunk)}
-    return known <= set(signature(trunk.forward).parameters) and empty_cache(base_of(model)) is not None
+    known = arguments_of(trunk)
+    needed = {"attention_mask", "position_ids", cache_argument(known)}
+    return needed <= set(known) and empty_cache(base_of(model)) is not None
 
 
 def counts_slots(model: Any) -> bool:
@@ -83,8 +83,6 @@ def shared_states(trunk: Any, batch: TokenBatch) -> States:
         trunk: a decoder without output layer, for which `can_share_prompts` holds.
         batch: right-padded rollouts with `prompts`.
     """
-    from transformers import DynamicCache
-
     numbers: dict[int, int] = {}
     own = [numbers.setdefault(prompt, len(numbers)) for prompt in batch.prompts]
     firsts = [own.index(number) for number in range(len(numbers))]
@@ -94,7 +92,7 @@ def shared_states(trunk: Any, batch: TokenBatch) -> States:
     width = int(lengths.max())
     cache = DynamicCache(config=trunk.config)
     # Right padding: causal attention keeps it out of every real position, so this pass needs no mask.
-    given: dict[str, Any] = {cache_argument(trunk): cache, "use_cache": True}
+    given: dict[str, Any] = {cache_argument(arguments_of(trunk)): cache, "use_cache": True}
     read = trunk(input_ids=batch.ids[first, :width], **given).last_hidden_state
     last = read[torch.arange(len(first), device=device), lengths - 1][of_row]  # [B, H], predicts the first token
     mask = (torch.arange(width, device=device) < lengths[:, None]).long()  # [G, P]
@@ -233,8 +231,8 @@ def read_tokens(model: Any, ids: Tensor, attention_mask: Tensor, positions: Tens
         positions: of the new tokens, [B, N].
         cache: of the tokens before.
     """
-    known = signature(base_of(model).forward).parameters
-    more = {"position_ids": positions, "logits_to_keep": 1, cache_argument(model): cache}
+    known = arguments_of(model)
+    more = {"position_ids": positions, "logits_to_keep": 1, cache_argument(known): cache}
     if not any(isinstance(layer, CacheLayerMixin) for layer in cache.layers):  # Mamba: no layer attends
         attention_mask = attention_mask[:, -ids.shape[1] :]
     shared = getattr(cache, "beginnings", None)
