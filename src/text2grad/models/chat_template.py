@@ -6,12 +6,12 @@ turns, and end a turn with any token. So each of these is asked of the template,
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from inspect import signature
-from itertools import product, takewhile
+from itertools import count, product, takewhile
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -23,6 +23,10 @@ _OF_SERVERS = ("refusal", "reasoning_details", "thinking_blocks")  # of OpenAI, 
 SAID = ("content", "reasoning_content", "reasoning", "thinking", "tool_calls", "function_call", *_OF_SERVERS)
 """The fields of a message that a template may render."""
 _MARKS = ("\ue0fd\ue0fc", "\ue0fc\ue0fd")  # private-use characters, which stand for texts
+
+
+class LostToolsError(DataError):
+    """A format leaves out calls of tools, or their results; what is left would be answered otherwise."""
 
 
 class TurnEnd(NamedTuple):
@@ -70,6 +74,7 @@ def prompt_text(tokenizer: Any, example: Example, where: str = "the chat") -> st
 
     Raises:
         DataError: if the template refuses the chat, or the prompt ends with a call of a tool.
+        LostToolsError: if the template leaves out a call of a tool, or a result.
     """
     *_, last = _chat(example)
     if _is_begun(last) and last.get("tool_calls"):
@@ -86,11 +91,12 @@ def answer_text(tokenizer: Any, example: Example, message: Message, end: TurnEnd
 
     Raises:
         DataError: if the template refuses the chat.
+        LostToolsError: if the template leaves out a call of a tool, or a result.
     """
     prompt, chat = prompt_text(tokenizer, example), _chat(example)
     if _is_begun(chat[-1]):
         begun = chat.pop()
-        message = {**begun, **message, "content": f"{begun['content']}{message.get('content') or ''}"}
+        message = {**begun, **message, "content": f"{begun.get('content', '')}{message.get('content') or ''}"}
     marked = ({**message, **{name: mark for name in SAID[:4] if message.get(name)}} for mark in _MARKS)
     rendered = (_rendered(tokenizer, replace(example, prompt=[*chat, each])) for each in (message, *marked))
     whole, before, start = next(rendered), prompt, len(prompt)
@@ -106,7 +112,7 @@ def answer_text(tokenizer: Any, example: Example, message: Message, end: TurnEnd
                 raise DataError("the chat template begins an answer otherwise than its prompt ends; take another model")
     text = whole[start:].removesuffix(end.behind)
     if not end.is_rendered:
-        result = [{"role": "tool", "content": _MARKS[0]}] if message.get("tool_calls") else []
+        result = [{"role": "tool", "content": _MARKS[0]}] if calls_of(message) else []
         then = _rendered(tokenizer, replace(example, prompt=[*chat, message, *result]))
         text += _opener(tokenizer, then.removeprefix(whole)) or end.text
     return before, text
@@ -114,6 +120,7 @@ def answer_text(tokenizer: Any, example: Example, message: Message, end: TurnEnd
 
 def unrendered(message: Mapping[str, Any], text: str, before: str) -> list[str]:
     """Return the fields of a message of which its text has not every word, and "tools" if the text before lacks one."""
+    message = {**message, "tool_calls": calls_of(message) or message.get("tool_calls")}
     tools = message["tools"] if isinstance(message["tools"], list) else []
     names = [tool.get("function", tool).get("name") for tool in tools if isinstance(tool, Mapping)]
     said = {name: (message.get(name), text) for name in SAID} | {"tools": (names, before)}
@@ -122,15 +129,27 @@ def unrendered(message: Mapping[str, Any], text: str, before: str) -> list[str]:
 
 def _words(value: Any) -> Iterable[str]:
     if isinstance(value, Mapping):
-        value = [part for name, part in value.items() if name not in ("id", "type", "index")]
+        own = {name: part for name, part in value.items() if name not in ("id", "type", "index")}
+        value = [_read(part) if name == "arguments" else part for name, part in own.items()]
     if isinstance(value, list):
         return [word for part in value for word in _words(part)]
     return [] if value is None or isinstance(value, bool) else re.findall(r"\w+", str(value))
 
 
 def _chat(example: Example) -> list[Message]:
-    prompt = example.prompt
-    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    """Return the messages of a prompt without what is empty, calls of tools and results in OpenAI's newer form."""
+    prompt = [{"role": "user", "content": example.prompt}] if isinstance(example.prompt, str) else example.prompt
+    given = [{**message, "tool_calls": calls_of(message) or message.get("tool_calls")} for message in prompt]
+    chat = [{name: value for name, value in message.items() if value not in (None, [])} for message in given]
+    return [{**message, "role": "tool"} if message["role"] == "function" else message for message in chat]
+
+
+def calls_of(message: Message) -> list[dict[str, Any]]:
+    """Return the calls of tools in a message, each with its "function"; also the one call of OpenAI's older form."""
+    calls = _read(message.get("tool_calls") or message.get("function_call")) or []
+    calls = [call for call in (calls if isinstance(calls, list) else [calls]) if isinstance(call, Mapping)]
+    functions = [call.get("function", call) for call in calls]
+    return [{**call, "function": own} for call, own in zip(calls, functions, strict=True) if isinstance(own, Mapping)]
 
 
 def _is_begun(message: Message) -> bool:
@@ -140,44 +159,83 @@ def _is_begun(message: Message) -> bool:
 def _rendered(tokenizer: Any, example: Example, where: str = "the chat", **how: Any) -> str:
     """Return a chat in the template, with the tools and the "chat_template_kwargs" of its record.
 
-    Arguments of calls are objects, as servers give them to templates, and no content is a missing one. A template that
-    refuses this gets texts; one that does not show what the user wrote, as those of models of images, lists of parts.
+    Of the spellings of the chat it is the first that shows all calls and results of tools, and what users wrote. A call
+    or a result is shown if a mark on it is.
     """
-    given = [{name: value for name, value in message.items() if value is not None} for message in _chat(example)]
-    filled = [{"content": "", **message} for message in given]
-    parts = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in filled]
-    if isinstance(tools := _read(example.meta.get("tools")), list) and all(isinstance(tool, dict) for tool in tools):
-        how["tools"] = tools
     if isinstance(own := _read(example.meta.get("chat_template_kwargs")), dict):
         if taken := own.keys() & (signature(tokenizer.apply_chat_template).parameters.keys() - {"documents"}):
             raise DataError(f'"chat_template_kwargs" of {where}: {min(taken)!r} is no variable of templates; remove it')
         how |= own
-    said = [message["content"] for message in filled if message["role"] == "user"]
-    asked, texts, errors = [content.strip() for content in said if isinstance(content, str)], [], []
-    for messages, change in product((given, filled, parts), (_read, _written)):
+    chat, tools = _chat(example), _read(example.meta.get("tools") or example.meta.get("functions"))
+    tools = tools if isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools) else None
+    whole = [{"type": "function", "function": tool.get("function", tool)} for tool in tools or ()]
+    asked = [m["content"].strip() for m in chat if m["role"] == "user" and isinstance(m.get("content"), str)]
+    texts, errors, (seen, marks) = [], [], _marked(chat)
+    chats = [chat, seen] if marks else [chat]
+    for complete, change, content in product((list, _completed), (_read, _written), _CONTENTS):
+        forms = ([content(m) for m in _changed(complete(each), "arguments", change)] for each in chats)
+        how["tools"] = tools if complete is list else whole or tools
         try:
-            text = str(tokenizer.apply_chat_template(_with_arguments(messages, change), tokenize=False, **how))
+            text, *shown = (str(tokenizer.apply_chat_template(form, tokenize=False, **how)) for form in forms)
         except Exception as error:  # noqa: BLE001  any error of a program of others
             errors.append(error)
             continue
-        if all(content in text for content in asked):
-            return text
-        texts.append(text)
-    if texts:
-        return texts[0]
-    roles = ", ".join(repr(message["role"]) for message in given)
-    raise DataError(
-        f"the tokenizer's chat template refuses {where} (roles {roles}): {errors[0]}. Change its messages, "
-        'or set model.prompt_format = "plain"'
-    ) from errors[0]
+        texts.append((sum(mark not in shown[0] for mark in marks), sum(each not in text for each in asked), text))
+        if not any(texts[-1][:2]):
+            break
+    hidden, _, text = min(texts, key=lambda each: each[:2], default=(0, 0, ""))
+    if texts and not hidden:
+        return text
+    has_tools = "tool_calls" in str(tokenizer.chat_template)
+    kind, why, way = DataError, errors[0] if errors else "", 'set model.prompt_format = "plain"'
+    if hidden or (marks and not has_tools):
+        why = f"it {'leaves out' if has_tools else 'has no place for'} a call of a tool, or a result"
+        kind, way = LostToolsError, "take another model"
+    roles = ", ".join(repr(message["role"]) for message in chat)
+    raise kind(
+        f"the tokenizer's chat template refuses {where} (roles {roles}): {why}. Change its messages, or {way}"
+    ) from next(iter(errors), None)
 
 
-def _with_arguments(value: Any, change: Any) -> Any:
-    """Return messages with the arguments of their calls changed."""
+def _completed(chat: list[Message]) -> list[Message]:
+    """Return a chat whose calls of tools have a type, and ids of nine characters, as Mistral's templates ask.
+
+    A result has the id and the name of its call: the one that its id names, or the next.
+    """
+    whole, waiting, numbers = list[Message](), dict[Any, dict[str, Any]](), count()
+    for message in chat:
+        if calls := message.get("tool_calls"):
+            own = [{"type": "function", **call, "id": f"{next(numbers):09}"} for call in calls]
+            waiting = {call.get("id", place): own[place] for place, call in enumerate(calls)}
+            message = {**message, "tool_calls": own}
+        elif message["role"] == "tool" and waiting:
+            call = waiting.pop(message.get("tool_call_id", next(iter(waiting))), {"function": {}})
+            more = {"tool_call_id": call.get("id"), "name": call["function"].get("name")}
+            message = {**message, **{name: value for name, value in more.items() if value}}
+        whole.append(message)
+    return whole
+
+
+def _marked(chat: list[Message]) -> tuple[list[Message], list[str]]:
+    """Return a chat with a mark behind each name in calls of tools and each text of a result, and the marks."""
+    seen, numbers = list[Message](), count()
+
+    def mark(text: Any) -> str:
+        return f"{text}qx{next(numbers)}xq"  # letters and digits, which templates keep
+
+    for message in chat:
+        more: dict[str, Any] = {"content": mark(message.get("content", ""))} if message["role"] == "tool" else {}
+        if calls := calls_of(message):
+            more["tool_calls"] = _changed(calls, "function", lambda call: {**call, "name": mark(call.get("name"))})
+        seen.append({**message, **more})
+    return seen, [f"qx{number}xq" for number in range(next(numbers))]
+
+
+def _changed(value: Any, key: str, change: Callable[[Any], Any]) -> Any:
+    """Return a value of JSON in which all that stands under a key is changed."""
     if isinstance(value, Mapping):
-        pairs = value.items()
-        return {name: change(part) if name == "arguments" else _with_arguments(part, change) for name, part in pairs}
-    return [_with_arguments(part, change) for part in value] if isinstance(value, list) else value
+        return {name: change(part) if name == key else _changed(part, key, change) for name, part in value.items()}
+    return [_changed(part, key, change) for part in value] if isinstance(value, list) else value
 
 
 def _read(value: Any) -> Any:
@@ -189,6 +247,13 @@ def _read(value: Any) -> Any:
 
 def _written(value: Any) -> Any:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+_CONTENTS: Sequence[Callable[[Message], Any]] = (  # as given; "" for none; in parts, as for models of images
+    dict,
+    lambda m: {"content": "", **m},
+    lambda m: {**m, "content": c if isinstance(c := m.get("content", ""), list) else [{"type": "text", "text": c}]},
+)
 
 
 def any_of(tokenizer: Any, *, special: bool = False) -> str:
