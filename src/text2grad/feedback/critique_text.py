@@ -17,8 +17,8 @@ pairs, {"span": quote, "reason": ...} objects, or {quote: reason}; an object may
 and "end". In a list with labels, offsets may stand without a quote. A label in words decides before a number beside it.
 If the object has no feedback, the feedback is the text before the object, or else the text after it.
 
-A number may be written as a text. An outcome that is no finite number, such as "50%", true or NaN, makes the critique
-`unparsable`.
+A number may be written as a text. An outcome or score that is no finite number, such as "50%", "8/10", true or NaN,
+makes the critique `unparsable`; a score in words without a digit is none.
 
 The end of a quote is never guessed: a quote that the end of the text cut off is dropped. A critique cut off before
 spans and outcome is `unparsable`; its feedback is kept. So a run whose critic always stops there reports failures.
@@ -69,6 +69,7 @@ class ParsedCritique:
         status: `ok` for JSON with any text around it; `repaired` for any other form that could be parsed.
         outcome: the critic's finite number for the whole response; None without one.
         order: the labels of all quotes in the critic's order, if they stand in one list; empty for two lists.
+        reason: what of the outcome cannot be read.
     """
 
     feedback: str
@@ -77,6 +78,7 @@ class ParsedCritique:
     status: Status = "ok"
     outcome: float | None = None
     order: tuple[Label, ...] = ()
+    reason: str = ""
 
 
 def parse_critique_object(value: Mapping[str, Any]) -> ParsedCritique:
@@ -188,15 +190,16 @@ def _interpret(value: Mapping[str, Any]) -> ParsedCritique:
     lists = [value if isinstance(value, list) else [value] for value in given]
     texts = ["\n".join(str(text) for text in texts if isinstance(text, str)) for texts in lists]
     feedback = next(filter(str.strip, texts), "".join(texts[:1]))
-    given = [value for value in parts.get("outcome", ()) if not (isinstance(value, str) and _word(value) in _NOTHING)]
-    outcomes, scores = (list(map(number_of, values)) for values in (given, parts.get("score", ())))
-    outcome = next((float(number) for number in (*outcomes, *scores) if is_finite(number)), None)
-    told = outcomes + [score for score in scores if not isinstance(score, str)]
-    untold = any(value not in (None, [], {}) for value in told)
-    twice = len(set(filter(is_finite, outcomes))) > 1  # "outcome" and "Outcome"
+    outcomes, scores = ([number_of(value) for value in parts.get(name, ())] for name in ("outcome", "score"))
+    scores = [score for score in scores if not isinstance(score, str) or any(map(str.isnumeric, score))]
+    told = [[value for value in values if not _is_nothing(value)] for values in (outcomes, scores)]
+    numbers = [value for value in told[0] if is_finite(value) or not isinstance(value, float)] or told[1] or told[0]
+    odd = next((value for value in numbers if not is_finite(value)), None)
+    shown = str(odd if isinstance(odd, str | float | bool) else type(odd).__name__)
+    reason = "" if odd is None else f"the outcome {shown[:60]} is no number"
     cut = isinstance(value, CutObject) and _SPAN_PARTS.isdisjoint(parts)
-    if twice or (outcome is None and (untold or cut)):
-        return ParsedCritique(feedback, status="unparsable")
+    if reason or len({*numbers}) > 1 or (cut and not numbers):  # "outcome" and "Outcome"
+        return ParsedCritique(feedback, status="unparsable", reason=reason)
 
     def listed(part: str, label: Label | None) -> list[tuple[str, Label]]:
         pairs = [pair for value in parts.get(part, ()) for pair in _quotes(value, label)]
@@ -208,7 +211,7 @@ def _interpret(value: Mapping[str, Any]) -> ParsedCritique:
         feedback=feedback,
         positive=tuple(quote for quote, label in named + mixed if label == "positive"),
         negative=tuple(quote for quote, label in named + mixed if label == "negative"),
-        outcome=outcome,
+        outcome=float(numbers[0]) if numbers else None,
         order=() if named else tuple(label for _, label in mixed),
     )
 
@@ -300,6 +303,10 @@ def _label(values: list[Any]) -> Label | None:
         if word in _LABELS:
             return _LABELS[word]
     return None
+
+
+def _is_nothing(value: Any) -> bool:
+    return value in (None, [], {}) or (isinstance(value, str) and _word(value) in _NOTHING)
 
 
 def _word(value: Any) -> str:

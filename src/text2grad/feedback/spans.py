@@ -129,7 +129,8 @@ def locate_critique(
     located = locate_spans(
         response, parsed.positive, parsed.negative, match=match, occurrences=occurrences, order=parsed.order
     )
-    return Critique(parsed.feedback, located.spans, parsed.outcome, parsed.status, located.unmatched)
+    feedback = f"{parsed.reason}: {parsed.feedback}" if parsed.reason else parsed.feedback
+    return Critique(feedback, located.spans, parsed.outcome, parsed.status, located.unmatched)
 
 
 def count_places(response: str, quote: str) -> int:
