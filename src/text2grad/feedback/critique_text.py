@@ -190,13 +190,14 @@ def _interpret(value: Mapping[str, Any]) -> ParsedCritique:
     lists = [value if isinstance(value, list) else [value] for value in given]
     texts = ["\n".join(str(text) for text in texts if isinstance(text, str)) for texts in lists]
     feedback = next(filter(str.strip, texts), "".join(texts[:1]))
-    outcomes, scores = ([number_of(value) for value in parts.get(name, ())] for name in ("outcome", "score"))
-    scores = [score for score in scores if not isinstance(score, str) or any(map(str.isnumeric, score))]
-    told = [[value for value in values if not _is_nothing(value)] for values in (outcomes, scores)]
-    numbers = [value for value in told[0] if is_finite(value) or not isinstance(value, float)] or told[1] or told[0]
-    odd = next((value for value in numbers if not is_finite(value)), None)
-    shown = str(odd if isinstance(odd, str | float | bool) else type(odd).__name__)
-    reason = "" if odd is None else f"the outcome {shown[:60]} is no number"
+    told = [[number_of(it) for it in parts.get(name, ()) if it not in (None, [], {})] for name in ("outcome", "score")]
+    outcomes = [it for it in told[0] if not isinstance(it, str) or _word(it) not in _NOTHING]
+    scores = [it for it in told[1] if not isinstance(it, str) or any(map(str.isnumeric, it))]
+    numbers = [it for it in outcomes if is_finite(it) or not isinstance(it, float)] or scores or outcomes
+    odd = [it for it in numbers if not is_finite(it)]
+    reason = (
+        f"the outcome {str(odd[0])[:60] if isinstance(odd[0], str | float) else 'given'} is no number" if odd else ""
+    )
     cut = isinstance(value, CutObject) and _SPAN_PARTS.isdisjoint(parts)
     if reason or len({*numbers}) > 1 or (cut and not numbers):  # "outcome" and "Outcome"
         return ParsedCritique(feedback, status="unparsable", reason=reason)
@@ -303,10 +304,6 @@ def _label(values: list[Any]) -> Label | None:
         if word in _LABELS:
             return _LABELS[word]
     return None
-
-
-def _is_nothing(value: Any) -> bool:
-    return value in (None, [], {}) or (isinstance(value, str) and _word(value) in _NOTHING)
 
 
 def _word(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 A draft in the reasoning must not be read as the answer: a critique, a judge's verdict, a program. Some chat templates
 put the opening mark into the prompt; then the text begins inside the reasoning, and has the closing mark alone. Tags
-such as <analysis> and <plan> may be what was asked for: they are reasoning only where an answer follows.
+such as <analysis>, which may be what was asked for, are reasoning only where an answer follows.
 """
 
 import re
@@ -11,7 +11,6 @@ _TAG = (
     r"(?:[\w-]*[:_]|inner[- ])?(?:think|thinking|thoughts?|reasoning|monologue|scratchpad|antthinking|cot)"
     r"(?:[_-](?:process|content|steps))?"
 )
-_SECTIONS = ("analysis", "plan(?:ning)?", "(?:self[-_])?reflect(?:ions?)?", "rationale", "brainstorm(?:ing)?")
 _LEFT, _RIGHT = "(?:<|&lt;)", "(?:>|&gt;)"  # also as HTML escapes them
 _MARKS = (  # opening, closing
     (rf"{_LEFT}\s*{_TAG}(?:\s[^<>\n]{{0,80}})?(?<!/){_RIGHT}", rf"{_LEFT}\s*/\s*{_TAG}\s*{_RIGHT}"),  # most models
@@ -28,19 +27,18 @@ _MARKS = (  # opening, closing
     (r"\A\s*Here(?:'s| is) my thought process:", r"Here(?:'s| is) my response:"),  # Granite
     (r"<details\s[^<>\n]{0,80}reasoning[^<>\n]{0,80}>", r"</details>"),  # Open WebUI
     (r"^:::thinking[ \t]*$", r"^:::[ \t]*$"),  # LibreChat
-    *((rf"(?<![^\n>])[ \t]*{_LEFT}{tag}{_RIGHT}", rf"{_LEFT}\s*/{tag}{_RIGHT}") for tag in _SECTIONS),
 )
-_MAYBE = len(_MARKS) - len(_SECTIONS)  # the marks from this one on may be what was asked for
-_WORDS = _MAYBE - 4  # the marks from this one on are words: without the opening, the closing is text
+_WORDS = len(_MARKS) - 4  # the marks from this one on are words: without the opening, the closing is text
 _QUOTED = r""""[^"\n]*"|`[^`\n]*`|(?<!\w)(?:[bfru]{1,2})?'[^'\n]*'(?!\w)"""
 _OUTSIDE = re.compile("|".join([_QUOTED, *(f"({opening})|({closing})" for opening, closing in _MARKS)]), re.I | re.M)
 _NARROW = {wide: wide - 0xFEE0 for wide in range(0xFF01, 0xFF5F)}  # as wide as Chinese characters → ASCII
 _CLOSINGS = [re.compile(closing, re.I | re.M) for _, closing in _MARKS]
 _OPENING = rf"\s*(?:{'|'.join(opening for opening, _ in _MARKS[:_WORDS])})"
-_BEGUN = re.compile(
-    rf"(?:\A|[\n:>])(?:{_OPENING}(?:thought|<\|message\|>)?|\s*(?P<maybe><(?:{'|'.join(_SECTIONS)})>))\s*\Z", re.I
+_SECTION = r"<(?P<tag>analysis|plan(?:ning)?|(?:self[-_])?reflect(?:ions?)?|rationale|brainstorm(?:ing)?)>"
+_SECTIONS = re.compile(  # behind words without a fence or tag, and before a text that is not only tags
+    rf"(?P<words>[^<`]*\n)?\s*+(?:(?>{_SECTION}.*?</(?P=tag)>)\s*+)++(?=(?:</?[\w-]++>\s*+)*+[^\s<])", re.I | re.S
 )
-_TAG_ALONE = re.compile(r"</?[\w-]+>")
+_BEGUN = re.compile(rf"(?:\A|[\n:>]){_OPENING}(?:thought|<\|message\|>)?\s*\Z", re.IGNORECASE)
 
 
 def answer_parts(text: str, prompt: str = "") -> list[tuple[int, int]]:
@@ -52,30 +50,26 @@ def answer_parts(text: str, prompt: str = "") -> list[tuple[int, int]]:
         prompt: what stood before the text: if it ends with an opening mark, the text begins inside the reasoning.
     """
     text, prompt = text.translate(_NARROW), prompt[-200:].translate(_NARROW)
-    cuts, place, unclosed = [(0, 0, False)], 0, set[int]()
-    if (begun := _BEGUN.search(prompt)) and not re.match(_OPENING, text, re.IGNORECASE):
-        ends = [end for closing in _CLOSINGS[:_WORDS] + _CLOSINGS[_MAYBE:] if (end := closing.search(text))]
-        place = min((end.end() for end in ends), default=len(text))
-        cuts.append((0, place, begun["maybe"] is not None))
+    parts, at, place, unclosed = list[tuple[int, int]](), 0, 0, set[int]()
+    if _BEGUN.search(prompt) and not re.match(_OPENING, text, re.IGNORECASE):
+        ends = [end for closing in _CLOSINGS[:_WORDS] if (end := closing.search(text))]
+        at = place = min((end.end() for end in ends), default=len(text))
     while mark := _OUTSIDE.search(text, place):
         place = mark.end()
         kind, closes = divmod((mark.lastindex or 0) - 1, 2)
         if closes and 0 <= kind < _WORDS:  # before a closing mark alone, all is reasoning
-            cuts = [(0, place, False)]
+            parts, at = [], place
         elif not closes and mark.lastindex:
             end = None if kind in unclosed else _CLOSINGS[kind].search(text, place)
-            begins = not text[text.rfind("\n", 0, mark.start()) + 1 : mark.start()].strip()
-            in_fence = kind >= _MAYBE and text.find("```", cuts[-1][1], mark.start()) >= 0
-            if (end and not in_fence) or (begins and not end and kind < _MAYBE):
-                place = end.end() if end else len(text)
-                cuts.append((mark.start(), place, kind >= _MAYBE))
-            elif not end:
+            if end or not text[text.rfind("\n", 0, mark.start()) + 1 : mark.start()].strip():
+                parts.append((at, mark.start()))
+                at = place = end.end() if end else len(text)
+            else:
                 unclosed.add(kind)
-    last = len(text)
-    while cuts[-1][2] and not _TAG_ALONE.sub("", text[cuts[-1][1] : last]).strip():
-        last = cuts.pop()[0]
-    stops = [start for start, _, _ in cuts[1:]] + [len(text)]
-    return [(start, stop) for (_, start, _), stop in zip(cuts, stops, strict=True) if text[start:stop].strip()]
+    if sections := _SECTIONS.match(text, at):
+        parts.append((at, max(at, sections.end("words"))))
+        at = sections.end()
+    return [(start, end) for start, end in [*parts, (at, len(text))] if text[start:end].strip()]
 
 
 def without_reasoning(text: str, prompt: str = "") -> str:

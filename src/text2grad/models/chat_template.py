@@ -6,7 +6,7 @@ turns, and end a turn with any token. So each of these is asked of the template,
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -112,7 +112,11 @@ def answer_text(tokenizer: Any, example: Example, message: Message, end: TurnEnd
                 raise DataError("the chat template begins an answer otherwise than its prompt ends; take another model")
     text = whole[start:].removesuffix(end.behind)
     if not end.is_rendered:
-        result = [{"role": "tool", "content": _MARKS[0]}] if calls_of(message) else []
+        result = (
+            [{"role": "tool", "content": _MARKS[0]}]
+            if message.get("tool_calls") or message.get("function_call")
+            else []
+        )
         then = _rendered(tokenizer, replace(example, prompt=[*chat, message, *result]))
         text += _opener(tokenizer, then.removeprefix(whole)) or end.text
     return before, text
@@ -120,7 +124,7 @@ def answer_text(tokenizer: Any, example: Example, message: Message, end: TurnEnd
 
 def unrendered(message: Mapping[str, Any], text: str, before: str) -> list[str]:
     """Return the fields of a message of which its text has not every word, and "tools" if the text before lacks one."""
-    message = {**message, "tool_calls": calls_of(message) or message.get("tool_calls")}
+    message = _with_arguments({**message, "tool_calls": _read(message.get("tool_calls"))}, _read)
     tools = message["tools"] if isinstance(message["tools"], list) else []
     names = [tool.get("function", tool).get("name") for tool in tools if isinstance(tool, Mapping)]
     said = {name: (message.get(name), text) for name in SAID} | {"tools": (names, before)}
@@ -129,27 +133,17 @@ def unrendered(message: Mapping[str, Any], text: str, before: str) -> list[str]:
 
 def _words(value: Any) -> Iterable[str]:
     if isinstance(value, Mapping):
-        own = {name: part for name, part in value.items() if name not in ("id", "type", "index")}
-        value = [_read(part) if name == "arguments" else part for name, part in own.items()]
+        value = [part for name, part in value.items() if name not in ("id", "type", "index")]
     if isinstance(value, list):
         return [word for part in value for word in _words(part)]
     return [] if value is None or isinstance(value, bool) else re.findall(r"\w+", str(value))
 
 
 def _chat(example: Example) -> list[Message]:
-    """Return the messages of a prompt without what is empty, calls of tools and results in OpenAI's newer form."""
     prompt = [{"role": "user", "content": example.prompt}] if isinstance(example.prompt, str) else example.prompt
-    given = [{**message, "tool_calls": calls_of(message) or message.get("tool_calls")} for message in prompt]
+    given = [{**message, "tool_calls": _read(message.get("tool_calls"))} for message in prompt]
     chat = [{name: value for name, value in message.items() if value not in (None, [])} for message in given]
     return [{**message, "role": "tool"} if message["role"] == "function" else message for message in chat]
-
-
-def calls_of(message: Message) -> list[dict[str, Any]]:
-    """Return the calls of tools in a message, each with its "function"; also the one call of OpenAI's older form."""
-    calls = _read(message.get("tool_calls") or message.get("function_call")) or []
-    calls = [call for call in (calls if isinstance(calls, list) else [calls]) if isinstance(call, Mapping)]
-    functions = [call.get("function", call) for call in calls]
-    return [{**call, "function": own} for call, own in zip(calls, functions, strict=True) if isinstance(own, Mapping)]
 
 
 def _is_begun(message: Message) -> bool:
@@ -159,8 +153,7 @@ def _is_begun(message: Message) -> bool:
 def _rendered(tokenizer: Any, example: Example, where: str = "the chat", **how: Any) -> str:
     """Return a chat in the template, with the tools and the "chat_template_kwargs" of its record.
 
-    Of the spellings of the chat it is the first that shows all calls and results of tools, and what users wrote. A call
-    or a result is shown if a mark on it is.
+    Of its spellings it is the first that shows each call and result of a tool, by a mark on it, and what users wrote.
     """
     if isinstance(own := _read(example.meta.get("chat_template_kwargs")), dict):
         if taken := own.keys() & (signature(tokenizer.apply_chat_template).parameters.keys() - {"documents"}):
@@ -168,29 +161,41 @@ def _rendered(tokenizer: Any, example: Example, where: str = "the chat", **how: 
         how |= own
     chat, tools = _chat(example), _read(example.meta.get("tools") or example.meta.get("functions"))
     tools = tools if isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools) else None
-    whole = [{"type": "function", "function": tool.get("function", tool)} for tool in tools or ()]
+    wrapped = tools and [{"type": "function", "function": tool.get("function", tool)} for tool in tools]
+    forms = list[Any]()
+    for messages, of_tools in ((chat, tools), (_completed(chat), wrapped)):
+        filled = [{"content": "", **message} for message in messages]
+        parts = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in filled]
+        forms += product((messages, filled, parts), (_read, _written), (of_tools,))
     asked = [m["content"].strip() for m in chat if m["role"] == "user" and isinstance(m.get("content"), str)]
-    texts, errors, (seen, marks) = [], [], _marked(chat)
-    chats = [chat, seen] if marks else [chat]
-    for complete, change, content in product((list, _completed), (_read, _written), _CONTENTS):
-        forms = ([content(m) for m in _changed(complete(each), "arguments", change)] for each in chats)
-        how["tools"] = tools if complete is list else whole or tools
+    marks, texts, errors = list[str](), list[str](), list[Exception]()
+
+    def mark(part: dict[str, Any]) -> dict[str, Any]:
+        key = "content" if part.get("role") == "tool" else "name" if "arguments" in part else ""
+        said: Any = part.get(key)
+        if isinstance(said, str | list) and "function" not in part:
+            marks.append(f"qx{len(marks)}xq")  # letters and digits, which templates keep
+            part[key] = said + (marks[-1] if isinstance(said, str) else [{"type": "text", "text": marks[-1]}])
+        return part
+
+    for messages, change, how["tools"] in forms:
+        form = _with_arguments(messages, change)
+        marks.clear()
+        marked = json.loads(json.dumps(form, default=str), object_hook=mark)
+        both = [form, marked] if marks else [form]
         try:
-            text, *shown = (str(tokenizer.apply_chat_template(form, tokenize=False, **how)) for form in forms)
+            text, *shown = (str(tokenizer.apply_chat_template(each, tokenize=False, **how)) for each in both)
         except Exception as error:  # noqa: BLE001  any error of a program of others
             errors.append(error)
             continue
-        texts.append((sum(mark not in shown[0] for mark in marks), sum(each not in text for each in asked), text))
-        if not any(texts[-1][:2]):
-            break
-    hidden, _, text = min(texts, key=lambda each: each[:2], default=(0, 0, ""))
-    if texts and not hidden:
-        return text
-    has_tools = "tool_calls" in str(tokenizer.chat_template)
-    kind, why, way = DataError, errors[0] if errors else "", 'set model.prompt_format = "plain"'
-    if hidden or (marks and not has_tools):
-        why = f"it {'leaves out' if has_tools else 'has no place for'} a call of a tool, or a result"
-        kind, way = LostToolsError, "take another model"
+        texts.append(text if all(each in shown[0] for each in marks) else "")
+        if texts[-1] and all(content in text for content in asked):
+            return text
+    if texts and (any(texts) or not marks):
+        return next(filter(None, texts), "")
+    is_lost = bool(texts) or (marks and "tool_calls" not in str(tokenizer.chat_template))
+    why = "it has no place for a call of a tool, or a result" if is_lost else errors[0]
+    kind, way = (LostToolsError, "take another model") if marks else (DataError, 'set model.prompt_format = "plain"')
     roles = ", ".join(repr(message["role"]) for message in chat)
     raise kind(
         f"the tokenizer's chat template refuses {where} (roles {roles}): {why}. Change its messages, or {way}"
@@ -198,44 +203,28 @@ def _rendered(tokenizer: Any, example: Example, where: str = "the chat", **how: 
 
 
 def _completed(chat: list[Message]) -> list[Message]:
-    """Return a chat whose calls of tools have a type, and ids of nine characters, as Mistral's templates ask.
-
-    A result has the id and the name of its call: the one that its id names, or the next.
-    """
+    """Return a chat with all that templates ask for: ids of nine characters (Mistral's), and the names of results."""
     whole, waiting, numbers = list[Message](), dict[Any, dict[str, Any]](), count()
     for message in chat:
-        if calls := message.get("tool_calls"):
-            own = [{"type": "function", **call, "id": f"{next(numbers):09}"} for call in calls]
-            waiting = {call.get("id", place): own[place] for place, call in enumerate(calls)}
-            message = {**message, "tool_calls": own}
-        elif message["role"] == "tool" and waiting:
-            call = waiting.pop(message.get("tool_call_id", next(iter(waiting))), {"function": {}})
-            more = {"tool_call_id": call.get("id"), "name": call["function"].get("name")}
-            message = {**message, **{name: value for name, value in more.items() if value}}
-        whole.append(message)
+        given = message.get("tool_calls") or [message.get("function_call")]
+        given = [{"type": "function", "function": call, **call} for call in given if isinstance(call, dict)]
+        calls = [{**call, "id": f"{next(numbers):09}"} for call in given]
+        waiting |= {call.get("id", own["id"]): own for call, own in zip(given, calls, strict=True)}
+        more: dict[str, Any] = {"tool_calls": calls, "function_call": None} if calls else {}
+        if message["role"] == "tool" and (
+            call := waiting.pop(message.get("tool_call_id", next(iter(waiting), "")), None)
+        ):
+            more = {"tool_call_id": call["id"], "name": dict(call["function"]).get("name")}
+        whole.append({**message, **more})
     return whole
 
 
-def _marked(chat: list[Message]) -> tuple[list[Message], list[str]]:
-    """Return a chat with a mark behind each name in calls of tools and each text of a result, and the marks."""
-    seen, numbers = list[Message](), count()
-
-    def mark(text: Any) -> str:
-        return f"{text}qx{next(numbers)}xq"  # letters and digits, which templates keep
-
-    for message in chat:
-        more: dict[str, Any] = {"content": mark(message.get("content", ""))} if message["role"] == "tool" else {}
-        if calls := calls_of(message):
-            more["tool_calls"] = _changed(calls, "function", lambda call: {**call, "name": mark(call.get("name"))})
-        seen.append({**message, **more})
-    return seen, [f"qx{number}xq" for number in range(next(numbers))]
-
-
-def _changed(value: Any, key: str, change: Callable[[Any], Any]) -> Any:
-    """Return a value of JSON in which all that stands under a key is changed."""
+def _with_arguments(value: Any, change: Any) -> Any:
+    """Return messages with the arguments of their calls changed."""
     if isinstance(value, Mapping):
-        return {name: change(part) if name == key else _changed(part, key, change) for name, part in value.items()}
-    return [_changed(part, key, change) for part in value] if isinstance(value, list) else value
+        pairs = value.items()
+        return {name: change(part) if name == "arguments" else _with_arguments(part, change) for name, part in pairs}
+    return [_with_arguments(part, change) for part in value] if isinstance(value, list) else value
 
 
 def _read(value: Any) -> Any:
@@ -247,13 +236,6 @@ def _read(value: Any) -> Any:
 
 def _written(value: Any) -> Any:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-_CONTENTS: Sequence[Callable[[Message], Any]] = (  # as given; "" for none; in parts, as for models of images
-    dict,
-    lambda m: {"content": "", **m},
-    lambda m: {**m, "content": c if isinstance(c := m.get("content", ""), list) else [{"type": "text", "text": c}]},
-)
 
 
 def any_of(tokenizer: Any, *, special: bool = False) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from text2grad.errors import DataError, ModelError
-from text2grad.models.chat_template import LostToolsError, calls_of, prompt_text, turn_end
+from text2grad.models.chat_template import LostToolsError, prompt_text, turn_end
 from text2grad.models.pretrained import context_of, vocabulary_of
 from text2grad.types import Example, Message, PromptFormat
 
@@ -22,7 +22,6 @@ def encode_prompts(
 
     Raises:
         DataError: if there are no examples, or a prompt is empty or refused by the chat template.
-        LostToolsError: if the format leaves out a call of a tool, or a result, in a prompt.
         ModelError: if messages need a chat template and the tokenizer has none.
     """
     if not examples:
@@ -32,11 +31,10 @@ def encode_prompts(
         texts = [prompt_text(tokenizer, example, f"example {row}") for row, example in enumerate(examples)]
         encoded = tokenizer(texts, add_special_tokens=False)["input_ids"]
     else:
-        for row, example in enumerate(examples):
-            if not isinstance(example.prompt, str) and any(map(calls_of, example.prompt)):
+        for row, prompt in enumerate(example.prompt for example in examples):
+            if not isinstance(prompt, str) and any(m.get("tool_calls") or m.get("function_call") for m in prompt):
                 raise LostToolsError(
-                    f"example {row} holds a call of a tool, which plain text has no place for; take a model whose chat "
-                    "template renders calls, or take it out"
+                    f"example {row} calls a tool, which plain text has no place for; take a chat model"
                 )
         encoded = plain_ids(tokenizer, [e.joined_text for e in examples])
     for row, (ids, example) in enumerate(zip(encoded, examples, strict=True)):
@@ -166,15 +164,12 @@ def stop_ids(
     named = list(override) or [*configured, *ends]
     vocabulary = vocabulary_of(model)
     known = [token for token in named if token < vocabulary]
-    if named and not known:
+    if not known:
+        why = "neither the tokenizer nor the model's generation config names an end-of-sequence token"
+        if named:
+            why = f"the end-of-sequence token {named[0]} lies beyond the model's embedding of {vocabulary} rows"
         raise ModelError(
-            f"the end-of-sequence token {named[0]} lies beyond the model's embedding of {vocabulary} rows, so "
-            "no response could ever end. Set rollout.eos_token_ids to ids that the model knows."
-        )
-    if not named:
-        raise ModelError(
-            "neither the tokenizer nor the model's generation config names an end-of-sequence token, so no response "
-            "could ever end. Set rollout.eos_token_ids."
+            f"{why}, so no response could ever end. Set rollout.eos_token_ids to ids that the model knows."
         )
     return tuple(dict.fromkeys(known))
 

@@ -39,8 +39,9 @@ RESPONSES = {
     },
     "behind two sections": f"Sure.\n<analysis>\n{DRAFT}</analysis>\n<plan>\n{DRAFT}</plan>\n{RIGHT}",
     "in an analysis, and nothing else": f"<analysis>\nSo:\n{ANSWER}</analysis>",
-    "in harmony's final channel, without a fence": "<|channel|>analysis<|message|>" + DRAFT + "<|end|><|start|>assistant"
-    "<|channel|>commentary<|message|>" + DRAFT + "<|end|><|start|>assistant<|channel|>final<|message|>" + RIGHT,
+    "in harmony's final channel, without a fence": "<|start|>assistant".join(
+        [f"<|channel|>analysis<|message|>{DRAFT}<|end|>", f"<|channel|>final<|message|>{RIGHT}"]
+    ),
     "in Muse's channel to the user": f" to=self<|message|>{DRAFT}<|eom|><|start|>assistant to=user<|message|>{RIGHT}",
     "in tags of an answer": f"<think>x</think>\n<answer>\n{ANSWER}</answer>",
     # several fences
