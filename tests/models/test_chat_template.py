@@ -165,7 +165,7 @@ def check(name: str, kind: str) -> dict[str, Any]:
     if lost == {"tool_calls"}:  # without what the tool said, the last answer is to nothing
         assert not rows
         for prompt in (chat[:3], chat):
-            with pytest.raises(DataError, match="refuses example 0 .*: it has no place for a call"):
+            with pytest.raises(DataError, match=r"refuses example 0 .*: it has no place for a call"):
                 encode_prompts(tokenizer, [Example([*prompt, asked("So?")], meta=record)])
         return {"lost": ["tool_calls"], "rows": 0}
     texts, answers = learned(tokenizer, rows), [row for row, m in enumerate(chat) if m["role"] == "assistant"]

@@ -172,10 +172,10 @@ def _rendered(tokenizer: Any, example: Example, where: str = "the chat", **how: 
 
     def mark(part: dict[str, Any]) -> dict[str, Any]:
         key = "content" if part.get("role") == "tool" else "name" if "arguments" in part else ""
-        said: Any = part.get(key)
-        if isinstance(said, str | list) and "function" not in part:
+        said: Any = part.get(key) if "function" not in part else None
+        if isinstance(said, str | list):
             marks.append(f"qx{len(marks)}xq")  # letters and digits, which templates keep
-            part[key] = said + (marks[-1] if isinstance(said, str) else [{"type": "text", "text": marks[-1]}])
+            part[key] = f"{said}{marks[-1]}" if isinstance(said, str) else [*said, {"type": "text", "text": marks[-1]}]
         return part
 
     for messages, change, how["tools"] in forms:
