@@ -37,7 +37,7 @@ from text2grad.progress import Progress, note
 from text2grad.reward_models import SYMBOLS, CritiqueFormat, GenerativeRewardModel, critique_target
 from text2grad.runs.evaluate_policy import sample_rollouts
 from text2grad.runs.prompts import task_settings, world_of
-from text2grad.tasks import Task, built_in, copy_weights, procedural_task, tiny_llama, word_tokenizer
+from text2grad.tasks import Task, built_in, procedural_task, tiny_llama, word_tokenizer
 from text2grad.types import Example
 
 ANNOTATIONS = "annotations.jsonl"
@@ -160,13 +160,11 @@ class Pipeline:
             tokenizer: of the model; None takes the fine-tuned one's.
             changes: attributes of its `CritiqueFormat` beside those that the recipe sets.
         """
-        settings, known = self.recipe.reward_model, load_tokenizer(str(self.out / "sft"))
-        tokenizer = tokenizer or known
-        model = self._untrained(tokenizer)
-        self._copy_fine_tuned(known, model, tokenizer)
+        settings, tokenizer = self.recipe.reward_model, tokenizer or load_tokenizer(str(self.out / "sft"))
         usual = {**settings.model_dump(include={"write_feedback", "max_new_tokens"}), "outcomes": False}
         usual["constrain"] = self.recipe.critic.constrain is not False
-        reward_model = GenerativeRewardModel(model, tokenizer, CritiqueFormat(**{**usual, **changes}))
+        form = CritiqueFormat(**{**usual, **changes})
+        reward_model = GenerativeRewardModel(self._fine_tuned(tokenizer), tokenizer, form)
         with Progress(path.name.replace("_", " "), settings.steps) as progress:
             left_out = reward_model.train_further(
                 annotations, self.training(settings), on_step=lambda _: progress.advance()
@@ -174,9 +172,9 @@ class Pipeline:
         self.note("left_out", left_out)
         self._publish(path, reward_model.save)
 
-    def _copy_fine_tuned(self, known: Any, model: Any, tokenizer: Any) -> None:
-        """Give a model the fine-tuned weights; `known` is their tokenizer."""
-        copy_weights(load_policy(str(self.out / "sft")), known, model, tokenizer)
+    def _fine_tuned(self, _: Any) -> Any:
+        """Return the fine-tuned model, whose tokenizer the reward model has here."""
+        return load_policy(str(self.out / "sft"))
 
     def _start(self, path: Path) -> None:
         steps, settings = self.recipe.quickstart.after_reward_model, self.recipe.sft
