@@ -98,7 +98,7 @@ def test_what_is_longer_than_the_limit_is_cut_in_ids_and_labels_alike(
     tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[Any] = []
-    monkeypatch.setattr(fine_tuning, "train_on_rows", lambda model, tokenizer, rows, *_, **__: found.extend(rows))
+    monkeypatch.setattr(fine_tuning, "train_on_rows", lambda model, rows, *_, **__: found.extend(rows))
     fine_tune(None, tokenizer, [Example("red")], [" dog runs"], FineTuning(steps=1, max_tokens=3))
     whole = row_of(tokenizer, "red", " dog runs")
     assert found == [{"input_ids": whole["input_ids"][:3], "labels": whole["labels"][:3]}]
@@ -144,7 +144,7 @@ def gradient_of(settings: FineTuning, rows: list[Row], monkeypatch: pytest.Monke
     gradients: list[torch.Tensor] = []
     clip = lambda parameters, _: gradients.extend(parameter.grad.clone() for parameter in parameters)  # noqa: E731
     monkeypatch.setattr(fine_tuning, "clip_grad_norm_", clip)
-    train_on_rows(model, None, rows, settings)
+    train_on_rows(model, rows, settings)
     return gradients[-1]  # of lm_head
 
 
@@ -194,14 +194,14 @@ def test_a_batch_holds_rows_of_similar_length_and_each_pass_all_of_them() -> Non
 def test_epochs_are_passes_over_the_rows_in_batches_of_which_the_last_is_smaller(tokenizer: Any) -> None:
     model, steps = tiny_llama(tokenizer, seed=0, width=16, layers=1, context=16), list[int]()
     rows = [row_of(tokenizer, prompt, answer) for prompt, answer in ANSWERS.items()] * 2  # 8 rows: 3 + 3 + 2
-    train_on_rows(model, tokenizer, rows, FineTuning(steps=99, batch_size=3, epochs=1.5), on_step=steps.append)
+    train_on_rows(model, rows, FineTuning(steps=99, batch_size=3, epochs=1.5), on_step=steps.append)
     assert steps == [1, 2, 3, 4, 5]  # 1.5 × 3 batches, rounded up
 
 
 def test_a_training_within_a_sharded_run_has_whole_weights(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     before, model = dict(AcceleratorState._shared_state), tiny_llama(tokenizer, seed=0, width=16, layers=1, context=16)
-    train_on_rows(model, tokenizer, [row_of(tokenizer, "red", " cat")], FineTuning(steps=1))
+    train_on_rows(model, [row_of(tokenizer, "red", " cat")], FineTuning(steps=1))
     assert type(model.lm_head.weight) is torch.nn.Parameter
     assert dict(AcceleratorState._shared_state) == before
 

@@ -20,7 +20,7 @@ def trained() -> list[float]:
     """Return some weights after two steps, each of all twelve rows."""
     tokenizer = word_tokenizer(["red green blue cat"])
     model = tiny_llama(tokenizer, seed=0, width=16, layers=1, context=8)
-    train_on_rows(model, tokenizer, ROWS, FineTuning(steps=2, batch_size=12, learning_rate=0.01))
+    train_on_rows(model, ROWS, FineTuning(steps=2, batch_size=12, learning_rate=0.01))
     return [float(number) for number in model.lm_head.weight.detach().flatten()]
 
 

@@ -502,7 +502,7 @@ def test_a_critic_learns_again_to_write_as_it_writes(
     tmp_path: Path, phases: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     critic, found = GenerativeRewardModel.load(phases / "reward_model", write_feedback=False), []
-    monkeypatch.setattr(generative, "train_on_rows", lambda model, tokenizer, rows, how, **_: found.extend(rows))
+    monkeypatch.setattr(generative, "train_on_rows", lambda model, rows, how, **_: found.extend(rows))
     one = refresher(tmp_path, critic, Annotator(), steps=(1,))
     one.observe(EXAMPLES[:1], [" red"])
     one.refresh_if_due(1)

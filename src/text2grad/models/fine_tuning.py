@@ -93,7 +93,7 @@ def fine_tune(
     rows = [{name: ids[:limit] for name, ids in row.items()} for row in whole]
     if all(set(row["labels"]) == {NO_LOSS} for row in rows):
         raise DataError(f"max_tokens = {limit} cuts every answer off, so nothing could be learned; raise it")
-    return train_on_rows(model, tokenizer, rows, settings, on_step=on_step)
+    return train_on_rows(model, rows, settings, on_step=on_step)
 
 
 def row_of_ids(prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> Row:
@@ -180,13 +180,18 @@ def _answer_ids(tokenizer: Any, before: str, text: str, message: Message, end: T
     return ids if end.text else with_end(tokenizer, ids)
 
 
-def train_on_rows(
-    model: Any, tokenizer: Any, rows: Sequence[Row], settings: FineTuning, *, on_step: OnStep | None = None
-) -> Any:
+def train_on_rows(model: Any, rows: Sequence[Row], settings: FineTuning, *, on_step: OnStep | None = None) -> Any:
     """Train a causal language model in place, without logs or checkpoints, and return it in evaluation mode.
 
     Rows of similar length share a batch, so that few tokens are padding, and only the states that predict a label
-    reach the output layer. Several processes share each batch.
+    reach the output layer. Several processes share each batch: each has rows of its own, and their gradients are added.
+    The learning rate rises over the first 5 % of the steps and falls to zero along a cosine.
+
+    Args:
+        model: the model; it goes to the accelerator, if there is one.
+        rows: at least one, each with a label behind its first token.
+        settings: of the training; its `max_tokens` and `prompt_format` decide nothing here.
+        on_step: called with the number of finished steps after each step.
 
     Raises:
         ModelError: if rows of a batch change one another (`check_rows`), or there is no linear output layer.

@@ -34,7 +34,10 @@ def place() -> tuple[int, int]:
 
 
 def gathered(items: Sequence[Item]) -> list[Item]:
-    """Return the items of all processes that share work, in all of them; once each has called this, it goes on."""
+    """Return the items of all processes that share work, in all of them.
+
+    A process goes on once each has called this, so files that the first one wrote before are there.
+    """
     count = place()[1]
     parts: list[Sequence[Item]] = [items] * count
     if count > 1:
@@ -54,6 +57,9 @@ def prepare_processes() -> None:
 
 def in_processes(count: int, work: Callable[[], None]) -> None:
     """Do work in several processes on the CPU, this one the first; trainings in it share each batch.
+
+    The processes hold equal weights at each step: a training adds up their gradients. A process that fails ends the
+    others' work with an error.
 
     Args:
         count: how many processes.
@@ -79,6 +85,7 @@ def in_processes(count: int, work: Callable[[], None]) -> None:
 
 
 def _take_part(rank: int, meeting: str, count: int, threads: int, work: Callable[[], None]) -> None:
+    """Do the work as one of several processes, which find each other in a file."""
     import torch
     from torch import distributed
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
