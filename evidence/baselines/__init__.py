@@ -8,17 +8,17 @@ from importlib import import_module
 from typing import Any
 
 from evidence import forms
-from text2grad.align import register_weighting
-from text2grad.reward_models import register_kind
+from text2grad.align import WEIGHTINGS
+from text2grad.reward_models import KINDS
 
 
 def register() -> None:
     """Let recipes name the kinds "scalar", "process" and "probe" of reward models, and the form "dense"."""
     forms.register()
-    register_weighting("token_importance", _importance)
-    register_kind("scalar", _load("scalar", "ScalarRewardModel"))
-    register_kind("process", _load("process", "ProcessRewardModel"))
-    register_kind("probe", _load("probe", "ProbeRewardModel"))
+    WEIGHTINGS["token_importance"] = _importance
+    KINDS["scalar"] = _load("scalar", "ScalarRewardModel")
+    KINDS["process"] = _load("process", "ProcessRewardModel")
+    KINDS["probe"] = _load("probe", "ProbeRewardModel")
 
 
 def _importance() -> Any:

@@ -21,7 +21,7 @@ from typing import Any
 
 from text2grad.config import Recipe, latest_checkpoint, load_recipe
 from text2grad.evaluation.intervals import Ratio, Statistic, estimate
-from text2grad.feedback import ask, load_critic
+from text2grad.feedback import ask, load_callable
 from text2grad.files import to_json, write_atomically
 from text2grad.rl.run_log import RunLog
 from text2grad.runs import run_examples
@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=ROOT / "evidence" / "results" / "prose.json")
     options = parser.parse_args()
     recipe = load_recipe(RECIPE)
-    critic = load_critic(recipe.critic.use)
+    critic = load_callable(recipe.critic.use, "critic")
     of_prompts: dict[str, dict[str, Counter[str]]] = {name: defaultdict(Counter) for name in ("before", "after")}
     phrases: dict[str, Counter[str]] = {"before": Counter(), "after": Counter()}
     seeds = []

@@ -3,8 +3,8 @@
 import argparse
 from typing import Any
 
-from text2grad.cli.options import add_command
-from text2grad.cli.train import add_run_options, finish, recipe_of
+from text2grad.cli.options import add_command, add_shared
+from text2grad.cli.train import finish, recipe_of
 
 METHODS = {
     "dpo": "DPO on the best and the worst response to each prompt",
@@ -37,7 +37,10 @@ def add_parser(commands: Any) -> None:
     about = "train a policy with a method that is no policy gradient"
     add = add_command(commands, "rival", run, about, DESCRIPTION + listed, EPILOG).add_argument
     add("method", choices=tuple(METHODS), metavar="METHOD", help=", ".join(METHODS))
-    add_run_options(add)
+    add_shared(add, "recipe", "--set", "--resume")
+    add("--model", metavar="PATH", help="shorthand for --set model.path=PATH")
+    add("--critic", metavar="MODULE:NAME", help="a Python critic; shorthand for --set critic.use=...")
+    add("--out", metavar="DIR", help="shorthand for --set run.out=DIR")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from evidence.commands.sheets import OF_CRITIQUES, critique_items, read_sheets, 
 from text2grad.cli.options import add_command, add_shared, at_least, print_end, refuse_overwriting, say
 from text2grad.errors import ConfigError, DataError
 from text2grad.evaluation import Ratio, estimate
-from text2grad.runs.critic_quality.agreement import measure_agreement
+from text2grad.runs.critic_quality.verdicts import measure_agreement
 
 DESCRIPTION = """\
 People rate critiques (100 critiques, three raters in the paper): is the critique correct, and are its spans correct?
@@ -107,7 +107,7 @@ def measure_ratings(ratings: Sequence[Sequence[bool | None]]) -> dict[str, Any]:
     rows = [{"right": sum(item), "all": len(item)} for item in by_item if item]
     correct = estimate(rows, {"correct": Ratio(("right",), ("all",))}).get("correct")
     return {
-        **measure_agreement(ratings)._asdict(),
+        **measure_agreement(ratings),
         "correct": correct._asdict() if correct else None,
         "majority": fmean(2 * row["right"] > row["all"] for row in rows) if rows else None,
     }

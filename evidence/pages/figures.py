@@ -15,7 +15,8 @@ from evidence.pages.markdown import words
 from evidence.pages.measures import Frontiers, band, final, mean_curve
 from evidence.pages.selection import Group, is_variant, label, learns_in_rounds
 from evidence.plans.methods import METHODS
-from text2grad.runs.reports.plots import COLOURS, Draw, Line, curve_panel, panels_png
+from text2grad.runs.reports import plots
+from text2grad.runs.reports.plots import COLOURS, PAPER, Draw, Line, curve_panel, panels_png
 
 MOST_LINES = 6
 _OF_FORMULA = 1  # look of a line that is no method
@@ -53,7 +54,22 @@ def learners(group: Group) -> list[str]:
 
 def learning_curves(groups: Sequence[Group]) -> bytes:
     """Return a panel of learning curves with bands for each condition."""
-    return panels_png([_learning_curve(group) for group in groups], columns=2 if len(groups) > 1 else 1, size=_SIZE)
+    return _in_two_columns([_learning_curve(group) for group in groups])
+
+
+def _in_two_columns(panels: Sequence[Draw]) -> bytes:
+    """Return panels as one PNG file, two in a row."""
+    from matplotlib.figure import Figure
+
+    width = min(2, len(panels))
+    height = -(-len(panels) // width)
+    figure = Figure(figsize=(_SIZE[0] * width, _SIZE[1] * height), dpi=130, layout="constrained", facecolor=PAPER)
+    axes = figure.subplots(height, width, squeeze=False).ravel()
+    for axis, draw in zip(axes, panels, strict=False):
+        draw(axis)
+    for axis in axes[len(panels) :]:
+        axis.set_visible(False)
+    return plots.to_png(figure)
 
 
 def _learning_curve(group: Group) -> Draw:
@@ -73,7 +89,7 @@ def _learning_curve(group: Group) -> Draw:
 def kl_frontiers(groups: Sequence[Group], rivals: Sequence[str], found: Sequence[Frontiers]) -> bytes:
     """Return a panel of gain against KL for each condition: Text2Grad and its strongest rival."""
     panels = [_frontier_panel(*one) for one in zip(groups, rivals, found, strict=True)]
-    return panels_png(panels, columns=min(2, len(panels)), size=_SIZE)
+    return _in_two_columns(panels)
 
 
 def _frontier_panel(group: Group, rival: str, found: Frontiers) -> Draw:

@@ -167,7 +167,7 @@ class Engine:
 ENGINES = (
     Engine("text2grad, LoRA", 16, 2, 0, False, 2, "own", "tiles"),
     Engine("text2grad, full", 0, 4, 4, False, 2, "own", "tiles"),
-    Engine("TRL, `SpanGRPOTrainer`", 0, 4, 4, False, 1, "vllm", "response"),
+    Engine("TRL, `GRPOTrainer`", 0, 4, 4, False, 1, "vllm", "response"),
     Engine("verl, `SpanAgentLoop`", 0, 4, 2, True, 3, "vllm", "all"),
 )
 

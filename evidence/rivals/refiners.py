@@ -17,14 +17,12 @@ from evidence.rivals.refining_tasks import program_refiner
 from evidence.rivals.server_refinement import complete_answers
 from evidence.rivals.settings import rival_of
 from text2grad.align import Range, encode
-from text2grad.config import Recipe
-from text2grad.critics.servers import Endpoint
+from text2grad.config import Endpoint, Recipe
 from text2grad.errors import ConfigError
 from text2grad.feedback import critique_to_json
 from text2grad.files import write_records
 from text2grad.models import context_of, sample, step_uniforms
 from text2grad.reward_models.prompts import encode_questions
-from text2grad.runs.annotation_items import annotator_endpoint
 from text2grad.types import Critique, Example, Rollout
 
 if TYPE_CHECKING:
@@ -122,7 +120,7 @@ def check_refiner(recipe: Recipe) -> None:
             '"server"'
         )
     if kind == "server":
-        annotator_endpoint(recipe.annotate)
+        recipe.annotate.checked()
     needed = [name for name in FIELDS if name != "response" or rival_of(recipe).method != "sdpo"]
     missing = [name for name in needed if f"{{{name}}}" not in rival_of(recipe).refine_prompt]
     if missing:
@@ -137,7 +135,7 @@ def refiner_of(run: "RivalTrainer") -> Refiner:
     recipe = run.recipe
     kind = _kind(recipe)
     if kind == "server":
-        return ServerRefiner(recipe, annotator_endpoint(recipe.annotate))
+        return ServerRefiner(recipe, recipe.annotate.checked())
     return ProgramRefiner(str(recipe.data.task)) if kind == "program" else PolicyRefiner(run)
 
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from text2grad.critics.servers import CachedClient, Endpoint, Request, ResponseFormat, Store, run_session
+from text2grad.config import Endpoint
+from text2grad.critics.servers import CachedClient, Request, ResponseFormat, Store, run_session
 from text2grad.feedback import read_objects
 
 SCHEMA = {

@@ -10,7 +10,7 @@ from accelerate.state import AcceleratorState
 from evidence.__main__ import main
 from places import ROOT, SHARED
 from served_models import untrained
-from text2grad.feedback import ask, load_critic
+from text2grad.feedback import ask, load_callable
 from text2grad.types import Example
 
 CHAT = "{% for one in messages %}{{ one.role }}: {{ one.content }}\n{% endfor %}assistant:"
@@ -74,7 +74,7 @@ def test_a_learned_reward_model_takes_the_place_of_the_program(
 
 
 def test_the_house_style_marks_its_words_and_praises_a_clean_sentence() -> None:
-    critic = load_critic("evidence.recipes.plain_style:critic")
+    critic = load_callable("evidence.recipes.plain_style:critic", "critic")
     response = "Here's a comprehensive plan. Boil it for eight minutes."
     [critique] = ask(critic, [Example("How do I boil an egg?")], [response], match="exact")
     marked = {(response[span.start : span.end], span.label) for span in critique.spans}

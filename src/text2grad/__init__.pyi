@@ -10,7 +10,7 @@ from .feedback import (
     read_source as read_source,
     vote as vote,
 )
-from .integrations import SpanGRPOTrainer as SpanGRPOTrainer
+from .integrations import GRPOTrainer as GRPOTrainer
 from .reward_models import (
     GenerativeRewardModel as GenerativeRewardModel,
     QuoteLimits as QuoteLimits,

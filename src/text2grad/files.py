@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from text2grad.errors import ConfigError, DataError
+from text2grad.errors import ConfigError, DataError, Text2GradError
 
 _BOM = b"\xef\xbb\xbf"
 _LOCKS: list[int] = []  # the open lock files of the directories that this process has locked
@@ -55,6 +55,22 @@ def append_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
         file.write(b"".join(b"\n" + to_json(record) for record in records))  # the newline ends a line that was cut off
         file.flush()
         os.fsync(file.fileno())
+
+
+@contextmanager
+def readable(path: Path, way_out: str, kind: type[Text2GradError] = DataError) -> Iterator[None]:
+    """Raise an error of ours where the block cannot read a file that we wrote, or misses a part of it.
+
+    Args:
+        path: the file.
+        way_out: what to do then, a sentence without its full stop.
+        kind: the class of the error.
+    """
+    try:
+        yield
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        reason = f"it holds no {error}" if isinstance(error, KeyError) else error
+        raise kind(f"cannot read {path}: {reason}. {way_out}") from error
 
 
 def appended_records(path: Path) -> Iterator[dict[str, Any]]:

@@ -41,6 +41,8 @@ SUSPECTS = re.compile(
     r"|(?:assert|expect|should|verify|almost|throws|raises)\w*"
 )
 """Names by which tests usually check something; defined by a program, they decide by its word."""
+CHECKS = re.compile(r"(?i)fail|error|rais|throw|reject|refus|expect|except|check|ensure|must|equal|same")
+EXPECTED = (ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.Compare, ast.UnaryOp)
 _OF_SOLUTION = re.compile(r"\bsolution\.(\w+)")
 
 
@@ -178,17 +180,28 @@ class _Names:
 
 
 def _checking(nodes: list[ast.AST]) -> Iterator[str]:
-    """Yield the names by which tests check, other than by `assert`: that expect an exception, or decorate a test."""
+    """Yield names by which tests check, other than by `assert`: that expect an exception, get an answer or decorate."""
     for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             if node.name.lower().startswith("test") or ast.Assert in map(type, ast.walk(node)):
                 yield from map(_owner, node.decorator_list)
         elif isinstance(node, ast.With | ast.Expr):
             calls = [item.context_expr for item in node.items] if isinstance(node, ast.With) else [node.value]
-            for call in (call for call in calls if isinstance(call, ast.Call) and call.args):
-                named = {getattr(inner, "id", "") for inner in ast.walk(call.args[0])}
-                if _owner(call) in HELPERS or any(name in EXCEPTIONS or name.endswith("Error") for name in named):
-                    yield _owner(call)
+            for call in (call for call in calls if isinstance(call, ast.Call)):
+                given, owner = list(chain.from_iterable(map(ast.walk, call.args))), _owner(call)
+                names = {getattr(inner, "id", "") for inner in given}
+                kinds = any(name in EXCEPTIONS or name.endswith("Error") for name in names)
+                block = isinstance(node, ast.With)
+                checks = CHECKS.search(owner) or (not block and any(isinstance(arg, EXPECTED) for arg in call.args))
+                if kinds or (given and owner in HELPERS) or (checks and (block or any(map(_is_answer, given)))):
+                    yield owner
+
+
+def _is_answer(node: ast.AST) -> bool:
+    """Return whether a node calls a function: its value, given to a call whose own value nobody reads, is checked."""
+    function = node.func if isinstance(node, ast.Call) else None
+    own = isinstance(function, ast.Name) or getattr(getattr(function, "value", None), "id", "") == "solution"
+    return own and _owner(node)[:1].islower() and _owner(node) not in BUILTINS
 
 
 def _owner(node: ast.AST) -> str:

@@ -191,7 +191,7 @@ def _to_jsonl(path: Path, directory: Path) -> None:
 def _critique(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the critique in a row of TRL's table, and the completion as the critic read it; empty without a critique.
 
-    `SpanGRPOTrainer` logs feedback as "critique" and the rest as JSON in "critique_spans". Tables of older versions
+    `GRPOTrainer` logs feedback as "critique" and the rest as JSON in "critique_spans". Tables of older versions
     lack the latter: spans and status are unknown.
     """
     if not isinstance(row.get("critique"), str):

@@ -277,7 +277,7 @@ def test_a_critic_without_a_key_or_with_settings_that_do_not_exist_is_refused() 
         LLMCritic("m", api_key_env="NO_SUCH_KEY")
     with pytest.raises(
         ConfigError,
-        match=r'^LLMCritic has no setting "tempreature"\. Did you mean "temperature"\? Known settings: model, ',
+        match=r'^LLMCritic has no setting "tempreature"\. Did you mean "temperature"\? Known settings: base_url, ',
     ):
         LLMCritic("m", tempreature=0.5)
 
@@ -352,3 +352,18 @@ def test_a_failed_critique_of_an_own_critic_is_told_by_the_exit_status(
 ) -> None:
     assert by(own, "unclear") == 3
     assert "failed critiques 1" in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_people_said_of_a_response_stays_beside_the_spans_of_an_own_critic(own: list[str], tmp_path: Path) -> None:
+    rows = [
+        {"prompt": "A?", "response": "So glad today.", "outcome": -0.5, "feedback": "Too short."},
+        {"prompt": "B?", "response": "So glad today.", "critique": {"feedback": "", "outcome": 1, "spans": []}},
+        {"prompt": "C?", "response": "So glad today."},
+    ]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert by(own, "good") == 0
+    people, number, none = (one.critique for one in read_annotations(tmp_path / "out" / "annotations.jsonl"))
+    assert (people.outcome, people.feedback) == (-0.5, "Too short.")
+    assert (number.outcome, number.feedback) == (1.0, none.feedback)
+    assert none.outcome is None
+    assert people.spans == number.spans == none.spans != ()

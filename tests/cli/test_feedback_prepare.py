@@ -220,13 +220,13 @@ def test_too_few_prompts_for_both_parts_are_explained_by_the_option(
 def test_prompts_with_equal_tests_stay_on_one_side(tests: list[str], held_out: float, seed: int) -> None:
     problems = [Problem(Example(f"{n}", "a", one), ()) for n, one in enumerate(tests)]
     made = divide(problems, "kodcode", held_out=held_out, seed=seed)
-    sides = [{str(one.example.tests) for one in part} for part in (made.prompts, made.held_out)]
+    sides = [{str(one.example.tests) for one in part} for part in (made["train"], made["held_out"])]
     assert sides[0].isdisjoint(sides[1])
-    assert len(made.prompts) + len(made.held_out) == len(tests)
+    assert len(made["train"]) + len(made["held_out"]) == len(tests)
     most = max(map(tests.count, tests))  # the last unit may hold more than are asked for
-    assert 0 <= len(made.held_out) - (max(1, round(held_out * len(tests))) if held_out else 0) < most
+    assert 0 <= len(made["held_out"]) - (max(1, round(held_out * len(tests))) if held_out else 0) < most
     again = divide(problems[::-1], "kodcode", held_out=held_out, seed=seed)
-    assert again.held_out == made.held_out[::-1]
+    assert again["held_out"] == made["held_out"][::-1]
 
 
 def test_rewritten_questions_are_left_out_by_their_tests(tmp_path: Path) -> None:
@@ -256,8 +256,8 @@ def test_no_phase_learns_from_a_held_out_prompt(count: int, held_out: float, see
     problems = [Problem(Example(f"{n}", "a"), (("b", ""),)) for n in range(count)]
     made = divide(problems, name, held_out=held_out, seed=seed)
     again = divide(problems[::-1], name, held_out=held_out, seed=seed)
-    parts = [{one.example.prompt for one in part} for part in made]
-    assert parts == [{one.example.prompt for one in part} for part in again]  # the order does not matter
+    parts = [{one.example.prompt for one in part} for part in made.values()]
+    assert parts == [{one.example.prompt for one in part} for part in again.values()]  # the order does not matter
     *learned, kept = parts
     assert not kept & set().union(*learned)
     assert set().union(*parts) == {str(n) for n in range(count)}

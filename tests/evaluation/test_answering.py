@@ -1,6 +1,7 @@
 """Answers: the same whatever was interrupted, from the model's own distribution, refused where they do not belong."""
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -51,7 +52,7 @@ def asked(path: Path, out: Path, suite: Talk, sampling: Sampling = HOT) -> Answe
     [subject] = read_subjects([str(path)])
     file = AnswerFile(out, suite, subject, sampling)
     file.open(force=False)
-    if not file.complete:
+    if file.missing:
         check_room(outline(subject), file)
         sample_answers(load(outline(subject)), file, TokenCount())
     file.answers(chat=False)
@@ -89,6 +90,24 @@ def test_finished_answers_need_no_model(policy: Path, tmp_path: Path, monkeypatc
     asked(policy, tmp_path, Talk(QUESTIONS))
     monkeypatch.setattr(answering, "sample", None)
     asked(policy, tmp_path, Talk(QUESTIONS))
+
+
+def test_a_missing_answer_is_sampled_with_its_batch_and_no_other(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, own, sampled = asked(policy, tmp_path, Talk(QUESTIONS)).path, answering._sample_batch, list[int]()
+    whole = path.read_bytes()
+    path.write_bytes(b"\n".join(whole.splitlines()[:-1]))  # without the second of the two last turns
+
+    def counted(model: Any, file: AnswerFile, batch: Sequence[answering.Turn]) -> Any:
+        sampled.append(len(batch))
+        return own(model, file, batch)
+
+    monkeypatch.setattr(answering, "_sample_batch", counted)
+    with caplog.at_level(logging.INFO, logger="text2grad"):
+        assert asked(policy, tmp_path, Talk(QUESTIONS)).path.read_bytes() == whole
+    assert sampled == [2]
+    assert any(message.endswith(": 10 answers, 9 done before") for message in caplog.messages)
 
 
 def test_an_answer_follows_from_its_own_question_and_sample(policy: Path, tmp_path: Path) -> None:

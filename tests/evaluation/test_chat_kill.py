@@ -15,7 +15,8 @@ import pytest
 from fault_server import Running, running
 from judged_chats import alpaca
 from places import SHARED
-from text2grad.critics.servers import Endpoint, Request, Store
+from text2grad.config.server import Endpoint
+from text2grad.critics.servers import Request, Store
 from text2grad.evaluation.suite import Answer, AnsweredSuite, SuiteOptions
 from text2grad.evaluation.suites.alpaca_eval import _FORMAT, AlpacaEvalSuite
 from text2grad.evaluation.suites.mt_bench import MTBenchSuite
@@ -55,7 +56,7 @@ def answered(suite: AnsweredSuite, out: Path) -> list[Answer]:
 
 def judged(data: Path, out: Path, url: str) -> dict[str, str]:
     """Return the server's name of each judge's prompt, by the key of its answer."""
-    judge = Endpoint("judge", url, api_key_env="")
+    judge = Endpoint(model="judge", base_url=url, api_key_env="")
     ratings = MTBenchSuite(SuiteOptions(data=str(MT_BENCH), judge=judge))
     pairs = AlpacaEvalSuite(SuiteOptions(data=str(data), judge=judge))
     asked = [

@@ -11,7 +11,7 @@ from fault_server import LOGPROBS, SECRET, Running, running
 from judged_chats import CHATML, alpaca
 from places import DATA, SHARED
 from text2grad.cli.__main__ import main
-from text2grad.critics.servers import Endpoint
+from text2grad.config.server import Endpoint
 from text2grad.critics.servers.store import Answer as Said
 from text2grad.errors import ConfigError, DataError, RequestError
 from text2grad.evaluation.intervals import estimate
@@ -29,7 +29,7 @@ THREE_OF_FOUR = 0.75
 
 
 def judge_at(server: Running, **settings: Any) -> Endpoint:
-    return Endpoint("judge", server.url, api_key_env="SOME_KEY", **settings)
+    return Endpoint(model="judge", base_url=server.url, api_key_env="SOME_KEY", **settings)
 
 
 def answers_to(questions: Sequence[Question], texts: Sequence[Sequence[str]]) -> list[Answer]:
@@ -204,7 +204,9 @@ def test_length_controlled_preferences_are_scores(server: Running, tmp_path: Pat
 # What cannot be used.
 
 
-def test_missing_files_judges_and_answers_are_named(server: Running, tmp_path: Path) -> None:
+def test_missing_files_judges_and_answers_are_named(
+    server: Running, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     judge = judge_at(server)
     cases: list[tuple[Any, SuiteOptions, str]] = [
         (MTBenchSuite, SuiteOptions(data="x"), "suite mt_bench needs a judge: give --judge FILE.toml"),
@@ -217,6 +219,8 @@ def test_missing_files_judges_and_answers_are_named(server: Running, tmp_path: P
         with pytest.raises((DataError, ConfigError), match=message):
             suite(options)
     data = alpaca(tmp_path / "data", ["x"])
+    AlpacaEvalSuite(SuiteOptions(data=str(data), judge=judge))
+    assert "the length-controlled win rate is left out" in caplog.text
     (data / "df_gamed.csv").write_text("a,b\n1,2\n")
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     with pytest.raises(DataError, match=r"is not df_gamed.csv of tatsu-lab/alpaca_eval"):

@@ -43,7 +43,7 @@ def test_a_chat_model_replies_and_a_base_model_continues(
         *read_subjects([f"base={policy}", f"chat={chat}"]),
         *read_subjects([f"plain={chat}"], prompt_format="plain"),
     ]
-    settings = EvaluationSettings(tmp_path / "out", Sampling(max_new_tokens=4), draws=5)
+    settings = EvaluationSettings(tmp_path / "out", Sampling(max_new_tokens=4))
     [result] = evaluate_models(subjects, [suite], settings).results
     continues = {name: [one.continues for one in answers] for name, answers in result.answers.items()}
     assert continues == {"base": [True], "chat": [False], "plain": [True]}
@@ -61,7 +61,7 @@ def test_scores_are_kept_until_answers_or_limits_change(
 
     def evaluate(options: SuiteOptions, tokens: int = 4, *, force: bool = False) -> None:
         [again] = make_suites([f"humaneval={tmp_path / 'data.jsonl'}"], options)
-        settings = EvaluationSettings(tmp_path / "out", Sampling(max_new_tokens=tokens), draws=5, force=force)
+        settings = EvaluationSettings(tmp_path / "out", Sampling(max_new_tokens=tokens), force=force)
         [result] = evaluate_models(read_subjects([f"m={policy}"]), [again], settings).results
         used.append(sum(sum(one.tokens) for one in result.answers["m"]))
 
@@ -87,7 +87,7 @@ def test_another_dtype_gives_other_answers_and_other_scores(suite: CodeSuite, po
 
     def evaluate(out: str, dtype: str, *, force: bool = False) -> float:
         suites = [ReadingSuite(SuiteOptions(data=str(tmp_path / "book.txt"))), suite]
-        settings = EvaluationSettings(tmp_path / out, Sampling(max_new_tokens=4), draws=5, force=force)
+        settings = EvaluationSettings(tmp_path / out, Sampling(max_new_tokens=4), force=force)
         found = evaluate_models(read_subjects([f"m={policy}"], dtype=dtype), suites, settings)
         assert json.loads((tmp_path / out / "evaluation.json").read_bytes())["models"]["m"]["dtype"] == dtype
         return found.results[0].figures["m"]["perplexity"].value
@@ -131,9 +131,7 @@ def test_answers_that_were_cut_or_had_no_room_are_told(policy: Path, tmp_path: P
     (tmp_path / "posts.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
     suites = make_suites([f"summarization={tmp_path / 'posts.jsonl'}"], SuiteOptions())
     sampling = Sampling(max_new_tokens=2, too_long="empty")
-    found = evaluate_models(
-        read_subjects([f"m={policy}"]), suites, EvaluationSettings(tmp_path / "out", sampling, draws=5)
-    )
+    found = evaluate_models(read_subjects([f"m={policy}"]), suites, EvaluationSettings(tmp_path / "out", sampling))
     endings = found.results[0].endings("m")
     assert endings["too_long"] == 1
     assert sum(endings.values()) == 2

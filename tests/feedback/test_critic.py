@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,8 @@ import numpy as np
 import pytest
 
 from text2grad.errors import ConfigError, CriticError
-from text2grad.feedback.critic import Critic, ask, load_critic
+from text2grad.feedback.critic import Critic, ask
+from text2grad.feedback.user_code import load_callable
 from text2grad.rl.metrics import FAILURE_WINDOW, FailureRate, said_nothing, warning_of_silence
 from text2grad.types import Critique, Example, Span
 
@@ -147,6 +149,10 @@ QUOTED = Critique("Wrong city.", (Span(4, 8, "negative"),))
         (0.75, Critique("", (), 0.75)),
         (np.float32(0.5), Critique("", (), 0.5)),
         (True, Critique("", (), 1.0)),
+        ({"feedback": "Wrong.", "outcome": np.float32(0.5)}, Critique("Wrong.", (), 0.5)),
+        ({"poor_spans": np.array(["Lyon"])}, Critique("", QUOTED.spans)),
+        ({"feedback": "Wrong.", "outcome": True}, Critique("Wrong.", status="unparsable")),
+        ({"feedback": "Wrong.", "outcome": math.nan}, Critique("Wrong.", status="unparsable")),
         ('{"feedback": "Wrong ci', Critique("Wrong ci", status="unparsable")),  # cut off: a failure, not words
         ("", Critique("", status="unparsable")),
     ],
@@ -304,7 +310,7 @@ def critic_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[s
 
 @pytest.mark.parametrize(("attribute", "words"), [("praise", "fine"), ("Judge", "fine"), ("strict_one", "strict")])
 def test_a_critic_is_loaded_from_the_working_directory(critic_module: str, attribute: str, words: str) -> None:
-    critic = load_critic(f"{critic_module}:{attribute}")
+    critic = load_callable(f"{critic_module}:{attribute}", "critic")
     assert [c.feedback for c in ask(critic, EXAMPLES, RESPONSES, match="exact")] == [words, words]
 
 
@@ -319,7 +325,9 @@ def test_an_edited_critic_and_one_of_another_directory_are_read_anew(
             os.utime(file, ns=(0, number * 10**9))
         monkeypatch.chdir(file.parent)
         assert (
-            ask(load_critic("critic_that_is_edited:critic"), EXAMPLES[:1], RESPONSES[:1], match="exact")[0].feedback
+            ask(load_callable("critic_that_is_edited:critic", "critic"), EXAMPLES[:1], RESPONSES[:1], match="exact")[
+                0
+            ].feedback
             == words
         )
     del sys.modules["critic_that_is_edited"]
@@ -328,28 +336,28 @@ def test_an_edited_critic_and_one_of_another_directory_are_read_anew(
 @pytest.mark.parametrize("path", ["", "module", "module:", ":name", "./critic.py:name"])
 def test_a_critic_is_named_by_module_and_name(path: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        load_critic(path)
+        load_callable(path, "critic")
     assert str(caught.value) == f'a critic is given as "module:name", got {path!r}'
 
 
 def test_a_critic_that_is_not_there_is_refused(critic_module: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        load_critic("no_such_module_anywhere:critic")
+        load_callable("no_such_module_anywhere:critic", "critic")
     assert str(caught.value) == (
         "critic 'no_such_module_anywhere:critic' cannot be loaded: there is no module 'no_such_module_anywhere' in "
         f"{Path.cwd()}, and none is installed"
     )
     with pytest.raises(ConfigError) as caught:
-        load_critic(f"{critic_module}:judge")
+        load_callable(f"{critic_module}:judge", "critic")
     assert str(caught.value).endswith("has no attribute 'judge'. Did you mean \"Judge\"?")
     with pytest.raises(ConfigError) as caught:
-        load_critic(f"{critic_module}.py:praise")
+        load_callable(f"{critic_module}.py:praise", "critic")
     assert str(caught.value) == (
         f'a critic is given as "module:name", not by its file: "{critic_module}:praise", got '
         f"'{critic_module}.py:praise'"
     )
     with pytest.raises(ConfigError) as caught:
-        load_critic(f"{critic_module}:blame")
+        load_callable(f"{critic_module}:blame", "critic")
     assert str(caught.value) == (
         f"critic '{critic_module}:blame' cannot be loaded: module '{critic_module}' has no attribute 'blame'"
     )
@@ -357,10 +365,10 @@ def test_a_critic_that_is_not_there_is_refused(critic_module: str) -> None:
 
 def test_what_cannot_be_called_is_no_critic(critic_module: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        load_critic(f"{critic_module}:number")
+        load_callable(f"{critic_module}:number", "critic")
     assert str(caught.value) == f"critic '{critic_module}:number' is a int, which cannot be called"
     with pytest.raises(ConfigError) as caught:
-        load_critic(f"{critic_module}:Strict")
+        load_callable(f"{critic_module}:Strict", "critic")
     assert str(caught.value) == (
         f"critic '{critic_module}:Strict' is a class that cannot be called without arguments: "
         "TypeError: Strict.__init__() missing 1 required positional argument: 'rules'"
@@ -388,7 +396,7 @@ def test_a_module_that_cannot_be_imported_is_explained_with_its_line(
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     importlib.invalidate_caches()
     with pytest.raises(ConfigError) as caught:
-        load_critic("broken_critic:critic")
+        load_callable("broken_critic:critic", "critic")
     start = "critic 'broken_critic:critic' cannot be loaded: importing broken_critic ends in "
     assert str(caught.value).startswith(start + reason)
 
@@ -410,5 +418,5 @@ def test_a_class_that_fails_when_it_is_made_is_explained_with_its_line(
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     importlib.invalidate_caches()
     with pytest.raises(ConfigError) as caught:
-        load_critic("critic_without_key:Judge")
+        load_callable("critic_without_key:Judge", "critic")
     assert "FileNotFoundError at critic_without_key.py:3: [Errno 2]" in str(caught.value)

@@ -1,5 +1,6 @@
 """Examples from a file of JSON lines: what is read, and what is refused with its line."""
 
+import json
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -209,3 +210,64 @@ def test_a_chat_with_calls_of_tools_is_an_example(path: Path) -> None:
     assert [message["role"] for message in example.prompt] == ["user", "assistant", "tool"]  # type: ignore[index]
     assert (example.reference, example.meta) == ("Ann.", {"tools": []})
     assert example.joined_text == "Who?\n\n\n\nAnn"
+
+
+WHO, ANN = {"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Ann"}
+
+
+def parts(*texts: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text} for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("record", "before"),
+    [
+        ({"conversations": [{"from": "human", "value": "Who?"}, {"from": "gpt", "value": "Ann"}]}, []),  # ShareGPT
+        ({"conversation": [{"from": "user", "value": "Who?"}, {"from": "assistant", "value": "Ann"}]}, []),
+        (
+            {
+                "conversations": [{"from": "human", "value": "Who?"}, {"from": "gpt", "value": "Ann"}],
+                "system": "Brief.",
+            },
+            [{"role": "system", "content": "Brief."}],  # as LLaMA-Factory has it
+        ),
+        ({"conversations": [WHO, ANN | {"value": 0.5}]}, []),
+        ({"messages": [{"from": "human", "value": "Who?"}, {"from": "gpt", "value": "Ann"}]}, []),
+        ({"messages": [WHO | {"content": parts("W", "ho?")}, ANN | {"content": parts("Ann")}]}, []),  # OpenAI
+        ({"messages": [WHO, ANN | {"content": [{"type": "output_text", "text": "Ann"}]}]}, []),
+        ({"prompt": [WHO | {"content": parts("Who?")}], "reference": "Ann"}, []),
+    ],
+)
+def test_chats_of_others_are_read_as_messages_with_texts(
+    path: Path, record: dict[str, object], before: list[dict[str, str]]
+) -> None:
+    path.write_text(json.dumps({**record, "id": 7}))
+    assert read_examples(path) == [Example([*before, WHO], "Ann", meta={"id": 7})]
+    ((_, (turn,), _),) = read_demonstrations([path])
+    assert (turn.prompt, turn.answer) == ([*before, WHO], "Ann")
+
+
+def test_the_system_beside_messages_is_another_column(path: Path) -> None:
+    path.write_text(json.dumps({"messages": [WHO, ANN], "system": "Online-A"}))
+    assert read_examples(path) == [Example([WHO], "Ann", meta={"system": "Online-A"})]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {
+            "from": "function_call",
+            "value": "{}",
+        },  # LLaMA-Factory's call: its template renders it, chat templates do not
+        {"from": ["human"], "value": "Who?"},
+        WHO | {"content": [*parts("Who?"), {"type": "image", "image": "a.png"}]},
+        WHO | {"content": [{"type": "reasoning", "text": "Who?"}]},
+        WHO | {"content": [{"type": ["text"], "text": "Who?"}]},
+        WHO | {"content": [{"type": "text", "text": None}]},
+        WHO | {"content": []},
+        WHO | {"content": ["Who?"]},
+    ],
+)
+def test_a_message_of_more_than_texts_is_refused(path: Path, message: dict[str, object]) -> None:
+    told = f'{path}:1: "messages" is a list of {{"role", "content"}} messages with texts, got '
+    assert refusal(path, json.dumps({"conversations": [message, ANN]})).startswith(told)

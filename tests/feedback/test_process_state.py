@@ -1,6 +1,9 @@
 """A critic may do to the process what it likes: the run gets it back as it was."""
 
+import gc
 import locale
+import logging
+import logging.config
 import os
 import signal
 import sys
@@ -10,15 +13,32 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils.flop_counter import FlopCounterMode
 
 from text2grad.errors import CriticError
 from text2grad.feedback import ask, kept_process, load_callable
-from text2grad.feedback.process_state import _tell
+from text2grad.feedback.process_state import _environments, _function_modes, _precisions, _tell, _umask
+from text2grad.progress import LOG
 from text2grad.types import Example
 
 LEFT: list[Any] = []  # modes that are entered, and not left
+
+
+class Mode(torch.overrides.TorchFunctionMode):
+    """Every sum is None."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call the function, but for a sum."""
+        return None if function is torch.Tensor.add else function(*args, **kwargs or {})
+
+
+def enter(mode: Any) -> None:
+    LEFT.append(mode)
+    mode.__enter__()
 
 
 @pytest.mark.parametrize(
@@ -26,20 +46,34 @@ LEFT: list[Any] = []  # modes that are entered, and not left
     [
         (lambda: torch.set_grad_enabled(False), torch.is_grad_enabled),
         (lambda: torch.set_default_dtype(torch.float64), torch.get_default_dtype),
-        (lambda: torch.set_default_device("meta"), torch.get_default_device),
+        (lambda: torch.set_default_device("meta"), _function_modes),
+        (lambda: enter(torch.device("meta")), lambda: torch.ones(2).device),
+        (lambda: enter(Mode()), lambda: type(torch.ones(2) + 1)),
+        (lambda: enter(FlopCounterMode(display=False)), _get_current_dispatch_mode_stack),
         (lambda: torch.set_num_threads(2), torch.get_num_threads),
-        (
-            lambda: torch.use_deterministic_algorithms(not torch.are_deterministic_algorithms_enabled()),
-            torch.are_deterministic_algorithms_enabled,
-        ),
+        (lambda: torch.set_deterministic_debug_mode("error"), torch.are_deterministic_algorithms_enabled),
+        (lambda: torch.set_deterministic_debug_mode("warn"), torch.get_deterministic_debug_mode),
         (lambda: torch.set_float32_matmul_precision("medium"), torch.get_float32_matmul_precision),
+        (lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"), _precisions),
+        (lambda: setattr(torch.backends, "fp32_precision", "tf32"), _precisions),
+        (lambda: setattr(torch.backends.cudnn, "allow_tf32", False), _precisions),
         (lambda: setattr(torch.backends.cudnn, "benchmark", True), lambda: torch.backends.cudnn.benchmark),
-        (lambda: LEFT.append(torch.inference_mode()) or LEFT[-1].__enter__(), torch.is_inference_mode_enabled),
-        (lambda: torch.autocast("cpu").__enter__(), lambda: torch.is_autocast_enabled("cpu")),
+        (lambda: torch.backends.cuda.enable_math_sdp(False), torch.backends.cuda.math_sdp_enabled),
+        (lambda: torch.autograd.set_detect_anomaly(True, check_nan=False), torch.is_anomaly_enabled),
+        (lambda: enter(torch.inference_mode()), torch.is_inference_mode_enabled),
+        (lambda: enter(torch.autocast("cpu")), lambda: torch.is_autocast_enabled("cpu")),
+        (lambda: os.environ.update(TEXT2GRAD_TEST="new"), lambda: dict(os.environ)),
+        (lambda: os.environ.pop("PATH"), lambda: dict(os.environ)),
+        (lambda: os.umask(0o111), _umask),
+        (lambda: logging.disable(logging.CRITICAL), lambda: LOG.isEnabledFor(logging.WARNING)),
+        (lambda: logging.config.dictConfig({"version": 1}), lambda: LOG.isEnabledFor(logging.WARNING)),
+        (lambda: np.seterr(all="raise"), np.geterr),
+        (gc.disable, gc.isenabled),
         (lambda: os.chdir("/"), os.getcwd),
         (lambda: locale.setlocale(locale.LC_ALL, "C"), lambda: locale.setlocale(locale.LC_ALL)),
         (lambda: setattr(sys, "stdout", None), lambda: sys.stdout),
         (lambda: signal.signal(signal.SIGINT, signal.SIG_IGN), lambda: signal.getsignal(signal.SIGINT)),
+        (lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN), lambda: signal.getsignal(signal.SIGCHLD)),
     ],
 )
 @pytest.mark.parametrize("raises", [False, True])
@@ -47,6 +81,7 @@ def test_what_a_critic_changes_is_put_back_and_told_once(
     change: Callable[[], object], read: Callable[[], object], raises: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     _tell.cache_clear()
+    _environments.clear()
     before = read()
 
     def critic(examples: Any, responses: Any) -> list[str]:
@@ -61,6 +96,67 @@ def test_what_a_critic_changes_is_put_back_and_told_once(
             ask(critic, [Example("one")], ["two"], match="exact")
         assert read() == before
     assert sum("for the whole process; it is put back" in line for line in caplog.messages) == 1
+
+
+def test_a_mode_that_was_entered_before_stays_and_so_does_what_torch_sets(caplog: pytest.LogCaptureFixture) -> None:
+    with torch.device("meta"):
+        with kept_process("a critic of devices"):
+            enter(torch.device("cpu"))
+            os.environ["TORCHINDUCTOR_TEST"] = "/tmp"
+        assert torch.ones(2).device.type == "meta"
+    assert torch.ones(2).device.type == "cpu"
+    assert os.environ.pop("TORCHINDUCTOR_TEST") == "/tmp"
+    assert len(caplog.messages) == 1
+
+
+def test_precisions_that_contradict_each_other_are_put_back() -> None:
+    start = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    before = _precisions()
+    assert before[0] is None  # torch cannot read its own old setting
+    with kept_process("a critic"):
+        torch.set_float32_matmul_precision("highest")
+    assert _precisions() == before
+    torch.backends.cuda.matmul.fp32_precision = start
+    assert _precisions()[0] == "highest"
+
+
+def test_an_alarm_that_was_set_is_cancelled_and_another_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    of_pytest = signal.setitimer(signal.ITIMER_REAL, 0)
+    with kept_process("a critic of haste"):
+        signal.alarm(1_000)
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    signal.setitimer(signal.ITIMER_REAL, 2_000)
+    with kept_process("a critic of haste"):
+        pass
+    assert 1_000 < signal.setitimer(signal.ITIMER_REAL, *of_pytest)[0] <= 2_000
+    assert [message.partition(" for the whole")[0] for message in caplog.messages] == [
+        "a critic of haste changed the alarm (signal.alarm)"
+    ]
+
+
+def test_a_critic_finds_its_environment_again_and_what_it_sets_while_it_is_loaded_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+import os
+os.environ["T2G_OF_MODULE"] = "kept"
+def keyed(examples, responses):
+    assert os.environ["T2G_OF_MODULE"] == "kept"
+    os.environ["T2G_CALLS"] = os.environ.get("T2G_CALLS", "") + "I"
+    return [os.environ["T2G_CALLS"]]
+"""
+    (tmp_path / "critic_with_key.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("T2G_OF_MODULE", "before")
+    critic = load_callable("critic_with_key:keyed", "critic")
+    answers = [ask(critic, [Example("one")], ["two"], match="exact")[0].feedback for _ in range(2)]
+    assert answers == ["I", "II"]
+    assert os.environ["T2G_OF_MODULE"] == "kept"  # as a key that it reads from a file, for all that follows
+    assert "T2G_CALLS" not in os.environ
+    with kept_process("a metric"):
+        assert "T2G_CALLS" not in os.environ
 
 
 def test_a_working_directory_that_was_removed_is_left(tmp_path: Path) -> None:
@@ -124,3 +220,31 @@ def test_a_copy_of_the_process_that_comes_back_ends_there() -> None:
     if child == 0:
         os._exit(0)  # it went on
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+def test_sigterm_ends_a_copy_whose_process_handles_it_also_at_once() -> None:
+    # a pool's workers; its end waits for theirs, for good if the handler of the run takes their signal
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    ends = []
+    try:
+        with kept_process("a critic"):
+            for _ in range(5):
+                child = os.fork()
+                if child == 0:
+                    signal.alarm(2)
+                    while True:
+                        signal.pause()
+                os.kill(child, signal.SIGTERM)
+                ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            assert signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, before)
+            assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
+            signal.signal(signal.SIGTERM, own := lambda *_: os._exit(7))
+            child = os.fork()
+            if child == 0:
+                signal.raise_signal(signal.SIGTERM)  # a user's own handler stays
+            ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            assert signal.getsignal(signal.SIGTERM) is own
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ends == [*[-signal.SIGTERM] * 5, 7]

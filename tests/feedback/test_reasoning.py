@@ -11,6 +11,15 @@ MARKS = [
     *((f"<{tag}>", f"</{tag}>") for tag in TAGS),
     ("<Think >", "</ Think>"),
     ('<think time="3s">', "</think>"),
+    ("<inner_monologue>", "</inner_monologue>"),
+    ("<inner thoughts>", "</inner thoughts>"),
+    ("<reasoning_content>", "</reasoning_content>"),
+    ("<thinking-process>", "</thinking-process>"),
+    ("<CoT>", "</CoT>"),
+    ("&lt;think&gt;", "&lt;/think&gt;"),  # as HTML escapes them
+    ("＜think＞", "＜／think＞"),  # as wide as Chinese characters
+    ("＜ｔｈｉｎｋ＞", "＜/ｔｈｉｎｋ＞"),
+    ("<｜think｜>", "<｜/think｜>"),
     ("[THINK]", "[/THINK]"),  # Magistral
     ("◁think▷", "◁/think▷"),  # Kimi-VL
     ("[unused16]", "[unused17]"),  # openPangu
@@ -53,6 +62,15 @@ def test_the_answer_is_what_stands_outside_of_the_marks(begin: str, end: str) ->
         ('<think>He said "done".</think>"8"', '"8"'),
         ("x = re.sub(r'<think>.*?</think>', '', s)\n", "x = re.sub(r'<think>.*?</think>', '', s)\n"),
         ("<think>a</thinking>b", "b"),
+        ("<think />8", "<think />8"),  # nothing was thought
+        ('<details type="reasoning" done="true">\n> a\n</details>\nb', "\nb"),  # Open WebUI
+        ("<details><summary>More</summary>a</details>b", "<details><summary>More</summary>a</details>b"),
+        ('<details open="">a</details>b', '<details open="">a</details>b'),
+        ("It ends with assistantfinal: 8", "It ends with assistantfinal: 8"),
+        (":::thinking\na\n:::\nb", "\nb"),  # LibreChat
+        (":::note\na\n:::\nb", ":::note\na\n:::\nb"),
+        ("<reflection>a</reflection> b", "<reflection>a</reflection> b"),  # may be what was asked for
+        ("Ｗｈｙ？ ＜think＞a＜/think＞ 因为", "Ｗｈｙ？  因为"),
         ("  \n", ""),
     ],
 )

@@ -241,6 +241,35 @@ def test_a_csv_whose_header_is_one_field_with_semicolons_or_tabs_has_this_delimi
         assert list(entry.record) == header.split(",")
 
 
+@pytest.mark.parametrize("mark", [";", ",", "\t", "|"])
+def test_the_first_line_that_excel_writes_names_the_delimiter_and_is_no_header(tmp_path: Path, mark: str) -> None:
+    path = tmp_path / "excel.csv"
+    for told in (f"sep={mark}", f'"sep={mark}"'):
+        path.write_bytes(f"\ufeff{told}\r\na,b{mark}c\r\n1{mark}2\r\n\r\n1{mark}2{mark}3{mark}4\r\n".encode())
+        first, last = read_entries(path)
+        header = ["a", "b", "c"] if mark == "," else ["a,b", "c"]
+        assert (first.where, last.where) == (f"{path}:3", f"{path}:5")
+        assert isinstance(last.record, DataError)
+        assert (
+            isinstance(first.record, DataError) if mark == "," else first.record == dict(zip(header, "12", strict=True))
+        )
+    path.write_text("sep=a,b\n1,2\n")  # a column
+    (entry,) = read_entries(path)
+    assert entry.record == {"sep=a": "1", "b": "2"}
+
+
+@pytest.mark.parametrize("name", ["x.tab", "x.txt", "X.TXT", "x.txt.gz"])
+def test_text_with_tabs_is_a_table_by_other_names_too(tmp_path: Path, name: str) -> None:
+    write = (lambda text: gzip.compress(text)) if name.endswith(".gz") else (lambda text: text)
+    (tmp_path / name).write_bytes(write(b"prompt\tresponse\r\nWhere?\tIn Lyon.\r\n"))
+    (entry,) = read_entries(tmp_path / name)
+    assert entry.record == {"prompt": "Where?", "response": "In Lyon."}
+    if name != "x.tab":
+        (tmp_path / name).write_bytes(write(b'\xef\xbb\xbf {"prompt": "Where?"}\n'))
+        (entry,) = read_entries(tmp_path / name)
+        assert json_object(entry.record, "here") == {"prompt": "Where?"}
+
+
 @pytest.mark.parametrize("field", ["prompt", "response", "feedback"])
 def test_halves_of_surrogate_pairs_are_refused_where_a_tokenizer_reads_the_annotations(
     tmp_path: Path, field: str

@@ -358,6 +358,13 @@ def test_letters_of_a_script_without_spaces_are_one_whole_word() -> None:
         ({"quote": "Lyon", "startOffset": 28, "endOffset": 32}, [(28, 32)]),
         ({"quote": "Lyon", "char_start": 28, "char_end": 32}, [(28, 32)]),
         ({"quote": "Lyon", "begin": 28, "end": 32}, [(28, 32)]),
+        ({"quote": "Lyon", "s": 28, "e": 32}, [(28, 32)]),
+        ({"word": "lyon", "start": 28, "end": 32}, [(28, 32)]),  # transformers' pipeline, of an uncased model
+        ({"start": "28", "end": "32"}, [(28, 32)]),
+        ({"from": 28, "to": 32}, [(28, 32)]),
+        *(({key: "Lyon", "why": "no"}, [(12, 16), (28, 32)]) for key in ("exact", "Word", "original", "value")),
+        ({"value": "fair", "text": "Lyon"}, [(12, 16), (28, 32)]),
+        ({"value": "fair", "exact": "Lyon"}, [(12, 16), (28, 32)]),  # W3C's quotes, with another value
         ({"quote": "Lyon", "start_pos": 28, "end_pos": 32}, [(28, 32)]),
         ({"text": "Lyon", "startCharIndex": 28, "endCharIndex": 32}, [(28, 32)]),  # Datasaur
         ({"text": "Lyon", "characterOffsetBegin": 28, "characterOffsetEnd": 32}, [(28, 32)]),  # Stanford CoreNLP 4.5
@@ -375,6 +382,19 @@ def test_a_quote_with_its_place_marks_this_place_alone(entry, spans):
         assert critique.spans == tuple(Span(*place, "negative") for place in spans)
         assert critique.unmatched == (() if spans else ("Lyon",))
         assert {type(quote) for quote in critique.unmatched} <= {str}
+
+
+@pytest.mark.parametrize(
+    "entry", [{"from": "2", "to": "3"}, {"s": "Lyon", "e": "Nice"}, {"start": "Lyon", "end": "fair"}]
+)
+def test_what_was_written_and_what_should_be_are_no_offsets(entry: dict[str, str]) -> None:
+    response = "The fair in Lyon is not the Lyon fair."
+    assert critique_from_text(json.dumps({"poor_spans": [entry]}), response) == Critique("")
+
+
+def test_a_word_for_a_quote_that_stands_alone_is_itself_the_quote() -> None:
+    critique = critique_from_text('{"poor_spans": [{"value": "is no name"}, {"word": "typo"}]}', "value = word")
+    assert critique.spans == (Span(0, 5, "negative"), Span(8, 12, "negative"))
 
 
 def test_a_place_may_count_utf_16_units_where_a_quote_shows_it():

@@ -18,7 +18,7 @@ from small_reward import ANNOTATIONS, prepare, recipe
 from text2grad import vote
 from text2grad.errors import ConfigError
 from text2grad.feedback.records import read_annotations
-from text2grad.reward_models.decoding.constrained import ConstrainedChoice, free_choice
+from text2grad.reward_models.decoding.constrained import free_choice, valid_choice
 from text2grad.reward_models.generative import GenerativeRewardModel
 from text2grad.reward_models.load import critic_from_recipe
 from text2grad.reward_models.training.held_out import HeldOutSet
@@ -151,7 +151,7 @@ def test_a_token_is_drawn_by_its_share_among_the_allowed_ones() -> None:
     state, room, draws = begun.state, begun.room, 4_000
     for seed in range(draws):
         begun.state, begun.room = state, room
-        choose = ConstrainedChoice([begun], [random.Random(seed)])
+        choose = valid_choice([begun], [random.Random(seed)])
         found[int(choose(torch.tensor(scores[None]), torch.tensor([0]), 0))] += 1
     assert set(found) <= set(allowed)
     for token in allowed:

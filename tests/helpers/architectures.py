@@ -43,6 +43,8 @@ SIZES: dict[str, Any] = {
     **dict.fromkeys(("mamba_n_groups", "n_groups"), 1),
     **dict.fromkeys(("mamba_d_state", "state_size", "ssm_state_size"), 8),
     **dict.fromkeys(("hidden_size_per_layer_input",), 8),
+    **dict.fromkeys(("linear_num_heads", "linear_num_key_heads", "linear_num_value_heads"), 4),
+    **dict.fromkeys(("linear_head_dim", "linear_key_head_dim", "linear_value_head_dim"), 8),
 }
 TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "is_decoder": True}
 HYBRID = {"layer_types": ["linear_attention", "full_attention"]}

@@ -14,6 +14,7 @@ what the last request was. What is judged stands between tags, or else is the la
     stuck       3 MiB, then likewise
     garbage     status 200, and no JSON
     wrong       status 200, and JSON that is no chat completion
+    in:NAME     status 200, and an error in its body: one of `INSIDE`
     badchunk    a chunked body whose second chunk has no size
     cutchunk    a chunked body that ends after its first chunk
     twolengths  two different Content-Length headers
@@ -88,6 +89,18 @@ MALFORMED = {
     "moved": b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:9/elsewhere\r\nContent-Length: 0\r\n\r\n",
     "cookie": _HEAD + b"Set-Cookie: \xff=1\r\nContent-Length: 2\r\n\r\n{}",
     "early": _HEAD + b"Content-Length: 2\r\n\r\n{}BODY",
+}
+INSIDE: dict[str, Any] = {
+    "number": {"error": {"message": "Provider returned error", "code": 504}},  # OpenRouter
+    "broken": {  # likewise, in the middle of an answer
+        "choices": [{"error": {"code": 502, "message": "no"}, "finish_reason": "error", "message": {"content": "{"}}]
+    },
+    "ended": {"choices": [{"finish_reason": "error", "message": {"content": "{}"}}]},
+    "text": {"error": {"message": "Request timed out.", "type": "timeout_error"}},  # LiteLLM
+    "page": b"<html><head><title>504 Gateway Time-out</title></head></html>",  # nginx, behind a proxy
+    "busy": {"choices": None, "base_resp": {"status_code": 1002, "status_msg": "rate limit"}},  # MiniMax
+    "account": {"error": {"message": "Insufficient credits", "code": "402"}},
+    "format": {"error": {"message": "response_format is not known here"}},
 }
 SCRIPT = re.compile(r"\[\[([\w.: ]+)\]\]")
 RESPONSE = re.compile(r"<response(?:-\d+)?>\n(.*?)\n</response", re.DOTALL)
@@ -186,7 +199,7 @@ class FaultServer:
         self.counts[name] += 1
         count, number = self.counts[name], self.counts.total()
         if self.no_schemas and {"response_format", "structured_outputs", "logprobs"} & request.keys():
-            what = "response_format" if self.no_schemas in (404, 503) else "this format"
+            what = "response_format" if self.no_schemas == 503 else "this format"
             _send(writer, self.no_schemas, {"error": {"message": f"{what} is not known here"}})
             return True
         if self.reject_all:
@@ -237,6 +250,8 @@ class FaultServer:
             return False
         if what == "garbage":
             _send(writer, 200, b"<html>Bad gateway</html>")
+        elif status == "in":
+            _send(writer, 200, INSIDE[after])
         elif what == "wrong":
             _send(writer, 200, {"choices": "none"})
         elif what == "cut":

@@ -1,4 +1,4 @@
-"""A `SpanGRPOTrainer` on a Llama of a few thousand parameters; as a script it trains in a process of torchrun.
+"""A `text2grad.GRPOTrainer` on a Llama of a few thousand parameters; as a script it trains in a process of torchrun.
 
 python small_trl.py DIRECTORY    → DIRECTORY/rank0.pt: the advantages of this process's rows of `REWARDS`
 """
@@ -14,13 +14,13 @@ from datasets import Dataset
 from trl import GRPOConfig
 
 from text2grad.feedback import locate_spans
-from text2grad.integrations import SpanGRPOTrainer
+from text2grad.integrations import GRPOTrainer
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example
 
 REWARDS = [[0.0, 2.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, -1.0], [0.0, 1.0, 0.0], [3.0, 0.0, 0.0], [0.0, 4.0, 0.0]]
 LENGTHS = [3, 2, 3, 2, 1, 2]  # of six responses to three prompts
-OWN = ("reward", "gamma", "leave_one_out", "match", "reward_funcs")
+OWN = ("reward", "gamma", "leave_one_out", "match", "peft_config", "callbacks", "eval_dataset", "data")
 
 
 def yes_is_positive(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
@@ -33,13 +33,14 @@ def yes_is_positive(examples: Sequence[Example], responses: Sequence[str]) -> li
 
 def make_trainer(
     out: Path,
-    critic: Any = yes_is_positive,
+    reward_funcs: Any = yes_is_positive,
     *,
+    kind: Any = GRPOTrainer,
     rows: list[dict[str, Any]] | None = None,
     tokenizer: Any = None,
     **settings: Any,
-) -> SpanGRPOTrainer:
-    """Return a trainer; settings are those of TRL and of `SpanGRPOTrainer`."""
+) -> GRPOTrainer:
+    """Return a trainer; settings are those of TRL and of `text2grad.GRPOTrainer`."""
     tokenizer = tokenizer or word_tokenizer(["please say yes or no . maybe later"])
     own = {name: settings.pop(name) for name in OWN if name in settings}
     values = {
@@ -57,13 +58,15 @@ def make_trainer(
         "seed": 3,
         **settings,
     }
-    data = Dataset.from_list(rows or [{"prompt": "please say yes or no ."}, {"prompt": "yes or no ."}] * 8)
+    data = own.pop("data", None) or Dataset.from_list(
+        rows or [{"prompt": "please say yes or no ."}, {"prompt": "yes or no ."}] * 8
+    )
     model = tiny_llama(tokenizer, seed=0)
-    return SpanGRPOTrainer(model, critic, GRPOConfig(**values), data, processing_class=tokenizer, **own)
+    return kind(model, reward_funcs, GRPOConfig(**values), data, processing_class=tokenizer, **own)
 
 
 def with_rewards(
-    trainer: SpanGRPOTrainer,
+    trainer: GRPOTrainer,
     rewards: list[list[float]],
     lengths: list[int],
     *,
@@ -73,7 +76,7 @@ def with_rewards(
     """Return the advantages for given token rewards of this process's rows; `whole`: a part of those of the last."""
     mask = torch.arange(len(rewards[0])) < torch.tensor(lengths)[:, None]
     trainer.token_rewards, trainer.response_mask = torch.tensor(rewards), mask
-    trainer.whole_rewards = torch.tensor(whole or [0.0] * len(rewards))
+    trainer.whole_rewards, trainer.numbers = torch.tensor(whole or [0.0] * len(rewards)), torch.zeros(len(rewards), 1)
     return trainer._advantages({"completion_mask": mask.long(), **output})
 
 
@@ -92,8 +95,8 @@ def main(out: Path) -> None:
             with_rewards(trainer, [row[:width] for row in REWARDS[rows]], LENGTHS[rows]), out / f"{scale}{rank}.pt"
         )
     trainer.train()
-    if len(trainer.token_rewards) != 3:
-        raise SystemExit(f"{len(trainer.token_rewards)} rows")
+    if trainer.token_rewards is None or len(trainer.token_rewards) != 3:
+        raise SystemExit("not three rows of token rewards")
 
 
 if __name__ == "__main__":

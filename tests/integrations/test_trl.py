@@ -9,13 +9,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
-from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer import grpo_trainer
 
 import small_trl
 from small_trl import LENGTHS, REWARDS, make_trainer, with_rewards
 from text2grad.errors import ConfigError, CriticError
-from text2grad.integrations import SpanGRPOTrainer
+from text2grad.integrations import GRPOTrainer
 from text2grad.models import collate
+from text2grad.rl import JudgedIds
 from text2grad.rl.advantages import group_advantages
 from text2grad.rl.ppo import TokenMean, policy_loss
 from text2grad.tasks.tiny import word_tokenizer
@@ -32,11 +33,16 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @pytest.fixture
-def trainer(tmp_path: Path) -> Callable[..., SpanGRPOTrainer]:
+def trainer(tmp_path: Path) -> Callable[..., GRPOTrainer]:
     return partial(make_trainer, tmp_path / "out")
 
 
-def test_advantages_are_made_by_hand(trainer: Callable[..., SpanGRPOTrainer]) -> None:
+def length(completion_ids: list[list[int]], **_: Any) -> list[float]:
+    """Return the number of tokens, a reward function of TRL."""
+    return [float(len(ids)) for ids in completion_ids]
+
+
+def test_advantages_are_made_by_hand(trainer: Callable[..., GRPOTrainer]) -> None:
     one = trainer(num_generations=2, scale_rewards="none", gamma=0.5)
     # returns at γ = 0.5: 0.5 + 1 · 0.5 = (0 + 0.5, 1) = (0.5, 1), mean 0.75; (-1), mean -1; the group's mean -0.125
     found = with_rewards(one, [[0.0, 1.0], [-1.0, 0.0]], [2, 1])
@@ -59,20 +65,18 @@ def test_advantages_are_made_by_hand(trainer: Callable[..., SpanGRPOTrainer]) ->
 
 
 def test_spans_on_what_a_tool_wrote_are_not_counted_as_rewarded(
-    trainer: Callable[..., SpanGRPOTrainer], monkeypatch: pytest.MonkeyPatch
+    trainer: Callable[..., GRPOTrainer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = trainer(num_generations=2, scale_rewards="none")
     with_rewards(one, [[0.0, 1.0], [-1.0, 1.0]], [2, 2])
     output = {"completion_mask": torch.ones(2, 2), "tool_mask": torch.tensor([[1, 0], [1, 1]])}
-    monkeypatch.setattr(GRPOTrainer, "_generate_and_score_completions", lambda self, inputs: dict(output))
+    monkeypatch.setattr(grpo_trainer.GRPOTrainer, "_generate_and_score_completions", lambda self, inputs: dict(output))
     one._generate_and_score_completions([])
     assert one._metrics["train"]["critic/rewarded_tokens"] == [1.0]  # 0 of the first response, 2 of the second
 
 
 @pytest.mark.parametrize(("scale", "leave_one_out"), [("group", False), ("batch", False), ("none", True)])
-def test_the_scale_of_advantages_is_trls(
-    trainer: Callable[..., SpanGRPOTrainer], scale: str, leave_one_out: bool
-) -> None:
+def test_the_scale_of_advantages_is_trls(trainer: Callable[..., GRPOTrainer], scale: str, leave_one_out: bool) -> None:
     one = trainer(num_generations=2, scale_rewards=scale, leave_one_out=leave_one_out)
     found = with_rewards(one, REWARDS, LENGTHS)
     mask = one.response_mask
@@ -95,7 +99,7 @@ def test_the_scale_of_advantages_is_trls(
     [("grpo", TokenMean("response")), ("dapo", TokenMean("token")), ("dr_grpo", TokenMean("constant", 6))],
 )
 def test_loss_and_gradient_are_those_of_our_own_trainer(
-    trainer: Callable[..., SpanGRPOTrainer], loss_type: str, mean: TokenMean
+    trainer: Callable[..., GRPOTrainer], loss_type: str, mean: TokenMean
 ) -> None:
     one = trainer(loss_type=loss_type, gamma=0.5, scale_rewards="group")
     one.model.train()
@@ -150,20 +154,22 @@ def response_logprobs_of(model: Any, batch: Any) -> torch.Tensor:
     return torch.stack(rows)
 
 
-def test_it_learns_the_words_that_the_critic_praises(trainer: Callable[..., SpanGRPOTrainer]) -> None:
+def test_it_learns_the_words_that_the_critic_praises(trainer: Callable[..., GRPOTrainer]) -> None:
     one = trainer(max_steps=25, learning_rate=1e-2, gamma=0.0)
     one.train()
-    logged = [log["rewards/spans/mean"] for log in one.state.log_history if "rewards/spans/mean" in log]
+    logged = [
+        log["rewards/yes_is_positive/mean"] for log in one.state.log_history if "rewards/yes_is_positive/mean" in log
+    ]
     assert logged[0] < 1
     assert sum(logged[-3:]) / 3 > 4  # of 6 words
     last = next(log for log in reversed(one.state.log_history) if "critic/failure_rate" in log)
     assert last["critic/failure_rate"] == 0
-    assert last["critic/positive_spans"] == pytest.approx(last["rewards/spans/mean"], abs=1e-6)
+    assert last["critic/positive_spans"] == pytest.approx(last["rewards/yes_is_positive/mean"], abs=1e-6)
 
 
 @pytest.mark.parametrize("checkpoint", [2, 4, 6])
 def test_a_resumed_training_ends_with_the_same_weights(
-    trainer: Callable[..., SpanGRPOTrainer], tmp_path: Path, checkpoint: int
+    trainer: Callable[..., GRPOTrainer], tmp_path: Path, checkpoint: int
 ) -> None:
     # epochs of 4 steps with the prompts in another order each; TRL begins with the first epoch's order
     rows = [{"prompt": " ".join(["yes"] * length)} for length in range(1, 9)]
@@ -186,7 +192,7 @@ def test_a_resumed_training_ends_with_the_same_weights(
 
 
 def test_the_critic_sees_the_columns_and_other_rewards_stand_on_the_last_token(
-    trainer: Callable[..., SpanGRPOTrainer],
+    trainer: Callable[..., GRPOTrainer],
 ) -> None:
     seen: list[Example] = []
 
@@ -194,15 +200,11 @@ def test_the_critic_sees_the_columns_and_other_rewards_stand_on_the_last_token(
         seen.extend(examples)
         return [Critique("", outcome=0.25)] * len(responses)
 
-    def length(completion_ids: list[list[int]], **_: Any) -> list[float]:
-        return [float(len(ids)) for ids in completion_ids]
-
     # a column "meta" is the object of text2grad's own files
     row = {"prompt": "yes or no .", "reference": "no", "tests": "t", "difficulty": 3, "meta": {"passage": "p"}}
     one = trainer(
-        critic,
+        [critic, length],
         rows=[row] * 8,
-        reward_funcs=[length],
         reward_weights=[1.0, 2.0],
         max_steps=1,
     )
@@ -216,34 +218,42 @@ def test_the_critic_sees_the_columns_and_other_rewards_stand_on_the_last_token(
     torch.testing.assert_close(one.whole_rewards, 0.25 + 2.0 * lengths)
 
 
-def test_rewards_follow_the_section_of_a_recipe(trainer: Callable[..., SpanGRPOTrainer]) -> None:
+def said(trainer: GRPOTrainer, ids: list[list[int]]) -> JudgedIds:
+    """Return what the first reward function says about responses."""
+    trainer.rows, trainer.ids, trainer.judged = [{"prompt": "yes"}] * len(ids), ids, {}
+    texts = trainer.processing_class.batch_decode(ids, skip_special_tokens=True)
+    trainer.reward_funcs[0](completions=texts, log_metric=lambda *_: None, log_extra=lambda *_: None)
+    return trainer.judged[0]
+
+
+def test_rewards_follow_the_section_of_a_recipe(trainer: Callable[..., GRPOTrainer]) -> None:
     one = trainer(reward={"positive": 0.5, "negative": -2.0, "unlabelled": 0.125, "truncated": -1.0})
     tokenizer = one.processing_class
     ids = [tokenizer("please yes later").input_ids, [*tokenizer("please maybe").input_ids, tokenizer.eos_token_id]]
-    judged = one._judge([{"prompt": "yes"}] * 2, ids)
+    judged = said(one, ids)
     rewards, mask = judged.rewards, judged.response_mask
     # yes 0.5, later -2 and cut: -1 more; maybe -2; the others 0.125
     assert rewards.tolist() == [[0.125, 0.5, -3.0], [0.125, -2.0, 0.125]]
     assert mask.all()
     assert judged.whole.tolist() == [-1.0, 0.0]
     one = trainer(reward={"placement": "last_token"})
-    judged = one._judge([{"prompt": "yes"}] * 2, ids)
+    judged = said(one, ids)
     assert judged.whole.tolist() == judged.rewards.sum(dim=1).tolist() == [0.0, -1.0]
 
 
-def test_quotes_are_matched_and_spans_weighed_as_asked(trainer: Callable[..., SpanGRPOTrainer]) -> None:
+def test_quotes_are_matched_and_spans_weighed_as_asked(trainer: Callable[..., GRPOTrainer]) -> None:
     def critic(examples: Sequence[Example], responses: Sequence[str]) -> list[str]:
         return ['{"textual_feedback": "So.", "good_spans": ["YES  or"], "poor_spans": []}'] * len(responses)
 
     found = {}
     for match in ("exact", "normalized"):
         one = trainer(critic, reward={"span_mass": "span"}, match=match)
-        found[match] = one._judge([{"prompt": "yes"}], [one.processing_class("please yes or later").input_ids]).rewards
+        found[match] = said(one, [one.processing_class("please yes or later").input_ids]).rewards
     assert found["exact"].tolist() == [[0.0] * 4]
     assert found["normalized"].tolist() == [[0.0, 0.5, 0.5, 0.0]]  # one span of mass 1
 
 
-def test_a_critic_that_cannot_be_read_stops_the_training(trainer: Callable[..., SpanGRPOTrainer]) -> None:
+def test_a_critic_that_cannot_be_read_stops_the_training(trainer: Callable[..., GRPOTrainer]) -> None:
     one = trainer(lambda examples, responses: ['{"feedback": "cut'] * len(responses), max_steps=3)
     with pytest.raises(CriticError, match="100% of the last 8 critiques could not be read"):
         one.train()
@@ -251,7 +261,7 @@ def test_a_critic_that_cannot_be_read_stops_the_training(trainer: Callable[..., 
 
 @pytest.mark.parametrize("form", ["plain", "chat", "parsed"])
 def test_the_studio_shows_the_critiques_of_logged_completions(
-    trainer: Callable[..., SpanGRPOTrainer], tmp_path: Path, form: str
+    trainer: Callable[..., GRPOTrainer], tmp_path: Path, form: str
 ) -> None:
     text = "please say yes or no ."
     tokenizer = word_tokenizer([text, "maybe later"])
@@ -295,7 +305,7 @@ def test_the_studio_shows_the_critiques_of_logged_completions(
     assert marked <= {("yes", "positive"), ("no", "positive"), ("maybe", "negative"), ("later", "negative")}
 
 
-def test_feedback_that_utf8_cannot_encode_is_logged(trainer: Callable[..., SpanGRPOTrainer], tmp_path: Path) -> None:
+def test_feedback_that_utf8_cannot_encode_is_logged(trainer: Callable[..., GRPOTrainer], tmp_path: Path) -> None:
     one = trainer(
         lambda examples, responses: [Critique("half \ud83d", unmatched=("\ud83d",))] * len(responses),
         max_steps=1,
@@ -311,28 +321,37 @@ def test_feedback_that_utf8_cannot_encode_is_logged(trainer: Callable[..., SpanG
     [
         ({"importance_sampling_level": "sequence"}, "importance_sampling_level = 'sequence'"),
         ({"multi_objective_aggregation": "normalize_then_sum"}, "multi_objective_aggregation"),
-        ({"gamma": 1.5}, "gamma = 1.5"),
-        ({"reward_funcs": len}, "put the function into a list"),
-        ({"reward": {"positve": 1}}, "positve"),
     ],
 )
-def test_settings_that_would_lose_the_spans_are_refused(
-    trainer: Callable[..., SpanGRPOTrainer], settings: dict[str, Any], message: str
+def test_settings_that_would_lose_the_spans_are_refused_at_the_first_words(
+    trainer: Callable[..., GRPOTrainer], settings: dict[str, Any], message: str
 ) -> None:
+    with pytest.raises(ConfigError, match=message):
+        trainer(**settings).train()
+    trainer(length, max_steps=1, **settings).train()  # numbers lose nothing
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"), [({"gamma": 1.5}, "gamma = 1.5"), ({"reward": {"positve": 1}}, "positve")]
+)
+def test_wrong_settings_are_refused_before_the_model_is_loaded(
+    trainer: Callable[..., GRPOTrainer], monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], message: str
+) -> None:
+    monkeypatch.setattr(grpo_trainer.GRPOTrainer, "__init__", pytest.fail)
     with pytest.raises(ConfigError, match=message):
         trainer(**settings)
 
 
 @pytest.mark.parametrize("version", ["1.13.0", "1.17.0.dev0", "2.0.0"])
 def test_an_untested_version_of_trl_is_refused(
-    trainer: Callable[..., SpanGRPOTrainer], monkeypatch: pytest.MonkeyPatch, version: str
+    trainer: Callable[..., GRPOTrainer], monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     monkeypatch.setattr("text2grad.models.vllm_sampling.version", lambda package: version)
     with pytest.raises(ConfigError, match=f"installed is {version}"):
         trainer()
 
 
-def test_a_group_may_lie_in_two_processes(warm: Warm, trainer: Callable[..., SpanGRPOTrainer], tmp_path: Path) -> None:
+def test_a_group_may_lie_in_two_processes(warm: Warm, trainer: Callable[..., GRPOTrainer], tmp_path: Path) -> None:
     warm.together(2, "python", small_trl.__file__, tmp_path, ACCELERATE_USE_CPU="true")
     for scale in ("group", "batch"):
         whole = with_rewards(trainer(num_generations=2, scale_rewards=scale, gamma=0.5), REWARDS, LENGTHS)
@@ -342,11 +361,11 @@ def test_a_group_may_lie_in_two_processes(warm: Warm, trainer: Callable[..., Spa
         torch.testing.assert_close(torch.cat(parts), whole, atol=1e-6, rtol=0)
 
 
-def test_steps_that_are_not_the_policys_are_told_before_a_training(
-    trainer: Callable[..., SpanGRPOTrainer], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_steps_that_are_not_the_policys_are_told_at_the_first_words(
+    trainer: Callable[..., GRPOTrainer], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    trainer()
+    trainer(max_steps=1).train()
     assert "TRL pads prompts" not in caplog.text
     monkeypatch.setattr("text2grad.integrations.trl.steps_are_right", lambda *_: False)
-    trainer()
+    trainer(max_steps=1).train()
     assert "TRL pads prompts on the left and samples by such steps" in caplog.text

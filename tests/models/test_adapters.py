@@ -5,9 +5,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import torch
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers.models.bert import BertConfig, BertLMHeadModel
 from transformers.models.mamba import MambaConfig, MambaForCausalLM
@@ -292,3 +294,22 @@ def test_a_trainable_adapter_is_loaded_to_be_trained(tmp_path: Path) -> None:
     for trainable in (False, True):
         weights = adapter_parameters(load_lora(tiny("llama"), path, trainable=trainable), POLICY_ADAPTER)
         assert {weight.requires_grad for weight in weights.values()} == {trainable}
+
+
+def test_a_weight_that_an_adapter_lacks_or_has_beside_is_refused_by_name_and_its_file_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, reads = saved_adapter(tmp_path / "adapter"), []
+    load = peft.peft_model.load_peft_weights
+    monkeypatch.setattr(peft.peft_model, "load_peft_weights", lambda *a, **b: reads.append(a) or load(*a, **b))
+    load_lora(tiny("llama"), path)
+    assert len(reads) == 1
+    file = tmp_path / "adapter" / "adapter_model.safetensors"
+    whole = load_file(file)
+    name = next(name for name in whole if "lora_B" in name)
+    save_file({key: value for key, value in whole.items() if key != name}, file)
+    with pytest.raises(ModelError, match=r"the files lack 1 of its weights: .*\.q_proj\.lora_B\.default\.weight; copy"):
+        load_lora(tiny("llama"), path)
+    save_file({**whole, name.replace("q_proj", "o_proj"): whole[name].clone()}, file)
+    with pytest.raises(ModelError, match=r"hold, without a place in the model, 1 of its weights: .*o_proj\.lora_B"):
+        load_lora(tiny("llama"), path)

@@ -84,9 +84,9 @@ def family(name: str) -> tuple[str, ...]:
     return ENDS[max((stem for stem in ENDS if name.startswith(stem)), key=len)]
 
 
-def tokenizer_for(template: str, *special: str, eos: str = "<eos>") -> Any:
+def tokenizer_for(template: Any, *special: str, eos: str = "<eos>") -> Any:
     """Return a byte-level tokenizer that has a template and knows its tokens."""
-    tokens = dict.fromkeys([*re.findall(TOKEN, template), *special, eos, "<bos>"])
+    tokens = dict.fromkeys([*re.findall(TOKEN, str(template)), *special, eos, "<bos>"])
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     core = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate([*tokens, *alphabet])}, merges=[]))
     core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
@@ -231,7 +231,7 @@ CHATML = """{% for m in messages %}<|im_start|>{{ m.role }}
 HEADER = "<|im_start|>assistant\n"
 
 
-def chat_rows(template: str, chat: list[dict[str, Any]], tmp_path: Path, **record: Any) -> tuple[Any, list[Row]]:
+def chat_rows(template: Any, chat: list[dict[str, Any]], tmp_path: Path, **record: Any) -> tuple[Any, list[Row]]:
     """Return the rows of a chat that is read from a file."""
     (tmp_path / "chat.jsonl").write_text(json.dumps({"messages": chat, **record}), "utf-8")
     tokenizer = tokenizer_for(template)
@@ -354,6 +354,46 @@ def test_the_tools_of_a_record_are_rendered_in_prompts(tools: Any, tmp_path: Pat
     assert tuple(row["input_ids"][: len(ids)]) == ids
     (ids,) = encode_prompts(tokenizer, [Example("Weather?", meta={"tools": "a hammer"})])  # no tools of a model
     assert tokenizer.decode(ids) == "<|im_start|>user\nWeather?<|im_end|>\n" + HEADER
+
+
+@pytest.mark.parametrize("own", [{"enable_thinking": False}, '{"enable_thinking": false}'], ids=["object", "text"])
+def test_the_arguments_of_a_record_for_its_template_are_given_to_it(own: Any, tmp_path: Path) -> None:
+    """As in TRL: "chat_template_kwargs" of a row; in Qwen3, thoughts that are off are closed in the prompt."""
+    chat = [asked("Who?"), said("Ann")]
+    tokenizer, (row,) = chat_rows(TEMPLATES["qwen3"], chat, tmp_path, chat_template_kwargs=own)
+    assert learned(tokenizer, [row]) == ["Ann<|im_end|>"]
+    (ids,) = encode_prompts(tokenizer, [Example("Who?", meta={"chat_template_kwargs": own})])
+    assert tokenizer.decode(ids).endswith(HEADER + "<think>\n\n</think>\n\n")
+    assert row["input_ids"][: len(ids)] == list(ids)
+    shown = tokenizer_for("{% for it in documents %}{{ it.text }}{% endfor %}" + CHATML)
+    (ids,) = encode_prompts(shown, [Example("Who?", meta={"chat_template_kwargs": {"documents": [{"text": "Ann."}]}})])
+    assert shown.decode(ids).startswith("Ann.<|im_start|>user")
+    for taken in ("chat_template", "tokenize", "tools", "continue_final_message"):
+        with pytest.raises(DataError, match=f"\"chat_template_kwargs\" of the chat: '{taken}' is no variable of"):
+            chat_rows(TEMPLATES["qwen3"], chat, tmp_path, chat_template_kwargs={taken: "x"})
+
+
+def test_of_named_templates_that_for_tools_renders_and_ends_the_turns_of_chats_with_tools(tmp_path: Path) -> None:
+    """As in Command R and Hermes 2 Pro, whose tokenizers have several templates by name."""
+    of_tools = "{{ tools[0].function.name }}: " + CHATML.replace("<|im_end|>\n", "<|eot|>")
+    named: Any = {"default": CHATML, "tool_use": of_tools}
+    chat = [asked("Who?"), said("Ann"), asked("When?"), said("Friday")]
+    tokenizer, rows = chat_rows(named, chat, tmp_path)
+    assert learned(tokenizer, rows) == ["Ann<|im_end|>", "Friday<|im_end|>"]
+    tokenizer, (row,) = chat_rows(named, chat, tmp_path, tools=TOOLS)
+    assert learned(tokenizer, [row]) == ["Ann<|eot|>", "Friday<|eot|>"]
+    assert tokenizer.decode(row["input_ids"]) == tokenizer.apply_chat_template(chat, tools=TOOLS, tokenize=False)
+    tokenizer, rows = chat_rows({"tool_use": of_tools}, chat, tmp_path, tools=TOOLS)
+    assert learned(tokenizer, rows) == ["Ann<|eot|>", "Friday<|eot|>"]
+    with pytest.raises(DataError, match="multiple chat templates with no default"):
+        chat_rows({"tool_use": of_tools}, chat, tmp_path)
+
+
+def test_functions_that_no_template_renders_are_told() -> None:
+    lost = set[str]()
+    turn = ([asked("Weather?")], "Sun", said("Sun"), {"functions": [TOOLS[0]["function"]]})  # OpenAI's before "tools"
+    conversation_rows(tokenizer_for(CHATML), [turn], "chat", lost=lost)
+    assert lost == {"tools"}
 
 
 def test_marks_of_the_template_are_tokens_and_those_that_a_message_spells_are_text(tmp_path: Path) -> None:

@@ -190,7 +190,9 @@ def test_what_a_merge_cannot_keep_is_refused(tmp_path: Path) -> None:
     tiny("llama").save_pretrained(tmp_path / "base")
     adapted = stirred(load_policy(str(tmp_path / "base")), lora("llama", lora_bias=True))
     adapted.save_pretrained(tmp_path / "adapter")
-    with pytest.raises(ModelError, match=r"cannot load the adapter .* \(RuntimeError: Impossible to merge LoRA with"):
+    with pytest.raises(
+        ModelError, match=r"adapter' cannot be merged .* \(RuntimeError: Impossible .*\. Train one that can"
+    ):
         load_policy(str(tmp_path / "adapter"))
 
 
@@ -225,6 +227,19 @@ def test_an_adapter_on_another_base_than_its_own_is_refused(tmp_path: Path) -> N
     assert said.endswith(f"If you changed the model on purpose, remove {tmp_path / 'adapter' / 'probe.json'}")
     (tmp_path / "adapter" / "probe.json").unlink()
     load_policy(str(tmp_path / "adapter"))
+
+
+@pytest.mark.parametrize(
+    "text", [b"{cut", b"[]", b"{}", b"\xff", b'{"logp": [[0.0], [0.0, 1.0]], "eps": 1}', b'{"logp": [1.0], "eps": 1}']
+)
+def test_a_damaged_probe_is_named_with_the_ways_out(tmp_path: Path, text: bytes) -> None:
+    save_model(tiny("llama"), tmp_path)
+    (tmp_path / "probe.json").write_bytes(text)
+    ways_out = "Copy the model again, or remove this file, which tells another model from it"
+    with pytest.raises(ModelError, match=rf"^cannot read {tmp_path}/probe\.json: .*\. {ways_out}$"):
+        load_policy(str(tmp_path))
+    (tmp_path / "probe.json").unlink()
+    load_policy(str(tmp_path))
 
 
 def test_a_model_whose_file_changed_is_refused(tmp_path: Path) -> None:

@@ -351,7 +351,8 @@ def test_settings_that_are_not_known_are_refused(taught: GenerativeRewardModel, 
     taught.save(tmp_path)
     (tmp_path / FORMAT_FILE).write_text('{"form": "spans", "learned": "choices"}')
     with pytest.raises(
-        ModelError, match=r"^cannot read .*reward_model.json: .*'learned'; train the reward model again$"
+        ModelError,
+        match=r"^cannot read .*reward_model.json: .*'learned'\. Copy it again, or train the reward model ",
     ):
         GenerativeRewardModel.load(tmp_path)
 

@@ -8,7 +8,7 @@ import pytest
 
 from text2grad.config import make_recipe
 from text2grad.errors import ConfigError
-from text2grad.reward_models import LocalRewardModel, critic_from_recipe, load, register_kind
+from text2grad.reward_models import LocalRewardModel, critic_from_recipe, load
 from text2grad.types import Critique, Example
 
 
@@ -28,7 +28,7 @@ def no_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_kind_that_was_added_is_loaded(tmp_path: Path) -> None:
-    register_kind("silent", Silent)
+    load.KINDS["silent"] = Silent
     named = {"critic": {"kind": "silent", "model": str(tmp_path)}, "rollout": {"rows_at_once": 4, "batch_size": 8}}
     critic = critic_from_recipe(make_recipe(named))
     assert isinstance(critic, Silent)
@@ -38,7 +38,7 @@ def test_a_kind_that_was_added_is_loaded(tmp_path: Path) -> None:
 
 def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
     recipe = make_recipe({"critic": {"kind": "scaler", "model": "m"}})
-    register_kind("scalar", Silent)
+    load.KINDS["scalar"] = Silent
     with pytest.raises(ConfigError) as caught:
         critic_from_recipe(recipe)
     assert str(caught.value) == (

@@ -140,6 +140,10 @@ def test_a_server_without_grammars_is_no_critic_until_the_constraint_is_off(tmp_
         assert refused.status == "timed_out"
         assert refused.feedback.startswith("rejected: status 400")
         assert critic(server, tmp_path, constrain=False)([ASKED], [RESPONSE])[0].status == "ok"
+        model, before = critic(server, tmp_path, concurrency=1), server.requests()
+        with pytest.raises(CriticError, match=r"the server rejects every request, also the shortest: status 400"):
+            model([Example(str(row)) for row in range(20)], [RESPONSE] * 20)
+        assert server.requests() - before == 3 + 1  # three that are rejected, and the shortest with its grammar
 
 
 @pytest.mark.parametrize("script", ["401", "404"])
@@ -223,19 +227,19 @@ def test_a_recipe_names_the_server_and_the_loop_learns_from_it(server: Running, 
     assert json.loads(lines[-1])["delta/positive_share"] > 0
 
 
-def test_a_run_stops_where_too_many_critiques_failed(tmp_path: Path) -> None:
-    with running("--no-schemas") as server:
-        recipe = small_run.recipe(
-            tmp_path / "run",
-            critic={"model": "rm", "kind": "server"},
-            server={"base_url": server.url},
-            rollout={"batch_size": 104, "max_new_tokens": 2},
-            run={"steps": 3},
-        )
-        tokenizer, model = small_run.tokenizer_and_model()
-        run = Text2GradTrainer(model, critic_from_recipe(recipe), EXAMPLES, recipe, processing_class=tokenizer)
-        with pytest.raises(CriticError, match=r"^100% of the last 104 critiques could not be read"):
-            run.train()
+def test_a_run_stops_where_too_many_critiques_failed(server: Running, tmp_path: Path) -> None:
+    recipe = small_run.recipe(
+        tmp_path / "run",
+        critic={"model": "rm", "kind": "server"},
+        server={"base_url": server.url},
+        rollout={"batch_size": 104, "max_new_tokens": 2},
+        run={"steps": 3},
+    )
+    examples = [Example(f"[[400]] {example.prompt}") for example in EXAMPLES]
+    tokenizer, model = small_run.tokenizer_and_model()
+    run = Text2GradTrainer(model, critic_from_recipe(recipe), examples, recipe, processing_class=tokenizer)
+    with pytest.raises(CriticError, match=r"^100% of the last 104 critiques could not be read"):
+        run.train()
 
 
 def test_a_response_that_spells_a_special_token_is_named_once(

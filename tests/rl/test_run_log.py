@@ -188,6 +188,15 @@ def test_only_the_files_that_hold_the_steps_are_read(tmp_path: Path) -> None:
     assert responses(log, since=3) == [(3, ["3"]), (4, ["4"])]
 
 
+@pytest.mark.parametrize("line", ["{cut", "[]", '{"response": ""}'])
+def test_a_damaged_file_of_responses_is_named(tmp_path: Path, line: str) -> None:
+    RunLog(tmp_path).write_rollouts(said(0, "a"))
+    path = tmp_path / "rollouts" / "00000.jsonl"
+    path.write_text(line)
+    with pytest.raises(DataError, match=f"^cannot read {path}: .* Put back a copy of it, or start again in another"):
+        responses(RunLog(tmp_path), since=0)
+
+
 def test_a_log_without_responses_gives_none(log: RunLog) -> None:
     assert responses(log, since=-80) == []
     log.write_rollouts([])

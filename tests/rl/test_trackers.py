@@ -11,7 +11,7 @@ import pytest
 from small_run import recipe, trainer
 from text2grad.config.recipe import make_recipe
 from text2grad.errors import ConfigError
-from text2grad.rl.trackers import RunTracker, check_tracker, flat_settings
+from text2grad.rl.trackers import MARK, RunTracker, check_tracker, flat_settings
 from text2grad.runs.recipe_run import run_recipe
 
 
@@ -183,6 +183,9 @@ def test_resume_goes_on_with_the_same_run_of_the_tracker(
     assert (name == "wandb") == ("id" in one)
     sent = [step for step, values in fake.runs[1].logged if "reward/per_response" in values]
     assert sent == ([3] if name == "wandb" else [2, 3])  # wandb refuses a step that it has
+    (out / MARK).write_text("{cut")
+    with pytest.raises(ConfigError, match=f"^cannot read {out / MARK}: .* Remove it: the tracker begins another run$"):
+        trainer(out, resume=True, **sections).tracker.start(3)
 
 
 @pytest.mark.parametrize("fake", ["wandb"], indirect=True)

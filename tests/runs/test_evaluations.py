@@ -20,7 +20,7 @@ import small_run
 from small_run import WORDS, ColourCritic, finish, tokenizer_and_model
 from text2grad.config.recipe import make_recipe
 from text2grad.config.run_directory import best_checkpoint
-from text2grad.errors import CheckpointError, CriticError, MetricError, OutOfMemory
+from text2grad.errors import CheckpointError, CriticError, DataError, MetricError, OutOfMemory
 from text2grad.evaluation.words import distinct
 from text2grad.models import sampling
 from text2grad.rl.trainer import Text2GradTrainer
@@ -348,6 +348,9 @@ def test_an_evaluation_that_does_not_fit_ends_the_run_with_the_last_step_saved(
     assert resumed.step == 2
     evaluate(resumed)
     assert [one["step"] for one in read(tmp_path / "run")] == [2]
+    (path := tmp_path / "run" / "evaluations" / "000002.json").write_text("{cut")
+    with pytest.raises(DataError, match=f"^cannot read {path}: .* Remove it, and the same command evaluates that step"):
+        evaluate(resumed)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])

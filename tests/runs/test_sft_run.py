@@ -314,6 +314,27 @@ def test_a_signal_ends_the_training_after_the_step_under_way_and_a_resumed_one_i
     assert_same_run(home / "signalled", calm)
 
 
+@pytest.mark.parametrize("name", ["text2grad.json", "trainer_state.json"])
+def test_a_checkpoint_whose_state_is_damaged_is_named(tmp_path: Path, name: str) -> None:
+    place = tmp_path / "checkpoints" / "checkpoint-3"
+    place.mkdir(parents=True)
+    whole = {"metrics_bytes": 0, "seconds": 1.0, "tokens": 2, "peak_memory_bytes": 3}
+    state = {"global_step": 3, "max_steps": 6, "best_global_step": None, "epoch": 0.5}
+    for file, contents in (("text2grad.json", whole), ("trainer_state.json", state)):
+        (place / file).write_text(json.dumps(contents))
+    saved = measured_training.last_saved(tmp_path)
+    assert saved is not None
+    assert (saved.step, saved.tokens) == (3, 2)
+    for text in ("{cut", "[]", "{}"):
+        (place / name).write_text(text)
+        with pytest.raises(CheckpointError) as damaged:
+            measured_training.last_saved(tmp_path)
+        assert str(damaged.value).startswith(f"cannot read {place / name}: ")
+        assert str(damaged.value).endswith(
+            f". Restore it from a copy, or remove {place}, and --resume goes on from the checkpoint before it"
+        )
+
+
 LORA = {"lora_r": 4, "lora_alpha": 8}
 
 

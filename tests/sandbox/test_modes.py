@@ -422,10 +422,18 @@ HELPERS = {  # tests: whether a right program passes, whether a wrong one does t
     "assert f(1) == approx(2)": (False, True),
     "@slow\ndef check():\n    assert f(1) == 2\ncheck()\nassert f(0) == 0": (False, True),
     "assert all(f(x) == x + 1 for x in (1, 2))": (True, False),
+    # a block that expects a failure, and a call that gets an answer beside what is expected, and whose value is not read
+    "with fails():\n    f(-1)": (False, True),
+    "import solution\nwith solution.expected_error():\n    solution.f(-1)": (False, True),
+    "check(f(1), 2)": (False, True),
+    "check(f(1) == 2)": (False, True),
+    "check(f(1))": (False, True),
+    "verdict(2, f(1))": (False, True),
+    "import solution\nsolution.check(solution.f(1), 2)": (False, True),
 }  # fmt: skip
 FORGERY = (
     f"{OWN_RAISES}assert_raises = raises\ndef isclose(*a): return True\ndef all(x): return True\ndef approx(x): return 0\n"
-    "def assert_equal(*a): 0\nalmost_equal = isclose\ndef slow(g): return lambda: 0\nclass math: isclose = isclose\nclass pytest: raises = raises\n"
+    "def assert_equal(*a): 0\ncheck = verdict = assert_equal\nfails = expected_error = raises\nalmost_equal = isclose\ndef slow(g): return lambda: 0\nclass math: isclose = isclose\nclass pytest: raises = raises\n"
     "class unittest:\n    class TestCase:\n        def assertEqual(s, *a): 0\ndef f(x): return 0\n"
 )
 
@@ -460,6 +468,19 @@ def test_a_function_that_is_called_as_a_helper_is_tested(box: Sandbox) -> None:
         (True, False),  # the one builtin is what is tested
         (True, True),  # of two, nobody knows which
     ]
+
+
+def test_a_function_of_the_program_that_the_tests_call_for_its_effect_checks_nothing(box: Sandbox) -> None:
+    program = (
+        "import contextlib\nbox = []\ndef made(x): return x\ndef put(x, y=0): box.append(x)\ndef held(): return box\n"
+        "@contextlib.contextmanager\ndef opened(x=1):\n    box.append(x)\n    yield box\n    box.clear()\n"
+    )
+    tests = (
+        "put(made(3))\nput(abs(-4), 1)\nmade(put(5))\nassert held() == [3, 4, 5]\n"
+        "with opened(2):\n    put(made(3))\nassert not held()"
+    )
+    [result] = box.run_many([(program, tests)], timeout_s=9)
+    assert (result.passed, result.forgeable, result.mode) == (True, False, "separate")
 
 
 def test_files_are_counted_and_removed_however_deep_they_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

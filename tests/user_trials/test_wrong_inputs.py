@@ -497,7 +497,7 @@ TYPES = [
           prepare=lambda folder: shutil.rmtree(folder / "runs/done/checkpoints")),
     Trial("resume without rollouts", "train my.toml --out runs/done --resume", ("report",), 0, writes=True,
           prepare=lambda folder: shutil.rmtree(folder / "runs/done/rollouts")),
-    Trial("resume with metrics cut", "train my.toml --out runs/done --resume", (r"metrics\.jsonl is damaged",),
+    Trial("resume with metrics cut", "train my.toml --out runs/done --resume", (r"cannot read .*metrics\.jsonl",),
           files={"runs/done/metrics.jsonl": "{oops"}, writes=True),
     Trial("sft into a path with a space", SFT.replace("runs/sft", "'runs/s ft'"), ("'model.path=runs/s ft/model'",), 0, writes=True),
     Trial("sft of a tokenizer without an end", SFT, ("no end-of-sequence token",),

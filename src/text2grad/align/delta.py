@@ -166,22 +166,17 @@ def _texts(text: str, ranges: Sequence[Range], tokens: Sequence[int]) -> list[st
 
 
 def _weights(weigh: Weigh, texts: list[str], span_mass: SpanMass, total: int) -> Sequence[float]:
-    """Return the weights of one span's tokens, scaled by `span_mass`."""
-    weights = _checked([float(weight) for weight in weigh(texts)], texts) if texts else []
-    if span_mass == "token":
-        return weights
-    mass = total if span_mass == "response" else sum(weights) or 1.0
-    return [weight / mass for weight in weights]
-
-
-def _checked(weights: list[float], texts: list[str]) -> list[float]:
-    """Check the number and the range of weights."""
+    """Return the weights of one span's tokens, after a check of their number and range, scaled by `span_mass`."""
+    weights = [float(weight) for weight in weigh(texts)] if texts else []
     if len(weights) != len(texts):
         raise ConfigError(f"the weighting gave {len(weights)} weights for {len(texts)} tokens; give one per token")
     for weight, text in zip(weights, texts, strict=True):
         if not 0 <= weight <= 1:
             raise ConfigError(f"the weighting gave {weight} for the token {text!r}; weights lie in [0, 1]")
-    return weights
+    if span_mass == "token":
+        return weights
+    mass = total if span_mass == "response" else sum(weights) or 1.0
+    return [weight / mass for weight in weights]
 
 
 def _merge(

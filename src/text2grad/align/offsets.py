@@ -16,13 +16,11 @@ from operator import index
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from text2grad.align.pieces import Piece, PieceTable, begins_character
+from text2grad.align.pieces import Piece, PieceTable
 from text2grad.align.prefixes import decoded_ranges
 from text2grad.errors import AlignmentError
 
 Range = tuple[int, int]
-Layout = tuple[str, list[Range]]
-"""A text and the character range of each piece in it."""
 
 
 def token_offsets(tokenizer: Any, ids: Any, *, skip_special_tokens: bool = True) -> list[Range]:
@@ -79,6 +77,7 @@ def id_list(ids: Any) -> list[int]:
 
 
 _TABLES: WeakKeyDictionary[Any, PieceTable | None] = WeakKeyDictionary()
+_BEGINS = bytes(byte & 0xC0 != 0x80 for byte in range(256))  # whether a byte of UTF-8 begins a character
 
 
 def _locate(table: PieceTable, ids: list[int], pieces: list[Piece], text: str) -> list[Range] | None:
@@ -95,42 +94,28 @@ def _locate(table: PieceTable, ids: list[int], pieces: list[Piece], text: str) -
 def _with_first(table: PieceTable, ids: list[int], pieces: list[Piece]) -> list[Piece]:
     """Replace the piece of the first visible id by its piece at the beginning of a text."""
     for k, (i, piece) in enumerate(zip(ids, pieces, strict=True)):
-        if piece is not table.HIDDEN:
+        if piece is not None:
             return [*pieces[:k], table.first.get(i, piece), *pieces[k + 1 :]]
     return pieces
 
 
-def _lay(table: PieceTable, ids: list[int], pieces: list[Piece]) -> Layout:
-    """Join the pieces and count characters."""
-    data = b"".join([piece[0] for piece in pieces])
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        return _lay_broken(table, ids, pieces, data)
-    ends = list(accumulate([piece[1] for piece in pieces]))
-    starts = [0, *ends]
-    if not table.tails.isdisjoint(ids):
-        starts = [start - piece[2] for start, piece in zip(starts, pieces, strict=False)]
-    return text, list(zip(starts, ends, strict=False))
-
-
-def _lay_broken(table: PieceTable, ids: list[int], pieces: list[Piece], data: bytes) -> Layout:
-    """Join pieces whose bytes are not valid UTF-8."""
-    if table.byte_level:
-        text, begins = data.decode("utf-8", "replace"), _beginnings(data)
-    else:
+def _lay(table: PieceTable, ids: list[int], pieces: list[Piece]) -> tuple[str, list[Range]]:
+    """Return the text that pieces join to, and the range of each: characters count at the bytes that begin them."""
+    data = b"".join([piece or b"" for piece in pieces])
+    text, begins = data.decode("utf-8", "replace"), _beginnings(data)
+    if "\ufffd" in text and not table.byte_level:
         text, begins = _join_runs(table, ids, pieces)
     count = [0, *accumulate(begins)]
-    stops = accumulate([len(piece.data) for piece in pieces], initial=0)
+    stops = accumulate([len(piece or b"") for piece in pieces], initial=0)
     return text, [(count[at] - (at < stop and not begins[at]), count[stop]) for at, stop in pairwise(stops)]
 
 
 def _join_runs(table: PieceTable, ids: list[int], pieces: list[Piece]) -> tuple[str, bytearray]:
     """Decode byte tokens run by run: an invalid byte turns every byte of its run into U+FFFD."""
     text, begins = [], bytearray()
-    visible = [(i, piece) for i, piece in zip(ids, pieces, strict=True) if piece is not table.HIDDEN]
+    visible = [(i, piece) for i, piece in zip(ids, pieces, strict=True) if piece is not None]
     for _, run in groupby(visible, key=lambda pair: pair[0] in table.raw):
-        data = b"".join([piece.data for _, piece in run])
+        data = b"".join([piece for _, piece in run])
         try:
             text.append(data.decode())
             begins += _beginnings(data)
@@ -142,7 +127,7 @@ def _join_runs(table: PieceTable, ids: list[int], pieces: list[Piece]) -> tuple[
 
 def _beginnings(data: bytes) -> bytearray:
     """Return 1 for each byte that begins a character of the decoded text, U+FFFD included, else 0."""
-    begins = bytearray(map(begins_character, data))
+    begins = bytearray(data.translate(_BEGINS))
     at = 0
     while True:
         try:

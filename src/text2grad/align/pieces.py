@@ -1,13 +1,13 @@
 """Ids of a tokenizer → the bytes that each id adds to a decoded text.
 
-In: a tokenizer and ids. Out: one `Piece` per id: its UTF-8 bytes, and the number of characters that begin in them. No
-tokenizer is known by name: a `PieceTable` decodes each token between two letters and caches the result. Test decodings
-detect three properties of a decoder: bytes in GPT-2's alphabet (byte-level BPE), bytes as `<0xE2>` (byte fallback of
-SentencePiece), and another form of the first token (the leading space of SentencePiece and WordPiece).
+In: a tokenizer and ids. Out: the UTF-8 bytes of each id. No tokenizer is known by name: a `PieceTable` decodes each
+token between two letters and caches the result. Test decodings detect three properties of a decoder: bytes in GPT-2's
+alphabet (byte-level BPE), bytes as `<0xE2>` (byte fallback of SentencePiece), and another form of the first token (the
+leading space of SentencePiece and WordPiece).
 """
 
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 from text2grad.errors import AlignmentError
 
@@ -15,18 +15,8 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _ANCHOR = "a"  # a letter that is decoded beside tokens
 
 
-class Piece(NamedTuple):
-    """The bytes that one id adds to a text.
-
-    Attributes:
-        data: its UTF-8 bytes.
-        characters: the number of characters that begin in them.
-        tail: 1 if the first byte continues a character of the previous id, else 0.
-    """
-
-    data: bytes
-    characters: int
-    tail: int
+Piece = bytes | None
+"""The bytes that one id adds to a text; None of an id that decoding skips."""
 
 
 class PieceTable:
@@ -34,24 +24,19 @@ class PieceTable:
 
     Attributes:
         shown: the piece of an id that is not the first.
-        skipped: likewise, with `HIDDEN` for the ids that `skip_special_tokens` removes.
+        skipped: likewise, with None for the ids that `skip_special_tokens` removes.
         first: the piece of an id at the beginning of a text, for decoders where it can differ.
-        tails: ids whose piece has a tail.
         raw: ids of single bytes (byte fallback).
         byte_level: True if the vocabulary spells bytes in GPT-2's alphabet.
         byte_fallback: True if the vocabulary spells bytes as `<0xE2>`.
     """
 
-    HIDDEN = Piece(b"", 0, 0)
-    """The piece of an id that decoding skips."""
-
     def __init__(self, tokenizer: Any) -> None:
         """Detect how the tokenizer joins tokens."""
         join = tokenizer.convert_tokens_to_string
-        self.shown: dict[int, Piece] = {}
+        self.shown: dict[int, bytes] = {}
         self.skipped: dict[int, Piece] = {}
-        self.first: dict[int, Piece] = {}
-        self.tails: set[int] = set()
+        self.first: dict[int, bytes] = {}
         self.raw: set[int] = set()
         self.byte_level = join([_ANCHOR, "âĤ", "¬Ġ"]).endswith("€ ")
         self.byte_fallback = join([_ANCHOR, "<0xE2>", "<0x82>", "<0xAC>"]).endswith("€")
@@ -85,10 +70,8 @@ class PieceTable:
         """Compute and cache the pieces of ids."""
         skipped = skipped_ids(tokenizer, ids)
         for i in sorted(ids):
-            piece = _piece(self._bytes(tokenizer, i, str(spelling(tokenizer, i))))
-            self.shown[i], self.skipped[i] = piece, self.HIDDEN if i in skipped else piece
-            if piece.tail:
-                self.tails.add(i)
+            self.shown[i] = self._bytes(tokenizer, i, str(spelling(tokenizer, i)))
+            self.skipped[i] = None if i in skipped else self.shown[i]
 
     def _bytes(self, tokenizer: Any, i: int, token: str) -> bytes:
         """Return the bytes of one token; record a byte token in `raw`, and its piece at a beginning in `first`."""
@@ -100,7 +83,7 @@ class PieceTable:
             self.raw.add(i)
             return bytes([int(byte[1], 16)])
         join, width = tokenizer.convert_tokens_to_string, self._anchor_width
-        self.first[i] = _piece(_utf8(join([token, _ANCHOR])[:-width]))
+        self.first[i] = _utf8(join([token, _ANCHOR])[:-width])
         return _utf8(join([_ANCHOR, token, _ANCHOR])[len(_ANCHOR) : -width])
 
 
@@ -124,17 +107,6 @@ def added_tokens(tokenizer: Any) -> dict[int, Any]:
     """Return the added tokens by id; none where a tokenizer does not tell them (mistral-common)."""
     added = getattr(tokenizer, "added_tokens_decoder", None)
     return added if isinstance(added, dict) else {}
-
-
-def begins_character(byte: int) -> bool:
-    """Return True if a UTF-8 byte begins a character."""
-    return byte & 0xC0 != 0x80
-
-
-def _piece(data: bytes) -> Piece:
-    """Return the piece of some bytes."""
-    tail = data != b"" and not begins_character(data[0])
-    return Piece(data, sum(map(begins_character, data)), int(tail))
 
 
 def _byte_alphabet() -> dict[str, int]:

@@ -30,12 +30,8 @@ def _by_prefixes(decode: Callable[[list[int]], str], ids: list[int], text: str) 
     for cut in range(middle, middle + LONGEST_CHARACTER if len(ids) > LEAST_APART else middle):
         left, right = decode(ids[:cut]), decode(ids[cut:])
         begin = len(text) - len(right)
-        if (
-            text.startswith(left)
-            and text.endswith(right)
-            and not text[len(left) : begin].strip()
-            and len(left) <= begin
-        ):
+        between = text[len(left) : begin]
+        if len(left) <= begin and not between.strip() and text == left + between + right:
             first, *others = [(start + begin, end + begin) for start, end in _by_prefixes(decode, ids[cut:], right)]
             return [*_by_prefixes(decode, ids[:cut], left), (len(left), first[1]), *others]
     return _prefix_by_prefix(decode, ids, text)

@@ -4,8 +4,6 @@ In: the texts of the n tokens of one span, in order. Out: their n weights in [0,
 
     uniform        w_i = 1, as in the paper's main results
     linear_decay   w_i = 1 − (i − 1)·0.9 / (n − 1), i = 1..n: from 1 down to 0.1; 1 if n = 1
-
-Other packages register further weightings.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,12 +35,8 @@ def linear_decay(texts: list[str]) -> list[float]:
     return [1.0 - 0.9 * i / steps for i in range(len(texts))]
 
 
-_WEIGHTINGS: dict[str, Callable[[], Weigh]] = {"uniform": lambda: uniform, "linear_decay": lambda: linear_decay}
-
-
-def register_weighting(name: str, make: Callable[[], Weigh]) -> None:
-    """Add a weighting under its name in `reward.weighting`; `make` returns it, or raises if a package is missing."""
-    _WEIGHTINGS[name] = make
+WEIGHTINGS: dict[str, Callable[[], Weigh]] = {"uniform": lambda: uniform, "linear_decay": lambda: linear_decay}
+"""The value of `reward.weighting` → what makes the function, or raises if a package is missing; others may be added."""
 
 
 def resolve(weighting: Weighting) -> Weigh:
@@ -53,5 +47,5 @@ def resolve(weighting: Weighting) -> Weigh:
     """
     if callable(weighting):
         return weighting
-    check_known("weighting", weighting, tuple(_WEIGHTINGS))
-    return _WEIGHTINGS[weighting]()
+    check_known("weighting", weighting, tuple(WEIGHTINGS))
+    return WEIGHTINGS[weighting]()

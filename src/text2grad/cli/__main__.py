@@ -1,4 +1,4 @@
-"""The command line: `text2grad <command>`. Each command is a module of this package and imports on first use."""
+"""The command line: `text2grad <command>`. Each command is a module of this package; it imports torch when it runs."""
 
 import argparse
 import errno

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from text2grad.cli.options import (
     SOME_REMAIN,
@@ -17,14 +17,13 @@ from text2grad.cli.options import (
     refuse_full_directory,
     say,
 )
+from text2grad.config import Recipe
 from text2grad.costs import metered
+from text2grad.critics.servers import ANSWERED, AnnotationResult, Annotator, Item, Store, Template, Usage, run_session
 from text2grad.errors import ConfigError
-from text2grad.files import lock_directory
-
-if TYPE_CHECKING:
-    from text2grad.config import Recipe
-    from text2grad.critics.servers import AnnotationResult, Item, Usage
-
+from text2grad.feedback import critique_to_json
+from text2grad.files import lock_directory, write_records
+from text2grad.runs import annotated_examples, items_of
 
 NAMED_IDS = 5
 ANNOTATOR = {"model", "template", "reasoning"}
@@ -67,16 +66,12 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load the recipe, check it, then annotate."""
-    from text2grad.critics.servers import Annotator, Store, Template, run_session
-    from text2grad.runs import annotated_examples, annotator_endpoint, items_of
-
     recipe = recipe_with(args, {"annotate.out": args.out, "annotate.max_cost": args.max_cost})
     if args.own_critic:
         return _by_own_critic(args, recipe)
     if args.samples is not None:
         raise ConfigError("--samples belongs to --own-critic; a server is asked about one response to each prompt")
-    settings = recipe.annotate
-    endpoint = annotator_endpoint(settings)
+    settings = recipe.annotate.checked()
     out = Path(settings.out)
     annotator = Annotator(Template(settings.template, settings.reasoning), recipe.critic.match)
     refuse_full_directory(out, "answers.sqlite", force=args.force)
@@ -84,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     lock_directory(out)
     with Store(out / "answers.sqlite") as store, metered(out, "annotate") as tokens:
         items = items_of(recipe, out, store, examples)
-        results, usage = run_session(endpoint, store, annotator.annotate, items)
+        results, usage = run_session(settings, store, annotator.annotate, items)
         tokens.add(usage.prompt_tokens, usage.completion_tokens)
     _write(out, recipe, items, results)
     print_lines(_figures(recipe, results, usage))
@@ -92,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     return SOME_REMAIN if any(result.failure for result in results) else 0
 
 
-def _by_own_critic(args: argparse.Namespace, recipe: "Recipe") -> int:
+def _by_own_critic(args: argparse.Namespace, recipe: Recipe) -> int:
     """Annotate by the recipe's critic in Python.
 
     Raises:
@@ -127,11 +122,8 @@ def _reward(recipe: str, out: Path) -> list[str]:
     return ["text2grad", "reward", recipe, "--annotations", f"{out}/annotations.jsonl"]
 
 
-def _write(out: Path, recipe: "Recipe", items: Sequence["Item"], results: Sequence["AnnotationResult"]) -> None:
+def _write(out: Path, recipe: Recipe, items: Sequence[Item], results: Sequence[AnnotationResult]) -> None:
     """Write annotations.jsonl and failures.jsonl atomically."""
-    from text2grad.feedback import critique_to_json
-    from text2grad.files import write_records
-
     settings = recipe.annotate.model_dump(include=ANNOTATOR)
     annotations, failures = [], []
     for item, result in zip(items, results, strict=True):
@@ -146,7 +138,7 @@ def _write(out: Path, recipe: "Recipe", items: Sequence["Item"], results: Sequen
     write_records(out / "failures.jsonl", failures)
 
 
-def _figures(recipe: "Recipe", results: Sequence["AnnotationResult"], usage: "Usage") -> list[tuple[str, str]]:
+def _figures(recipe: Recipe, results: Sequence[AnnotationResult], usage: Usage) -> list[tuple[str, str]]:
     """Return the figures of a run by name."""
     critiques = [result.critique for result in results if result.critique]
     quotes = sum(len(critique.spans) + len(critique.unmatched) for critique in critiques)
@@ -162,10 +154,8 @@ def _figures(recipe: "Recipe", results: Sequence["AnnotationResult"], usage: "Us
     ]
 
 
-def _print_end(out: Path, items: Sequence["Item"], results: Sequence["AnnotationResult"], recipe: str) -> None:
+def _print_end(out: Path, items: Sequence[Item], results: Sequence[AnnotationResult], recipe: str) -> None:
     """Print the kinds of failures, each with its first ids, then the files and the next command."""
-    from text2grad.critics.servers import ANSWERED
-
     kinds: dict[str, list[tuple[str, str]]] = {}
     for item, result in zip(items, results, strict=True):
         if result.failure:

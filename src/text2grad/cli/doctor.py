@@ -6,17 +6,17 @@ import platform
 import re
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, requires, version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from packaging.requirements import Requirement  # lazy_loader needs it, too
+from packaging.specifiers import SpecifierSet
 from rich.table import Table
 from rich.text import Text
 
 from text2grad.cli.options import add_command, say
 from text2grad.errors import INSTALL, is_installed, require
 from text2grad.progress import CONSOLE
-
-if TYPE_CHECKING:
-    from packaging.specifiers import SpecifierSet
+from text2grad_sandbox import isolations
 
 MODULES = {
     "train": ("torch", "transformers", "accelerate", "peft", "trl", "datasets", "matplotlib"),
@@ -31,7 +31,7 @@ ABOUT = {
     "annotate": "critics on OpenAI-compatible servers",
     "eval": "ROUGE, BLEU, the agreement of raters, length control of AlpacaEval",
     "code": "tests of programs that are written for pytest",
-    "trl": "text2grad.SpanGRPOTrainer",
+    "trl": "text2grad.GRPOTrainer",
     "tune": "search of settings, and experiments by a plan",
     "studio": "text2grad studio; teaching also needs [train]",
     "lm-eval": "text2grad evaluate policy --suite arc, and any task of lm-eval",
@@ -82,10 +82,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def wanted() -> "dict[str, list[tuple[str, SpecifierSet]]]":
+def wanted() -> dict[str, list[tuple[str, SpecifierSet]]]:
     """Return (package, range of versions) of each extra, as the installed project declares them."""
-    from packaging.requirements import Requirement  # lazy_loader needs it, too
-
     extras: dict[str, dict[str, SpecifierSet]] = {}
     for requirement in map(Requirement, requires("text2grad") or ()):
         if match := _EXTRA.search(str(requirement.marker)):
@@ -96,7 +94,7 @@ def wanted() -> "dict[str, list[tuple[str, SpecifierSet]]]":
     return {extra: list(packages.items()) for extra, packages in order}
 
 
-def _state(package: str, versions: "SpecifierSet") -> str:
+def _state(package: str, versions: SpecifierSet) -> str:
     """Return the version of a package, as "1.8.2: not in the range" if it is another; "–" where it is not installed."""
     try:
         there = version(package)
@@ -127,8 +125,6 @@ def _devices() -> Iterator[tuple[str, str]]:
 
 def _isolation() -> Iterator[tuple[str, str]]:
     """Yield whether each isolation of the sandbox works, the strongest first."""
-    from text2grad_sandbox import isolations
-
     for level, reason in isolations().items():
         works = "works, on request only: hides no files" if level == "process" else "works"
         yield level, f"does not work: {reason[:160]}" if reason else works

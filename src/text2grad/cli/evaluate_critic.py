@@ -16,11 +16,15 @@ from text2grad.cli.options import (
     say,
     shorthands,
 )
+from text2grad.config import Recipe, digest_of, load_recipe
 from text2grad.costs import metered, tokens_of
 from text2grad.errors import ConfigError, DataError, ModelError, require
+from text2grad.feedback import Annotation, annotation_to_json
+from text2grad.files import json_lines, to_json, write_files
+from text2grad.runs.reports import as_text
+from text2grad.types import Example
 
 if TYPE_CHECKING:
-    from text2grad.config import Recipe
     from text2grad.evaluation import Wording
     from text2grad.runs.critic_quality import Evaluation, Pair, Units
 
@@ -89,9 +93,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _complete(args: argparse.Namespace) -> "Recipe":
+def _complete(args: argparse.Namespace) -> Recipe:
     """Return the recipe, which names the critic; annotations, model and directory come from it if none is given."""
-    from text2grad.config import load_recipe
     from text2grad.models import MODEL
     from text2grad.reward_models.training import HELD_OUT_FILE, finished_file, reward_directory
 
@@ -122,13 +125,11 @@ def _wording(args: argparse.Namespace) -> "Wording":
     return Wording(not args.no_words, *scorers)
 
 
-def _pairs(args: argparse.Namespace, recipe: "Recipe", truth: Sequence[Any]) -> tuple[list["Pair"], "Units"]:
+def _pairs(args: argparse.Namespace, recipe: Recipe, truth: Sequence[Any]) -> tuple[list["Pair"], "Units"]:
     """Return pairs of critiques and their unit; the critic runs unless its predictions are given."""
-    from text2grad.config import digest_of
     from text2grad.models import best_device
     from text2grad.reward_models import LocalRewardModel, critic_from_recipe
     from text2grad.runs.critic_quality import check_identity, paired, predictions, read_predictions
-    from text2grad.types import Example
 
     match = recipe.critic.match
     if args.predictions is not None:
@@ -170,10 +171,7 @@ def _units(args: argparse.Namespace, own: Any) -> "Units":
 
 def _report(args: argparse.Namespace, evaluation: "Evaluation", pairs: Sequence["Pair"]) -> None:
     """Write the four files, each complete or not at all, and print the tables and the responses that were left out."""
-    from text2grad.feedback import Annotation, annotation_to_json
-    from text2grad.files import json_lines, to_json, write_files
     from text2grad.runs.critic_quality import NAMED, evaluation_page, tables
-    from text2grad.runs.reports import as_text
 
     critic = args.model or args.critic or args.predictions.name
     record = {"annotations": str(args.annotations), "critic": critic, **evaluation.as_json()}

@@ -3,9 +3,9 @@
 import argparse
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from text2grad.cli.options import (
     SOME_REMAIN,
@@ -19,13 +19,22 @@ from text2grad.cli.options import (
     say,
     shorthands,
 )
+from text2grad.config import Endpoint, load_recipe
 from text2grad.costs import metered
+from text2grad.critics.servers import (
+    Comparison,
+    Preference,
+    Store,
+    Usage,
+    expected_expense,
+    prefer,
+    questions,
+    refuse_beyond_budget,
+    run_session,
+)
 from text2grad.errors import ConfigError
-from text2grad.files import lock_directory
-
-if TYPE_CHECKING:
-    from text2grad.critics.servers import Comparison, Endpoint, Preference
-
+from text2grad.files import json_lines, lock_directory, to_json, write_files
+from text2grad.runs.reports import as_text
 
 DESCRIPTION = """\
 Have judges choose the better of two responses to the same prompt, or of two critiques of the same response. A model
@@ -61,15 +70,6 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check the settings and all files, print the expected cost, then compare."""
-    from text2grad.critics.servers import (
-        Store,
-        Usage,
-        expected_expense,
-        prefer,
-        questions,
-        refuse_beyond_budget,
-        run_session,
-    )
     from text2grad.runs.critic_quality import judges_agreement, read_comparisons, summary
 
     judges = _judges(args)
@@ -108,11 +108,8 @@ def run(args: argparse.Namespace) -> int:
     return SOME_REMAIN if any(result["failed"] for result in results.values()) else 0
 
 
-def _judges(args: argparse.Namespace) -> list["Endpoint"]:
+def _judges(args: argparse.Namespace) -> Sequence[Endpoint]:
     """Return the models that judge."""
-    from text2grad.config import load_recipe
-    from text2grad.runs import annotator_endpoint
-
     files = [name for name in args.judge if name.endswith(".toml")]
     if not files:
         raise ConfigError(f"--judge {args.judge[0]} is a model on the server of a --judge FILE.toml, which is missing")
@@ -120,23 +117,21 @@ def _judges(args: argparse.Namespace) -> list["Endpoint"]:
     for name in args.judge:
         path, model = (name, None) if name.endswith(".toml") else (files[0], name)
         overrides = [*args.overrides, *shorthands({"annotate.model": model})]
-        judges.append(annotator_endpoint(load_recipe(path, overrides).annotate))
+        judges.append(load_recipe(path, overrides).annotate.checked())
     if twice := [model for model, count in Counter(judge.model for judge in judges).items() if count > 1]:
         raise ConfigError(f"two judges are the model {twice[0]}; their answers would be the same ones")
     if args.max_cost is not None and not any(any(judge.prices) for judge in judges):
         raise ConfigError("--max-cost needs prices, without which nothing costs anything: give annotate.prices")
     if args.max_cost is None:
         return judges
-    return [replace(judge, max_cost=args.max_cost) if any(judge.prices) else judge for judge in judges]
+    return [judge.model_copy(update={"max_cost": args.max_cost}) if any(judge.prices) else judge for judge in judges]
 
 
 def _report(
-    args: argparse.Namespace, result: Any, comparisons: Sequence["Comparison"], verdicts: Mapping[str, Any]
+    args: argparse.Namespace, result: Any, comparisons: Sequence[Comparison], verdicts: Mapping[str, Any]
 ) -> None:
     """Write win_rate.json and verdicts.jsonl, whose lines name the judge, and print the tables and the failures."""
-    from text2grad.files import json_lines, to_json, write_files
     from text2grad.runs.critic_quality import verdict_tables
-    from text2grad.runs.reports import as_text
 
     records = [
         {

@@ -6,7 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.cli.options import add_command, add_shared, at_least, finite, print_end, refuse_full_directory
+from text2grad.config import Endpoint, load_recipe
 from text2grad.errors import require
+from text2grad.evaluation import SUITES, SuiteOptions, make_suites
+from text2grad.files import write_files
+from text2grad.progress import CONSOLE
 
 DESCRIPTION = """\
 Measure models on benchmarks: sample answers, score them, and print every figure with a 95 % interval. MODEL is a
@@ -31,8 +35,6 @@ docs/evaluation.md lists the files, defines each figure, and says where the data
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    from text2grad.evaluation import SUITES
-
     about = "measure models on benchmarks: texts, code, knowledge, chat"
     suites = "\n".join(f"  {name:16}{kind.about}" for name, kind in SUITES.items())
     suites += "\n  lm-eval:TASK    any task of lm-eval\n  MODULE:NAME     a suite that a module of yours registers"
@@ -62,43 +64,21 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check arguments and data, then sample, score and write."""
-    from text2grad.config import load_recipe
-    from text2grad.critics.servers import Endpoint
-    from text2grad.evaluation import (
-        EvaluationSettings,
-        Sampling,
-        SuiteOptions,
-        evaluate_models,
-        make_suites,
-        read_subjects,
-    )
-    from text2grad.files import write_files
-    from text2grad.progress import CONSOLE
-    from text2grad.runs import annotator_endpoint
+    from text2grad.evaluation import EvaluationSettings, Sampling, evaluate_models, read_subjects
     from text2grad.runs.reports import policy_page, print_evaluation
 
     refuse_full_directory(args.out, "answers", force=args.force)
     recipe = load_recipe(args.judge, args.overrides)
-    subjects = read_subjects(
-        args.models,
-        model_names=args.model_name,
-        prompt_format=recipe.model.prompt_format,
-        trust_remote_code=recipe.model.trust_remote_code,
-        dtype=recipe.model.dtype,
-    )
+    loading = recipe.model.model_dump(include={"prompt_format", "trust_remote_code", "dtype"})
+    subjects = read_subjects(args.models, args.model_name, **loading)
     if any(subject.served for subject in subjects) or args.judge is not None:
         require("openai", "aiohttp", extra="annotate", purpose="a model on a server")
-    judge = None if args.judge is None else annotator_endpoint(recipe.annotate)
+    judge = None if args.judge is None else recipe.annotate.checked()
     options = SuiteOptions(judge=judge, **_given(args, SuiteOptions))
     too_long: Any = "empty" if recipe.data.too_long == "skip" else "refuse"
-    sampling, server = Sampling(too_long=too_long, **_given(args, Sampling)), recipe.server
-    settings = EvaluationSettings(
-        args.out,
-        sampling,
-        Endpoint("", api_key_env=server.api_key_env, concurrency=server.concurrency, timeout_s=server.timeout_s),
-        args.baseline,
-        force=args.force,
-    )
+    sampling = Sampling(too_long=too_long, **_given(args, Sampling))
+    endpoint = Endpoint(**recipe.server.model_dump(include={"api_key_env", "concurrency", "timeout_s"}))
+    settings = EvaluationSettings(args.out, sampling, endpoint, args.baseline, force=args.force)
     evaluation = evaluate_models(subjects, make_suites(args.suites, options), settings)
     print_evaluation(CONSOLE, evaluation)
     write_files(args.out, {"evaluation.html": policy_page(evaluation).encode()})

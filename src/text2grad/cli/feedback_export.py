@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.cli.options import add_command, add_shared, print_end, print_lines, refuse_full_directory
+from text2grad.feedback import DATA_FILE, read_annotations, write_folder
 
 DESCRIPTION = """\
 Write annotations as a data set: data/train.parquet and a data card (README.md) with the schema. `hf upload` publishes
@@ -28,8 +29,6 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the folder."""
-    from text2grad.feedback import DATA_FILE, read_annotations, write_folder
-
     refuse_full_directory(args.out, "", force=args.force)
     annotations = [annotation for path in args.input for annotation in read_annotations(path)]
     write_folder(args.out, annotations, license=args.license)

@@ -19,7 +19,8 @@ from text2grad.cli.options import (
     say,
 )
 from text2grad.errors import ConfigError, DataError, check_known
-from text2grad.feedback import WAY_OUT, Annotation
+from text2grad.feedback import WAY_OUT, Annotation, write_annotations, write_examples
+from text2grad.feedback.sources import SOURCES, WORDS_ONLY, Account, Options, read_items
 from text2grad.progress import CONSOLE, note
 from text2grad.runs.reports import print_critique
 from text2grad.types import Example
@@ -47,8 +48,6 @@ SEPARATE = (
 
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
-    from text2grad.feedback.sources import SOURCES
-
     about = "convert feedback in other formats to annotations, with a report on the losses"
     formats = "\n".join(f"  {name:14}{source.about}" for name, source in SOURCES.items())
     epilog = f"formats:\n{formats}\n\n{EPILOG}"
@@ -72,9 +71,6 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read the source, write annotations and examples, and print the first annotation and the counts."""
-    from text2grad.feedback import write_annotations, write_examples
-    from text2grad.feedback.sources import WORDS_ONLY, Account, Options, read_items
-
     beside = _check_outputs(args)
     labels: Any = name_values("--label", args.label)
     for meaning in labels.values():

@@ -6,6 +6,9 @@ from typing import Any
 
 from text2grad.cli.options import add_command, add_shared, at_least, print_end, print_lines, refuse_overwriting
 from text2grad.errors import ConfigError, DataError
+from text2grad.feedback import read_examples
+from text2grad.feedback.sources import divide, phase_lines, read_problems
+from text2grad.files import json_lines, write_files
 
 DESCRIPTION = """\
 Write the files of all phases from one of the paper's data sets, divided as in the paper: sft.jsonl with demonstrations,
@@ -74,10 +77,6 @@ def _held_out(args: argparse.Namespace) -> tuple[float, str]:
 
 def run(args: argparse.Namespace) -> int:
     """Read the data, write the files, and print the numbers."""
-    from text2grad.feedback import read_examples
-    from text2grad.feedback.sources import divide, phase_lines, read_problems
-    from text2grad.files import json_lines, write_files
-
     share, split = _held_out(args)
     refuse_overwriting([args.out / f"{name}.jsonl" for name in MEANINGS], force=args.force)
     known = [example for path in args.without for example in read_examples(path)]
@@ -87,16 +86,16 @@ def run(args: argparse.Namespace) -> int:
         known += [problem.example for problem in kept_out]
     problems, left_out = read_problems(args.path, args.task, splits=args.split or ["train"], without=known)
     parts = divide(problems, args.task, held_out=share, seed=SEED, most=args.prompts)
-    parts = parts._replace(held_out=kept_out) if split else parts
-    if not parts.prompts or not parts.held_out:
+    parts |= {"held_out": kept_out} if split else {}
+    if not parts["train"] or not parts["held_out"]:
         reasons = ", ".join(f"{number} {reason}" for reason, number in left_out.items()) or "none left out"
         taken = f"; --prompts takes {args.prompts:,} of them" if args.prompts is not None else ""
         raise DataError(
-            f"{args.path}: {len(parts.prompts)} prompts to train on and {len(parts.held_out)} held out are left of "
+            f"{args.path}: {len(parts['train'])} prompts to train on and {len(parts['held_out'])} held out are left of "
             f"{len(problems)} ({reasons}{taken}); both need at least one"
         )
     records = phase_lines(parts)
-    written = {f"{name}.jsonl": json_lines(lines) for name, lines in records.items() if lines}
+    written = {f"{name}.jsonl": json_lines(records[name]) for name in MEANINGS if records[name]}
     write_files(args.out, written)
     figures = [(meaning, f"{len(records[name]):,}") for name, meaning in MEANINGS.items()]
     print_lines(figures + [("left out", f"{number:,} {reason}") for reason, number in left_out.items()])

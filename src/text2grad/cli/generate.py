@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from text2grad.cli.options import add_command, print_lines, say
+from text2grad.config import Recipe, latest_checkpoint, recipe_of_run
 from text2grad.errors import ConfigError, DataError, Text2GradError
+from text2grad.feedback import read_examples
 from text2grad.progress import CONSOLE, note
-
-if TYPE_CHECKING:
-    from text2grad.config import Recipe
-    from text2grad.types import Critique, Example, Rollout
+from text2grad.runs import recipe_task, run_examples, world_of
+from text2grad.runs.reports import print_critique
+from text2grad.tasks import ProgramCritic
+from text2grad.types import Critique, Example, Rollout
 
 DESCRIPTION = """\
 Sample answers from the policy of a run, and print each with the critique of the run's critic: words, coloured spans,
@@ -43,9 +45,7 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load the run's policy and critic, and print answers and critiques."""
-    from text2grad.config import latest_checkpoint, recipe_of_run
-    from text2grad.runs import PolicySampler, critic_of_run, judge_answers, measure_answers
-    from text2grad.tasks import ProgramCritic
+    from text2grad.runs import PolicySampler, critic_of_run
 
     checkpoint = latest_checkpoint(args.directory / "checkpoints")
     if checkpoint is None:
@@ -61,12 +61,12 @@ def run(args: argparse.Namespace) -> int:
         critic = None
     policy = PolicySampler(recipe, str(checkpoint / "policy"))
     rollouts = policy(examples, seed=args.seed)
-    critiques, figures = list["Critique"](), dict[str, float]()
+    critiques, figures = list[Critique](), dict[str, float]()
     try:
         if not args.prompt:
-            figures = measure_answers(recipe, rollouts)
+            figures = policy.measure(rollouts)
         if critic is not None:
-            critiques, rewards = judge_answers(recipe, policy.tokenizer, rollouts, critic)
+            critiques, rewards = policy.judge(rollouts, critic)
             figures |= rewards
     finally:  # the answers are printed, even if the metric or the critic fails
         _print_answers(rollouts, critiques)
@@ -84,10 +84,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_answers(rollouts: Sequence["Rollout"], critiques: Sequence["Critique"]) -> None:
+def _print_answers(rollouts: Sequence[Rollout], critiques: Sequence[Critique]) -> None:
     """Print prompts and answers, with the critiques if there are some."""
-    from text2grad.runs.reports import print_critique
-
     for rollout, critique in zip_longest(rollouts, critiques):
         say(rollout.example.prompt_text, style="dim")
         if critique is None:
@@ -96,12 +94,8 @@ def _print_answers(rollouts: Sequence["Rollout"], critiques: Sequence["Critique"
             print_critique(CONSOLE, rollout.response, critique)
 
 
-def _examples(args: argparse.Namespace, recipe: "Recipe") -> list["Example"]:
+def _examples(args: argparse.Namespace, recipe: Recipe) -> list[Example]:
     """Return the examples that the command line names."""
-    from text2grad.feedback import read_examples
-    from text2grad.runs import recipe_task, run_examples, world_of
-    from text2grad.types import Example
-
     if args.prompt:
         return [Example(prompt) for prompt in args.prompt]
     if not args.examples.lstrip("+-").isdigit():

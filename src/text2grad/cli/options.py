@@ -6,13 +6,13 @@ import math
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from text2grad.config import Recipe, load_recipe
 from text2grad.costs import COSTS_FILE
 from text2grad.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from text2grad.config import Recipe
+from text2grad.progress import CONSOLE
+from text2grad.runs.reports import plain, print_figures
 
 SHARED: Mapping[str, Mapping[str, Any]] = {
     "recipe": {"type": Path, "help": "TOML file of settings; `text2grad recipe` prints all of them"},
@@ -105,10 +105,8 @@ def refuse_other_results(path: Path, about: Mapping[str, str], *, force: bool) -
     Raises:
         ConfigError: if the file has other values, or cannot be read.
     """
-    if force or not path.exists():
-        return
     try:
-        record = json.loads(path.read_bytes())
+        record = json.loads(path.read_bytes()) if path.exists() and not force else about
         before = {key: record[key] for key in about}
     except (OSError, ValueError, LookupError, TypeError):
         before = {"": "unknown files"}
@@ -187,22 +185,17 @@ def shorthands(values: Mapping[str, object]) -> list[str]:
     ]
 
 
-def recipe_with(args: argparse.Namespace, options: Mapping[str, object]) -> "Recipe":
+def recipe_with(args: argparse.Namespace, options: Mapping[str, object]) -> Recipe:
     """Return the recipe of a command line with --set, and with the options that stand for settings (`shorthands`).
 
     Raises:
         ConfigError: if the recipe cannot be read, or a setting is refused.
     """
-    from text2grad.config import load_recipe
-
     return load_recipe(args.recipe, [*args.overrides, *shorthands(options)])
 
 
 def say(text: str, *, style: str = "") -> None:
     """Print text whose lines are not wrapped, so that paths and commands can be copied; control characters show."""
-    from text2grad.progress import CONSOLE
-    from text2grad.runs.reports import plain
-
     CONSOLE.print(plain(text, style=style), soft_wrap=True)
 
 
@@ -216,7 +209,4 @@ def print_end(written: str, *, then: Sequence[str] = (), note: str = "") -> None
 
 def print_lines(figures: Iterable[tuple[str, object]]) -> None:
     """Print names and values in two columns."""
-    from text2grad.progress import CONSOLE
-    from text2grad.runs.reports import print_figures
-
     print_figures(CONSOLE, list(figures))

@@ -1,9 +1,11 @@
 """`text2grad recipe`: print every setting with its default and its documentation."""
 
 import argparse
+import json
 from typing import Any
 
 from text2grad.cli.options import add_command
+from text2grad.config import Recipe, describe
 from text2grad.progress import CONSOLE
 
 
@@ -19,10 +21,6 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the recipe."""
-    import json
-
-    from text2grad.config import Recipe, describe
-
     schema = json.dumps(Recipe.model_json_schema(), indent=2, ensure_ascii=False) + "\n" if args.json_schema else None
     text = schema or describe(args.section)
     CONSOLE.print(text, markup=False, highlight=False, soft_wrap=True, end="")

@@ -2,9 +2,13 @@
 
 import argparse
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from text2grad.cli.options import add_command, add_shared, print_lines, recipe_with
+from text2grad.progress import duration, note
+
+if TYPE_CHECKING:
+    from text2grad.config import Recipe
 
 SHOWN = {
     "held-out F1": "f1",
@@ -47,7 +51,6 @@ def run(args: argparse.Namespace) -> int:
     }
     recipe = recipe_with(args, options)
 
-    from text2grad.progress import duration, note
     from text2grad.reward_models.training import RewardRun
 
     reward = RewardRun(recipe, resume=args.resume)
@@ -65,12 +68,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     results = reward.results()
     before, after = results.get("before", {}), results["measured"]
-    if before and after["f1"] <= before["f1"]:
-        note(
-            f"held-out F1 did not rise ({before['f1']:.3f} → {after['f1']:.3f}): this reward model teaches nothing. "
-            f"Change reward_model.lr = {recipe.reward_model.lr:g}, train longer, or annotate more responses",
-            warning=True,
-        )
+    if before:
+        warn_of_no_gain(before["f1"], after["f1"], recipe)
     was = {key: f"{value:.3f}" for key, value in before.items()}
     measure_it = ["text2grad", "evaluate", "critic", str(args.recipe), "--set", f"reward_model.out={reward.directory}"]
     print_lines(
@@ -85,3 +84,13 @@ def run(args: argparse.Namespace) -> int:
         ]
     )
     return 0
+
+
+def warn_of_no_gain(before: float, after: float, recipe: "Recipe") -> None:
+    """Print a warning if training did not raise held-out F1 that could rise."""
+    if after <= before < 1:
+        note(
+            f"held-out F1 did not rise ({before:.3f} → {after:.3f}): this reward model teaches nothing. "
+            f"Change reward_model.lr = {recipe.reward_model.lr:g}, train longer, or annotate more responses",
+            warning=True,
+        )

@@ -3,12 +3,11 @@
 import argparse
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from text2grad.cli.options import add_command, add_shared, print_lines, recipe_with
-
-if TYPE_CHECKING:
-    from text2grad.config import Recipe
+from text2grad.config import Recipe
+from text2grad.progress import duration, note
 
 DESCRIPTION = """\
 Fine-tune a causal language model, in full or with LoRA, on demonstrations: the policy that `annotate` and `train` start
@@ -39,7 +38,6 @@ def run(args: argparse.Namespace) -> int:
     """Train and publish a policy."""
     recipe = recipe_with(args, {"sft.data": args.data, "sft.model": args.model, "sft.out": args.out})
 
-    from text2grad.progress import duration, note
     from text2grad.runs import SFTRun
 
     sft = SFTRun(recipe, resume=args.resume)
@@ -77,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def next_command(file: Path, recipe: "Recipe", policy: Path) -> str:
+def next_command(file: Path, recipe: Recipe, policy: Path) -> str:
     """Return the command that uses the new policy: `annotate` where the recipe names an annotator, else `train`."""
     command = f"text2grad {'annotate' if recipe.annotate.model else 'train'} {shlex.quote(str(file))}"
     named = recipe.model.path and Path(recipe.model.path).resolve() == policy.resolve()

@@ -5,15 +5,14 @@ import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from text2grad.cli.options import add_command, add_shared, at_least, print_lines, recipe_with, say
+from text2grad.config import Recipe, best_checkpoint, idle_settings, latest_checkpoint, read_best
 from text2grad.errors import ConfigError
 from text2grad.progress import CONSOLE, duration, note
-
-if TYPE_CHECKING:
-    from text2grad.config import Recipe
-    from text2grad.runs.reports import Run
+from text2grad.runs import load_metric, lower_is_better
+from text2grad.runs.reports import Run, change_table, print_tables, read_run, write_report
 
 LESS_DISTINCT = 0.5  # share of the distinct 2-grams at the start, below which a warning is printed
 LOST = 0.5  # share of the best held-out gain that is left at the end, below which a warning is printed
@@ -53,19 +52,14 @@ exit status:
 def add_parser(commands: Any) -> None:
     """Add this command to the command line."""
     add = add_command(commands, "train", run, "train a policy as a recipe says", DESCRIPTION, EPILOG).add_argument
-    add_run_options(add)
-    add("--dry-run", action="store_true", help="check input, memory and the critic's price; train and write nothing")
-    add("--judge", action="store_true", help="dry run: judge 64 responses twice; is there a signal, and at what cost?")
-    add("--device", metavar="NAME", help="dry run: plan for this GPU (h100, a100-40gb, 16GB, ...), not this machine")
-    add("--processes", type=at_least(1), metavar="N", help="dry run: plan N processes, one GPU each; default 1")
-
-
-def add_run_options(add: Any) -> None:
-    """Add the options of a run, by a parser's `add_argument`."""
     add_shared(add, "recipe", "--set", "--resume")
     add("--model", metavar="PATH", help="shorthand for --set model.path=PATH")
     add("--critic", metavar="MODULE:NAME", help="a Python critic; shorthand for --set critic.use=...")
     add("--out", metavar="DIR", help="shorthand for --set run.out=DIR")
+    add("--dry-run", action="store_true", help="check input, memory and the critic's price; train and write nothing")
+    add("--judge", action="store_true", help="dry run: judge 64 responses twice; is there a signal, and at what cost?")
+    add("--device", metavar="NAME", help="dry run: plan for this GPU (h100, a100-40gb, 16GB, ...), not this machine")
+    add("--processes", type=at_least(1), metavar="N", help="dry run: plan N processes, one GPU each; default 1")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -78,7 +72,6 @@ def run(args: argparse.Namespace) -> int:
     recipe = recipe_of(args)
     is_main = int(os.environ.get("RANK", "0")) == 0
 
-    from text2grad.config import idle_settings
     from text2grad.runs import run_recipe
 
     for name, reason in idle_settings(recipe).items() if is_main else ():
@@ -94,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     return finish(recipe, policy) if is_main else 0
 
 
-def recipe_of(args: argparse.Namespace, **more: str) -> "Recipe":
+def recipe_of(args: argparse.Namespace, **more: str) -> Recipe:
     """Return the recipe of a run with the options of its command line, and `more` settings of the command.
 
     Raises:
@@ -113,10 +106,9 @@ def recipe_of(args: argparse.Namespace, **more: str) -> "Recipe":
     return recipe
 
 
-def finish(recipe: "Recipe", policy: Path, *, title: str = "Text2Grad") -> int:
+def finish(recipe: Recipe, policy: Path, *, title: str = "Text2Grad") -> int:
     """Report a finished run: numbers, files and the next commands; return the exit status of its command."""
     from text2grad.rl import said_nothing
-    from text2grad.runs.reports import change_table, print_tables
 
     out = Path(recipe.run.out)
     quoted = shlex.quote(str(out))
@@ -151,20 +143,16 @@ def finish(recipe: "Recipe", policy: Path, *, title: str = "Text2Grad") -> int:
     return 0
 
 
-def write_page(out: Path, title: str) -> tuple["Run", str]:
+def write_page(out: Path, title: str) -> tuple[Run, str]:
     """Write the report of a finished run into its directory; return the run and the name of its main metric."""
-    from text2grad.runs.reports import read_run, write_report
-
     run = read_run(out)
     metric = str(run.evaluations[-1]["metric"]) if run.evaluations else ""
     write_report(run, out, metric=metric, title=f"{title}: {out.resolve().name}")
     return run, metric
 
 
-def best_policy(recipe: "Recipe") -> list[tuple[str, str]]:
+def best_policy(recipe: Recipe) -> list[tuple[str, str]]:
     """Return the line of the policy with the best evaluation, with `run.keep_best`, unless it is the last one."""
-    from text2grad.config import best_checkpoint, latest_checkpoint, read_best
-
     directory = Path(recipe.run.out) / "checkpoints"
     best = best_checkpoint(directory)
     if best is None or best == latest_checkpoint(directory):
@@ -173,10 +161,8 @@ def best_policy(recipe: "Recipe") -> list[tuple[str, str]]:
     return [("best", f"{best / 'policy'} (held-out {known['value']:.3f} at step {known['step']})")]
 
 
-def warn_of_loss(recipe: "Recipe", evaluations: Sequence[dict[str, Any]], metric: str) -> None:
+def warn_of_loss(recipe: Recipe, evaluations: Sequence[dict[str, Any]], metric: str) -> None:
     """Print a warning if the policy lost more than half of its best held-out gain before the end of the run."""
-    from text2grad.runs import load_metric, lower_is_better
-
     keep, users = recipe.run.keep_best, recipe.data.metric
     stated = getattr(load_metric(users), "lower_is_better", None) if users else lower_is_better(metric)
     lower = keep == "lowest" if keep != "none" else stated
@@ -206,7 +192,7 @@ def warn_of_repetition(evaluations: Sequence[dict[str, Any]]) -> None:
         )
 
 
-def print_account(run: "Run") -> None:
+def print_account(run: Run) -> None:
     """Print the number of steps, and the time of each phase of a step."""
     seconds, total = run.seconds, run.seconds.total()
     shares = ", ".join(f"{phase} {value / total:.0%}" for phase, value in seconds.items() if value >= 0.005 * total)

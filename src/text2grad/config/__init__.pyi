@@ -27,5 +27,5 @@ from .run_directory import (
     read_best as read_best,
     recipe_of_run as recipe_of_run,
 )
-from .server import AnnotateConfig as AnnotateConfig, EngineConfig as EngineConfig
+from .server import Endpoint as Endpoint, EngineConfig as EngineConfig, ServerConfig as ServerConfig
 from .training import RewardModelConfig as RewardModelConfig, SFTConfig as SFTConfig

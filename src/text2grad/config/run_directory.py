@@ -2,7 +2,8 @@
 
 A run is resumed only with what decided its finished steps: the settings, the prompts, the files and models that the
 settings name. Other versions of Python, torch, transformers or text2grad, or other numbers of threads or processes, can
-change the last bits of later steps; a warning names them.
+change the last bits of later steps; a warning names them. The settings in `FREE` may differ: they change memory, output
+or the length of a run, but no finished step. Those in `INPUTS` name a file or the directory of a model.
 """
 
 import json
@@ -18,10 +19,9 @@ from typing import Any
 
 from text2grad.config.recipe import Recipe, make_recipe
 from text2grad.errors import CheckpointError, ConfigError, DataError
-from text2grad.files import lock_directory, to_json, write_atomically
+from text2grad.files import lock_directory, readable, to_json, write_atomically
 from text2grad.progress import note
 
-# Settings that may differ on resume: they change memory, output or the length of a run, but no finished step.
 FREE = {
     ("rollout", "rows_at_once"),
     ("ppo", "micro_batch_tokens"),
@@ -33,8 +33,6 @@ FREE = {
     *(("engine", key) for key in ("gpu_memory_utilization", "sleep")),
 }
 STEPS = ("run", "steps")
-
-# Settings that name a file or the directory of a model, whose contents are compared.
 INPUTS = (
     *(("data", "train"), ("data", "held_out"), ("refresh", "replay_from")),
     *(("model", "path"), ("critic", "model"), ("sft", "model"), ("reward_model", "model")),
@@ -63,8 +61,9 @@ def check_directory(directory: Path, *, resume: bool) -> None:
         raise ConfigError(
             f"{directory} already holds a run. Go on with it by --resume, or choose another directory with --out DIR."
         )
-    odd = next((name for name in OWN_FILES if _holds_files(directory / name)), None)
-    if odd and not exists:
+    present = (path for path in map(directory.joinpath, OWN_FILES) if path.exists())
+    odd = next((path.name for path in present if not path.is_dir() or any(path.rglob("*"))), None)
+    if odd and not exists:  # a kill at the start leaves directories without files
         raise ConfigError(
             f"{directory} holds {odd}, which a run would overwrite, but no run.json; choose another directory with "
             "--set run.out=DIR, or remove the file"
@@ -73,11 +72,6 @@ def check_directory(directory: Path, *, resume: bool) -> None:
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         reason = "no permission to write to it" if place.is_dir() else "it is a file"
         raise ConfigError(f"cannot write to {directory}: {place}: {reason}; choose another with --out DIR")
-
-
-def _holds_files(path: Path) -> bool:
-    """Return whether a path is a file, or a directory that is not empty; a kill at the start leaves empty ones."""
-    return any(path.rglob("*")) if path.is_dir() else path.exists()
 
 
 def open_run(
@@ -133,14 +127,11 @@ def read_run_file(directory: Path) -> dict[str, Any]:
         CheckpointError: if it cannot be read.
     """
     path = directory / "run.json"
-    try:
-        contents = json.loads(path.read_bytes())
+    way_out = "Restore it from a backup, or begin again in another directory with --out DIR"
+    with readable(path, way_out, CheckpointError):
+        contents: dict[str, Any] = json.loads(path.read_bytes())
         if not isinstance(contents, dict) or not isinstance(contents.get("recipe"), dict):
             raise ValueError("no recipe in it")
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"cannot read {path}: {error}. Restore it from a backup, or begin again in another directory with --out DIR"
-        ) from error
     return contents
 
 
@@ -170,7 +161,7 @@ def best_checkpoint(directory: Path) -> Path | None:
         CheckpointError: if its file cannot be read.
     """
     known = read_best(directory)
-    return _checkpoint(directory, known["step"]) if known else None
+    return directory / f"step-{known['step']:06d}" if known else None
 
 
 def read_best(directory: Path) -> dict[str, Any]:
@@ -182,18 +173,10 @@ def read_best(directory: Path) -> dict[str, Any]:
     path = directory / BEST
     if not path.exists():
         return {}
-    try:
+    with readable(path, "Remove it: the next evaluation names the best checkpoint again", CheckpointError):
         known = json.loads(path.read_bytes())
         best: dict[str, Any] = {"step": int(known["step"]), "value": float(known["value"])}
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise CheckpointError(
-            f"cannot read {path}: {error}. Remove it: the next evaluation names the best checkpoint again"
-        ) from error
-    return best if _checkpoint(directory, best["step"]) in all_checkpoints(directory) else {}
-
-
-def _checkpoint(directory: Path, step: int) -> Path:
-    return directory / f"step-{step:06d}"
+    return best if directory / f"step-{best['step']:06d}" in all_checkpoints(directory) else {}
 
 
 def latest_checkpoint(directory: Path) -> Path | None:

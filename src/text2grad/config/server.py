@@ -1,10 +1,14 @@
 """Settings of servers and of vLLM, with the blocks that they share: [annotate], [server], [engine]."""
 
-from typing import Annotated, Literal
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from text2grad.config.section import Count, Listed, NonNegative, Positive, Section
+from text2grad.errors import ConfigError, known_names
 
 
 class Server(Section):
@@ -22,24 +26,92 @@ class Server(Section):
     """Time limit of one request in seconds, to its last byte."""
 
 
-class AnnotateConfig(Server):
-    """Phase 1: annotation by a language model, `text2grad annotate` (section 3.3)."""
+class Endpoint(Server):
+    """A model on a server: its sampling, the prices of its tokens and the budget of a run."""
 
     model: str = ""
     """The model's name on that server."""
     base_url: str = "https://api.openai.com/v1"
     api_key_env: str = "OPENAI_API_KEY"
     max_tokens: Count = 1200
-    template: Literal["summarization", "code", "qa", "grounded"] = "qa"
-    """Prompt template: the kind of response that is judged; "grounded": an answer, by its passage alone."""
-    reasoning: bool = True
-    """Ask for reasoning, critique and quotes; false asks for quotes only (the ablation of section 5.3)."""
     temperature: NonNegative | None = 0.3
     """Sampling temperature; None (in Python) for a model that refuses the parameter."""
     prices: Annotated[tuple[NonNegative, NonNegative], Listed] = (0.0, 0.0)
     """US dollars per million tokens of prompts, and per million tokens of answers."""
     max_cost: NonNegative | None = None
     """Budget in US dollars for all answers in `out`, earlier runs included; needs the prices."""
+
+    @classmethod
+    def of(cls, owner: str, settings: Mapping[str, Any]) -> Self:
+        """Return an endpoint made from the keyword arguments of a critic, the `owner`.
+
+        Raises:
+            ConfigError: if there is no setting of a name, or a value is invalid.
+        """
+        known = list(cls.model_fields)
+        for name in settings:
+            if name not in known:
+                raise ConfigError(f'{owner} has no setting "{name}".{known_names("setting", name, known)}')
+        try:
+            return cls(**settings)
+        except ValidationError as error:
+            reasons = (": ".join([*map(str, wrong["loc"]), wrong["msg"]]) for wrong in error.errors())
+            raise ConfigError(f"{owner}: {'; '.join(reasons)}") from error
+
+    def checked(self, section: str = "annotate") -> Self:
+        """Return this endpoint, after the check that it can be used, holds no secret, and that the key exists.
+
+        Raises:
+            ConfigError: if not; an address that holds a password is not repeated in the message.
+        """
+        if self.max_cost is not None and not any(self.prices):
+            raise ConfigError(f"[{section}] max_cost needs prices: without them nothing costs anything")
+        if not self.model:
+            raise ConfigError(f"[{section}] model is not set; name a model that the server has, such as gpt-4o")
+        parts = urlsplit(self.base_url)
+        if parts.username or parts.password or parts.query:
+            raise ConfigError(
+                f"[{section}] base_url contains a user, a password or a query, but a recipe must not contain secrets. "
+                "Put the key into the environment variable that api_key_env names"
+            )
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(
+                f"[{section}] base_url must be an address such as http://localhost:8000/v1, got {self.base_url!r}"
+            )
+        if self.api_key_env and not self.api_key:
+            raise ConfigError(
+                f"the environment variable {self.api_key_env} holds no key for {self.base_url}. Set it, or set "
+                f'[{section}] api_key_env = "" for a server without keys'
+            )
+        if not (self.api_key.isascii() and self.api_key.isprintable()):
+            raise ConfigError(
+                f"the environment variable {self.api_key_env} holds a line break or a letter outside ASCII, which no "
+                "header of HTTP can carry. Set it to the key alone"
+            )
+        return self
+
+    @property
+    def api_key(self) -> str:
+        """The key, read from the environment and stored nowhere, without white space around it; empty without one."""
+        return os.environ.get(self.api_key_env, "").strip() if self.api_key_env else ""
+
+    def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """Return the price of some tokens in US dollars.
+
+        Example:
+            >>> Endpoint(prices=(2.5, 10.0)).cost(1_000, 500)
+            0.0075
+        """
+        return (prompt_tokens * self.prices[0] + completion_tokens * self.prices[1]) / 1e6
+
+
+class AnnotateConfig(Endpoint):
+    """Phase 1: annotation by a language model, `text2grad annotate` (section 3.3)."""
+
+    template: Literal["summarization", "code", "qa", "grounded"] = "qa"
+    """Prompt template: the kind of response that is judged; "grounded": an answer, by its passage alone."""
+    reasoning: bool = True
+    """Ask for reasoning, critique and quotes; false asks for quotes only (the ablation of section 5.3)."""
     out: str = "runs/annotations"
     """Directory of annotations.jsonl, failures.jsonl and answers.sqlite, which keeps every answer."""
 

@@ -12,15 +12,16 @@ likely. Requests to servers carry the sample's own `seed` where the temperature 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from hashlib import sha256
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from text2grad.config import Endpoint
 from text2grad.costs import TokenCount
-from text2grad.critics.servers import Endpoint, Request, Store
+from text2grad.critics.servers import Request, Store
 from text2grad.errors import ConfigError, DataError
 from text2grad.evaluation.judging import all_answers
 from text2grad.evaluation.subjects import LoadedModel, Subject
@@ -138,9 +139,9 @@ class AnswerFile:
         return [Turn(question, number, turn) for turn, question in every for number in samples]
 
     @property
-    def complete(self) -> bool:
-        """Whether no answer is missing."""
-        return all(turn.key in self.said for turn in self.turns)
+    def missing(self) -> list[Turn]:
+        """The answers that are not known yet."""
+        return [turn for turn in self.turns if turn.key not in self.said]
 
     def answers(self, *, chat: bool) -> list[Answer]:
         """Write all lines in order, and return the answers; `chat` says whether they reply to prompts."""
@@ -170,13 +171,9 @@ class AnswerFile:
 
 def sample_answers(model: LoadedModel, file: AnswerFile, tokens: TokenCount) -> None:
     """Sample the answers of a loaded model that are missing; each batch goes to the file and to the costs."""
-    missing = [batch for batch in _batches(model, file) if any(turn.key not in file.said for turn in batch)]
-    phase, done = (
-        f"{file.suite.name}: answers of {file.subject.name}",
-        sum(turn.key in file.said for turn in file.turns),
-    )
+    phase, done = f"{file.suite.name}: answers of {file.subject.name}", len(file.turns) - len(file.missing)
     with Progress(phase, len(file.turns), done=done, unit="answer") as progress:
-        for batch in missing:
+        for batch in _batches(model, file):
             sampled = _sample_batch(model, file, batch)  # whole, also if some are known, for the same numbers
             lines = [line for line, turn in zip(sampled, batch, strict=True) if turn.key not in file.said]
             file.add(lines)
@@ -186,14 +183,15 @@ def sample_answers(model: LoadedModel, file: AnswerFile, tokens: TokenCount) -> 
 
 
 def _batches(model: LoadedModel, file: AnswerFile) -> Iterator[list[Turn]]:
-    """Yield the batches: rows of one turn, with the same temperature and the same texts that end an answer."""
+    """Yield batches with missing answers: rows of one turn, with one temperature and the same texts that end one."""
 
     def alike(turn: Turn) -> tuple[int, float, tuple[str, ...]]:
         return turn.turn, file.sampling.heat(turn.question), () if model.chat else turn.question.stop
 
     for _, group in groupby(file.turns, alike):
         while batch := list(islice(group, file.sampling.rows_at_once)):
-            yield batch
+            if any(turn.key not in file.said for turn in batch):
+                yield batch
 
 
 def _sample_batch(model: LoadedModel, file: AnswerFile, batch: Sequence[Turn]) -> list[Line]:
@@ -278,16 +276,16 @@ def check_room(model: LoadedModel, file: AnswerFile) -> None:
 def endpoint_of(file: AnswerFile, server: Endpoint) -> Endpoint:
     """Return how the server of a model is requested; `server` says key, concurrency and time limit."""
     model, address, heat = file.subject.model_name, file.subject.path, file.sampling.temperature
-    return replace(server, model=model, base_url=address, temperature=heat, max_tokens=file.length)
+    own = {"model": model, "base_url": address, "temperature": heat, "max_tokens": file.length}
+    return server.model_copy(update=own)
 
 
 def request_answers(file: AnswerFile, out: Path, server: Endpoint, tokens: TokenCount) -> None:
     """Request the missing answers of a model on a server, turn by turn; each is stored in `out`."""
     endpoint, chat = endpoint_of(file, server), file.subject.prompt_format != "plain"
     what = f"answers of {file.subject.name} to suite {file.suite.name}"
-    missing = [turn for turn in file.turns if turn.key not in file.said]
     with Store(out / "answers.sqlite") as store:
-        for _, group in groupby(missing, lambda turn: turn.turn):
+        for _, group in groupby(file.missing, lambda turn: turn.turn):
             turns, lines = list(group), []
             requests = [_request(file, turn, chat=chat) for turn in turns]
             for turn, answer in zip(turns, all_answers(endpoint, store, requests, tokens, what), strict=True):

@@ -21,8 +21,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from text2grad.config import Endpoint
 from text2grad.costs import TokenCount, metered
-from text2grad.critics.servers import Endpoint
 from text2grad.errors import ConfigError, check_known
 from text2grad.evaluation import answering
 from text2grad.evaluation.answering import AnswerFile, Sampling, stem_of
@@ -31,6 +31,8 @@ from text2grad.evaluation.subjects import LoadedModel, Subject, load, outline
 from text2grad.evaluation.suite import Answer, AnsweredSuite, ExaminedSuite, Scores, Suite
 from text2grad.files import json_lines, lock_directory, to_json, write_atomically, write_files
 
+Row = dict[str, Any]
+
 
 @dataclass(frozen=True)
 class EvaluationSettings:
@@ -38,9 +40,8 @@ class EvaluationSettings:
 
     out: Path  # directory of its files
     sampling: Sampling = field(default_factory=Sampling)
-    server: Endpoint = field(default_factory=lambda: Endpoint("", api_key_env=""))  # key, concurrency, time limit
+    server: Endpoint = field(default_factory=lambda: Endpoint(api_key_env=""))  # key, concurrency, time limit
     baseline: str = ""  # name of the model from which differences are taken
-    draws: int = DRAWS  # resamples of the intervals
     force: bool = False  # replace answers of other models or settings in `out`
 
 
@@ -100,7 +101,7 @@ class PolicyEvaluation:
             "models": {subject.name: subject.as_json() for subject in self.subjects},
             "baseline": self.settings.baseline,
             "sampling": asdict(sampling),
-            "intervals": {"draws": self.settings.draws, "level": LEVEL, "seed": sampling.seed},
+            "intervals": {"draws": DRAWS, "level": LEVEL, "seed": sampling.seed},
             "suites": {result.suite.name: result.as_json() for result in self.results},
         }
 
@@ -157,10 +158,10 @@ class _Work:
                 file = AnswerFile(settings.out, suite, subject, settings.sampling)
                 file.open(force=settings.force)
                 self._files[suite.name] = file
-                if self._outline is not None and not file.complete:
+                if self._outline is not None and file.missing:
                     answering.check_room(self._outline, file)
-                elif not file.complete:
-                    answering.endpoint_of(file, settings.server).check("server")
+                elif file.missing:
+                    answering.endpoint_of(file, settings.server).checked("server")
 
     @cached_property
     def _model(self) -> LoadedModel:
@@ -174,15 +175,13 @@ class _Work:
             file = self._files[suite.name]
             if self.subject.served:
                 answering.request_answers(file, self.settings.out, self.settings.server, tokens)
-            elif not file.complete:
+            elif file.missing:
                 answering.sample_answers(self._model, file, tokens)
             chat = self.subject.prompt_format != "plain" if self._outline is None else self._outline.chat
             result.answers[name] = file.answers(chat=chat)
         elif isinstance(suite, ExaminedSuite):
-            examine, basis = suite.examine, {"subject": self.subject.identity()}
-            rows = _kept(
-                self.settings, suite, name, basis, lambda: [{"id": key, **own} for key, own in examine(self._model)]
-            )
+            out, basis, examine = self.settings.out, {"subject": self.subject.identity()}, suite.examine
+            rows = _kept(suite, name, out, basis, lambda: [{"id": key, **own} for key, own in examine(self._model)])
             result.questions, result.counts[name] = [row["id"] for row in rows], rows
 
 
@@ -193,25 +192,19 @@ def _score(result: SuiteResult, name: str, settings: EvaluationSettings) -> None
     said = [[answer.question.id, answer.sample, answer.answers, answer.finish] for answer in answers]
     score, each = suite.score, settings.sampling.samples
 
-    def scored() -> list[dict[str, Any]]:
+    def scored() -> list[Row]:
         rows = zip(answers, score(answers, settings.out / "judgements"), strict=True)
         return [{"id": answer.question.id, "sample": answer.sample, **own} for answer, own in rows]
 
-    lines = _kept(settings, suite, name, {"answers": sha256(to_json(said)).hexdigest()}, scored)
+    lines = _kept(suite, name, settings.out, {"answers": sha256(to_json(said)).hexdigest()}, scored)
     scores = [{key: value for key, value in line.items() if key not in ("id", "sample")} for line in lines]
     result.questions, result.scores[name] = [question.id for question in suite.questions], list(scores)
     result.counts[name] = [suite.counts(scores[start : start + each]) for start in range(0, len(scores), each)]
 
 
-def _kept(
-    settings: EvaluationSettings,
-    suite: Suite,
-    name: str,
-    basis: Mapping[str, Any],
-    compute: Callable[[], list[dict[str, Any]]],
-) -> list[dict[str, Any]]:
+def _kept(suite: Suite, name: str, out: Path, basis: Mapping[str, Any], compute: Callable[[], list[Row]]) -> list[Row]:
     """Return scores: those on disk if they belong to suite and `basis`, else new ones, which are written."""
-    path = settings.out / "scores" / f"{stem_of(suite, name)}.jsonl"
+    path = out / "scores" / f"{stem_of(suite, name)}.jsonl"
     belongs, now = path.with_suffix(".json"), to_json({"suite": suite.identity(), **basis})
     with suppress(OSError, ValueError):  # absent, or cut
         if belongs.read_bytes() == now:
@@ -227,8 +220,8 @@ def _kept(
 def _sum_up(result: SuiteResult, settings: EvaluationSettings) -> None:
     """Compute figures and paired differences."""
     statistics = {name: measure.statistic for name, measure in result.suite.measures.items()}
-    draws, seed, base = settings.draws, settings.sampling.seed, settings.baseline
+    seed, base = settings.sampling.seed, settings.baseline
     for name, rows in result.counts.items():
-        result.figures[name] = estimate(rows, statistics, draws=draws, seed=seed)
+        result.figures[name] = estimate(rows, statistics, seed=seed)
         if base and name != base:
-            result.differences[name] = estimate(rows, statistics, minus=result.counts[base], draws=draws, seed=seed)
+            result.differences[name] = estimate(rows, statistics, minus=result.counts[base], seed=seed)

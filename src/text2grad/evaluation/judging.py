@@ -3,14 +3,13 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
+from text2grad.config import Endpoint
 from text2grad.costs import TokenCount, metered
 from text2grad.critics.servers import (
     Answer,
     CachedClient,
-    Endpoint,
     Failure,
     Prompt,
     Request,
@@ -56,7 +55,7 @@ def judge_of(suite: str, judge: Endpoint | None, *, temperature: float, max_toke
             "OpenAI-compatible server"
         )
     heat = None if judge.temperature is None else temperature
-    return replace(judge, temperature=heat, max_tokens=max_tokens)
+    return judge.model_copy(update={"temperature": heat, "max_tokens": max_tokens})
 
 
 def judgements(

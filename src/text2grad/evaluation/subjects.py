@@ -73,18 +73,11 @@ class LoadedModel(NamedTuple):
     pad_id: int = 0  # fills the left of short prompts
 
 
-def read_subjects(
-    given: Sequence[str],
-    *,
-    model_names: Sequence[str] = (),
-    prompt_format: str = "auto",
-    trust_remote_code: bool = False,
-    dtype: str = "auto",
-) -> list[Subject]:
+def read_subjects(given: Sequence[str], model_names: Sequence[str] = (), **settings: Any) -> list[Subject]:
     """Return the models that a command line names, each as PATH or NAME=PATH.
 
-    Models on servers have `model_names`: MODEL for all, or NAME=MODEL. The format "auto" of a run is the
-    format in its recipe.
+    Models on servers have `model_names`: MODEL for all, or NAME=MODEL. `settings` are further attributes of all
+    subjects; the format "auto" of a run is the format in its recipe.
 
     Raises:
         ConfigError: if a path is empty, two models have one name, or a server's model has no name.
@@ -104,9 +97,9 @@ def read_subjects(
             model = names.get(name) or names.get("", "")
             if not model:
                 raise ConfigError(f"{path}: name the model on this server with --model-name MODEL")
-            subject = Subject(name or _short(model), path, model, prompt_format)
+            subject = Subject(name or _short(model), path, model, **settings)
         else:
-            subject = _local(Subject(name or _short(path), path, "", prompt_format, (), trust_remote_code, dtype))
+            subject = _local(Subject(name or _short(path), path, **settings))
         before = subjects.setdefault(subject.name, subject)
         if before is not subject:
             raise ConfigError(

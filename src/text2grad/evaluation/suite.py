@@ -19,7 +19,7 @@ from text2grad.files import to_json
 from text2grad.types import Message
 
 if TYPE_CHECKING:
-    from text2grad.critics.servers import Endpoint
+    from text2grad.config import Endpoint
     from text2grad.evaluation.subjects import LoadedModel
 
 Better = Literal["higher", "lower", ""]

@@ -1,10 +1,4 @@
-from .critic import (
-    Critic as Critic,
-    annotate as annotate,
-    ask as ask,
-    check_examples as check_examples,
-    load_critic as load_critic,
-)
+from .critic import Critic as Critic, annotate as annotate, ask as ask, check_examples as check_examples
 from .critique_text import is_finite as is_finite, is_json as is_json, parse_critique as parse_critique
 from .examples import (
     Demonstration as Demonstration,

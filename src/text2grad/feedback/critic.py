@@ -20,7 +20,7 @@ from text2grad.feedback.critique_text import parse_critique_object
 from text2grad.feedback.process_state import kept_process
 from text2grad.feedback.records import Annotation
 from text2grad.feedback.spans import Match, critique_from_text, locate_critique
-from text2grad.feedback.user_code import described, load_callable
+from text2grad.feedback.user_code import described
 from text2grad.progress import note
 from text2grad.types import Critique, Example, Span, Status
 
@@ -119,6 +119,7 @@ def _critique(answer: object, response: str, *, match: Match, name: str) -> Crit
         spans = (Span(int(span.start), int(span.end), span.label) for span in answer.spans)  # NumPy's, for example
         return replace(answer, spans=tuple(spans), outcome=_number(answer.outcome))
     if isinstance(answer, Mapping):
+        answer = {key: part.tolist() if hasattr(part, "tolist") else part for key, part in answer.items()}
         return locate_critique(parse_critique_object(answer), response, match=match)
     if isinstance(answer, str):
         critique = critique_from_text(answer, response, match=match)
@@ -182,12 +183,3 @@ def annotate(
         Annotation(example.prompt_text, response, critique)
         for example, response, critique in zip(examples, responses, critiques, strict=True)
     ]
-
-
-def load_critic(path: str) -> Critic:
-    """Return the critic `module:name`; a class is called without arguments.
-
-    Raises:
-        ConfigError: if it cannot be imported, created or called; the message names the user's file and line.
-    """
-    return load_callable(path, "critic")  # type: ignore[no-any-return]

@@ -17,7 +17,7 @@ pairs, {"span": quote, "reason": ...} objects, or {quote: reason}; an object may
 and "end". In a list with labels, offsets may stand without a quote. A label in words decides before a number beside it.
 If the object has no feedback, the feedback is the text before the object, or else the text after it.
 
-A number may be written as a text. An outcome that is a text and no number, such as "50%", makes the critique
+A number may be written as a text. An outcome that is no finite number, such as "50%", true or NaN, makes the critique
 `unparsable`.
 
 The end of a quote is never guessed: a quote that the end of the text cut off is dropped. A critique cut off before
@@ -27,7 +27,7 @@ spans and outcome is `unparsable`; its feedback is kept. So a run whose critic a
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -188,11 +188,12 @@ def _interpret(value: Mapping[str, Any]) -> ParsedCritique:
     lists = [value if isinstance(value, list) else [value] for value in given]
     texts = ["\n".join(str(text) for text in texts if isinstance(text, str)) for texts in lists]
     feedback = next(filter(str.strip, texts), "".join(texts[:1]))
-    numbers = [number_of(number) for number in (*parts.get("outcome", ()), *parts.get("score", ()))]
-    outcome = next((float(number) for number in numbers if is_finite(number)), None)
-    told = [given for given in parts.get("outcome", ()) if given]
-    untold = any(isinstance(given, list | dict) or _word(given) not in _NOTHING for given in told)
-    twice = len(set(filter(is_finite, map(number_of, parts.get("outcome", ()))))) > 1  # "outcome" and "Outcome"
+    given = [value for value in parts.get("outcome", ()) if not (isinstance(value, str) and _word(value) in _NOTHING)]
+    outcomes, scores = (list(map(number_of, values)) for values in (given, parts.get("score", ())))
+    outcome = next((float(number) for number in (*outcomes, *scores) if is_finite(number)), None)
+    told = outcomes + [score for score in scores if not isinstance(score, str)]
+    untold = any(value not in (None, [], {}) for value in told)
+    twice = len(set(filter(is_finite, outcomes))) > 1  # "outcome" and "Outcome"
     cut = isinstance(value, CutObject) and _SPAN_PARTS.isdisjoint(parts)
     if twice or (outcome is None and (untold or cut)):
         return ParsedCritique(feedback, status="unparsable")
@@ -237,25 +238,26 @@ def _entry(entry: Any, label: Label | None) -> Iterator[tuple[str, Label | None]
     An object whose own label, in words, contradicts that of its list has none.
     """
     beside: list[Any] = []  # the values beside the quote, which may hold its label
-    place = place_of(entry)
+    place, is_object = place_of(entry), isinstance(entry, dict)
+    own = _quote_key(entry, _MORE_QUOTE_KEYS * (not place and len(entry) > 1)) if is_object else None
     if isinstance(entry, list) and entry:
         entry, *beside = entry
         if place:  # behind a quote, or in its place
             beside = beside[2:3] if isinstance(entry, str) else beside[1:2]
     elif isinstance(entry, CutObject):  # its label, or the place of its quote, may be missing
         entry = None
-    elif isinstance(entry, dict) and (place or _quote_key(entry)):
+    elif isinstance(entry, dict) and (place or own):
         named = {name.casefold(): item for name, item in entry.items() if item is not None}
         sure = number_of(named.get("score"))
         chance = is_finite(sure) and 0 < sure < 1 and not named.keys().isdisjoint(KIND_KEYS)
         keys = LABEL_KEYS[:-1] if chance else LABEL_KEYS
-        entry, beside = named.get(_quote_key(entry)), [named[key] for key in keys if key in named][:1]
+        entry, beside = named.get(own), [named[key] for key in keys if key in named][:1]
         if label and beside and _LABELS.get(_word(beside[0])) not in (label, None):
             return
     elif isinstance(entry, dict) and len(entry) == 1:
         ((entry, value),) = entry.items()
         beside = [value]
-    if place and (_is_whole(entry) or (label is None and not isinstance(entry, str))):
+    if place and (_is_whole(entry) or (not isinstance(entry, str) and (is_object or label is None))):
         quote = Placed(entry if isinstance(entry, str) else list(place))
         quote.place, quote.bare = place, not isinstance(entry, str)
         entry = quote
@@ -271,12 +273,13 @@ def place_of(entry: Any) -> tuple[int, int] | None:
     bounds: Any = entry[:2] if isinstance(entry, list | tuple) else ()
     if isinstance(entry, dict):
         quote = _quote_key(entry)
-        read = number_of if quote else (lambda value: value)  # a text alone is no offset
         given = {key.casefold(): value for key, value in entry.items()}
         inner: Any = next((given[key] for key in _RANGE_KEYS if isinstance(given.get(key), list | dict)), None)
         inner = inner[0] if isinstance(inner, list) and len(inner) == 1 else inner
         given = {**inner, **given} if isinstance(inner, dict) else given
-        named = {_OF_PLACE.sub("", key) or key: read(value) for key, value in given.items()}
+        sure = {key for key in given if quote or key not in ("from", "to")}  # else texts may be wrong and right words
+        read = {key: number_of(value) if key in sure else value for key, value in given.items()}
+        named = {_OF_PLACE.sub("", key) or key: value for key, value in read.items()}
         both: list[Any] = [next((named[key] for key in keys if key in named), None) for keys in _PLACE_KEYS]
         length = named.get("length", len(str(given[quote])) if quote else None)
         if both[1] is None and is_finite(both[0]) and is_finite(length):
@@ -308,10 +311,10 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, str) and not isinstance(value, Cut)
 
 
-def _quote_key(item: dict[str, Any]) -> str | None:
-    """Return the key of an object's quote."""
+def _quote_key(item: dict[str, Any], more: Sequence[str] = ()) -> str | None:
+    """Return the key of an object's quote, one of `QUOTE_KEYS`, or else the first of `more`."""
     names = [key.casefold() for key, text in item.items() if isinstance(text, str)]
-    return next((name for name in names if name in QUOTE_KEYS), None)
+    return next((name for name in (*filter(QUOTE_KEYS.__contains__, names), *more) if name in names), None)
 
 
 def is_finite(value: Any) -> bool:
@@ -349,7 +352,11 @@ LABEL_KEYS = ("label", "sentiment", "polarity", "score")
 KIND_KEYS = ("labels", "severity", "category", "type", "tag", "entity", "entity_group")
 """Keys of a label that is a tool's own word; a score from 0 to 1 beside one is a probability, and no label."""
 QUOTE_KEYS = ("span", "quote", "text", "code", "snippet")
-_PLACE_KEYS = (("start", "begin", "from", "offset"), ("end", "stop", "to"))
+_MORE_QUOTE_KEYS = (  # in an entry with other keys and no place: alone, such a key may be a quoted word
+    *("exact", "quoted_text", "selected_text", "span_text", "original", "phrase", "excerpt", "substring", "fragment"),
+    *("word", "token", "mention", "string", "content", "value"),
+)
+_PLACE_KEYS = (("start", "begin", "from", "offset", "s"), ("end", "stop", "to", "e"))
 _RANGE_KEYS = ("span", "position", "range", "offsets", "offset", "location", "loc", "indices", "interval")
 _OF_PLACE = re.compile(r"char(?:acter)?|index|idx|offset|position|pos|span|[\W_]")  # beside "start" in a key
 _NOTHING = {"", "none", "null", "n/a", "nothing"}

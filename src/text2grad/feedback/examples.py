@@ -1,8 +1,9 @@
 """JSONL files → examples: {"prompt": ..., "reference": ..., "tests": ..., "meta": {...}} on each line.
 
 A whole chat, {"messages": [...]}, is read too: its last assistant message is the reference, the messages before it are
-the prompt. Supervised fine-tuning learns demonstrations: examples with a reference, or chats. Each assistant message of
-a chat is an answer to the messages before it.
+the prompt. So are ShareGPT's "conversations" of {"from", "value"} with their "system", and content in parts of text.
+Supervised fine-tuning learns demonstrations: examples with a reference, or chats. Each assistant message of a chat is
+an answer to the messages before it.
 """
 
 import json
@@ -21,6 +22,8 @@ from text2grad.types import Example, Message
 FIELDS = ("prompt", "reference", "tests", "meta")
 WEIGHT = re.compile(r"(?:.*_)?(?:weight|train|training|trainable|learn|loss|mask)(?:_.*)?")  # for a message's loss
 ENCODED = ("reference", "tests", "response", "feedback")
+_SPEAKERS = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant", "observation": "tool"}
+_SPEAKERS |= {role: role for role in ("user", "assistant", "system", "tool")}
 
 
 def read_examples(path: str | Path, *, unique_ids: bool = False) -> list[Example]:
@@ -115,12 +118,39 @@ def _calls(message: Message) -> Any:
     return message.get("tool_calls") or message.get("function_call")
 
 
+def _with_messages(record: Any) -> Any:
+    """Return a record with its chat as a list of messages with texts, as far as it can be: see the module."""
+    keys = ("prompt", "messages", "conversations", "conversation")
+    key = next((key for key in keys if isinstance(record, dict) and key in record), "")
+    if not key or not isinstance(chat := record[key], list):
+        return record
+    others, of_others = {name: value for name, value in record.items() if name != key}, key in keys[2:]
+    if of_others and isinstance(system := others.pop("system", None), str):
+        chat = [{"role": "system", "content": system}, *chat]
+    return {**others, "messages" if of_others else key: list(map(_message, chat))}
+
+
+def _message(given: Any) -> Any:
+    """Return a message of ShareGPT, or with parts of text, with a role and a text; another value as it is."""
+    if not isinstance(given, dict):
+        return given
+    role, content = _SPEAKERS.get(str(given.get("from"))), given.get("content", given.get("value"))
+    if role:
+        given = {"role": role} | {name: value for name, value in given.items() if name not in ("from", "value")}
+    parts, kinds = content if isinstance(content, list) else [], ("text", "input_text", "output_text")
+    texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type", "text") in kinds]
+    if texts and len(texts) == len(parts) and all(map(is_text, texts)):
+        content = "".join(map(str, texts))
+    return given if content is None else {**given, "content": content}
+
+
 def to_example(record: Any, where: str) -> Example:
     """Return the example of a dict with "prompt" or "messages"; `where` names it in errors.
 
     Raises:
         DataError: if it is none.
     """
+    record = _with_messages(record)
     if isinstance(record, dict) and "messages" in record and "prompt" not in record:
         last = chat_turns(record, where)[-1]
         others = {key: value for key, value in record.items() if key != "messages"}
@@ -192,6 +222,7 @@ def read_demonstrations(paths: Sequence[str | Path]) -> list[Demonstration]:
 
 
 def _demonstration(record: Object, where: str) -> Demonstration:
+    record = _with_messages(record)
     example = to_example(record, where)
     if "prompt" not in record:
         turns = tuple(turn for turn in chat_turns(record, where) if _is_learned(turn.message, where))

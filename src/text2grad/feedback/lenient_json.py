@@ -89,7 +89,7 @@ MINUS_SIGNS = dict.fromkeys(map(ord, "‐‑‒–—―−﹘﹣－"), "-")
 """Dashes that people and models write for the minus sign → the minus sign, for `str.translate`."""
 
 _SCALAR = re.compile(rf"[-+.\w{''.join(map(chr, MINUS_SIGNS))}]++")
-_CONSTANTS = dict.fromkeys(("null", "none", "undefined", "nan", "...")) | {"true": True, "false": False}
+_CONSTANTS = dict.fromkeys(("null", "none", "undefined", "...")) | {"true": True, "false": False}
 _FENCE = "```"
 _CLOSERS = {"{": "}", "[": "]", "(": ")"}
 _DELIMITERS = {'"""': '"""', "'''": "'''", '"': '"', "'": "'", "“": "”", "‘": "’"}
@@ -146,7 +146,7 @@ class _Reader:
                 items.append(self._value())
             elif not isinstance(key := self._key(), Cut):
                 value = self._value()
-                if pairs.setdefault(key, value) != value:
+                if (known := pairs.setdefault(key, value)) is not value and known != value:
                     raise _UnreadableError
             self._separator()
         if closer != "}":

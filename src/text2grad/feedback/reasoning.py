@@ -6,9 +6,13 @@ put the opening mark into the prompt; then the text begins inside the reasoning,
 
 import re
 
-_TAG = r"(?:[\w-]*[:_])?(?:think|thinking|thoughts?|thought[_-]process|reasoning|scratchpad|antthinking)"
+_TAG = (
+    r"(?:[\w-]*[:_]|inner[- ])?(?:think|thinking|thoughts?|reasoning|monologue|scratchpad|antthinking|cot)"
+    r"(?:[_-](?:process|content|steps))?"
+)
+_LEFT, _RIGHT = "(?:<|&lt;)", "(?:>|&gt;)"  # also as HTML escapes them
 _MARKS = (  # opening, closing
-    (rf"<\s*{_TAG}(?:\s[^<>\n]{{0,80}})?>", rf"<\s*/\s*{_TAG}\s*>"),  # most models
+    (rf"{_LEFT}\s*{_TAG}(?:\s[^<>\n]{{0,80}})?(?<!/){_RIGHT}", rf"{_LEFT}\s*/\s*{_TAG}\s*{_RIGHT}"),  # most models
     (r"<\|think(?:ing)?(?:_start)?\|>", r"<\|(?:/think(?:ing)?|think(?:ing)?_end)\|>"),
     (r"\[THINK\]|◁think▷|\[unused16\]|<unused94>", r"\[/THINK\]|◁/think▷|\[unused17\]|<unused95>"),  # Mistral, Kimi, …
     (r"<\|begin_of_thought\|>|<\|START_THINKING\|>", r"<\|end_of_thought\|>|<\|END_THINKING\|>"),  # Sky-T1, Command A
@@ -19,11 +23,14 @@ _MARKS = (  # opening, closing
     ),
     (r"(?-i:\A\s*analysis(?=[A-Z\"'`]))", r"(?-i:assistantfinal)"),  # harmony, whose special tokens were left out
     (r"\A\s*Here(?:'s| is) my thought process:", r"Here(?:'s| is) my response:"),  # Granite
+    (r"<details\s[^<>\n]{0,80}reasoning[^<>\n]{0,80}>", r"</details>"),  # Open WebUI
+    (r"^:::thinking[ \t]*$", r"^:::[ \t]*$"),  # LibreChat
 )
-_WORDS = len(_MARKS) - 2  # the marks from this one on are words: without the opening, the closing is text
+_WORDS = len(_MARKS) - 4  # the marks from this one on are words: without the opening, the closing is text
 _QUOTED = r""""[^"\n]*"|`[^`\n]*`|(?<!\w)(?:[bfru]{1,2})?'[^'\n]*'(?!\w)"""
-_OUTSIDE = re.compile("|".join([_QUOTED, *(f"({opening})|({closing})" for opening, closing in _MARKS)]), re.IGNORECASE)
-_CLOSINGS = [re.compile(closing, re.IGNORECASE) for _, closing in _MARKS]
+_OUTSIDE = re.compile("|".join([_QUOTED, *(f"({opening})|({closing})" for opening, closing in _MARKS)]), re.I | re.M)
+_NARROW = {wide: wide - 0xFEE0 for wide in range(0xFF01, 0xFF5F)}  # as wide as Chinese characters → ASCII
+_CLOSINGS = [re.compile(closing, re.I | re.M) for _, closing in _MARKS]
 _OPENING = rf"\s*(?:{'|'.join(opening for opening, _ in _MARKS[:_WORDS])})"
 _BEGUN = re.compile(rf"(?:\A|[\n:>]){_OPENING}(?:thought|<\|message\|>)?\s*\Z", re.IGNORECASE)
 
@@ -36,8 +43,9 @@ def answer_parts(text: str, prompt: str = "") -> list[tuple[int, int]]:
             never closed.
         prompt: what stood before the text: if it ends with an opening mark, the text begins inside the reasoning.
     """
+    text, prompt = text.translate(_NARROW), prompt[-200:].translate(_NARROW)
     parts, at, place, unclosed = list[tuple[int, int]](), 0, 0, set[int]()
-    if _BEGUN.search(prompt[-200:]) and not re.match(_OPENING, text, re.IGNORECASE):
+    if _BEGUN.search(prompt) and not re.match(_OPENING, text, re.IGNORECASE):
         ends = [end for closing in _CLOSINGS[:_WORDS] if (end := closing.search(text))]
         at = place = min((end.end() for end in ends), default=len(text))
     while mark := _OUTSIDE.search(text, place):

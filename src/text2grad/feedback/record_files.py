@@ -3,8 +3,9 @@
 .jsonl           one JSON value per line
 .json            a list of records, an object of records by id, or one record per line
 .csv .tsv        a header, then one record per row. In a .csv the delimiter is the comma; if the header is one field
-                 with semicolons, or with tabs, it is that character. In a .tsv, quotation marks are part of the text,
-                 unless all are those of CSV; a message says which. A header may end with a comment ("# ...")
+                 with semicolons, or with tabs, it is that character; a first line "sep=;", Excel's, names it. In a
+                 .tsv, quotation marks are part of the text, unless all are those of CSV; a message says which. A
+                 header may end with a comment ("# ..."). .tab, and .txt that is no JSON, are as .tsv
 .parquet         read in batches
 a directory      that `datasets` saved or can load
 OWNER/NAME       a data set of the Hugging Face hub, OWNER/NAME:CONFIG if it has several configurations
@@ -41,7 +42,7 @@ T = TypeVar("T")
 WAY_OUT = "Mend or remove the record"
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
-_TEXTS = (".json", ".jsonl", ".ndjson", ".csv", ".tsv")
+_TEXTS = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".tab", ".txt")
 _PACKED = re.compile(r"\.(gz|bz2|xz|zst)\Z")
 _CELL = re.compile(r'"(?:[^"]|"")*+"')
 _CELLS = re.compile(r'(?:(?:"(?:[^"]|"")*+"|[^"\t\r\n]*+)(?:\t|\r?\n|\r))*+(?:"(?:[^"]|"")*+"|[^"\t\r\n]*+)')
@@ -89,7 +90,10 @@ def _kind(name: str) -> str:
 
 def _text_file(file: Path, kind: str) -> Iterator[Entry]:
     """Yield the records of a file of text."""
-    if kind in (".csv", ".tsv"):
+    if kind == ".txt":
+        with _opened(file) as opened:
+            kind = ".jsonl" if opened.readline().removeprefix(_BOM).lstrip()[:1] in b"{[" else ".tsv"
+    if kind in (".csv", ".tsv", ".tab"):
         return _table(file, kind)
     return _json_file(file) if kind == ".json" else read_lines(file)
 
@@ -289,7 +293,7 @@ def _table(path: Path, kind: str) -> Iterator[Entry]:
     number = 0
     try:
         with _opened(path) as opened, io.TextIOWrapper(opened, encoding="utf-8-sig", newline="") as file:
-            rows = _tab_rows(path, file.read()) if kind == ".tsv" else _csv_rows(file)
+            rows = _csv_rows(file) if kind == ".csv" else _tab_rows(path, file.read())
             header = [name.strip() for name in next(rows, [])]
             twice = [name for name, count in Counter(header).items() if name and count > 1]
             if twice:
@@ -341,8 +345,12 @@ def _csv_rows(file: IO[str]) -> Any:
     """Return the reader of a .csv file, with the delimiter by the rule of the module's docstring."""
     header = next(csv.reader(file), [])  # lenient: a quoted field may end at another delimiter
     file.seek(0)
-    marks = [mark for mark in ";\t" if len(header) == 1 and mark in header[0]]
-    return csv.reader(file, delimiter=marks[0] if len(marks) == 1 else ",", strict=True)
+    told = re.fullmatch("sep=(.)", ",".join(header))
+    marks = [told[1]] if told else [mark for mark in ";\t" if len(header) == 1 and mark in header[0]]
+    rows = csv.reader(file, delimiter=marks[0] if len(marks) == 1 else ",", strict=True)
+    if told:
+        next(rows)
+    return rows
 
 
 def _as_json(row: Any, of_each: Callable[[Object], Object] | None = None) -> Any:

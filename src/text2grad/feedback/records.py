@@ -16,7 +16,6 @@ one, which may be empty. An unparsable critique is no error: its status is recor
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -114,7 +113,7 @@ def critique_from_json(given: Any, response: str, *, where: str, match: Match = 
     read = locate_critique(parse_critique_object(others), response, match=match) if others else Critique("")
     known = get_args(Status)
     status = optional(given, "status", where, known.__contains__, f"is one of {', '.join(known)},", "ok")
-    unmatched = optional(given, "unmatched", where, partial(_all, is_text), "is a list of quotes,", [])
+    unmatched = optional(given, "unmatched", where, _are_texts, "is a list of quotes,", [])
     own = tuple(_span(span, response, where) for span in spans)
     return Critique(read.feedback, (*own, *read.spans), read.outcome, status, (*unmatched, *read.unmatched))
 
@@ -199,7 +198,7 @@ def parse_record(where: str, record: Object, *, number: int = 0, match: Match = 
             raise bad_record(where, f"{_WANTED}; the record has {keys_of(record)}")
     critique = critique_from_json(given, response, where=where, match=match)
     critique = replace(critique, spans=tuple(sorted(set(critique.spans))))
-    ids = optional(record, "ids", where, lambda ids: ids is None or _all(_is_id, ids), "is a list of token ids,")
+    ids = optional(record, "ids", where, _are_ids, "is a list of token ids,")
     return CritiqueRecord(
         number, where, Example(prompt).prompt_text, response, critique, None if ids is None else tuple(ids)
     )
@@ -257,9 +256,9 @@ def _quote(entry: Object) -> str | None:
     return next((entry[key] for key in QUOTE_KEYS if isinstance(entry.get(key), str)), None)
 
 
-def _all(fits: Callable[[Any], bool], values: Any) -> bool:
-    return isinstance(values, list) and all(map(fits, values))
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(is_text, value))
 
 
-def _is_id(value: Any) -> bool:
-    return type(value) is int and value >= 0
+def _are_ids(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(type(number) is int and number >= 0 for number in value))

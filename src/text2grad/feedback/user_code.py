@@ -41,7 +41,7 @@ def load_callable(path: str, kind: str) -> Any:
         sys.path.insert(0, str(Path.cwd()))
     _forget_stale(module_name)
     try:
-        with kept_process(f"{kind} {path}"):
+        with kept_process(f"{kind} {path}", loading=True):
             module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         problem = f"importing {module_name} ends in {described(error)}"
@@ -56,7 +56,7 @@ def load_callable(path: str, kind: str) -> Any:
         raise ConfigError(f"{kind} {path!r} cannot be loaded: {why}")
     named = getattr(module, attribute)
     try:
-        with kept_process(f"{kind} {path}"):
+        with kept_process(f"{kind} {path}", loading=True):
             loaded = named() if isinstance(named, type) else named
     except (Exception, SystemExit) as error:
         why = f"is a class that cannot be called without arguments: {described(error)}"

@@ -1,1 +1,1 @@
-from .trl import SpanGRPOTrainer as SpanGRPOTrainer
+from .trl import GRPOTrainer as GRPOTrainer

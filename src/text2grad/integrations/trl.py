@@ -1,144 +1,242 @@
-"""Critiques in words in TRL's `GRPOTrainer`: spans become advantages of shape [B, T] in place of [B].
+"""TRL's `GRPOTrainer`, whose reward functions may answer in words: spans become advantages of shape [B, T].
 
-The rest is TRL's: sampling (also with vLLM), DeepSpeed, FSDP, checkpoints, the clipped loss. Two differences from the
-paper's PPO: the baseline is the mean of a prompt's group of responses, not a value function, and the KL term stands in
-the loss (k3), not in the reward. docs/engines.md tells when to choose which trainer.
+A script changes its import, and gets TRL's digits as long as its functions return numbers. What a function says in
+words, in quotes or as a `Critique` becomes rewards of the tokens. The rest is TRL's: sampling (also with vLLM),
+DeepSpeed, FSDP, checkpoints, the clipped loss. Two differences from the paper's PPO: the baseline is the mean of a
+prompt's group of responses, not a value function, and the KL term stands in the loss (k3), not in the reward.
+docs/engines.md tells when to choose which trainer.
 """
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from inspect import iscoroutinefunction, signature
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Sampler
-from trl.trainer.grpo_config import GRPOConfig
-from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer import grpo_trainer
 
 from text2grad.errors import ConfigError
-from text2grad.feedback import Critic, Match, critique_to_json
+from text2grad.feedback import Match, critique_to_json
 from text2grad.models import check_trl, steps_are_right, stop_ids
 from text2grad.progress import note
 from text2grad.rl import JudgedIds, OutsideJudge, group_advantages, whiten
-from text2grad.types import HALF_PAIR, Critique, Example
+from text2grad.types import HALF_PAIR, Critique, Example, Span
+
+WITH_SPANS = "frac_zero_std_with_spans"
 
 
-class SpanGRPOTrainer(GRPOTrainer):
-    """TRL's `GRPOTrainer` with a reward on each token, from the spans of a critic.
+class GRPOTrainer(grpo_trainer.GRPOTrainer):
+    """TRL's `GRPOTrainer`; its reward functions may also return words.
+
+    For each completion a reward function returns a number, as in TRL, or what a critic returns: a text (words, or JSON
+    with quotes), a dict with quotes, a `Critique`, or a pair (number, text). A critic of text2grad, which takes
+    (examples, responses), is a reward function, too. The rewards of tokens are weighed by the function's
+    `reward_weights`; numbers, and outcomes of the critiques, stand on the last token.
 
     G_t = Σ_k γ^(k−t) r_k is the return of token t, and its advantage is G_t minus the mean return of the tokens of all
     `num_generations` responses to the prompt (`rl.group_advantages`), over all processes. `args.scale_rewards` divides
-    by the deviation within the group ("group", GRPO), by that of all tokens ("batch"), or by nothing ("none").
+    by the deviation within the group ("group", GRPO), by that of all tokens ("batch"), or by nothing ("none"). A batch
+    without words has TRL's advantages.
+
+    The log has `frac_reward_zero_std`, the share of groups whose responses have one and the same number: it teaches
+    nothing there. `frac_zero_std_with_spans` is the share of groups of this kind in which tokens have advantages. The
+    number of a function that gives none is the sum of its token rewards.
     """
 
     def __init__(
         self,
-        model: Any,
-        critic: Critic,
-        args: GRPOConfig | None = None,
-        train_dataset: Any = None,
-        *,
+        *given: Any,
         reward: Mapping[str, Any] | None = None,
         gamma: float = 1.0,
         leave_one_out: bool = False,
         match: Match = "exact",
         max_failure_rate: float = 0.2,
-        reward_funcs: Sequence[Any] = (),
         **more: Any,
     ) -> None:
-        """Take a model and a critic.
+        """Take what TRL's `GRPOTrainer` takes, and how words become rewards.
 
         Args:
-            model: as `GRPOTrainer` takes it.
-            critic: any text2grad critic. Its examples have the dataset's columns: `prompt`, `reference`, `tests`, and
-                all others as `meta`; a column "meta" is `meta` itself, as in text2grad's files.
-            args: TRL's settings; `reward_weights` begin with the critic's, which only weighs its number in the log.
-            train_dataset: rows with "prompt".
+            given: arguments of TRL's `GRPOTrainer`: model, reward_funcs, args, train_dataset, ...
             reward: the section [reward] of a recipe: `{"positive": 0.3, "span_mass": "span"}`. None is the paper's δ.
             gamma: discount γ in [0, 1]; 1 compares whole responses, a small one gives credit near to the span.
             leave_one_out: the baseline of a response is the mean of the other ones (RLOO, arXiv 2402.14740).
             match: how the quotes of critiques in text form are found.
             max_failure_rate: share of unreadable critiques, of the last 100, above which the training stops.
-            reward_funcs: TRL's reward functions; their weighted numbers stand on the last token.
-            more: further arguments of `GRPOTrainer`.
+            more: further arguments of TRL's `GRPOTrainer`.
 
         Raises:
-            ConfigError: if a setting would make one number of the token rewards, or this version of TRL is not tested.
+            ConfigError: if a setting is wrong, or this version of TRL is not tested.
         """
-        _refuse(args, reward_funcs, gamma)
+        check_trl("text2grad.GRPOTrainer")
+        if not 0.0 <= gamma <= 1.0:
+            raise ConfigError(f"gamma = {gamma}: the discount lies in [0, 1]")
+        judge = partial(OutsideJudge, reward=reward or {}, match=match, max_failure_rate=max_failure_rate)
+        judge(_nothing)  # refuses wrong settings before a model is loaded
         self.gamma, self.leave_one_out = gamma, leave_one_out
-        self.judge = OutsideJudge(critic, reward=reward or {}, match=match, max_failure_rate=max_failure_rate)
-        self.responses: list[str] = []
-        self.critiques: list[Critique] = []
-        self.token_rewards = torch.zeros(0, 0)  # rewards of this process's newest responses, [B, T]
+        self.rows: Sequence[Mapping[str, Any]] = ()  # of the newest batch of this process
+        self.ids: Sequence[Sequence[int]] = ()  # of its responses
+        self.judged: dict[int, JudgedIds] = {}  # number of a reward function → what it said in words about them
+        self.heard = False  # whether a function said words in this process of the training
+        self.numbers = torch.zeros(0, 0)  # of each reward function, over all processes, [B of all, F]
+        self.token_rewards: Tensor | None = None  # [B, T]; None: no function of any process said words
         self.response_mask = torch.zeros(0, 0, dtype=torch.bool)
         self.whole_rewards = torch.zeros(0)  # the part of the last token's reward that judges the response, [B]
+        super().__init__(*given, **more)
+        functions: list[Any] = self.reward_funcs
+        self.critics = list(map(is_critic, functions))
+        self.reward_funcs = [
+            func if isinstance(func, nn.Module) else self._listener(number, func, judge(func if own else _nothing))
+            for number, (func, own) in enumerate(zip(functions, self.critics, strict=True))
+        ]
 
-        def spans(completions: Any, log_extra: Any, log_metric: Any, **_: Any) -> list[float | None]:
-            """Return the sum of each response's token rewards, for the log alone."""
-            for label in ("positive", "negative"):
-                count = sum(span.label == label for critique in self.critiques for span in critique.spans)
-                log_metric(f"critic/{label}_spans", count / max(len(self.critiques), 1))
-            log_metric("critic/failure_rate", self.judge.failures.rate)
-            log_extra("critique", [HALF_PAIR.sub("\ufffd", critique.feedback) for critique in self.critiques])
-            log_extra("critique_spans", list(map(_beside_feedback, self.critiques, self.responses, completions)))
-            totals: list[float | None] = self.token_rewards.sum(dim=1).tolist()
-            return totals
+    def _listener(self, number: int, func: Any, judge: OutsideJudge) -> Callable[..., Any]:
+        """Return a reward function that gives TRL numbers, and keeps what the given function says in words."""
+        name = self.reward_func_names[number]
 
-        super().__init__(model, [spans, *reward_funcs], args, train_dataset, **more)
-        policy: Any = self.accelerator.unwrap_model(self.model)
-        sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
-        if not sharded and not steps_are_right(policy, policy.config.get_text_config().pad_token_id):
-            note(
-                "SpanGRPOTrainer: TRL pads prompts on the left and samples by such steps, so these are not quite the "
-                "policy's responses; `text2grad train` samples them right, or give each batch prompts of one length",
-                warning=True,
-            )
+        def numbers_of(answers: Any, columns: Mapping[str, Any]) -> Any:
+            if not any(isinstance(answer, str | Mapping | tuple | list | Critique) for answer in answers):
+                return answers
+            anchored = [
+                Critique("") if answer is None else _anchored(answer, completion, self._text(ids))
+                for answer, completion, ids in zip(answers, columns["completions"], self.ids, strict=True)
+            ]
+            judge.critic = lambda examples, responses: anchored
+            judge.critic.__name__ = name  # in errors
+            return self._judge(number, judge, columns)
+
+        def told(**columns: Any) -> Any:
+            if self.critics[number]:
+                return self._judge(number, judge, columns)
+            return numbers_of(func(**columns), columns)
+
+        async def told_later(**columns: Any) -> Any:
+            return numbers_of(await func(**columns), columns)
+
+        return told_later if iscoroutinefunction(func) or iscoroutinefunction(type(func).__call__) else told
+
+    @property
+    def _text_tokenizer(self) -> Any:
+        return getattr(self.processing_class, "tokenizer", self.processing_class)
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return str(self._text_tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def _judge(self, number: int, judge: OutsideJudge, columns: Mapping[str, Any]) -> list[float]:
+        """Keep the critiques and token rewards of a reward function; return the number of each response."""
+        tokenizer = self._text_tokenizer
+        ends = {*stop_ids(self.accelerator.unwrap_model(self.model), tokenizer), tokenizer.pad_token_id}
+        cut = [own[-1] not in ends for own in self.ids]
+        judged = judge(tokenizer, list(map(_example, self.rows)), self.ids, cut, device=self.accelerator.device)
+        suffix = f"_{self.reward_func_names[number]}" if self.judged else ""  # of a second one that says words
+        self.judged[number] = judged
+        for label in ("positive", "negative"):
+            count = sum(span.label == label for critique in judged.critiques for span in critique.spans)
+            columns["log_metric"](f"critic{suffix}/{label}_spans", count / max(len(judged.critiques), 1))
+        columns["log_metric"](f"critic{suffix}/failure_rate", judge.failures.rate)
+        feedback = [HALF_PAIR.sub("\ufffd", critique.feedback) for critique in judged.critiques]
+        columns["log_extra"](f"critique{suffix}", feedback)
+        beside = list(map(_beside_feedback, judged.critiques, judged.responses, columns["completions"]))
+        columns["log_extra"](f"critique_spans{suffix}", beside)
+        sums = judged.rewards.sum(dim=1).tolist()
+        return [
+            total if critique.outcome is None else critique.outcome
+            for total, critique in zip(sums, judged.critiques, strict=True)
+        ]
 
     def _get_train_sampler(self, dataset: Any = None) -> Sampler[int]:
-        """Return TRL's sampler, which begins with the order of the state's epoch."""
-        return _OrderOfEpoch(super()._get_train_sampler(dataset), lambda: int(self.state.epoch or 0))
+        """Return TRL's sampler, which begins with the order of the state's epoch where words are learned from."""
+
+        def epoch() -> int | None:
+            said = any(self.critics) or any(WITH_SPANS in logged for logged in self.state.log_history)
+            return int(self.state.epoch or 0) if said else None
+
+        return _OrderOfEpoch(super()._get_train_sampler(dataset), epoch)
 
     def _calculate_rewards(
         self, inputs: list[dict[str, Any]], prompts: Any, completions: Any, completion_ids_list: list[list[int]]
     ) -> Tensor:
-        """Judge the responses of this process; return the number of each reward function, over all processes."""
-        judged = self._judge(inputs, completion_ids_list)
-        self.token_rewards, self.response_mask = judged.rewards, judged.response_mask
+        """Return the number of each reward function, over all processes; keep the rewards of this process's tokens."""
+        self.rows, self.ids, self.judged, self.token_rewards = inputs, completion_ids_list, {}, None
         numbers: Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        others = (numbers[:, 1:] * self.reward_weights[1:].to(numbers.device)).nansum(dim=1)  # [B of all processes]
-        first = self.accelerator.process_index * len(inputs)
-        rows = torch.arange(len(inputs), device=numbers.device)
-        own = others[first : first + len(inputs)]
-        self.token_rewards[rows, self.response_mask.sum(dim=1) - 1] += own
-        self.whole_rewards = judged.whole + own
+        device, said = numbers.device, bool(self.judged)
+        if self.accelerator.num_processes > 1:
+            said = bool(self.accelerator.gather(torch.tensor([said], device=device)).any())
+        if not said:
+            return numbers
+        if not self.heard:
+            self._refuse_one_number()
+            self.heard = True
+        weights, first = self.reward_weights.to(device), self.accelerator.process_index * len(inputs)
+        others = [number for number in range(len(weights)) if number not in self.judged]
+        own = numbers[first : first + len(inputs), others]
+        whole = (own * weights[others]).nansum(dim=1)  # [B]
+        lengths = torch.tensor(list(map(len, self.ids)), device=device)
+        self.response_mask = torch.arange(int(lengths.max()), device=device) < lengths[:, None]
+        rewards = torch.zeros(self.response_mask.shape, device=device)
+        rewards[torch.arange(len(inputs), device=device), lengths - 1] = whole
+        for number, judged in self.judged.items():
+            rewards, whole = rewards + weights[number] * judged.rewards, whole + weights[number] * judged.whole
+        self.numbers, self.token_rewards, self.whole_rewards = numbers, rewards, whole
         return numbers
 
-    def _judge(self, rows: Sequence[Mapping[str, Any]], ids: Sequence[Sequence[int]]) -> JudgedIds:
-        """Return the critiques of responses and the reward of each sampled token."""
-        tokenizer: Any = getattr(self.processing_class, "tokenizer", self.processing_class)
-        ends = {*stop_ids(self.accelerator.unwrap_model(self.model), tokenizer), tokenizer.pad_token_id}
-        cut = [own[-1] not in ends for own in ids]
-        judged = self.judge(tokenizer, list(map(_example, rows)), ids, cut, device=self.accelerator.device)
-        self.responses, self.critiques = judged.responses, judged.critiques
-        return judged
+    def _refuse_one_number(self) -> None:
+        """Refuse settings that would make one number of the token rewards, when words are heard.
+
+        Raises:
+            ConfigError: with the setting, its value and the way out.
+        """
+        args: Any = self.args
+        if args.importance_sampling_level != "token":
+            raise ConfigError(
+                f"importance_sampling_level = {args.importance_sampling_level!r}: one ratio per response gives "
+                "each of its tokens the mean of their advantages, so the spans would have no effect; set it to 'token'"
+            )
+        if args.multi_objective_aggregation != "sum_then_normalize":
+            raise ConfigError(
+                f"multi_objective_aggregation = {args.multi_objective_aggregation!r} normalises each "
+                "reward function's numbers; set it to 'sum_then_normalize'"
+            )
+        policy: Any = self.accelerator.unwrap_model(self.model)
+        sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
+        if not sharded and not steps_are_right(policy, policy.config.get_text_config().pad_token_id):
+            note(
+                "GRPOTrainer: TRL pads prompts on the left and samples by such steps, so these are not quite the "
+                "policy's responses; `text2grad train` samples them right, or give each batch prompts of one length",
+                warning=True,
+            )
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return TRL's batch with advantages of shape [B, T]."""
+        """Return TRL's batch, with advantages of shape [B, T] where words were said."""
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         policy: Any = self.model
+        if self.token_rewards is None:
+            return output
         rewards, mask = self._own_rewards(output)
         rewarded = ((rewards != 0) & mask).sum(dim=1, dtype=torch.float32)  # [B]
         log = self._metrics["train" if policy.training else "eval"]
         log["critic/rewarded_tokens"].append(self.accelerator.gather(rewarded).mean().item())
         if policy.training:  # evaluation needs the logged numbers alone
             output["advantages"] = self._advantages(output)
+            log[WITH_SPANS].append(self._with_spans(output["advantages"]))
         return output
+
+    def _with_spans(self, advantages: Tensor) -> float:
+        """Return the share of groups in which all numbers are one and the same, and tokens have advantages."""
+        numbers = (self.numbers * self.reward_weights.to(self.numbers.device)).nansum(dim=1)
+        groups = numbers.view(-1, int(self.num_generations or 1))
+        same = torch.isclose(groups.amax(dim=1), groups.amin(dim=1))
+        learns = self.accelerator.gather((advantages != 0).any(dim=1).int()).view(groups.shape).any(dim=1)
+        return float((same & learns).float().mean())
 
     def _own_rewards(self, output: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         """Return the rewards and the mask of the policy's own tokens, both [B, T], as wide as TRL's batch."""
         wider = (0, output["completion_mask"].shape[1] - self.response_mask.shape[1])
-        rewards, mask = (torch.nn.functional.pad(values, wider) for values in (self.token_rewards, self.response_mask))
+        told = self.token_rewards, self.response_mask
+        rewards, mask = (nn.functional.pad(values, wider) for values in told if values is not None)
         if "tool_mask" not in output:
             return rewards, mask
         own, complete = output["tool_mask"].bool(), output["completion_mask"].bool()
@@ -170,14 +268,15 @@ class SpanGRPOTrainer(GRPOTrainer):
 class _OrderOfEpoch(Sampler[int]):
     """TRL's sampler, also in a training that is resumed: TRL begins again with the order of the first epoch."""
 
-    def __init__(self, sampler: Any, epoch: Callable[[], int]) -> None:
-        """Take TRL's `RepeatSampler` and the number of finished epochs."""
+    def __init__(self, sampler: Any, epoch: Callable[[], int | None]) -> None:
+        """Take TRL's `RepeatSampler` and the number of finished epochs; None leaves the order to TRL."""
         self.sampler, self.epoch = sampler, epoch
 
     def __iter__(self) -> Iterator[int]:
-        if self.sampler.shuffle:
+        epoch = self.epoch()
+        if self.sampler.shuffle and epoch is not None:
             self.sampler.generator.manual_seed(self.sampler.seed)
-            for _ in range(self.epoch()):
+            for _ in range(epoch):
                 torch.randperm(self.sampler.num_samples, generator=self.sampler.generator)
         yield from self.sampler
 
@@ -210,6 +309,41 @@ def _without_tools(
     return moved, kept
 
 
+def is_critic(func: Any) -> bool:
+    """Return whether a function is a critic of text2grad: its first two arguments are examples and responses."""
+    try:
+        return list(signature(func).parameters)[:2] == ["examples", "responses"]
+    except (TypeError, ValueError):  # no signature
+        return False
+
+
+def _nothing(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
+    """Stand for a reward function until it says words."""
+    return [Critique("")] * len(responses)
+
+
+def _anchored(answer: Any, completion: Any, response: str) -> Any:
+    """Return what a reward function said; spans that count characters of TRL's completion count those of the response.
+
+    TRL gives the completion of a chat model as messages, and takes reasoning and white space out of them.
+    """
+    text = _content(completion)
+    if not isinstance(answer, Critique) or not answer.spans or text == response:
+        return answer
+    if text is None or response.count(text) != 1:
+        return replace(answer, spans=(), status="unparsable")  # quotes would have a place
+    first = response.find(text)
+    spans = (Span(span.start + first, span.end + first, span.label) for span in answer.spans)
+    return replace(answer, spans=tuple(spans))
+
+
+def _content(completion: Any) -> str | None:
+    """Return the text of a completion of TRL; None if it is not one text."""
+    if isinstance(completion, list):
+        return completion[0].get("content") if len(completion) == 1 else None
+    return str(completion)
+
+
 def _beside_feedback(critique: Critique, response: str, completion: Any) -> str:
     """Return a critique without its feedback as JSON, for TRL's table of completions; the studio reads it.
 
@@ -220,10 +354,9 @@ def _beside_feedback(critique: Critique, response: str, completion: Any) -> str:
         >>> _beside_feedback(Critique("So."), "Yes.", [{"role": "assistant", "content": "Yes."}])
         '{"spans": [], "outcome": null, "status": "ok", "unmatched": []}'
     """
-    text = completion[0].get("content") if isinstance(completion, list) and len(completion) == 1 else completion
     fields = critique_to_json(critique)
     del fields["feedback"]
-    return json.dumps(fields if text == response else {**fields, "response": response})
+    return json.dumps(fields if _content(completion) == response else {**fields, "response": response})
 
 
 def _example(row: Mapping[str, Any]) -> Example:
@@ -232,26 +365,3 @@ def _example(row: Mapping[str, Any]) -> Example:
     if isinstance(meta.get("meta", 0), Mapping | None):
         meta |= meta.pop("meta") or {}
     return Example(row.get("prompt", ""), row.get("reference"), row.get("tests"), meta)
-
-
-def _refuse(args: GRPOConfig | None, reward_funcs: Sequence[Any], gamma: float) -> None:
-    """Refuse what would change the token rewards in silence.
-
-    Raises:
-        ConfigError: with the setting, its value and the way out.
-    """
-    check_trl("SpanGRPOTrainer")
-    if not 0.0 <= gamma <= 1.0:
-        raise ConfigError(f"gamma = {gamma}: the discount lies in [0, 1]")
-    if callable(reward_funcs):
-        raise ConfigError("reward_funcs is a list of functions; put the function into a list")
-    if args is not None and args.importance_sampling_level != "token":
-        raise ConfigError(
-            f"importance_sampling_level = {args.importance_sampling_level!r}: one ratio per response gives each of its "
-            "tokens the mean of their advantages, so the spans would have no effect; set it to 'token'"
-        )
-    if args is not None and args.multi_objective_aggregation != "sum_then_normalize":
-        raise ConfigError(
-            f"multi_objective_aggregation = {args.multi_objective_aggregation!r} normalises each "
-            "reward function's numbers; set it to 'sum_then_normalize'"
-        )

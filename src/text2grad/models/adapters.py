@@ -133,13 +133,16 @@ def load_lora(base: Any, path: str, *, trainable: bool = False) -> Any:
         ModelError: if it is damaged, does not fit the base, is no adapter of the layers' weights, or was saved on
             another base.
     """
-    from peft import PeftModel, load_peft_weights, set_peft_model_state_dict
+    from peft import MODEL_TYPE_TO_PEFT_MODEL_MAPPING, PeftConfig, PeftModel
 
-    with readable_adapter(path):
-        adapted = PeftModel.from_pretrained(base, path, is_trainable=trainable)
-        if hasattr(adapted, "merge_and_unload"):  # peft tells of missing weights alone
-            read: Any = set_peft_model_state_dict(adapted, load_peft_weights(path, device="cpu"))
-            refuse_unread([], read.unexpected_keys)
+    with readable_adapter(path):  # as PeftModel.from_pretrained, which does not tell what it read
+        config = PeftConfig.from_pretrained(path)
+        config.inference_mode = not trainable
+        names = None if config.is_prompt_learning else getattr(base, "_checkpoint_conversion_mapping", {})
+        adapted: Any = MODEL_TYPE_TO_PEFT_MODEL_MAPPING.get(config.task_type or "", PeftModel)(base, config)
+        read = adapted.load_adapter(path, POLICY_ADAPTER, is_trainable=trainable, key_mapping=names)
+        if not config.is_prompt_learning:
+            refuse_unread([key for key in read.missing_keys if ".lora_" in key], read.unexpected_keys)
         if broken := not_finite(adapted):
             raise ValueError(broken)
     check_adapter(adapted, f"the adapter {path!r}")
@@ -170,7 +173,9 @@ def merged(adapted: Any, path: str) -> Any:
     Raises:
         ModelError: if the merged model computes something else.
     """
-    with readable_adapter(path), warnings.catch_warnings():
+    way_out = "). Train one that can be: without lora_bias, say, where layers of the base have no bias"
+    fails = model_errors(f"the adapter {path!r} cannot be merged into its base (", way_out)
+    with fails, retired_name(), warnings.catch_warnings():
         before, eps = probe(adapted), torch.finfo(adapted.dtype).eps
         warnings.filterwarnings("ignore", message=".*tie", category=UserWarning)  # of weights that have their own now
         _untie(adapted)

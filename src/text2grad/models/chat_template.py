@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from inspect import signature
 from itertools import product, takewhile
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from text2grad.align import added_tokens
@@ -31,19 +33,26 @@ class TurnEnd(NamedTuple):
     is_rendered: bool = False  # with the answer; else it is the token that begins the next turn (GLM)
 
 
-def turn_end(tokenizer: Any) -> TurnEnd:
-    """Return the end of an answer in the chat template, which is asked once."""
-    return _turn_end(tokenizer, len(tokenizer), str(tokenizer.chat_template))
+def turn_end(tokenizer: Any, meta: Mapping[str, Any] = MappingProxyType({})) -> TurnEnd:
+    """Return the end of an answer in the chat template, which is asked once.
+
+    Args:
+        tokenizer: the model's, with a chat template.
+        meta: the record of the chat: of several templates by name, its "tools" choose that for tools.
+    """
+    tools = _written(meta.get("tools")) if isinstance(tokenizer.chat_template, dict) else ""  # of several templates
+    return _turn_end(tokenizer, len(tokenizer), str(tokenizer.chat_template), tools)
 
 
 @lru_cache(maxsize=8)
-def _turn_end(tokenizer: Any, _size: int, _template: str) -> TurnEnd:
-    system, asked = ({"role": role, "content": _MARKS[0]} for role in ("system", "user"))
+def _turn_end(tokenizer: Any, _size: int, _template: str, tools: str) -> TurnEnd:
+    roles, meta = ("system", "user", "assistant"), {"tools": tools}
+    system, asked, said = ({"role": role, "content": _MARKS[role == "assistant"]} for role in roles)
     tail = then = ""
     for first in ([], [system]):
-        chats = ([*first, asked, {"role": "assistant", "content": _MARKS[1]}, *more] for more in ([], [asked]))
+        chats = (Example([*first, asked, said, *more], meta=meta) for more in ([], [asked]))
         with suppress(DataError):  # of a template for other chats
-            tail, then = (_rendered(tokenizer, Example(chat)).partition(_MARKS[1])[2] for chat in chats)
+            tail, then = (_rendered(tokenizer, chat).partition(_MARKS[1])[2] for chat in chats)
             break
     tokens = any_of(tokenizer)
     if not (run := re.search(f"(?:{tokens})+", tail)):
@@ -129,7 +138,7 @@ def _is_begun(message: Message) -> bool:
 
 
 def _rendered(tokenizer: Any, example: Example, where: str = "the chat", **how: Any) -> str:
-    """Return a chat in the template, with the tools of its record.
+    """Return a chat in the template, with the tools and the "chat_template_kwargs" of its record.
 
     Arguments of calls are objects, as servers give them to templates, and no content is a missing one. A template that
     refuses this gets texts; one that does not show what the user wrote, as those of models of images, lists of parts.
@@ -139,6 +148,10 @@ def _rendered(tokenizer: Any, example: Example, where: str = "the chat", **how: 
     parts = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in filled]
     if isinstance(tools := _read(example.meta.get("tools")), list) and all(isinstance(tool, dict) for tool in tools):
         how["tools"] = tools
+    if isinstance(own := _read(example.meta.get("chat_template_kwargs")), dict):
+        if taken := own.keys() & (signature(tokenizer.apply_chat_template).parameters.keys() - {"documents"}):
+            raise DataError(f'"chat_template_kwargs" of {where}: {min(taken)!r} is no variable of templates; remove it')
+        how |= own
     said = [message["content"] for message in filled if message["role"] == "user"]
     asked, texts, errors = [content.strip() for content in said if isinstance(content, str)], [], []
     for messages, change in product((given, filled, parts), (_read, _written)):

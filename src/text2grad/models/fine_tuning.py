@@ -134,17 +134,18 @@ def conversation_rows(
         ModelError: if an answer has no end, or there is no chat template where one is needed.
     """
     is_chat, lost = prompt_format == "chat", set() if lost is None else lost
-    end, texts, answers = turn_end(tokenizer) if is_chat else TurnEnd(), list[tuple[str, str]](), list[list[int]]()
+    end, texts, answers = TurnEnd(), list[tuple[str, str]](), list[list[int]]()
     for prompt, answer, *more in turns:
         said, meta = more or ({}, dict[str, Any]())
         message, example = said or {"role": "assistant", "content": answer}, Example(prompt, meta=meta)
+        end = turn_end(tokenizer, meta) if is_chat else end
         before, text = answer_text(tokenizer, example, message, end) if is_chat else (example.joined_text, answer)
         if more and not text.removesuffix(end.text).strip():
             raise DataError(
                 f"nothing is left of an assistant message in prompts of format {prompt_format!r}, which would teach to "
                 "say nothing; take a model whose chat template renders it, or remove it"
             )
-        lost.update(unrendered({**message, "tools": meta.get("tools")}, text, before))
+        lost.update(unrendered({**message, "tools": meta.get("tools", meta.get("functions"))}, text, before))
         texts.append((before, text))
         answers.append(_answer_ids(tokenizer, before if is_chat else "", text, message, end))
     is_one = bool(end.text) and all(then[0].startswith(now[0] + now[1]) for now, then in pairwise(texts))

@@ -25,7 +25,7 @@ from transformers import PrinterCallback, TrainerCallback
 from text2grad.config import Interruption
 from text2grad.costs import peak_memory
 from text2grad.errors import CheckpointError, ConfigError, Interrupted, TrainingError
-from text2grad.files import changed_since, flush, sha256_of, to_json, write_atomically
+from text2grad.files import changed_since, flush, readable, sha256_of, to_json, write_atomically
 from text2grad.models.fine_tuning import NO_LOSS, FineTuning, Row
 from text2grad.models.launch import PLAIN, asks_for_fsdp
 from text2grad.progress import Progress, note
@@ -116,32 +116,43 @@ def checkpoint_path(directory: Path, step: int) -> Path:
 def whole_checkpoint(directory: Path, step: int) -> Path:
     """Return the path of a checkpoint, or raise a `CheckpointError` if a file is not what was written."""
     path = checkpoint_path(directory, step)
-    if changed := changed_since(path, json.loads((path / MARK).read_bytes()).get("sha256", {})):
-        raise CheckpointError(
-            f"cannot read checkpoint {path}: {changed}. Restore it from a copy, or remove {path}, and --resume goes on "
-            "from the checkpoint before it"
-        )
+    with readable(path / MARK, _way_out(path), CheckpointError):
+        written = json.loads((path / MARK).read_bytes()).get("sha256", {})
+    if changed := changed_since(path, written):
+        raise CheckpointError(f"cannot read checkpoint {path}: {changed}. {_way_out(path)}")
     return path
+
+
+def _way_out(path: Path) -> str:
+    """Return what to do about a checkpoint that cannot be read."""
+    return f"Restore it from a copy, or remove {path}, and --resume goes on from the checkpoint before it"
 
 
 def last_saved(directory: Path) -> SavedTraining | None:
     """Return the state of the last complete checkpoint, or None.
 
     Incomplete checkpoints are removed, and metrics.jsonl is truncated to its length at that checkpoint.
+
+    Raises:
+        CheckpointError: if the state of that checkpoint cannot be read.
     """
     checkpoints = sorted((directory / "checkpoints").glob("checkpoint-*"), key=lambda path: int(path.name[11:]))
     while checkpoints and not (checkpoints[-1] / MARK).exists():
         shutil.rmtree(checkpoints.pop())
-    metrics = directory / METRICS_FILE
-    mark = json.loads((checkpoints[-1] / MARK).read_bytes()) if checkpoints else {"metrics_bytes": 0}
-    if metrics.exists() and metrics.stat().st_size > mark["metrics_bytes"]:
-        os.truncate(metrics, mark["metrics_bytes"])
-    if not checkpoints:
+    metrics, last = directory / METRICS_FILE, checkpoints[-1] if checkpoints else None
+    written, costs = 0, dict[str, Any]()
+    if last:
+        with readable(last / MARK, _way_out(last), CheckpointError):
+            mark = json.loads((last / MARK).read_bytes())
+            written, costs = int(mark["metrics_bytes"]), {name: mark[name] for name in COSTS}
+    if metrics.exists() and metrics.stat().st_size > written:
+        os.truncate(metrics, written)
+    if not last:
         return None
-    state = json.loads((checkpoints[-1] / "trainer_state.json").read_bytes())
-    steps = (state["global_step"], state["max_steps"], state["best_global_step"] or 0)
-    costs = {name: mark[name] for name in COSTS}
-    return SavedTraining(*steps, epochs=state["epoch"], **costs)
+    with readable(last / "trainer_state.json", _way_out(last), CheckpointError):
+        state = json.loads((last / "trainer_state.json").read_bytes())
+        steps = (state["global_step"], state["max_steps"], state["best_global_step"] or 0)
+        return SavedTraining(*steps, epochs=state["epoch"], **costs)
 
 
 def measured_at(directory: Path, step: int) -> dict[str, float]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from text2grad.config import ModelConfig
 from text2grad.errors import ConfigError, ModelError, is_out_of_memory
+from text2grad.files import readable
 from text2grad.progress import note
 
 WIDE = 256  # hidden size from which products of matrices decide the time
@@ -189,10 +190,8 @@ def base_named_by(directory: str | Path) -> str | None:
     config = Path(directory) / ADAPTER_CONFIG
     if not config.exists():
         return None
-    try:
+    with readable(config, "Copy the adapter again", ModelError):
         base = json.loads(config.read_bytes()).get("base_model_name_or_path")
-    except (OSError, ValueError, AttributeError) as error:
-        raise ModelError(f"cannot read {config}: {error}. Copy the adapter again") from error
     if not base:
         raise ModelError(f"{config} names no base model: set base_model_name_or_path to its directory or name")
     if not (config.parent / ADAPTER_WEIGHTS).exists():

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from text2grad.errors import ModelError, is_out_of_memory
-from text2grad.files import to_json
+from text2grad.files import readable, to_json
 
 PROBE_FILE, TOKENS = "probe.json", 8
 EQUAL = 1e-3  # nats; the KL divergence of two models is at most the square of their largest difference: 1e-6
@@ -64,13 +64,19 @@ def save_model(model: Any, directory: Path, *, logp: Tensor | None = None, **set
 
 
 def check_probe(model: Any, directory: str | Path, base: str | None = None) -> None:
-    """Raise a `ModelError` if a loaded model computes not what it did when it was saved; its adapter names `base`."""
+    """Raise a `ModelError` if a loaded model computes not what it did when it was saved; its adapter names `base`.
+
+    Likewise if the file that tells so cannot be read.
+    """
     file = Path(directory) / PROBE_FILE
     if not file.exists():
         return
-    saved, logp = json.loads(file.read_bytes()), probe(model)
-    far = apart(logp[:, :TOKENS], torch.tensor(saved["logp"]))
-    if far > max(OF_DEVICES, rounding(logp, max(saved["eps"], torch.finfo(model.dtype).eps))):
+    with readable(file, "Copy the model again, or remove this file, which tells another model from it", ModelError):
+        saved = json.loads(file.read_bytes())
+        before, eps = torch.tensor([list(map(float, row)) for row in saved["logp"]]), float(saved["eps"])
+    logp = probe(model)
+    far = apart(logp[:, :TOKENS], before)
+    if far > max(OF_DEVICES, rounding(logp, max(eps, torch.finfo(model.dtype).eps))):
         where = f"its base {base!r}, which is not the one that it was trained on" if base else "its files"
         raise ModelError(
             f"{str(directory)!r} is not the model that was saved: its log-probs differ by {far:.2g} nats. The cause is "

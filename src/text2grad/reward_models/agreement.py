@@ -9,10 +9,24 @@ unmatched_rate        share of quotes that do not occur in the response
 gap                   mean over responses of Σ δ (reward model) − Σ δ (annotator); above 0, the reward is too high
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from text2grad.types import Critique
+
+RATES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "f1": (("positive_both", "negative_both") * 2, ("positive", "positive_true", "negative", "negative_true")),
+    "f1/positive": (("positive_both",) * 2, ("positive", "positive_true")),
+    "f1/negative": (("negative_both",) * 2, ("negative", "negative_true")),
+    "precision/positive": (("positive_both",), ("positive",)),
+    "recall/positive": (("positive_both",), ("positive_true",)),
+    "precision/negative": (("negative_both",), ("negative",)),
+    "recall/negative": (("negative_both",), ("negative_true",)),
+    "failure_rate": (("failed",), ("responses",)),
+    "unmatched_rate": (("unmatched",), ("quotes",)),
+    "gap": (("surplus",), ("responses",)),
+}
+"""Name of a rate → the counts that are added up, and those by whose sum they are divided."""
 
 
 class Agreement(NamedTuple):
@@ -41,20 +55,10 @@ class Agreement(NamedTuple):
             >>> Agreement(negative_both=2, negative=3, negative_true=5).metrics()
             {'f1': 0.5, 'f1/negative': 0.5, 'precision/negative': 0.6666666666666666, 'recall/negative': 0.4}
         """
-        positives, negatives = self.positive + self.positive_true, self.negative + self.negative_true
-        rates = {
-            "f1": (2 * (self.positive_both + self.negative_both), positives + negatives),
-            "f1/positive": (2 * self.positive_both, positives),
-            "f1/negative": (2 * self.negative_both, negatives),
-            "precision/positive": (self.positive_both, self.positive),
-            "recall/positive": (self.positive_both, self.positive_true),
-            "precision/negative": (self.negative_both, self.negative),
-            "recall/negative": (self.negative_both, self.negative_true),
-            "failure_rate": (self.failed, self.responses),
-            "unmatched_rate": (self.unmatched, self.quotes),
-            "gap": (self.surplus, self.responses),
+        sums = {
+            name: [sum(getattr(self, count) for count in counts) for counts in both] for name, both in RATES.items()
         }
-        return {name: part / whole for name, (part, whole) in rates.items() if whole}
+        return {name: part / whole for name, (part, whole) in sums.items() if whole}
 
 
 def compare(

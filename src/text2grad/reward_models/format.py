@@ -7,6 +7,7 @@ from typing import get_args
 
 from text2grad.errors import ModelError, check_known
 from text2grad.feedback import Match, check_votes, critique_from_text
+from text2grad.files import readable
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.writing import FORMS, critique_from_labels
 from text2grad.types import Critique, PromptFormat
@@ -84,8 +85,6 @@ def saved_format(directory: str | Path) -> CritiqueFormat:
     path = Path(directory) / FORMAT_FILE
     if not path.exists():
         return CritiqueFormat()
-    try:
+    with readable(path, "Copy it again, or train the reward model again", ModelError):
         saved = json.loads(path.read_bytes())
         return CritiqueFormat(**{**saved, "limits": QuoteLimits(**saved.get("limits", {}))})
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise ModelError(f"cannot read {path}: {error}; train the reward model again") from error

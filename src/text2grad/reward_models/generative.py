@@ -19,7 +19,6 @@ from text2grad.errors import DataError, ModelError
 from text2grad.feedback import Annotation, vote
 from text2grad.files import to_json, write_atomically
 from text2grad.models import (
-    Choose,
     FineTuning,
     OnStep,
     Row,
@@ -35,12 +34,7 @@ from text2grad.models import (
     train_on_rows,
     with_end,
 )
-from text2grad.reward_models.decoding.constrained import (
-    ConstrainedChoice,
-    ConstrainedCritique,
-    free_choice,
-    skeleton_of,
-)
+from text2grad.reward_models.decoding.constrained import ConstrainedCritique, free_choice, skeleton_of, valid_choice
 from text2grad.reward_models.decoding.skeleton import Skeleton
 from text2grad.reward_models.format import FORMAT_FILE, CritiqueFormat, read_critique, saved_format
 from text2grad.reward_models.prompts import critique_prompts
@@ -167,15 +161,11 @@ class GenerativeRewardModel:
         """Return the texts of one batch."""
         rooms = [self._room(request.ids) for request in requests]
         rngs = [request.rng for request in requests if request.rng is not None]
-        if not self.format.constrain:
-            ids = self._write(requests, rooms, free_choice(rngs) if rngs else most_likely)
-            return list(self.tokenizer.batch_decode([list(row) for row in ids], skip_special_tokens=True))
-        begin = partial(ConstrainedCritique, self._skeleton, eos_ids=self.eos_ids, limits=self.format.limits)
-        critiques = [begin(request.response, room=room) for request, room in zip(requests, rooms, strict=True)]
-        self._write(requests, rooms, ConstrainedChoice(critiques, rngs))
-        return [critique.text for critique in critiques]
-
-    def _write(self, requests: Sequence[_Request], rooms: Sequence[int], choose: Choose) -> list[tuple[int, ...]]:
+        critiques, choose = list[ConstrainedCritique](), free_choice(rngs) if rngs else most_likely
+        if self.format.constrain:
+            begin = partial(ConstrainedCritique, self._skeleton, eos_ids=self.eos_ids, limits=self.format.limits)
+            critiques = [begin(request.response, room=room) for request, room in zip(requests, rooms, strict=True)]
+            choose = valid_choice(critiques, rngs)
         written = decode(
             self.model,
             [request.ids for request in requests],
@@ -186,7 +176,9 @@ class GenerativeRewardModel:
             groups=[request.group for request in requests],
         )
         self.tokens.add(sum(len(request.ids) for request in requests), sum(map(len, written)))
-        return written
+        if critiques:
+            return [critique.text for critique in critiques]
+        return list(self.tokenizer.batch_decode([list(row) for row in written], skip_special_tokens=True))
 
     def _room(self, prompt: list[int]) -> int:
         """Return the most tokens that a critique can have after this prompt."""

@@ -2,7 +2,7 @@
 
 critic.use        a critic in Python, "module:name"
 critic.model      a reward model, by critic.kind: generative in this process, or on a server ([server]); or a kind that
-                  another package added (`register_kind`)
+                  another package added (`KINDS`)
 neither           the critic of the built-in task
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from text2grad.config import Recipe
 from text2grad.errors import ConfigError, check_known
-from text2grad.feedback import Critic, load_critic
+from text2grad.feedback import Critic, load_callable
 from text2grad.models import base_named_by
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.format import CritiqueFormat, saved_format
@@ -25,16 +25,8 @@ _LIMITS = tuple(field.name for field in fields(QuoteLimits))
 _DECODING = ("constrain", "match", "votes", *_LIMITS)
 
 
-KINDS: dict[str, Callable[..., Critic]] = {}
-"""Value of `critic.kind` → what loads a saved model; `register_kind` adds them."""
-
-
-def register_kind(name: str, load: Callable[..., Any]) -> None:
-    """Add a kind of learned critic that reads responses in this process, so that `critic.kind` can name it.
-
-    `load(directory, trust_remote_code=...)` loads a saved model.
-    """
-    KINDS[name] = load
+KINDS: dict[str, Callable[..., Any]] = {}
+"""Value of `critic.kind` → `load(directory, trust_remote_code=...)` of another package's critic in this process."""
 
 
 @runtime_checkable
@@ -65,7 +57,7 @@ def critic_from_recipe(recipe: Recipe, *, task_critic: Critic | None = None, pol
     """
     settings, path, code = recipe.critic, recipe.critic.model, recipe.model.trust_remote_code
     if settings.use:
-        return load_critic(settings.use)
+        return load_callable(settings.use, "critic")  # type: ignore[no-any-return]
     if not path:
         if task_critic is None:
             raise ConfigError("the recipe names no critic; set [critic] use or model")
@@ -99,7 +91,7 @@ def shares_base(recipe: Recipe) -> bool:
 
 
 def reading_kind(name: str) -> Callable[..., Critic]:
-    """Return what loads a kind of critic that was added (`register_kind`).
+    """Return what loads a kind of critic that was added to `KINDS`.
 
     Raises:
         ConfigError: naming the known values of critic.kind, if there is no such kind.

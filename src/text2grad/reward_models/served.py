@@ -14,16 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from text2grad.config import Endpoint, ServerConfig
 from text2grad.critics.servers import (
     AnnotationResult,
     CachedClient,
-    Endpoint,
     Item,
     Prompt,
     Request,
     ResponseFormat,
     ServerCritic,
-    read_answer_by,
+    read_reply,
 )
 from text2grad.errors import ConfigError
 from text2grad.progress import note
@@ -31,9 +31,6 @@ from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.format import CritiqueFormat, read_critique
 from text2grad.reward_models.writing import FORMS, critique_prompt, critique_request
 from text2grad.types import Critique, Example
-
-DEFAULTS = {"base_url": "http://localhost:8000/v1", "api_key_env": "", "max_tokens": 512, "concurrency": 64}
-"""Defaults of the endpoint that differ from an annotator's."""
 
 SPECIAL = re.compile(r"<[|｜][^\s|｜<>]{1,40}[|｜]>|</s>|<(?:start|end)_of_turn>|<[be]os>|\[/?INST\]")
 """Texts that are special tokens of common models."""
@@ -72,18 +69,13 @@ class ServerRewardModel(ServerCritic):
                 "a grammar cannot express one_list, quoted_in_feedback or verbatim; remove them, in a recipe from "
                 "[critic]"
             )
-        fixed = {"model": model, "temperature": 0.0}
-        endpoint = Endpoint.of("ServerRewardModel", {**DEFAULTS, **settings, **fixed})
-        endpoint.check("server")
+        values = {**ServerConfig().model_dump(), **settings, "model": model, "temperature": 0.0}
+        endpoint = Endpoint.of("ServerRewardModel", values).checked("server")
         self._warned = False
-        super().__init__(endpoint, store, self.annotate)
+        super().__init__(endpoint, store)
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
-        """Return one critique per response, in order."""
-        self._warn_of_special_tokens(responses)
-        return super().__call__(examples, responses)
-
-    def _warn_of_special_tokens(self, responses: Sequence[str]) -> None:
+        """Return one critique per response, in order; a warning names the first special token that one spells."""
         token = next((match[0] for response in responses if (match := SPECIAL.search(response))), None)
         if token and not self._warned:
             self._warned = True
@@ -93,12 +85,7 @@ class ServerRewardModel(ServerCritic):
                 'critic.kind = "generative" reads it as text',
                 warning=True,
             )
-
-    def prompt(self, item: Item) -> Prompt:
-        """Return the prompt for the critique of a response."""
-        if self.format.prompt_format == "plain":
-            return critique_prompt(item.example, item.response)
-        return ({"role": "user", "content": critique_request(item.example, item.response, self.format.form)},)
+        return super().__call__(examples, responses)
 
     async def annotate(self, client: CachedClient, item: Item) -> AnnotationResult:
         """Return the critique of one response.
@@ -106,12 +93,14 @@ class ServerRewardModel(ServerCritic):
         As for `GenerativeRewardModel`, a quote marks one place each time it is listed, and a list that the length limit
         cut is read up to the cut: greedy decoding may repeat a quote until the limit.
         """
+        prompt: Prompt = critique_prompt(item.example, item.response)
+        if self.format.prompt_format != "plain":
+            question = critique_request(item.example, item.response, self.format.form)
+            prompt = ({"role": "user", "content": question},)
         wanted = None
         if self.format.constrain:
             grammar = critique_grammar(item.response, self.format, max_tokens=self.endpoint.max_tokens)
             wanted = ResponseFormat("grammar", grammar)
-        answer, failure = await client.reply(Request(self.prompt(item), wanted))
-        if answer is None:
-            return AnnotationResult(failure=failure)
+        reply = await client.reply(Request(prompt, wanted))
         read = partial(read_critique, response=item.response, format=self.format)
-        return read_answer_by(read, answer, complete=not FORMS[self.format.form].quotes)
+        return read_reply(reply, read, complete=not FORMS[self.format.form].quotes)

@@ -16,7 +16,7 @@ from .optimizers import Optimizers as Optimizers
 from .outside_judge import JudgedIds as JudgedIds, OutsideJudge as OutsideJudge
 from .piece_sizes import PieceSizes as PieceSizes
 from .ppo import policy_loss as policy_loss, value_loss as value_loss
-from .rewards import rewards_of as rewards_of, token_rewards as token_rewards
+from .rewards import rewards_of as rewards_of
 from .scoring import score_batch as score_batch
 from .start import check_shares as check_shares, prepare_policy as prepare_policy
 from .trackers import check_tracker as check_tracker

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from text2grad.config import make_recipe
 from text2grad.errors import check_known
-from text2grad.feedback import Critic, Match, ask, load_critic
+from text2grad.feedback import Critic, Match, ask, load_callable
 from text2grad.models import collate
 from text2grad.rl.metrics import FailureRate
 from text2grad.rl.rewards import rewards_of, whole_rewards
@@ -57,7 +57,7 @@ class OutsideJudge:
         """
         check_known("match", match, get_args(Match))
         self.match, self.reward = match, make_recipe({"reward": dict(reward)}).reward
-        self.critic = load_critic(critic) if isinstance(critic, str) else critic
+        self.critic = load_callable(critic, "critic") if isinstance(critic, str) else critic
         self.failures, self._lock = FailureRate(max_failure_rate, 1), threading.Lock()
 
     def __call__(

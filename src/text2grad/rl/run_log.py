@@ -17,15 +17,17 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from text2grad.errors import DataError
 from text2grad.feedback import critique_from_json, critique_to_json
-from text2grad.files import to_json, write_atomically
+from text2grad.files import readable, to_json, write_atomically
 from text2grad.types import Critique, Rollout
 
 Samples = tuple[list[tuple[int, ...]], list[tuple[float, ...]]]  # ids and log-probs of responses
+RESTORE = "Put back a copy of it, or start again in another directory from the policy of the last checkpoint"
 BEGINNING = {"metrics_bytes": 0, "rollout_files": 0, "rollout_bytes": 0}
 
 
@@ -62,13 +64,8 @@ class RunLog:
             DataError: if the file is damaged.
         """
         lines = self._metrics.read_bytes().splitlines() if self._metrics.exists() else []
-        try:
+        with readable(self._metrics, RESTORE):
             return [json.loads(line) for line in lines]
-        except ValueError as error:
-            raise DataError(
-                f"{self._metrics} is damaged or was cut by hand ({error}); put back a copy of it, or start again in "
-                "another directory from the policy of the last checkpoint"
-            ) from error
 
     def write_critic_error(self, step: int, error: BaseException) -> Path:
         """Append an error of the critic with its traceback to critic-errors.log; return the path of the file."""
@@ -79,14 +76,19 @@ class RunLog:
         return path
 
     def rollouts(self, *, since: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-        """Yield (step, records) of the steps from `since` on, in order; only the files that hold them are read."""
-        files, logged = self._rollout_files(), deque[dict[str, Any]]()
-        while files and (not logged or logged[0]["step"] >= since):
-            records = map(json.loads, files.pop().read_bytes().splitlines())
-            logged.extendleft(reversed(list(records)))
-        for step, of_step in groupby(logged, key=lambda record: int(record["step"])):
+        """Yield (step, records) of the steps from `since` on, in order; only the files that hold them are read.
+
+        Raises:
+            DataError: if one is damaged.
+        """
+        files, logged = self._rollout_files(), deque[tuple[int, dict[str, Any]]]()
+        while files and (not logged or logged[0][0] >= since):
+            with readable(file := files.pop(), RESTORE):
+                records = map(json.loads, file.read_bytes().splitlines())
+                logged.extendleft(reversed([(int(record["step"]), record) for record in records]))
+        for step, of_step in groupby(logged, key=itemgetter(0)):
             if step >= since:
-                yield step, list(of_step)
+                yield step, [record for _, record in of_step]
 
     def position(self) -> dict[str, int]:
         """Return how much has been written: bytes of the metrics, files of rollouts, bytes of the last such file."""
@@ -182,11 +184,9 @@ class RunLog:
         """Return what the processes of a killed run kept of a step, by the number of the process."""
         kept = {}
         for path in self._critique_files(step):
-            try:
+            with readable(path, "Remove the file to ask the critic again"):
                 contents = json.loads(path.read_bytes())
                 kept[int(path.stem.split("-")[1])] = {name: contents[name] for name in ("random", "responses")}
-            except (OSError, ValueError, LookupError, TypeError) as error:
-                raise DataError(f"cannot read {path}: {error}. Remove the file to ask the critic again") from error
         return kept
 
     def forget_critiques(self, before_step: int) -> None:
@@ -196,16 +196,20 @@ class RunLog:
                 path.unlink()
 
     def _rollout_files(self) -> list[Path]:
+        """Return the files of responses, the oldest first."""
         return sorted((self.directory / "rollouts").glob("*.jsonl"))
 
     def _rollout_file(self, number: int) -> Path:
+        """Return the path of a file of responses, counted from 0."""
         return self.directory / "rollouts" / f"{number:05d}.jsonl"
 
     def _critique_files(self, step: int) -> list[Path]:
+        """Return the files of critiques of a step, one for each process that kept some."""
         return sorted((self.directory / "critiques").glob(f"{step:06d}-*.json"))
 
 
 def _append(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Append records to a file, a line for each."""
     with path.open("ab") as file:
         file.write(b"".join(to_json(record) + b"\n" for record in records))
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from text2grad.align import AlignSettings, resolve
 from text2grad.config import ModelConfig, Recipe, check_directory, check_world_size, open_run
 from text2grad.errors import ConfigError, ModelError
-from text2grad.feedback import Critic, check_examples, digest_of_examples, load_critic
+from text2grad.feedback import Critic, check_examples, digest_of_examples, load_callable
 from text2grad.models import (
     POLICY_ADAPTER,
     OnPart,
@@ -122,7 +122,7 @@ class PreparedRun:
         self.callbacks = Callbacks(self, callbacks or ())  # they reset accelerate's state, so the accelerator follows
         examples = examples_of(train_dataset, "train_dataset")
         held_out = examples_of(eval_dataset, "eval_dataset") if eval_dataset else []
-        self.critic = load_critic(critic) if isinstance(critic, str) else critic
+        self.critic = load_callable(critic, "critic") if isinstance(critic, str) else critic
         self.delta_settings = AlignSettings.of(recipe.reward)
         resolve(recipe.reward.weighting)  # raises now if its tagger is not installed
         if recipe.run.threads:
@@ -290,9 +290,9 @@ class PreparedRun:
         return collate(rollouts, pad_id=self.pad_id, device=device, share_prompts=self.share_prompts)
 
     @phase("score")
-    def score(self, batch: TokenBatch, *, kl: Literal["k1", "full"]) -> Scores:
-        """Return the scores of a batch at the temperature of the rollouts; see `score_batch`."""
-        temperature = self.recipe.rollout.temperature
+    def score(self, batch: TokenBatch, *, kl: Literal["k1", "full"], temperature: float | None = None) -> Scores:
+        """Return the scores of a batch at a temperature, None for that of the rollouts; see `score_batch`."""
+        temperature = self.recipe.rollout.temperature if temperature is None else temperature
         scores = score_batch(self.model, self.reference, batch, self.sizes, temperature=temperature, kl=kl)
         if self.sharding is not None:
             self.sharding.reshard()  # frees the weights that the output layers gathered

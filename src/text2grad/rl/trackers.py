@@ -18,7 +18,7 @@ from accelerate import Accelerator
 
 from text2grad.config import Recipe
 from text2grad.errors import ConfigError
-from text2grad.files import to_json, write_atomically
+from text2grad.files import readable, to_json, write_atomically
 from text2grad.progress import note
 
 MARK, PROJECT = "tracker.json", "text2grad"
@@ -73,8 +73,9 @@ class RunTracker:
             return
         directory, settings = Path(self.recipe.run.out), flat_settings(self.recipe)
         mark, name = directory / MARK, os.environ.get("WANDB_NAME", directory.resolve().name)
-        earlier = json.loads(mark.read_bytes()) if mark.exists() else {}
-        resumed = earlier.get("tracker") == self.name
+        with readable(mark, "Remove it: the tracker begins another run", ConfigError):
+            earlier = json.loads(mark.read_bytes()) if mark.exists() else {}
+            resumed = earlier.get("tracker") == self.name
         now = earlier if resumed else {"tracker": self.name, "name": name, "id": uuid.uuid4().hex[:8]}
         of_run = {"name": now["name"], "resume": "allow" if resumed else "never", "config": settings}
         # A command line with a password in a URL would be sent with wandb's metadata.

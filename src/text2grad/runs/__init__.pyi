@@ -1,9 +1,4 @@
-from .annotation_items import (
-    annotated_examples as annotated_examples,
-    annotator_endpoint as annotator_endpoint,
-    items_of as items_of,
-)
-from .answers import judge_answers as judge_answers, measure_answers as measure_answers
+from .annotation_items import annotated_examples as annotated_examples, items_of as items_of
 from .comparison import collect as collect, quickstart_tables as quickstart_tables, write_comparison as write_comparison
 from .evaluate_policy import PolicySampler as PolicySampler, sample_rollouts as sample_rollouts
 from .metric import load_metric as load_metric, lower_is_better as lower_is_better

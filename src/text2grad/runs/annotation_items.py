@@ -1,4 +1,4 @@
-"""A recipe → the items to annotate (from a file of responses, or sampled from the policy), the endpoint and the budget.
+"""A recipe → the items to annotate, from a file of responses, or sampled from the policy.
 
 Each line of the file is an example, as for training, which may also have "response", "feedback", "outcome" and "id".
 If no line has a "response", the policy ([model] path) generates the responses. They are saved, so that the next run
@@ -8,34 +8,22 @@ ignored. With template = "code" the "tests" run in the sandbox, and their outcom
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from text2grad.config import AnnotateConfig, Recipe, digest_of
-from text2grad.critics.servers import Endpoint, Item, Store, add_test_outcomes, hash_of
+from text2grad.config import Recipe, digest_of
+from text2grad.critics.servers import Item, Store, add_test_outcomes, hash_of
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import is_finite, read_examples
 from text2grad.files import append_records, appended_records
 from text2grad.progress import Progress
 from text2grad.runs.prompts import recipe_task
-from text2grad.types import Example
+from text2grad.types import Critique, Example
 
 RESPONSES = "responses.jsonl"
 SAMPLING_STEP = 2**21  # no training step uses its random numbers
-
-
-def annotator_endpoint(settings: AnnotateConfig) -> Endpoint:
-    """Return the model that [annotate] names, with its budget.
-
-    Raises:
-        ConfigError: if the endpoint is incomplete, or its key is missing.
-    """
-    names = {field.name for field in fields(Endpoint)}
-    endpoint = Endpoint.of("[annotate]", settings.model_dump(include=names))
-    endpoint.check()
-    return endpoint
 
 
 def annotated_examples(recipe: Recipe, limit: int | None = None) -> list[Example]:
@@ -110,6 +98,18 @@ def _said(example: Example, key: str) -> Any:
     return None if critique.get(key) == "" else critique.get(key)
 
 
+def with_word_of_people(example: Example, critique: Critique) -> Critique:
+    """Return a critique of an example's own response with a human's feedback and outcome, where there are some."""
+    words, outcome = _said(example, "feedback"), _said(example, "outcome")
+    if critique.failed:
+        return critique
+    return replace(
+        critique,
+        feedback=critique.feedback if words is None else words,
+        outcome=critique.outcome if outcome is None else outcome,
+    )
+
+
 def sampled_responses(recipe: Recipe, examples: Sequence[Example], path: Path) -> tuple[list[Example], list[str]]:
     """Return examples and the policy's responses; missing responses are sampled.
 
@@ -124,7 +124,10 @@ def sampled_responses(recipe: Recipe, examples: Sequence[Example], path: Path) -
         ConfigError: if the recipe names no policy.
         DataError: if the file holds responses to other prompts, or of another policy or sampling.
     """
-    known = {"policy": recipe.model.path, "sampling": _sampling(recipe)}
+    rollout, policy = recipe.rollout, Path(recipe.model.path)
+    settings = (rollout.max_new_tokens, rollout.temperature, rollout.eos_token_ids, recipe.model.prompt_format)
+    sampling = hash_of(*settings, digest_of(policy) if policy.is_dir() else "")
+    known = {"policy": recipe.model.path, "sampling": sampling}
     saved = _saved(known, examples, path)
     missing = [row for row in range(len(examples)) if row not in saved]
     if missing:
@@ -141,13 +144,6 @@ def sampled_responses(recipe: Recipe, examples: Sequence[Example], path: Path) -
     pairs = [(example, saved[row]) for row, example in enumerate(examples)]
     kept = [example for example, response in pairs if response is not None]
     return kept, [response for _, response in pairs if response is not None]
-
-
-def _sampling(recipe: Recipe) -> str:
-    """Return a hash of the policy's weights and of the settings on which its responses depend."""
-    rollout, path = recipe.rollout, Path(recipe.model.path)
-    settings = (rollout.max_new_tokens, rollout.temperature, rollout.eos_token_ids, recipe.model.prompt_format)
-    return hash_of(*settings, digest_of(path) if path.is_dir() else "")
 
 
 def _saved(known: Mapping[str, str], examples: Sequence[Example], path: Path) -> dict[int, str | None]:
@@ -171,7 +167,7 @@ def _sampled(recipe: Recipe, examples: Sequence[Example], rows: Sequence[int]) -
     from text2grad.runs.evaluate_policy import PolicySampler
 
     sampler = PolicySampler(recipe, recipe.model.path, dtype=recipe.model.dtype)
-    fitting = set(map(id, sampler.fitting([examples[row] for row in rows], recipe.data.too_long)))
+    fitting = set(map(id, sampler.fitting([examples[row] for row in rows])))
     yield {row: None for row in rows if id(examples[row]) not in fitting}
     of_prompt: dict[str, list[int]] = {}
     for row in rows:

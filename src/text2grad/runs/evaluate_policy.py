@@ -1,9 +1,11 @@
-"""A policy and prompts → sampled responses, as in training."""
+"""A policy and prompts → sampled responses, as in training; their critiques, and means of rewards and metric."""
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 from text2grad.config import Recipe, RolloutConfig
+from text2grad.feedback import Critic, ask
 from text2grad.models import (
     best_device,
     fitting_prompts,
@@ -15,7 +17,10 @@ from text2grad.models import (
     step_uniforms,
     stop_ids,
 )
-from text2grad.types import Example, Rollout
+from text2grad.reward_models import LocalRewardModel
+from text2grad.rl import rewards_of
+from text2grad.runs.metric import load_metric, measure
+from text2grad.types import Critique, Example, Rollout
 
 
 def sample_rollouts(
@@ -51,22 +56,53 @@ def sample_rollouts(
 
 
 class PolicySampler:
-    """A policy with the settings of [rollout]: samples a response to each example."""
+    """A policy with a recipe: samples answers, and has them judged and measured as in a run."""
 
     def __init__(self, recipe: Recipe, path: str, *, dtype: str = "auto") -> None:
         """Load the policy of a directory or of the hub, its weights as `dtype`."""
-        self.rollout, self.prompt_format = recipe.rollout, recipe.model.prompt_format
-        code = recipe.model.trust_remote_code
+        self.recipe, code = recipe, recipe.model.trust_remote_code
         self.policy = load_policy(path, dtype=dtype, trust_remote_code=code).eval().to(best_device())
         self.tokenizer = load_tokenizer(path, trust_remote_code=code)
+        self._form: dict[str, Any] = {"prompt_format": recipe.model.prompt_format}
 
     def __call__(self, examples: Sequence[Example], *, seed: int, step: int = 0) -> list[Rollout]:
         """Sample a response to each example; arguments and errors as in `sample_rollouts`."""
-        how: dict[str, Any] = {"prompt_format": self.prompt_format, "seed": seed, "step": step}
-        return sample_rollouts(self.policy, self.tokenizer, examples, self.rollout, **how)
+        rollout = self.recipe.rollout
+        return sample_rollouts(self.policy, self.tokenizer, examples, rollout, **self._form, seed=seed, step=step)
 
-    def fitting(self, examples: Sequence[Example], too_long: str) -> list[Example]:
-        """Return the examples whose prompts leave room for a response; `too_long` as in `fitting_prompts`."""
-        limits: dict[str, Any] = {"max_new_tokens": self.rollout.max_new_tokens, "too_long": too_long}
-        how: dict[str, Any] = {"prompt_format": self.prompt_format, **limits}
+    def fitting(self, examples: Sequence[Example]) -> list[Example]:
+        """Return the examples whose prompts leave room for a response, as `data.too_long` says."""
+        limit, too_long = self.recipe.rollout.max_new_tokens, self.recipe.data.too_long
+        how: dict[str, Any] = {**self._form, "max_new_tokens": limit, "too_long": too_long}
         return list(fitting_prompts(self.policy, self.tokenizer, examples, **how)[0])
+
+    def judge(self, rollouts: Sequence[Rollout], critic: Critic) -> tuple[list[Critique], dict[str, float]]:
+        """Return the critique of each answer, and means by name: the reward as in training, and shares of tokens.
+
+        Raises:
+            CriticError: if the critic breaks its contract.
+        """
+        if isinstance(critic, LocalRewardModel):
+            critic.model.to(best_device())
+        examples, responses = [rollout.example for rollout in rollouts], [rollout.response for rollout in rollouts]
+        critiques = ask(critic, examples, responses, match=self.recipe.critic.match)
+        rewarded = rewards_of(self.recipe.reward, self.tokenizer, rollouts, critiques)
+        deltas = [value for row in rewarded.deltas for value in row]
+        tokens = max(len(deltas), 1)
+        return critiques, {
+            "reward": float(rewarded.rewards.sum(dim=1).mean()),
+            "positive share": sum(value > 0 for value in deltas) / tokens,
+            "negative share": sum(value < 0 for value in deltas) / tokens,
+        }
+
+    def measure(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Return the mean of each number of `data.metric` over the answers; empty without a metric.
+
+        Raises:
+            MetricError: if the metric breaks its contract.
+        """
+        if not self.recipe.data.metric:
+            return {}
+        metric = load_metric(self.recipe.data.metric)
+        values = measure(metric, [rollout.example for rollout in rollouts], [rollout.response for rollout in rollouts])
+        return {name: fmean(row[name] for row in values) for name in values[0]}

@@ -26,13 +26,12 @@ from typing import Any
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from text2grad.align import response_deltas
 from text2grad.critics import CachedCritic
 from text2grad.errors import MetricError, Text2GradError
 from text2grad.evaluation import distinct
 from text2grad.feedback import Critic
-from text2grad.files import to_json, write_atomically
-from text2grad.models import Scores, TokenBatch, draws_apart
+from text2grad.files import readable, to_json, write_atomically
+from text2grad.models import draws_apart
 from text2grad.progress import Progress, note
 from text2grad.reward_models import Agreement, judge
 from text2grad.rl import (
@@ -42,8 +41,7 @@ from text2grad.rl import (
     held_out_responses,
     own_held_out,
     response_records,
-    score_batch,
-    token_rewards,
+    rewards_of,
     total_rewards,
     whiten,
 )
@@ -89,7 +87,8 @@ class Evaluations:
         path = trainer.directory / DIRECTORY / f"{step:06d}.json"
         is_main, main_value = trainer.accelerator.is_main_process, 0.0
         if gather_object([path.exists()])[0]:
-            evaluation = json.loads(path.read_bytes()) if is_main else {}
+            with readable(path, "Remove it, and the same command evaluates that step again"):
+                evaluation = json.loads(path.read_bytes()) if is_main else {}
         else:
             evaluation = self._new(step, path)
         if is_main:  # an evaluation of an earlier process, too, which TensorBoard drops on resume
@@ -119,7 +118,8 @@ class Evaluations:
         trainer = self.trainer
         mine = own_held_out(trainer)
         annotator = self.annotator if step in (0, trainer.recipe.run.steps) else None
-        judged = len(mine) if self.judge_all or annotator is not None else len(mine[: max(0, SHOWN - mine.start)])
+        shown = len(mine[: max(0, SHOWN - mine.start)])
+        judged = len(mine) if self.judge_all or annotator is not None else shown
         rows, records, agreement = list[Row](), list[Row](), Agreement()
         if mine:
             with trainer.within_memory("rollout"):
@@ -127,20 +127,17 @@ class Evaluations:
             rows = self._rows(rollouts, first=mine.start)
             with trainer.within_memory("critic"):
                 critiques = self._ask(step, rollouts[:judged], first=mine.start)
-            deltas, offsets = response_deltas(trainer.tokenizer, rollouts[:judged], critiques, trainer.delta_settings)
             with trainer.within_memory("score"):
-                numbers = self._numbers(rollouts, critiques, deltas, offsets)
+                deltas, offsets, numbers = self._numbers(rollouts, critiques)
             reference = numbers.pop("logp_ref")
-            for row, rollout, kl, logp_ref in zip(rows, rollouts, numbers["kl"], reference, strict=True):
-                row["kl"] = float(kl[: len(rollout.response_ids)].sum())
-                row["logp_ref"] = float(logp_ref[: len(rollout.response_ids)].sum())
+            for row, kl, logp_ref in zip(rows, numbers["kl"], reference, strict=True):
+                row["kl"], row["logp_ref"] = (float(values[: row["tokens"]].sum()) for values in (kl, logp_ref))
             if self.judge_all:
                 for row, critique, delta, reward in zip(rows, critiques, deltas, numbers["reward"], strict=True):
                     row["reward"] = float(reward.sum())
                     row["positive_tokens"] = sum(value > 0 for value in delta)
                     row["negative_tokens"] = sum(value < 0 for value in delta)
                     row |= {"status": critique.status, "failed": critique.failed}
-            shown = min(judged, max(0, SHOWN - mine.start))
             records = response_records(
                 step, rollouts[:shown], critiques[:shown], deltas[:shown], offsets[:shown], numbers
             )
@@ -198,44 +195,30 @@ class Evaluations:
         return critiques
 
     def _numbers(
-        self,
-        rollouts: Sequence[Rollout],
-        critiques: Sequence[Critique],
-        deltas: Sequence[Sequence[float]],
-        offsets: Sequence[Sequence[tuple[int, int]]],
-    ) -> dict[str, Any]:
-        """Return numbers per token, each [B, T]: KL (k1) and logp_ref; reward, value and advantage of the judged B.
+        self, rollouts: Sequence[Rollout], critiques: Sequence[Critique]
+    ) -> tuple[list[list[float]], list[list[tuple[int, int]]], dict[str, Tensor]]:
+        """Return δ and offsets of the judged B, and numbers per token by name, each [B, T].
 
-        logp_ref is of temperature 1, all others of the temperature of the rollouts.
+        KL (k1) and logp_ref are of all responses, reward, value and advantage of the judged ones. logp_ref is of
+        temperature 1, all others of the temperature of the rollouts.
         """
         trainer, ppo = self.trainer, self.trainer.recipe.ppo
         batch = trainer.collate(rollouts)
         scores = trainer.score(batch, kl="k1")
-        logp_ref = self._reference_logp(batch, scores)
+        cold = scores if trainer.recipe.rollout.temperature == 1.0 else trainer.score(batch, kl="k1", temperature=1.0)
         if not critiques:
-            return {"kl": scores.kl, "logp_ref": logp_ref}
-        first = trainer.collate(rollouts[: len(critiques)])
+            return [], [], {"kl": scores.kl, "logp_ref": cold.logp_ref}
+        judged = rollouts[: len(critiques)]
+        first = trainer.collate(judged)
+        deltas, offsets, _, rewards = rewards_of(trainer.recipe.reward, trainer.tokenizer, judged, critiques, first)
         mask, rows, columns = first.response_mask, *first.response_mask.shape
-        kl, values = scores.kl[:rows, :columns], scores.values[:rows, :columns]
-        texts = [rollout.response for rollout in rollouts[:rows]]
-        rewards = token_rewards(trainer.recipe.reward, deltas, critiques, first, responses=texts, offsets=offsets)
+        kl, values, bootstrap = scores.kl[:rows, :columns], scores.values[:rows, :columns], scores.bootstrap[:rows]
         total = total_rewards(rewards, kl, mask, beta=trainer.beta_in_reward)
-        bootstrap = scores.bootstrap[:rows]
         advantages = gae(total, values, mask, gamma=ppo.gamma, lam=ppo.lam, bootstrap=bootstrap).advantages
         if ppo.whiten in ("scale", "full"):  # a held-out prompt has no group
             advantages = whiten(advantages, mask, center=ppo.whiten == "full")
         numbers = {"reward": rewards, "kl": scores.kl, "value": values, "advantage": advantages}
-        return {**numbers, "logp_ref": logp_ref}
-
-    def _reference_logp(self, batch: TokenBatch, scores: Scores) -> Tensor:
-        """Return log π_ref at temperature 1, [B, T]: of the scores at temperature 1, else of a further pass."""
-        trainer = self.trainer
-        if trainer.recipe.rollout.temperature == 1.0:
-            return scores.logp_ref
-        cold = score_batch(trainer.model, trainer.reference, batch, trainer.sizes, temperature=1.0, kl="k1")
-        if trainer.sharding is not None:
-            trainer.sharding.reshard()
-        return cold.logp_ref
+        return deltas, offsets, {**numbers, "logp_ref": cold.logp_ref}
 
     def _summary(self, rows: Sequence[Row]) -> dict[str, Any]:
         """Return the main metric's name, the means over all responses, and the responses."""

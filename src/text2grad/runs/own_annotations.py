@@ -7,30 +7,13 @@ from typing import Any
 
 from text2grad.config import Recipe
 from text2grad.errors import ConfigError
-from text2grad.feedback import Annotation, Critic, check_examples, load_critic, write_annotations
-from text2grad.runs.annotation_items import RESPONSES, annotated_examples, sampled_responses
+from text2grad.feedback import Annotation, Critic, check_examples, load_callable, write_annotations
+from text2grad.runs.annotation_items import RESPONSES, annotated_examples, sampled_responses, with_word_of_people
 from text2grad.runs.critic_quality import check_identity, predictions
 from text2grad.runs.prompts import recipe_task, task_settings
 
 ANNOTATIONS = "annotations.jsonl"
 CRITIQUES = "critiques.jsonl"
-
-
-def own_critic(recipe: Recipe) -> Critic:
-    """Return the critic in Python that a recipe names: refresh.annotator, critic.use, or the built-in task's program.
-
-    Raises:
-        ConfigError: if it names none, or the critic cannot be loaded.
-    """
-    task = recipe_task(recipe)
-    named = recipe.refresh.annotator or recipe.critic.use
-    if named:
-        return load_critic(named)
-    if task is None:
-        raise ConfigError(
-            "--own-critic: the recipe names no critic in Python; set critic.use or refresh.annotator, or a data.task"
-        )
-    return task.critic()
 
 
 def annotate_by_critic(recipe: Recipe, out: Path, *, samples: int, limit: int | None = None) -> list[Annotation]:
@@ -40,7 +23,8 @@ def annotate_by_critic(recipe: Recipe, out: Path, *, samples: int, limit: int | 
     at once.
 
     Args:
-        recipe: [data], [model] and [rollout] say what is sampled; `own_critic` names the critic.
+        recipe: [data], [model] and [rollout] say what is sampled; refresh.annotator, critic.use or data.task name
+            the critic.
         out: the directory of responses.jsonl, critiques.jsonl and annotations.jsonl.
         samples: responses to each prompt.
         limit: the first prompts only.
@@ -50,7 +34,15 @@ def annotate_by_critic(recipe: Recipe, out: Path, *, samples: int, limit: int | 
         DataError: if the data cannot be used, or the directory holds responses to other prompts.
         CriticError: if the critic fails.
     """
-    critic = own_critic(recipe)
+    task, named = recipe_task(recipe), recipe.refresh.annotator or recipe.critic.use
+    if named:
+        critic = load_callable(named, "critic")
+    elif task is not None:
+        critic = task.critic()
+    else:
+        raise ConfigError(
+            "--own-critic: the recipe names no critic in Python; set critic.use or refresh.annotator, or a data.task"
+        )
     prompts = annotated_examples(recipe, limit)
     check_examples(critic, prompts)
     given = [text for example in prompts if isinstance(text := example.meta.get("response"), str)]
@@ -65,6 +57,8 @@ def annotate_by_critic(recipe: Recipe, out: Path, *, samples: int, limit: int | 
     )
     match, size = recipe.critic.match, recipe.rollout.batch_size
     critiques = predictions(critic, examples, responses, out / CRITIQUES, match=match, at_once=size)
+    if given:
+        critiques = [with_word_of_people(*pair) for pair in zip(examples, critiques, strict=True)]
     prompts_of = [example.prompt_text for example in examples]
     annotations = list(map(Annotation, prompts_of, responses, critiques))
     write_annotations(out / ANNOTATIONS, annotations)

@@ -1,6 +1,7 @@
 """The prompts of a run: examples to train on, and held-out examples for evaluations; no prompt is in both."""
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from text2grad.config import Recipe
@@ -8,6 +9,8 @@ from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import hold_out, read_examples, split_by_prompt
 from text2grad.tasks import BuiltIn, TaskSettings, built_in
 from text2grad.types import Example
+
+_PROMPT = attrgetter("prompt_text")
 
 
 class RunExamples(NamedTuple):
@@ -63,7 +66,7 @@ def run_examples(recipe: Recipe) -> RunExamples:
         held_out = task.held_out(data.eval_examples, seed) if data.eval_examples else []
         return RunExamples(task.train(recipe.quickstart.examples, recipe.run.seed), held_out)
     examples = read_examples(str(data.train))
-    train, held_out, removed = hold_out(examples, data.held_out, seed, read=read_examples, key=_prompt)
+    train, held_out, removed = hold_out(examples, data.held_out, seed, read=read_examples, key=_PROMPT)
     if not train:
         raise DataError(
             f"all {len(examples)} prompts of {data.train} are in {data.held_out}, too, so none is left to train "
@@ -79,22 +82,15 @@ def run_examples(recipe: Recipe) -> RunExamples:
 
 def held_out_prompts(recipe: Recipe) -> set[str]:
     """Return all prompts that [data] holds out, also those beyond `data.eval_examples`; none for a built-in task."""
-    data = recipe.data
-    if isinstance(data.held_out, str):
-        return {example.prompt_text for example in read_examples(data.held_out)}
+    data, (_, seed) = recipe.data, world_of(recipe)
     if not data.held_out:
         return set()
-    _, seed = world_of(recipe)
-    held_out = split_by_prompt(read_examples(str(data.train)), data.held_out, seed, key=_prompt)[1]
-    return {example.prompt_text for example in held_out}
+    examples = [] if isinstance(data.held_out, str) else read_examples(str(data.train))
+    return set(map(_PROMPT, hold_out(examples, data.held_out, seed, read=read_examples, key=_PROMPT)[1]))
 
 
 def _first(examples: Sequence[Example], limit: int, seed: int) -> list[Example]:
     """Return at most `limit` examples, whose prompts a hash chooses, in the order of the file."""
     prompts = len({example.prompt_text for example in examples})
-    chosen = list(examples) if prompts <= limit else split_by_prompt(examples, limit / prompts, seed, key=_prompt)[1]
+    chosen = list(examples) if prompts <= limit else split_by_prompt(examples, limit / prompts, seed, key=_PROMPT)[1]
     return chosen[:limit]
-
-
-def _prompt(example: Example) -> str:
-    return example.prompt_text

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from text2grad.config import Recipe, check_directory
-from text2grad.feedback import Critic, load_critic
+from text2grad.feedback import Critic, load_callable
 from text2grad.models import load_tokenizer
 from text2grad.progress import note
 from text2grad.reward_models import LocalRewardModel, Refresher, critic_from_recipe, shares_base
@@ -100,7 +100,7 @@ def read_inputs(recipe: Recipe, *, resume: bool = False) -> Inputs:
     task = recipe_task(recipe)
     metric = load_metric(recipe.data.metric) if recipe.data.metric else None
     task_critic = task.critic() if task else None
-    annotator = load_critic(recipe.refresh.annotator) if recipe.refresh.annotator else task_critic
+    annotator = load_callable(recipe.refresh.annotator, "critic") if recipe.refresh.annotator else task_critic
     return Inputs(task, metric, task_critic, annotator, run_examples(recipe))
 
 

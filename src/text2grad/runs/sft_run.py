@@ -154,17 +154,10 @@ def read_demonstration_split(recipe: Recipe) -> tuple[list[Demonstration], list[
 def _warn_of_special_tokens(tokenizer: Any, demonstrations: Sequence[Demonstration]) -> None:
     """Warn of answers that spell special tokens, such as an end of sequence that was added to them."""
     special = [token.content for token in added_tokens(tokenizer).values() if token.special and token.content]
-    spelled = [
-        (demonstration.where, texts[0])
-        for demonstration in demonstrations
-        if (
-            texts := [
-                text for turn in demonstration.turns for text in special if text in str(turn.message or turn.answer)
-            ]
-        )
-    ]
+    said = {each.where: [str(turn.message or turn.answer) for turn in each.turns] for each in demonstrations}
+    spelled = {where: text for where, texts in said.items() for text in special if text in "\0".join(texts)}
     if spelled:
-        where, text = spelled[0]
+        where, text = next(iter(spelled.items()))
         note(
             f"{len(spelled)} of {len(demonstrations)} demonstrations spell a special token in an answer, the first "
             f"{text!r} in {where}; it is learned as the characters that it has. Each answer gets an end of sequence; "

@@ -63,8 +63,7 @@ def receive_bytes(channel: int, number: int) -> bytes:
 
 def send_verdict(channel: int, verdict: Verdict) -> None:
     """Write a verdict; its report is cut from the front."""
-    report = verdict.report[-REPORT_CHARS:]
-    send(channel, json.dumps([verdict.reason, report, verdict.own_answers]).encode("ascii"))
+    send(channel, json.dumps([verdict.reason, verdict.report[-REPORT_CHARS:], verdict.own_answers]).encode("ascii"))
 
 
 def hide_the_sandbox(site: str | None) -> None:
@@ -95,9 +94,8 @@ def _printer(descriptor: int) -> io.TextIOWrapper:
 
 def module_of(program: str, name: str = "solution") -> ModuleType:
     """Return the empty module of a program, whose lines tracebacks show."""
-    module = ModuleType(name)
+    module = sys.modules[name] = ModuleType(name)
     module.__file__ = "solution.py"
-    sys.modules[name] = module
     show_source("solution.py", program)
     return module
 
@@ -149,11 +147,8 @@ def frames_and_last_lines(error: BaseException, site: str | None = None) -> tupl
 
 def verdict_of(error: BaseException, *, failed: bool = False, site: str | None = None) -> Verdict:
     """Return the verdict of an exception; an AssertionError is a failed test only if `failed` is True."""
-    reason = "error"
-    if isinstance(error, MemoryError):
-        reason = "memory"
-    elif failed and isinstance(error, AssertionError):
-        reason = "failed"
+    reason = "failed" if failed and isinstance(error, AssertionError) else "error"
+    reason = "memory" if isinstance(error, MemoryError) else reason
     try:
         summary = traceback.TracebackException(type(error), error, error.__traceback__)
         frames = own_frames(summary, site)

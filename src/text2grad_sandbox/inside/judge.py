@@ -75,8 +75,7 @@ class Judge(Peer):
             raise BadMessage(f"{name} is not {data[2]}"[:100])
         if data[0] != "m" or type(data[1]) is not str:
             return None
-        usual = MODULES.get(name, name)
-        module = data[1] if data[1] == usual or data[1].rpartition(".")[2] == name else None
+        module = data[1] if data[1] == MODULES.get(name, name) or data[1].rpartition(".")[2] == name else None
         if module is None or module.partition(".")[0] not in sys.stdlib_module_names | {"numpy", "pandas", "scipy"}:
             return None
         return importlib.import_module(module)
@@ -94,11 +93,9 @@ class Judge(Peer):
 
     def permit(self, value: Any) -> None:
         """Check that the program may call or read a value of the tests."""
-        if isinstance(value, CALLABLE) or hasattr(type(value), "__next__") or _is_of_tests(type(value)):
-            return
-        if type(value) is object:
-            return
         kind = type(value)
+        if isinstance(value, CALLABLE) or hasattr(kind, "__next__") or _is_of_tests(kind) or kind is object:
+            return
         raise TypeError(
             f"a value of type {kind.__module__}.{kind.__qualname__} cannot be given to the program, which runs in "
             'another process; mode="shared" runs both in one'
@@ -118,9 +115,8 @@ class Judge(Peer):
     def _allows(self, target: Any, operation: str, args: list[Any]) -> bool:
         public = bool(args) and type(args[0]) is str and not args[0].startswith("_")
         if isinstance(target, type):
-            if not _is_of_tests(target):
-                return False
-            return operation == "()" or (operation == "." and public and args[0] in vars(target))
+            known = operation == "()" or (operation == "." and public and args[0] in vars(target))
+            return known and _is_of_tests(target)
         if isinstance(target, BaseException):
             return operation == "." and args == ["args"]
         if _is_of_tests(type(target)):
@@ -212,12 +208,10 @@ def run(channel: int, tests: str, plan: dict[str, Any], site: str | None) -> Ver
 
 def _judged(judge: Judge, tests: str, plan: dict[str, Any], site: str | None) -> Verdict:
     code = compile(tests, "tests.py", "exec", dont_inherit=True)
-    error = judge.load_error()
-    if error is not None:
+    if (error := judge.load_error()) is not None:
         return verdict_of(error)
     solution = judge.solution(plan["wanted"], plan["suspects"])
     sys.modules["solution"] = solution
-    code = compile(tests, "tests.py", "exec", dont_inherit=True)
     if plan["pytest"]:
         module = types.ModuleType("tests")
         module.__file__ = "tests.py"

@@ -15,8 +15,9 @@ from text2grad.critics.programs.program_text import Program, program_in
 from text2grad.critics.programs.ruff_critic import RuffCritic
 from text2grad.critics.programs.unit_tests import UnitTestCritic, imported
 from text2grad.errors import ConfigError, CriticError, DataError
-from text2grad.feedback.critic import Critic, ask, load_critic
+from text2grad.feedback.critic import Critic, ask
 from text2grad.feedback.sources.phases import read_problems
+from text2grad.feedback.user_code import load_callable
 from text2grad.types import Critique, Example, Span
 
 SHARED_DATA = SHARED / "data"
@@ -671,7 +672,7 @@ def test_places_in_a_program_are_places_in_its_response(text: str) -> None:
 
 
 def test_both_are_critics_by_the_names_that_a_recipe_uses() -> None:
-    assert isinstance(load_critic("text2grad:RuffCritic"), RuffCritic)
-    made = load_critic("text2grad:UnitTestCritic")
+    assert isinstance(load_callable("text2grad:RuffCritic", "critic"), RuffCritic)
+    made = load_callable("text2grad:UnitTestCritic", "critic")
     assert isinstance(made, UnitTestCritic)
     made.__exit__(None, None, None)

@@ -87,6 +87,28 @@ RESPONSES = {
     "alone": RIGHT,
     "between words": f"Sure:\n\n{RIGHT}\nThat adds one.",
     "behind reasoning, without a fence": f"<think>\n{WRONG}</think>\n{RIGHT}",
+    "in backticks": "The answer is `def f(x): return x + 1`.",
+    "in backticks, with lines": f"I'd write\n`{RIGHT.rstrip()}`\nThat is it.",
+    "in two backticks": "``f = lambda x: x + 1``: then `f(1)` is `2`, and `y = f(3)` is `4`.",
+    "in three backticks of one line": "```python def f(x): return x + 1```",
+    "in backticks, behind its import": "Use `import math`, then `def f(x): return x + int(math.cos(0))`.",
+    "in backticks, behind its header": "`def f(x):` begins it. So: `def f(x): return x + 1`",
+    "in backticks, behind a draft": "Maybe `def f(x): return x`? No: `def f(x): return x + 1`",
+    "in backticks, behind reasoning": "<think>`def f(x): return x`</think>`def f(x): return x + 1`",
+    "in a tag of code": f"<pre><code class='python'>{RIGHT.rstrip()}</code></pre>",
+    # a wrong version behind the right one
+    "before what is not to be written": f"{ANSWER}Do not write it like this:\n\n{DRAFT}",
+    "before a line of what not to do": f"{ANSWER}It adds one\nDon't do this:\n{DRAFT}",
+    "before what is wrong": f"{ANSWER}**Wrong:**\n{DRAFT}",
+    "before a bad example": f"1. So:\n\n{indent(ANSWER, '   ')}\n2. ❌ A wrong version:\n\n{indent(DRAFT, '   ')}",
+    "before a wrong one in a quote": indent(f"{ANSWER}\nIncorrect code:\n\n{DRAFT}", "> "),
+    "behind what is wrong": f"A first, wrong version:\n{DRAFT}{ANSWER}",
+    "before two that are wrong": f"{ANSWER}Please don't do this:\n{DRAFT}And never write that:\n{DRAFT}",
+    "behind what it avoids": f"{DRAFT}To avoid that:\n{ANSWER}",
+    "behind what you may not like": f"{DRAFT}If you don't like this:\n{ANSWER}",
+    "in place of what is wrong": f"{DRAFT}This was wrong. Fixed:\n{ANSWER}",
+    "behind words of wrong input": f"{DRAFT}This one is for wrong input:\n{ANSWER}",
+    "where all is wrong": f"Wrong:\n{DRAFT}Bad:\n{ANSWER}",
     "in tags of an answer, without a fence": f"<think>x</think>\n<answer>\n{RIGHT}</answer>",
 }  # fmt: skip
 
@@ -114,6 +136,8 @@ def test_the_program_of_the_answer_is_judged_and_keeps_its_places(name: str) -> 
         ("def f(x):\n    y = x\n    return y +\n", "def f(x):\n    y = x\n    return y +\n"),
         ("def f(x): return x\ndef g(:\n    pass\n", "def f(x): return x\ndef g(:\n    pass\n"),
         ("I cannot.", "I cannot."),
+        ("Call `g = 1` so.", "Call `g = 1` so."),  # is not f
+        ("`def f(x): return x +`", "`def f(x): return x +`"),
         (fence("def g(x): return 1\n") + fence("def f(:\n"), "def f(:\n"),  # what seems to define f
         (fence("list = [1]\n") + fence("def f(x): return list(x)\n"), "def f(x): return list(x)\n"),
         ("```python\n" * 40, "```python\n" * 31),

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from text2grad.config.server import AnnotateConfig, ServerConfig
-from text2grad.critics.servers.annotation import Annotator, Item, read_answer_by
+from text2grad.config.server import AnnotateConfig, Endpoint, ServerConfig
+from text2grad.critics.servers.annotation import Annotator, Item, read_reply
+from text2grad.critics.servers.cached_client import Reply
 from text2grad.critics.servers.client import ServerClient
-from text2grad.critics.servers.endpoint import Endpoint
 from text2grad.critics.servers.llm_critic import LLMCritic
 from text2grad.critics.servers.preference import Comparison, prefer
 from text2grad.critics.servers.session import run_session
@@ -20,7 +20,6 @@ from text2grad.errors import ConfigError
 from text2grad.feedback import critique_from_text
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.served import ServerRewardModel
-from text2grad.runs.annotation_items import annotator_endpoint
 from text2grad.types import Example
 
 URL = "http://127.0.0.1:9/v1"  # nothing listens there
@@ -49,7 +48,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_requests_of_the_annotator_have_the_hashes_of_earlier_versions(keys: list[str], tmp_path: Path) -> None:
-    endpoint = annotator_endpoint(AnnotateConfig(model="m", base_url=URL, api_key_env=""))
+    endpoint = AnnotateConfig(model="m", base_url=URL, api_key_env="")
     annotate = Annotator(Template("qa")).annotate
     with Store(tmp_path / "a.sqlite") as store:
         run_session(endpoint, store, annotate, [ITEM])
@@ -71,7 +70,8 @@ def test_critics_made_in_python_have_the_defaults_of_a_recipe(monkeypatch: pytes
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     config = AnnotateConfig(model="m")
     critic = LLMCritic("m")
-    assert annotator_endpoint(config) == critic.endpoint == Endpoint("m")
+    assert critic.endpoint == Endpoint(model="m")
+    assert config.model_dump(include=set(Endpoint.model_fields)) == critic.endpoint.model_dump()
     template = critic.template
     assert (config.template, config.reasoning) == (template.name, template.reasoning)
     model = ServerRewardModel("m")
@@ -84,21 +84,18 @@ def test_critics_made_in_python_have_the_defaults_of_a_recipe(monkeypatch: pytes
     [
         (
             {"tempreature": 0.5},
-            'Critic has no setting "tempreature". Did you mean "temperature"? Known settings: model, base_url, '
-            "api_key_env, temperature, max_tokens, concurrency, timeout_s, prices, max_cost",
+            'Critic has no setting "tempreature". Did you mean "temperature"? Known settings: base_url, '
+            "api_key_env, max_tokens, concurrency, timeout_s, model, temperature, prices, max_cost",
         ),
         ({"concurrency": 0}, "Critic: concurrency: Input should be greater than or equal to 1"),
         ({"max_tokens": "9"}, "Critic: max_tokens: Input should be a valid integer"),
         ({"temperature": float("nan")}, "Critic: temperature: Input should be a finite number"),
-        (
-            {"max_cost": 1.0},
-            "Critic: max_cost needs prices: without them nothing costs anything",
-        ),
+        ({"max_cost": 1.0}, "[annotate] max_cost needs prices: without them nothing costs anything"),
     ],
 )
 def test_wrong_values_are_refused_by_name(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Endpoint.of("Critic", {"model": "m", **settings})
+        Endpoint.of("Critic", {"model": "m", **settings}).checked()
     assert str(caught.value) == message
 
 
@@ -130,6 +127,6 @@ def test_the_end_of_an_answer_is_known_under_the_words_of_other_servers(word: st
         finally:
             await client.close()
 
-    result = read_answer_by(lambda text: critique_from_text(text, ITEM.response), asyncio.run(read()))
+    result = read_reply(Reply(asyncio.run(read())), lambda text: critique_from_text(text, ITEM.response))
     assert result.failure is not None
     assert result.failure.kind == kind

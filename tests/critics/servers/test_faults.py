@@ -6,17 +6,15 @@ from typing import Any
 import pytest
 
 from fault_server import SECRET, Running, running
-from text2grad.config.server import AnnotateConfig
+from text2grad.config.server import AnnotateConfig, Endpoint
 from text2grad.critics.servers import cached_client
 from text2grad.critics.servers.annotation import AnnotationResult, Annotator, Item
 from text2grad.critics.servers.cached_client import CachedClient
-from text2grad.critics.servers.endpoint import Endpoint
 from text2grad.critics.servers.pace import Pace, Usage
 from text2grad.critics.servers.session import run_session
 from text2grad.critics.servers.store import Store
 from text2grad.critics.servers.templates import Template
 from text2grad.errors import ConfigError
-from text2grad.runs.annotation_items import annotator_endpoint
 from text2grad.types import Example, Span
 
 pytestmark = pytest.mark.usefixtures("short_waits")
@@ -53,7 +51,7 @@ def judged(
 
     with Store(path / "answers.sqlite") as store, pytest.MonkeyPatch.context() as patch:
         patch.setattr(cached_client, "RETRIES", retries)
-        return run_session(annotator_endpoint(config), store, annotate, items, phase="")
+        return run_session(config.checked(), store, annotate, items, phase="")
 
 
 def kinds(verdicts: list[AnnotationResult]) -> list[str]:
@@ -78,7 +76,9 @@ def test_of_an_answer_in_parts_the_text_is_read_and_not_the_thoughts(server: Run
     assert verdict.critique.status == "ok"
 
 
-@pytest.mark.parametrize("fault", ["429", "429:0.01", "500", "503", "drop", "cut", "garbage", "wrong"])
+@pytest.mark.parametrize(
+    "fault", ["429", "429:0.01", "500", "503", "drop", "cut", "garbage", "wrong", "in:number", "in:broken", "in:text"]
+)
 def test_a_passing_fault_is_repeated_and_then_answered(server: Running, tmp_path: Path, fault: str) -> None:
     one = item(f"{fault} {fault} ok", "passing")
     verdicts, usage = judged(server, tmp_path, one, schemas=False)
@@ -96,6 +96,12 @@ def test_a_passing_fault_is_repeated_and_then_answered(server: Running, tmp_path
         ("cut", "connection", "ContentLengthError"),
         ("garbage", "bad_reply", "<html>Bad gateway</html>"),
         ("wrong", "bad_reply", '{"choices": "none"}'),
+        ("in:number", "server_error", "Provider returned error"),
+        ("in:broken", "server_error", "status 502"),
+        ("in:ended", "bad_reply", '"finish_reason": "error"'),
+        ("in:text", "server_error", "Request timed out."),
+        ("in:page", "server_error", "504 Gateway Time-out"),
+        ("in:busy", "rate_limit", "status 429"),
     ],
 )
 def test_a_lasting_fault_is_a_failure_of_its_kind_and_is_asked_again_by_the_next_run(
@@ -219,7 +225,7 @@ def test_one_answer_among_them_shows_that_the_server_is_there(server: Running, t
     assert kinds(verdicts) == ["server_error", "ok"] * (cached_client.GIVE_UP_AFTER + 1)
 
 
-@pytest.mark.parametrize("status", ["400", "404", "422", "500", "501", "503"])  # 404 and 503 name the format
+@pytest.mark.parametrize("status", ["400", "404", "422", "500", "501", "503"])  # 503 names the format
 def test_a_server_without_schemas_is_asked_without_after_its_first_refusal(tmp_path: Path, status: str) -> None:
     """llama-cpp-python and ik_llama.cpp answer 500: ik_llama#778."""
     items = [item("ok", f"{row}") for row in range(10)]
@@ -246,6 +252,31 @@ def test_an_error_that_every_request_meets_ends_the_run_with_the_words_of_the_se
         "the server rejects every request, also the shortest: status 400: Error code: 400 Server is pinned to 'judge'; "
         "requested 'm'."
     )
+
+
+def test_an_error_of_the_account_in_a_body_ends_the_run(server: Running, tmp_path: Path) -> None:
+    items = [item("in:account", "account"), *(item("ok", f"{row}") for row in range(3))]
+    verdicts, usage = judged(server, tmp_path, *items, concurrency=1, schemas=False)
+    assert (kinds(verdicts), usage.requests) == (["rejected", *["not_asked"] * 3], 1)
+    assert verdicts[1].failure is not None
+    assert "Insufficient credits" in verdicts[1].failure.detail
+
+
+def test_a_format_that_is_refused_in_a_body_is_left_out(server: Running, tmp_path: Path) -> None:
+    verdicts, usage = judged(server, tmp_path, item("in:format ok", "format"))
+    assert (kinds(verdicts), usage.requests, usage.retried) == (["ok"], 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("script", "limit"), [("in:number", 4.25), ("in:text", 4.25), ("in:page", 4.25), ("wrong", 8.0)]
+)
+def test_a_timeout_that_comes_as_an_answer_slows_the_run_down(
+    server: Running, tmp_path: Path, script: str, limit: float
+) -> None:
+    """The limit of 8 is halved, and the answer raises it by 1 / 4."""
+    paces: list[Pace] = []
+    verdicts, _ = judged(server, tmp_path, item(f"{script} ok", f"pace {script}"), schemas=False, paces=paces)
+    assert (kinds(verdicts), paces[0].limit) == (["ok"], limit)
 
 
 def test_rejections_that_are_of_the_prompts_end_no_run(server: Running, tmp_path: Path) -> None:
@@ -383,7 +414,7 @@ def test_what_may_have_been_paid_for_counts_as_the_most_that_it_can_cost(
     most = (len(prompt(one).encode()) + cached_client._TEMPLATE_BYTES + 3 * 50) / 1e6  # a token for each byte
     assert usage.cost == pytest.approx(most if charged else 0.0)
     with Store(tmp_path / "answers.sqlite") as store:  # an answer that nobody counted costs the next run as much
-        later = Usage.of(Endpoint("m", prices=(1.0, 3.0)), store).cost
+        later = Endpoint(model="m", prices=(1.0, 3.0)).cost(*store.tokens())
     assert later == pytest.approx(most if fault in ("uncounted", "zeros") else 0.0)
 
 

@@ -11,8 +11,8 @@ from random import Random
 import pytest
 
 from fault_server import Running, running
+from text2grad.config.server import Endpoint
 from text2grad.critics.servers.cached_client import Request, ResponseFormat
-from text2grad.critics.servers.endpoint import Endpoint
 from text2grad.critics.servers.store import Store
 from text2grad.critics.servers.templates import Template
 from text2grad.types import Example
@@ -48,7 +48,7 @@ def start(warm: Warm, recipe: Path, server: Running, out: Path) -> Forked:
 def questions() -> dict[str, str]:
     """Return the keys of the answers, by the server's names of the prompts."""
     template = Template("qa")
-    schema, endpoint = ResponseFormat("schema", template.schema(grounding=False)), Endpoint("m")
+    schema, endpoint = ResponseFormat("schema", template.schema(grounding=False)), Endpoint(model="m")
     asked = [template.messages(Example(prompt), response) for prompt, response in EXAMPLES]
     return {hashlib.sha256(m[0]["content"].encode()).hexdigest(): Request(m, schema).key(endpoint) for m in asked}
 

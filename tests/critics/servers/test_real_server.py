@@ -18,8 +18,8 @@ from transformers import AutoTokenizer
 
 from places import SHARED, STORIES
 from text2grad.cli.__main__ import main
+from text2grad.config.server import Endpoint
 from text2grad.critics.servers.annotation import AnnotationResult, Annotator, Item
-from text2grad.critics.servers.endpoint import Endpoint
 from text2grad.critics.servers.session import run_session
 from text2grad.critics.servers.store import Store
 from text2grad.critics.servers.templates import Template

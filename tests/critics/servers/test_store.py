@@ -4,13 +4,12 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from text2grad.config.server import Endpoint
 from text2grad.critics.servers.cached_client import Request, ResponseFormat
-from text2grad.critics.servers.endpoint import Endpoint
 from text2grad.critics.servers.store import Answer, Store, hash_of
 from text2grad.errors import DataError
 
@@ -31,9 +30,11 @@ def test_what_is_put_is_found_by_another_connection_at_once(tmp_path: Path) -> N
 
 
 def test_an_answer_is_found_by_model_messages_parameters_and_sample_alone() -> None:
-    endpoint, chat = Endpoint("m", temperature=0.3, max_tokens=5), ({"role": "user", "content": "Good?"},)
+    endpoint, chat = Endpoint(model="m", temperature=0.3, max_tokens=5), ({"role": "user", "content": "Good?"},)
     base = Request(chat)
-    assert base.key(endpoint) == base.key(replace(endpoint, base_url="http://other/v1", concurrency=1, timeout_s=3.0))
+    assert base.key(endpoint) == base.key(
+        endpoint.model_copy(update={"base_url": "http://other/v1", "concurrency": 1, "timeout_s": 3.0})
+    )
     others = [
         Request(({"role": "user", "content": "Good? "},)),
         Request(({"role": "system", "content": "Good?"},)),
@@ -44,7 +45,8 @@ def test_an_answer_is_found_by_model_messages_parameters_and_sample_alone() -> N
     ]
     keys = [request.key(endpoint) for request in (base, *others)]
     keys += [
-        base.key(replace(endpoint, **other)) for other in ({"model": "n"}, {"temperature": 0.4}, {"max_tokens": 6})
+        base.key(endpoint.model_copy(update=other))
+        for other in ({"model": "n"}, {"temperature": 0.4}, {"max_tokens": 6})
     ]
     assert len(set(keys)) == 10
 

@@ -131,6 +131,34 @@ def test_the_published_table_of_mqm_is_one_record_per_segment_and_rater(tmp_path
     assert third.critique.spans == (Span(0, 1, "negative"), NO)
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_rows_of_one_rater_that_stand_apart_are_one_record(tmp_path: Path, named: bool) -> None:
+    """A table that is sorted by its categories, with the names of segments and without."""
+    head = ("A", "d", "1") if named else ("", "", "")
+    one, two = ("1", "2") if named else ("", "")
+    rows = [
+        (*head, one, "r1", "a", "I live in <v>Lyon</v>.", "Accuracy", "Major"),
+        (*head, two, "r1", "b", "<v>He</v> lives in Nice.", "Accuracy", "Major"),
+        (*head, one, "r2", "a", "I live in <v>Lyon</v>.", "Accuracy", "Major"),
+        (*head, one, "r1", "a", "<v>I</v> live in Lyon.", "Style", "Minor"),
+    ]
+    path = table(tmp_path, rows)
+    found = list(read_items(path, "mqm"))
+    assert [(item.where, item.made) for item in found] == [
+        (
+            f"{path}:2",
+            Annotation(
+                "a", LYON, Critique('Accuracy (Major): "Lyon"\nStyle (Minor): "I"', (Span(0, 1, "negative"), NO))
+            ),
+        ),
+        (
+            f"{path}:3",
+            Annotation("b", "He lives in Nice.", Critique('Accuracy (Major): "He"', (Span(0, 2, "negative"),))),
+        ),
+        (f"{path}:4", Annotation("a", LYON, Critique('Accuracy (Major): "Lyon"', (NO,)))),
+    ]
+
+
 def test_tests_of_the_rater_are_no_errors(tmp_path: Path) -> None:
     """Severity HOTW-test, as in generalMT2023 and later of github google/wmt-mqm-human-evaluation."""
     head = ("A", "d", "1")

@@ -362,9 +362,7 @@ def test_entries_of_quotes_that_are_none_are_losses(tmp_path: Path, key: str) ->
     label = "positive" if key in ("good_spans", "positive") else "negative"
     lost: list[tuple[Any, list[str]]] = [
         ([[8, 17]], ["[8, 17]"]),
-        ([{"start": 8, "end": 17}], ['{"start": 8, "end": 17}']),
         ([{"end": 17}], ['{"end": 17}']),
-        ({"start": 8, "end": 17}, ['{"start": 8, "end": 17}']),
         ([1150, None], ["1150", "null"]),
         (5, ["5"]),
     ]
@@ -383,6 +381,12 @@ def test_entries_of_quotes_that_are_none_are_losses(tmp_path: Path, key: str) ->
     for nothing in ([], {}, "none", [" "], {"The": "why", "is": "why"}):
         (found,) = items(tmp_path, "table", {**record, key: nothing})
         assert found.losses == ()
+    for place in ({"start": 8, "end": 17}, {"start": "8", "end": "17"}, {"s": 8, "e": 17}):
+        for value in (place, [place]):
+            (found,) = items(tmp_path, "table", {**record, key: value})
+            assert found.losses == ()
+            assert isinstance(found.made, Annotation)
+            assert found.made.critique == Critique("No.", (Span(8, 17, label),))  # type: ignore[arg-type]
 
 
 def test_entries_of_spans_without_a_quote_or_a_label_are_losses(tmp_path: Path) -> None:

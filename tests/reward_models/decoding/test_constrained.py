@@ -30,7 +30,7 @@ from constrained_writing import (
 )
 from text2grad.errors import ModelError
 from text2grad.feedback.spans import critique_from_text, locate_spans
-from text2grad.reward_models.decoding.constrained import ConstrainedChoice, ConstrainedCritique, skeleton_of
+from text2grad.reward_models.decoding.constrained import ConstrainedCritique, skeleton_of, valid_choice
 from text2grad.reward_models.decoding.grammar import critique_grammar
 from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.decoding.skeleton import END, START
@@ -610,7 +610,7 @@ def test_a_finished_row_leaves_the_others_alone() -> None:
     ids = {data.decode(): found[0] for data, found in rows[0].skeleton.vocabulary.spelled.items()}
     for token in (OPENING + GOOD, POOR, CLOSING):
         assert rows[0].take(ids[token])
-    choose = ConstrainedChoice(rows)
+    choose = valid_choice(rows)
     likes_letters, likes_marks = torch.zeros(2, len(tokenizer)), torch.zeros(2, len(tokenizer))
     likes_letters[:, ids["a"]] = likes_marks[:, ids['"']] = 1
     chosen = [choose(logits, torch.arange(2), 0).tolist() for logits in (likes_letters, likes_marks)]
@@ -652,7 +652,7 @@ def test_any_number_is_better_than_none() -> None:
 
 def test_scores_that_are_no_numbers_break_no_critique() -> None:
     critique = begin(spelled_by([OPENING + GOOD, POOR, CLOSING, "a", '"']), "a", write_feedback=False)
-    choose, size = ConstrainedChoice([critique]), critique.skeleton.vocabulary.size
+    choose, size = valid_choice([critique]), critique.skeleton.vocabulary.size
     for _ in range(4):
         choose(torch.full((1, size), torch.nan), torch.zeros(1, dtype=torch.long), 0)
     assert critique.text.startswith(OPENING + GOOD)

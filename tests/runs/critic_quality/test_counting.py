@@ -10,7 +10,7 @@ from text2grad.evaluation.intervals import Estimate, Ratio, estimate
 from text2grad.evaluation.words import Wording
 from text2grad.reward_models.agreement import compare
 from text2grad.runs.critic_quality.counting import BUCKETS
-from text2grad.runs.critic_quality.evaluation import Evaluation, evaluate, tables
+from text2grad.runs.critic_quality.evaluation import Evaluation, evaluate, evaluation_page, tables
 from text2grad.runs.critic_quality.pairs import Pair
 from text2grad.runs.critic_quality.units import Units, mark
 from text2grad.tasks.tiny import word_tokenizer
@@ -269,3 +269,21 @@ def test_a_word_with_vowel_signs_is_one_unit_with_the_white_space_before_it() ->
     text = "\u0928\u092e\u0938\u094d\u0924\u0947 \u0926\u0941\u0928\u093f\u092f\u093e \n"  # two words of six characters
     assert Units("words").cut(text) == (text, [(0, 6), (6, 13), (13, 15)])
     assert Units("characters").cut("e\u0301\n") == ("e\u0301\n", [(0, 1), (1, 2), (2, 3)])
+
+
+def test_a_span_of_white_space_that_the_tokens_do_not_say_is_no_span_of_the_counts() -> None:
+    units = Units("tokens of it", word_tokenizer(["aa bb"]))
+    said = Critique("", (Span(0, 2, "positive"), Span(5, 7, "positive")))
+    marked = mark(Pair("f:1", "p", "aa bb  ", said, said), units)
+    assert marked is not None
+    assert [units for _, units in marked.true.spans] == [{0}, set()]
+    assert marked.true.unit_sets("positive") == [{0}]
+    assert evaluate([marked.pair], units, NO_WORDS, draws=1).counts["true_spans/positive"] == 1
+
+
+def test_the_page_shows_the_annotation_beside_the_critics_marks() -> None:
+    said, true = Critique("All good.", (at(0, 5, "positive"),)), Critique("The end is wrong.", (at(5, 5, "negative"),))
+    page = evaluation_page(evaluation(Pair("f:1", "p", RESPONSE, said, true)), "mine", "a.jsonl")
+    critic, annotator = page.split('<p class="where as-is">Annotation</p>')
+    assert ("All good." in critic, "The end is wrong." in annotator) == (True, True)
+    assert ("6 positive" in critic, "1 negative" in annotator, "The end is wrong." in critic) == (True, True, False)

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from places import ROOT
 from planned import CONFIG, CPU, PARAMETERS, recipe
 from text2grad.config.recipe import make_recipe
-from text2grad.errors import ConfigError
+from text2grad.errors import ConfigError, ModelError
 from text2grad.models import policy_config
 from text2grad.models.adapters import enable_checkpointing
 from text2grad.models.policy import PolicyWithValue
@@ -242,6 +242,9 @@ def test_the_rank_of_a_saved_adapter_is_that_of_its_refresh(folder: Path) -> Non
     planned = recipe(folder, critic={"model": str(saved)}, refresh={"steps": [3], "batch_size": 8})
     states = Planner(planned, CPU, prompt_tokens=8).plan().phases["refresh"]["optimizer states of the refresh"]
     assert states == 2 * 4 * 2 * (2 * 128 + 2 * 96 + 3 * 192)
+    (saved / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(folder)}))
+    with pytest.raises(ModelError, match=r"adapter_config\.json: it holds no 'r'\. Copy the adapter again$"):
+        Planner(planned, CPU, prompt_tokens=8).plan()
 
 
 def test_micro_batches_of_a_refresh_lower_its_peak(folder: Path) -> None:

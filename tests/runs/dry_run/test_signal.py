@@ -137,7 +137,7 @@ def test_groups_are_judged_whole_and_begin_as_those_of_train(place: Path) -> Non
         ("praises", "pays for length"),
         ("fails", "the critic fails: 100%"),
         ("quotes_elsewhere", "100% of the quotes are not in the response"),
-        ("silent", "every response gets the same reward"),
+        ("silent", "ask it for short quotes"),
     ],
 )
 def test_a_critic_that_gives_no_signal_is_warned_of(place: Path, critic: str, warning: str) -> None:

@@ -113,6 +113,14 @@ def test_a_line_torn_by_a_kill_is_named_with_the_way_out(tmp_path: Path) -> None
     )
 
 
+def test_a_damaged_evaluation_is_named(tmp_path: Path) -> None:
+    run = run_in(tmp_path / "spans", evaluations=EVALUATIONS)
+    path = next((run / "evaluations").glob("*.json"))
+    path.write_text("{cut")
+    with pytest.raises(DataError, match=f"^cannot read {path}: .* Remove it: the report goes on without it$"):
+        read_run(run)
+
+
 # The table.
 
 

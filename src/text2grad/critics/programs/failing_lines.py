@@ -76,7 +76,7 @@ class StatementRun:
 
 def tracing_tests(tests: str, mark: str) -> str:
     """Return tests that run each statement of `tests` alone and print results after `mark`; "" if they need pytest."""
-    statements = _split_tests(tests)
+    statements = split_tests(tests)
     return _HARNESS % (repr([source for _, source in statements]), mark) if statements else ""
 
 
@@ -100,7 +100,7 @@ def suspect_lines(runs: list[StatementRun]) -> frozenset[int]:
     return failing if len(failing) == 1 else frozenset()
 
 
-def _split_tests(tests: str) -> list[tuple[bool, str]]:
+def split_tests(tests: str) -> list[tuple[bool, str]]:
     """Split tests, functions included, into statements, each with True if it tests something.
 
     The list is empty if only pytest can run the tests: with fixtures, decorators or methods.
@@ -142,7 +142,7 @@ def _split_statement(statement: ast.stmt, functions: dict[str, ast.FunctionDef])
 
 def read_statement_runs(output: str, mark: str, tests: str, program: str) -> list[StatementRun]:
     """Read the printed records; a program that forges a record spoils only its own critique."""
-    statements, last_line = _split_tests(tests), len(program.splitlines()) + 1
+    statements, last_line = split_tests(tests), len(program.splitlines()) + 1
     runs, ran = list[StatementRun](), frozenset[int]()
     for record in output.splitlines():
         if not record.startswith(mark):
@@ -155,11 +155,6 @@ def read_statement_runs(output: str, mark: str, tests: str, program: str) -> lis
             ran ^= set(lines)
             runs.append(StatementRun(statements[number][1], error, ran, left))
     return _with_setup([is_test for is_test, _ in statements], runs)
-
-
-def count_tests(tests: str) -> int:
-    """Return the number of statements that test something."""
-    return sum(is_test for is_test, _ in _split_tests(tests))
 
 
 def _with_setup(are_tests: list[bool], runs: list[StatementRun]) -> list[StatementRun]:

@@ -66,8 +66,10 @@ class RuffCritic:
         if not messages:
             return Critique("ruff finds nothing to say.", (), self.clean_outcome)
         lines, spans = list[str](), set[Span]()
+        mark = program.text.startswith("\ufeff")  # a byte order mark, which ruff leaves out of the first row
         for message in messages:
-            start, end = (_place(program, **message[at]) for at in ("location", "end_location"))
+            places = (message[name] for name in ("location", "end_location"))
+            start, end = (program.at(at["row"], at["column"] + (mark and at["row"] == 1)) for at in places)
             lines.append(f"{message['code']} {message['message']}")
             if span := program.span(start, end):
                 lines[-1] += f": {program.quote(span)}"
@@ -83,8 +85,3 @@ class RuffCritic:
             raise ConfigError(f"ruff fails: {errors}")
         messages: list[dict[str, Any]] = json.loads(done.stdout)
         return messages
-
-
-def _place(program: Program, *, row: int, column: int) -> int:
-    """Return the offset of ruff's row and column, which leave out a byte order mark."""
-    return program.at(row, column + (row == 1 and program.text.startswith("\ufeff")))

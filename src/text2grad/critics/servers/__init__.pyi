@@ -4,7 +4,7 @@ from .annotation import (
     Annotator as Annotator,
     Item as Item,
     add_test_outcomes as add_test_outcomes,
-    read_answer_by as read_answer_by,
+    read_reply as read_reply,
 )
 from .cached_client import (
     CachedClient as CachedClient,
@@ -13,7 +13,6 @@ from .cached_client import (
     ResponseFormat as ResponseFormat,
 )
 from .client import Prompt as Prompt
-from .endpoint import Endpoint as Endpoint
 from .forecast import (
     ANSWER_TOKENS as ANSWER_TOKENS,
     expected_expense as expected_expense,

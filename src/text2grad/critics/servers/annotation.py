@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from text2grad.critics.programs.program_text import judged_program
-from text2grad.critics.servers.cached_client import SHOWN_CHARS, CachedClient, Failure, Request, ResponseFormat
-from text2grad.critics.servers.store import Answer, Store, hash_of
+from text2grad.critics.servers.cached_client import SHOWN_CHARS, CachedClient, Failure, Reply, Request, ResponseFormat
+from text2grad.critics.servers.store import Store, hash_of
 from text2grad.critics.servers.templates import Template, outcome_in_words
 from text2grad.feedback import Match, critique_from_text
 from text2grad.types import Critique, Example
@@ -73,27 +73,28 @@ class Annotator:
         messages = self.template.messages(item.example, item.response, feedback=item.feedback, tests=item.tests)
         grounding = item.feedback is not None
         schema = ResponseFormat("schema", self.template.schema(grounding=grounding))
-        answer, failure = await client.reply(Request(messages, schema))
-        if answer is None:
-            return AnnotationResult(failure=failure)
-        result = read_answer_by(lambda text: critique_from_text(text, item.response, match=self.match), answer)
-        critique, failure = result.critique, result.failure
-        if critique is not None and self.template.is_echo(critique, grounding=grounding):
-            critique, failure = None, Failure("unreadable", f"it repeats the prompt: {answer.text[:SHOWN_CHARS]}")
-        if critique is not None:
-            feedback = critique.feedback if item.feedback is None else item.feedback
-            outcome = critique.outcome if item.outcome is None else item.outcome
-            critique = replace(critique, feedback=feedback, outcome=outcome)
-        counts = (max(count or 0, 0) for count in (answer.prompt_tokens, answer.completion_tokens))
-        return AnnotationResult(critique, failure, *counts)
+        reply = await client.reply(Request(messages, schema))
+        result = read_reply(reply, lambda text: critique_from_text(text, item.response, match=self.match))
+        critique, answer = result.critique, reply.answer
+        if critique is None or answer is None:
+            return result
+        if self.template.is_echo(critique, grounding=grounding):
+            echo = f"it repeats the prompt: {answer.text[:SHOWN_CHARS]}"
+            return replace(result, critique=None, failure=Failure("unreadable", echo))
+        feedback = critique.feedback if item.feedback is None else item.feedback
+        outcome = critique.outcome if item.outcome is None else item.outcome
+        return replace(result, critique=replace(critique, feedback=feedback, outcome=outcome))
 
 
-def read_answer_by(read: Callable[[str], Critique], answer: Answer, *, complete: bool = True) -> AnnotationResult:
-    """Return the critique in an answer, or the failure of an answer without one.
+def read_reply(reply: Reply, read: Callable[[str], Critique], *, complete: bool = True) -> AnnotationResult:
+    """Return the critique in the answer to a request, or why there is none.
 
     `read` returns the critique in a text; `complete=False` also accepts the quotes of an answer that the length limit
     cut.
     """
+    answer, failure = reply
+    if answer is None:
+        return AnnotationResult(failure=failure)
     if answer.finish == "refused":
         return AnnotationResult(failure=Failure.of(answer))
     critique = read(answer.text)
@@ -101,7 +102,8 @@ def read_answer_by(read: Callable[[str], Critique], answer: Answer, *, complete:
     if critique.failed or (complete and cut and critique.status != "ok"):
         failure = Failure.of(answer)
         return AnnotationResult(failure=failure._replace(kind="truncated") if cut else failure)
-    return AnnotationResult(critique)
+    counts = (max(count or 0, 0) for count in (answer.prompt_tokens, answer.completion_tokens))
+    return AnnotationResult(critique, None, *counts)
 
 
 def add_test_outcomes(items: Sequence[Item], store: Store) -> list[Item]:

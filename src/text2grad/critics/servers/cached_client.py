@@ -11,8 +11,8 @@ from random import uniform
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from text2grad.config import Endpoint
 from text2grad.critics.servers.client import Prompt, ServerClient
-from text2grad.critics.servers.endpoint import Endpoint
 from text2grad.critics.servers.pace import Pace, Usage
 from text2grad.critics.servers.store import Answer, Store, hash_of
 from text2grad.errors import RequestError
@@ -185,8 +185,10 @@ class CachedClient:
             return
         self._try_short_at *= 2
         prompt = "Hi" if isinstance(request.prompt, str) else ({"role": "user", "content": "Hi"},)
+        form = request.response_format
+        grammar = form if form and form.name == "grammar" else None  # which is never left out
         try:
-            await self._request_once(request._replace(prompt=prompt), None, self._length_name)
+            await self._request_once(request._replace(prompt=prompt), grammar, self._length_name)
         except RequestError as error:
             if error.kind == "rejected":
                 self.pace.stop(f"the server rejects every request, also the shortest: {error.detail}")
@@ -199,11 +201,11 @@ class CachedClient:
         try:
             answer = await self._request_once(request, wanted, length_name)
         except RequestError as error:
-            rejected = error.kind == "rejected" and not error.fatal
+            rejected = error.kind == "rejected" and (not error.fatal or error.status == 404)  # perhaps of the format
             if rejected and length_name != NEWER_NAME and NEWER_NAME in error.detail:
                 self._length_name = NEWER_NAME
                 return await self._ask(request, wanted, NEWER_NAME)
-            refused = rejected or error.status in (500, 501) or (error.status and "response_format" in error.detail)
+            refused = rejected or error.status in (500, 501) or "response_format" in error.detail
             if not optional or not refused or self._takes_formats:
                 raise
             answer = await self._request_once(request, None, length_name)  # if it fails too, the next one asks anew

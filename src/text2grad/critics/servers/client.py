@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
-from text2grad.critics.servers.endpoint import Endpoint
+from text2grad.config import Endpoint
 from text2grad.critics.servers.store import Answer
 from text2grad.errors import RequestError, require
 
@@ -24,6 +24,8 @@ REDACTED = "[key]"
 _DETAIL_CHARS = 300
 _SECRET_CHARS = 12  # a shorter key is a placeholder for a server without keys, and may be a part of a word
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_STATUS = re.compile(r'"(?:code|status|status_code)"\s*:\s*"?([45]\d\d)\b')
+_TOLD = ((504, re.compile(r"time[sd]?[ -]?out|deadline|overloaded", re.I)), (429, re.compile(r"rate.?limit", re.I)))
 _TRANSIENT_STATUSES = {408, 409, 425}
 _FINISHES = dict.fromkeys(("length", "model_length", "max_tokens", "max_output_tokens"), "length")  # Mistral, Gemini
 _FINISHES |= dict.fromkeys(("safety", "refusal"), "content_filter")  # Gemini, Anthropic
@@ -42,8 +44,7 @@ class ServerClient:
         require("openai", "aiohttp", extra="annotate", purpose="a critic on a server")
         import openai
 
-        endpoint.check()
-        self.endpoint, self._key = endpoint, endpoint.api_key
+        self.endpoint, self._key = endpoint.checked(), endpoint.api_key
         self._client = openai.AsyncOpenAI(
             base_url=endpoint.base_url,
             api_key=self._key or "none",
@@ -124,12 +125,13 @@ class ServerClient:
             text, refusal = _text_of(message.get("content")), message.get("refusal")
             finish = str(choice.get("finish_reason") or "stop")
             finish = _FINISHES.get(finish.lower(), finish)
+            if finish == "error":  # OpenRouter's word for an answer that broke off
+                raise ValueError
             read, written = (_count(usage.get(key)) for key in ("prompt_tokens", "completion_tokens"))
             top = first_logprobs(choice)
             fields = [(len(str(value)), key) for key, value in message.items() if value and key != "role"]
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            shown = self._detail(body[:100].decode("utf-8", "replace"))
-            raise RequestError("bad_reply", f"the reply is not a completion: {shown!r}") from error
+            raise self._error_in(body.decode("utf-8", "replace")) from error
         if refusal or finish == "content_filter":
             text, finish = str(refusal or text), "refused"
         elif top is not None:
@@ -138,6 +140,13 @@ class ServerClient:
             finish += ", {:,} characters of {}".format(*max(fields))
         counted = read and (written or not text)  # 0 is a proxy's word for a count that it was not told
         return Answer(self._redacted(text), finish, *((read, written) if counted else (None, None)))
+
+    def _error_in(self, body: str) -> RequestError:
+        """Return the error that a reply of status 200 holds, as gateways send it, by its number or its words."""
+        number, shown = _STATUS.search(body), body[:_DETAIL_CHARS]
+        if told := int(number[1]) if number else next((status for status, words in _TOLD if words.search(body)), 0):
+            return self._status_error(told, {}, shown)
+        return RequestError("bad_reply", f"the reply is not a completion: {self._detail(shown)!r}")
 
     def _redacted(self, text: str, secret_chars: int = _SECRET_CHARS) -> str:
         """Return a text that UTF-8 can encode, without the key; a key as short as a word, such as `EMPTY`, may stay."""

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from text2grad.config import Endpoint
 from text2grad.critics.servers.cached_client import Request
-from text2grad.critics.servers.endpoint import Endpoint
 from text2grad.critics.servers.store import Store
 from text2grad.errors import ConfigError
 
@@ -15,7 +15,6 @@ ANSWER_TOKENS = 250  # or fewer, where the endpoint allows no longer answers
 class Forecast(NamedTuple):
     """Expected expense of a run."""
 
-    model: str
     requests: int  # without a stored answer
     cost: float  # estimated US dollars for them; 0 without prices
     spent: float  # US dollars for the answers that are stored already
@@ -34,7 +33,7 @@ def expected_expense(endpoint: Endpoint, store: Store, requests: Iterable[Reques
     if missing:
         price = f"about ${cost:.4f}" if any(endpoint.prices) else "no prices given"
         text += f", about {read:,} tokens of prompts and {written:,} of answers, {price}"
-    return Forecast(endpoint.model, len(missing), cost, spent, text)
+    return Forecast(len(missing), cost, spent, text)
 
 
 def refuse_beyond_budget(forecasts: Sequence[Forecast], max_cost: float | None) -> None:

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_args
 
+from text2grad.config import Endpoint
 from text2grad.costs import TokenCount
 from text2grad.critics.servers.annotation import ANSWERED, AnnotationResult, Annotator, Item, add_test_outcomes
 from text2grad.critics.servers.cached_client import CachedClient
-from text2grad.critics.servers.endpoint import Endpoint
 from text2grad.critics.servers.pace import Usage
 from text2grad.critics.servers.session import run_session
 from text2grad.critics.servers.store import Store
@@ -28,20 +28,18 @@ class ServerCritic:
     Both give δ = 0, and the run stops above `critic.max_failure_rate`.
 
     Attributes:
+        annotate: makes the annotation of an item from the server's answers; of the subclass.
         endpoint: the model, and how it is requested.
         tokens: tokens of the server's answers in this run.
         overlap: parts of a step that it judges at a time while the policy samples others (`critic.overlap`); 0 with a
             budget, which one call after the other spends.
     """
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        store: str | Path,
-        annotate: Callable[[CachedClient, Item], Awaitable[AnnotationResult]],
-    ) -> None:
-        """Take the model, the file of its answers, and what makes an annotation from them."""
-        self.endpoint, self.path, self._annotate = endpoint, Path(store), annotate
+    annotate: Callable[[CachedClient, Item], Awaitable[AnnotationResult]]
+
+    def __init__(self, endpoint: Endpoint, store: str | Path) -> None:
+        """Take the model, and the file of its answers."""
+        self.endpoint, self.path = endpoint, Path(store)
         self.tokens, self.overlap = TokenCount(), 4 if endpoint.max_cost is None else 0
         self._spent = 0.0
 
@@ -57,10 +55,10 @@ class ServerCritic:
 
     def _results(self, items: list[Item], store: Store) -> list[AnnotationResult]:
         """Run a session, in a thread of its own since an event loop may already run in this thread."""
-        usage = Usage.of(self.endpoint, store)
-        usage.cost = max(usage.cost, self._spent)  # requests without an answer may have cost something, too
+        cost = self.endpoint.cost(*store.tokens())
+        usage = Usage(max(cost, self._spent))  # requests without an answer may have cost something, too
         with ThreadPoolExecutor(1) as thread:
-            session = thread.submit(run_session, self.endpoint, store, self._annotate, items, usage=usage, phase="")
+            session = thread.submit(run_session, self.endpoint, store, self.annotate, items, usage=usage, phase="")
             results, _ = session.result()
         self._spent = usage.cost
         self.tokens.add(usage.prompt_tokens, usage.completion_tokens)
@@ -102,10 +100,10 @@ class LLMCritic(ServerCritic):
             ConfigError: if a setting is wrong, or there is no key.
         """
         check_known("template", template, get_args(TemplateName))
-        endpoint = Endpoint.of("LLMCritic", {"model": model, **settings})
-        endpoint.check()
+        endpoint = Endpoint.of("LLMCritic", {"model": model, **settings}).checked()
         self.template = Template(template, reasoning)
-        super().__init__(endpoint, store, Annotator(self.template, match).annotate)
+        self.annotate = Annotator(self.template, match).annotate
+        super().__init__(endpoint, store)
 
     def _results(self, items: list[Item], store: Store) -> list[AnnotationResult]:
         """Add the outcome of unit tests to the items of a programming task."""

@@ -14,8 +14,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from text2grad.critics.servers.endpoint import Endpoint
-from text2grad.critics.servers.store import Store
 from text2grad.errors import RequestError
 
 LONGEST_PAUSE_S = 600.0
@@ -27,7 +25,7 @@ class Usage:
     """Counts of a run, and what it has spent.
 
     Attributes:
-        cost: US dollars for all answers in the store.
+        cost: US dollars for all answers in the store, also of earlier runs.
         reserved: maximum cost of the requests under way, in US dollars.
         requests: requests sent.
         retried: requests that were repeated.
@@ -43,11 +41,6 @@ class Usage:
     reused: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
-
-    @classmethod
-    def of(cls, endpoint: Endpoint, store: Store) -> "Usage":
-        """Return the usage of a run that begins; the stored answers are its cost so far."""
-        return cls(endpoint.cost(*store.tokens()))
 
 
 class Pace:

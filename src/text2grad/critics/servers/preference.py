@@ -15,12 +15,11 @@ from text2grad.critics.servers.store import Answer
 from text2grad.feedback import read_objects, without_reasoning
 from text2grad.types import tagged
 
-Kind = Literal["critiques", "responses"]
 Side = Literal["first", "second", "tie"]
 SIDES: tuple[Side, ...] = ("first", "second", "tie")
 _EXCHANGED: dict[Side, Side] = {"first": "second", "second": "first", "tie": "tie"}
 
-_QUESTIONS: dict[Kind, str] = {
+_QUESTIONS = {
     "critiques": """\
 Two critiques of one response are below. Each says in words what is good and what is poor, and quotes the places it \
 speaks of. Judge which critique is better:
@@ -98,7 +97,7 @@ async def prefer(client: CachedClient, comparison: Comparison) -> Preference:
 
 def messages(comparison: Comparison, *, swapped: bool) -> tuple[Mapping[str, str], ...]:
     """Return the chat that requests a verdict; `swapped` puts the second text first."""
-    kind: Kind = "responses" if comparison.response is None else "critiques"
+    kind = "responses" if comparison.response is None else "critiques"
     texts = (comparison.second, comparison.first) if swapped else (comparison.first, comparison.second)
     parts = [
         f"{_QUESTIONS[kind]}\n\n{_ANSWER_FORMAT}",

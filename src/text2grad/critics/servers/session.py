@@ -4,22 +4,16 @@ import asyncio
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
+from text2grad.config import Endpoint
 from text2grad.critics.servers.cached_client import CachedClient
-from text2grad.critics.servers.endpoint import Endpoint
 from text2grad.critics.servers.pace import Pace, Usage
 from text2grad.critics.servers.store import Store
 from text2grad.progress import Progress
 
-
-class _MayFail(Protocol):
-    @property
-    def failure(self) -> object: ...
-
-
 Input = TypeVar("Input")
-Result = TypeVar("Result", bound=_MayFail)
+Result = TypeVar("Result", bound=Any)  # its `failure` tells why there is none, or is None
 
 
 def run_session(
@@ -48,7 +42,7 @@ def run_session(
         ConfigError: if the endpoint is incomplete or its key is missing.
         DataError: if an answer cannot be stored.
     """
-    usage = usage or Usage.of(endpoint, store)
+    usage = usage or Usage(endpoint.cost(*store.tokens()))
     results: dict[int, Result] = {}
     rows, failed = iter(range(len(items))), 0
     with Progress(phase, len(items), unit="answer", enabled=bool(phase)) as progress:

@@ -8,7 +8,6 @@ by errors planted in another text, and are left out.
 
 import re
 from collections.abc import Iterator
-from itertools import groupby
 
 from text2grad.errors import DataError
 from text2grad.feedback.record_files import Entry, Object, bad_record, keys_of
@@ -19,6 +18,7 @@ _SIDES = ("source", "target")
 _SEGMENT = ("system", "doc", "doc_id", "docSegId", "seg_id", "globalSegId", "rater")
 _NO_ERROR = ("no-error", "no error")
 PLANTED = "tests of the rater's attention (HOTW): their error is not in this text"
+_BARE = re.compile(r"\s+|</?v>")  # without it two texts that name no segment are told apart
 _MARKED = re.compile(r"(.*?)(?:<v>(.*?)</v>|\Z)", re.DOTALL)
 
 
@@ -57,22 +57,19 @@ def _translation_error(row: Row, error: object, source: str, target: str) -> tup
 
 
 def gather_mqm(entries: Iterator[Entry]) -> Iterator[Entry]:
-    """Yield one record per segment and rater of a table with one row per error; other records unchanged.
+    """Yield one record per segment and rater of a table with one row per error, where the first row stands.
 
-    Rows that contradict each other yield their error as the record.
+    Other records are unchanged. Rows that contradict each other yield their error as the record.
     """
-
-    def segment(entry: Entry) -> tuple[object, ...]:
+    groups = dict[tuple[object, ...], list[Entry]]()
+    for entry in entries:
         is_row = isinstance(entry.record, dict) and "rater" in entry.record
-        return tuple(entry.record.get(key) for key in _SEGMENT) if is_row else ()
-
-    for shared, group in groupby(entries, key=segment):
-        if not shared:
-            yield from group
-            continue
-        rows = list(group)
+        named = tuple(str(entry.record.get(key) or "") for key in _SEGMENT) if is_row else (entry.where,)
+        texts = [] if any(named[:-1]) or not is_row else [_BARE.sub("", str(entry.record.get(side))) for side in _SIDES]
+        groups.setdefault((*named, *texts), []).append(entry)
+    for key, rows in groups.items():
         try:
-            record: object = _segment(rows)
+            record: object = _segment(rows) if len(key) > 1 else rows[0].record
         except DataError as error:
             record = error
         yield rows[0]._replace(record=record)

@@ -1,8 +1,9 @@
 """The paper's data sets → the files of its phases (section 4.1, Appendix N).
 
-    demonstrations   prompts with references, for `text2grad sft`
-    responses        responses that a language model annotates, for `text2grad annotate`; their preferences, for DPO
-    prompts          prompts of the policy's rollouts, for `text2grad train`
+    sft              prompts with references, for `text2grad sft`
+    annotate         responses that a language model annotates, for `text2grad annotate`
+    preferences      the data set's own preferences between them, for DPO
+    train            prompts of the policy's rollouts, for `text2grad train`
     held_out         prompts that no phase learns from
 
 slf5k and kodcode use every prompt in every phase. ultrafeedback divides the prompts by a hash: 30 % for fine-tuning,
@@ -24,7 +25,7 @@ from text2grad.feedback.splits import hash_of
 from text2grad.types import Example
 
 PARTS: Mapping[str, Mapping[str, tuple[float, float]]] = {
-    "ultrafeedback": {"demonstrations": (0.0, 0.3), "responses": (0.3, 0.8), "prompts": (0.8, 1.0)}
+    "ultrafeedback": {"sft": (0.0, 0.3), "annotate": (0.3, 0.8), "train": (0.8, 1.0)}
 }
 """Data set → the part of the shuffled prompts that each phase gets; without parts each phase gets all."""
 
@@ -39,15 +40,6 @@ class Problems(NamedTuple):
 
     kept: list[Problem]
     left_out: Counter[str]
-
-
-class Phases(NamedTuple):
-    """The problems of each phase; a problem may be in several."""
-
-    demonstrations: list[Problem]
-    responses: list[Problem]
-    prompts: list[Problem]
-    held_out: list[Problem]
 
 
 def read_problems(
@@ -88,8 +80,12 @@ def split_unit(example: Example) -> str:
     return example.tests or str(example.prompt)
 
 
-def divide(problems: list[Problem], name: str, *, held_out: float, seed: int, most: int | None = None) -> Phases:
+def divide(
+    problems: list[Problem], name: str, *, held_out: float, seed: int, most: int | None = None
+) -> dict[str, list[Problem]]:
     """Return the problems of each phase; a hash of seed and `split_unit` decides, so that their order does not matter.
+
+    A problem may be in several phases. The preferences are those of the problems to annotate.
 
     Args:
         problems: of `read_problems`.
@@ -117,26 +113,23 @@ def divide(problems: list[Problem], name: str, *, held_out: float, seed: int, mo
         ids = set(map(id, chosen))
         return [problem for problem in problems if id(problem) in ids]
 
-    return Phases(
-        [problem for problem in part("demonstrations") if problem.example.reference],
-        [problem for problem in part("responses") if problem.responses],
-        part("prompts"),
-        in_order(ranked[:count]),
-    )
-
-
-def phase_lines(phases: Phases) -> dict[str, list[Object]]:
-    """Return the lines of the file of each phase, and of the preferences that the data set holds."""
     return {
-        "sft": [_prompt_line(problem) for problem in phases.demonstrations],
-        "annotate": [line for problem in phases.responses for line in _response_lines(problem)],
-        "train": [_prompt_line(problem) for problem in phases.prompts],
+        "sft": [problem for problem in part("sft") if problem.example.reference],
+        "annotate": [problem for problem in part("annotate") if problem.responses],
+        "train": part("train"),
+        "held_out": in_order(ranked[:count]),
+    }
+
+
+def phase_lines(phases: Mapping[str, Sequence[Problem]]) -> dict[str, list[Object]]:
+    """Return the lines of the file of each phase, and of the preferences that the data set holds."""
+    return {name: list(map(_prompt_line, problems)) for name, problems in phases.items()} | {
+        "annotate": [line for problem in phases["annotate"] for line in _response_lines(problem)],
         "preferences": [
             {"prompt": problem.example.prompt_text, "chosen": chosen, "rejected": rejected}
-            for problem in phases.responses
+            for problem in phases["annotate"]
             for chosen, rejected in problem.pairs
         ],
-        "held_out": [_prompt_line(problem) for problem in phases.held_out],
     }
 
 

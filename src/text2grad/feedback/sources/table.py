@@ -73,7 +73,9 @@ def read_table(row: Row) -> Iterator[Item]:
         record = {**record, "critique": judged} if "critique" in record else judged
     read = parse_record(row.where, record)
     critique = read.critique
-    losses += [Loss(CHAT_JOINED)] if _has_turns(record["prompt"]) else []
+    prompt = record["prompt"]
+    has_turns = isinstance(prompt, list) and [message.get("role") for message in prompt] != ["user"]
+    losses += [Loss(CHAT_JOINED)] if has_turns else []
     in_words = "feedback" in given and given.keys() <= {"feedback", "outcome"}  # none of it has a place in the response
     wordless = in_words and critique.outcome is None and not critique.feedback.strip() and "refinement" not in record
     losses += [Loss(NO_WORDS, shown(given["feedback"]))] if wordless else []
@@ -91,11 +93,6 @@ def read_table(row: Row) -> Iterator[Item]:
     known = {"", "prompt", "response", *used, *(["answer"] if answer == "accept" else [])}
     unread = tuple(row.name(key) for key in record if key not in known)
     yield Item(Annotation(read.prompt, read.response, critique), tuple(losses), unread)
-
-
-def _has_turns(prompt: Any) -> bool:
-    """Return True for a chat that is more than a text by the user."""
-    return isinstance(prompt, list) and [message.get("role") for message in prompt] != ["user"]
 
 
 def _read_quotes(row: Row, given: Object) -> tuple[Object, list[Loss]]:
@@ -141,11 +138,11 @@ def _own_labels(row: Row, entry: Any, losses: list[Loss]) -> Iterator[Any]:
 
 
 def _is_quote(key: str, entry: Any, *, whole: bool) -> bool:
-    """Return True if an entry of a list, or the value of a key, is a quote, a blank text, or offsets in "spans"."""
+    """Return True if an entry, or a key's value, is a quote, a blank text, a placed object, or offsets in "spans"."""
     if isinstance(entry, str) and (key != "spans" or not entry.strip()):
         return True
     if means_offsets(entry):
-        return key == "spans"
+        return key == "spans" or (isinstance(entry, dict) and place_of(entry) is not None)
     parsed = parse_critique_object({key: entry if whole else [entry]})
     return bool(parsed.positive or parsed.negative)
 

@@ -95,19 +95,15 @@ def _tags_of_others(task: Row, annotations: Sequence[Object]) -> dict[str, str]:
         quoted = [(value["text"], place_of(value)) for value in regions[tag] if isinstance(value.get("text"), str)]
         return all(stands_at(text, quote, *place) for quote, place in quoted if place)
 
-    others = [text for text in fields.values() if text != response]
+    others = {text for text in fields.values() if text != response}
+    here = {tag for tag in regions if quotes(tag, response)}
     elsewhere = {tag for tag in regions if any(quotes(tag, text) for text in others)}
     strange = regions.keys() - fields
     mine = {tag for tag in regions if fields.get(tag) == response}
-    if not mine and len(strange) == 1:
-        mine = {tag for tag in strange if quotes(tag, response) or tag not in elsewhere}
-    elif not mine:
-        mine = {tag for tag in strange if quotes(tag, response) and tag not in elsewhere}
-    return {
-        tag: OTHER_TEXT if mine or tag in fields or not quotes(tag, response) else UNKNOWN_TEXT
-        for tag in regions
-        if tag not in mine
-    }
+    if not mine:
+        mine = strange & here - elsewhere if len(strange) > 1 else strange - (elsewhere - here)
+    told = here - fields.keys() if not mine else set()
+    return {tag: UNKNOWN_TEXT if tag in told else OTHER_TEXT for tag in regions.keys() - mine}
 
 
 def _regions(task: Row, annotation: Object, other_tags: Mapping[str, str]) -> Draft:

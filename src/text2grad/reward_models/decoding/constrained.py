@@ -19,10 +19,9 @@ from torch import Tensor
 
 from text2grad.errors import ModelError
 from text2grad.models import Choose, most_likely, sample_inverse_cdf
-from text2grad.reward_models.decoding.quotable import Listed, Quotable, Quote, QuoteLimits
+from text2grad.reward_models.decoding.quotable import UNCHECKED, Listed, Quotable, Quote, QuotedWords, QuoteLimits
 from text2grad.reward_models.decoding.skeleton import END, MARK, START, Skeleton
-from text2grad.reward_models.decoding.verbatim import UNCHECKED, QuotedWords, read, tokens_to_close
-from text2grad.reward_models.decoding.vocabulary import Ints, Vocabulary
+from text2grad.reward_models.decoding.vocabulary import DEAD, Ints, Vocabulary
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.writing import OPENING
 
@@ -62,9 +61,7 @@ class ConstrainedCritique:
         self.quotable = Quotable(response, limits, skeleton.vocabulary, labelled=len(skeleton.open) == 1)
         self.labels = skeleton.labels(response)
         self.room = room - (int(self.labels.cost[0]) if self.labels else 0)
-        words = QuotedWords(before=len(OPENING)) if limits.verbatim else UNCHECKED
-        self.state: State | None = State(START, words=words)
-        self._label = {state: label for label, state in skeleton.open.items()}
+        self.state: State | None = State(START, words=QuotedWords() if limits.verbatim else UNCHECKED)
 
     @property
     def text(self) -> str:
@@ -79,8 +76,9 @@ class ConstrainedCritique:
             self.state = None if token in self.eos_ids else self.state
             return self.state is None
         data = self.skeleton.spelled(self.state.skeleton, token)
-        if self.quotable.limits.quoted_in_feedback and self.skeleton.read(self.state.skeleton, data):
-            self._restrict_quotes(self.written + data)
+        if self.quotable.limits.quoted_in_feedback and self.skeleton.read(self.state.skeleton, data)[0] != DEAD:
+            feedback, ended, _ = (self.written + data).partition(self.skeleton.lists.encode())
+            self.quotable.restrict_to(json.loads(feedback + b'"}')["textual_feedback"] if ended else None)
         after = self.step(self.state, token, self.room - 1)
         if after is None:
             return False
@@ -100,34 +98,31 @@ class ConstrainedCritique:
     def step(self, state: State, token: int, room: int) -> State | None:
         """Return the state after a token; None if it is invalid, or if the critique could not end within `room`."""
         data = self.skeleton.spelled(state.skeleton, token)
-        if state.skeleton in self._label:
+        if state.skeleton in self.skeleton.open:
             after = self._read_inside(state, data)
         else:
-            move, words = self.skeleton.read(state.skeleton, data), read(state.words, data, self.quotable)
-            if move is None or words is None:
+            place, rest = self.skeleton.read(state.skeleton, data)
+            words = self.quotable.read_words(state.words, data[max(0, len(OPENING) - len(self.written)) :])
+            if place == DEAD or words is None:
                 return None
-            after = State(move.state, None, state.listed, words)
-            if move.rest:
-                after = self._read_inside(after, move.rest)
+            after = State(place, None, state.listed, words)
+            if rest:
+                after = self._read_inside(after, rest)
         return after if after is not None and self.tokens_to_end(after) <= room else None
 
     def tokens_to_end(self, state: State) -> float:
         """Return a number of tokens that suffices to end the critique; infinite if it cannot end."""
         skeleton, where = self.skeleton, state.skeleton
-        if self.labels and (where == END or where in self._label):
+        if self.labels and (where == END or where in skeleton.open):
             return self.labels.cost[state.place] - self.labels.cost[0]
         if state.words.quote is not None:
-            return tokens_to_close(state.words, self.quotable) + skeleton.cost[skeleton.text]
+            closing = self.quotable.tokens_to_close(state.words.quote, state.words.tail)
+            return closing + skeleton.cost[skeleton.text]
         label = skeleton.opens.get(where)
         if label is None:
             return skeleton.cost[where]
         quoted = self.quotable.tokens_to_end(state.quote, label, state.listed)
         return skeleton.to_open[where] + quoted + skeleton.cost[skeleton.inside[label]]
-
-    def _restrict_quotes(self, written: bytes) -> None:
-        """Restrict the lists to quotes in the feedback, if it has ended."""
-        feedback, ended, _ = written.partition(self.skeleton.lists.encode())
-        self.quotable.restrict_to(json.loads(feedback + b'"}')["textual_feedback"] if ended else None)
 
     def _read_inside(self, state: State, data: bytes) -> State | None:
         """Return the state after bytes that begin inside a quote or the labels, and may go beyond its closing mark."""
@@ -137,7 +132,7 @@ class ConstrainedCritique:
         if self.labels:
             place = self.labels.advance(state.place, data)
             return None if place is None else State(END if place == self.labels.end else where, place=place)
-        label = self._label[where]
+        label = self.skeleton.open[where]
         for at in (at for at, byte in enumerate(data) if byte == ord('"')):
             whole = self.quotable.advance(quote, data[:at]) if at else quote
             if whole is None:
@@ -145,11 +140,11 @@ class ConstrainedCritique:
             text = self.quotable.text(whole)
             if text is None:  # this mark is escaped: a character of the response
                 continue
-            move = self.skeleton.read(self.skeleton.inside[label], data[at:])
-            if move is None or not self.quotable.may_end(whole, label, listed):
+            place, rest = self.skeleton.read(self.skeleton.inside[label], data[at:])
+            if place == DEAD or not self.quotable.may_end(whole, label, listed):
                 return None
-            after = State(move.state, None, (*listed, (label, text)))
-            return self._read_inside(after, move.rest) if move.rest else after
+            after = State(place, None, (*listed, (label, text)))
+            return self._read_inside(after, rest) if rest else after
         longer = self.quotable.advance(quote, data)
         return None if longer is None else State(where, longer, listed)
 
@@ -164,12 +159,13 @@ class ConstrainedCritique:
                 yield from (spelled.get(data, []), before.get(data + MARK[:1], []))
         elif where == END:
             yield list(self.eos_ids)  # numpy takes a tuple for one place
-        elif where not in self._label:
-            yield self.skeleton.valid(where, self.room)
+        elif where not in self.skeleton.open:
+            ids, after = self.skeleton.next(where)
+            yield ids[self.skeleton.least_cost[after] < self.room]
         elif self.labels:
-            yield from (spelled.get(data, []) for data, _ in self.labels.tokens(place))
+            yield from (spelled.get(data, []) for data, _ in self.labels.tokens[place])
         else:
-            yield self.skeleton.next(self.skeleton.inside[self._label[where]])[0]
+            yield self.skeleton.next(self.skeleton.inside[self.skeleton.open[where]])[0]
             for data in self.quotable.tokens(quote):
                 yield from (spelled.get(data, []), before.get(data, []))
 
@@ -192,27 +188,27 @@ def free_choice(numbers: Sequence[Random]) -> Choose:
     return choose
 
 
-class ConstrainedChoice:
-    """Chooses the best (or a sampled) valid token of each row's critique, for `decode`.
+def valid_choice(critiques: Sequence[ConstrainedCritique], numbers: Sequence[Random] = ()) -> Choose:
+    """Return what chooses the best (or a sampled) valid token of each row's critique and appends it, for `decode`.
 
     A token is sampled from all tokens, and sampled again from the valid tokens if it is invalid: the distribution is
     the softmax of the valid tokens.
+
+    Args:
+        critiques: the empty critique of each row.
+        numbers: the random generator of each row, for sampling.
     """
+    first_choice = free_choice(numbers) if numbers else most_likely
 
-    def __init__(self, critiques: Sequence[ConstrainedCritique], numbers: Sequence[Random] = ()) -> None:
-        """Take the empty critique of each row, and its random generator for sampling."""
-        self.critiques, self.numbers = critiques, numbers
-        self.first_choice: Choose = free_choice(numbers) if numbers else most_likely
-
-    def __call__(self, logits: Tensor, rows: Tensor, step: int) -> Tensor:
-        """Return the next token of each row by its logits, [B, V], and append it to the row's critique."""
-        chosen = self.first_choice(logits, rows, step).tolist()
+    def choose(logits: Tensor, rows: Tensor, step: int) -> Tensor:
+        chosen = first_choice(logits, rows, step).tolist()
         for place, row in enumerate(rows.tolist()):
-            critique = self.critiques[row]
-            if not critique.take(chosen[place]):
+            if not critiques[row].take(chosen[place]):
                 scores = logits[place].cpu().numpy()
-                chosen[place] = critique.take_from(scores, self.numbers[row] if self.numbers else None)
+                chosen[place] = critiques[row].take_from(scores, numbers[row] if numbers else None)
         return torch.tensor(chosen, device=logits.device)
+
+    return choose
 
 
 def skeleton_of(tokenizer: Any, format: CritiqueFormat, *, size: int, eos_ids: Collection[int]) -> Skeleton:

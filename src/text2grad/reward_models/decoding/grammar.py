@@ -9,7 +9,6 @@ from itertools import pairwise
 
 from text2grad.feedback import inside_word
 from text2grad.reward_models.decoding.automaton import DECIMALS, DIGITS
-from text2grad.reward_models.decoding.quotable import QuoteLimits
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.writing import CLOSING, FORMS, GOOD, NO_OUTCOME, OPENING, OUTCOME, POOR, WORDS
 
@@ -53,6 +52,8 @@ def _quotes(response: str, format: CritiqueFormat) -> tuple[list[str], list[str]
     """Return what follows the feedback, the rules of the quotes, and the bytes of an empty critique's JSON."""
     labelled = format.form == "labelled_spans"
     listed = ["list"] if response.strip() else []
+    cuts = [at for at in range(len(response) + 1) if not (format.limits.whole_words and inside_word(response, at))]
+    units = [json.dumps(response[start:end], ensure_ascii=False)[1:-1] for start, end in pairwise(cuts)]
     closing = OUTCOME if labelled else CLOSING
     parts = [_literal(FORMS["labelled_spans"].opening)] if labelled else [_literal(GOOD), *listed, _literal(POOR)]
     size = len(OPENING + GOOD + POOR + closing)
@@ -63,7 +64,7 @@ def _quotes(response: str, format: CritiqueFormat) -> tuple[list[str], list[str]
         r'quote: "\"" QUOTE "\""',
         "QUOTE: PIECE & ~BLANK",
         f"BLANK: /{_SPACE}*/",
-        f"PIECE: %regex {json.dumps({'substring_chunks': _chunks(response, format.limits)}, ensure_ascii=False)}",
+        f"PIECE: %regex {json.dumps({'substring_chunks': units}, ensure_ascii=False)}",
     ]
     return [*parts, *listed, _literal(closing)], rules if listed else [], size
 
@@ -76,10 +77,3 @@ def _labels(response: str, format: CritiqueFormat) -> tuple[list[str], list[str]
     rules = ["LABEL: " + " | ".join(json.dumps(sign) for sign in form.signs)] if later else []
     whole = "".join([OPENING, form.opening, first, *(max(form.signs, key=len) + part for part in later)])
     return [body], rules, len(whole.encode())
-
-
-def _chunks(response: str, limits: QuoteLimits) -> list[str]:
-    """Return the units of quotes in JSON encoding: characters, or words."""
-    cuts = [at for at in range(len(response) + 1) if not (limits.whole_words and inside_word(response, at))]
-    pieces = (response[start:end] for start, end in pairwise(cuts))
-    return [json.dumps(piece, ensure_ascii=False)[1:-1] for piece in pieces]

@@ -17,6 +17,7 @@ class WordLabels(Automaton):
 
     Attributes:
         end: the state after the critique; the first state is 0.
+        tokens: the byte strings that may follow each state, and their states: whole tokens and prefixes of tokens.
         cost: least number of tokens from each state to the end; infinite if the vocabulary cannot spell the text.
     """
 
@@ -34,11 +35,11 @@ class WordLabels(Automaton):
             self.end = self._chain(labelled, part)
         if known.outcome:
             self.end = self._number(self.end) if outcomes else self._chain(self.end, NO_OUTCOME)
-        self._tokens: dict[int, list[tuple[bytes, int]]] = {}
+        self.tokens = [list(self._walk(b"", state)) for state in range(len(self._rows))]
         self.cost = [math.inf] * len(self._rows)
         self.cost[self.end] = 0
         for state in reversed(range(self.end)):  # every byte leads to a higher state
-            whole = (after for data, after in self.tokens(state) if data in vocabulary.spelled)
+            whole = (after for data, after in self.tokens[state] if data in vocabulary.spelled)
             self.cost[state] = 1 + min((self.cost[after] for after in whole), default=math.inf)
 
     def advance(self, state: int | None, data: bytes) -> int | None:
@@ -46,12 +47,6 @@ class WordLabels(Automaton):
         for byte in data:
             state = None if state is None else self._rows[state].get(byte)
         return state
-
-    def tokens(self, state: int) -> list[tuple[bytes, int]]:
-        """Return the byte strings that may follow, and their states: whole tokens and prefixes of tokens, each once."""
-        if state not in self._tokens:
-            self._tokens[state] = list(self._walk(b"", state))
-        return self._tokens[state]
 
     def _walk(self, before: bytes, state: int) -> Iterator[tuple[bytes, int]]:
         for byte, after in self._rows[state].items():

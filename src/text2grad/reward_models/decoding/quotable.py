@@ -3,17 +3,22 @@ r"""The valid quotes of one response: its substrings in JSON encoding, each as o
 The state of a quote is the set of positions in the response where it may end. A quote may end only if
 `locate_spans(match="exact")` finds it: it is not blank, and is listed at most as often as it occurs.
 
+With `QuoteLimits.verbatim` the feedback is read, too. Its quotation marks, `\"` in JSON, open and close in turn. The
+text after an opening mark must be a substring of the response until the next mark closes it.
+
 Offsets are bytes of the response in JSON encoding (`json.dumps` without its marks).
 """
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, combinations
 from typing import NamedTuple
 
 from text2grad.feedback import count_places, inside_word
+from text2grad.reward_models.decoding.skeleton import MARK
 from text2grad.reward_models.decoding.vocabulary import Vocabulary
 from text2grad.types import Label
 
@@ -21,6 +26,8 @@ Listed = tuple[tuple[Label, str], ...]
 
 _MARKS = ('"', "'", "`", "“”")
 _MAX_MARKS = 100  # marks of one kind that are read in a feedback; later marks quote nothing
+_BACKSLASH, _END_OF_FEEDBACK = b"\\", b'"'
+_UNIT = re.compile(rb'[^"\\]+|"|\\u[0-9a-fA-F]{4}|\\[^u]')
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,23 @@ class Quote(NamedTuple):
 
     ends: Sequence[int]
     length: int
+
+
+class QuotedWords(NamedTuple):
+    """The state of a feedback that is read.
+
+    Attributes:
+        quote: the open quote; None outside of quotation marks.
+        tail: incomplete JSON escape at the end.
+        over: True after the end of the feedback, or if it is not checked.
+    """
+
+    quote: Quote | None = None
+    tail: bytes = b""
+    over: bool = False
+
+
+UNCHECKED = QuotedWords(over=True)
 
 
 class Quotable:
@@ -132,9 +156,35 @@ class Quotable:
             self._tokens_to_end[key] = self._search(quote, lambda longer: self.may_end(longer, label, listed))
         return self._tokens_to_end[key]
 
-    def tokens_to_character(self, quote: Quote) -> float:
-        """Return the least number of tokens until a quote ends between two characters."""
-        return 0 if self.text(quote) is not None else self._search(quote, lambda longer: self.text(longer) is not None)
+    def read_words(self, words: QuotedWords, data: bytes) -> QuotedWords | None:
+        """Return the state of the feedback after some bytes of JSON; None if a quote does not occur in the response."""
+        if words.over:
+            return words
+        quote, data, at = words.quote, words.tail + data, 0
+        while at < len(data):
+            unit = _UNIT.match(data, at)
+            if unit is None:  # an incomplete escape; inside a quote it can only become a mark
+                tail = data[at:]
+                return QuotedWords(quote, tail) if quote is None or tail == _BACKSLASH else None
+            if unit[0] == _END_OF_FEEDBACK:
+                return UNCHECKED if quote is None else None
+            if unit[0] == MARK:
+                quote = self.empty if quote is None else None
+            elif quote is not None:
+                quote = self.advance(quote, unit[0])
+                if quote is None:
+                    return None
+            at = unit.end()
+        return QuotedWords(quote)
+
+    def tokens_to_close(self, quote: Quote, tail: bytes) -> float:
+        """Return the least number of tokens that close an open quote of the feedback, by its state and its tail."""
+        spelled = self.vocabulary.spelled
+        if tail:
+            return 1 if _END_OF_FEEDBACK in spelled else math.inf
+        mark = 1 if MARK in spelled else 2 if _BACKSLASH in spelled and _END_OF_FEEDBACK in spelled else math.inf
+        whole = self.text(quote) is not None
+        return mark + (0 if whole else self._search(quote, lambda longer: self.text(longer) is not None))
 
     def tokens(self, quote: Quote | None) -> Iterator[bytes]:
         """Yield the byte strings that may continue a quote: whole tokens and prefixes of tokens, each once."""

@@ -15,7 +15,6 @@ A state is a small integer. In the states `Skeleton.open`, the response decides 
 
 import math
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,13 +40,6 @@ _UTF8 = (
 """Ranges of characters beyond ASCII (RFC 3629): first byte, second byte, and number of bytes after the first."""
 
 
-class Move(NamedTuple):
-    """The transition of a token: the next state, and the bytes of the token that belong to a quote."""
-
-    state: int
-    rest: bytes = b""
-
-
 class Skeleton(Automaton):
     """The automaton for one vocabulary.
 
@@ -56,12 +48,13 @@ class Skeleton(Automaton):
         text: state inside TEXT.
         escape: state after a backslash in TEXT; `DEAD` if TEXT is empty.
         lists: the text between TEXT and the first quote or label.
-        open: state inside a quote, by list; the list of labelled quotes, and the text that `WordLabels` reads, count as
-            the positive one.
+        open: the list of a quote, by the state inside the quote; the list of labelled quotes, and the text that
+            `WordLabels` reads, count as the positive one.
         inside: state just after a quote's last byte, by list: only the closing quotation mark may follow.
         opens: the list of the quote that must follow, by state.
         cost: least number of tokens to the end, or to the labels of words, by state; infinite if every path passes
             through a quote. Quotation marks in TEXT are left out: they may be invalid where quotes are checked.
+        least_cost: lower bounds of the costs by state, 0 where the cost depends on the response, float64 [S].
         to_open: least number of tokens to the content of the quote that must follow, by state.
     """
 
@@ -73,7 +66,7 @@ class Skeleton(Automaton):
         super().__init__(states=4)
         self.vocabulary, self._form, self._outcomes = vocabulary, form, outcomes
         self._link(IN_QUOTE, 0, 255, IN_QUOTE)
-        self.open: dict[Label, int] = {}
+        self.open: dict[int, Label] = {}
         self.inside: dict[Label, int] = {}
         self.opens: dict[int, Label] = {}
         self.escape = DEAD
@@ -86,13 +79,16 @@ class Skeleton(Automaton):
             self._quotes(opened)
         else:
             self._link(opened, 0, 255, IN_QUOTE)
-            self.open["positive"], self.opens[opened], goal = opened, "positive", opened
+            self.open[opened], self.opens[opened], goal = "positive", "positive", opened
         self.table: NDArray[np.int16] = np.full((len(self._rows), 256), DEAD, np.int16)
         for number, row in enumerate(self._rows):
             self.table[number, list(row)] = list(row.values())
         self._next: dict[int, tuple[Ints, NDArray[np.int16]]] = {}
         self.cost = self._distances(goal)
-        self.to_open = {state: self._distances(self.open[label])[state] for state, label in self.opens.items()}
+        to_open = {label: self._distances(state) for state, label in self.open.items()}
+        self.to_open = {state: to_open[label][state] for state, label in self.opens.items()}
+        bounds = (0.0 if s in self.opens or s == IN_QUOTE else cost for s, cost in enumerate(self.cost))
+        self.least_cost: NDArray[np.float64] = np.fromiter(bounds, np.float64)
 
     def labels(self, response: str) -> WordLabels | None:
         """Return the valid labels of a response's words; None for a form that quotes."""
@@ -108,39 +104,26 @@ class Skeleton(Automaton):
         """Return the bytes of a token; none for an id that is not text."""
         return (self.vocabulary.first if state == START else self.vocabulary.data).get(token, b"")
 
-    def read(self, state: int, data: bytes) -> Move | None:
-        """Read bytes up to the content of a quote; return None if they are invalid or empty."""
+    def read(self, state: int, data: bytes) -> tuple[int, bytes]:
+        """Read bytes up to the content of a quote; return the next state, `DEAD` if they are invalid, and the rest."""
         for position, byte in enumerate(data):
-            if state in self._quoting:
-                return Move(state, data[position:])
+            if state in self.open:
+                return state, data[position:]
             state = self._rows[state].get(byte, DEAD)
-        return Move(state) if data and state != DEAD else None
+        return state if data else DEAD, b""
 
     def next(self, state: int) -> tuple[Ints, NDArray[np.int16]]:
         """Return the ids that are valid in a state, and their next states; IN_QUOTE means possibly valid."""
         if state not in self._next:
             if state == START:
-                reached = {i: self.read(START, data) for i, data in self.vocabulary.first.items() if data[:1] == b"{"}
-                pairs = np.array([(i, move.state) for i, move in reached.items() if move], np.int64).reshape(-1, 2)
+                begins = {i: data for i, data in self.vocabulary.first.items() if data[:1] == b"{"}
+                reached = ((i, self.read(START, data)[0]) for i, data in begins.items())
+                pairs = np.array([pair for pair in reached if pair[1] != DEAD], np.int64).reshape(-1, 2)
                 self._next[state] = pairs[:, 0], pairs[:, 1].astype(np.int16)
             else:
                 after = self.vocabulary.run(self.table, state)
                 self._next[state] = self.vocabulary.ids[after != DEAD], after[after != DEAD]
         return self._next[state]
-
-    def valid(self, state: int, room: int) -> Ints:
-        """Return the ids that are valid in a state with `room` tokens left, and perhaps a few that are not."""
-        ids, after = self.next(state)
-        return ids[self._least_cost[after] < room]
-
-    @cached_property
-    def _least_cost(self) -> NDArray[np.float64]:
-        """Lower bounds of the costs by state, 0 where the cost depends on the response, float64 [S]."""
-        return np.array([0.0 if s in self.opens or s == IN_QUOTE else cost for s, cost in enumerate(self.cost)])
-
-    @cached_property
-    def _quoting(self) -> set[int]:
-        return set(self.open.values())
 
     def _distances(self, goal: int) -> list[float]:
         """Return the least number of tokens from each state to the goal, by breadth-first search from the goal."""
@@ -217,7 +200,7 @@ class Skeleton(Automaton):
         self._chain(after, f", {begin}", opened)
         self._chain(start, close, goal)
         self._rows[after][ord("]")] = self._rows[start][ord("]")]
-        self.open[label], self.inside[label], self.opens[opened] = opened, inside, label
+        self.open[opened], self.inside[label], self.opens[opened] = label, inside, label
         for state, text in ((start, begin[:-1]), (after, f", {begin[:-1]}")):  # a quote must follow
             for byte in text.encode():
                 state = self._rows[state][byte]

@@ -42,8 +42,8 @@ class Vocabulary:
         ids = sorted({i for i in tokenizer.get_vocab().values() if i < size} - set(banned)) if table else []
         pieces = table.pieces(tokenizer, ids, skip_special=True) if table else []
         at_first = table.first if table else {}
-        self.data = {i: piece.data for i, piece in zip(ids, pieces, strict=True) if piece.data}
-        self.first = {i: at_first[i].data if i in at_first else data for i, data in self.data.items()}
+        self.data = {i: piece for i, piece in zip(ids, pieces, strict=True) if piece}
+        self.first = {i: at_first.get(i, data) for i, data in self.data.items()}
         self.ids: Ints = np.fromiter(self.data, np.int64, len(self.data))
         self.spelled: dict[bytes, list[int]] = defaultdict(list)
         self.before_quote: dict[bytes, list[int]] = defaultdict(list)

@@ -1,6 +1,6 @@
 """One response with the marks of critic and annotator → counts, and the rates that are quotients of counts.
 
-precision, recall, f1     over units, by label (table 1), f1 also of both; a rate with denominator zero is left out
+precision, recall, f1 …   the rates of `reward_models.agreement`, over units (tables 1, 15)
 f1_everything             F1 of a critic that marks every unit with the label: a critic below it has learned nothing
 exact                     share of true spans with exactly the units of a predicted span of the same label (table 6)
 partial                   share of true spans that overlap a predicted span of the same label, but equal none (table 6)
@@ -9,8 +9,6 @@ oui                       overlap unit index: mean over the true spans with any 
 quote_exact               share of the critic's quotes with the same characters and label as an annotated span (table 7)
 quote_overlap_90          share of the critic's quotes that share at least 90 % of the visible characters of the longer
                           span with an annotated span of the same label (table 7)
-failure_rate              share of critiques that could not be parsed (table 15)
-unmatched_rate            share of quotes that do not occur in the response (table 15)
 accuracy                  share of predicted spans with at least half of their units in a true span of the label, by
                           quartile of span length (table 19)
 """
@@ -21,8 +19,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from text2grad.evaluation import Ratio
-from text2grad.reward_models import compare
-from text2grad.runs.critic_quality.units import Marked, Marks
+from text2grad.reward_models import RATES
+from text2grad.runs.critic_quality.units import Marked
 from text2grad.types import LABELS, Label, Span
 
 LEAST_OVERLAP = 0.9
@@ -31,17 +29,11 @@ QUARTILES = ("Q1", "Q2", "Q3")
 BUCKETS = ("0 to Q1", "Q1 to Q2", "Q2 to Q3", "above Q3")
 
 
-def token_counts(marked: Marked) -> dict[str, float]:
-    """Return the counts of `compare` for one response, under their names in files."""
-    agreement = compare([marked.predicted.delta], [marked.true.delta], [marked.pair.predicted])
-    return {**agreement._asdict(), "units": len(marked.true.delta)}
-
-
 def span_counts(marked: Marked) -> Counter[str]:
-    """Return how well the true spans are found, by label; spans without units are left out."""
+    """Return how well the true spans are found, by label."""
     counts: Counter[str] = Counter()
     for label in LABELS:
-        true, predicted = (_unit_sets(marks, label) for marks in (marked.true, marked.predicted))
+        true, predicted = (marks.unit_sets(label) for marks in (marked.true, marked.predicted))
         best = [max((len(span & other) / len(span | other) for other in predicted), default=0.0) for span in true]
         counts[f"true_spans/{label}"] += len(true)
         counts[f"spans/{label}"] += len(predicted)
@@ -54,8 +46,8 @@ def span_counts(marked: Marked) -> Counter[str]:
 def quote_counts(marked: Marked) -> Counter[str]:
     """Return how many of the critic's quotes are spans of the annotator, compared by characters."""
     counts: Counter[str] = Counter({"quotes/all": len(marked.pair.predicted.unmatched)})
-    for span in marked.predicted.spans:
-        true = [other for other in marked.true.spans if other.label == span.label]
+    for span, _ in marked.predicted.spans:
+        true = [other for other, _ in marked.true.spans if other.label == span.label]
         best = max((_overlap(span, other, marked.text) for other in true), default=0.0)
         for part in (span.label, "all"):
             counts[f"quotes/{part}"] += 1
@@ -67,7 +59,7 @@ def quote_counts(marked: Marked) -> Counter[str]:
 def length_counts(marked: Marked, quartiles: Mapping[Label, Sequence[float] | None]) -> Counter[str]:
     """Return the number of the critic's spans, and of the correct spans, by quartile of length."""
     counts: Counter[str] = Counter()
-    for span, units in zip(marked.predicted.spans, marked.predicted.units, strict=True):
+    for span, units in marked.predicted.spans:
         if units:
             bucket = BUCKETS[int(np.searchsorted(quartiles[span.label] or (), len(units)))]
             right = sum(marked.true.delta[unit] == _SIGNS[span.label] for unit in units)
@@ -76,39 +68,21 @@ def length_counts(marked: Marked, quartiles: Mapping[Label, Sequence[float] | No
     return counts
 
 
-def lengths(marked: Sequence[Marked], label: Label) -> list[int]:
-    """Return the number of units of each predicted span of a label."""
-    return [len(units) for response in marked for units in _unit_sets(response.predicted, label)]
-
-
 def ratios() -> dict[str, Ratio]:
     """Return name of a rate → the counts that it divides."""
-    rates: dict[str, Ratio] = {}
+    rates = {name: Ratio(*counts) for name, counts in RATES.items()}
     for label in LABELS:
-        both, true = f"{label}_both", f"{label}_true"
-        rates[f"precision/{label}"] = Ratio((both,), (label,))
-        rates[f"recall/{label}"] = Ratio((both,), (true,))
-        rates[f"f1/{label}"] = Ratio((both, both), (label, true))
+        true = f"{label}_true"
         rates[f"f1_everything/{label}"] = Ratio((true, true), ("units", true))
         rates[f"exact/{label}"] = Ratio((f"exact/{label}",), (f"true_spans/{label}",))
         rates[f"partial/{label}"] = Ratio((f"partial/{label}",), (f"true_spans/{label}",))
         rates[f"oui/{label}"] = Ratio((f"iou/{label}",), (f"exact/{label}", f"partial/{label}"))
         for bucket in BUCKETS:
             rates[f"accuracy/{label}/{bucket}"] = Ratio((f"right/{label}/{bucket}",), (f"of/{label}/{bucket}",))
-    positive, negative = (rates[f"f1/{label}"] for label in LABELS)
-    rates["f1"] = Ratio(positive.top + negative.top, positive.bottom + negative.bottom)
     for part in (*LABELS, "all"):
         rates[f"quote_exact/{part}"] = Ratio((f"quotes_exact/{part}",), (f"quotes/{part}",))
         rates[f"quote_overlap_90/{part}"] = Ratio((f"quotes_overlap/{part}",), (f"quotes/{part}",))
-    rates["failure_rate"] = Ratio(("failed",), ("responses",))
-    rates["unmatched_rate"] = Ratio(("unmatched",), ("quotes",))
-    rates["gap"] = Ratio(("surplus",), ("responses",))
     return rates
-
-
-def _unit_sets(marks: Marks, label: Label) -> list[frozenset[int]]:
-    pairs = zip(marks.spans, marks.units, strict=True)
-    return [frozenset(units) for span, units in pairs if span.label == label and units]
 
 
 def _overlap(span: Span, other: Span, text: str) -> float:

@@ -1,4 +1,4 @@
-"""Pairs of predicted and true critiques → all measurements of a critic, as JSON and as the tables of the paper.
+"""Pairs of predicted and true critiques → all measurements of a critic, as JSON, as tables of the paper and as a page.
 
 `counting` defines the rates of marks, spans and quotes, `text2grad.evaluation` those of feedback in words (table 8).
 Responses whose annotation has no feedback are left out there. BLEU is in [0, 1], as in the paper.
@@ -11,14 +11,17 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 
 from text2grad.evaluation import DRAWS, LEVEL, Bleu, Estimate, Ratio, Statistic, Wording, estimate
+from text2grad.feedback import critique_to_json
+from text2grad.reward_models import compare
 from text2grad.runs.critic_quality import counting
 from text2grad.runs.critic_quality.pairs import Pair
 from text2grad.runs.critic_quality.units import Marked, Units, mark
-from text2grad.runs.reports.html import Table
+from text2grad.runs.reports.html import Table, rollouts_page
 from text2grad.types import LABELS, Status
 
 NONE = "–"
 NAMED = 20  # most responses that are listed because they could not be split into units
+WORST, FIRST = 10, 20  # responses on the page: with the largest differences, then the first others
 
 _EVERY = (*LABELS, "all")
 _BY_LABEL: Mapping[str, tuple[Sequence[str], Mapping[str, str]]] = {
@@ -61,25 +64,15 @@ _WORDS = {
 
 
 class Evaluation(NamedTuple):
-    """The measurements of one critic.
+    """The measurements of one critic."""
 
-    Attributes:
-        unit: the unit that precision and recall count.
-        marked: the responses.
-        left_out: file and line of the responses whose tokens decode to another text; no number includes them.
-        metrics: rates with intervals.
-        counts: sums over responses; the rates are their quotients.
-        quartiles: of the units per predicted span, "Q1/positive" and so on (table 18).
-        draws: resamples of the intervals.
-    """
-
-    unit: str
-    marked: Sequence[Marked]
-    left_out: Sequence[str]
-    metrics: Mapping[str, Estimate]
-    counts: Mapping[str, float]
-    quartiles: Mapping[str, float]
-    draws: int
+    unit: str  # that precision and recall count
+    marked: Sequence[Marked]  # the responses
+    left_out: Sequence[str]  # file and line of the responses whose tokens decode to another text; no number has them
+    metrics: Mapping[str, Estimate]  # rates with intervals
+    counts: Mapping[str, float]  # sums over responses; the rates are their quotients
+    quartiles: Mapping[str, float]  # of the units per predicted span, "Q1/positive" and so on (table 18)
+    draws: int  # resamples of the intervals
 
     @property
     def beaten_by_marking_everything(self) -> bool:
@@ -119,10 +112,12 @@ def evaluate(pairs: Sequence[Pair], units: Units, wording: Wording, *, draws: in
     """Measure a critic; `units` are the unit that precision and recall count, `wording` what is measured of words."""
     cut = [(pair, mark(pair, units)) for pair in pairs]
     marked = [response for _, response in cut if response is not None]
-    quarters = {label: quartiles(counting.lengths(marked, label)) for label in LABELS}
+    spans = {label: [units for response in marked for units in response.predicted.unit_sets(label)] for label in LABELS}
+    quarters = {label: quartiles(list(map(len, units))) for label, units in spans.items()}
     rows: list[dict[str, float]] = [
         {
-            **counting.token_counts(response),
+            **compare([response.predicted.delta], [response.true.delta], [response.pair.predicted])._asdict(),
+            "units": len(response.true.delta),
             **counting.span_counts(response),
             **counting.quote_counts(response),
             **counting.length_counts(response, quarters),
@@ -184,6 +179,51 @@ def tables(evaluation: Evaluation) -> list[Table]:
     caption = f"Words of {evaluation.cell('#with_reference')} critiques beside the annotator's (table 8)"
     words = [Table(caption, tuple(worded), [row(worded.values())])] if worded else []
     return [*spans, read, lengths, *words]
+
+
+def evaluation_page(evaluation: Evaluation, critic: str, annotations: str) -> str:
+    """Return the HTML page, with the names of the critic and of the annotation file."""
+    order = sorted(evaluation.marked, key=_disagreement, reverse=True)
+    worst = [marked for marked in order[:WORST] if _disagreement(marked)]
+    rest = [marked for marked in evaluation.marked if marked not in worst][:FIRST]
+    noun = evaluation.unit.split()[0].removesuffix("s")  # token, word, character
+    groups = {"Largest differences": worst, "Other responses, in the order of the file": rest}
+    intro = (
+        f"Critiques of {len(evaluation.marked):,} responses by {critic}, compared with the annotations in "
+        f"{annotations}. Unit: {evaluation.unit}. In brackets: 95 % bootstrap intervals over responses."
+    )
+    return rollouts_page(
+        "A critic compared with annotations",
+        intro=intro,
+        summary=_summary(evaluation),
+        groups=[(name, [_record(marked, critic, noun) for marked in some]) for name, some in groups.items() if some],
+        tables=tables(evaluation),
+    )
+
+
+def _disagreement(marked: Marked) -> float:
+    """Return the sum over units of |δ predicted − δ true|."""
+    return sum(abs(a - b) for a, b in zip(marked.predicted.delta, marked.true.delta, strict=True))
+
+
+def _summary(evaluation: Evaluation) -> list[tuple[str, str]]:
+    names = {
+        **{f"{rate}/{label}": f"{rate}, {label}" for label in LABELS for rate in ("precision", "recall")},
+        "failure_rate": "unreadable critiques",
+        "unmatched_rate": "quotes not in the response",
+    }
+    shown = [(title, evaluation.cell(name, "{} ({} to {})")) for name, title in names.items()]
+    return shown + ([("responses left out", f"{len(evaluation.left_out):,}")] if evaluation.left_out else [])
+
+
+def _record(marked: Marked, critic: str, noun: str) -> dict[str, Any]:
+    """Return a record of the page: the critic's marks, and the annotator's beside them."""
+    shared = {"unit": noun, "response": marked.text, "offsets": marked.offsets}
+    own, true = (
+        {**shared, "by": by, "critique": critique_to_json(marks.critique), "delta": marks.delta}
+        for by, marks in ((critic, marked.predicted), ("Annotation", marked.true))
+    )
+    return {"prompt": marked.pair.prompt, "record": marked.pair.where, **own, "beside": [true]}
 
 
 def quartiles(values: Sequence[float]) -> list[float] | None:

@@ -15,7 +15,7 @@ from typing import Any
 from text2grad.align import Range, encode, move_spans, span_tokens, token_offsets
 from text2grad.feedback import words_of
 from text2grad.runs.critic_quality.pairs import Pair
-from text2grad.types import Critique, Span
+from text2grad.types import Critique, Label, Span
 
 
 def _words(response: str) -> list[Range]:
@@ -59,14 +59,18 @@ class Marks:
     """The marks of one critique.
 
     Attributes:
-        spans: its spans, in characters of the text of all units.
-        units: the units of each span.
+        critique: the critique, whose spans are in characters of the response.
+        spans: its spans, in characters of the text of all units, each with its units.
         delta: for each unit +1 in a positive span, −1 in a negative span, else 0.
     """
 
-    spans: tuple[Span, ...]
-    units: tuple[tuple[int, ...], ...]
+    critique: Critique
+    spans: tuple[tuple[Span, frozenset[int]], ...]
     delta: tuple[float, ...]
+
+    def unit_sets(self, label: Label) -> list[frozenset[int]]:
+        """Return the units of each span of a label; spans without units are left out."""
+        return [units for span, units in self.spans if span.label == label and units]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,7 @@ def marks_of(critique: Critique, response: str, text: str, offsets: Sequence[Ran
     spans = move_spans(() if critique.failed else critique.spans, response, text)
     if spans is None:
         return None
-    units = tuple(map(tuple, span_tokens(offsets, spans)))
-    touched = {(unit, span.label) for span, own in zip(spans, units, strict=True) for unit in own}
+    placed = tuple(zip(spans, map(frozenset, span_tokens(offsets, spans)), strict=True))
+    touched = {(unit, span.label) for span, units in placed for unit in units}
     delta = [float(((unit, "positive") in touched) - ((unit, "negative") in touched)) for unit in range(len(offsets))]
-    return Marks(tuple(spans), units, tuple(delta))
+    return Marks(critique, placed, tuple(delta))

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from text2grad.config import ModelConfig, Recipe
+from text2grad.errors import ModelError
+from text2grad.files import readable
 from text2grad.models import (
     ADAPTER_CONFIG,
     check_batch_size,
@@ -94,7 +96,9 @@ class Planner:
         sampled_rows = min(recipe.rollout.rows_at_once, share)
         note(f"tracing the rollout of {sampled_rows} rows")
         sampling = model.rollout(sampled_rows, *sizes)
-        resident = {**self._resident(model), **self._critic_weights(critic)}
+        weights, buckets = model.weights, {"gradient buckets": grads} if self.processes > 1 else {}
+        models = {"policy": weights.policy, "reference": weights.reference, "value function": weights.value}
+        resident = {**models, "optimizer states": 2 * grads, **buckets, **self._critic_weights(critic)}
         if recipe.rollout.engine == "vllm":
             engine = int(recipe.engine.gpu_memory_utilization * self.device.memory)
             sampling = {"vLLM of rollouts": engine}
@@ -110,13 +114,6 @@ class Planner:
         }
         whole = {name: self.device.with_overhead({**resident, **own}) for name, own in phases.items() if own}
         return Plan(whole, (model.weights.parameters, model.weights.trained_parameters))
-
-    def _resident(self, model: TracedModel) -> Roles:
-        """Return what the policy occupies in every phase."""
-        weights = model.weights
-        own = {"policy": weights.policy, "reference": weights.reference, "value function": weights.value}
-        buckets = {"gradient buckets": weights.trainable} if self.processes > 1 else {}
-        return {**own, "optimizer states": 2 * weights.trainable, **buckets}
 
     def _measured_lengths(self) -> Lengths:
         """Return the lengths of the prompts that are trained on."""
@@ -188,6 +185,11 @@ class Planner:
 
 
 def _rank_of(directory: str) -> int:
-    """Return the rank of a saved adapter; 0 for a whole model."""
+    """Return the rank of a saved adapter; 0 for a whole model.
+
+    Raises:
+        ModelError: if the adapter's config names none, or cannot be read.
+    """
     config = Path(directory) / ADAPTER_CONFIG
-    return int(json.loads(config.read_bytes())["r"]) if config.exists() else 0
+    with readable(config, "Copy the adapter again", ModelError):
+        return int(json.loads(config.read_bytes())["r"]) if config.exists() else 0

@@ -186,33 +186,50 @@ def warnings_of(figures: dict[str, Any], recipe: Recipe) -> list[str]:
     labelled, kappa, reliable = 1.0 - figures["no_label_share"], figures["cohen_kappa"], figures["reliability"]
     length, deviation, beta = figures["reward_length_correlation"], figures["reward_deviation"], recipe.ppo.beta
     positive = figures["positive_label_share"] / labelled if labelled else 0.0
+    critic, reward, said = recipe.critic, recipe.reward, labelled >= FEW_LABELS
     paid, lower = ("length", "reward.positive") if length > 0 else ("brevity", "the weight of reward.negative")
+    lower = f"lower {lower}" if said else "let it judge long and short answers alike"
     fails = failed > min(MANY_FAILURES, recipe.critic.max_failure_rate)
-    silent = labelled < FEW_LABELS and not figures["outcome_share"]
+    silent = not said and not figures["outcome_share"]
     unsteady = (kappa is not None and kappa < LOW_KAPPA) or (reliable is not None and reliable < LOW_RELIABILITY)
-    one_sided = labelled >= FEW_LABELS and not 1 - ONE_SIDED <= positive <= ONE_SIDED
-    small = 0 < deviation < beta
+    one_sided = said and not 1 - ONE_SIDED <= positive <= ONE_SIDED
+    spelled = 'set critic.match = "normalized"' if critic.match == "exact" else ""
+    constrained = "set critic.constrain = true" if critic.learned and critic.constrain is False else ""
+    votes = critic.learned and critic.kind == "generative" and not critic.votes
+    more_votes = "let it vote (critic.votes = 5)" if votes else ""
+    more = "raise server.max_tokens if its answers are cut" if critic.learned else "let it write whole JSON with quotes"
+    steady = "" if critic.learned else "ask its model at a lower temperature"
+    mass = 'set reward.span_mass = "response" or "span"' if reward.span_mass == "token" and said else ""
+    punish = "" if reward.truncated < 0 else "set reward.truncated below 0"
+    weigh = "raise reward.positive and reward.negative" if said else ""
+    teach = "train it on annotations of both" if critic.learned else "ask it for both sides"
+    quote = "train it on annotations with quotes" if critic.learned else "ask it for short quotes, right and wrong"
     faults = {
-        f"the critic fails: {failed:.0%} of its critiques cannot be read. Raise server.max_tokens or "
-        "annotate.max_tokens if answers are cut, or set critic.constrain = true.": fails,
-        f"the critic says nothing: {labelled:.1%} of the tokens have a label. Ask it for short quotes of right and "
-        'wrong parts, and look for quotes with other spelling (critic.match = "normalized").': silent,
-        f'{unmatched:.0%} of the quotes are not in the response. Set critic.match = "normalized", or take a '
-        "constrained reward model (critic.constrain = true).": unmatched > MANY_UNMATCHED,
-        f"the critic contradicts itself: κ {number(kappa)}, reliability of the advantages {number(reliable)}. Lower "
-        "annotate.temperature, let it vote (critic.votes = 5), or raise rollout.batch_size.": unsteady,
-        f"the critic always says the same: {positive:.0%} of the labelled tokens are positive. Change its prompt to "
-        "ask for both sides, or weigh them with reward.positive and reward.negative.": one_sided,
-        "every response gets the same reward, so nothing can be learned from comparing them. Raise rollout.temperature,"
-        " or take harder prompts or another critic.": deviation < 1e-6,
-        f"the critic pays for {paid}: reward and length correlate with r = {length:.2f}. Set reward.span_mass = "
-        f'"response" or "span", or lower {lower}.': abs(length) > PAYS_FOR_LENGTH,
-        f"{cut:.0%} of the responses are cut by the length limit. Raise rollout.max_new_tokens, name the ids that end "
-        "a response in rollout.eos_token_ids, or set reward.truncated below 0.": cut > MANY_TRUNCATED,
+        f"the critic fails: {failed:.0%} of its critiques cannot be read; {_either(more, constrained)}": fails,
+        f"the critic says nothing: {labelled:.1%} of the tokens have a label; {_either(quote, spelled)}": silent,
+        f"{unmatched:.0%} of the quotes are not in the response; {_either(spelled, constrained) or quote}": unmatched
+        > MANY_UNMATCHED,
+        f"the critic contradicts itself: κ {number(kappa)}, reliability of the advantages {number(reliable)}; "
+        f"{_either(steady, more_votes, 'raise rollout.batch_size')}": unsteady,
+        f"the critic always says the same: {positive:.0%} of the labelled tokens are positive; {teach}, or weigh them "
+        "with reward.positive and reward.negative": one_sided,
+        "every response gets the same reward, so nothing can be learned from comparing them; raise rollout.temperature,"
+        " or take harder prompts or another critic": deviation < 1e-6 and not fails and not silent,
+        f"the critic pays for {paid}: reward and length correlate with r = {length:.2f}; {_either(mass, lower)}": abs(
+            length
+        )
+        > PAYS_FOR_LENGTH,
+        f"{cut:.0%} of the responses are cut by the length limit; raise rollout.max_new_tokens, or "
+        f"{_either('name the ids that end one in rollout.eos_token_ids', punish)}": cut > MANY_TRUNCATED,
         f"the rewards are small beside the KL term: their deviation is {deviation:.2g} per response, and one nat of KL "
-        f"costs ppo.beta = {beta:g}. Lower ppo.beta, or raise reward.positive and reward.negative.": small,
+        f"costs ppo.beta = {beta:g}; {_either('lower ppo.beta', weigh)}": 0 < deviation < beta,
     }
     return [text for text, wrong in faults.items() if wrong]
+
+
+def _either(*ways: str) -> str:
+    """Return the ways out that are not empty."""
+    return ", or ".join(filter(None, ways))
 
 
 def number(value: float | None) -> str:

@@ -27,10 +27,10 @@ from text2grad.models import (
     base_of,
     dtype_to_train,
     enable_checkpointing,
+    read_tokens,
     sample_inverse_cdf,
     tiles_as_on,
 )
-from text2grad.models.shared_prefix import read_tokens
 from text2grad.rl import prepare_policy
 
 CALLS_PER_COLLECTION = 100

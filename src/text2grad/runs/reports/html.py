@@ -127,17 +127,13 @@ def response_html(record: Record, columns: Sequence[str]) -> str:
     for t, (start, end) in enumerate(offsets):
         begin = max(start, done)
         look = strength(shades[t] or 0.0) + _kind(text[begin:end], shares=start < end)
-        numbers = [f"{COLUMNS[name].name} {record[name][t]:.4g}" for name in columns if _has(record, name, t)]
-        title = " · ".join(numbers)
+        numbers = {name: record[name][t] for name in columns if name in record}
+        title = " · ".join(f"{COLUMNS[name].name} {n:.4g}" for name, n in numbers.items() if n is not None)
         html += (
             f'{_escaped(shown[done:start])}<span class="t{look}" title="{title}">{_escaped(shown[begin:end])}</span>'
         )
         done = max(done, end)
     return html + _escaped(shown[done:])
-
-
-def _has(record: Record, name: str, token: int) -> bool:
-    return name in record and record[name][token] is not None
 
 
 def _kind(own: str, *, shares: bool) -> str:

@@ -27,23 +27,14 @@ Draw = partial[None]
 
 
 class Line(NamedTuple):
-    """A line of a panel.
+    """A line of a panel."""
 
-    Attributes:
-        name: at the end of the line.
-        points: (x, y).
-        faint: further lines in the same colour, thin: single seeds, or values before smoothing.
-        marked: mark each point.
-        look: number of colour, dashes and marker; a line of the same thing looks the same in every panel.
-        band: (x, low, high), shaded.
-    """
-
-    name: str
-    points: Points
-    faint: Sequence[Points] = ()
-    marked: bool = False
-    look: int = 0
-    band: Sequence[tuple[float, float, float]] = ()
+    name: str  # at the end of the line
+    points: Points  # (x, y)
+    faint: Sequence[Points] = ()  # further lines in the same colour, thin: single seeds, or values before smoothing
+    marked: bool = False  # mark each point
+    look: int = 0  # number of colour, dashes and marker; a line of the same thing looks the same in every panel
+    band: Sequence[tuple[float, float, float]] = ()  # (x, low, high), shaded
 
 
 class Picture(NamedTuple):
@@ -159,25 +150,14 @@ def _name_ends(axis: Any, ends: Sequence[tuple[str, float, str]]) -> None:
         )
 
 
-def panels_png(panels: Sequence[Draw], *, columns: int | None = None, size: tuple[float, float] = _PANEL) -> bytes:
-    """Return panels as one PNG file.
-
-    Args:
-        panels: in the order of rows.
-        columns: panels in a row; None puts all in one row.
-        size: width and height of a panel, in inches.
-    """
+def panels_png(panels: Sequence[Draw], *, size: tuple[float, float] = _PANEL) -> bytes:
+    """Return panels side by side as one PNG file; `size` is the width and height of a panel, in inches."""
     from matplotlib.figure import Figure
 
-    width = columns or len(panels)
-    height = -(-len(panels) // width)
-    inches = (size[0] * width, size[1] * height)
+    inches = (size[0] * len(panels), size[1])
     figure = Figure(figsize=inches, dpi=130, layout="constrained", facecolor=PAPER)
-    axes = figure.subplots(height, width, squeeze=False).ravel()
-    for axis, draw in zip(axes, panels, strict=False):
+    for axis, draw in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         draw(axis)
-    for axis in axes[len(panels) :]:
-        axis.set_visible(False)
     return to_png(figure)
 
 

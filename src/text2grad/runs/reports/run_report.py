@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from text2grad.errors import DataError
-from text2grad.files import to_json, write_files
+from text2grad.files import readable, to_json, write_files
 from text2grad.runs.reports.html import Table, count, rollouts_page
 from text2grad.runs.reports.plots import Draw, Points, curve_panel, method_lines, metric_words, panels_png, pictures
 
@@ -77,7 +77,10 @@ def read_run(directory: Path, *, without_steps: bool = False) -> Run:
         raise DataError(f"{path} is damaged ({error}). Resume the run with --resume, which repairs the file") from error
     if not metrics and not without_steps:
         raise DataError(f"{directory} holds no run with a finished step: {path.name} is missing or empty")
-    evaluations = [json.loads(file.read_bytes()) for file in sorted((directory / "evaluations").glob("*.json"))]
+    evaluations = []
+    for path in sorted((directory / "evaluations").glob("*.json")):
+        with readable(path, "Remove it: the report goes on without it"):
+            evaluations.append(json.loads(path.read_bytes()))
     return Run(directory, metrics, evaluations)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from nltk.metrics.agreement import AnnotationTask
 
-from text2grad.runs.critic_quality.agreement import fleiss_kappa, measure_agreement
+from text2grad.runs.critic_quality.verdicts import fleiss_kappa, measure_agreement
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=60)
 
@@ -17,16 +17,16 @@ TEXTBOOK = """0 0 0 0 14  0 2 6 4 2  0 0 3 5 6  0 3 9 2 0  2 2 8 1 1
 
 def test_where_nothing_can_be_told_from_chance_there_is_no_kappa_and_no_alpha() -> None:
     alike = measure_agreement([[True, True], [True, True]])
-    assert (alike.agreement, alike.kappa, alike.alpha) == (1.0, None, None)
+    assert (alike["agreement"], alike["kappa"], alike["alpha"]) == (1.0, None, None)
     alone = measure_agreement([[True, False]])
-    assert (alone.agreement, alone.kappa, alone.alpha) == (None, None, None)
+    assert (alone["agreement"], alone["kappa"], alone["alpha"]) == (None, None, None)
 
 
 def test_kappa_is_of_the_items_that_every_rater_rated() -> None:
     found = measure_agreement([[True, False, True], [True, False, False], [False, False, None]])
     # the first two items: P = (1/3 + 1) / 2 = 2/3, two ratings of six are yes: P_e = 1/9 + 4/9; (6/9 - 5/9) / (4/9)
-    assert found.kappa == pytest.approx(1 / 4)
-    assert found.agreement == pytest.approx((1 / 3 + 1 + 0) / 3)
+    assert found["kappa"] == pytest.approx(1 / 4)
+    assert found["agreement"] == pytest.approx((1 / 3 + 1 + 0) / 3)
 
 
 def test_kappa_is_that_of_the_textbook() -> None:
@@ -42,7 +42,7 @@ def test_alpha_is_that_of_two_other_tools(items: list[list[bool | None]]) -> Non
     if len({one for item in items for one in item if one is not None}) < 2:
         return
     triples = [(rater, n, one) for n, item in enumerate(items) for rater, one in enumerate(item) if one is not None]
-    found = measure_agreement(ratings).alpha
+    found = measure_agreement(ratings)["alpha"]
     assert found == pytest.approx(AnnotationTask(data=triples).alpha())
     counts = np.array([[item.count(True), item.count(False)] for item in items])
     assert found == pytest.approx(krippendorff.alpha(value_counts=counts, level_of_measurement="nominal"))
