@@ -1,7 +1,7 @@
 """How accelerate's launcher started this process, and work that several processes of one machine share.
 
-A tiny model trains no faster with a second thread: its tensors are too small. Two processes, each with half of a batch,
-train it nearly twice as fast. They are forked from a process that has made the imports, and meet in torch's group of
+A tiny model gains little from a second thread: its tensors are too small. Two processes, each with half of a batch,
+keep two cores busy. They are forked from a process that has made the imports, and meet in torch's group of
 processes (gloo), whose members a training asks for (`place`).
 """
 
