@@ -95,6 +95,8 @@ benchmarks: dev              ## speed and memory, as JSON in evidence/results
 	$(BIN)/python benchmarks/step.py --json evidence/results/step.json
 	$(BIN)/python benchmarks/step.py --peer trl --vocab 8192 --sizes 256x4 512x8 768x12 --threads 1 2 \
 		--micro-batch-tokens 4096 1024 --json evidence/results/step_trl.json
+	$(BIN)/python benchmarks/step.py --peer trl --peer-rows 16 --work long --vocab 32000 --sizes 768x12 --threads 1 2 \
+		--json evidence/results/step_long.json
 	$(BIN)/python benchmarks/reward_decode.py --peer --json evidence/results/reward_decode.json
 
 clean:

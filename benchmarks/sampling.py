@@ -2,15 +2,17 @@
 
     python benchmarks/sampling.py --json evidence/results/sampling.json
 
-Both sample from random Llamas at temperature 1, 16 rows on one thread, 64 tokens of prompt, in turn; `generate` has
-its own cache and `do_sample`. "all of one length" never ends a row; in "of many lengths" a token ends one with a
-probability of about 1/64. The figure is processor time, the least of `--repeats`: other programs may use the machine.
+Both sample from random Llamas at temperature 1, 16 rows on one thread, in turn: 64 tokens of prompt, or two groups of
+8 rows with a prompt of `--long` tokens each; `generate` has its own cache and `do_sample`. "all of one length" never
+ends a row; in "of many lengths" a token ends one with a probability of about 1/64. The figure is processor time, the
+least of `--repeats`: other programs may use the machine.
 """
 
 import argparse
 import json
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from text2grad.files import to_json
 from text2grad.models.sampling import sample
 
-ROWS, PROMPT, VOCABULARY, PAD = 16, 64, 8192, 0
+ROWS, PROMPT, GROUP, VOCABULARY, PAD = 16, 64, 8, 8192, 0
 MODELS = {"256 x 4": (256, 4), "512 x 8": (512, 8)}
 
 
@@ -47,10 +49,11 @@ def processor_seconds(work: Callable[[], Any]) -> float:
     return time.process_time() - start
 
 
-def measure(model: Any, tokens: int, ends: list[int], repeats: int) -> dict[str, Any]:
+def measure(model: Any, prompt: int, group: int, tokens: int, ends: list[int], repeats: int) -> dict[str, Any]:
     """Sample with both, in turn."""
     generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(1 + VOCABULARY // 32, VOCABULARY, (ROWS, PROMPT), generator=generator)
+    ids = torch.randint(1 + VOCABULARY // 32, VOCABULARY, (ROWS // group, prompt), generator=generator)
+    ids = ids.repeat_interleave(group, 0)
     made: dict[str, list[int]] = {"ours": [], "generate": []}
 
     def ours() -> None:
@@ -63,7 +66,7 @@ def measure(model: Any, tokens: int, ends: list[int], repeats: int) -> dict[str,
         options |= {"max_new_tokens": tokens, "pad_token_id": PAD, "eos_token_id": ends or None}
         with torch.no_grad():
             found = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
-        made["generate"].append(int((found[:, PROMPT:] != PAD).sum()))
+        made["generate"].append(int((found[:, prompt:] != PAD).sum()))
 
     seconds: dict[str, list[float]] = {"ours": [], "generate": []}
     for _ in range(repeats):
@@ -80,6 +83,7 @@ def main() -> None:
     """Measure every size, length and kind of end."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, nargs="+", default=[64, 256, 512])
+    parser.add_argument("--long", type=int, nargs="*", default=[256, 512])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -89,12 +93,15 @@ def main() -> None:
         model = llama(*size)
         for tokens in args.tokens:
             ends = {"all of one length": [], "of many lengths": list(range(1, 1 + VOCABULARY // 64))}
-            for kind, ids in ends.items():
+            prompts = [(PROMPT, 1), *((length, GROUP) for length in args.long)]
+            for (kind, ids), (prompt, group) in product(ends.items(), prompts):
                 found = {
                     "model": name,
+                    "prompt": prompt,
+                    "group": group,
                     "tokens": tokens,
                     "responses": kind,
-                    **measure(model, tokens, ids, args.repeats),
+                    **measure(model, prompt, group, tokens, ids, args.repeats),
                 }
                 results.append(found)
                 print(json.dumps(found), flush=True)

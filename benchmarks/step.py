@@ -3,17 +3,21 @@
     python benchmarks/step.py                         # both vocabularies, ours and the textbook method, JSON to stdout
     python benchmarks/step.py --vocab 8192 --json step.json
     python benchmarks/step.py --peer trl --vocab 8192 --sizes 256x4 512x8 768x12 --threads 1 2
+    python benchmarks/step.py --work long --peer trl --peer-rows 16 --vocab 32000 --sizes 768x12 --threads 1 2
 
-Setting: batch 16, prompt 64, response 64, 4 PPO epochs, LoRA r 16 on the query and value projections (as the
-published reference), Llama of hidden size 256 with 4 layers, one thread, fp32. Each measurement runs in a process of
-its own, so that its peak memory is not mixed with others. `--peer trl` measures TRL's `GRPOTrainer` on the same work,
-without a value function and with MKL; its seconds hold generation, scoring and update. `processor_s` is the processor
-time of a step of all threads, which other programs on the machine disturb less. "textbook" makes the same passes with
+Setting ("short"): batch 16, prompt 64, response 64, 4 PPO epochs, LoRA r 16 on the query and value projections (as the
+published reference), Llama of hidden size 256 with 4 layers, one thread, fp32. "long": batch 32 in groups of 8 to a
+prompt, prompt 512, response 128, 2 epochs. Each measurement runs in a process of its own, so that its peak memory is
+not mixed with others. `--peer trl` measures TRL's `GRPOTrainer` on the same work and with the same products of
+matrices, without a value function; its seconds hold generation, scoring and update, and `times_as_fast` and
+`part_of_memory` compare the two. `processor_s` is the processor time of a step of all threads, which other programs on
+the machine disturb less. Figures are medians of the repeats after a first step. "textbook" makes the same passes with
 logits of the whole sequence, log_softmax and gather.
 
-    matrix_rate_share = FLOP of all matrix products in log-probs and update / their seconds / matrix rate
+    matrix_rate_share = FLOP of all matrix products in log-probs and update / their seconds / matrix rate,
 
-where the matrix rate is the FLOP/s of a large fp32 product in the same process.
+where the matrix rate is the FLOP/s of a large fp32 product in the same process; products of attention count, half where
+it is causal.
 """
 
 import argparse
@@ -27,14 +31,29 @@ import sys
 import time
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-BATCH, PROMPT, RESPONSE, EPOCHS = 16, 64, 64, 4
+
+class Work(NamedTuple):
+    """What a step does: responses, responses to a prompt, tokens of prompts and responses, passes of the update."""
+
+    batch: int
+    group: int
+    prompt: int
+    response: int
+    epochs: int
+
+
+WORK = {
+    "short": Work(16, 1, 64, 64, 4),
+    "long": Work(32, 8, 512, 128, 2),
+    "tiny": Work(8, 4, 160, 8, 2),
+}
 SIZES = {"256x4": (256, 688, 4, 4), "512x8": (512, 1_376, 8, 8), "768x12": (768, 2_048, 12, 12)}
 """Hidden size, intermediate size, layers, heads."""
 
 
-def build(vocab: int, targets: Any, size: str = "256x4", *, positions: int = 512) -> Any:
+def build(vocab: int, targets: Any, size: str = "256x4", *, positions: int = 1024) -> Any:
     """Return a Llama with a LoRA adapter, in evaluation mode."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -72,7 +91,9 @@ def matrix_rate() -> float:
 class Step:
     """One step of the training loop, phase by phase."""
 
-    def __init__(self, policy: Any, vocab: int, kl: Any, micro_batch_tokens: int = 4096) -> None:
+    def __init__(
+        self, policy: Any, vocab: int, kl: Any, micro_batch_tokens: int = 4096, work: Work = WORK["short"]
+    ) -> None:
         """Make models, optimizers and prompts."""
         from accelerate import Accelerator
 
@@ -82,7 +103,7 @@ class Step:
         from text2grad.rl.piece_sizes import PieceSizes
         from text2grad.rl.update import MinibatchGradient
 
-        self.policy, self.vocab, self.kl = policy, vocab, kl
+        self.policy, self.vocab, self.kl, self.work = policy, vocab, kl, work
         self.model, self.reference = PolicyWithValue(policy, value="trunk"), Reference(policy)
         optimizers = Optimizers(
             self.model.policy_parameters(),
@@ -91,7 +112,7 @@ class Step:
             total_steps=9,
         )
         optimizers.begin(0)
-        self.optimizers, self.config = optimizers, PPOConfig(epochs=EPOCHS, micro_batch_tokens=micro_batch_tokens)
+        self.optimizers, self.config = optimizers, PPOConfig(epochs=work.epochs, micro_batch_tokens=micro_batch_tokens)
         self.gradient = MinibatchGradient(
             self.model,
             Accelerator(cpu=True),
@@ -101,32 +122,37 @@ class Step:
             half_precision=False,
         )
         generator = random.Random(1)
-        self.prompts = [[generator.randrange(vocab) for _ in range(PROMPT)] for _ in range(BATCH)]
+        distinct = [[generator.randrange(vocab) for _ in range(work.prompt)] for _ in range(work.batch // work.group)]
+        self.prompts = [prompt for prompt in distinct for _ in range(work.group)]
 
     def rollout(self, number: int) -> list[tuple[int, ...]]:
-        """Sample 64 tokens for each prompt; no id ends a response."""
+        """Sample a response to each prompt; no id ends a response."""
         from text2grad.models.randomness import step_uniforms
         from text2grad.models.sampling import sample
 
-        uniforms = step_uniforms(seed=0, step=number, rows=BATCH, tokens=RESPONSE)
+        uniforms = step_uniforms(seed=0, step=number, rows=self.work.batch, tokens=self.work.response)
         return sample(self.policy, self.prompts, uniforms, eos_ids=(self.vocab,), pad_id=0)
 
     def criticise(self, responses: list[tuple[int, ...]]) -> Any:
         """Return the batch; this benchmark has no critic."""
         from text2grad.models.batch import collate
+        from text2grad.models.shared_prefix import can_share_prompts
         from text2grad.types import Example, Rollout
 
         pairs = zip(self.prompts, responses, strict=True)
-        return collate([Rollout(Example("x"), tuple(p), tuple(r), "", truncated=True) for p, r in pairs], pad_id=0)
+        rollouts = [Rollout(Example("x"), tuple(p), tuple(r), "", truncated=True) for p, r in pairs]
+        return collate(rollouts, pad_id=0, share_prompts=can_share_prompts(self.policy))
 
     def score(self, batch: Any) -> Any:
         """Return the inputs of PPO: log-probs, KL, values, rewards, advantages."""
         from text2grad.rl.advantages import gae, whiten
         from text2grad.rl.nl_gradient import total_rewards
+        from text2grad.rl.scoring import score_batch
         from text2grad.rl.update import PPOBatch
 
         mask = batch.response_mask
-        scores = self.model.score(batch, self.reference, temperature=1.0, kl=self.kl)
+        with self.gradient.sharing_first_pass():
+            scores = score_batch(self.model, self.reference, batch, self.gradient.sizes, temperature=1.0, kl=self.kl)
         rewards = total_rewards((batch.response_ids % 3 - 1).float(), scores.kl, mask, beta=0.05)
         advantages, returns = gae(rewards, scores.values, mask, gamma=1.0, lam=0.95)
         return PPOBatch(batch, scores, whiten(advantages, mask), returns)
@@ -138,14 +164,26 @@ class Step:
         ppo_epochs(self.gradient, self.optimizers, data, seed=seed)
 
 
-def ours(policy: Any, vocab: int, kl: str, repeats: int, micro_batch_tokens: int) -> dict[str, Any]:
+def ours(policy: Any, args: argparse.Namespace) -> dict[str, Any]:
     """Measure this project's step."""
-    from torch.utils.flop_counter import FlopCounterMode
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-    step = Step(policy, vocab, kl, micro_batch_tokens)
+    def attention(query: Any, key: Any, value: Any, _: float = 0.0, causal: bool = False, **__: Any) -> int:
+        return int(sdpa_flop_count(query, key, value)) // (1 + causal)
+
+    def backward(grad: Any, query: Any, key: Any, value: Any, *more: Any, **_: Any) -> int:
+        return int(sdpa_backward_flop_count(grad, query, key, value)) // (1 + more[3])
+
+    aten = torch.ops.aten
+    of_attention = {
+        aten._scaled_dot_product_flash_attention_for_cpu: attention,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: backward,
+    }
+    step = Step(policy, args.vocab[0], args.kl, args.micro_batch_tokens[0], WORK[args.work])
     phases: dict[str, list[float]] = {"rollout": [], "critic": [], "logprobs": [], "update": []}
     processor: list[float] = []
-    for number in range(repeats + 1):
+    for number in range(args.repeats + 1):
         clock, began = [time.perf_counter()], time.process_time()
         responses = step.rollout(number)
         clock.append(time.perf_counter())
@@ -159,19 +197,19 @@ def ours(policy: Any, vocab: int, kl: str, repeats: int, micro_batch_tokens: int
             phases[name] += [end - begin] * (number > 0)  # the first step warms up
         processor += [time.process_time() - began] * (number > 0)
     peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False, custom_mapping=of_attention) as counter:
         step.update(step.score(batch), seed=0)
     seconds = {name: statistics.median(values) for name, values in phases.items()}
     return {
         "seconds": seconds,
-        "processor_s": min(processor),
+        "processor_s": statistics.median(processor),
         "peak_gb": peak_gb,
         "flop": counter.get_total_flops(),
     }
 
 
-def trl(policy: Any, vocab: int, repeats: int) -> dict[str, Any]:
-    """Measure TRL's `GRPOTrainer`: generation, scoring and as many passes over 16 completions."""
+def trl(policy: Any, args: argparse.Namespace) -> dict[str, Any]:
+    """Measure TRL's `GRPOTrainer`: generation, scoring and as many passes over the completions."""
     import tempfile
 
     from datasets import Dataset
@@ -180,27 +218,30 @@ def trl(policy: Any, vocab: int, repeats: int) -> dict[str, Any]:
 
     from text2grad.tasks.tiny import word_tokenizer
 
+    work, vocab = WORK[args.work], args.vocab[0]
+
     class Clock(TrainerCallback):  # type: ignore[misc]
-        """The time at the end of every fourth optimizer step."""
+        """The time at the end of each step's last pass."""
 
         at: list[tuple[float, float]] = []  # noqa: RUF012
 
         def on_step_end(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
             """Remember the time."""
-            if state.global_step % EPOCHS == 0:
+            if state.global_step % work.epochs == 0:
                 self.at.append((time.perf_counter(), time.process_time()))
 
     tokenizer = word_tokenizer([" ".join(f"w{n}" for n in range(vocab - 3))])
     generator = random.Random(1)
-    prompts = [" ".join(f"w{generator.randrange(vocab - 3)}" for _ in range(PROMPT)) for _ in range(64)]
+    prompts = [" ".join(f"w{generator.randrange(vocab - 3)}" for _ in range(work.prompt)) for _ in range(64)]
     with tempfile.TemporaryDirectory() as folder:
         settings = GRPOConfig(
             output_dir=folder,
-            max_steps=EPOCHS * (repeats + 1),
-            per_device_train_batch_size=BATCH,
-            num_generations=4,
-            num_iterations=EPOCHS,
-            max_completion_length=RESPONSE,
+            max_steps=work.epochs * (args.repeats + 1),
+            per_device_train_batch_size=args.peer_rows or work.batch,
+            gradient_accumulation_steps=work.batch // (args.peer_rows or work.batch),
+            num_generations=max(work.group, 4),
+            num_iterations=work.epochs,
+            max_completion_length=work.response,
             beta=0.05,
             learning_rate=1e-5,
             bf16=False,
@@ -216,24 +257,27 @@ def trl(policy: Any, vocab: int, repeats: int) -> dict[str, Any]:
         trainer.train()
     steps = [(b[0] - a[0], b[1] - a[1]) for a, b in zip(Clock.at[:-1], Clock.at[1:], strict=True)]
     peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    return {"seconds": {"step": min(s[0] for s in steps)}, "processor_s": min(s[1] for s in steps), "peak_gb": peak_gb}
+    seconds, processor = (statistics.median(times) for times in zip(*steps, strict=True))
+    return {"seconds": {"step": seconds}, "processor_s": processor, "peak_gb": peak_gb}
 
 
-def textbook(policy: Any, vocab: int, kl: str, repeats: int) -> dict[str, Any]:
+def textbook(policy: Any, args: argparse.Namespace) -> dict[str, Any]:
     """Measure the same passes with logits of the whole sequence, as in trainers without tiles."""
     import torch
 
+    work, kl = WORK[args.work], args.kl
     head = torch.nn.Linear(policy.config.hidden_size, 1)
     parameters = [p for p in policy.parameters() if p.requires_grad] + list(head.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=1e-5)
-    ids = torch.randint(0, vocab, (BATCH, PROMPT + RESPONSE), generator=torch.Generator().manual_seed(1))
+    shape = (work.batch, work.prompt + work.response)
+    ids = torch.randint(0, args.vocab[0], shape, generator=torch.Generator().manual_seed(1))
 
     def passes(*, entropy: bool) -> tuple[Any, ...]:
         out = policy(input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True, use_cache=False)
         logp = out.logits[:, :-1].log_softmax(-1)
-        chosen = logp.gather(-1, ids[:, 1:, None])[..., 0][:, PROMPT - 1 :]
+        chosen = logp.gather(-1, ids[:, 1:, None])[..., 0][:, work.prompt - 1 :]
         spread = -(logp.exp() * logp).sum(-1) if entropy else None
-        return logp, chosen, spread, head(out.hidden_states[-1])[:, PROMPT - 1 : -1, 0]
+        return logp, chosen, spread, head(out.hidden_states[-1])[:, work.prompt - 1 : -1, 0]
 
     def step() -> tuple[float, float]:
         start = time.perf_counter()
@@ -245,7 +289,7 @@ def textbook(policy: Any, vocab: int, kl: str, repeats: int) -> dict[str, Any]:
             del logp, logp_ref, divergence
             advantages = torch.randn(old.shape)
         middle = time.perf_counter()
-        for _ in range(EPOCHS):
+        for _ in range(work.epochs):
             _, new, _, values = passes(entropy=False)
             ratio = (new - old).exp()
             surrogate = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages).mean()
@@ -256,7 +300,7 @@ def textbook(policy: Any, vocab: int, kl: str, repeats: int) -> dict[str, Any]:
         return middle - start, time.perf_counter() - middle
 
     step()
-    found = [step() for _ in range(repeats)]
+    found = [step() for _ in range(args.repeats)]
     seconds = {"logprobs": statistics.median(f[0] for f in found), "update": statistics.median(f[1] for f in found)}
     return {"seconds": seconds, "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, "flop": None}
 
@@ -275,13 +319,14 @@ def measure(policy: Any, args: argparse.Namespace) -> dict[str, Any]:
     loaded_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     rate = matrix_rate()
     setting = {"who": args.who, "vocab": args.vocab[0], "size": args.sizes[0], "threads": args.threads[0]}
+    setting |= {"work": args.work}
     if args.who == "trl":
-        return {**setting, **trl(policy, args.vocab[0], args.repeats), "loaded_gb": loaded_gb}
+        return {**setting, "rows": args.peer_rows, **trl(policy, args), "loaded_gb": loaded_gb}
     if args.who == "text2grad":
         setting["micro_batch_tokens"] = args.micro_batch_tokens[0]
-        found = ours(policy, args.vocab[0], args.kl, args.repeats, args.micro_batch_tokens[0])
+        found = ours(policy, args)
     else:
-        found = textbook(policy, args.vocab[0], args.kl, args.repeats)
+        found = textbook(policy, args)
     without_rollout = found["seconds"]["logprobs"] + found["seconds"]["update"]
     share = found["flop"] / without_rollout / rate if found["flop"] else None
     return {
@@ -296,6 +341,20 @@ def measure(policy: Any, args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def compared(ours: dict[str, Any], peer: dict[str, Any]) -> dict[str, float]:
+    """Return how many times as fast as the peer a step is, and which part of its memory it takes."""
+    of_peer = peer["seconds"]
+    seconds = sum(value for name, value in ours["seconds"].items() if "step" in of_peer or name in of_peer)
+    processor = (
+        {"times_as_fast_in_processor_time": peer["processor_s"] / ours["processor_s"]} if "step" in of_peer else {}
+    )
+    return {
+        "times_as_fast": sum(of_peer.values()) / seconds,
+        **processor,
+        "part_of_memory": ours["peak_gb"] / peer["peak_gb"],
+    }
+
+
 def main() -> None:
     """Measure every setting, each in a process of its own."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -304,9 +363,11 @@ def main() -> None:
     parser.add_argument("--targets", default="qv", help='"qv" (as the published reference) or "all-linear"')
     parser.add_argument("--who", choices=["text2grad", "textbook", "trl"])
     parser.add_argument("--peer", choices=["textbook", "trl"], default="textbook")
+    parser.add_argument("--work", choices=WORK, default="short")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["256x4"])
     parser.add_argument("--threads", nargs="+", type=int, default=[1])
     parser.add_argument("--micro-batch-tokens", nargs="+", type=int, default=[4096], help="ours: tokens of one pass")
+    parser.add_argument("--peer-rows", type=int, default=0, help="TRL: rows of one pass; 0: the whole batch")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -314,14 +375,31 @@ def main() -> None:
         one(args)
         return
     ways = [["text2grad", "--micro-batch-tokens", str(tokens)] for tokens in args.micro_batch_tokens]
-    results = []
-    for vocab, size, threads, way in product(args.vocab, args.sizes, args.threads, [*ways, [args.peer]]):
+    results: list[dict[str, Any]] = []
+    for vocab, size, threads in product(args.vocab, args.sizes, args.threads):
         command = [sys.executable, __file__, "--vocab", str(vocab), "--kl", args.kl, "--targets", args.targets]
-        command += ["--repeats", str(args.repeats), "--sizes", size, "--threads", str(threads), "--who", *way]
+        command += [
+            "--work",
+            args.work,
+            "--peer-rows",
+            str(args.peer_rows),
+            "--repeats",
+            str(args.repeats),
+            "--sizes",
+            size,
+            "--threads",
+            str(threads),
+        ]
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-        output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout
-        results.append(json.loads(output.splitlines()[-1]))
-        print(json.dumps(results[-1], indent=1), flush=True)
+        peer: dict[str, Any] = {}
+        for way in [args.peer], *ways:
+            lines = subprocess.run(
+                [*command, "--who", *way], stdout=subprocess.PIPE, text=True, check=True, env=environment
+            )
+            measured = json.loads(lines.stdout.splitlines()[-1])
+            results.append(measured | (compared(measured, peer) if peer else {}))
+            peer = peer or measured
+            print(json.dumps(results[-1], indent=1), flush=True)
     if args.json:
         args.json.write_text(json.dumps(results, indent=1) + "\n")
 

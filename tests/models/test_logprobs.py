@@ -215,6 +215,20 @@ def test_all_ways_to_a_log_prob_give_the_same_bits(tile: int) -> None:
     assert torch.equal(trained, sampled)
 
 
+def test_an_entropy_that_is_a_value_alone_has_the_same_bits_and_no_gradient(narrow: None) -> None:
+    grads, stats = [], []
+    for with_entropy in (True, "value"):
+        hidden, weight = inputs(with_bias=False)
+        head = Head(weight.detach())
+        found = token_logprobs(hidden, head, targets_of(), with_entropy=with_entropy)  # type: ignore[arg-type]
+        both = found.logp + found.entropy if with_entropy == "value" else found.logp
+        both.sum().backward()
+        grads.append(hidden.grad)
+        stats.append(found)
+    assert all(torch.equal(*pair) for pair in zip(*stats, strict=True))
+    assert torch.equal(grads[0], grads[1])
+
+
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]])
 def test_logits_of_ten_thousand_neither_overflow_nor_lose_a_nat(order: list[int], tile: int) -> None:
     # z = h·W with h = 1: −10⁴, 10⁴, 10⁴ + 1, 0 in some order; p = (0, 1, e, 0)/(1 + e)

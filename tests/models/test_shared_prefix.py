@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from text2grad.models.adapters import with_lora
 from text2grad.models.decoding import decode
-from text2grad.models.kv_cache import cache_argument, empty_cache
+from text2grad.models.kv_cache import arguments_of, cache_argument, empty_cache
 from text2grad.models.shared_prefix import prefill
 from tiny_models import CONFIGS, tiny
 
@@ -95,7 +95,7 @@ def test_short_beginnings_are_not_padded_to_the_longest() -> None:
     assert [[token for token, here in zip(*row, strict=True) if here] for row in told] == PROMPTS
     for row, tokens in enumerate(PROMPTS):  # keys as of the row alone, at the end of its slots
         alone = empty_cache(model)
-        model(input_ids=torch.tensor([tokens[:-1]]), use_cache=True, **{cache_argument(model): alone})
+        model(input_ids=torch.tensor([tokens[:-1]]), use_cache=True, **{cache_argument(arguments_of(model)): alone})
         keys = cache.layers[1].keys[row, :, 22 - len(tokens[:-1]) :]
         torch.testing.assert_close(keys, alone.layers[1].keys[0], atol=1e-5, rtol=1e-5)
 

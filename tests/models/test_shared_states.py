@@ -8,7 +8,8 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 from transformers import GPTNeoConfig, GPTNeoForCausalLM, MptConfig, MptForCausalLM
 
-from text2grad.models.adapters import base_of, enable_checkpointing, with_lora
+from text2grad.models import shared_attention
+from text2grad.models.adapters import base_of, enable_checkpointing, trunk_of, with_lora
 from text2grad.models.batch import TokenBatch, collate
 from text2grad.models.decoding import decode, steps_are_right
 from text2grad.models.policy import PolicyWithValue, Reference, response_logprobs
@@ -94,8 +95,17 @@ def tokens_read(model: Any) -> tuple[list[list[int]], Any]:
     return shapes, hook
 
 
+@pytest.fixture(params=[1, 10**6], ids=["attends to shared", "copies"], autouse=True)
+def least_shared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Rows attend to the keys and values of their prompt, or have copies of them."""
+    monkeypatch.setattr(shared_attention, "LEAST_SHARED", request.param)
+    return int(request.param)
+
+
 def test_each_prompt_is_read_once_and_responses_go_on_from_it() -> None:
     model = tiny("llama")
+    assert can_share_prompts(model)
+    shared_attention.can_attend_to_shared(trunk_of(model))  # tries the architecture once
     shapes, hook = tokens_read(model)
     part, whole = both()
     response_logprobs(model, part)
@@ -150,6 +160,10 @@ def test_groups_keep_equal_prompts_together_by_hand() -> None:
     # Prompt 0 alone: 8 + 4 · 4 = 24, with prompt 2: 2 · 11 + 5 · 4 = 42.
     assert [group.tolist() for group in batch.groups(27)] == [[1, 4, 7], [2, 6, 0, 3], [5]]
     assert [batch.rows(group).cost() for group in batch.groups(27)] == [(15, True), (24, True), (14, False)]
+    # 35 would hold the first rows of prompt 0, too, 2 · 8 + 6 · 3 = 34; but then that prompt would be read twice.
+    assert [group.tolist() for group in batch.groups(35)] == [[1, 4, 7], [2, 6, 0, 3], [5]]
+    # 20 do not hold prompt 0 with all of its rows: 8 + 3 · 3 = 17 are three of them, and the last one is 12.
+    assert [group.tolist() for group in batch.groups(20)] == [[1, 4, 7], [2, 6, 0], [3], [5]]
 
 
 @settings(derandomize=True, deadline=None, max_examples=80)
@@ -176,6 +190,7 @@ def test_a_group_is_sampled_as_row_by_row_from_one_prompt_pass() -> None:
     uniforms = step_uniforms(seed=3, step=0, rows=6, tokens=7)
     end: dict[str, Any] = {"eos_ids": [2], "pad_id": 0}
     assert steps_are_right(model, 0)
+    assert can_share_prompts(model)
     shapes, hook = tokens_read(model)
     together = sample(model, prompts, uniforms, **end)
     assert shapes[0] == [2, 7]  # both prompts without their last token

@@ -20,7 +20,7 @@ from text2grad.models.adapters import CRITIC_ADAPTER, adapter_parameters, with_l
 from text2grad.models.batch import collate
 from text2grad.models.fine_tuning import FineTuning
 from text2grad.models.policy import PolicyWithValue, Reference
-from text2grad.models.pretrained import load_policy
+from text2grad.models.pretrained import base_named_by, load_policy
 from text2grad.models.probing import save_model
 from text2grad.reward_models.format import CritiqueFormat
 from text2grad.reward_models.generative import GenerativeRewardModel
@@ -29,7 +29,6 @@ from text2grad.reward_models.refresh import Refresher
 from text2grad.reward_models.shared_base import (
     AdapterRole,
     add_role,
-    base_named_by,
     learning,
     load_weights,
 )

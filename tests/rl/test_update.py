@@ -2,7 +2,9 @@
 
 import math
 import re
-from typing import Any
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from text2grad.models.batch import collate
 from text2grad.models.policy import PolicyWithValue, Reference, Scores
 from text2grad.rl.optimizers import Optimizers
 from text2grad.rl.piece_sizes import PieceSizes
+from text2grad.rl.scoring import score_batch
 from text2grad.rl.update import MinibatchGradient, PPOBatch, minibatch_rows, ppo_epochs
 from text2grad.types import Rollout
 from tiny_models import own_logits, rollouts, tiny
@@ -483,3 +486,70 @@ def test_a_gradient_of_exactly_zero_is_an_error_where_tokens_have_advantages_alo
     bench.advantages = torch.zeros_like(bench.advantages)  # a critic that says nothing
     assert bench.update(bench.learning(), seed=0)["update/policy_grad_norm"] == 0.0
     assert same(before, bench.weights())
+
+
+# The pass of scoring is the first of the update.
+
+
+@pytest.mark.parametrize(
+    ("value", "kl", "grouped", "tokens", "pieces"),
+    [
+        ("trunk", "k1", False, 10_000, 1),
+        ("none", "k1", False, 20, 3),
+        ("model", "full", True, 10_000, 1),
+        ("trunk", "k1", True, 16, 2),  # prompts of 5 tokens: 5 + 4 · 2 = 13 and 5 + 2 · 5 = 15 tokens
+    ],
+)
+def test_the_pass_of_scoring_that_is_also_the_first_of_the_update_changes_no_bit(
+    value: str, kl: Literal["k1", "full"], grouped: bool, tokens: int, pieces: int
+) -> None:
+    weights, seen, passes = [], [], []
+    for shared in (False, True):
+        bench = Bench(value=value, epochs=2, micro_batch_tokens=tokens, temperature=0.7, detach_trunk=False)
+        if grouped:
+            lengths = (2, 1, 5, 2, 2, 4)
+            own = rollouts(tuple((5, length) for length in lengths))
+            bench.rollouts = [
+                replace(row, prompt_ids=own[length > 3].prompt_ids) for row, length in zip(own, lengths, strict=True)
+            ]
+        hook = bench.model.register_forward_hook(lambda *_: passes.append(shared))  # noqa: B023
+        for step in range(3):
+            batch = collate(bench.rollouts, pad_id=0, share_prompts=grouped)
+            with bench.gradient.sharing_first_pass() if shared else nullcontext():
+                scores = score_batch(bench.model, bench.reference, batch, bench.gradient.sizes, temperature=0.7, kl=kl)
+            assert not any(part.requires_grad for part in scores)
+            assert (bench.gradient.sizes.kept is not None) == (shared and step > 0)  # the first step checks
+            mask = batch.response_mask
+            advantages, returns = (part[:, : mask.shape[1]] * mask for part in (bench.advantages, bench.returns))
+            seen.append(bench.update(PPOBatch(batch, scores, advantages, returns), seed=step))
+            assert bench.gradient.sizes.kept is None
+        hook.remove()
+        weights.append(bench.weights())
+    assert same(*weights)
+    assert seen[:3] == seen[3:]
+    # 3 steps of 2 epochs; two of the steps leave out one pass
+    assert (passes.count(False), passes.count(True)) == (6 * pieces, 6 * pieces - 2)
+
+
+def test_the_pass_of_scoring_is_not_kept_where_the_update_begins_with_another() -> None:
+    for setting in {"minibatches": 2}, {"entropy_coef": 0.1}, {}:
+        bench = Bench(**setting)
+        bench.update(bench.learning(), seed=0)
+        with bench.gradient.sharing_first_pass():
+            assert bench.gradient.sizes.keeps == (not setting)
+        assert not bench.gradient.sizes.keeps
+
+
+def test_a_kept_pass_over_other_rows_is_dropped() -> None:
+    # A lack of memory after scoring halves the pieces: the first then has other rows.
+    bench, usual = Bench(micro_batch_tokens=10_000), Bench(micro_batch_tokens=20)
+    for each in bench, usual:
+        each.update(each.learning(), seed=0)
+    learning = bench.learning()
+    sizes = bench.gradient.sizes
+    with bench.gradient.sharing_first_pass():
+        score_batch(bench.model, bench.reference, learning.batch, sizes, temperature=1.0, kl="k1")
+    assert sizes.kept is not None
+    sizes.micro_batch_tokens = 20
+    assert bench.update(learning, seed=1) == pytest.approx(usual.update(usual.learning(), seed=1), abs=1e-5)
+    assert sizes.kept is None

@@ -335,7 +335,7 @@ FEEDBACK = [
     *(table(f"import {name}", text, says) for name, text, says in (
         ("offsets with a fraction", SPAN_RECORD % (0.5, '"f"', "null"), r"t\.jsonl:1.*whole numbers.*0\.5"),
         ("offsets that are true", SPAN_RECORD % ("true", '"f"', "null"), r"t\.jsonl:1.*whole numbers.*true"),
-        ("offsets that are a text", SPAN_RECORD % ('"0"', '"f"', "null"), r"t\.jsonl:1.*whole numbers"),
+        ("offsets that are a word", SPAN_RECORD % ('"first"', '"f"', "null"), r"t\.jsonl:1.*whole numbers"),
         ("an infinite outcome", SPAN_RECORD % (0, '"f"', "1e400"), r"t\.jsonl:1.*outcome.*Infinity"),
         ("an outcome that is nan", SPAN_RECORD % (0, '"f"', "NaN"), r"t\.jsonl:1.*outcome.*NaN"),
         ("an outcome that is true", SPAN_RECORD % (0, '"f"', "true"), r"t\.jsonl:1.*outcome.*true"),

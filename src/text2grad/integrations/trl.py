@@ -26,6 +26,7 @@ from text2grad.progress import note
 from text2grad.rl import JudgedIds, OutsideJudge, group_advantages, whiten
 from text2grad.types import HALF_PAIR, Critique, Example, Span
 
+_is_async: Callable[[Any], bool] = getattr(grpo_trainer, "is_async_callable", iscoroutinefunction)  # as TRL does
 WITH_SPANS = "frac_zero_std_with_spans"
 
 
@@ -95,17 +96,16 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
 
     def _listener(self, number: int, func: Any, judge: OutsideJudge) -> Callable[..., Any]:
         """Return a reward function that gives TRL numbers, and keeps what the given function says in words."""
-        name = self.reward_func_names[number]
 
         def numbers_of(answers: Any, columns: Mapping[str, Any]) -> Any:
             if not any(isinstance(answer, str | Mapping | tuple | list | Critique) for answer in answers):
                 return answers
-            anchored = [
-                Critique("") if answer is None else _anchored(answer, completion, self._text(ids))
-                for answer, completion, ids in zip(answers, columns["completions"], self.ids, strict=True)
-            ]
-            judge.critic = lambda examples, responses: anchored
-            judge.critic.__name__ = name  # in errors
+
+            def said(examples: Sequence[Example], responses: Sequence[str]) -> list[Any]:
+                each = zip(answers, columns["completions"], responses, strict=True)
+                return [_anchored(*parts) for parts in each]
+
+            said.__name__, judge.critic = self.reward_func_names[number], said  # the name stands in errors
             return self._judge(number, judge, columns)
 
         def told(**columns: Any) -> Any:
@@ -116,18 +116,11 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         async def told_later(**columns: Any) -> Any:
             return numbers_of(await func(**columns), columns)
 
-        return told_later if iscoroutinefunction(func) or iscoroutinefunction(type(func).__call__) else told
-
-    @property
-    def _text_tokenizer(self) -> Any:
-        return getattr(self.processing_class, "tokenizer", self.processing_class)
-
-    def _text(self, ids: Sequence[int]) -> str:
-        return str(self._text_tokenizer.decode(list(ids), skip_special_tokens=True))
+        return told_later if _is_async(func) else told
 
     def _judge(self, number: int, judge: OutsideJudge, columns: Mapping[str, Any]) -> list[float]:
         """Keep the critiques and token rewards of a reward function; return the number of each response."""
-        tokenizer = self._text_tokenizer
+        tokenizer: Any = getattr(self.processing_class, "tokenizer", self.processing_class)
         ends = {*stop_ids(self.accelerator.unwrap_model(self.model), tokenizer), tokenizer.pad_token_id}
         cut = [own[-1] not in ends for own in self.ids]
         judged = judge(tokenizer, list(map(_example, self.rows)), self.ids, cut, device=self.accelerator.device)
@@ -328,6 +321,8 @@ def _anchored(answer: Any, completion: Any, response: str) -> Any:
     TRL gives the completion of a chat model as messages, and takes reasoning and white space out of them.
     """
     text = _content(completion)
+    if answer is None:
+        return Critique("")
     if not isinstance(answer, Critique) or not answer.spans or text == response:
         return answer
     if text is None or response.count(text) != 1:

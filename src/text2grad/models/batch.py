@@ -13,6 +13,7 @@ distinct prompts, instead of B · S.
 """
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
@@ -71,20 +72,27 @@ class TokenBatch(NamedTuple):
     def groups(self, tokens: int) -> list[Tensor]:
         """Return row indices in groups, at most `tokens` padded tokens (or one row) in a forward pass each.
 
-        Rows of one group have similar lengths; rows with the same prompt stand together if they may share it.
+        Rows of one group have similar lengths. Rows with the same prompt stand together if they may share it, in one
+        group if that pays and they fit.
         """
-        prompts, responses = self.prompt_lengths.tolist(), self.response_lengths.tolist()
-        rows = range(len(prompts))
-        if len(set(self.prompts)) < len(self.prompts):
-            order = sorted(rows, key=lambda row: (prompts[row], self.prompts[row], responses[row], row))
-        else:
-            order = sorted(rows, key=lambda row: (prompts[row] + responses[row], row))
         sizes = self._sizes()
+        if len(set(self.prompts)) < len(self.prompts):
+            order = sorted(range(len(sizes)), key=lambda row: (sizes[row][0], self.prompts[row], sizes[row][1], row))
+            units = [list(rows) for _, rows in groupby(order, key=self.prompts.__getitem__)]
+        else:
+            units = [[row] for row in sorted(range(len(sizes)), key=lambda row: (sum(sizes[row][:2]), row))]
+
+        def cost(rows: Sequence[int]) -> Cost:
+            return _cost([sizes[row] for row in rows])
+
         groups = list[list[int]]()
-        for row in order:
-            if not groups or _cost([sizes[other] for other in (*groups[-1], row)]).tokens > tokens:
-                groups.append([])
-            groups[-1].append(row)
+        for unit in units:
+            of_unit = cost(unit)
+            together = of_unit.shares_prompts and of_unit.tokens <= tokens
+            for part in [unit] if together else [[row] for row in unit]:
+                if not groups or cost([*groups[-1], *part]).tokens > tokens:
+                    groups.append([])
+                groups[-1] += part
         return [torch.tensor(group, device=self.ids.device) for group in groups]
 
     def cost(self) -> "Cost":

@@ -11,7 +11,6 @@ Shapes: B rows, S slots of the padded prompts, V vocabulary.
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from inspect import signature
 from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,7 +22,7 @@ from transformers import DynamicCache
 from text2grad.errors import ModelError, is_out_of_memory
 from text2grad.models.adapters import base_of, half_precision
 from text2grad.models.batch import left_padded, right_padded
-from text2grad.models.kv_cache import empty_cache
+from text2grad.models.kv_cache import arguments_of, empty_cache
 from text2grad.models.pretrained import context_of, vocabulary_of
 from text2grad.models.probing import evaluating
 from text2grad.models.shared_prefix import prefill, read_tokens
@@ -136,7 +135,7 @@ def _decode_batch(
 
 def _decode_whole(model: Any, prompts: Sequence[Sequence[int]], run: _Run) -> None:
     """Decode without a cache: each step reads the rows, padded on the right, from their first token on."""
-    keeps = "logits_to_keep" in signature(base_of(model).forward).parameters
+    keeps = "logits_to_keep" in arguments_of(model)
     for step in count():
         running = sorted(run.running)
         rows = [[*prompts[row], *run.tokens[row]] for row in running]

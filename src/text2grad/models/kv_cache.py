@@ -6,6 +6,7 @@ of the time of a decoding step on a CPU. Here they lie in buffers that grow by a
 Shapes: B rows, H heads of keys, L cached tokens, D size of a head.
 """
 
+from collections.abc import Collection
 from inspect import signature
 from typing import Any
 
@@ -20,16 +21,20 @@ from text2grad.models.adapters import base_of
 LEAST_ROOM = 64  # tokens
 
 
-def cache_argument(model: Any) -> str:
-    """Return what the forward pass calls its cache: `cache` since transformers 5.24; "" if it takes no such cache."""
-    known = signature(base_of(model).forward).parameters
+def arguments_of(model: Any) -> Collection[str]:
+    """Return the names of the arguments of a model's forward pass, without peft's wrapper."""
+    return signature(base_of(model).forward).parameters.keys()
+
+
+def cache_argument(known: Collection[str]) -> str:
+    """Return which of the arguments is the cache: `cache` since transformers 5.24; "" if the model takes none."""
     return next((name for name in ("cache", "past_key_values", "cache_params") if name in known), "")
 
 
 def empty_cache(model: Any) -> Any:
     """Return an empty cache in which every layer keeps every position; None for models with other caches."""
     config = model.config
-    takes = cache_argument(model) in ("cache", "past_key_values")
+    takes = cache_argument(arguments_of(model)) in ("cache", "past_key_values")
     if config.get_text_config() is not config or not takes or not model._supports_default_dynamic_cache():
         return None
     cache = DynamicCache(config=config)

@@ -51,7 +51,7 @@ class Passes(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Scores of rollouts, without gradient: each [B, T] fp32, zero outside the mask; bootstrap is [B]."""
+    """Scores of rollouts: each [B, T] fp32, zero outside the mask; bootstrap is [B]."""
 
     logp: Tensor
     logp_ref: Tensor
@@ -192,29 +192,39 @@ class PolicyWithValue(nn.Module):
         before, after = (self.value_head(part.float())[:, 0] for part in states)
         return batch.unpack(before), after
 
-    @torch.no_grad()
     def score(
-        self, batch: TokenBatch, reference: "Reference", *, temperature: float, kl: Literal["k1", "full"]
+        self,
+        batch: TokenBatch,
+        reference: "Reference",
+        *,
+        temperature: float,
+        kl: Literal["k1", "full"],
+        learns: bool = False,
     ) -> Scores:
-        """Return log-probs of policy and reference, their KL, entropy, values and the bootstrap, without gradient.
+        """Return log-probs of policy and reference, their KL, entropy, values and the bootstrap.
 
         Args:
             batch: right-padded rollouts.
             reference: the frozen start.
             temperature: of the rollout.
             kl: "k1", the sampled log-ratio; "full", exact over the vocabulary.
+            learns: whether log-probs and values of the policy have a gradient, as those of `forward`.
         """
-        states = response_states(trunk_of(self.policy), batch)
-        values, after = self._values(batch, states)
-        targets = batch.targets()
-        mine, head = states.before, head_of(self.policy)
-        other, other_head = reference.read(self.policy, batch)
-        if kl == "full":
-            pair = pair_logprobs(mine, head, other, other_head, targets, temperature=temperature)
-        else:
-            pair = sampled_pair(mine, head, other, other_head, targets, temperature=temperature)
-        logp, logp_ref, per_token, entropy = (batch.unpack(x) for x in pair)
-        return Scores(logp, logp_ref, per_token, entropy, values, after * batch.truncated)
+        with torch.no_grad():
+            other, other_head = reference.read(self.policy, batch)
+        targets, head = batch.targets(), head_of(self.policy)
+        with torch.set_grad_enabled(learns):
+            states = response_states(trunk_of(self.policy), batch)
+            values, after = self._values(batch, states)
+            mine = states.before
+            if kl == "full":
+                pair = pair_logprobs(mine, head, other, other_head, targets, temperature=temperature)
+                if learns:
+                    pair = pair._replace(logp=token_logprobs(mine, head, targets, temperature=temperature).logp)
+            else:
+                pair = sampled_pair(mine, head, other, other_head, targets, temperature=temperature)
+            logp, logp_ref, per_token, entropy = (batch.unpack(x) for x in pair)
+            return Scores(logp, logp_ref, per_token, entropy, values, after * batch.truncated)
 
 
 class ReferenceTrunk(nn.Module):

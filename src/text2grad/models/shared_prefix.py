@@ -19,18 +19,24 @@ Shapes: B rows, G groups, P tokens of the longest beginning, R of the longest re
 """
 
 from collections.abc import Hashable, Iterable, Sequence
-from inspect import signature
+from contextlib import nullcontext
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers.cache_utils import CacheLayerMixin
+from transformers.cache_utils import CacheLayerMixin, DynamicCache
 
 from text2grad.models.adapters import base_of, trunk_of
 from text2grad.models.batch import TokenBatch, left_padded
-from text2grad.models.kv_cache import cache_argument, empty_cache
+from text2grad.models.kv_cache import arguments_of, cache_argument, empty_cache
+from text2grad.models.shared_attention import (
+    Beginnings,
+    SharingCache,
+    attending,
+    attends_to_shared,
+)
 
 LEAST_APART = 16  # tokens of the longest rest in a run, to read shorter ones apart
 
@@ -59,8 +65,9 @@ def can_share_prompts(model: Any) -> bool:
         return False
     if counts_slots(model):
         return False
-    known = {"attention_mask", "position_ids", cache_argument(trunk)}
-    return known <= set(signature(trunk.forward).parameters) and empty_cache(base_of(model)) is not None
+    known = arguments_of(trunk)
+    needed = {"attention_mask", "position_ids", cache_argument(known)}
+    return needed <= set(known) and empty_cache(base_of(model)) is not None
 
 
 def counts_slots(model: Any) -> bool:
@@ -76,8 +83,6 @@ def shared_states(trunk: Any, batch: TokenBatch) -> States:
         trunk: a decoder without output layer, for which `can_share_prompts` holds.
         batch: right-padded rollouts with `prompts`.
     """
-    from transformers import DynamicCache
-
     numbers: dict[int, int] = {}
     own = [numbers.setdefault(prompt, len(numbers)) for prompt in batch.prompts]
     firsts = [own.index(number) for number in range(len(numbers))]
@@ -87,19 +92,19 @@ def shared_states(trunk: Any, batch: TokenBatch) -> States:
     width = int(lengths.max())
     cache = DynamicCache(config=trunk.config)
     # Right padding: causal attention keeps it out of every real position, so this pass needs no mask.
-    given: dict[str, Any] = {cache_argument(trunk): cache, "use_cache": True}
+    given: dict[str, Any] = {cache_argument(arguments_of(trunk)): cache, "use_cache": True}
     read = trunk(input_ids=batch.ids[first, :width], **given).last_hidden_state
     last = read[torch.arange(len(first), device=device), lengths - 1][of_row]  # [B, H], predicts the first token
-    cache.batch_select_indices(of_row)
-    columns = torch.arange(width, device=device)
-    mask = torch.cat([columns < batch.prompt_lengths[:, None], torch.ones_like(batch.response_mask)], 1)  # [B, P + T]
+    mask = (torch.arange(width, device=device) < lengths[:, None]).long()  # [G, P]
     steps = torch.arange(batch.response_ids.shape[1], device=device)
-    rest = trunk(
-        input_ids=batch.response_ids,
-        attention_mask=mask.long(),
-        position_ids=batch.prompt_lengths[:, None] + steps,
-        **given,
-    ).last_hidden_state
+    rests = {"input_ids": batch.response_ids, "position_ids": batch.prompt_lengths[:, None] + steps}
+    if attends_to_shared(trunk, cache, len(own)):
+        with attending(trunk, Beginnings(cache, of_row, mask)):
+            rest = trunk(**rests, use_cache=False).last_hidden_state
+    else:
+        cache.batch_select_indices(of_row)
+        whole = torch.cat([mask[of_row], torch.ones_like(batch.response_ids)], 1)  # [B, P + T]
+        rest = trunk(**rests, attention_mask=whole, **given).last_hidden_state
     states = torch.cat([last[:, None], rest], 1)  # [B, T + 1, H]
     rows = torch.arange(len(own), device=device)
     return States(states[:, :-1][batch.response_mask], states[rows, batch.response_lengths])
@@ -119,7 +124,7 @@ def prefill(
 
     Returns:
         Ids, [B, P + R], padded as above, the mask that is 0 on padding, and the cache of the first C slots of each row:
-        P, or, where rests were read in runs, P + R − 1.
+        P, or, where rests were read in runs, P + R − 1; in a `SharingCache` the rows share them.
     """
     members: dict[Hashable, list[int]] = {}
     for number, group in enumerate(groups):
@@ -142,7 +147,9 @@ def prefill(
         cache = empty_cache(model)
         read_tokens(model, ids, mask, (mask.cumsum(1) - 1).clamp(min=0), cache)
     own = torch.tensor([numbers[group] for group in groups], device=model.device)
-    if len(runs) > 1:
+    if not any(begun) and attends_to_shared(trunk_of(model), cache, len(rows)):
+        cache = SharingCache(empty_cache(model), Beginnings(cache, own, mask))
+    elif len(runs) > 1:
         beginnings = ((layer.keys[own], layer.values[own]) for layer in cache.layers)
         cache = _read_runs(model, begun, runs, pad_id, mask[own], beginnings)
     else:
@@ -224,13 +231,15 @@ def read_tokens(model: Any, ids: Tensor, attention_mask: Tensor, positions: Tens
         positions: of the new tokens, [B, N].
         cache: of the tokens before.
     """
-    known = signature(base_of(model).forward).parameters
-    more = {"position_ids": positions, "logits_to_keep": 1, cache_argument(model): cache}
+    known = arguments_of(model)
+    more = {"position_ids": positions, "logits_to_keep": 1, cache_argument(known): cache}
     if not any(isinstance(layer, CacheLayerMixin) for layer in cache.layers):  # Mamba: no layer attends
         attention_mask = attention_mask[:, -ids.shape[1] :]
-    return model(
-        input_ids=ids,
-        attention_mask=attention_mask,
-        use_cache=True,
-        **{name: value for name, value in more.items() if name in known},
-    )
+    shared = getattr(cache, "beginnings", None)
+    with nullcontext() if shared is None else attending(base_of(model), shared):
+        return model(
+            input_ids=ids,
+            attention_mask=attention_mask if shared is None else attention_mask[:, shared.mask.shape[1] :],
+            use_cache=True,
+            **{name: value for name, value in more.items() if name in known},
+        )

@@ -16,7 +16,7 @@ from text2grad.models import (
     POLICY_ADAPTER,
     adapter_active,
     adapter_parameters,
-    base_named_by,
+    base_of,
     check_probe,
     is_peft,
     load_model,
@@ -78,7 +78,7 @@ def add_role(policy: Any, directory: str | Path) -> AdapterRole:
             "model as critic.model (`text2grad reward` writes merged/ beside the adapter)"
         )
     role = AdapterRole(policy, CRITIC_ADAPTER)
-    check_probe(role, directory, base_named_by(directory))
+    check_probe(role, directory, base_of(policy).name_or_path or "of the policy")  # an adapter need not name one
     return role
 
 

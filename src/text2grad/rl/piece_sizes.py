@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from text2grad.errors import OutOfMemory, is_out_of_memory
-from text2grad.models import TokenBatch
+from text2grad.models import Scores, TokenBatch
 from text2grad.progress import note
 
 Result = TypeVar("Result")
@@ -40,6 +40,8 @@ class PieceSizes:
         micro_batch_tokens: most padded tokens of one forward pass of scoring and update.
         rows_at_once: rows of one generate call.
         changed: True after a size was halved, until it is set to False.
+        keeps: whether scoring keeps its pass over the first piece for the update.
+        kept: the rows of that piece and its scores, which have a gradient.
     """
 
     def __init__(
@@ -57,6 +59,8 @@ class PieceSizes:
         """
         self.micro_batch_tokens, self.rows_at_once = micro_batch_tokens, rows_at_once
         self.may_halve, self.largest, self.changed = may_halve, largest, False
+        self.keeps = False
+        self.kept: tuple[Tensor, Scores] | None = None
         self._asked = {"micro_batch_tokens": micro_batch_tokens, "rows_at_once": rows_at_once}
 
     def state(self) -> dict[str, dict[str, int]]:

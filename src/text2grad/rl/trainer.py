@@ -37,8 +37,10 @@ class Text2GradTrainer(TrainingLoop):
         with self.early_critiques() as early:
             rollouts = self.sample(early)  # lines 10-11: y ~ π_old(· | x)
             batch = self.collate(rollouts)
-            scores = self.score(batch, kl=self.recipe.ppo.kl)  # log π_old, KL_t and V, all [B, T]
-            critiques = self.criticize(rollouts, early)  # line 12: critique c, spans A(y)
+            critiques = self.criticize(rollouts) if early is None else []  # line 12: critique c, spans A(y)
+            with self.gradient.sharing_first_pass():
+                scores = self.score(batch, kl=self.recipe.ppo.kl)  # log π_old, KL_t and V, all [B, T]
+            critiques = critiques or self.criticize(rollouts, early)
         deltas, offsets, _, span_rewards = self.rewards(rollouts, critiques, batch)  # line 13: A(y) → δ_t
         rewards = total_rewards(span_rewards, scores.kl, batch.response_mask, beta=self.beta_in_reward)  # line 14
         advantages, returns = self.advantages(rewards, scores, batch.response_mask)  # lines 15-16

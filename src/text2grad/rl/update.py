@@ -9,7 +9,7 @@ all processes, and gradients are summed. Shapes: B responses of this process, T 
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -96,6 +96,22 @@ class MinibatchGradient:
         """
         self.model, self.accelerator, self.ppo, self.sizes = model, accelerator, ppo, sizes
         self.temperature, self.loss_mean, self.half_precision = temperature, loss_mean, half_precision
+        self._checked = False  # whether a second pass over new rollouts gave log π_old
+
+    @contextmanager
+    def sharing_first_pass(self) -> Iterator[None]:
+        """Let scoring in the block make the first pass of the update, too: π_θ is π_old there.
+
+        The graph of one micro-batch stays in memory until the update. The first update of a process makes a pass of its
+        own, which shows that the model is deterministic; so do several processes, several minibatches, whose
+        micro-batches are others, and an entropy bonus, since scoring computes no gradient of the entropy.
+        """
+        alone = self.accelerator.num_processes == self.ppo.minibatches == 1 and self.sizes.largest is None
+        self.sizes.keeps = self._checked and alone and not self.ppo.entropy_coef
+        try:
+            yield
+        finally:
+            self.sizes.keeps = False
 
     def __call__(self, minibatch: PPOBatch, *, first: bool) -> dict[str, float]:
         """Add the gradient of one minibatch to the parameters and return its metrics.
@@ -119,11 +135,13 @@ class MinibatchGradient:
         largest: dict[str, list[Tensor]] = defaultdict(list)
         batch, groups = self.sizes.pieces(minibatch.batch)
         minibatch = replace(minibatch, batch=batch)
+        kept, self.sizes.kept = self.sizes.kept, None
         for number, index in enumerate(groups, start=1):
             part, last = minibatch.rows(index), number == len(groups)
             # Shards add up their gradients after each piece: whole gradients would take the memory of whole weights.
             with nullcontext() if last or self.sizes.largest else self.accelerator.no_sync(self.model):
-                part_sums, part_largest = self._micro_batch(part, token_count, row_count)
+                same = kept[1] if first and kept and torch.equal(index, kept[0]) else None
+                part_sums, part_largest = self._micro_batch(part, token_count, row_count, same)
             for name, value in part_sums.items():
                 sums[name] += value
             for name, value in part_largest.items():
@@ -134,12 +152,13 @@ class MinibatchGradient:
         _refuse_infinite(means)
         if first:
             self._refuse_other_policy((means if self.half_precision else maxima)["deviation"])
+            self._checked = True
         return {name: value for name, value in {**means, **maxima}.items() if name.startswith("update/")}
 
     def _micro_batch(
-        self, part: PPOBatch, token_count: float, row_count: float
+        self, part: PPOBatch, token_count: float, row_count: float, kept: Scores | None
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Run forward and backward.
+        """Run forward, unless scoring has kept its pass, and backward.
 
         Returns:
             Sums over the tokens by name, each [] fp64; divided by the number of tokens they are the means of the
@@ -147,7 +166,7 @@ class MinibatchGradient:
             the largest ratio and deviation.
         """
         mask, scores, ppo = part.batch.response_mask, part.scores, self.ppo
-        passes = self.model(part.batch, temperature=self.temperature, with_entropy=ppo.entropy_coef > 0)
+        passes = kept or self.model(part.batch, temperature=self.temperature, with_entropy=ppo.entropy_coef > 0)
         weights = self.loss_mean.weights(mask, token_count=token_count, row_count=row_count)
         surrogate = policy_loss(
             passes.logp,

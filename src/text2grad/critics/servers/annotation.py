@@ -95,14 +95,14 @@ def read_reply(reply: Reply, read: Callable[[str], Critique], *, complete: bool 
     answer, failure = reply
     if answer is None:
         return AnnotationResult(failure=failure)
+    counts = [max(count or 0, 0) for count in (answer.prompt_tokens, answer.completion_tokens)]
     if answer.finish == "refused":
-        return AnnotationResult(failure=Failure.of(answer))
+        return AnnotationResult(None, Failure.of(answer), *counts)
     critique = read(answer.text)
     cut = answer.finish.startswith("length")
     if critique.failed or (complete and cut and critique.status != "ok"):
         failure = Failure.of(answer)
-        return AnnotationResult(failure=failure._replace(kind="truncated") if cut else failure)
-    counts = (max(count or 0, 0) for count in (answer.prompt_tokens, answer.completion_tokens))
+        return AnnotationResult(None, failure._replace(kind="truncated") if cut else failure, *counts)
     return AnnotationResult(critique, None, *counts)
 
 
