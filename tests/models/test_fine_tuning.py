@@ -1,6 +1,7 @@
 """Fine-tuning: where the loss stands, that it falls, and that the model then does what it was shown."""
 
 import copy
+import math
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 import transformers
 from accelerate.state import AcceleratorState
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from text2grad.errors import DataError, ModelError
 from text2grad.models import fine_tuning
@@ -162,6 +164,31 @@ def test_a_step_follows_the_mean_over_all_labels_of_its_batch(
     (total / 11).backward()
     how = FineTuning(steps=1, batch_size=4, accumulate=accumulate)
     assert torch.allclose(gradient_of(how, rows, monkeypatch), model.lm_head.weight.grad, atol=1e-6)
+
+
+@pytest.mark.parametrize("how", [{"steps": 40}, {"epochs": 10.0}], ids=["steps", "epochs"])
+def test_the_rate_rises_and_falls_and_long_gradients_are_cut(tokenizer: Any, how: dict[str, Any]) -> None:
+    model, rows = tiny_llama(tokenizer, seed=0, width=16, layers=1, context=16), [row_of(tokenizer, "red", " cat")]
+    with torch.no_grad():
+        model.lm_head.weight.mul_(50)  # the first gradients are longer than 1
+    seen: list[tuple[float, float, float]] = []
+
+    def look(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        (group,) = optimizer.param_groups
+        norm = torch.stack([parameter.grad.norm() for parameter in group["params"]]).norm()
+        seen.append((group["lr"], group["weight_decay"], float(norm)))
+
+    hook = register_optimizer_step_pre_hook(look)
+    train_on_rows(model, rows * 4, FineTuning(**{"steps": 1, **how}, batch_size=1, learning_rate=0.1))
+    hook.remove()
+    rates, decays, norms = zip(*seen, strict=True)
+    # 40 steps: 5 % of them, 2, rise from 0 to the peak; the other 38 fall along half a cosine, whose middle is step 21.
+    assert len(rates) == 40
+    assert rates[:3] == (0, 0.05, 0.1)
+    assert rates[21] == pytest.approx(0.05)
+    assert rates[39] == pytest.approx(0.05 * (1 + math.cos(math.pi * 37 / 38)))
+    assert set(decays) == {0.0}
+    assert max(norms) == pytest.approx(1)
 
 
 def test_processes_have_rows_of_their_own_in_parts_of_similar_length(monkeypatch: pytest.MonkeyPatch) -> None:
