@@ -207,6 +207,18 @@ def test_the_seed_decides_what_dropout_leaves_out_and_other_draws_go_on(tokenize
     assert not torch.equal(first, other)
 
 
+@pytest.mark.parametrize("saving", [False, True])
+def test_a_training_may_save_memory(tokenizer: Any, saving: bool) -> None:
+    model, seen = tiny_llama(tokenizer, seed=0, width=16, layers=1, context=16), list[torch.dtype]()
+    hook = model.model.layers[0].mlp.up_proj.register_forward_hook(lambda *given: seen.append(given[2].dtype))
+    how = FineTuning(steps=1, bf16=saving, gradient_checkpointing=saving)
+    train_on_rows(model, [row_of(tokenizer, "red", " cat")], how)
+    hook.remove()
+    step = seen[10:]  # `check_rows` made the first ten passes
+    assert step == ([torch.bfloat16] * 2 if saving else [torch.float32])  # a layer with checkpoints is computed twice
+    assert model.dtype == torch.float32
+
+
 def test_processes_have_rows_of_their_own_in_parts_of_similar_length(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [row_of_ids([3] * length, [4]) for length in range(1, 41)]
     how = FineTuning(steps=1, batch_size=8)
