@@ -69,7 +69,7 @@ class ParsedCritique:
         status: `ok` for JSON with any text around it; `repaired` for any other form that could be parsed.
         outcome: the critic's finite number for the whole response; None without one.
         order: the labels of all quotes in the critic's order, if they stand in one list; empty for two lists.
-        reason: what of the outcome cannot be read.
+        reason: why the outcome cannot be read, to stand before the feedback.
     """
 
     feedback: str
@@ -119,8 +119,7 @@ def parse_critique(text: str) -> ParsedCritique:
             parts = [(0, len(text))]  # no end of reasoning, but a quote
         for start, end in reversed(parts):
             verdict = text[start:end]
-            reading = _first_reading(verdict)
-            if reading is not None:
+            if reading := _first_reading(verdict):
                 parsed = _interpret(reading.value)
                 if not parsed.feedback.strip():
                     parsed = replace(parsed, feedback=_prose(reading, verdict))
@@ -131,10 +130,8 @@ def parse_critique(text: str) -> ParsedCritique:
 
 def _first_reading(text: str) -> Reading | None:
     """Return the critique's object in a text, by the strictest reader that finds one."""
-    readings = (
-        _choose(read(text)) for read in (read_objects, partial(read_objects, lenient_ends=True), _escaped_twice)
-    )
-    return next((reading for reading in readings if reading is not None), None)
+    readers = (read_objects, partial(read_objects, lenient_ends=True), _escaped_twice)
+    return next(filter(None, (_choose(read(text)) for read in readers)), None)
 
 
 def _escaped_twice(text: str) -> Iterator[Reading]:
@@ -147,13 +144,11 @@ def _escaped_twice(text: str) -> Iterator[Reading]:
 def _choose(readings: Iterator[Reading]) -> Reading | None:
     """Return the first object with spans, at any depth; else the first object with a known key."""
     second: Reading | None = None
-    for outer in readings:
-        for item in _objects(outer.value):
-            parts = _parts(item)
-            reading = Reading(item, outer.start, outer.end)
-            if not _SPAN_PARTS.isdisjoint(parts):
-                return reading
-            second = second or (reading if parts else None)
+    for reading in (outer._replace(value=item) for outer in readings for item in _objects(outer.value)):
+        parts = _parts(reading.value)
+        if not _SPAN_PARTS.isdisjoint(parts):
+            return reading
+        second = second or (reading if parts else None)
     return second
 
 
@@ -196,7 +191,7 @@ def _interpret(value: Mapping[str, Any]) -> ParsedCritique:
     numbers = [it for it in outcomes if is_finite(it) or not isinstance(it, float)] or scores or outcomes
     odd = [it for it in numbers if not is_finite(it)]
     reason = (
-        f"the outcome {str(odd[0])[:60] if isinstance(odd[0], str | float) else 'given'} is no number" if odd else ""
+        f"the outcome {str(odd[0])[:60] if isinstance(odd[0], str | float) else 'given'} is no number: " if odd else ""
     )
     cut = isinstance(value, CutObject) and _SPAN_PARTS.isdisjoint(parts)
     if reason or len({*numbers}) > 1 or (cut and not numbers):  # "outcome" and "Outcome"

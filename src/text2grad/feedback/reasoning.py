@@ -1,8 +1,7 @@
 """The answer in a model's text: what stands outside of its reasoning, by the marks that models put around reasoning.
 
 A draft in the reasoning must not be read as the answer: a critique, a judge's verdict, a program. Some chat templates
-put the opening mark into the prompt; then the text begins inside the reasoning, and has the closing mark alone. Tags
-such as <analysis>, which may be what was asked for, are reasoning only where an answer follows.
+put the opening mark into the prompt; then the text begins inside the reasoning, and has the closing mark alone.
 """
 
 import re
@@ -34,10 +33,9 @@ _OUTSIDE = re.compile("|".join([_QUOTED, *(f"({opening})|({closing})" for openin
 _NARROW = {wide: wide - 0xFEE0 for wide in range(0xFF01, 0xFF5F)}  # as wide as Chinese characters → ASCII
 _CLOSINGS = [re.compile(closing, re.I | re.M) for _, closing in _MARKS]
 _OPENING = rf"\s*(?:{'|'.join(opening for opening, _ in _MARKS[:_WORDS])})"
-_SECTION = r"<(?P<tag>analysis|plan(?:ning)?|(?:self[-_])?reflect(?:ions?)?|rationale|brainstorm(?:ing)?)>"
-_SECTIONS = re.compile(  # behind words without a fence or tag, and before a text that is not only tags
-    rf"(?P<words>[^<`]*\n)?\s*+(?:(?>{_SECTION}.*?</(?P=tag)>)\s*+)++(?=(?:</?[\w-]++>\s*+)*+[^\s<])", re.I | re.S
-)
+# What may be asked for is reasoning behind words without a fence or tag, and before a text that is not only tags
+_SECTION = r"<(?P<tag>analysis|plan(?:ning)?|(?:self_)?reflect(?:ions?)?|rationale|brainstorm(?:ing)?)>.*?</(?P=tag)>"
+_SECTIONS = re.compile(rf"(?P<words>[^<`]*\n)?\s*+(?:(?>{_SECTION})\s*+)++(?=(?:</?[\w-]++>\s*+)*+[^\s<])", re.I | re.S)
 _BEGUN = re.compile(rf"(?:\A|[\n:>]){_OPENING}(?:thought|<\|message\|>)?\s*\Z", re.IGNORECASE)
 
 
@@ -67,8 +65,7 @@ def answer_parts(text: str, prompt: str = "") -> list[tuple[int, int]]:
             else:
                 unclosed.add(kind)
     if sections := _SECTIONS.match(text, at):
-        parts.append((at, max(at, sections.end("words"))))
-        at = sections.end()
+        parts, at = [*parts, (at, max(at, sections.end("words")))], sections.end()
     return [(start, end) for start, end in [*parts, (at, len(text))] if text[start:end].strip()]
 
 

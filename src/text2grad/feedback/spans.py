@@ -129,8 +129,7 @@ def locate_critique(
     located = locate_spans(
         response, parsed.positive, parsed.negative, match=match, occurrences=occurrences, order=parsed.order
     )
-    feedback = f"{parsed.reason}: {parsed.feedback}" if parsed.reason else parsed.feedback
-    return Critique(feedback, located.spans, parsed.outcome, parsed.status, located.unmatched)
+    return Critique(parsed.reason + parsed.feedback, located.spans, parsed.outcome, parsed.status, located.unmatched)
 
 
 def count_places(response: str, quote: str) -> int:

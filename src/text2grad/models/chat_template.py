@@ -22,6 +22,7 @@ from text2grad.types import Example, Message
 _OF_SERVERS = ("refusal", "reasoning_details", "thinking_blocks")  # of OpenAI, OpenRouter and LiteLLM
 SAID = ("content", "reasoning_content", "reasoning", "thinking", "tool_calls", "function_call", *_OF_SERVERS)
 """The fields of a message that a template may render."""
+_CALLS = {"tool_calls", "function_call"}
 _MARKS = ("\ue0fd\ue0fc", "\ue0fc\ue0fd")  # private-use characters, which stand for texts
 
 
@@ -74,7 +75,6 @@ def prompt_text(tokenizer: Any, example: Example, where: str = "the chat") -> st
 
     Raises:
         DataError: if the template refuses the chat, or the prompt ends with a call of a tool.
-        LostToolsError: if the template leaves out a call of a tool, or a result.
     """
     *_, last = _chat(example)
     if _is_begun(last) and last.get("tool_calls"):
@@ -91,7 +91,6 @@ def answer_text(tokenizer: Any, example: Example, message: Message, end: TurnEnd
 
     Raises:
         DataError: if the template refuses the chat.
-        LostToolsError: if the template leaves out a call of a tool, or a result.
     """
     prompt, chat = prompt_text(tokenizer, example), _chat(example)
     if _is_begun(chat[-1]):
@@ -112,11 +111,7 @@ def answer_text(tokenizer: Any, example: Example, message: Message, end: TurnEnd
                 raise DataError("the chat template begins an answer otherwise than its prompt ends; take another model")
     text = whole[start:].removesuffix(end.behind)
     if not end.is_rendered:
-        result = (
-            [{"role": "tool", "content": _MARKS[0]}]
-            if message.get("tool_calls") or message.get("function_call")
-            else []
-        )
+        result = [{"role": "tool", "content": _MARKS[0]}] * any(map(message.get, _CALLS))
         then = _rendered(tokenizer, replace(example, prompt=[*chat, message, *result]))
         text += _opener(tokenizer, then.removeprefix(whole)) or end.text
     return before, text
@@ -124,7 +119,7 @@ def answer_text(tokenizer: Any, example: Example, message: Message, end: TurnEnd
 
 def unrendered(message: Mapping[str, Any], text: str, before: str) -> list[str]:
     """Return the fields of a message of which its text has not every word, and "tools" if the text before lacks one."""
-    message = _with_arguments({**message, "tool_calls": _read(message.get("tool_calls"))}, _read)
+    message = _spelled({**message, "tool_calls": _read(message.get("tool_calls"))}, _read)
     tools = message["tools"] if isinstance(message["tools"], list) else []
     names = [tool.get("function", tool).get("name") for tool in tools if isinstance(tool, Mapping)]
     said = {name: (message.get(name), text) for name in SAID} | {"tools": (names, before)}
@@ -141,9 +136,9 @@ def _words(value: Any) -> Iterable[str]:
 
 def _chat(example: Example) -> list[Message]:
     prompt = [{"role": "user", "content": example.prompt}] if isinstance(example.prompt, str) else example.prompt
-    given = [{**message, "tool_calls": _read(message.get("tool_calls"))} for message in prompt]
-    chat = [{name: value for name, value in message.items() if value not in (None, [])} for message in given]
-    return [{**message, "role": "tool"} if message["role"] == "function" else message for message in chat]
+    roles = {"function": "tool"}  # the older name
+    given = [{**m, "role": roles.get(m["role"], m["role"]), "tool_calls": _read(m.get("tool_calls"))} for m in prompt]
+    return [{name: value for name, value in message.items() if value not in (None, [])} for message in given]
 
 
 def _is_begun(message: Message) -> bool:
@@ -162,69 +157,58 @@ def _rendered(tokenizer: Any, example: Example, where: str = "the chat", **how: 
     chat, tools = _chat(example), _read(example.meta.get("tools") or example.meta.get("functions"))
     tools = tools if isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools) else None
     wrapped = tools and [{"type": "function", "function": tool.get("function", tool)} for tool in tools]
-    forms = list[Any]()
+    forms, texts, errors, marks = list[Any](), list[str](), list[Exception](), list[str]()
     for messages, of_tools in ((chat, tools), (_completed(chat), wrapped)):
         filled = [{"content": "", **message} for message in messages]
         parts = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in filled]
         forms += product((messages, filled, parts), (_read, _written), (of_tools,))
     asked = [m["content"].strip() for m in chat if m["role"] == "user" and isinstance(m.get("content"), str)]
-    marks, texts, errors = list[str](), list[str](), list[Exception]()
-
-    def mark(part: dict[str, Any]) -> dict[str, Any]:
-        key = "content" if part.get("role") == "tool" else "name" if "arguments" in part else ""
-        said: Any = part.get(key) if "function" not in part else None
-        if isinstance(said, str | list):
-            marks.append(f"qx{len(marks)}xq")  # letters and digits, which templates keep
-            part[key] = f"{said}{marks[-1]}" if isinstance(said, str) else [*said, {"type": "text", "text": marks[-1]}]
-        return part
-
+    unseen = [_MARKS[0]] * ("tool_calls" not in str(tokenizer.chat_template) and any(_CALLS & m.keys() for m in chat))
     for messages, change, how["tools"] in forms:
-        form = _with_arguments(messages, change)
-        marks.clear()
-        marked = json.loads(json.dumps(form, default=str), object_hook=mark)
-        both = [form, marked] if marks else [form]
+        marks[:] = unseen
+        both = [_spelled(messages, change), _spelled(messages, change, marks)][: 1 + bool(marks)]
         try:
             text, *shown = (str(tokenizer.apply_chat_template(each, tokenize=False, **how)) for each in both)
         except Exception as error:  # noqa: BLE001  any error of a program of others
             errors.append(error)
             continue
-        texts.append(text if all(each in shown[0] for each in marks) else "")
+        texts.append("" if any(mark not in shown[0] for mark in marks) else text)
         if texts[-1] and all(content in text for content in asked):
             return text
-    if texts and (any(texts) or not marks):
+    if any(texts) or (texts and not marks):
         return next(filter(None, texts), "")
-    is_lost = bool(texts) or (marks and "tool_calls" not in str(tokenizer.chat_template))
-    why = "it has no place for a call of a tool, or a result" if is_lost else errors[0]
+    why = "it has no place for a call of a tool, or a result" if texts or unseen else errors[0]
     kind, way = (LostToolsError, "take another model") if marks else (DataError, 'set model.prompt_format = "plain"')
     roles = ", ".join(repr(message["role"]) for message in chat)
-    raise kind(
-        f"the tokenizer's chat template refuses {where} (roles {roles}): {why}. Change its messages, or {way}"
-    ) from next(iter(errors), None)
+    raise kind(f"the tokenizer's chat template refuses {where} (roles {roles}): {why}. Change its messages, or {way}")
+
+
+def _spelled(value: Any, change: Any, marks: list[str] | None = None) -> Any:
+    """Return messages with the arguments of calls changed, and with marks, if asked, on calls' names and on results."""
+    if not isinstance(value, Mapping):
+        return [_spelled(part, change, marks) for part in value] if isinstance(value, list) else value
+    is_call = "arguments" in value and "function" not in value
+    own = {name: part if is_call else _spelled(part, change, marks) for name, part in value.items()}
+    own |= {"arguments": change(own["arguments"] or {})} if is_call else {}
+    key = "name" if is_call else "content" if own.get("role") == "tool" else ""
+    if marks is not None and isinstance(said := own.get(key), str | list):
+        marks.append(f"qx{len(marks)}xq")  # letters and digits, which templates keep
+        own[key] = f"{said}{marks[-1]}" if isinstance(said, str) else [*said, {"type": "text", "text": marks[-1]}]
+    return own
 
 
 def _completed(chat: list[Message]) -> list[Message]:
     """Return a chat with all that templates ask for: ids of nine characters (Mistral's), and the names of results."""
-    whole, waiting, numbers = list[Message](), dict[Any, dict[str, Any]](), count()
-    for message in chat:
-        given = message.get("tool_calls") or [message.get("function_call")]
-        given = [{"type": "function", "function": call, **call} for call in given if isinstance(call, dict)]
-        calls = [{**call, "id": f"{next(numbers):09}"} for call in given]
+    whole, waiting, ids = list[Any](), dict[Any, dict[str, Any]](), (f"{number:09}" for number in count())
+    for m in chat:
+        given = [call for call in m.get("tool_calls") or [m.get("function_call")] if isinstance(call, dict)]
+        inner = [call["function"] if isinstance(call.get("function"), dict) else call for call in given]
+        calls = [{"type": "function", **c, "function": f, "id": next(ids)} for c, f in zip(given, inner, strict=True)]
         waiting |= {call.get("id", own["id"]): own for call, own in zip(given, calls, strict=True)}
-        more: dict[str, Any] = {"tool_calls": calls, "function_call": None} if calls else {}
-        if message["role"] == "tool" and (
-            call := waiting.pop(message.get("tool_call_id", next(iter(waiting), "")), None)
-        ):
-            more = {"tool_call_id": call["id"], "name": dict(call["function"]).get("name")}
-        whole.append({**message, **more})
+        whole.append({**m, **({"tool_calls": calls, "function_call": None} if calls else {})})
+        if m["role"] == "tool" and (call := waiting.pop(m.get("tool_call_id", next(iter(waiting), 0)), None)):
+            whole[-1] |= {"tool_call_id": call["id"], "name": call["function"].get("name")}
     return whole
-
-
-def _with_arguments(value: Any, change: Any) -> Any:
-    """Return messages with the arguments of their calls changed."""
-    if isinstance(value, Mapping):
-        pairs = value.items()
-        return {name: change(part) if name == "arguments" else _with_arguments(part, change) for name, part in pairs}
-    return [_with_arguments(part, change) for part in value] if isinstance(value, list) else value
 
 
 def _read(value: Any) -> Any:

@@ -127,12 +127,10 @@ def conversation_rows(
         tokenizer: the model's.
         turns: the answers.
         prompt_format: of the prompts.
-        lost: the fields of messages, and "tools", that the format does not show in full are added to it. Without its
-            calls or results of tools, a conversation has no rows.
+        lost: fields of messages, and "tools", that the format does not show in full are added; without calls, no row.
 
     Raises:
-        DataError: if a prompt has no token, the chat template refuses it, nothing is left of an answer, or calls or
-            results of tools are left out and `lost` is not given.
+        DataError: if a prompt has no token, the chat template refuses it, or nothing is left of an answer.
         ModelError: if an answer has no end, or there is no chat template where one is needed.
     """
     is_chat, fields = prompt_format == "chat", set[str]() if lost is None else lost
