@@ -153,7 +153,7 @@ QUOTED = Critique("Wrong city.", (Span(4, 8, "negative"),))
         ({"poor_spans": np.array(["Lyon"])}, Critique("", QUOTED.spans)),
         (
             {"feedback": "Wrong.", "outcome": True},
-            Critique("the outcome True is no number: Wrong.", status="unparsable"),
+            Critique("the outcome given is no number: Wrong.", status="unparsable"),
         ),
         (
             {"feedback": "Wrong.", "outcome": math.nan},
@@ -165,7 +165,7 @@ QUOTED = Critique("Wrong city.", (Span(4, 8, "negative"),))
         ),
         (
             {"feedback": "Fine.", "outcome": [10**5_000]},
-            Critique("the outcome list is no number: Fine.", status="unparsable"),
+            Critique("the outcome given is no number: Fine.", status="unparsable"),
         ),
         ('{"feedback": "Wrong ci', Critique("Wrong ci", status="unparsable")),  # cut off: a failure, not words
         ("", Critique("", status="unparsable")),
