@@ -168,9 +168,8 @@ def stop_ids(
         why = "neither the tokenizer nor the model's generation config names an end-of-sequence token"
         if named:
             why = f"the end-of-sequence token {named[0]} lies beyond the model's embedding of {vocabulary} rows"
-        raise ModelError(
-            f"{why}, so no response could ever end. Set rollout.eos_token_ids to ids that the model knows."
-        )
+        way = " to ids that the model knows" if named else ""
+        raise ModelError(f"{why}, so no response could ever end. Set rollout.eos_token_ids{way}.")
     return tuple(dict.fromkeys(known))
 
 
