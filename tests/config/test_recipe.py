@@ -183,8 +183,8 @@ def test_groups_that_do_not_fit_are_refused(changed: dict[str, dict[str, object]
         ),
         (
             {"ppo": {"credit": "self_teacher"}, "model": {"value": "none"}},
-            'my.toml: ppo.credit = "self_teacher" knows which tokens are good, and ppo.whiten = "full" would subtract '
-            'the mean of all: set ppo.whiten = "scale" or "none"',
+            'my.toml: ppo.whiten = "full" would subtract a mean from the advantages of ppo.credit = "self_teacher": '
+            'set it to "scale" or "none"',
         ),
         (
             {
@@ -192,8 +192,7 @@ def test_groups_that_do_not_fit_are_refused(changed: dict[str, dict[str, object]
                 "model": {"value": "none"},
                 "reward": {"placement": "lines"},
             },
-            'my.toml: ppo.credit = "gated" weighs the rewards of tokens in spans, and reward.placement = "lines" moves '
-            'them to others: set reward.placement = "spans", or ppo.credit = "spans"',
+            'my.toml: ppo.credit = "gated" weighs rewards in their spans: set reward.placement = "spans", now "lines"',
         ),
     ],
 )

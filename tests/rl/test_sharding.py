@@ -373,6 +373,11 @@ def test_models_that_cannot_be_sharded_are_refused(monkeypatch: pytest.MonkeyPat
     ("sections", "held_out", "told"),
     [
         ({"rollout": {"engine": "vllm"}}, 0, 'rollout.engine = "vllm" takes whole weights at each step'),
+        (
+            {"ppo": {"credit": "gated", "whiten": "none"}, "model": {"value": "none"}},
+            0,
+            r"ppo\.teacher_update_rate = 0\.05 needs whole weights of a teacher, and FSDP has shards: set it to 1\.0",
+        ),
         ({}, 1, "1 held-out prompts cannot be shared by 2 processes"),
     ],
 )

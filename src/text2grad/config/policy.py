@@ -38,7 +38,7 @@ class RolloutConfig(Section):
     """Sampling of responses: from the policy itself, with a temperature only."""
 
     engine: str = "hf"
-    """Sampler: "hf", exact; "vllm", see [engine]; or "vllm token_mask 0.5 2": its correction, of four modes."""
+    """Sampler: "hf", exact; "vllm", by [engine]; or "vllm MODE LOWER UPPER", a correction by name, as token_mask."""
     batch_size: Count = 64
     """Responses per step, over all processes."""
     group_size: Count = 1

@@ -78,13 +78,11 @@ class Recipe(Section):
         )
         yield (
             taught and ppo.whiten == "full",
-            f'{credit} knows which tokens are good, and ppo.whiten = "full" would subtract the mean of all: set '
-            'ppo.whiten = "scale" or "none"',
+            f'ppo.whiten = "full" would subtract a mean from the advantages of {credit}: set it to "scale" or "none"',
         )
         yield (
             ppo.credit == "gated" and self.reward.placement != "spans",
-            f'{credit} weighs the rewards of tokens in spans, and reward.placement = "{self.reward.placement}" moves '
-            'them to others: set reward.placement = "spans", or ppo.credit = "spans"',
+            f'{credit} weighs rewards in their spans: set reward.placement = "spans", now "{self.reward.placement}"',
         )
         yield (
             self.refresh.active and critic.learned and critic.kind == "server",
