@@ -27,7 +27,7 @@ from warm_commands import Warm
 ROOT = Path(__file__).parents[2]
 WHOLE = ("ddp", "refresh", "refresh_role")  # weights in each process
 REFRESHED = (*WHOLE[1:], "refresh_sharded")
-EXACT = ("full", "model", "groups", "lora", *WHOLE, "refresh_sharded")  # "half_base" and "halves" round
+EXACT = ("full", "model", "groups", "lora", "taught", *WHOLE, "refresh_sharded")  # "half_base" and "halves" round
 RESUMED = ("full", "lora", "refresh", "refresh_sharded")  # after step 2
 QUICK = ("full", "groups", "lora", "ddp", "refresh_sharded", "draws")
 """Runs of the tests that are not slow."""
