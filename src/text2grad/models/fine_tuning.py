@@ -131,6 +131,7 @@ def conversation_rows(
 
     Raises:
         DataError: if a prompt has no token, the chat template refuses it, or nothing is left of an answer.
+        LostToolsError: if the format leaves out calls of tools, or results, and `lost` is not given.
         ModelError: if an answer has no end, or there is no chat template where one is needed.
     """
     is_chat, fields = prompt_format == "chat", set[str]() if lost is None else lost

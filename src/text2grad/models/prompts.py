@@ -22,6 +22,7 @@ def encode_prompts(
 
     Raises:
         DataError: if there are no examples, or a prompt is empty or refused by the chat template.
+        LostToolsError: if the format leaves out calls of tools, or results, of a prompt.
         ModelError: if messages need a chat template and the tokenizer has none.
     """
     if not examples:
