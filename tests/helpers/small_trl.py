@@ -76,8 +76,9 @@ def with_rewards(
     """Return the advantages for given token rewards of this process's rows; `whole`: a part of those of the last."""
     mask = torch.arange(len(rewards[0])) < torch.tensor(lengths)[:, None]
     trainer.token_rewards, trainer.response_mask = torch.tensor(rewards), mask
-    trainer.whole_rewards, trainer.numbers = torch.tensor(whole or [0.0] * len(rewards)), torch.zeros(len(rewards), 1)
-    return trainer._advantages({"completion_mask": mask.long(), **output})
+    trainer.whole_rewards = torch.tensor(whole or [0.0] * len(rewards))
+    trainer.numbers = torch.zeros(trainer.accelerator.num_processes * len(rewards), 1)
+    return trainer._advantages({"completion_mask": mask.long(), **output})[0]
 
 
 def main(out: Path) -> None:

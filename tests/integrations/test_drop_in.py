@@ -178,10 +178,12 @@ def test_the_share_of_groups_that_only_words_can_teach(tmp_path: Path) -> None:
     trainer.numbers = trainer._calculate_rewards([{"prompt": TEXT}] * 4, [TEXT] * 4, texts, ids)
     # Every number is 1, so one number teaches nothing in both groups. Returns of the first are (2, 2, 1) and (2, 2, 2),
     # which differ from their mean; all of the second are 1.
-    advantages = trainer._advantages({"completion_mask": torch.ones(4, 3, dtype=torch.long)})
-    assert trainer._with_spans(advantages) == 0.5
+    whole = torch.ones(4, 3, dtype=torch.long)
+    assert trainer._advantages({"completion_mask": whole})[1] == 0.5
+    # The loss has no token of the first group.
+    assert trainer._advantages({"completion_mask": torch.tensor([[0], [0], [1], [1]]) * whole})[1] == 0.0
     trainer.numbers = torch.tensor([[1.0], [2.0], [1.0], [1.0]])
-    assert trainer._with_spans(advantages) == 0.0  # the first group has two numbers
+    assert trainer._advantages({"completion_mask": whole})[1] == 0.0  # the first group has two numbers
 
 
 def test_a_batch_without_words_has_trls_advantages(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Text2Grad's token rewards in the trainers of others: TRL's `GRPOTrainer` (`trl`) and verl's agent loop (`verl`)."""
+"""Text2Grad's token rewards in the trainers of others: TRL's `GRPOTrainer` (`trl`) and verl's agent loop (`verl`).
+
+`groups` tells what a group of responses teaches by one number and by rewards of tokens, also before a run.
+"""
 
 import lazy_loader
 

@@ -21,6 +21,7 @@ from trl.trainer import grpo_trainer
 
 from text2grad.errors import ConfigError
 from text2grad.feedback import Match, critique_to_json
+from text2grad.integrations.groups import group_shares, one_number
 from text2grad.models import check_trl, steps_are_right, stop_ids
 from text2grad.progress import note
 from text2grad.rl import JudgedIds, OutsideJudge, group_advantages, whiten
@@ -134,11 +135,7 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         columns["log_extra"](f"critique{suffix}", feedback)
         beside = list(map(_beside_feedback, judged.critiques, judged.responses, columns["completions"]))
         columns["log_extra"](f"critique_spans{suffix}", beside)
-        sums = judged.rewards.sum(dim=1).tolist()
-        return [
-            total if critique.outcome is None else critique.outcome
-            for total, critique in zip(sums, judged.critiques, strict=True)
-        ]
+        return one_number(judged.rewards, judged.critiques)
 
     def _get_train_sampler(self, dataset: Any = None) -> Sampler[int]:
         """Return TRL's sampler, which begins with the order of the state's epoch where words are learned from."""
@@ -213,17 +210,9 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         log = self._metrics["train" if policy.training else "eval"]
         log["critic/rewarded_tokens"].append(self.accelerator.gather(rewarded).mean().item())
         if policy.training:  # evaluation needs the logged numbers alone
-            output["advantages"] = self._advantages(output)
-            log[WITH_SPANS].append(self._with_spans(output["advantages"]))
+            output["advantages"], with_spans = self._advantages(output)
+            log[WITH_SPANS].append(with_spans)
         return output
-
-    def _with_spans(self, advantages: Tensor) -> float:
-        """Return the share of groups in which all numbers are one and the same, and tokens have advantages."""
-        numbers = (self.numbers * self.reward_weights.to(self.numbers.device)).nansum(dim=1)
-        groups = numbers.view(-1, int(self.num_generations or 1))
-        same = torch.isclose(groups.amax(dim=1), groups.amin(dim=1))
-        learns = self.accelerator.gather((advantages != 0).any(dim=1).int()).view(groups.shape).any(dim=1)
-        return float((same & learns).float().mean())
 
     def _own_rewards(self, output: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         """Return the rewards and the mask of the policy's own tokens, both [B, T], as wide as TRL's batch."""
@@ -235,27 +224,27 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         own, complete = output["tool_mask"].bool(), output["completion_mask"].bool()
         return _without_tools(rewards, self.whole_rewards, mask, own, complete)
 
-    def _advantages(self, output: Mapping[str, Any]) -> Tensor:
-        """Return the advantage of each token over its group, [B, T]; 0 where TRL's loss has no token."""
+    def _advantages(self, output: Mapping[str, Any]) -> tuple[Tensor, float]:
+        """Return the advantage of each token over its group, [B, T], 0 where TRL's loss has no token; and a share.
+
+        It is the share of groups in which all numbers are one and the same, and tokens have advantages.
+        """
         learned = output["completion_mask"].bool() & output.get("tool_mask", output["completion_mask"]).bool()
         rewards, mask = self._own_rewards(output)
-        padded = self.accelerator.pad_across_processes((rewards, mask.int()), dim=1)  # a bool would become int64
-        all_rewards, all_masks = self.accelerator.gather(padded)
+        padded = self.accelerator.pad_across_processes((rewards, mask.int(), learned.int()), dim=1)
+        all_rewards, *masks = self.accelerator.gather(padded)  # a bool would become int64
+        all_masks, all_learned = (values.bool() for values in masks)
+        group: dict[str, Any] = {"group_size": int(self.num_generations or 0), "gamma": self.gamma, "lam": 1.0}
         of_all = group_advantages(
-            all_rewards,
-            all_masks.bool(),
-            group_size=int(self.num_generations or 0),
-            gamma=self.gamma,
-            lam=1.0,
-            leave_one_out=self.leave_one_out,
-            scale=self.scale_rewards == "group",
+            all_rewards, all_masks, **group, leave_one_out=self.leave_one_out, scale=self.scale_rewards == "group"
         ).advantages
         first, count = self.accelerator.process_index * len(rewards), len(rewards)
         over_group = of_all[first : first + count, : rewards.shape[1]]
         if self.scale_rewards == "batch":
             over_group = whiten(over_group, mask, center=False, add_up=self.accelerator.reduce)
-        advantages: Tensor = over_group * learned
-        return advantages
+        numbers = (self.numbers * self.reward_weights.to(self.numbers.device)).nansum(dim=1)
+        shares = group_shares(numbers, all_rewards, all_masks, **group, learned=all_learned)
+        return over_group * learned, shares.with_spans
 
 
 class _OrderOfEpoch(Sampler[int]):
