@@ -137,16 +137,11 @@ def test_groups_are_judged_whole_and_begin_as_those_of_train(place: Path) -> Non
 
 
 def test_groups_that_one_number_cannot_teach_are_counted(place: Path) -> None:
-    settings = [
-        "rollout.group_size=4",
-        "rollout.batch_size=12",
-        "rollout.max_new_tokens=2",
-        "rollout.eos_token_ids=[1]",
-    ]
+    settings = ["rollout.group_size=4", "rollout.batch_size=12", "rollout.max_new_tokens=2", "run.seed=10", "ppo.lam=1"]
     figures = measured("two_numbers", *settings, responses=12).figures
     # Three groups of four. The numbers of the first and the second are 0, 0, 0, 0, and those of the third 0, 0, 0, 1.
     # Spans mark the first token of each response of the first group, whose returns are (1, 0) and differ; and the last
-    # one of the second group: its returns are (1, 1) with γ = 1, and (0, 1) with γ = 0.
+    # one of the second group: its returns are (1, 1) with γ = λ = 1, and (0, 1) with γ = 0.
     assert figures["frac_reward_zero_std"] == pytest.approx(2 / 3)
     assert figures["frac_zero_std_with_spans"] == pytest.approx(1 / 3)
     near = measured("two_numbers", *settings, "ppo.gamma=0", responses=12).figures
