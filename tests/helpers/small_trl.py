@@ -14,13 +14,24 @@ from datasets import Dataset
 from trl import GRPOConfig
 
 from text2grad.feedback import locate_spans
-from text2grad.integrations import GRPOTrainer
+from text2grad.integrations import GRPOTrainer, SDPOTrainer
 from text2grad.tasks.tiny import tiny_llama, word_tokenizer
 from text2grad.types import Critique, Example
 
 REWARDS = [[0.0, 2.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, -1.0], [0.0, 1.0, 0.0], [3.0, 0.0, 0.0], [0.0, 4.0, 0.0]]
 LENGTHS = [3, 2, 3, 2, 1, 2]  # of six responses to three prompts
-OWN = ("reward", "gamma", "leave_one_out", "match", "peft_config", "callbacks", "eval_dataset", "data", "tools")
+OWN = (
+    "reward",
+    "max_failure_rate",
+    "gamma",
+    "leave_one_out",
+    "match",
+    "peft_config",
+    "callbacks",
+    "eval_dataset",
+    "data",
+    "tools",
+)
 
 
 def yes_is_positive(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
@@ -69,6 +80,8 @@ def make_trainer(
     rows: list[dict[str, Any]] | None = None,
     tokenizer: Any = None,
     stops: Sequence[str] = (),
+    config: Any = GRPOConfig,
+    model: Any = None,
     **settings: Any,
 ) -> GRPOTrainer:
     """Return a trainer; settings are those of TRL and of `text2grad.GRPOTrainer`. Tokens in `stops` end a turn, too."""
@@ -92,9 +105,9 @@ def make_trainer(
     data = own.pop("data", None) or Dataset.from_list(
         rows or [{"prompt": "please say yes or no ."}, {"prompt": "yes or no ."}] * 8
     )
-    model = tiny_llama(tokenizer, seed=0)
+    model = model or tiny_llama(tokenizer, seed=0)
     model.generation_config.eos_token_id = tokenizer.convert_tokens_to_ids([tokenizer.eos_token, *stops])
-    return kind(model, reward_funcs, GRPOConfig(**values), data, processing_class=tokenizer, **own)
+    return kind(model, reward_funcs, config(**values), data, processing_class=tokenizer, **own)
 
 
 def with_rewards(
@@ -124,6 +137,20 @@ def main(out: Path) -> None:
     trainer.train()
     if trainer.token_rewards is None or len(trainer.token_rewards) != 3:
         raise SystemExit("not three rows of token rewards")
+
+    def said(completions: list[str], **_: Any) -> list[Any]:
+        """Say words in the first process alone."""
+        return [0.0 if rank else (0.0, "later")] * len(completions)
+
+    from trl.experimental.sdpo import SDPOConfig
+
+    settings = {"teacher_model_kind": "live", "include_environment_feedback": True, "max_steps": 1}
+    batch = {"per_device_train_batch_size": 3, "num_generations": 2}
+    distilled: Any = make_trainer(out, said, kind=SDPOTrainer, config=SDPOConfig, **batch, **settings)
+    distilled.train()
+    used = distilled.state.log_history[0]["self_distillation/feedback_used_fraction"]
+    if used != 0.5:
+        raise SystemExit(f"the teacher read words about {used:.0%} of the samples")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ token, G_t = Σ_k γ^(k−t) r_k, is compared with the mean return of the group'
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,18 +13,6 @@ from text2grad.rl import group_advantages
 from text2grad.types import Critique
 
 ROUNDING = 1e-5  # a smaller part of the group's largest return is no advantage
-
-
-class GroupShares(NamedTuple):
-    """Shares of all groups.
-
-    Attributes:
-        zero_std: groups whose responses have one and the same number, which teaches nothing.
-        with_spans: groups of this kind in which tokens have advantages.
-    """
-
-    zero_std: float
-    with_spans: float
 
 
 def one_number(rewards: Tensor, critiques: Sequence[Critique]) -> list[float]:
@@ -45,8 +32,10 @@ def group_shares(
     gamma: float,
     lam: float = 1.0,
     learned: Tensor | None = None,
-) -> GroupShares:
-    """Return the share of groups that one number cannot teach, and of those of them that token rewards teach.
+) -> tuple[float, float]:
+    """Return the share of groups that one number cannot teach, and the share of those of them that token rewards teach.
+
+    One number per response teaches nothing where all numbers of the group are the same; both are shares of all groups.
 
     Args:
         numbers: one per response, [B]; `group_size` neighbours answer one prompt.
@@ -60,7 +49,7 @@ def group_shares(
     Example:
         >>> rewards, mask = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.ones(2, 2, dtype=torch.bool)
         >>> group_shares(torch.ones(2), rewards, mask, group_size=2, gamma=1.0)  # returns (1, 0) and (1, 1)
-        GroupShares(zero_std=1.0, with_spans=1.0)
+        (1.0, 1.0)
     """
     groups = numbers.view(-1, group_size)
     same = torch.isclose(groups.amax(dim=1), groups.amin(dim=1))
@@ -68,4 +57,4 @@ def group_shares(
     kept = response_mask if learned is None else response_mask & learned
     largest, scale = (each.abs().view(len(groups), -1).amax(dim=1) for each in (advantages * kept, returns))
     learns = largest > ROUNDING * scale
-    return GroupShares(float(same.float().mean()), float((same & learns).float().mean()))
+    return float(same.float().mean()), float((same & learns).float().mean())

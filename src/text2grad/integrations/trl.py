@@ -150,5 +150,5 @@ class GRPOTrainer(ListeningTrainer, grpo_trainer.GRPOTrainer):
         if self.scale_rewards == "batch":
             over_group = whiten(over_group, mask, center=False, add_up=self.accelerator.reduce)
         numbers = (self.numbers * self.reward_weights.to(self.numbers.device)).nansum(dim=1)
-        shares = group_shares(numbers, all_rewards, all_masks, **group, learned=all_learned)
-        return over_group * learned, shares.with_spans
+        _, with_spans = group_shares(numbers, all_rewards, all_masks, **group, learned=all_learned)
+        return over_group * learned, with_spans

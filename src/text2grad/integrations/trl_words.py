@@ -102,8 +102,10 @@ class ListeningTrainer(_Trainer):  # type: ignore[misc]
         cut = [own[-1] not in ends for own in self.ids]
         judge.critic = critic if self.own is None else self._on_own_text(critic, tokenizer, judge.match)
         judged = judge(tokenizer, list(map(_example, self.rows)), self.ids, cut, device=self.accelerator.device)
-        if self.own is not None:
-            rewards = _on_own_tokens(judged.rewards, judged.whole, judged.response_mask, self.response_mask)
+        if self.own is not None:  # what judges the whole response goes from a tool's last token to the policy's
+            own, rows = self.response_mask, torch.arange(len(self.ids), device=judged.rewards.device)
+            rewards = judged.rewards * own
+            rewards[rows, last_places(own)] += judged.whole * ~own[rows, last_places(judged.response_mask)]
             judged = judged._replace(rewards=rewards)
         suffix = f"_{self.reward_func_names[number]}" if self.judged else ""  # of a second one that says words
         self.judged[number] = judged
@@ -121,8 +123,8 @@ class ListeningTrainer(_Trainer):  # type: ignore[misc]
 
         def judged(examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
             critiques = ask(critic, examples, responses, match=match)
-            texts = (_own_ranges(tokenizer, *row) for row in zip(self.ids, self.own or (), strict=True))
-            return [_within(*each) for each in zip(critiques, texts, strict=True)]
+            rows = zip(critiques, self.ids, self.own or (), strict=True)
+            return [_of_policy(critique, tokenizer, *row) for critique, *row in rows]
 
         judged.__name__ = getattr(critic, "__name__", type(critic).__name__)
         return judged
@@ -185,41 +187,15 @@ class _OrderOfEpoch(Sampler[int]):
         return len(self.sampler)
 
 
-def _own_ranges(tokenizer: Any, ids: Sequence[int], own: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the ranges of characters that the policy wrote; `own` is 1 on its ids and 0 on those of tools."""
+def _of_policy(critique: Critique, tokenizer: Any, ids: Sequence[int], own: Sequence[int]) -> Critique:
+    """Return a critique without the parts of its spans that tools wrote; `own` is 1 on the policy's ids, else 0."""
     offsets = policy_offsets(tokenizer, ids)
     runs = [list(run) for written, run in groupby(range(len(ids)), key=own.__getitem__) if written]
-    return [(offsets[run[0]][0], offsets[run[-1]][1]) for run in runs]
-
-
-def _within(critique: Critique, ranges: Sequence[tuple[int, int]]) -> Critique:
-    """Return a critique with the parts of its spans that lie in ranges of characters.
-
-    Example:
-        >>> _within(Critique("", (Span(0, 9, "negative"),)), [(2, 4), (8, 12)]).spans
-        (Span(start=2, end=4, label='negative'), Span(start=8, end=9, label='negative'))
-    """
+    ranges = [(offsets[run[0]][0], offsets[run[-1]][1]) for run in runs]
     parts = (
         (max(span.start, start), min(span.end, end), span.label) for span in critique.spans for start, end in ranges
     )
     return replace(critique, spans=tuple(Span(*part) for part in parts if part[0] < part[1]))
-
-
-def _on_own_tokens(rewards: Tensor, whole: Tensor, mask: Tensor, own: Tensor) -> Tensor:
-    """Return the rewards of the policy's own tokens, [B, T]: what tools wrote is no action.
-
-    Where a tool or an environment wrote the last token, what judges the response goes to the policy's last token.
-
-    Args:
-        rewards: of each token, [B, T].
-        whole: the part of the last token's reward that judges the whole response, [B].
-        mask: True on the tokens of the response, bool [B, T].
-        own: True on the policy's tokens, bool [B, T].
-    """
-    rows, last = torch.arange(len(rewards), device=rewards.device), last_places(mask)
-    kept = rewards * own
-    kept[rows, last_places(own)] += whole * ~own[rows, last]
-    return kept
 
 
 def last_places(mask: Tensor) -> Tensor:

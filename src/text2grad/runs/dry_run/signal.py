@@ -122,7 +122,8 @@ def signal_figures(
     recipe: Recipe, tokenizer: Any, rollouts: Sequence[Rollout], first: Sequence[Critique], second: Sequence[Critique]
 ) -> dict[str, Any]:
     """Return figures of the responses and of two answers about each."""
-    labels, advantages, rewards, shares = [], [], [], None
+    labels, advantages, rewards = [], [], []
+    shares: tuple[float | None, float | None] = None, None
     group_size, ppo = recipe.rollout.group_size, recipe.ppo
     for answers in (first, second):
         deltas, _, batch, given = rewards_of(recipe.reward, tokenizer, rollouts, answers)
@@ -149,8 +150,7 @@ def signal_figures(
         "reward_mean": float(rewards[0].mean()),
         "reward_deviation": float(rewards[0].std()),
         "reward_length_correlation": correlation(lengths, rewards[0]),
-        "frac_reward_zero_std": shares.zero_std if shares else None,
-        "frac_zero_std_with_spans": shares.with_spans if shares else None,
+        **dict(zip(("frac_reward_zero_std", "frac_zero_std_with_spans"), shares, strict=True)),
     }
 
 
