@@ -58,7 +58,7 @@ class TeacherPrompts(TrainerCallback):  # type: ignore[misc]
         **_: Any,
     ) -> None:
         prompts = teacher_input_ids[:, : -completion_mask.shape[1]]
-        self.texts += processing_class.batch_decode(prompts, skip_special_tokens=True)
+        self.texts += processing_class.batch_decode(prompts)
         self.taught += self_distillation_mask.bool().tolist()
 
 
@@ -159,6 +159,8 @@ def test_the_teacher_of_a_sample_reads_the_words_about_it_and_no_others(chat: bo
     assert words == [[name] for name in NAMES]
     assert [number for number, text in enumerate(seen.texts) if "maybe later" in text] == [5]
     assert all(seen.taught)
+    # two line breaks stand between the words of two functions; a chat ends with a blank
+    assert [text.count("<unk>") for text in seen.texts] == [chat + 2 * (number == 5) for number in range(8)]
     log = trainer.state.log_history[0]
     assert log["self_distillation/feedback_used_fraction"] == 1.0
     assert (log["critic/failure_rate"], log["critic/positive_spans"]) == (0.0, 0.0)

@@ -64,11 +64,10 @@ class ListeningTrainer(_Trainer):  # type: ignore[misc]
         self.judged: dict[int, JudgedIds] = {}
         self.said = self.heard = False  # heard: words were said in this process of the training
         super().__init__(*given, **more)
-        functions = list(self.reward_funcs)
-        self.critics = list(map(is_critic, functions))
+        self.critics = list(map(is_critic, self.reward_funcs))
         self.reward_funcs = [
             func if isinstance(func, nn.Module) else self._listener(number, func, judge(_nothing))
-            for number, func in enumerate(functions)
+            for number, func in enumerate(self.reward_funcs)
         ]
 
     def _listener(self, number: int, func: Any, judge: OutsideJudge) -> Callable[..., Any]:
