@@ -48,31 +48,18 @@ def test_advantages_are_made_by_hand(trainer: Callable[..., GRPOTrainer]) -> Non
     found = with_rewards(one, [[0.0, 1.0], [-1.0, 0.0]], [2, 1])
     assert found.tolist() == [[0.625, 1.125], [-0.875, 0.0]]
     # what tools answered has no advantage and no reward: the returns are 0 and -1, the group's mean -0.5
-    tools = torch.tensor([[1, 0], [1, 1]])
-    assert with_rewards(one, [[0.0, 1.0], [-1.0, 0.0]], [2, 1], tool_mask=tools).tolist() == [[0.5, 0.0], [-0.5, 0.0]]
-    # numbers for the whole response, here 4 and -4, go to the policy's last token where a tool wrote the last one
-    ends = with_rewards(one, [[0.0, 5.0], [-1.0, -4.0]], [2, 2], whole=[4.0, -4.0], tool_mask=tools)
-    # returns 4 and (-1 + 0.5 · -4, -4) = (-3, -4), mean -3.5; the group's mean 0.25
-    assert ends.tolist() == [[3.75, 0.0], [-3.25, -4.25]]
-    # of a truncated response TRL masks all tokens as those of tools: its return, -1, stays in the mean
+    tools = torch.tensor([[1, 0], [1, 0]])
+    found = with_rewards(one, [[0.0, 0.0], [-1.0, 0.0]], [2, 1], own=tools.bool(), tool_mask=tools)
+    assert found.tolist() == [[0.5, 0.0], [-0.5, 0.0]]
+    # of a truncated response TRL masks all tokens: its return, -1, stays in the mean
     cut = torch.tensor([[1, 1], [0, 0]])
-    found = with_rewards(one, [[0.0, 1.0], [-1.0, 0.0]], [2, 1], completion_mask=cut, tool_mask=cut)
-    assert found.tolist() == [[0.625, 1.125], [0.0, 0.0]]
+    for masks in ({"completion_mask": cut, "tool_mask": cut}, {"completion_mask": cut}):
+        found = with_rewards(one, [[0.0, 1.0], [-1.0, 0.0]], [2, 1], **masks)
+        assert found.tolist() == [[0.625, 1.125], [0.0, 0.0]]
     # a truncated response that TRL leaves out of the loss still belongs to the group; the batch may be padded wider
     wide = torch.tensor([[0, 0, 0], [1, 0, 0]])
     left_out = with_rewards(one, [[0.0, 1.0], [-1.0, 0.0]], [2, 1], completion_mask=wide)
     assert left_out.tolist() == [[0.0, 0.0, 0.0], [-0.875, 0.0, 0.0]]
-
-
-def test_spans_on_what_a_tool_wrote_are_not_counted_as_rewarded(
-    trainer: Callable[..., GRPOTrainer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = trainer(num_generations=2, scale_rewards="none")
-    with_rewards(one, [[0.0, 1.0], [-1.0, 1.0]], [2, 2])
-    output = {"completion_mask": torch.ones(2, 2), "tool_mask": torch.tensor([[1, 0], [1, 1]])}
-    monkeypatch.setattr(grpo_trainer.GRPOTrainer, "_generate_and_score_completions", lambda self, inputs: dict(output))
-    one._generate_and_score_completions([])
-    assert one._metrics["train"]["critic/rewarded_tokens"] == [1.0]  # 0 of the first response, 2 of the second
 
 
 @pytest.mark.parametrize(("scale", "leave_one_out"), [("group", False), ("batch", False), ("none", True)])
@@ -215,7 +202,6 @@ def test_the_critic_sees_the_columns_and_other_rewards_stand_on_the_last_token(
     expected = torch.zeros_like(one.token_rewards)
     expected[torch.arange(len(lengths)), lengths - 1] = 0.25 + 2.0 * lengths
     torch.testing.assert_close(one.token_rewards, expected)
-    torch.testing.assert_close(one.whole_rewards, 0.25 + 2.0 * lengths)
 
 
 def said(trainer: GRPOTrainer, ids: list[list[int]]) -> JudgedIds:
@@ -366,6 +352,6 @@ def test_steps_that_are_not_the_policys_are_told_at_the_first_words(
 ) -> None:
     trainer(max_steps=1).train()
     assert "TRL pads prompts" not in caplog.text
-    monkeypatch.setattr("text2grad.integrations.trl.steps_are_right", lambda *_: False)
+    monkeypatch.setattr("text2grad.integrations.trl_words.steps_are_right", lambda *_: False)
     trainer(max_steps=1).train()
     assert "TRL pads prompts on the left and samples by such steps" in caplog.text
