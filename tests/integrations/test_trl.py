@@ -390,6 +390,7 @@ def test_a_training_with_words_reads_each_prompt_once(
     batch = [rows[number // 4] for number in range(8)]
     inputs = one._prepare_inputs(batch)
     inputs["completion_mask"][0] = 0  # as of a truncated response
+    inputs["completion_mask"][:, -1] = 0
     loss, gradient, read = loss_and_gradient(one, inputs)
     monkeypatch.setattr(one, "_reads_prompts_once", lambda policy: False)
     expected, whole, all_read = loss_and_gradient(one, inputs)
@@ -409,6 +410,8 @@ def test_other_trainings_have_trls_pass(trainer: Callable[..., GRPOTrainer]) -> 
     assert not one._reads_prompts_once(one.model)  # no pass leaves keys and values
     one.model.gradient_checkpointing_disable()
     one.model.config.attention_dropout = 0.1
+    assert not one._reads_prompts_once(one.model)
+    one.model.config.attention_dropout, one.model.dropout = 0.0, torch.nn.Dropout(0.1)
     assert not one._reads_prompts_once(one.model)
     one.model.eval()
     assert one._reads_prompts_once(one.model)
