@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
+from peft import LoraConfig
 from trl.trainer import grpo_trainer
 
 import small_trl
@@ -355,3 +356,62 @@ def test_steps_that_are_not_the_policys_are_told_at_the_first_words(
     monkeypatch.setattr("text2grad.integrations.trl_words.steps_are_right", lambda *_: False)
     trainer(max_steps=1).train()
     assert "TRL pads prompts on the left and samples by such steps" in caplog.text
+
+
+def loss_and_gradient(trainer: GRPOTrainer, inputs: dict[str, Any]) -> tuple[float, torch.Tensor, int]:
+    """Return the loss, its gradient and the number of tokens that the model reads for it."""
+    tokens: list[int] = []
+    embedding = trainer.accelerator.unwrap_model(trainer.model).get_input_embeddings()
+    hook = embedding.register_forward_hook(lambda module, given, output: tokens.append(given[0].numel()))
+    trainer.model.zero_grad()
+    loss = trainer.compute_loss(trainer.model, inputs)
+    loss.backward()
+    hook.remove()
+    gradients = [value.grad.flatten() for value in trainer.model.parameters() if value.grad is not None]
+    return loss.item(), torch.cat(gradients), sum(tokens)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"entropy_coef": 0.1, "temperature": 0.7},
+        {"beta": 0.1, "peft_config": LoraConfig(r=2, target_modules="all-linear"), "mask_truncated_completions": True},
+        {"steps_per_generation": 2, "per_device_train_batch_size": 4},  # old log-probs, of two batches
+    ],
+    ids=["entropy", "LoRA and KL", "old log-probs"],
+)
+def test_a_training_with_words_reads_each_prompt_once(
+    trainer: Callable[..., GRPOTrainer], monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    rows = [{"prompt": "please say yes or no ." * 3}, {"prompt": "yes or no ." * 4}]
+    one = trainer(rows=rows * 8, gradient_checkpointing=False, **settings)
+    one.model.train()
+    one.current_gradient_accumulation_steps = 1
+    batch = [rows[number // 4] for number in range(8)]
+    inputs = one._prepare_inputs(batch)
+    inputs["completion_mask"][0] = 0  # as of a truncated response
+    inputs["completion_mask"][:, -1] = 0
+    loss, gradient, read = loss_and_gradient(one, inputs)
+    monkeypatch.setattr(one, "_reads_prompts_once", lambda policy: False)
+    expected, whole, all_read = loss_and_gradient(one, inputs)
+    assert loss == pytest.approx(expected, abs=1e-6)
+    torch.testing.assert_close(gradient, whole, atol=1e-6, rtol=0)
+    assert whole.abs().max() > 1e-2
+    assert read < 0.8 * all_read
+
+
+def test_other_trainings_have_trls_pass(trainer: Callable[..., GRPOTrainer]) -> None:
+    one = trainer(length)
+    one.model.train()
+    assert not one._reads_prompts_once(one.model)  # numbers alone
+    one.critics = [True]
+    assert one._reads_prompts_once(one.model)
+    one.model.gradient_checkpointing_enable()
+    assert not one._reads_prompts_once(one.model)  # no pass leaves keys and values
+    one.model.gradient_checkpointing_disable()
+    one.model.config.attention_dropout = 0.1
+    assert not one._reads_prompts_once(one.model)
+    one.model.config.attention_dropout, one.model.dropout = 0.0, torch.nn.Dropout(0.1)
+    assert not one._reads_prompts_once(one.model)
+    one.model.eval()
+    assert one._reads_prompts_once(one.model)

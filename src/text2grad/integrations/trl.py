@@ -18,7 +18,9 @@ from text2grad.errors import ConfigError
 from text2grad.feedback import Match
 from text2grad.integrations.groups import group_shares
 from text2grad.integrations.trl_words import ListeningTrainer, last_places
+from text2grad.models import can_share_prompts, collate, response_logprobs
 from text2grad.rl import group_advantages, whiten
+from text2grad.types import Example, Rollout
 
 WITH_SPANS = "frac_zero_std_with_spans"
 
@@ -128,6 +130,47 @@ class GRPOTrainer(ListeningTrainer, grpo_trainer.GRPOTrainer):
             output["advantages"], with_spans = self._advantages(self.token_rewards, output)
             log[WITH_SPANS].append(with_spans)
         return output
+
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *args: Any, **more: Any
+    ) -> Any:
+        """Return TRL's log-probs and entropies, [B, T], and loss of experts; a prompt is read once where that pays.
+
+        The numbers are TRL's but for rounding. A training that learns from numbers alone has TRL's, to the digit.
+        """
+        given = input_ids, attention_mask, logits_to_keep
+        policy: Any = self.accelerator.unwrap_model(model)
+        known = {"batch_size", "compute_entropy"}
+        others = (value for name, value in more.items() if name not in known)  # images, and the loss of experts
+        if (
+            args
+            or any(value is not None and value is not False for value in others)
+            or not self._reads_prompts_once(policy)
+        ):
+            return super()._get_per_token_logps_and_entropies(model, *given, *args, **more)
+        start, rollouts = input_ids.shape[1] - logits_to_keep, []
+        for ids, own in zip(input_ids, attention_mask.bool(), strict=True):
+            prompt, response = (tuple(ids[part][own[part]].tolist()) for part in (slice(start), slice(start, None)))
+            rollouts.append(Rollout(Example(""), prompt, response, "", truncated=False))
+        batch = collate(rollouts, pad_id=0, device=input_ids.device, share_prompts=True)
+        if not batch.cost().shares_prompts:
+            return super()._get_per_token_logps_and_entropies(model, *given, *args, **more)
+        size, entropy = more.get("batch_size") or len(rollouts), bool(more.get("compute_entropy"))
+        parts = []
+        for rows in torch.split(torch.arange(len(rollouts), device=input_ids.device), size):
+            stats = response_logprobs(policy, batch.rows(rows), temperature=self.temperature, with_entropy=entropy)
+            parts.append([nn.functional.pad(each, (0, logits_to_keep - each.shape[1])) for each in stats[:2]])
+        logps, entropies = map(torch.cat, zip(*parts, strict=True))
+        return logps, entropies if entropy else None, None
+
+    def _reads_prompts_once(self, policy: Any) -> bool:
+        """Return whether a prompt's pass may be shared: on one device, without autocast, checkpoints and dropout."""
+        config = policy.config.get_text_config()
+        drops = any(isinstance(part, nn.Dropout) and part.p > 0 for part in policy.modules())
+        drops = policy.training and (drops or getattr(config, "attention_dropout", 0.0) > 0)
+        alone = self.accelerator.num_processes == 1 and not (self.is_deepspeed_enabled or self.is_fsdp_enabled)
+        whole = alone and self.accelerator.mixed_precision == "no" and not drops
+        return whole and self._learns_words() and can_share_prompts(policy)
 
     def _advantages(self, rewards: Tensor, output: Mapping[str, Any]) -> tuple[Tensor, float]:
         """Return the advantage of each token over its group, as wide as TRL's batch, [B, T]; and a share of groups.

@@ -132,10 +132,13 @@ class ListeningTrainer(_Trainer):  # type: ignore[misc]
         """Return TRL's sampler, which begins with the order of the state's epoch where words are learned from."""
 
         def epoch() -> int | None:
-            said = any(self.critics) or any("critic/failure_rate" in logged for logged in self.state.log_history)
-            return int(self.state.epoch or 0) if said else None
+            return int(self.state.epoch or 0) if self._learns_words() else None
 
         return _OrderOfEpoch(super()._get_train_sampler(dataset), epoch)
+
+    def _learns_words(self) -> bool:
+        """Return whether this training learns from words; the same after a resume."""
+        return any(self.critics) or any("critic/failure_rate" in logged for logged in self.state.log_history)
 
     def _calculate_rewards(
         self, inputs: list[dict[str, Any]], prompts: Any, completions: Any, completion_ids_list: list[list[int]]
