@@ -277,7 +277,7 @@ def test_a_critic_without_a_key_or_with_settings_that_do_not_exist_is_refused() 
         LLMCritic("m", api_key_env="NO_SUCH_KEY")
     with pytest.raises(
         ConfigError,
-        match=r'^LLMCritic has no setting "tempreature"\. Did you mean "temperature"\? Known settings: base_url, ',
+        match=r'^LLMCritic: \[annotate\] has no key "tempreature"\. Did you mean "temperature"\? Known keys: ',
     ):
         LLMCritic("m", tempreature=0.5)
 

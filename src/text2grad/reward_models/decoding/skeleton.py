@@ -19,8 +19,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from text2grad.reward_models.decoding.automaton import Automaton
-from text2grad.reward_models.decoding.labels import WordLabels, word_labels
+from text2grad.reward_models.decoding.labels import Automaton, WordLabels, word_labels
 from text2grad.reward_models.decoding.vocabulary import DEAD, Ints, Vocabulary
 from text2grad.reward_models.writing import CLOSING, FORMS, NO_OUTCOME, OPENING, OUTCOME, POOR, WORDS
 from text2grad.types import Label
