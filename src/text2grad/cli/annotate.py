@@ -23,7 +23,6 @@ from text2grad.critics.servers import ANSWERED, Annotator, Item, Judged, Store, 
 from text2grad.errors import ConfigError, RequestError
 from text2grad.feedback import critique_to_json
 from text2grad.files import lock_directory, write_records
-from text2grad.runs import annotated_examples, items_of
 
 NAMED_IDS = 5
 ANNOTATOR = {"model", "template", "reasoning"}
@@ -67,6 +66,8 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load the recipe, check it, then annotate."""
+    from text2grad.runs import annotated_examples, items_of
+
     recipe = recipe_with(args, {"annotate.out": args.out, "annotate.max_cost": args.max_cost})
     if args.own_critic:
         return _by_own_critic(args, recipe)

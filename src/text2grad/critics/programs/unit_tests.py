@@ -228,9 +228,8 @@ def _failures(outcome: Result, runs: list[StatementRun], tests: str) -> list[str
     if not failed:
         calls = _TEST_FRAME.findall(outcome.output)
         return [f"`{_short(calls[-1])}` fails." if calls else "The tests fail."]
-    unfinished = max(
-        sum(is_test for is_test, _ in split_tests(tests)) - len(runs), 0
-    )  # a loop without end, or the end of the process
+    asked = sum(is_test for is_test, _ in split_tests(tests))
+    unfinished = max(asked - len(runs), 0)  # a loop without end, or the end of the process
     rest = f"; {unfinished} did not end" if unfinished else ""
     lines = [f"{len(failed)} of {len(runs) + unfinished} tests fail{'s' if len(failed) == 1 else ''}{rest}."]
     for run in failed[:SHOWN_TESTS]:

@@ -10,7 +10,6 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
 from text2grad.config import Endpoint
@@ -42,6 +41,8 @@ class ServerClient:
             ConfigError: if openai is not installed, or if the key, the model or the address is missing or wrong.
         """
         require("openai", "aiohttp", extra="annotate", purpose="a critic on a server")
+        from http.cookiejar import CookieJar, DefaultCookiePolicy
+
         import openai
 
         self.endpoint, self._key = endpoint.checked(), endpoint.api_key

@@ -17,7 +17,6 @@ from html import escape
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, Template
 from markupsafe import Markup
 
 from text2grad.runs.reports.plots import Picture
@@ -85,7 +84,7 @@ def rollouts_page(
     columns = [column for column in COLUMNS if any(column in record for _, group in sections for record in group)]
     style = _read("page.css")
     policy = f"default-src 'none'; img-src data:; style-src 'sha256-{_base64(sha256(style.encode()).digest())}'"
-    return _template().render(
+    return _template().render(  # type: ignore[no-any-return]
         title=title,
         intro=intro,
         summary=summary,
@@ -99,8 +98,10 @@ def rollouts_page(
 
 
 @cache
-def _template() -> Template:
+def _template() -> Any:
     """Return the template of the page, which escapes every value that the template does not call safe."""
+    from jinja2 import Environment
+
     environment = Environment(autoescape=True, finalize=escape_value)
     functions = {"base64": _base64, "count": count, "facts": _facts, "response_html": response_html}
     environment.globals |= {"known": COLUMNS, **functions}
