@@ -25,8 +25,7 @@ from text2grad.feedback import critique_to_json
 from text2grad.files import lock_directory, write_records
 
 NAMED_IDS = 5
-ANNOTATOR = {"model", "template", "reasoning"}
-"""Settings by which an annotation names its annotator."""
+ANNOTATOR = {"model", "template", "reasoning"}  # settings by which an annotation names its annotator
 Results = Sequence[Judged | RequestError]
 
 DESCRIPTION = """\
@@ -90,11 +89,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _by_own_critic(args: argparse.Namespace, recipe: Recipe) -> int:
-    """Annotate by the recipe's critic in Python.
-
-    Raises:
-        ConfigError: if an option of servers is given, or the directory holds a server's answers.
-    """
+    """Annotate by the recipe's critic in Python."""
     from text2grad.runs import annotate_by_critic
 
     if args.max_cost is not None:

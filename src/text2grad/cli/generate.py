@@ -46,8 +46,7 @@ def run(args: argparse.Namespace) -> int:
     """Load the run's policy and critic, and print answers and critiques."""
     from text2grad.runs import PolicySampler, critic_of_run
 
-    checkpoint = latest_checkpoint(args.directory / "checkpoints")
-    if checkpoint is None:
+    if (checkpoint := latest_checkpoint(args.directory / "checkpoints")) is None:
         raise ConfigError(f"{args.directory} holds no run with a checkpoint; name the directory that `train` wrote")
     recipe = recipe_of_run(args.directory)
     examples = _examples(args, recipe)

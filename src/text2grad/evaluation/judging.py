@@ -33,8 +33,7 @@ def all_answers(
     """
     replies, usage = run_session(endpoint, store, CachedClient.answer, requests, phase=what)
     tokens.add(usage.prompt_tokens, usage.completion_tokens)
-    failures = [reply for reply in replies if isinstance(reply, RequestError)]
-    if failures:
+    if failures := [reply for reply in replies if isinstance(reply, RequestError)]:
         kinds = ", ".join(f"{kind} {count:,} times" for kind, count in Counter(f.kind for f in failures).items())
         raise RequestError(
             failures[0].kind,

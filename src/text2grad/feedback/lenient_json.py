@@ -19,11 +19,8 @@ from typing import Any, NamedTuple
 
 from text2grad.types import HALF_PAIR
 
-MAX_DEPTH = 16
-"""Maximum nesting of brackets: no critique needs more, and the parser stays below Python's recursion limit."""
-
-EFFORT = 10
-"""Maximum characters parsed in all attempts, as a multiple of the text's length: it keeps the time linear."""
+MAX_DEPTH = 16  # maximum nesting of brackets: no critique needs more, and Python's recursion limit is far
+EFFORT = 10  # maximum characters parsed in all attempts, as a multiple of the text's length: it keeps the time linear
 
 
 class Cut(str):
@@ -214,8 +211,7 @@ class _Reader:
 
     def _matched(self, pattern: re.Pattern[str]) -> str:
         """Return the match of a pattern and step over it."""
-        match = pattern.match(self.text, self.position)
-        if match is None:
+        if (match := pattern.match(self.text, self.position)) is None:
             raise _UnreadableError
         self.position = match.end()
         return match[0]

@@ -127,8 +127,7 @@ def sampled_responses(recipe: Recipe, examples: Sequence[Example], path: Path) -
     sampling = hash_of(*settings, digest_of(policy) if policy.is_dir() else "")
     known = {"policy": recipe.model.path, "sampling": sampling}
     saved = _saved(known, examples, path)
-    missing = [row for row in range(len(examples)) if row not in saved]
-    if missing:
+    if missing := [row for row in range(len(examples)) if row not in saved]:
         if not recipe.model.path:
             raise ConfigError('the data has no "response", and [model] path names no policy to generate one')
         with Progress("sample", len(missing), unit="response") as progress:

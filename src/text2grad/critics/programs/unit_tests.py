@@ -110,8 +110,7 @@ class UnitTestCritic(AbstractContextManager["UnitTestCritic"]):
         Raises:
             DataError: if an example has no tests, or the sandbox cannot run them or lacks a package that they import.
         """
-        reasons = [(item.prompt_text, reason) for item in examples if (reason := self._unusable(item.tests))]
-        if reasons:
+        if reasons := [(item.prompt_text, reason) for item in examples if (reason := self._unusable(item.tests))]:
             prompt, reason = reasons[0]
             raise DataError(
                 f"{type(self).__name__} judges by tests, and those of {len(reasons)} of {len(examples)} prompts cannot "
@@ -138,11 +137,7 @@ class UnitTestCritic(AbstractContextManager["UnitTestCritic"]):
         return self._lacking[package]
 
     def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Critique]:
-        """Return one critique per response.
-
-        Raises:
-            DataError: as `check_examples`.
-        """
+        """Return one critique per response; refuse examples as `check_examples` does."""
         self.check_examples(examples)
         programs = [judged_program(*pair) for pair in zip(examples, responses, strict=True)]
         tests = [with_names(example.tests or "") for example in examples]

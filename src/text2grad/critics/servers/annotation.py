@@ -33,27 +33,17 @@ ANSWERED = ("refused", "empty", "truncated", "unreadable")
 
 
 class Item(NamedTuple):
-    """A response to annotate.
+    """A response to annotate."""
 
-    Attributes:
-        id: its name in messages and files.
-        example: the task instance.
-        response: the response.
-        feedback: the words of a human annotator, if any: only their places are requested then.
-        tests: the outcome of its unit tests in words, if any.
-        outcome: a human's judgement of the whole response, if any: it stays.
-    """
-
-    id: str
-    example: Example
+    id: str  # its name in messages and files
+    example: Example  # the task instance
     response: str
-    feedback: str | None = None
-    tests: str | None = None
-    outcome: float | None = None
+    feedback: str | None = None  # the words of a human annotator, if any: only their places are requested then
+    tests: str | None = None  # the outcome of its unit tests in words, if any
+    outcome: float | None = None  # a human's judgement of the whole response, if any: it stays
 
 
-Judged = tuple[Critique, Answer]
-"""The critique of an item, and the answer that holds it."""
+Judged = tuple[Critique, Answer]  # the critique of an item, and the answer that holds it
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +104,7 @@ def add_test_outcomes(items: Sequence[Item], store: Store) -> list[Item]:
         for key, program, item in zip(keys, programs, items, strict=True)
         if (tests := item.example.tests) and store.outcome(key) is None
     }
-    new = list(jobs.items())
-    if new:
+    if new := list(jobs.items()):
         with Sandbox() as sandbox:
             for start in range(0, len(new), JOBS_AT_ONCE):
                 chunk = new[start : start + JOBS_AT_ONCE]

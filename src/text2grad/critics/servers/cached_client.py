@@ -116,12 +116,10 @@ class CachedClient:
             DataError: if the answer cannot be stored.
         """
         key = request.key(self.endpoint)
-        stored = self.store.get(key)
-        if stored is not None:
+        if (stored := self.store.get(key)) is not None:
             self.usage.reused += 1
             return stored
-        task = self._under_way.get(key)
-        if task is None:
+        if (task := self._under_way.get(key)) is None:
             task = self._under_way[key] = asyncio.create_task(self._request(key, request))
             task.add_done_callback(lambda _: self._under_way.pop(key))
         return await task

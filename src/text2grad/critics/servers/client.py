@@ -16,8 +16,7 @@ from text2grad.config import Endpoint
 from text2grad.critics.servers.store import Answer
 from text2grad.errors import RequestError, require
 
-Prompt = tuple[Mapping[str, str], ...] | str
-"""Chat messages, or a text to continue."""
+Prompt = tuple[Mapping[str, str], ...] | str  # chat messages, or a text to continue
 LONGEST_WAIT_S = 600.0  # a server that asks for a longer pause ends the run
 REDACTED = "[key]"
 _DETAIL_CHARS = 300
@@ -173,8 +172,7 @@ def first_logprobs(choice: Mapping[str, Any]) -> dict[str, float] | None:
     Raises:
         LookupError, TypeError, ValueError: if the field has another form than in OpenAI's API.
     """
-    tokens = (choice.get("logprobs") or {}).get("content")
-    if not tokens:
+    if not (tokens := (choice.get("logprobs") or {}).get("content")):
         return None
     top = [*tokens[0].get("top_logprobs", ()), tokens[0]]
     return {str(token["token"]): float(token["logprob"]) for token in top}

@@ -32,8 +32,7 @@ from text2grad.feedback.splits import hash_of
 from text2grad.types import Example
 
 SUMMARY_PROMPT = "Write an excellent summary of the given text.\n\nTitle: {title}\n\nText: {post}\n\nTL;DR:"
-SOLUTIONS = ("4o_solution", "r1_solution")
-"""Columns of KodCode with the program of another model."""
+SOLUTIONS = ("4o_solution", "r1_solution")  # columns of KodCode with the program of another model
 
 Texts = tuple[str, str]
 
@@ -70,8 +69,7 @@ def _slf5k(row: Row) -> Problem:
 
 def _comparison(row: Row) -> tuple[Texts, ...]:
     """Return the preferred and the other summary of a record of SLF5K, if people compared two."""
-    preference = row.words("comparison_preference")
-    if not preference:
+    if not (preference := row.words("comparison_preference")):
         return ()
     names = re.findall(r"\b[AB]\b", preference)
     if len(names) != 1:
@@ -129,12 +127,11 @@ def _unjudged(*responses: str) -> tuple[Texts, ...]:
     return tuple((text, "") for text in dict.fromkeys(responses))
 
 
-READERS: Mapping[str, Callable[[Row], Problem]] = {
+READERS: Mapping[str, Callable[[Row], Problem]] = {  # the readers of a record by the name of the data set
     "slf5k": _slf5k,
     "kodcode": _kodcode,
     "ultrafeedback": _ultrafeedback,
 }
-"""The readers of a record by the name of the data set."""
 
 PARTS: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "ultrafeedback": {"sft": (0.0, 0.3), "annotate": (0.3, 0.8), "train": (0.8, 1.0)}

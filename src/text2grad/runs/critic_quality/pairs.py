@@ -43,8 +43,7 @@ def read_truth(path: Path, *, limit: int | None = None, to_encode: bool = False)
     annotations = list(read_critique_records(path, limit=limit))
     for record in annotations if to_encode else ():
         refuse_half_pairs(record.where, prompt=record.prompt, response=record.response)
-    failed = [record for record in annotations if record.critique.failed]
-    if failed:
+    if failed := [record for record in annotations if record.critique.failed]:
         raise DataError(
             f'{failed[0].where}: the annotation has status "{failed[0].critique.status}" and cannot be compared with '
             f"a prediction; {len(failed):,} of {len(annotations):,} annotations have no critique. Leave these lines out"
@@ -71,8 +70,7 @@ def read_predictions(
     for record in read_critique_records(path, match=match):
         waiting[record.prompt, record.response].append(record)
     known = {(record.prompt, record.response) for record in truth}
-    missing = [record for record in truth if (record.prompt, record.response) not in waiting]
-    if missing:
+    if missing := [record for record in truth if (record.prompt, record.response) not in waiting]:
         raise DataError(
             f"{path} has no prediction for {len(missing):,} of {len(truth):,} annotated responses; the first is "
             f"{missing[0].where}: {missing[0].response[:60]!r}. Prompt and response must be equal, character by "
@@ -155,8 +153,7 @@ def read_comparisons(first: Path, second: Path, *, limit: int | None = None) -> 
             for p in pairs
         ]
     sides = [_responses(path) for path in (first, second)]
-    differing = list(sides[0].keys() ^ sides[1].keys())
-    if differing:
+    if differing := list(sides[0].keys() ^ sides[1].keys()):
         raise DataError(
             f"{first} and {second} do not answer the same prompts: {len(differing):,} prompts occur in "
             f"one file only, such as {min(differing)[:60]!r}. Give two files of responses to the same prompts"

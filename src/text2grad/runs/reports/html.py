@@ -33,7 +33,7 @@ class Column(NamedTuple):
     meaning: str
 
 
-COLUMNS = {
+COLUMNS = {  # numbers per token that a record may have
     "delta": Column("δ", "pseudo-reward of the token: positive or negative span, or none"),
     "reward": Column("reward", "δ scaled by the recipe, plus the outcome on the last token"),
     "kl": Column("KL", "KL divergence from the reference model, nats"),
@@ -41,7 +41,6 @@ COLUMNS = {
     "advantage": Column("advantage", "reward compared with the value function; the policy update follows it"),
     "change": Column("Δ log p", "change of the token's log-probability by this step's update, nats"),
 }
-"""Numbers per token that a record may have."""
 
 
 class Table(NamedTuple):
