@@ -287,7 +287,7 @@ def test_every_panel_is_inside_the_page(tmp_path: Path) -> None:
 def test_several_lines_are_named_beside_the_panel() -> None:
     def names(count: int, **level: Any) -> list[str] | None:
         axis = Figure(figsize=(4, 3), dpi=130, layout="constrained").subplots()
-        lines = [Line(name, [(0, 0.0), (1, 0.5)], look=n) for n, name in enumerate("abcdefg"[:count])]
+        lines = [Line(name, [(0, 0.0), (1, 0.5)], look=n) for n, name in enumerate(["_a", *"bcdefg"][:count])]
         curve_panel("t", "step", lines, **level)(axis)
         legend = axis.get_legend()
         return legend and [text.get_text() for text in legend.get_texts()]

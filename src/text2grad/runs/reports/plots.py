@@ -107,7 +107,7 @@ def _draw_curves(axis: Any, *, title: str, x: str, lines: Sequence[Line], level:
             marker=marker,
             markersize=4,
             markevery=1 if line.marked else (line.look % every, every),
-            label=textwrap.fill(line.name, _NAME_CHARS),
+            label=textwrap.fill(line.name.lstrip("_"), _NAME_CHARS),  # a legend leaves out names that begin with it
         )
     style(axis, title)
     axis.set_xlabel(x, color=INK, fontsize=9)
