@@ -82,9 +82,7 @@ _ESCAPE = re.compile(
 )
 _PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"} | {c: c for c in "\"'\\/`"}
 _BARE_KEY = re.compile(r"[A-Za-z_$][\w$-]*+")
-MINUS_SIGNS = dict.fromkeys(map(ord, "‐‑‒–—―−﹘﹣－"), "-")
-"""Dashes that people and models write for the minus sign → the minus sign, for `str.translate`."""
-
+MINUS_SIGNS = dict.fromkeys(map(ord, "‐‑‒–—―−﹘﹣－"), "-")  # dashes that people and models write for it
 _SCALAR = re.compile(rf"[-+.\w{''.join(map(chr, MINUS_SIGNS))}]++")
 _CONSTANTS = dict.fromkeys(("null", "none", "undefined", "...")) | {"true": True, "false": False}
 _FENCE = "```"

@@ -133,10 +133,9 @@ READERS: Mapping[str, Callable[[Row], Problem]] = {  # the readers of a record b
     "ultrafeedback": _ultrafeedback,
 }
 
-PARTS: Mapping[str, Mapping[str, tuple[float, float]]] = {
+PARTS: Mapping[str, Mapping[str, tuple[float, float]]] = {  # range of the shuffled prompts of each phase; else all
     "ultrafeedback": {"sft": (0.0, 0.3), "annotate": (0.3, 0.8), "train": (0.8, 1.0)}
 }
-"""Data set → the part of the shuffled prompts that each phase gets; without parts each phase gets all."""
 
 NO_PROMPT = "records without a prompt"
 BLANK = "blank responses and references"

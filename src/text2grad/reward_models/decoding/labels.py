@@ -105,5 +105,4 @@ class WordLabels(Automaton):
                 yield from self._walk(data, after)
 
 
-word_labels = lru_cache(maxsize=128)(WordLabels)
-"""Returns the automaton of a response's labels, made once for all critiques of the response."""
+word_labels = lru_cache(maxsize=128)(WordLabels)  # made once for all critiques of a response
