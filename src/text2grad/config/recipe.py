@@ -55,7 +55,8 @@ class Recipe(Section):
         """Yield what must not hold, each with the reason."""
         model, rollout, ppo, critic = self.model, self.rollout, self.ppo, self.critic
         size, adapter, grouped = rollout.group_size, model.value == "adapter", ppo.baseline != "value"
-        baseline = f'ppo.baseline = "{ppo.baseline}"'
+        baseline, credit = f'ppo.baseline = "{ppo.baseline}"', f'ppo.credit = "{ppo.credit}"'
+        taught, valued = ppo.credit != "spans", f'no value function, and model.value = "{model.value}" would train it'
         batch = f"rollout.batch_size = {rollout.batch_size} is not a multiple of"
         yield adapter and not model.lora_r, 'model.value = "adapter" needs model.lora_r > 0'
         yield (
@@ -75,9 +76,16 @@ class Recipe(Section):
             f"{baseline} compares the responses to one prompt: set rollout.group_size to 2 or more",
         )
         yield (
-            grouped and model.value != "none",
-            f'{baseline} uses no value function, and model.value = "{model.value}" would train it: set model.value = '
-            '"none"',
+            (grouped or taught) and model.value != "none",
+            f'{credit if taught else baseline} uses {valued}: set model.value = "none"',
+        )
+        yield (
+            taught and ppo.whiten == "full",
+            f'ppo.whiten = "full" would subtract a mean from the advantages of {credit}: set it to "scale" or "none"',
+        )
+        yield (
+            ppo.credit == "gated" and self.reward.placement != "spans",
+            f'{credit} weighs rewards in their spans: set reward.placement = "spans", now "{self.reward.placement}"',
         )
         yield (
             self.refresh.active and critic.learned and critic.kind == "server",
@@ -256,7 +264,7 @@ _QUOTE_LIMITS = "critic.whole_words critic.one_list critic.quoted_in_feedback cr
 _RULES: tuple[tuple[str, Callable[[Recipe], object], str], ...] = (
     ("model.lora_r", lambda recipe: not recipe.model.lora_r, _LORA),
     ("model.value", lambda recipe: recipe.model.value == "none", OF_VALUE_FUNCTION),
-    ("rollout.engine", lambda recipe: recipe.rollout.engine != "vllm", "engine"),
+    ("rollout.engine", lambda recipe: recipe.rollout.engine == "hf", "engine"),
     ("critic.use", lambda recipe: recipe.critic.use, "critic.model critic.kind"),
     ("critic.model", lambda recipe: not recipe.critic.use and not recipe.critic.model, "critic.kind"),
     ("critic.kind", lambda recipe: recipe.critic.kind != "generative", "critic.votes"),
@@ -264,6 +272,8 @@ _RULES: tuple[tuple[str, Callable[[Recipe], object], str], ...] = (
     ("refresh.steps", lambda recipe: not recipe.refresh.asks, "refresh"),
     ("reward.placement", lambda recipe: recipe.reward.placement == "verdict", _OF_SPANS),
     ("ppo.beta", lambda recipe: not recipe.ppo.beta, "ppo.target_kl"),
+    ("ppo.credit", lambda recipe: recipe.ppo.credit == "spans", "ppo.teacher_update_rate"),
+    ("ppo.credit", lambda recipe: recipe.ppo.credit == "gated", "reward.unlabelled"),
     ("data.held_out", lambda recipe: not recipe.data.holds_out, "data.eval_every run.keep_best"),
     ("data.eval_every", lambda recipe: not recipe.data.eval_every, "run.keep_best"),
 )
