@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.config import Recipe, digest_of
+from text2grad.critics import CachedCritic
 from text2grad.critics.servers import Item, Store, add_test_outcomes, hash_of, with_word_of_people
 from text2grad.errors import ConfigError, DataError
 from text2grad.feedback import (
@@ -31,7 +32,7 @@ from text2grad.feedback import (
 )
 from text2grad.files import append_records, appended_records
 from text2grad.progress import Progress
-from text2grad.runs.critic_quality import check_identity, predictions
+from text2grad.runs.critic_quality import check_identity
 from text2grad.runs.prompts import recipe_task, task_settings
 from text2grad.types import Example
 
@@ -217,7 +218,7 @@ def annotate_by_critic(recipe: Recipe, out: Path, *, samples: int, limit: int | 
         (prompts, given) if given else sampled_responses(recipe, [*prompts] * samples, out / RESPONSES)
     )
     match, size = recipe.critic.match, recipe.rollout.batch_size
-    critiques = predictions(critic, examples, responses, out / CRITIQUES, match=match, at_once=size)
+    critiques = CachedCritic(critic, out / CRITIQUES, match=match).in_batches(examples, responses, size)
     if given:
         said = ((_said(example, "feedback"), _said(example, "outcome")) for example in examples)
         critiques = [with_word_of_people(critique, *own) for critique, own in zip(critiques, said, strict=True)]

@@ -1,6 +1,6 @@
 """Annotations and predictions → pairs of critiques of the same response; a response without a partner is an error.
 
-The predictions are those of a file, or of a critic, each written to disk before it is used.
+The predictions are those of a file, or of a critic (`CachedCritic`).
 
 critic.json   the critic that wrote the critiques of a directory; another critic is refused there
 """
@@ -10,14 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from text2grad.critics import CachedCritic
 from text2grad.critics.servers import Comparison
 from text2grad.errors import DataError
-from text2grad.feedback import Critic, CritiqueRecord, Match, read_critique_records, read_examples, refuse_half_pairs
+from text2grad.feedback import CritiqueRecord, Match, read_critique_records, read_examples, refuse_half_pairs
 from text2grad.files import claim
-from text2grad.progress import Progress
 from text2grad.reward_models import critique_target
-from text2grad.types import Critique, Example
+from text2grad.types import Critique
 
 
 class Pair(NamedTuple):
@@ -100,37 +98,6 @@ def check_identity(out: Path, identity: Mapping[str, Any]) -> None:
     """
     way_out = f"remove {out / 'critic.json'} and the critiques beside it to run the critic again"
     claim(out / "critic.json", identity, holds="critiques of another critic", way_out=way_out)
-
-
-def predictions(
-    critic: Critic,
-    examples: Sequence[Example],
-    responses: Sequence[str],
-    path: Path,
-    *,
-    match: Match = "exact",
-    at_once: int = 16,
-) -> list[Critique]:
-    """Return the critic's critiques of responses, in order; critiques of an earlier run are reused.
-
-    Args:
-        critic: the critic.
-        examples: the task instance of each response.
-        responses: the responses.
-        path: the file of the critiques, the cache of `CachedCritic`.
-        match: how quotes are located in the response.
-        at_once: responses per call of the critic; a killed command repeats at most one call.
-
-    Raises:
-        CriticError: if the critic fails.
-    """
-    cached, critiques = CachedCritic(critic, path, match=match), list[Critique]()
-    with Progress("run the critic", len(responses), unit="response") as progress:
-        for start in range(0, len(responses), at_once):
-            part = slice(start, start + at_once)
-            critiques += cached(examples[part], responses[part])
-            progress.advance(len(critiques) - start)
-    return critiques
 
 
 def read_comparisons(first: Path, second: Path, *, limit: int | None = None) -> list[Comparison]:
