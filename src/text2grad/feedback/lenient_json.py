@@ -84,6 +84,7 @@ _PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"} | {c: c
 _BARE_KEY = re.compile(r"[A-Za-z_$][\w$-]*+")
 MINUS_SIGNS = dict.fromkeys(map(ord, "‐‑‒–—―−﹘﹣－"), "-")  # dashes that people and models write for it
 _SCALAR = re.compile(rf"[-+.\w{''.join(map(chr, MINUS_SIGNS))}]++")
+_NO_KEY = re.compile(r"""\s*+["'“‘](?![^"'“”‘’]*+["'”’]\s*+:)""")  # a text that is no key, as in 8 "of 10"
 _CONSTANTS = dict.fromkeys(("null", "none", "undefined", "...")) | {"true": True, "false": False}
 _FENCE = "```"
 _CLOSERS = {"{": "}", "[": "]", "(": ")"}
@@ -203,7 +204,7 @@ class _Reader:
         if self.position >= len(self.text):
             return Cut()
         value = _CONSTANTS[word] if word in _CONSTANTS else number_of(word)
-        if isinstance(value, str):
+        if isinstance(value, str) or (self._open[-1] == "}" and _NO_KEY.match(self.text, self.position)):
             raise _UnreadableError
         return value
 
