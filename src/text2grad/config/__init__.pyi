@@ -1,3 +1,4 @@
+from .critic import RewardConfig as RewardConfig
 from .interruption import Interruption as Interruption
 from .policy import (
     ModelConfig as ModelConfig,
@@ -13,7 +14,6 @@ from .recipe import (
     make_recipe as make_recipe,
     register_section as register_section,
 )
-from .run import RewardConfig as RewardConfig
 from .run_directory import (
     BEST as BEST,
     all_checkpoints as all_checkpoints,

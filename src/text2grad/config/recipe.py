@@ -16,8 +16,9 @@ from typing import Any
 
 from pydantic import ValidationError, create_model, model_validator
 
+from text2grad.config.critic import CriticConfig, RewardConfig
 from text2grad.config.policy import ModelConfig, OptimConfig, PPOConfig, RolloutConfig
-from text2grad.config.run import CriticConfig, DataConfig, RewardConfig, RunConfig
+from text2grad.config.run import DataConfig, RunConfig
 from text2grad.config.section import Section
 from text2grad.config.server import AnnotateConfig, EngineConfig, ServerConfig
 from text2grad.config.training import QuickstartConfig, RefreshConfig, RewardModelConfig, SFTConfig
